@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server and Delta's jars.
+# Each step looks first and does nothing where its work is already there, so a second run takes a second.
+#
+#   deploy/bootstrap.sh            everything (what `make setup` calls)
+#   deploy/bootstrap.sh python     the virtual environment only
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PULSAR_VERSION=4.0.8
+DELTA_ARTIFACT=io.delta:delta-spark_4.2_2.13:4.4.0
+CACHE=${WAYBILL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/waybill}
+
+say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
+fail() { printf 'bootstrap: %s\n' "$*" >&2; exit 1; }
+
+# --- system packages -----------------------------------------------------------------------------------------------
+# A command that must exist, and the Debian package that brings it.
+missing=()
+need() { PATH="$PATH:/usr/sbin" command -v "$1" >/dev/null 2>&1 || missing+=("$2"); }
+
+find_python() {
+  for name in python3.13 python3.12 python3.11 python3; do
+    if command -v "$name" >/dev/null 2>&1 && "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "$name"; return
+    fi
+  done
+}
+
+java_is_17() { command -v java >/dev/null 2>&1 && java -version 2>&1 | head -1 | grep -qE '"(17|21)\.'; }
+
+install_system_packages() {
+  need mosquitto mosquitto
+  need mvn maven
+  need make make
+  java_is_17 || missing+=(openjdk-17-jre-headless)
+  [ -n "$(find_python)" ] || missing+=(python3 python3-venv)
+  if [ -n "$(find_python)" ] && ! "$(find_python)" -c 'import ensurepip, venv' 2>/dev/null; then missing+=(python3-venv); fi
+  [ ${#missing[@]} -eq 0 ] && return
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if sudo -n true 2>/dev/null; then as_root=(sudo); else
+      fail "these packages are missing and there is no right to install them; run: sudo apt-get install ${missing[*]}"
+    fi
+  fi
+  command -v apt-get >/dev/null || fail "install these with your system's package manager: ${missing[*]} (Java 17 or 21)"
+  say "installing system packages: ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  # Debian starts a broker of its own when it installs one; ours is started by the stack on its own ports.
+  DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# --- the virtual environment ---------------------------------------------------------------------------------------
+install_python() {
+  local python stamp
+  python=$(find_python); [ -n "$python" ] || fail "Python 3.11 or newer is needed; run: sudo apt-get install python3 python3-venv"
+  stamp=$(cat requirements.txt pyproject.toml | sha256sum | cut -d' ' -f1)
+  [ "$(cat .venv/.waybill-stamp 2>/dev/null)" = "$stamp" ] && return
+  say "making the virtual environment .venv ($("$python" --version))"
+  [ -x .venv/bin/python ] || "$python" -m venv .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+  echo "$stamp" > .venv/.waybill-stamp
+}
+
+# --- Pulsar's server and Delta's jars, through Maven, outside the repository -----------------------------------------
+install_pulsar() {
+  local home="$CACHE/apache-pulsar-$PULSAR_VERSION"
+  [ -x "$home/bin/pulsar" ] && return
+  say "fetching Pulsar $PULSAR_VERSION through Maven (245 MB, once)"
+  mkdir -p "$CACHE/download"
+  mvn -q -B dependency:copy -Dartifact="org.apache.pulsar:pulsar-server-distribution:$PULSAR_VERSION:tar.gz:bin" \
+    -DoutputDirectory="$CACHE/download"
+  local unpacked; unpacked=$(mktemp -d "$CACHE/unpack.XXXXXX")
+  tar -xzf "$CACHE/download/pulsar-server-distribution-$PULSAR_VERSION-bin.tar.gz" -C "$unpacked"
+  # A move on one file system is atomic: an interrupted start leaves no half-unpacked server behind.
+  mv "$unpacked/apache-pulsar-$PULSAR_VERSION" "$home"
+  rm -rf "$unpacked" "$CACHE/download"
+}
+
+install_delta() {
+  local jars="$CACHE/jars-delta-4.4.0"
+  [ -d "$jars" ] && return
+  say "fetching Delta's jars through Maven"
+  local work; work=$(mktemp -d "$CACHE/jars.XXXXXX")
+  IFS=: read -r group artifact version <<<"$DELTA_ARTIFACT"
+  cat > "$work/pom.xml" <<POM
+<project><modelVersion>4.0.0</modelVersion><groupId>waybill</groupId><artifactId>jars</artifactId><version>1</version>
+<dependencies><dependency><groupId>$group</groupId><artifactId>$artifact</artifactId><version>$version</version></dependency></dependencies></project>
+POM
+  mvn -q -B -f "$work/pom.xml" dependency:copy-dependencies -DoutputDirectory="$work/jars" -DincludeScope=runtime \
+    -DexcludeGroupIds=org.apache.spark,org.scala-lang
+  mv "$work/jars" "$jars"
+  rm -rf "$work"
+}
+
+case "${1:-all}" in
+  python) install_python ;;
+  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_delta ;;
+  *) fail "unknown step '$1' (python, or nothing for all)" ;;
+esac

@@ -1,0 +1,53 @@
+"""The record on the wire: its name, its kinds, batches and the sets of names. Pure: no I/O, no clock, no numpy.
+
+`telemetry.columns` decodes batches into numpy columns for a centre and is not imported here.
+"""
+
+from telemetry.ack import Ack, decode_ack, encode_ack
+from telemetry.bodies import MAX_RAW_BYTES, Body, Canary, Event, Kind, Position, Raw, Signal
+from telemetry.errors import (
+    ChecksumMismatch,
+    DishonestRanges,
+    Malformed,
+    NotABatch,
+    TelemetryError,
+    Truncated,
+    UnknownVersion,
+    WireError,
+)
+from telemetry.intervals import IntervalSet
+from telemetry.record import DEVICE_PATTERN, Batch, Header, Record, Tombstone, new_epoch
+from telemetry.wire import MAX_RECORDS, decode, encode, read_header
+
+__all__ = [
+    "DEVICE_PATTERN",
+    "MAX_RAW_BYTES",
+    "MAX_RECORDS",
+    "Ack",
+    "Batch",
+    "Body",
+    "Canary",
+    "ChecksumMismatch",
+    "DishonestRanges",
+    "Event",
+    "Header",
+    "IntervalSet",
+    "Kind",
+    "Malformed",
+    "NotABatch",
+    "Position",
+    "Raw",
+    "Record",
+    "Signal",
+    "TelemetryError",
+    "Tombstone",
+    "Truncated",
+    "UnknownVersion",
+    "WireError",
+    "decode",
+    "decode_ack",
+    "encode",
+    "encode_ack",
+    "new_epoch",
+    "read_header",
+]

@@ -1,0 +1,79 @@
+"""What a record can say: the kinds, validated where bytes from outside become records."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, StringConstraints
+
+MAX_RAW_BYTES = 1 << 20
+"""The largest payload that is carried as one record."""
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class Kind(IntEnum):
+    """The kind of a record, as its number on the wire."""
+
+    POSITION = 1
+    SIGNAL = 2
+    EVENT = 3
+    CANARY = 4
+    RAW = 5
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Position(_Body):
+    """One fix, WGS84. On the wire: 1e-7 degrees, millimetres (per second), hundredths of a degree."""
+
+    latitude: float = Field(ge=-90, le=90)
+    longitude: float = Field(ge=-180, le=180)
+    altitude_m: float | None = Field(default=None, ge=-100_000, le=1_000_000)
+    speed_mps: float | None = Field(default=None, ge=0, le=100_000)
+    heading_deg: float | None = Field(default=None, ge=0, le=360)
+    accuracy_m: float | None = Field(default=None, ge=0, le=10_000_000)
+
+
+class Signal(_Body):
+    """A vehicle signal, named by its COVESA VSS path, for instance `Vehicle.TraveledDistance`.
+
+    A number is carried as IEEE 754 double, so a whole number beyond 2**53 has no place here.
+    """
+
+    path: Name
+    value: StrictBool | Annotated[float, Field(strict=True, ge=-1.7e308, le=1.7e308)] | StrictStr
+
+
+class Event(_Body):
+    """Something that happened on the vehicle. `attributes` is the text of a JSON object."""
+
+    name: Name
+    attributes: str = "{}"
+
+
+class Canary(_Body):
+    """A record that carries nothing but its own identity, sent to see it come out at the other end."""
+
+    id: Name
+
+
+class Raw(_Body):
+    """A payload that nobody understood, carried as it is."""
+
+    topic: Annotated[str, StringConstraints(max_length=65_535)]
+    payload: Annotated[bytes, Field(max_length=MAX_RAW_BYTES)]
+
+
+Body = Position | Signal | Event | Canary | Raw
+
+KIND_OF: dict[type[Body], Kind] = {
+    Position: Kind.POSITION,
+    Signal: Kind.SIGNAL,
+    Event: Kind.EVENT,
+    Canary: Kind.CANARY,
+    Raw: Kind.RAW,
+}

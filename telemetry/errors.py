@@ -1,0 +1,73 @@
+"""What can be wrong with bytes that claim to be telemetry.
+
+TelemetryError
+└── WireError              the bytes are refused; nothing of them is used
+    ├── NotABatch          they do not begin like a batch
+    ├── UnknownVersion     a batch of a version this code does not read
+    ├── Truncated          fewer bytes than the batch says it has
+    ├── ChecksumMismatch   the bytes changed on the way
+    ├── DishonestRanges    the header's ranges, counts or tombstones contradict each other or the content
+    └── Malformed          the checksum is right and the content is still not what the format says
+"""
+
+from __future__ import annotations
+
+
+class TelemetryError(Exception):
+    """Base of everything this package raises."""
+
+
+class WireError(TelemetryError):
+    """A batch is refused. `reason` is a short stable word for metrics and message properties."""
+
+    reason = "wire"
+
+
+class NotABatch(WireError):
+    """The bytes do not begin with the magic of a batch."""
+
+    reason = "not-a-batch"
+
+
+class UnknownVersion(WireError):
+    """The batch was written in a version of the format that this code does not read."""
+
+    reason = "unknown-version"
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"batch of wire version {version}; this code reads version 1")
+        self.version = version
+
+
+class Truncated(WireError):
+    """The batch says how long it is, and there is less of it."""
+
+    reason = "truncated"
+
+    def __init__(self, *, expected: int, got: int) -> None:
+        super().__init__(f"batch of {expected} bytes ends after {got}")
+        self.expected = expected
+        self.got = got
+
+
+class ChecksumMismatch(WireError):
+    """The content does not have the checksum that was written with it."""
+
+    reason = "checksum"
+
+    def __init__(self, *, stated: int, computed: int) -> None:
+        super().__init__(f"batch states checksum {stated:08x}, its bytes have {computed:08x}")
+        self.stated = stated
+        self.computed = computed
+
+
+class DishonestRanges(WireError):
+    """The ranges of sequence numbers contradict each other, the head, the tombstones or the number of records."""
+
+    reason = "dishonest-ranges"
+
+
+class Malformed(WireError):
+    """The bytes arrived as they were written, and were written wrongly."""
+
+    reason = "malformed"

@@ -1,0 +1,141 @@
+"""Sets of sequence numbers, kept as ranges: what somebody has, in space proportional to its holes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+Range = tuple[int, int]
+
+
+class IntervalSet:
+    """An immutable set of integers, stored as inclusive, ascending ranges that neither touch nor overlap.
+
+    Union is idempotent, commutative and associative, so coverage may be merged from any station in any order and any
+    number of times. All operations take time linear in the number of ranges; `in` takes its logarithm.
+    """
+
+    __slots__ = ("_ranges",)
+
+    _ranges: tuple[Range, ...]
+
+    def __init__(self, ranges: Iterable[tuple[int, int] | list[int]] = ()) -> None:
+        """`ranges`: inclusive (first, last) pairs in any order, overlapping or not.
+
+        Raises ValueError for a pair whose last is before its first.
+        """
+        self._ranges = _normalised(ranges)
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> IntervalSet:
+        """The set of single numbers."""
+        return cls((number, number) for number in numbers)
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """The inclusive ranges, ascending, with at least one missing number between two of them."""
+        return self._ranges
+
+    @property
+    def count(self) -> int:
+        """How many numbers are in the set."""
+        return sum(last - first + 1 for first, last in self._ranges)
+
+    @property
+    def first(self) -> int | None:
+        """The smallest number, None for the empty set."""
+        return self._ranges[0][0] if self._ranges else None
+
+    @property
+    def last(self) -> int | None:
+        """The largest number, None for the empty set."""
+        return self._ranges[-1][1] if self._ranges else None
+
+    def __or__(self, other: IntervalSet) -> IntervalSet:
+        if not other._ranges:
+            return self
+        if not self._ranges:
+            return other
+        return IntervalSet((*self._ranges, *other._ranges))
+
+    def __sub__(self, other: IntervalSet) -> IntervalSet:
+        return _trusted(_subtract(self._ranges, other._ranges))
+
+    def __and__(self, other: IntervalSet) -> IntervalSet:
+        return _trusted(_intersect(self._ranges, other._ranges))
+
+    def gaps(self, first: int, last: int) -> IntervalSet:
+        """The numbers from `first` to `last`, both included, that are not in the set."""
+        return IntervalSet([(first, last)] if first <= last else []) - self
+
+    def covers(self, other: IntervalSet) -> bool:
+        """Whether every number of `other` is in the set."""
+        return not (other - self)
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._ranges, number, key=lambda bounds: bounds[0]) - 1
+        return at >= 0 and number <= self._ranges[at][1]
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in self._ranges:
+            yield from range(first, last + 1)
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IntervalSet) and self._ranges == other._ranges
+
+    def __hash__(self) -> int:
+        return hash(self._ranges)
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in self._ranges)
+        return f"IntervalSet({inside})"
+
+
+def _trusted(ranges: Iterable[Range]) -> IntervalSet:
+    """A set from ranges that are known to be ascending and apart."""
+    made = IntervalSet()
+    made._ranges = tuple(ranges)  # noqa: SLF001 - a second constructor of the same class
+    return made
+
+
+def _normalised(ranges: Iterable[tuple[int, int] | list[int]]) -> tuple[Range, ...]:
+    merged: list[Range] = []
+    for first, last in sorted((first, last) for first, last in ranges):
+        if last < first:
+            raise ValueError(f"range {first}–{last} ends before it begins")
+        if merged and first <= merged[-1][1] + 1:
+            if last > merged[-1][1]:
+                merged[-1] = (merged[-1][0], last)
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def _subtract(minuend: tuple[Range, ...], subtrahend: tuple[Range, ...]) -> Iterator[Range]:
+    at = 0
+    for first, last in minuend:
+        while at < len(subtrahend) and subtrahend[at][1] < first:
+            at += 1
+        start, probe = first, at
+        while probe < len(subtrahend) and subtrahend[probe][0] <= last:
+            if subtrahend[probe][0] > start:
+                yield start, subtrahend[probe][0] - 1
+            start = max(start, subtrahend[probe][1] + 1)
+            probe += 1
+        if start <= last:
+            yield start, last
+
+
+def _intersect(left: tuple[Range, ...], right: tuple[Range, ...]) -> Iterator[Range]:
+    i = j = 0
+    while i < len(left) and j < len(right):
+        first, last = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
+        if first <= last:
+            yield first, last
+        if left[i][1] < right[j][1]:
+            i += 1
+        else:
+            j += 1

@@ -1,0 +1,90 @@
+"""The record and its name, and the batch of consecutive records that travels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from telemetry.bodies import Body
+from telemetry.intervals import IntervalSet
+
+DEVICE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""What a device or a tenant may be called: it also stands in MQTT topics and file names."""
+
+EPOCH_RANDOM_BITS = 15
+
+
+def new_epoch(wall_ms: int, random_bits: int) -> int:
+    """The number of a new buffer: 48 bits of wall clock in milliseconds, then 15 random bits; fits a signed int64.
+
+    Epochs of one device sort by their creation as long as its clock was right, and differ even when it was not.
+    """
+    return (wall_ms & (1 << 48) - 1) << EPOCH_RANDOM_BITS | random_bits & (1 << EPOCH_RANDOM_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One thing that a device named. With its batch's device and epoch, `seq` is its name for ever.
+
+    `device_time_us`: microseconds since 1970-01-01T00:00Z by the device's clock (repaired if `uncertainty_ms` > 0).
+    `monotonic_us`: microseconds of the clock that only runs forward, within one boot of the device.
+    `boot`: identifies that boot. `uncertainty_ms`: 0 as measured, else the half-width of a repaired device time.
+    """
+
+    seq: int
+    device_time_us: int
+    body: Body
+    monotonic_us: int = 0
+    boot: str = ""
+    uncertainty_ms: int = 0
+
+
+class Tombstone(NamedTuple):
+    """The records from `first` to `last`, both included, are declared lost by their device, for `reason`."""
+
+    first: int
+    last: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a batch says of itself, readable without its records.
+
+    `head`: the highest sequence number that the device had committed when the batch was made.
+    `ranges`: the names of the records inside. `tombstones`: ranges declared lost; they never overlap `ranges`.
+    """
+
+    device: str
+    epoch: int
+    head: int
+    ranges: IntervalSet
+    tombstones: tuple[Tombstone, ...] = ()
+
+    @property
+    def accounted(self) -> IntervalSet:
+        """Every name that the batch accounts for: delivered or declared lost."""
+        return self.ranges | self.declared
+
+    @property
+    def declared(self) -> IntervalSet:
+        """Every name that the batch declares lost."""
+        return IntervalSet((tombstone.first, tombstone.last) for tombstone in self.tombstones)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of one device and epoch in ascending order of `seq`, and ranges declared lost."""
+
+    device: str
+    epoch: int
+    head: int
+    records: tuple[Record, ...] = ()
+    tombstones: tuple[Tombstone, ...] = field(default=())
+
+    @property
+    def header(self) -> Header:
+        """The batch without its records' bodies."""
+        ranges = IntervalSet.of(record.seq for record in self.records)
+        return Header(self.device, self.epoch, self.head, ranges, self.tombstones)
