@@ -33,7 +33,7 @@ def encode_ack(ack: Ack) -> bytes:
 
 
 def decode_ack(data: bytes) -> Ack:
-    """The acknowledgement. Keys it does not know are passed over, for gateways newer than a device. Raises Malformed."""
+    """The acknowledgement. Unknown keys are passed over, for gateways newer than a device. Raises Malformed."""
     try:
         message = msgpack.unpackb(data, raw=False)
         ranges = IntervalSet((int(first), int(last)) for first, last in message.get("ranges", ()))

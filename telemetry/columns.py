@@ -76,7 +76,7 @@ def _columns(header: Header, content: Any) -> Columns:
         device_time_us=_integers(content["t"], count) if count else seq,
         monotonic_us=_integers(content["m"], count) if count else seq,
         uncertainty_ms=_integers(content["u"], count) if count else seq,
-        boot=_named(content["b"][0], _integers(content["b"][1], count)) if count else columns.name,
+        boot=_named(content["b"][0], _integers(content["b"][1], count)) if count else _objects([], 0),
         **{field: getattr(columns, field) for field in _Rows.__slots__},
     )
 
@@ -138,11 +138,13 @@ def _optional(column: Any, count: int, factor: int) -> Floats:
 def _named(names: Any, indices: Integers) -> Objects:
     if len(indices) and indices.min() < 0:
         raise Malformed("a negative index into a dictionary")
-    return _objects(names)[indices]
+    return _objects(names, len(names))[indices]
 
 
-def _objects(values: Any) -> Objects:
-    made = np.empty(len(values), dtype=object)
+def _objects(values: Any, count: int, kind: type = str) -> Objects:
+    if len(values) != count or any(type(value) is not kind for value in values):
+        raise Malformed(f"{count} values of type {kind.__name__} are announced and others are there")
+    made = np.empty(count, dtype=object)
     made[:] = values
     return made
 
@@ -152,6 +154,8 @@ def _place_positions(columns: Any, section: Any, rows: Integers) -> None:
     count = len(rows)
     columns.latitude[rows] = _integers(latitudes, count) / float(DEGREE_E7)
     columns.longitude[rows] = _integers(longitudes, count) / float(DEGREE_E7)
+    if not ((abs(columns.latitude[rows]) <= 90).all() and (abs(columns.longitude[rows]) <= 180).all()):
+        raise Malformed("a position that is not on Earth")
     columns.altitude_m[rows] = _optional(altitudes, count, MILLI)
     columns.speed_mps[rows] = _optional(speeds, count, MILLI)
     columns.heading_deg[rows] = _optional(headings, count, CENTI)
@@ -170,7 +174,7 @@ def _place_signals(columns: Any, section: Any, rows: Integers) -> None:
     numbers = np.full(count, np.nan)
     numbers[types != TEXT] = _floats(number_column, count - len(texts))
     words = np.full(count, None, dtype=object)
-    words[types == TEXT] = _objects(texts)
+    words[types == TEXT] = _objects(texts, len(texts))
     words[types == BOOL] = np.where(numbers[types == BOOL] != 0, "true", "false")
     columns.number[grouped] = np.where(types == NUMBER, numbers, np.nan)
     columns.text[grouped] = words
@@ -179,18 +183,18 @@ def _place_signals(columns: Any, section: Any, rows: Integers) -> None:
 def _place_events(columns: Any, section: Any, rows: Integers) -> None:
     names, index_column, attributes = section
     columns.name[rows] = _named(names, _integers(index_column, len(rows)))
-    columns.text[rows] = _objects(attributes)
+    columns.text[rows] = _objects(attributes, len(rows))
 
 
 def _place_canaries(columns: Any, section: Any, rows: Integers) -> None:
     (ids,) = section
-    columns.name[rows] = _objects(ids)
+    columns.name[rows] = _objects(ids, len(rows))
 
 
 def _place_raw(columns: Any, section: Any, rows: Integers) -> None:
     topics, index_column, payloads = section
     columns.name[rows] = _named(topics, _integers(index_column, len(rows)))
-    columns.payload[rows] = _objects(payloads)
+    columns.payload[rows] = _objects(payloads, len(rows), bytes)
 
 
 _PLACE = {

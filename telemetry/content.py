@@ -10,8 +10,8 @@ The content of a batch is one msgpack map:
     "c" canaries:  [ids]
     "r" raw:       [topics, index of topic, payloads]
 
-Rows of a kind stand in the order of their records, but for signals: they are grouped by path, and keep the order of their
-records within a path, so that like stands beside like. A kind that no record has is left out.
+Rows of a kind stand in the order of their records, but for signals: types and values are grouped by path, and keep
+the order of their records within a path, so that like stands beside like. A kind that no record has is left out.
 """
 
 from __future__ import annotations

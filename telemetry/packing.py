@@ -6,10 +6,10 @@ A column on the wire is a msgpack array:
   `width` bytes (0, 1, 2, 4 or 8; 0 means that all values equal `base`). `planes` holds first every difference's lowest
   byte, then every second byte and so on: neighbours look alike, which is what a compressor wants, and numpy puts them
   together again with one transposition.
-- floats: `[scale, integers]` when every value is exactly a decimal with `scale` digits after the point, else `[-1, planes]`
-  of the IEEE 754 doubles.
-- optional integers: nil when all are absent, else `[presence, integers]`, `presence` being nil when all are present or one
-  byte (0 or 1) for each row; the integers of the present rows only.
+- floats: `[scale, integers]` when every value is exactly a decimal with `scale` digits after the point, else
+  `[-1, planes]` of the IEEE 754 doubles.
+- optional integers: nil when all are absent, else `[presence, integers]`, `presence` being nil when all are present or
+  one byte (0 or 1) for each row; the integers of the present rows only.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
         16  …      header: msgpack [device, epoch, head, ranges, tombstones]
          …  …      content: msgpack map (`telemetry.content`)
 
-`ranges` is a flat msgpack array of steps: from 0 to the first number, to the last of that range, to the first of the next …;
-`tombstones` an array of [first, last, reason].
+`ranges` is a flat msgpack array of steps: from 0 to the first number, on to the last of that range, on to the first of
+the next, and so forth; `tombstones` is an array of [first, last, reason].
 """
 
 from __future__ import annotations

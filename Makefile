@@ -1,0 +1,37 @@
+# `make demo` and `make test` do all the set-up they need; `make help` lists the rest.
+.DEFAULT_GOAL := help
+PYTHON := .venv/bin/python
+REPLAY ?=
+
+.PHONY: help setup python demo test check unit format nightly
+
+help:  ## What can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+
+setup:  ## System packages, the virtual environment, Pulsar's server and Delta's jars
+	@deploy/bootstrap.sh
+
+python:
+	@deploy/bootstrap.sh python
+
+demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv sends a recorded track instead
+	@$(PYTHON) -m deploy demo $(if $(REPLAY),--replay '$(REPLAY)')
+
+test: setup  ## Unit tests, then the system tests on the real servers
+	@$(PYTHON) -m pytest -m "not nightly" --durations=15
+
+unit: python  ## The tests that need no server
+	@$(PYTHON) -m pytest -m "not system and not nightly" -q
+
+nightly: setup  ## The long forms of the proofs
+	@$(PYTHON) -m pytest -m nightly --timeout 7200
+
+check: python  ## Format, lint, types, layers
+	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports
+
+format: python  ## Put the code in its format
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix .

@@ -1,0 +1,13 @@
+"""Settings that hold for every test."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# Speed is measured in benchmarks/, never in tests, so no law fails because the machine was busy. Continuous integration
+# repeats the same examples for the same code; a developer's machine looks for new ones at every run.
+settings.register_profile("waybill", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("ci", parent=settings.get_profile("waybill"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "waybill")

@@ -1,0 +1,68 @@
+"""Hypothesis strategies that several rooms share."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from telemetry import Batch, Canary, Event, IntervalSet, Position, Raw, Record, Signal, Tombstone
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+ranges = st.tuples(st.integers(1, 400), st.integers(0, 30)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+interval_sets = st.lists(ranges, max_size=12).map(IntervalSet)
+
+
+def exactly(factor: int, low: float, high: float) -> st.SearchStrategy[float]:
+    """Numbers that the wire's fixed-point unit, 1/factor, holds exactly."""
+    return st.integers(round(low * factor), round(high * factor)).map(lambda whole: whole / factor)
+
+
+positions = st.builds(
+    Position,
+    latitude=exactly(10_000_000, -90, 90),
+    longitude=exactly(10_000_000, -180, 180),
+    altitude_m=st.none() | exactly(1000, -100, 9000),
+    speed_mps=st.none() | exactly(1000, 0, 90),
+    heading_deg=st.none() | exactly(100, 0, 360),
+    accuracy_m=st.none() | exactly(1000, 0, 1000),
+)
+numbers = st.floats(-1e300, 1e300) | st.integers(-(10**6), 10**6).map(lambda whole: whole / 100)
+signals = st.builds(
+    Signal,
+    path=st.sampled_from(["Vehicle.Speed", "Vehicle.TraveledDistance"]) | names,
+    value=st.booleans() | numbers | st.text(max_size=10),
+)
+bodies = st.one_of(
+    positions,
+    signals,
+    st.builds(Event, name=names, attributes=st.sampled_from(["{}", '{"driver":"7"}'])),
+    st.builds(Canary, id=names),
+    st.builds(Raw, topic=names, payload=st.binary(max_size=50)),
+)
+records = st.builds(
+    Record,
+    seq=st.just(0),
+    device_time_us=st.integers(-(1 << 60), 1 << 60),
+    body=bodies,
+    monotonic_us=st.integers(0, 1 << 60),
+    boot=st.sampled_from(["", "boot-a", "boot-b"]),
+    uncertainty_ms=st.sampled_from([0, 0, 0, 250]),
+)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    """Honest batches: ascending names, tombstones apart from them, a head that is not exceeded."""
+    taken = draw(interval_sets.filter(bool))
+    seqs = list(taken)[:60]
+    made = draw(st.lists(records, min_size=len(seqs), max_size=len(seqs)))
+    numbered = tuple(
+        Record(seq, one.device_time_us, one.body, one.monotonic_us, one.boot, one.uncertainty_ms)
+        for seq, one in zip(seqs, made, strict=True)
+    )
+    lost = draw(interval_sets) - IntervalSet.of(seqs)
+    reasons = st.sampled_from(["quota", "age", "store-damaged"])
+    tombstones = tuple(Tombstone(first, last, draw(reasons)) for first, last in lost.ranges)
+    highest = max(seqs[-1], lost.last or 0)
+    return Batch(
+        "eu-0001", draw(st.integers(0, (1 << 63) - 1)), highest + draw(st.integers(0, 9)), numbered, tombstones
+    )

@@ -1,0 +1,99 @@
+"""A centre's columns say exactly what the records say, and refuse what `decode` refuses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telemetry import Batch, Canary, Event, Position, Raw, Record, Signal, WireError, decode, encode
+from telemetry.columns import Columns, decode_columns
+from telemetry.content import pack_records
+from tests.strategies import batches
+from tests.telemetry.test_wire import framed
+
+POSITION_FIELDS = ("latitude", "longitude", "altitude_m", "speed_mps", "heading_deg", "accuracy_m")
+
+
+def row(columns: Columns, index: int) -> dict[str, Any]:
+    """What the columns say of one record, None for what is absent."""
+    fields = (*POSITION_FIELDS, "name", "number", "text", "payload")
+    values = {name: getattr(columns, name)[index] for name in fields}
+    return {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in values.items()}
+
+
+def expected(record: Record) -> dict[str, Any]:
+    said: dict[str, Any] = dict.fromkeys((*POSITION_FIELDS, "name", "number", "text", "payload"))
+    match record.body:
+        case Position() as position:
+            said |= {name: getattr(position, name) for name in POSITION_FIELDS}
+        case Signal(path=path, value=bool() as value):
+            said |= {"name": path, "text": "true" if value else "false"}
+        case Signal(path=path, value=str() as value):
+            said |= {"name": path, "text": value}
+        case Signal(path=path, value=value):
+            said |= {"name": path, "number": value}
+        case Event(name=name, attributes=attributes):
+            said |= {"name": name, "text": attributes}
+        case Canary(id=identity):
+            said |= {"name": identity}
+        case Raw(topic=topic, payload=payload):
+            said |= {"name": topic, "payload": payload}
+    return said
+
+
+@given(batches())
+def test_columns_say_what_the_records_say(batch: Batch) -> None:
+    columns = decode_columns(encode(batch))
+    assert columns.header == batch.header
+    assert columns.seq.tolist() == [record.seq for record in batch.records]
+    assert columns.device_time_us.tolist() == [record.device_time_us for record in batch.records]
+    assert columns.monotonic_us.tolist() == [record.monotonic_us for record in batch.records]
+    assert columns.uncertainty_ms.tolist() == [record.uncertainty_ms for record in batch.records]
+    assert columns.boot.tolist() == [record.boot for record in batch.records]
+    for index, record in enumerate(batch.records):
+        assert row(columns, index) == expected(record)
+
+
+junk = st.none() | st.integers(-3, 9) | st.binary(max_size=9) | st.text(max_size=3) | st.lists(st.integers(0, 3))
+
+
+@given(batches().filter(lambda batch: batch.records), st.data())
+def test_spoilt_content_is_refused_by_both_or_read_by_both(batch: Batch, data: st.DataObject) -> None:
+    content = pack_records(batch.records)
+    key = data.draw(st.sampled_from(sorted(content)))
+    if isinstance(content[key], list) and data.draw(st.booleans()):
+        content[key] = [*content[key]]
+        content[key][data.draw(st.integers(0, len(content[key]) - 1))] = data.draw(junk)
+    else:
+        content[key] = data.draw(junk)
+    steps = encode(batch)
+    header = msgpack.unpackb(steps[16 : 16 + int.from_bytes(steps[8:12], "big")])
+    spoilt = framed(header, msgpack.packb(content))
+    outcomes = []
+    for reader in (decode, decode_columns):
+        try:
+            reader(spoilt)
+            outcomes.append("read")
+        except WireError:
+            outcomes.append("refused")
+    assert outcomes[0] != "read" or outcomes[1] == "read"
+
+
+def test_a_position_off_the_earth_is_refused() -> None:
+    batch = Batch("d", 1, 1, (Record(1, 0, Position(latitude=1, longitude=2)),))
+    content = pack_records(batch.records)
+    content["p"][0] = [910_000_000, 0, b""]
+    with pytest.raises(WireError, match="not on Earth"):
+        decode_columns(framed(["d", 1, 1, [1, 0], []], msgpack.packb(content)))
+
+
+def test_columns_are_narrow_integers_of_64_bits_and_doubles() -> None:
+    columns = decode_columns(encode(Batch("d", 1, 1, (Record(1, 0, Canary(id="x")),))))
+    assert columns.seq.dtype == columns.kind.dtype == np.int64
+    assert columns.latitude.dtype == np.float64
