@@ -1,0 +1,20 @@
+"""The base of all settings, and the error for those that cannot be used."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Settings(BaseModel):
+    """A frozen model whose fields are the only keys there are; numbers are finite."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used. `source` is the file; `problems` has one line for each mistake, key first."""
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        super().__init__(f"{source}: " + "; ".join(problems))
+        self.source = source
+        self.problems = problems

@@ -1,0 +1,47 @@
+"""A mistake in a settings file is named with its place and the nearest right word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from settings import Settings, SettingsError, load, parse
+
+
+class Inner(Settings):
+    port: int = 1883
+
+
+class Outer(Settings):
+    host: str
+    links: tuple[Inner, ...] = ()
+    inner: Inner | None = None
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        parse(Outer, text, "x.toml")
+    return caught.value.problems
+
+
+def test_settings_are_read_and_frozen(tmp_path: Path) -> None:
+    path = tmp_path / "outer.toml"
+    path.write_text('host = "h"\n[[links]]\nport = 5\n')
+    assert load(Outer, path) == Outer(host="h", links=(Inner(port=5),))
+
+
+def test_an_unknown_key_is_named_with_the_nearest_right_one_at_its_place() -> None:
+    assert problems('hots = "h"') == ["host: Field required", "hots: no such setting; did you mean 'host'?"]
+    assert problems('host = "h"\n[[links]]\nprot = 5') == ["links.0.prot: no such setting; did you mean 'port'?"]
+    assert problems('host = "h"\n[inner]\nzzz = 5') == ["inner.zzz: no such setting; known are port"]
+
+
+def test_every_mistake_is_listed_at_once() -> None:
+    assert len(problems('host = 5\ninner = { port = "x" }\nwrong = 1')) == 3
+
+
+def test_a_text_that_is_no_toml_and_a_file_that_is_not_there_are_said_so(tmp_path: Path) -> None:
+    assert "is no TOML" in problems("= 5")[0]
+    with pytest.raises(SettingsError, match=r"none\.toml: cannot be read"):
+        load(Outer, tmp_path / "none.toml")
