@@ -1,0 +1,44 @@
+"""The local stack: real servers on loopback, started, watched and stopped by this process."""
+
+from deploy.local.daemon import DaemonProcess, answers
+from deploy.local.errors import (
+    LinkError,
+    LocalStackError,
+    ProgramMissing,
+    ServerFailed,
+    StackInUse,
+    StackNotRunning,
+)
+from deploy.local.link import CuttableLink, CuttableLinks
+from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings, TlsFiles
+from deploy.local.ports import PortBook, free_port
+from deploy.local.pulsar import PulsarCluster, PulsarSettings
+from deploy.local.server import Server, ServerState, wait_all
+from deploy.local.stack import LocalStack, StackSettings
+from deploy.local.state import StackState
+
+__all__ = [
+    "CuttableLink",
+    "CuttableLinks",
+    "DaemonProcess",
+    "LinkError",
+    "LocalStack",
+    "LocalStackError",
+    "MosquittoBroker",
+    "MosquittoSettings",
+    "PortBook",
+    "ProgramMissing",
+    "PulsarCluster",
+    "PulsarSettings",
+    "Server",
+    "ServerFailed",
+    "ServerState",
+    "StackInUse",
+    "StackNotRunning",
+    "StackSettings",
+    "StackState",
+    "TlsFiles",
+    "answers",
+    "free_port",
+    "wait_all",
+]

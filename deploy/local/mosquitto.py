@@ -1,0 +1,130 @@
+"""A real Mosquitto broker: one regional (or vehicle's own) MQTT 5 broker on a loopback port."""
+
+import getpass
+import os
+import shutil
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, FilePath
+
+from deploy.local.errors import ProgramMissing
+from deploy.local.ports import PortBook
+from deploy.local.server import Server
+
+__all__ = ["MosquittoBroker", "MosquittoSettings", "TlsFiles"]
+
+_HOST = "127.0.0.1"
+# An MQTT 3.1.1 CONNECT with a clean session and the client id "probe"; the answer must be CONNACK with code 0.
+_CONNECT = b"\x10\x11\x00\x04MQTT\x04\x02\x00\x0a\x00\x05probe"
+_CONNACK = b"\x20\x02\x00\x00"
+
+
+class TlsFiles(BaseModel):
+    """PEM files of a listener that demands client certificates; the certificate's common name is the user name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    authority: FilePath
+    certificate: FilePath
+    key: FilePath
+
+
+class MosquittoSettings(BaseModel):
+    """Bounds of one broker."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_queued_messages: int = Field(100_000, ge=1, description="waiting for one client that is away")
+    max_queued_mb: int = Field(256, ge=1, description="waiting for one client that is away")
+    max_inflight_messages: int = Field(1000, ge=1, description="sent to one client and not acknowledged yet")
+    max_packet_mb: int = Field(8, ge=1, description="one MQTT packet")
+    autosave_s: int = Field(10, ge=1, description="between two writes of the queues to disk")
+    tls: TlsFiles | None = Field(None, description="demand client certificates; none: plain TCP on loopback")
+
+
+class MosquittoBroker(Server):
+    """One Mosquitto with persistence in its own folder."""
+
+    kind = "mosquitto"
+    start_timeout_s = 20.0
+    stop_timeout_s = 5.0
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        settings: MosquittoSettings | None = None,
+        ports: PortBook | None = None,
+    ) -> None:
+        super().__init__(f"mosquitto-{name}", folder)
+        self.region = name
+        self.settings = settings or MosquittoSettings()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.port = (ports or PortBook(self.folder / "ports.json")).port(self.name)
+        self._program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+        if self._program is None:
+            raise ProgramMissing("mosquitto", "install it (Debian: apt-get install mosquitto)")
+
+    def addresses(self) -> dict[str, str]:
+        """The MQTT address."""
+        return {"url": f"{'mqtts' if self.settings.tls else 'mqtt'}://{_HOST}:{self.port}"}
+
+    def prepare(self) -> None:
+        """Write mosquitto.conf."""
+        self._conf.write_text("\n".join(self._lines()) + "\n")
+
+    def command(self) -> Sequence[str]:
+        """Mosquitto in the foreground."""
+        return [str(self._program), "-c", str(self._conf)]
+
+    def probe(self) -> bool:
+        """Whether the broker answers a CONNECT (with TLS: whether it accepts a connection)."""
+        try:
+            with socket.create_connection((_HOST, self.port), timeout=2) as connection:
+                if self.settings.tls:
+                    return True
+                connection.sendall(_CONNECT)
+                return connection.recv(len(_CONNACK)) == _CONNACK
+        except OSError:
+            return False
+
+    @property
+    def _conf(self) -> Path:
+        return self.folder / "mosquitto.conf"
+
+    def _lines(self) -> list[str]:
+        settings = self.settings
+        lines = [
+            f"listener {self.port} {_HOST}",
+            f"max_packet_size {settings.max_packet_mb * 1024 * 1024}",
+            f"max_queued_messages {settings.max_queued_messages}",
+            f"max_queued_bytes {settings.max_queued_mb * 1024 * 1024}",
+            f"max_inflight_messages {settings.max_inflight_messages}",
+            "persistence true",
+            f"persistence_location {self.folder}/",
+            f"autosave_interval {settings.autosave_s}",
+            "set_tcp_nodelay true",
+            "log_dest stdout",
+            "log_timestamp_format %Y-%m-%dT%H:%M:%S",
+            "log_type error",
+            "log_type warning",
+            "log_type notice",
+            "log_type information",
+            # As root it would become another user, who may not write to our folder.
+            f"user {getpass.getuser()}",
+        ]
+        if settings.tls is None:
+            return [*lines, "allow_anonymous true"]
+        return [
+            *lines,
+            "allow_anonymous false",
+            "require_certificate true",
+            "use_identity_as_username true",
+            "tls_version tlsv1.2",
+            f"cafile {settings.tls.authority}",
+            f"certfile {settings.tls.certificate}",
+            f"keyfile {settings.tls.key}",
+        ]

@@ -1,0 +1,51 @@
+"""Free loopback ports, kept for a folder so that a restarted server is found where it was."""
+
+import json
+import random
+import socket
+from pathlib import Path
+
+__all__ = ["PortBook", "free_port", "is_free"]
+
+# Below the kernel's range for outgoing connections, so that no client socket takes a port between choice and use.
+_RANGE = (20_000, 32_000)
+_ATTEMPTS = 200
+
+
+def is_free(port: int) -> bool:
+    """Whether a listener could be bound to this loopback port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(taken: set[int] | None = None) -> int:
+    """A loopback port that nobody listens on and that is not in `taken`."""
+    for _ in range(_ATTEMPTS):
+        port = random.randrange(*_RANGE)
+        if port not in (taken or ()) and is_free(port):
+            return port
+    raise OSError(f"no free loopback port between {_RANGE[0]} and {_RANGE[1]} after {_ATTEMPTS} attempts")
+
+
+class PortBook:
+    """Ports by name, remembered in a JSON file; a name keeps its port while that port is free."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._remembered: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+        self._given: dict[str, int] = {}
+
+    def port(self, name: str) -> int:
+        """The port of this name: the remembered one if it is free, else a new one; the same for the book's life."""
+        if name not in self._given:
+            port = self._remembered.get(name)
+            if port is None or not is_free(port):
+                port = free_port({*self._given.values(), *self._remembered.values()})
+            self._given[name] = self._remembered[name] = port
+            self._file.write_text(json.dumps(self._remembered, indent=2, sort_keys=True))
+        return self._given[name]

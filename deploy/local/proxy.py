@@ -1,0 +1,201 @@
+"""A TCP proxy whose links can be cut, healed and slowed: the process behind `CuttableLinks`.
+
+    python -m deploy.local.proxy CONFIG.json
+
+CONFIG names the control port and, for each link, where it listens and where it leads (see `ProxyConfig`). A control
+connection carries one JSON line each way. Bounds: 64 kB a chunk and `_CHUNKS` chunks waiting in each direction.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+__all__ = ["Command", "LinkConfig", "LinkState", "ProxyConfig", "ProxyLink"]
+
+_HOST = "127.0.0.1"
+_CHUNK_BYTES = 64 * 1024
+_CHUNKS = 256
+_CONNECT_S = 5.0
+
+
+class LinkConfig(BaseModel):
+    """Where one link listens and leads to: loopback ports."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen: int
+    target: int
+
+
+class ProxyConfig(BaseModel):
+    """All links of one proxy process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    control: int
+    links: dict[str, LinkConfig]
+
+
+class Command(BaseModel):
+    """One line to the control port."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    link: str
+    action: Literal["cut", "heal", "delay", "state"]
+    silent: bool = False
+    delay_s: float = Field(0.0, ge=0, le=10)
+
+
+class LinkState(BaseModel):
+    """What a link does now, and what it carried."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cut: bool
+    silent: bool
+    delay_s: float
+    connections: int
+    bytes_forward: int
+    bytes_back: int
+
+
+class ProxyLink:
+    """One listening port that leads to another.
+
+    `cut` resets all connections and refuses new ones, as when a gateway drops its table; a *silent* cut keeps the
+    connections and moves no byte, as when a radio is lost: only a time-out of the ends notices. After `heal` a silent
+    link goes on where it stopped, as TCP would after retransmission.
+    """
+
+    def __init__(self, name: str, config: LinkConfig) -> None:
+        self.name = name
+        self._config = config
+        self._open = asyncio.Event()
+        self._open.set()
+        self._cut = self._silent = False
+        self._delay_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._bytes = [0, 0]
+
+    async def serve(self) -> None:
+        """Listen until cancelled."""
+        server = await asyncio.start_server(self._accept, _HOST, self._config.listen, limit=_CHUNK_BYTES)
+        async with server:
+            await server.serve_forever()
+
+    def obey(self, command: Command) -> LinkState:
+        """Carry out one command and say how the link is now."""
+        if command.action == "cut":
+            self._cut, self._silent = True, command.silent
+            self._open.clear()
+            if not command.silent:
+                for task in self._tasks:
+                    task.cancel()
+        elif command.action == "heal":
+            self._cut = self._silent = False
+            self._open.set()
+        elif command.action == "delay":
+            self._delay_s = command.delay_s
+        return self.state()
+
+    def state(self) -> LinkState:
+        """What the link does now."""
+        return LinkState(
+            cut=self._cut,
+            silent=self._silent,
+            delay_s=self._delay_s,
+            connections=len(self._tasks),
+            bytes_forward=self._bytes[0],
+            bytes_back=self._bytes[1],
+        )
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._cut and not self._silent:
+            writer.transport.abort()
+            return
+        task = asyncio.ensure_future(self._carry(reader, writer))
+        self._tasks.add(task)
+        try:
+            with contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
+                await task
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._open.wait()
+        async with asyncio.timeout(_CONNECT_S):
+            far_reader, far_writer = await asyncio.open_connection(_HOST, self._config.target, limit=_CHUNK_BYTES)
+        pumps = [
+            asyncio.create_task(self._pump(reader, far_writer, 0)),
+            asyncio.create_task(self._pump(far_reader, writer, 1)),
+        ]
+        try:
+            # The first direction that ends closes the connection: MQTT and Pulsar know no half-open use.
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            far_writer.transport.abort() if self._cut else far_writer.close()
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: int) -> None:
+        waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS)
+        feeder = asyncio.create_task(self._feed(source, waiting))
+        clock = asyncio.get_running_loop().time
+        try:
+            while True:
+                due, chunk = await waiting.get()
+                if not chunk:
+                    return
+                if (early := due - clock()) > 0:
+                    await asyncio.sleep(early)
+                await self._open.wait()
+                sink.write(chunk)
+                self._bytes[direction] += len(chunk)
+                await sink.drain()
+        finally:
+            feeder.cancel()
+
+    async def _feed(self, source: asyncio.StreamReader, waiting: "asyncio.Queue[tuple[float, bytes]]") -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            try:
+                chunk = await source.read(_CHUNK_BYTES)
+            except OSError:
+                chunk = b""
+            await waiting.put((clock() + self._delay_s, chunk))
+            if not chunk:
+                return
+
+
+async def _control(links: dict[str, ProxyLink], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        line = await reader.readline()
+        try:
+            command = Command.model_validate_json(line)
+            answer: dict[str, object] = {"state": links[command.link].obey(command).model_dump()}
+        except (ValidationError, KeyError) as refused:
+            answer = {"error": f"refused: {refused}"}
+        writer.write(json.dumps(answer).encode() + b"\n")
+        await writer.drain()
+    writer.close()
+
+
+async def _serve(config: ProxyConfig) -> None:
+    links = {name: ProxyLink(name, link) for name, link in config.links.items()}
+    async with asyncio.TaskGroup() as group:
+        for link in links.values():
+            group.create_task(link.serve())
+        control = await asyncio.start_server(lambda r, w: _control(links, r, w), _HOST, config.control)
+        group.create_task(control.serve_forever())
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(ProxyConfig.model_validate_json(Path(sys.argv[1]).read_text())))

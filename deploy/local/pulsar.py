@@ -1,0 +1,199 @@
+"""A real Pulsar cluster for one machine: broker, bookie and metadata store in one small JVM."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field
+
+from deploy.local.jvm import ClassArchive, java, pulsar_home
+from deploy.local.ports import PortBook
+from deploy.local.server import Server
+
+__all__ = ["PulsarCluster", "PulsarSettings"]
+
+_HOST = "127.0.0.1"
+_OPENED = ["java.base/java.io", "java.base/java.util.zip", "java.base/java.nio", "java.base/jdk.internal.misc"]
+_OPENED += ["java.base/jdk.internal.platform", "java.management/sun.management"]
+_OPENED += ["jdk.management/com.sun.management.internal"]
+_METADATA = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata"
+
+# What differs from Pulsar's own standalone.conf, and why.
+_BROKER: dict[str, str | int] = {
+    # Replicated subscriptions: positions travel even when acknowledgements lag by minutes (10 snapshots by default).
+    "replicatedSubscriptionsSnapshotFrequencyMillis": 1000,
+    "replicatedSubscriptionsSnapshotTimeoutSeconds": 10,
+    "replicatedSubscriptionsSnapshotMaxCachedPerSubscription": 500,
+    # A cursor is persisted at most this often a second; the default is every ten seconds, all of it redelivered
+    # after a kill.
+    "managedLedgerDefaultMarkDeleteRateLimit": 10,
+    "managedLedgerCursorPositionFlushSeconds": 1,
+    # A topic stays until somebody deletes it.
+    "brokerDeleteInactiveTopicsEnabled": "false",
+    "forceDeleteNamespaceAllowed": "true",
+    "forceDeleteTenantAllowed": "true",
+    # The topology asks for numbers that are a second old, not a minute.
+    "statsUpdateFrequencyInSecs": 1,
+    "statsUpdateInitialDelayInSecs": 1,
+    "exposePreciseBacklogInPrometheus": "true",
+    "replicationPolicyCheckDurationSeconds": 30,
+    "brokerServiceCompactionMonitorIntervalInSeconds": 10,
+    # Small and quick: few threads, small caches, no WebSocket gateway.
+    "webSocketServiceEnabled": "false",
+    "brokerShutdownTimeoutMs": 5000,
+    "defaultNumberOfNamespaceBundles": 1,
+    "numIOThreads": 2,
+    "numHttpServerThreads": 8,
+    "numOrderedExecutorThreads": 2,
+    "numExecutorThreadPoolSize": 2,
+    "numCacheExecutorThreadPoolSize": 2,
+    "topicOrderedExecutorThreadNum": 2,
+    "numWorkerThreadsForNonPersistentTopic": 1,
+    "managedLedgerNumSchedulerThreads": 2,
+    "bookkeeperClientNumWorkerThreads": 2,
+    "bookkeeperClientNumIoThreads": 2,
+    "bookkeeperNumberOfChannelsPerBookie": 2,
+    "replicationConnectionsPerBroker": 2,
+    "managedLedgerCacheSizeMB": 64,
+    "maxMessagePublishBufferSizeInMB": 64,
+    "dbStorage_writeCacheMaxSizeMb": 32,
+    "dbStorage_readAheadCacheMaxSizeMb": 16,
+    "dbStorage_rocksDB_blockCacheSize": 8 * 1024 * 1024,
+}
+
+
+class PulsarSettings(BaseModel):
+    """Size and broker settings of one local cluster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    heap_mb: int = Field(512, ge=128, description="Java heap, at most")
+    direct_mb: int = Field(384, ge=128, description="memory outside the heap for network and caches, at most")
+    full_compiler: bool = Field(
+        False, description="let the JVM optimise fully: slower to warm up, faster for long runs"
+    )
+    broker: Mapping[str, str | int] = Field(default_factory=dict, description="further lines for standalone.conf")
+
+
+class PulsarCluster(Server):
+    """One standalone cluster on loopback.
+
+    `peers` maps the name of a remote cluster to the loopback port under which that cluster sees our broker (a
+    cuttable link). The broker then advertises that port to clients that ask by the listener name `from-<peer>`,
+    so that a replicator stays on its link after the look-up.
+    """
+
+    kind = "pulsar"
+    start_timeout_s = 120.0
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        settings: PulsarSettings | None = None,
+        ports: PortBook | None = None,
+        peers: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(f"pulsar-{name}", folder)
+        self.cluster = name
+        self.settings = settings or PulsarSettings()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        book = ports or PortBook(self.folder / "ports.json")
+        self.broker_port = book.port(f"{self.name}.broker")
+        self.web_port = book.port(f"{self.name}.web")
+        self._bookie_port = book.port(f"{self.name}.bookie")
+        self._peers = dict(peers or {})
+        self._home = pulsar_home()
+        self._class_path = ":".join(sorted(str(jar) for jar in (self._home / "lib").glob("*.jar")))
+        self._archive = ClassArchive(self._class_path)
+
+    @property
+    def service_url(self) -> str:
+        """For producers and consumers: pulsar://host:port."""
+        return f"pulsar://{_HOST}:{self.broker_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """For the admin REST interface and the metrics (/metrics/): http://host:port."""
+        return f"http://{_HOST}:{self.web_port}"
+
+    def addresses(self) -> dict[str, str]:
+        """Service and admin address."""
+        return {"service_url": self.service_url, "admin_url": self.admin_url}
+
+    def prepare(self) -> None:
+        """Write standalone.conf: Pulsar's own, then our lines, of which the last one of a name counts."""
+        # Pulsar's file ends without a newline; ours must not continue its last line.
+        own = "\n".join(f"{key}={value}" for key, value in self._configuration().items())
+        self._conf.write_text((self._home / "conf/standalone.conf").read_text() + "\n" + own + "\n")
+
+    def command(self) -> Sequence[str]:
+        """The JVM itself, as bin/pulsar would exec it: no shell stays in between."""
+        opened = [word for package in _OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
+        defines = [
+            f"-Dpulsar.config.file={self._conf}",
+            f"-Dpulsar.log.dir={self.folder}",
+            "-Dpulsar.log.appender=Console",
+            "-Dpulsar.log.immediateFlush=true",
+            f"-Dlog4j.configurationFile={self._home / 'conf/log4j2.yaml'}",
+            "-Dlog4j.shutdownHookEnabled=false",
+            "-Dlog4j2.is.webapp=false",
+            "-Djava.net.preferIPv4Stack=true",
+            "-Dio.netty.tryReflectionSetAccessible=true",
+            "-Dorg.apache.pulsar.shade.io.netty.tryReflectionSetAccessible=true",
+            "-Dpulsar.allocator.exit_on_oom=true",
+            f"-Dbookkeeper.metadata.bookie.drivers={_METADATA}BookieDriver",
+            f"-Dbookkeeper.metadata.client.drivers={_METADATA}ClientDriver",
+        ]
+        arguments = ["--no-functions-worker", "--no-stream-storage", "--config", str(self._conf)]
+        arguments += [
+            "--metadata-dir",
+            str(self.folder / "metadata"),
+            "--bookkeeper-dir",
+            str(self.folder / "bookkeeper"),
+        ]
+        arguments += ["--bookkeeper-port", str(self._bookie_port), "--advertised-address", _HOST]
+        starter = ["-cp", self._class_path, *opened, *defines, "org.apache.pulsar.PulsarStandaloneStarter"]
+        return [java(), *self._jvm_options(), *starter, *arguments]
+
+    def probe(self) -> bool:
+        """Whether the broker passed its own health check: a message through a real topic."""
+        try:
+            return httpx.get(f"{self.admin_url}/admin/v2/brokers/health", timeout=5).status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
+
+    def stopped(self, exit_status: int) -> None:
+        """Keep the class archive, if this JVM wrote it."""
+        self._archive.stopped(exit_status)
+
+    @property
+    def _conf(self) -> Path:
+        return self.folder / "standalone.conf"
+
+    def _jvm_options(self) -> list[str]:
+        small = ["-Xms128m", f"-Xmx{self.settings.heap_mb}m", f"-XX:MaxDirectMemorySize={self.settings.direct_mb}m"]
+        small += ["-XX:+UseSerialGC", "-Xss512k", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"]
+        small += ["-Xlog:disable", "-Xlog:all=error:stderr"]
+        quick = [] if self.settings.full_compiler else ["-XX:TieredStopAtLevel=1"]
+        return [*small, *quick, *self._archive.options()]
+
+    def _configuration(self) -> dict[str, str | int]:
+        listeners: dict[str, str | int] = {}
+        if self._peers:
+            seen = {"direct": self.broker_port} | {f"from-{peer}": port for peer, port in self._peers.items()}
+            listeners["advertisedListeners"] = ",".join(
+                f"{name}:pulsar://{_HOST}:{port}" for name, port in sorted(seen.items())
+            )
+            listeners["internalListenerName"] = "direct"
+        return {
+            "clusterName": self.cluster,
+            "brokerServicePort": self.broker_port,
+            "webServicePort": self.web_port,
+            "bindAddress": _HOST,
+            "advertisedAddress": _HOST,
+            **listeners,
+            **_BROKER,
+            **self.settings.broker,
+        }

@@ -1,0 +1,180 @@
+"""One supervised server: start, wait until healthy, stop; and a clear word about the one that failed."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from deploy.local.errors import ServerFailed
+from deploy.local.memory import resident_bytes
+from deploy.local.spawn import spawn
+
+__all__ = ["Server", "ServerState", "wait_all"]
+
+_POLL_S = 0.2
+_LAST_LINES = 15
+_TAIL_BYTES = 64 * 1024
+
+
+class ServerState(StrEnum):
+    """Where a server is in its life."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    FAILED = "failed"
+
+
+class Server(ABC):
+    """A process of its own, in a folder of its own, that ends with us.
+
+    A subclass says what to run (`command`), prepares files (`prepare`) and knows when it is healthy (`probe`).
+    `start` and `stop` may alternate any number of times: the folder, and so the data, stays.
+    """
+
+    kind = "server"
+    start_timeout_s = 90.0
+    stop_timeout_s = 20.0
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.folder = folder.absolute()
+        self.log = self.folder / f"{name}.log"
+        self.healthy = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+        self._wanted = False
+
+    @abstractmethod
+    def command(self) -> Sequence[str]:
+        """The program and its arguments."""
+
+    @abstractmethod
+    def probe(self) -> bool:
+        """Whether the server does its work now; bounded in time, never raises."""
+
+    def prepare(self) -> None:  # noqa: B027 - most servers need nothing written
+        """Write the files that the server reads when it starts."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Variables added to our own environment."""
+        return {}
+
+    def addresses(self) -> dict[str, str]:
+        """Where the server is reached: what a person or another program needs, by name."""
+        return {}
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while the process lives."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it was started and not stopped since."""
+        return self._wanted
+
+    @property
+    def state(self) -> ServerState:
+        """Where the server is in its life, as far as we looked."""
+        if self._process is None or not self._wanted:
+            return ServerState.STOPPED
+        if self._process.poll() is not None:
+            return ServerState.FAILED
+        return ServerState.HEALTHY if self.healthy else ServerState.STARTING
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of the process and its children; 0 when it does not run."""
+        return resident_bytes(self.pid) if self.pid else 0
+
+    def start(self) -> None:
+        """Start the process and return at once; `wait` says when it is healthy."""
+        if self.pid is not None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.prepare()
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        self.healthy, self._wanted = False, True
+        self._process = spawn(self.command(), log=self.log, folder=self.folder, env=self.environment())
+
+    def check_alive(self) -> None:
+        """Raise ServerFailed when the process is not there although nobody stopped it."""
+        if self._process is None or not self._wanted:
+            raise ServerFailed(self.name, "was not started", self.log, [])
+        code = self._process.poll()
+        if code is not None:
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+            raise ServerFailed(self.name, how, self.log, self.last_lines())
+
+    def check(self) -> bool:
+        """Probe once; True when healthy. Raises ServerFailed when the process ended."""
+        self.check_alive()
+        self.healthy = self.probe()
+        return self.healthy
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when healthy; raises ServerFailed when it ends or the time is over."""
+        wait_all([self], timeout_s)
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """SIGTERM to its process group, SIGKILL when the time is over; returns when it is gone."""
+        self._wanted = self.healthy = False
+        if self._process is None:
+            return
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(self.stop_timeout_s if timeout_s is None else timeout_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to its process group, as a power cut would; returns when it is gone."""
+        self._wanted = self.healthy = False
+        if self._process is None:
+            return
+        self._signal(signal.SIGKILL)
+        self._process.wait(10)
+        self.stopped(self._process.returncode)
+        self._process = None
+
+    def stopped(self, exit_status: int) -> None:  # noqa: B027 - most servers leave nothing to pick up
+        """Called once when the process is gone."""
+
+    def last_lines(self, count: int = _LAST_LINES) -> list[str]:
+        """The last log lines of the current start."""
+        if not self.log.exists():
+            return []
+        with self.log.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_start, size - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+        return [line[:400] for line in lines[-count:]]
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+
+
+def wait_all(
+    servers: Sequence[Server], timeout_s: float | None = None, on_change: Callable[[Server], None] | None = None
+) -> None:
+    """Return when all are healthy; raises ServerFailed for the first that ends or is late."""
+    waiting, began = list(servers), time.monotonic()
+    while waiting:
+        for server in list(waiting):
+            if server.check():
+                waiting.remove(server)
+                if on_change:
+                    on_change(server)
+                continue
+            limit = server.start_timeout_s if timeout_s is None else timeout_s
+            if time.monotonic() - began > limit:
+                raise ServerFailed(server.name, f"was not healthy after {limit:.0f} s", server.log, server.last_lines())
+        if waiting:
+            time.sleep(_POLL_S)

@@ -1,0 +1,182 @@
+"""The whole local stack: Pulsar clusters, regional brokers, links, and any daemon that is added."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from itertools import permutations
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from deploy.local.link import CuttableLink, CuttableLinks
+from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings
+from deploy.local.ports import PortBook
+from deploy.local.pulsar import PulsarCluster, PulsarSettings
+from deploy.local.server import Server, wait_all
+from deploy.local.state import LinkRecord, ServerRecord, StackState, hold
+
+__all__ = ["LocalStack", "StackSettings"]
+
+Phase = Literal["starting", "ready", "stopping", "failed"]
+
+
+class StackSettings(BaseModel):
+    """What the stack consists of and how big its parts are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clusters: tuple[str, ...] = ("eu", "us", "hq")
+    regions: tuple[str, ...] = ("eu", "us")
+    pulsar: PulsarSettings = Field(default_factory=PulsarSettings)
+    mosquitto: MosquittoSettings = Field(default_factory=MosquittoSettings)
+    start_timeout_s: float = Field(180.0, gt=0)
+
+
+class LocalStack:
+    """Real servers on loopback, in one folder, that end with this process.
+
+        with LocalStack(folder) as stack:
+            stack.pulsar["hq"].service_url, stack.pulsar["hq"].admin_url
+            stack.brokers["eu"].port                 # the region's MQTT broker, directly
+            stack.links["eu"].port                   # the same broker over a link: what a vehicle connects to
+            stack.links["eu"].cut(); stack.links["eu"].heal()
+            stack.links["eu->hq"].delay(0.08)        # what eu replicates to hq
+            stack.add(DaemonProcess.python("fleet-gateway-eu", "gateway", [...], folder / "gateway-eu"))
+
+    Data stays in the folder: a stack that is started there again has its topics and its ports.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: StackSettings | None = None,
+        on_change: Callable[[Server], None] | None = None,
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        self.settings = settings or StackSettings()
+        self._on_change = on_change
+        self._held = ExitStack()
+        self._added: dict[str, Server] = {}
+        self._started_s = 0.0
+        self.pulsar: dict[str, PulsarCluster] = {}
+        self.brokers: dict[str, MosquittoBroker] = {}
+        self.links: dict[str, CuttableLink] = {}
+
+    @property
+    def servers(self) -> list[Server]:
+        """Every server, in the order in which they are started."""
+        return list(self._added.values())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start everything side by side and return when all is healthy; on any trouble stop it all and raise."""
+        self._held.enter_context(hold(self.folder))
+        self._started_s = time.time()
+        try:
+            self._compose()
+            for server in self.servers:
+                server.start()
+            self._save("starting")
+            wait_all(self.servers, self.settings.start_timeout_s, self._changed)
+            self._save("ready")
+        except BaseException as trouble:
+            self.stop(failure=str(trouble) or type(trouble).__name__)
+            raise
+
+    def stop(self, *, failure: str = "") -> None:
+        """Stop all servers, the last started first; safe to call twice."""
+        self._save("stopping", failure)
+        for server in reversed(self.servers):
+            server.stop()
+            if self._on_change:
+                self._on_change(server)
+        self._save("failed" if failure else "stopping", failure)
+        self._added.clear()
+        self._held.close()
+
+    def add(self, server: Server, *, wait: bool = True) -> Server:
+        """Start one more server (a daemon of ours) and, by default, wait until it is healthy."""
+        if server.name in self._added:
+            raise ValueError(f"the stack already has a server named {server.name}")
+        self._added[server.name] = server
+        server.start()
+        if wait:
+            wait_all([server], None, self._changed)
+        self._save("ready")
+        return server
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of all servers now."""
+        return sum(server.memory_bytes for server in self.servers)
+
+    def check(self) -> None:
+        """Raise ServerFailed if any server that should run has ended."""
+        for server in self.servers:
+            if server.wanted:
+                server.check_alive()
+
+    def _compose(self) -> None:
+        book = PortBook(self.folder / "ports.json")
+        settings = self.settings
+        replication = {f"{here}->{there}": (here, there) for here, there in permutations(settings.clusters, 2)}
+        self.brokers = {
+            region: MosquittoBroker(
+                region, self.folder / f"mosquitto-{region}", settings=settings.mosquitto, ports=book
+            )
+            for region in settings.regions
+        }
+        self.pulsar = {
+            name: PulsarCluster(
+                name,
+                self.folder / f"pulsar-{name}",
+                settings=settings.pulsar,
+                ports=book,
+                peers={here: book.port(f"link.{link}") for link, (here, there) in replication.items() if there == name},
+            )
+            for name in settings.clusters
+        }
+        targets: Mapping[str, int] = {region: broker.port for region, broker in self.brokers.items()} | {
+            link: self.pulsar[there].broker_port for link, (_, there) in replication.items()
+        }
+        links = CuttableLinks(self.folder / "links", targets, ports=book)
+        self.links = links.links
+        everything: Iterable[Server] = [links, *self.brokers.values(), *self.pulsar.values()]
+        self._added = {server.name: server for server in everything}
+
+    def _changed(self, server: Server) -> None:
+        self._save("starting")
+        if self._on_change:
+            self._on_change(server)
+
+    def _save(self, phase: Phase, detail: str = "") -> None:
+        StackState(
+            pid=os.getpid(),
+            phase=phase,
+            detail=detail,
+            started_s=self._started_s,
+            servers=[
+                ServerRecord(
+                    name=server.name,
+                    kind=server.kind,
+                    state=server.state,
+                    pid=server.pid,
+                    log=server.log,
+                    addresses=server.addresses(),
+                )
+                for server in self.servers
+            ],
+            links={
+                name: LinkRecord(port=link.port, target=link.target, control=link.control)
+                for name, link in self.links.items()
+            },
+        ).save(self.folder)

@@ -1,0 +1,23 @@
+"""One real stack for all system tests: Pulsar eu, us and hq, the regional brokers, and cuttable links.
+
+    stack.pulsar["hq"].service_url    pulsar://...   (also .admin_url, .kill(), .start(), .wait())
+    stack.brokers["eu"].port          the region's MQTT broker, directly
+    stack.links["eu"]                 the same broker over a link: .port, .cut(), .heal(), .delay(seconds)
+    stack.links["eu->hq"]             what eu replicates to hq
+    stack.add(DaemonProcess.python(name, module, arguments, folder, healthy_when=answers(url)))
+
+The stack is shared, so a test leaves links healed and clusters running, and uses topics and devices of its own. A test
+that must break what others use starts a `LocalStack`, or single servers, of its own in `tmp_path`.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local import LocalStack
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    with LocalStack(tmp_path_factory.mktemp("stack")) as running:
+        yield running
