@@ -1,0 +1,44 @@
+"""The spatial engine: fences, tracks, crossings and split lengths, pure and vectorised.
+
+Use it in four steps, all on columns (numpy arrays):
+
+    report = fences_from_geojson(text)                 # .fences, .refused and .repaired (messages with their line)
+    zones = ZoneSet(report.fences)                     # priorities settled, versions in their time, index built
+    tracks = build_tracks(Fixes(device=..., t_ms=..., lat=..., lon=...), TrackRules(max_gap_s=300))
+    pieces = zones.split(tracks)                       # .end_fix .zone .metres .ms .entry
+
+`pieces.end_fix` are rows of the `Fixes` that were given, `pieces.zone` indexes `zones.names` (-1: outside), so a
+caller groups by device, hour and zone as it likes. A segment's pieces are a function of its two fixes alone: sums
+over hours, batches or windows add up to the same bytes in whatever way the fixes were cut, if each part is given with
+a margin of two fixes on each side (see `build_tracks`). `docs/spatial.md` has the meaning of every word used here.
+"""
+
+from geo.spatial.activity import ALWAYS, Activity
+from geo.spatial.errors import ConfigError, FenceError, FixError, SpatialError
+from geo.spatial.fences import Fence, FenceReport
+from geo.spatial.fixes import Fixes, valid_positions
+from geo.spatial.geojson import fences_from_geojson
+from geo.spatial.pieces import OUTSIDE, Pieces
+from geo.spatial.tracks import TrackRules, Tracks, Verdict, build_tracks
+from geo.spatial.zones import ZoneSet
+
+__all__ = [
+    "ALWAYS",
+    "OUTSIDE",
+    "Activity",
+    "ConfigError",
+    "Fence",
+    "FenceError",
+    "FenceReport",
+    "FixError",
+    "Fixes",
+    "Pieces",
+    "SpatialError",
+    "TrackRules",
+    "Tracks",
+    "Verdict",
+    "ZoneSet",
+    "build_tracks",
+    "fences_from_geojson",
+    "valid_positions",
+]

@@ -1,0 +1,55 @@
+"""When a fence is in force: stretches of time, as sorted instants at which it switches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geo.spatial.ragged import Bools, Floats, Ints
+
+FOREVER_MS = 1 << 62
+
+
+class Activity:
+    """Half-open stretches [from, until) of Unix milliseconds; immutable, in order, without overlap."""
+
+    __slots__ = ("switches",)
+
+    def __init__(self, stretches: Iterable[tuple[int | None, int | None]]) -> None:
+        known = sorted((-FOREVER_MS if a is None else a, FOREVER_MS if b is None else b) for a, b in stretches)
+        merged: list[list[int]] = []
+        for start, end in known:
+            if merged and start <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], end)
+            elif start < end:
+                merged.append([start, end])
+        self.switches: Ints = np.array(merged, dtype=np.int64).reshape(-1)
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """The stretches, with ±`FOREVER_MS` for an open end."""
+        return [(int(a), int(b)) for a, b in self.switches.reshape(-1, 2)]
+
+    def at(self, t_ms: NDArray[np.integer] | Floats) -> Bools:
+        """Is it in force at these times?"""
+        return np.asarray(np.searchsorted(self.switches, t_ms, side="right") % 2 == 1, dtype=np.bool_)
+
+    def instants(self) -> Ints:
+        """The switches that are not at the ends of time."""
+        return self.switches[np.abs(self.switches) < FOREVER_MS]
+
+    def __and__(self, other: Activity) -> Activity:
+        both: list[tuple[int | None, int | None]] = []
+        for a, b in self.stretches():
+            both += [(max(a, c), min(b, d)) for c, d in other.stretches() if max(a, c) < min(b, d)]
+        return Activity(both)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Activity) and bool(np.array_equal(self.switches, other.switches))
+
+    def __hash__(self) -> int:
+        return hash(self.switches.tobytes())
+
+
+ALWAYS = Activity([(None, None)])

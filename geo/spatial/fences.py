@@ -1,0 +1,86 @@
+"""A fence: a named area, its priority, and when it is in force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import shapely
+
+from geo.spatial.activity import ALWAYS, Activity
+from geo.spatial.ragged import Floats, Ints
+from geo.spatial.rings import Shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fence:
+    """One version of a fence. `shape` is valid and in the world's bounds (`rings.world_polygon` makes it so).
+
+    Several fences may share an `id`: they are its versions, and their activities should not overlap. `notes` says
+    what was repaired; `line` is where it was published.
+    """
+
+    id: str
+    shape: Shape
+    priority: int = 0
+    active: Activity = ALWAYS
+    notes: tuple[str, ...] = ()
+    line: int | None = None
+    speed_limit_mps: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlines:
+    """The rings of many fences as columns: what an index is built from.
+
+    Vertex v lies at (`x[v]`, `y[v]`), degrees. Rings are closed (the first vertex is there again at the end), one
+    after the other; ring r has the vertices `rings[r] .. rings[r + 1]` and belongs to fence `fence[r]` (ascending).
+    Edge v leads from vertex v to v + 1; the last vertex of a ring starts none. Inside is where a ray crosses an
+    odd number of a fence's edges, and the border itself.
+    """
+
+    x: Floats
+    y: Floats
+    rings: Ints
+    fence: Ints
+    count: int
+
+    @classmethod
+    def of(cls, shapes: Sequence[Shape]) -> Outlines:
+        """Columns of these shapes."""
+        if not len(shapes):
+            return cls(np.zeros(0), np.zeros(0), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), 0)
+        multi = shapely.multipolygons(shapely.get_parts(shapes), indices=_part_owner(shapes))
+        _, points, (rings, polygons, fences) = shapely.to_ragged_array(list(multi), include_z=False)
+        rings_in_fence = np.diff(polygons[fences])
+        return cls(
+            x=np.ascontiguousarray(points[:, 0]),
+            y=np.ascontiguousarray(points[:, 1]),
+            rings=np.asarray(rings, dtype=np.int64),
+            fence=np.repeat(np.arange(len(shapes)), rings_in_fence),
+            count=len(shapes),
+        )
+
+    def edges(self) -> Ints:
+        """The vertices that start an edge."""
+        starts = np.ones(len(self.x), dtype=np.bool_)
+        starts[self.rings[1:] - 1] = False
+        return np.flatnonzero(starts)
+
+    def fence_of_vertex(self) -> Ints:
+        """The fence of each vertex."""
+        return np.repeat(self.fence, np.diff(self.rings))
+
+
+def _part_owner(shapes: Sequence[Shape]) -> Ints:
+    return np.repeat(np.arange(len(shapes)), shapely.get_num_geometries(np.asarray(shapes, dtype=object)))
+
+
+@dataclass(frozen=True, slots=True)
+class FenceReport:
+    """What reading fences found: the usable ones, and a message for each refused or repaired one."""
+
+    fences: tuple[Fence, ...]
+    refused: tuple[str, ...] = field(default=())
+    repaired: tuple[str, ...] = field(default=())

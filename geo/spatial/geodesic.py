@@ -1,0 +1,31 @@
+"""Distances on the WGS84 ellipsoid, by Karney's method (the `geodesic.c` that PROJ carries)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from pyproj import Geod
+
+from geo.spatial.ragged import Floats
+
+WGS84: Final = Geod(ellps="WGS84")
+
+
+def distance_m(lon1: Floats, lat1: Floats, lon2: Floats, lat2: Floats) -> Floats:
+    """Length of the shortest line on WGS84 between each two points, in metres; degrees in, any longitude."""
+    if len(lon1) == 0:
+        return np.zeros(0)
+    return np.asarray(WGS84.inv(lon1, lat1, lon2, lat2, return_back_azimuth=False)[2], dtype=np.float64)
+
+
+def wrap_lon(lon: Floats) -> Floats:
+    """Longitudes in [-180, 180); values already there are returned bit for bit."""
+    inside = (lon >= -180.0) & (lon < 180.0)
+    return np.where(inside, lon, np.mod(lon + 180.0, 360.0) - 180.0)
+
+
+def unwrapped_end(lon_from: Floats, lon_to: Floats) -> Floats:
+    """`lon_to` moved by a whole turn where the step from `lon_from` is over 180°: the short way round."""
+    step = lon_to - lon_from
+    return np.where(step > 180.0, lon_to - 360.0, np.where(step < -180.0, lon_to + 360.0, lon_to))

@@ -1,0 +1,35 @@
+"""Arrays of unequal rows, held flat: what the vectorised code uses in place of nested loops."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+def expand(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> tuple[Ints, Ints]:
+    """Rows `starts[i] .. starts[i] + counts[i]` laid end to end: (the row of each item, the item's index)."""
+    counts = counts.astype(np.int64, copy=False)
+    row = np.repeat(np.arange(len(counts)), counts)
+    shift = starts - (np.cumsum(counts) - counts)
+    return row, np.arange(len(row)) + np.repeat(shift, counts)
+
+
+def run_starts(*keys: NDArray[np.generic]) -> Bools:
+    """True at each row that differs from the row before it in any of `keys`; the first row is True."""
+    first = np.ones(len(keys[0]), dtype=np.bool_)
+    if len(first) > 1:
+        first[1:] = False
+        for key in keys:
+            first[1:] |= key[1:] != key[:-1]
+    return first
+
+
+def offsets(counts: NDArray[np.integer]) -> Ints:
+    """Row limits of rows with these counts: `offsets[i] .. offsets[i + 1]`."""
+    limits = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=limits[1:])
+    return limits

@@ -1,0 +1,112 @@
+"""Published polygons brought into one form: valid, and inside the world -180..180, -90..90.
+
+The rules, in order:
+
+1. An edge whose longitudes are more than 180° apart (and not exactly 360°) goes the short way, across the
+   antimeridian. Holes are moved by whole turns to lie in their exterior.
+2. A ring that does not close after that goes round a pole: it is closed over the pole nearer to its mean latitude.
+3. A ring that crosses or touches itself is repaired: rings first, then exteriors united and holes subtracted (the
+   "structure" method of `make_valid`). A polygon without area, before or after, is refused.
+4. What reaches beyond ±180° is cut there and moved back. The cut is no border: a crossing of it is no entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import shapely
+from shapely import MultiPolygon, Polygon
+from shapely.affinity import translate
+
+from geo.spatial.errors import FenceError
+from geo.spatial.ragged import Floats
+
+Shape: TypeAlias = Polygon | MultiPolygon
+
+
+def world_polygon(polygons: Iterable[Sequence[Floats]]) -> tuple[Shape, tuple[str, ...]]:
+    """The union of polygons, each `[exterior, *holes]` of (n, 2) lon/lat rings, in the world's bounds, and repairs.
+
+    Raises `FenceError` when nothing with an area is left, or a coordinate is no place.
+    """
+    notes: list[str] = []
+    shapes = [_polygon([_closed(ring, notes) for ring in rings], notes) for rings in polygons]
+    if not shapes:
+        raise FenceError("it has no polygon")
+    whole = shapes[0] if len(shapes) == 1 else MultiPolygon([part for shape in shapes for part in _parts(shape)])
+    if not whole.is_valid:
+        whole = _repaired(whole, notes)
+    return into_world(whole), tuple(notes)
+
+
+def into_world(shape: Shape) -> Shape:
+    """Cut at ±180°, ±540°, ... and move each part back by whole turns."""
+    west, _, east, _ = shape.bounds
+    if west >= -180.0 and east <= 180.0:
+        return shape
+    parts: list[Polygon] = []
+    for turn in range(int(np.floor((west + 180.0) / 360.0)), int(np.ceil((east - 180.0) / 360.0)) + 1):
+        cell = shapely.box(360.0 * turn - 180.0, -90.0, 360.0 * turn + 180.0, 90.0)
+        parts += _parts(translate(shapely.intersection(shape, cell), xoff=-360.0 * turn))
+    return parts[0] if len(parts) == 1 else MultiPolygon(parts)
+
+
+def _closed(ring: Floats, notes: list[str]) -> Floats:
+    if ring.ndim != 2 or ring.shape[1] < 2:
+        raise FenceError("a ring is not a list of positions")
+    ring = np.asarray(ring[:, :2], dtype=np.float64)
+    if not np.isfinite(ring).all() or (np.abs(ring[:, 1]) > 90).any() or (np.abs(ring[:, 0]) > 540).any():
+        raise FenceError("a position is no place: longitude first, then latitude within ±90")
+    if len(ring) > 2 and (ring[0] != ring[-1]).any():
+        ring = np.vstack([ring, ring[:1]])
+        notes.append("an unclosed ring was closed")
+    if len(ring) < 4:
+        raise FenceError("a ring has fewer than four positions")
+    return _around_pole(_unwrapped(ring))
+
+
+def _unwrapped(ring: Floats) -> Floats:
+    step = np.diff(ring[:, 0])
+    jump = (np.abs(step) > 180.0) & (np.abs(step) < 360.0)
+    if not jump.any():
+        return ring
+    turns = np.concatenate([[0.0], np.cumsum(np.where(jump, -360.0 * np.sign(step), 0.0))])
+    return np.column_stack([ring[:, 0] + turns, ring[:, 1]])
+
+
+def _around_pole(ring: Floats) -> Floats:
+    if abs(ring[-1, 0] - ring[0, 0]) < 180.0:
+        return ring
+    pole = 90.0 if ring[:, 1].mean() >= 0 else -90.0
+    return np.vstack([ring, [[ring[-1, 0], pole], [ring[0, 0], pole]], ring[:1]])
+
+
+def _polygon(rings: Sequence[Floats], notes: list[str]) -> Shape:
+    if not rings:
+        raise FenceError("a polygon has no ring")
+    exterior = rings[0]
+    west, east = exterior[:, 0].min(), exterior[:, 0].max()
+    polygon = Polygon(exterior, [_moved(hole, west, east) for hole in rings[1:]])
+    return polygon if polygon.is_valid and polygon.area > 0 else _repaired(polygon, notes)
+
+
+def _moved(hole: Floats, west: float, east: float) -> Floats:
+    middle = (hole[:, 0].min() + hole[:, 0].max()) / 2
+    turns = np.ceil((west - middle) / 360.0) if middle < west else -np.ceil((middle - east) / 360.0)
+    return hole if west <= middle <= east else hole + np.array([360.0 * turns, 0.0])
+
+
+def _repaired(shape: Shape, notes: list[str]) -> Shape:
+    reason = shapely.is_valid_reason(shape)
+    mended = shapely.make_valid(shape, method="structure", keep_collapsed=False)
+    parts = _parts(mended)
+    if not parts:
+        raise FenceError(f"it has no area ({reason})")
+    notes.append(f"repaired: {reason}")
+    return parts[0] if len(parts) == 1 else MultiPolygon(parts)
+
+
+def _parts(shape: shapely.Geometry) -> list[Polygon]:
+    return [part for part in shapely.get_parts(shape) if isinstance(part, Polygon) and part.area > 0]

@@ -1,0 +1,168 @@
+"""From fixes to tracks: order, what is set aside, where a track breaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from geo.spatial.fixes import Fixes
+from geo.spatial.geodesic import distance_m, unwrapped_end
+from geo.spatial.ragged import Bools, Floats, Ints
+from geo.spatial.settings import Settings
+
+
+class Verdict(IntEnum):
+    """What became of a fix."""
+
+    KEPT = 0
+    DUPLICATE = 1  # an equal device time was there before it
+    NULL_ISLAND = 2
+    INACCURATE = 3
+    IMPLAUSIBLE = 4  # an impossible speed to it and from it, and not past it
+
+
+class TrackRules(Settings):
+    """What a track is made of. `None` switches a rule off; `TrackRules.every_fix()` switches all off but the gap."""
+
+    max_gap_s: Annotated[float, Field(gt=0)] = 300.0
+    max_accuracy_m: Annotated[float, Field(gt=0)] | None = 100.0
+    max_speed_mps: Annotated[float, Field(gt=0)] | None = 70.0
+    null_island_deg: Annotated[float, Field(gt=0)] | None = 1e-6
+
+    @classmethod
+    def every_fix(cls, max_gap_s: float = 300.0) -> TrackRules:
+        """Keep every fix, whatever its speed, accuracy or place."""
+        return cls(max_gap_s=max_gap_s, max_accuracy_m=None, max_speed_mps=None, null_island_deg=None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tracks:
+    """Kept fixes in the order of (device, time), with the segments between neighbours.
+
+    `row[i]` is the row of `fixes` that is the track's i-th fix. `linked[i]`: a segment leads from fix i-1 to fix i
+    (same device, no break between); `metres[i]` is its WGS84 length, else 0. `verdict` (a `Verdict`) has one value
+    for each row of `fixes`. `gap_breaks` and `speed_breaks` count the breaks between neighbours of one device.
+    """
+
+    fixes: Fixes
+    row: Ints
+    linked: Bools
+    metres: Floats
+    verdict: NDArray[np.uint8]
+    gap_breaks: int
+    speed_breaks: int
+
+    def segments(self) -> Ints:
+        """Positions i (in track order) of the fixes that end a segment."""
+        return np.flatnonzero(self.linked)
+
+    def counts(self) -> dict[str, int]:
+        """How many fixes got each verdict, by its name in lower case."""
+        found = np.bincount(self.verdict, minlength=len(Verdict))
+        return {verdict.name.lower(): int(found[verdict]) for verdict in Verdict}
+
+
+def build_tracks(fixes: Fixes, rules: TrackRules | None = None) -> Tracks:
+    """Order fixes by (device, time), set aside what the rules refuse, and break tracks.
+
+    Of equal times the row given first is kept: give the rows of a device in the order of (epoch, seq). Every rule
+    is local: a fix's verdict depends on itself and on one neighbour on each side (in track order, after null
+    island and accuracy), so a window with that margin around its fixes gives the same segments as the whole.
+    """
+    rules = rules or TrackRules()
+    verdict = np.zeros(len(fixes), dtype=np.uint8)
+    row = _ordered(fixes, verdict)
+    row = _drop(row, verdict, _at_null_island(fixes, row, rules), Verdict.NULL_ISLAND)
+    row = _drop(row, verdict, _inaccurate(fixes, row, rules), Verdict.INACCURATE)
+    near, metres = _steps(fixes, row, rules)
+    outliers = _outliers(fixes, row, near, metres, rules)
+    if outliers.any():
+        row = _drop(row, verdict, outliers, Verdict.IMPLAUSIBLE)
+        near, metres = _steps(fixes, row, rules)
+    same = _same_device(fixes, row)
+    fast = near & _too_fast(fixes, row, metres, rules)
+    linked = near & ~fast
+    return Tracks(
+        fixes=fixes,
+        row=row,
+        linked=linked,
+        metres=np.where(linked, metres, 0.0),
+        verdict=verdict,
+        gap_breaks=int(np.count_nonzero(same & ~near)),
+        speed_breaks=int(np.count_nonzero(fast)),
+    )
+
+
+def _ordered(fixes: Fixes, verdict: NDArray[np.uint8]) -> Ints:
+    device, t_ms = fixes.device, fixes.t_ms
+    ahead = (device[1:] > device[:-1]) | ((device[1:] == device[:-1]) & (t_ms[1:] >= t_ms[:-1]))
+    row = np.arange(len(fixes)) if ahead.all() else np.lexsort((t_ms, device))
+    repeated = np.zeros(len(row), dtype=np.bool_)
+    repeated[1:] = (device[row[1:]] == device[row[:-1]]) & (t_ms[row[1:]] == t_ms[row[:-1]])
+    return _drop(row, verdict, repeated, Verdict.DUPLICATE)
+
+
+def _drop(row: Ints, verdict: NDArray[np.uint8], drop: Bools, why: Verdict) -> Ints:
+    verdict[row[drop]] = why
+    return row[~drop]
+
+
+def _at_null_island(fixes: Fixes, row: Ints, rules: TrackRules) -> Bools:
+    if rules.null_island_deg is None:
+        return np.zeros(len(row), dtype=np.bool_)
+    limit = rules.null_island_deg
+    return np.asarray((np.abs(fixes.lat[row]) < limit) & (np.abs(fixes.lon[row]) < limit), dtype=np.bool_)
+
+
+def _inaccurate(fixes: Fixes, row: Ints, rules: TrackRules) -> Bools:
+    if rules.max_accuracy_m is None or fixes.accuracy_m is None:
+        return np.zeros(len(row), dtype=np.bool_)
+    # NaN, "not reported", is no reason to set a fix aside: the comparison is false for it
+    return np.asarray(fixes.accuracy_m[row] > rules.max_accuracy_m, dtype=np.bool_)
+
+
+def _same_device(fixes: Fixes, row: Ints) -> Bools:
+    same = np.zeros(len(row), dtype=np.bool_)
+    same[1:] = fixes.device[row[1:]] == fixes.device[row[:-1]]
+    return same
+
+
+def _steps(fixes: Fixes, row: Ints, rules: TrackRules) -> tuple[Bools, Floats]:
+    """For each fix: is the one before it of the same device and within the gap; and how far away is it."""
+    near = _same_device(fixes, row)
+    near[1:] &= np.diff(fixes.t_ms[row]) <= rules.max_gap_s * 1000.0
+    metres = np.zeros(len(row))
+    end = np.flatnonzero(near)
+    metres[end] = _metres(fixes, row[end - 1], row[end])
+    return near, metres
+
+
+def _metres(fixes: Fixes, start: Ints, end: Ints) -> Floats:
+    lon = unwrapped_end(fixes.lon[start], fixes.lon[end])
+    return distance_m(fixes.lon[start], fixes.lat[start], lon, fixes.lat[end])
+
+
+def _too_fast(fixes: Fixes, row: Ints, metres: Floats, rules: TrackRules) -> Bools:
+    fast = np.zeros(len(row), dtype=np.bool_)
+    if rules.max_speed_mps is not None:
+        fast[1:] = metres[1:] > rules.max_speed_mps * (np.diff(fixes.t_ms[row]) / 1000.0)
+    return fast
+
+
+def _outliers(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: TrackRules) -> Bools:
+    """Fixes reached and left too fast although the way past them is not. One pass: none sees another's removal."""
+    outlier = np.zeros(len(row), dtype=np.bool_)
+    if rules.max_speed_mps is None:
+        return outlier
+    fast = near & _too_fast(fixes, row, metres, rules)
+    suspect = np.flatnonzero(fast[:-1] & fast[1:])
+    before, after = row[suspect - 1], row[suspect + 1]
+    past = _metres(fixes, before, after)
+    limit = rules.max_speed_mps * ((fixes.t_ms[after] - fixes.t_ms[before]) / 1000.0)
+    outlier[suspect[past <= limit]] = True
+    return outlier
