@@ -1,0 +1,66 @@
+"""The bill: what an account owes for a period, computed from usage, tariffs and the moment of knowledge. No Spark.
+
+Everything but `lake` and `cli` is pure: no I/O, no clock.
+"""
+
+from cloud_jobs.billing.adjustment import Adjustment, AdjustmentLine, Direction, adjustment
+from cloud_jobs.billing.bill import Bill, Status, bill
+from cloud_jobs.billing.completeness import Certificate, Completeness, Coverage, certify
+from cloud_jobs.billing.document import adjustment_document, bill_document, read_bill, to_json
+from cloud_jobs.billing.errors import (
+    BadPeriod,
+    BadReference,
+    BillingError,
+    ContradictoryUsage,
+    LakeError,
+    NoTariffInForce,
+    NotTheSameBill,
+    UnknownCurrency,
+    UnknownLine,
+)
+from cloud_jobs.billing.evidence import Evidence
+from cloud_jobs.billing.invoice import to_html
+from cloud_jobs.billing.lines import Line, LineKey
+from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.period import Period
+from cloud_jobs.billing.reference import Account, Price, Tariff, Vehicle, parse
+from cloud_jobs.billing.usage import UsageRow
+
+__all__ = [
+    "Account",
+    "Adjustment",
+    "AdjustmentLine",
+    "BadPeriod",
+    "BadReference",
+    "Bill",
+    "BillingError",
+    "Certificate",
+    "Completeness",
+    "ContradictoryUsage",
+    "Coverage",
+    "Direction",
+    "Evidence",
+    "LakeError",
+    "Line",
+    "LineKey",
+    "Meter",
+    "NoTariffInForce",
+    "NotTheSameBill",
+    "Period",
+    "Price",
+    "Status",
+    "Tariff",
+    "UnknownCurrency",
+    "UnknownLine",
+    "UsageRow",
+    "Vehicle",
+    "adjustment",
+    "adjustment_document",
+    "bill",
+    "bill_document",
+    "certify",
+    "parse",
+    "read_bill",
+    "to_html",
+    "to_json",
+]

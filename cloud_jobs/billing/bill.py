@@ -1,0 +1,134 @@
+"""The bill: a pure function of reference data, usage and the moment of knowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from cloud_jobs.billing.completeness import Certificate, Completeness, certify
+from cloud_jobs.billing.currency import exponent
+from cloud_jobs.billing.errors import BadReference, UnknownLine
+from cloud_jobs.billing.evidence import Evidence
+from cloud_jobs.billing.lines import Line, LineKey, total_minor, totals_by_region
+from cloud_jobs.billing.meters import Meter, line_amount_minor
+from cloud_jobs.billing.period import Period
+from cloud_jobs.billing.reference import Account, PriceHistory, Tariff
+from cloud_jobs.billing.usage import UsageRow, known_at
+
+
+class Status(StrEnum):
+    """Whether more may come: `final` once the period is over and every device of the account is accounted for."""
+
+    FINAL = "final"
+    PROVISIONAL = "provisional"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """What an account owes for a period, as it was known at `as_of`. Lines are numbered from 1."""
+
+    account: Account
+    period: Period
+    as_of: datetime
+    status: Status
+    lines: tuple[Line, ...]
+    certificates: tuple[Certificate, ...]
+
+    @property
+    def currency(self) -> str:
+        """The currency of every amount, ISO 4217."""
+        return self.account.currency
+
+    @property
+    def total_minor(self) -> int:
+        """The sum of the lines, in minor units."""
+        return total_minor(self.lines)
+
+    @property
+    def totals_by_region(self) -> dict[str, int]:
+        """The sum of the lines of each region, in minor units."""
+        return totals_by_region(self.lines)
+
+    def line(self, number: int) -> Line:
+        """The line of that number. Raises UnknownLine."""
+        if not 1 <= number <= len(self.lines):
+            raise UnknownLine(number, len(self.lines))
+        return self.lines[number - 1]
+
+
+def bill(
+    account: Account,
+    tariff_versions: Iterable[Tariff],
+    usage: Iterable[UsageRow],
+    *,
+    period: Period,
+    as_of: datetime,
+    completeness: Mapping[str, Certificate],
+) -> Bill:
+    """The bill of one account.
+
+    One line for each device, meter, zone and price in force at the service hour; what the tariff has
+    no price for, and what was not used, has no line. Rows of other devices, hours and later knowledge are passed over,
+    in any order. Raises BadReference, NoTariffInForce, ContradictoryUsage.
+    """
+    prices = _price_history(account, tariff_versions)
+    region_of = {vehicle.device: vehicle.region for vehicle in account.vehicles}
+    mine = (row for row in usage if row.device in region_of and row.hour in period)
+    grouped: dict[LineKey, list[tuple[int, Evidence]]] = {}
+    for row in known_at(mine, as_of):
+        for key, quantity in _priced(row, region_of[row.device], prices):
+            grouped.setdefault(key, []).append((quantity, row.evidence))
+    lines = tuple(
+        _line(number, key, grouped[key], period, exponent(account.currency))
+        for number, key in enumerate(sorted(grouped, key=lambda key: key.order), start=1)
+    )
+    certificates = tuple(completeness.get(device) or certify(device, ()) for device in sorted(region_of))
+    status = _status(period, as_of, certificates)
+    made = Bill(account=account, period=period, as_of=as_of, status=status, lines=lines, certificates=certificates)
+    assert sum(made.totals_by_region.values()) == made.total_minor  # noqa: S101 - a bill that does not add up stops here
+    return made
+
+
+def _price_history(account: Account, versions: Iterable[Tariff]) -> PriceHistory:
+    history = PriceHistory(account.tariff, versions)
+    foreign = sorted(history.currencies - {account.currency})
+    if foreign:
+        raise BadReference(
+            f"account {account.id!r} pays in {account.currency}, its tariff {account.tariff!r} is in {foreign[0]}"
+        )
+    return history
+
+
+def _priced(row: UsageRow, region: str, prices: PriceHistory) -> Iterator[tuple[LineKey, int]]:
+    for meter in Meter:
+        quantity = row.quantity(meter)
+        price = prices.at(row.hour, meter, row.zone) if quantity else None
+        if price is not None:
+            key = LineKey(
+                region=region,
+                device=row.device,
+                meter=meter,
+                zone=row.zone,
+                price_since=price.since,
+                unit_amount=price.unit_amount,
+            )
+            yield key, quantity
+
+
+def _line(number: int, key: LineKey, parts: list[tuple[int, Evidence]], period: Period, digits: int) -> Line:
+    quantity = sum(part for part, _ in parts)
+    return Line(
+        number=number,
+        key=key,
+        service_period=period,
+        quantity=quantity,
+        amount_minor=line_amount_minor(key.meter, quantity, key.unit_amount, digits),
+        evidence=Evidence.union(evidence for _, evidence in parts),
+    )
+
+
+def _status(period: Period, as_of: datetime, certificates: tuple[Certificate, ...]) -> Status:
+    accounted = all(certificate.state is not Completeness.OPEN for certificate in certificates)
+    return Status.FINAL if accounted and as_of >= period.end else Status.PROVISIONAL

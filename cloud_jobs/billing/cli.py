@@ -1,0 +1,182 @@
+"""`waybill bill`: show a bill, open a line of it, issue it, and see what changed since."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import wraps
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cloud_jobs.billing.adjustment import adjustment
+from cloud_jobs.billing.bill import Bill
+from cloud_jobs.billing.document import adjustment_document, bill_document, read_bill, to_json
+from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.invoice import to_html
+from cloud_jobs.billing.lake import Lake
+from cloud_jobs.billing.lines import Line
+from cloud_jobs.billing.period import Period, stamp
+from cloud_jobs.billing.tables import adjustment_table, bill_table, evidence_table
+
+app = typer.Typer(no_args_is_help=True, help="Bills: shown, opened down to the records, issued and adjusted.")
+
+LakeOption = Annotated[Path, typer.Option("--lake", help="The folder of the Delta tables.")]
+AccountOption = Annotated[str, typer.Option("--account", help="The account's id.")]
+PeriodOption = Annotated[str, typer.Option("--period", help="2026, 2026-03, 2026-03-05, or FROM/TO (ISO 8601, UTC).")]
+AsOfOption = Annotated[
+    str | None, typer.Option("--as-of", help="What was known at this moment (ISO 8601); now if not given.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print canonical JSON.")]
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def _told_plainly(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """A command whose errors are one line on standard error and exit status 1."""
+
+    @wraps(command)
+    def told(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        try:
+            return command(*args, **kwargs)
+        except BillingError as error:
+            Console(stderr=True).print(Text(f"bill: {error}"), soft_wrap=True)
+            raise typer.Exit(1) from error
+
+    return told
+
+
+@app.command()
+@_told_plainly
+def show(
+    *,
+    lake: LakeOption,
+    account: AccountOption,
+    period: PeriodOption,
+    as_of: AsOfOption = None,
+    as_json: JsonOption = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write an invoice to print into this file.")] = None,
+) -> None:
+    """Show what an account owes for a period."""
+    made = _bill(lake, account, period, as_of)
+    if html is not None:
+        html.write_text(to_html(bill_document(made)), encoding="utf-8")
+    if as_json:
+        _write(to_json(bill_document(made)))
+    else:
+        Console().print(bill_table(made))
+
+
+@app.command("open")
+@_told_plainly
+def open_line(
+    *,
+    lake: LakeOption,
+    account: AccountOption,
+    period: PeriodOption,
+    line: Annotated[int, typer.Option("--line", help="The number of the line.")],
+    as_of: AsOfOption = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="The most records to print.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """Open a line down to the names of its records, and read those records from the lake."""
+    opened = _bill(lake, account, period, as_of).line(line)
+    records = Lake(lake).records(opened)
+    if as_json:
+        rows = [{name: _plain(value) for name, value in row.items()} for row in records]
+        found = {"device": opened.key.device, "evidence": opened.evidence.document(), "records": rows}
+        _write(json.dumps(found, ensure_ascii=False, indent=2, sort_keys=True).encode() + b"\n")
+        return
+    console = Console()
+    console.print(evidence_table(opened.key.device, opened.evidence))
+    console.print(_records_table(opened, list(islice(records, limit))))
+
+
+@app.command()
+@_told_plainly
+def issue(
+    *,
+    lake: LakeOption,
+    account: AccountOption,
+    period: PeriodOption,
+    out: Annotated[Path, typer.Option("--out", help="The folder of issued bills.")],
+    as_of: AsOfOption = None,
+    provisional: Annotated[bool, typer.Option("--provisional", help="Issue it even if it is not final.")] = False,
+) -> None:
+    """Write a final bill as JSON and HTML under its invoice number. An issued bill is never written over."""
+    made = _bill(lake, account, period, as_of)
+    if made.status.value != "final" and not provisional:
+        raise BillingError(
+            "the bill is provisional: `bill show` says which devices are open; --provisional issues it anyway"
+        )
+    document = bill_document(made)
+    out.mkdir(parents=True, exist_ok=True)
+    target = out / f"{document['invoice_number']}.json"
+    try:
+        with target.open("xb") as file:
+            file.write(to_json(document))
+    except FileExistsError as error:
+        raise BillingError(f"{target} was issued already; what came later is an adjustment") from error
+    target.with_suffix(".html").write_text(to_html(document), encoding="utf-8")
+    Console().print(Text(str(target)), soft_wrap=True)
+
+
+@app.command()
+@_told_plainly
+def adjust(
+    *,
+    lake: LakeOption,
+    issued: Annotated[Path, typer.Option("--issued", help="The issued bill: the JSON file that `issue` wrote.")],
+    as_of: AsOfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the credits and debits between an issued bill and what is known now. The issued bill stays as it is."""
+    try:
+        before = read_bill(issued.read_bytes())
+    except OSError as error:
+        raise BillingError(f"{issued} cannot be read: {error.strerror}") from error
+    made = adjustment(before, Lake(lake).bill(before.account.id, before.period, _moment(as_of)))
+    if as_json:
+        _write(to_json(adjustment_document(made)))
+    else:
+        Console().print(adjustment_table(made))
+
+
+def _bill(lake: Path, account: str, period: str, as_of: str | None) -> Bill:
+    return Lake(lake).bill(account, Period.parse(period), _moment(as_of))
+
+
+def _moment(text: str | None) -> datetime:
+    if text is None:
+        return datetime.now(UTC)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BillingError(f"{text!r} is no moment; write it like 2026-03-05T06:00:00Z") from error
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _write(content: bytes) -> None:
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
+def _plain(value: object) -> object:
+    return stamp(value) if isinstance(value, datetime) else value
+
+
+def _records_table(line: Line, rows: list[dict[str, object]]) -> Table:
+    table = Table(title=f"Records: {len(rows)} of {line.evidence.count}", title_justify="left")
+    for heading in rows[0] if rows else ("epoch", "seq"):
+        table.add_column(heading, no_wrap=heading in {"epoch", "seq", "device_time"})
+    for row in rows:
+        table.add_row(*(Text("" if value is None else str(_plain(value))) for value in row.values()))
+    return table

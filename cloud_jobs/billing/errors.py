@@ -1,0 +1,73 @@
+"""What can keep a bill from being made.
+
+BillingError
+├── BadReference         an account or a tariff is not what the format says, or contradicts itself
+├── UnknownCurrency      no currency of that name in ISO 4217's table
+├── NoTariffInForce      usage of an hour for which the account's tariff has no version
+├── ContradictoryUsage   two rows say different things about one device, hour and zone at one time
+├── NotTheSameBill       an adjustment between bills of other accounts, periods or currencies
+├── BadPeriod            a period that cannot be read or is empty
+├── UnknownLine          a bill has no line of that number
+└── LakeError            a table of the lake is missing or is not what the format says
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+
+class BillingError(Exception):
+    """Base of everything this package raises."""
+
+
+class BadReference(BillingError):
+    """Reference data that no bill can be computed from."""
+
+
+class UnknownCurrency(BillingError):
+    """A currency that ISO 4217 does not list."""
+
+    def __init__(self, currency: str) -> None:
+        super().__init__(f"no currency {currency!r} in ISO 4217; use its three capital letters, for instance EUR")
+        self.currency = currency
+
+
+class NoTariffInForce(BillingError):
+    """Usage that cannot be priced. Nothing is billed at zero in silence."""
+
+    def __init__(self, tariff: str, hour: datetime) -> None:
+        super().__init__(f"tariff {tariff!r} has no version in force at {hour.isoformat()}; publish one effective then")
+        self.tariff = tariff
+        self.hour = hour
+
+
+class ContradictoryUsage(BillingError):
+    """Two rows of the same key and the same moment of computation differ."""
+
+    def __init__(self, device: str, hour: datetime, zone: str) -> None:
+        super().__init__(
+            f"usage of {device} at {hour.isoformat()} in zone {zone!r} was computed twice, with two results"
+        )
+        self.device = device
+        self.hour = hour
+        self.zone = zone
+
+
+class NotTheSameBill(BillingError):
+    """Only two states of one bill have a difference."""
+
+
+class BadPeriod(BillingError):
+    """A period is `2026`, `2026-03`, `2026-03-05`, or `FROM/TO` in ISO 8601, UTC, on whole hours."""
+
+
+class UnknownLine(BillingError):
+    """The bill has no such line."""
+
+    def __init__(self, number: int, lines: int) -> None:
+        super().__init__(f"the bill has no line {number}; its lines are numbered 1 to {lines}")
+        self.number = number
+
+
+class LakeError(BillingError):
+    """The lake cannot answer."""

@@ -1,0 +1,108 @@
+"""Bills for the terminal, as Rich tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cloud_jobs.billing.adjustment import Adjustment
+from cloud_jobs.billing.bill import Bill
+from cloud_jobs.billing.completeness import Certificate
+from cloud_jobs.billing.currency import amount_text
+from cloud_jobs.billing.evidence import Evidence
+from cloud_jobs.billing.lines import LineKey
+from cloud_jobs.billing.meters import MEASURE_OF, quantity_text
+
+
+def bill_table(bill: Bill) -> RenderableType:
+    """The bill's lines, its totals by region and overall, and the completeness of each device."""
+    table = _lines_table(f"{bill.account.name} · {bill.period} · {bill.status.value}")
+    for line in bill.lines:
+        _add(table, line.number, line.key, line.quantity, amount_text(line.amount_minor, bill.currency))
+    for region, amount in bill.totals_by_region.items():
+        table.add_row("", region, "", "", "", "", "total", "", amount_text(amount, bill.currency))
+    _add_total(table, bill.total_minor, bill.currency)
+    return Group(table, certificate_table(bill.certificates))
+
+
+def adjustment_table(adjustment: Adjustment) -> RenderableType:
+    """The credits and debits, signed."""
+    table = _lines_table(f"Adjustment for {adjustment.account.name} · service period {adjustment.period}")
+    table.add_column("posted as")
+    currency = adjustment.account.currency
+    for line in adjustment.lines:
+        _add(
+            table,
+            line.number,
+            line.key,
+            line.quantity,
+            amount_text(line.amount_minor, currency),
+            line.direction.value,
+        )
+    _add_total(table, adjustment.total_minor, currency)
+    return table
+
+
+def certificate_table(certificates: Iterable[Certificate]) -> Table:
+    """For each device whether every record is accounted for."""
+    table = Table(title="Completeness", title_justify="left")
+    for heading in ("device", "state"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("received", "declared lost", "missing"):
+        table.add_column(heading, justify="right")
+    for found in certificates:
+        table.add_row(
+            Text(found.device),
+            found.state.value,
+            str(found.received),
+            str(found.declared.count),
+            str(found.missing.count),
+        )
+    return table
+
+
+def evidence_table(device: str, evidence: Evidence) -> Table:
+    """The names of the records of one line: device, epoch, ranges of sequence numbers."""
+    table = Table(title=f"Evidence: {evidence.count} records", title_justify="left")
+    for heading in ("device", "epoch"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("first", "last", "records"):
+        table.add_column(heading, justify="right")
+    for epoch, names in evidence:
+        for first, last in names.ranges:
+            table.add_row(Text(device), str(epoch), str(first), str(last), str(last - first + 1))
+    return table
+
+
+def _lines_table(title: str) -> Table:
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("line", justify="right")
+    for heading in ("region", "device", "meter", "zone"):
+        table.add_column(heading)
+    for heading in ("quantity", "unit", "price", "amount"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _add(table: Table, number: int, key: LineKey, quantity: int, amount: str, *more: str) -> None:
+    table.add_row(
+        str(number),
+        Text(key.region),
+        Text(key.device),
+        key.meter.value,
+        Text(key.zone or "outside"),
+        quantity_text(key.meter, quantity),
+        MEASURE_OF[key.meter].unit,
+        f"{key.unit_amount:f}",
+        amount,
+        *more,
+    )
+
+
+def _add_total(table: Table, amount_minor: int, currency: str) -> None:
+    table.add_section()
+    amount = Text(amount_text(amount_minor, currency), style="bold")
+    table.add_row("", "", "", "", "", "", Text("total", style="bold"), currency, amount)

@@ -1,0 +1,67 @@
+"""What a device used in one hour and zone, and which of several computations of it is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from cloud_jobs.billing.errors import ContradictoryUsage
+from cloud_jobs.billing.evidence import Evidence
+from cloud_jobs.billing.meters import Meter
+
+UsageKey = tuple[str, datetime, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """One computation of one device's use of one zone in one hour of UTC.
+
+    `zone`: "" is outside all zones. `evidence`: the records it was computed from. A later `computed_at` replaces an
+    earlier one of the same key, also with zeros.
+    """
+
+    device: str
+    hour: datetime
+    zone: str
+    distance_mm: int = 0
+    duration_ms: int = 0
+    entries: int = 0
+    evidence: Evidence = field(default_factory=Evidence)
+    computed_at: datetime
+
+    def __post_init__(self) -> None:
+        if min(self.distance_mm, self.duration_ms, self.entries) < 0:
+            raise ValueError(f"usage of {self.device} at {self.hour.isoformat()} is negative")
+
+    @property
+    def key(self) -> UsageKey:
+        """What the row is about."""
+        return self.device, self.hour, self.zone
+
+    def quantity(self, meter: Meter) -> int:
+        """What the meter counted, in its base unit."""
+        match meter:
+            case Meter.DISTANCE:
+                return self.distance_mm
+            case Meter.DURATION:
+                return self.duration_ms
+            case Meter.ENTRY:
+                return self.entries
+
+
+def known_at(rows: Iterable[UsageRow], as_of: datetime) -> list[UsageRow]:
+    """For each key the row computed last, not later than `as_of`, in the order of the keys.
+
+    Raises ContradictoryUsage when two different rows of a key were computed at one moment.
+    """
+    latest: dict[UsageKey, UsageRow] = {}
+    for row in rows:
+        if row.computed_at > as_of:
+            continue
+        kept = latest.get(row.key)
+        if kept is None or row.computed_at > kept.computed_at:
+            latest[row.key] = row
+        elif row.computed_at == kept.computed_at and row != kept:
+            raise ContradictoryUsage(*row.key)
+    return [latest[key] for key in sorted(latest)]

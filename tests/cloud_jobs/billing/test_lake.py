@@ -1,0 +1,231 @@
+"""`waybill bill` on real Delta tables, written without Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner
+
+from cloud_jobs.billing import LakeError, Status
+from cloud_jobs.billing.cli import app
+from cloud_jobs.billing.lake import Lake
+from cloud_jobs.billing.period import Period
+
+MARCH = Period.parse("2026-03")
+DAY = datetime(2026, 3, 5, 6, tzinfo=UTC)
+COMPUTED = datetime(2026, 4, 1, tzinfo=UTC)
+PUBLISHED = datetime(2026, 1, 1, tzinfo=UTC)
+MOMENT = pa.timestamp("us", tz="UTC")
+
+USAGE = pa.schema(
+    [
+        ("device", pa.string()),
+        ("hour", MOMENT),
+        ("zone", pa.string()),
+        ("distance_mm", pa.int64()),
+        ("duration_ms", pa.int64()),
+        ("entries", pa.int32()),
+        ("evidence", pa.string()),
+        ("computed_at", MOMENT),
+    ]
+)
+COVERAGE = pa.schema(
+    [
+        ("device", pa.string()),
+        ("epoch", pa.int64()),
+        ("received", pa.string()),
+        ("declared", pa.string()),
+        ("head", pa.int64()),
+    ]
+)
+REFERENCE = pa.schema([("kind", pa.string()), ("id", pa.string()), ("body", pa.string()), ("published_at", MOMENT)])
+RECORDS = pa.schema(
+    [
+        ("device", pa.string()),
+        ("epoch", pa.int64()),
+        ("seq", pa.int64()),
+        ("kind", pa.string()),
+        ("device_time", MOMENT),
+        ("received_at", MOMENT),
+        ("latitude", pa.float64()),
+        ("longitude", pa.float64()),
+        ("speed_mps", pa.float64()),
+        ("accuracy_m", pa.float64()),
+    ]
+)
+TARIFF = {
+    "id": "standard-eur",
+    "currency": "EUR",
+    "effective_from": "2026-01-01T00:00:00Z",
+    "prices": [{"meter": "distance", "zone": "", "unit": "km", "unit_amount": "0.4500"}],
+}
+ACCOUNT = {
+    "id": "acme",
+    "name": "Acme Logistics",
+    "currency": "EUR",
+    "tariff": "standard-eur",
+    "vehicles": [{"device": "eu-0001", "region": "eu"}, {"device": "us-0001", "region": "us"}],
+}
+
+
+def usage(device: str, distance_mm: int, computed_at: datetime = COMPUTED, hour: datetime = DAY) -> dict[str, Any]:
+    return {
+        "device": device,
+        "hour": hour,
+        "zone": "",
+        "distance_mm": distance_mm,
+        "duration_ms": 60_000,
+        "entries": 0,
+        "evidence": json.dumps({"77": [[1, 3], [5, 5]]}),
+        "computed_at": computed_at,
+    }
+
+
+def coverage(device: str, received: list[list[int]], declared: list[list[Any]]) -> dict[str, Any]:
+    return {
+        "device": device,
+        "epoch": 77,
+        "received": json.dumps(received),
+        "declared": json.dumps(declared),
+        "head": 5,
+    }
+
+
+def record(seq: int) -> dict[str, Any]:
+    at = DAY + timedelta(seconds=seq)
+    return {
+        "device": "eu-0001",
+        "epoch": 77,
+        "seq": seq,
+        "kind": "position",
+        "device_time": at,
+        "received_at": at,
+        "latitude": 53.0,
+        "longitude": -2.0,
+        "speed_mps": None,
+        "accuracy_m": None,
+    }
+
+
+def add(folder: Path, table: str, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
+    write_deltalake(folder / table, pa.Table.from_pylist(rows, schema=schema), mode="append")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    folder = tmp_path / "lake"
+    published = [("account", "acme", ACCOUNT), ("tariff", "standard-eur", TARIFF)]
+    reference = [
+        {"kind": kind, "id": name, "body": json.dumps(body), "published_at": PUBLISHED}
+        for kind, name, body in published
+    ]
+    add(folder, "reference", REFERENCE, reference)
+    add(folder, "usage", USAGE, [usage("eu-0001", 10_000_000), usage("us-0001", 1_000_000), usage("it's", 1)])
+    add(
+        folder,
+        "coverage",
+        COVERAGE,
+        [coverage("eu-0001", [[1, 5]], []), coverage("us-0001", [[1, 3]], [[4, 5, "quota"]])],
+    )
+    add(folder, "records", RECORDS, [record(seq) for seq in range(1, 8)])
+    return folder
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+
+
+def asked(lake: Path) -> tuple[str | Path, ...]:
+    return ("--lake", lake, "--account", "acme", "--period", "2026-03")
+
+
+def test_a_bill_is_read_from_the_lake(lake: Path) -> None:
+    found = Lake(lake).bill("acme", MARCH, datetime.now(UTC))
+    assert found.status is Status.FINAL
+    assert found.totals_by_region == {"eu": 450, "us": 45}
+
+
+def test_show_prints_a_table_json_and_an_invoice(lake: Path, tmp_path: Path) -> None:
+    shown = run("show", *asked(lake))
+    assert shown.exit_code == 0
+    assert "4.95" in shown.output
+    page = tmp_path / "invoice.html"
+    as_json = run("show", *asked(lake), "--json", "--html", page)
+    document = json.loads(as_json.stdout)
+    assert document["sum_of_invoice_line_net_amount"] == {"minor": 495, "text": "4.95"}
+    assert document["invoice_number"] in page.read_text(encoding="utf-8")
+
+
+def test_the_same_moment_gives_the_same_bytes_whatever_came_later(lake: Path) -> None:
+    moment = datetime.now(UTC).isoformat()
+    before = run("show", *asked(lake), "--json", "--as-of", moment).stdout_bytes
+    add(lake, "usage", USAGE, [usage("eu-0001", 99, computed_at=datetime.now(UTC))])
+    assert run("show", *asked(lake), "--json", "--as-of", moment).stdout_bytes == before
+    assert run("show", *asked(lake), "--json").stdout_bytes != before
+
+
+def test_a_usage_table_that_was_written_over_still_knows_what_it_said(lake: Path) -> None:
+    moment = datetime.now(UTC)
+    rows = pa.Table.from_pylist([usage("eu-0001", 20_000_000)], schema=USAGE)
+    write_deltalake(lake / "usage", rows, mode="overwrite")
+    assert Lake(lake).bill("acme", MARCH, moment).total_minor == 495
+    assert Lake(lake).bill("acme", MARCH, datetime.now(UTC)).total_minor == 900
+
+
+def test_a_line_opens_down_to_its_records(lake: Path) -> None:
+    opened = run("open", *asked(lake), "--line", "1", "--json")
+    found = json.loads(opened.stdout)
+    assert found["evidence"] == {"77": [[1, 3], [5, 5]]}
+    assert [row["seq"] for row in found["records"]] == [1, 2, 3, 5]
+    table = run("open", *asked(lake), "--line", "1")
+    assert table.exit_code == 0
+    assert "Evidence: 4 records" in table.output
+
+
+def test_an_issued_bill_is_kept_and_what_comes_later_is_an_adjustment(lake: Path, tmp_path: Path) -> None:
+    issued = tmp_path / "issued"
+    moment = datetime.now(UTC).isoformat()
+    assert run("issue", *asked(lake), "--out", issued, "--as-of", moment).exit_code == 0
+    (bill,) = issued.glob("*.json")
+    before = bill.read_bytes()
+    again = run("issue", *asked(lake), "--out", issued, "--as-of", moment)
+    assert again.exit_code == 1
+    assert "issued already" in again.output
+    add(lake, "usage", USAGE, [usage("eu-0001", 12_000_000, computed_at=datetime.now(UTC))])
+    change = json.loads(run("adjust", "--lake", lake, "--issued", bill, "--json").stdout)
+    assert change["sum_of_invoice_line_net_amount"]["minor"] == 90
+    assert change["lines"][0]["direction"] == "debit"
+    assert run("adjust", "--lake", lake, "--issued", bill).exit_code == 0
+    assert bill.read_bytes() == before
+
+
+def test_a_provisional_bill_is_not_issued_unasked(lake: Path, tmp_path: Path) -> None:
+    hole = pa.Table.from_pylist([coverage("eu-0001", [[1, 4]], [])], schema=COVERAGE)
+    write_deltalake(lake / "coverage", hole, mode="overwrite")
+    refused = run("issue", *asked(lake), "--out", tmp_path / "issued")
+    assert refused.exit_code == 1
+    assert "provisional" in refused.output
+    assert run("issue", *asked(lake), "--out", tmp_path / "issued", "--provisional").exit_code == 0
+
+
+def test_an_unknown_account_names_those_there_are(lake: Path) -> None:
+    failed = run("show", "--lake", lake, "--account", "o'neill", "--period", "2026-03")
+    assert failed.exit_code == 1
+    assert "there are: acme" in failed.output
+
+
+def test_a_lake_without_tables_says_which_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="no table 'reference'"):
+        Lake(tmp_path).bill("acme", MARCH, COMPUTED)
+
+
+def test_before_anything_was_written_there_is_no_account(lake: Path) -> None:
+    committed = DeltaTable(lake / "reference").history()[0]["timestamp"]
+    with pytest.raises(LakeError, match="no account 'acme'"):
+        Lake(lake).bill("acme", MARCH, datetime.fromtimestamp(committed / 1000 - 1, UTC))

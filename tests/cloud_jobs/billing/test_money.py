@@ -1,0 +1,78 @@
+"""Rounding, currencies, and quantities to read."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.billing import Meter, UnknownCurrency
+from cloud_jobs.billing.currency import EXPONENT_OF, amount_text, exponent
+from cloud_jobs.billing.meters import line_amount_minor, quantity_text, round_half_up
+
+
+@given(st.decimals(-(10**9), 10**9, places=4, allow_nan=False, allow_infinity=False))
+def test_a_half_goes_away_from_zero_as_decimal_has_it(value: Decimal) -> None:
+    assert round_half_up(Fraction(value)) == int(value.to_integral_value(ROUND_HALF_UP))
+
+
+@given(st.integers(0, 10**12), st.decimals(0, 1000, places=4, allow_nan=False), st.sampled_from(Meter))
+def test_an_amount_is_less_than_half_a_minor_unit_from_the_exact_product(
+    quantity: int, price: Decimal, meter: Meter
+) -> None:
+    per_unit = {"distance": 10**6, "duration": 3_600_000, "entry": 1}[meter.value]
+    exact = Fraction(quantity) * Fraction(price) * 100 / per_unit
+    assert abs(line_amount_minor(meter, quantity, price, 2) - exact) <= Fraction(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("meter", "quantity", "price", "digits", "amount"),
+    [
+        (Meter.DISTANCE, 1_000_000, "0.4550", 2, 46),
+        (Meter.DISTANCE, 999_999, "0.4550", 2, 45),
+        (Meter.DURATION, 1_200_000, "0.0150", 2, 1),  # a third of an hour, exactly half a cent
+        (Meter.ENTRY, 3, "2.50", 2, 750),
+        (Meter.ENTRY, 1, "99.5", 0, 100),
+        (Meter.ENTRY, 1, "0.0005", 3, 1),
+        (Meter.ENTRY, 0, "2.50", 2, 0),
+    ],
+)
+def test_an_amount_is_rounded_once_in_the_currency_s_own_unit(
+    meter: Meter, quantity: int, price: str, digits: int, amount: int
+) -> None:
+    assert line_amount_minor(meter, quantity, Decimal(price), digits) == amount
+
+
+@pytest.mark.parametrize(
+    ("amount", "currency", "text"),
+    [(0, "EUR", "0.00"), (-5, "EUR", "-0.05"), (1234, "USD", "12.34"), (500, "JPY", "500"), (-1005, "KWD", "-1.005")],
+)
+def test_an_amount_is_written_with_its_currency_s_digits(amount: int, currency: str, text: str) -> None:
+    assert amount_text(amount, currency) == text
+
+
+@given(st.integers(-(10**12), 10**12), st.sampled_from(sorted(EXPONENT_OF)))
+def test_the_text_of_an_amount_is_the_amount(amount: int, currency: str) -> None:
+    assert int(Decimal(amount_text(amount, currency)).scaleb(exponent(currency))) == amount
+
+
+def test_a_currency_is_three_capital_letters_of_the_standard() -> None:
+    assert all(len(code) == 3 and code.isupper() for code in EXPONENT_OF)
+    with pytest.raises(UnknownCurrency, match="no currency 'eur'"):
+        exponent("eur")
+
+
+@pytest.mark.parametrize(
+    ("meter", "quantity", "text"),
+    [
+        (Meter.DISTANCE, 12_345_678, "12.345678"),
+        (Meter.DISTANCE, -1, "-0.000001"),
+        (Meter.DURATION, 1_200_000, "0.333333"),
+        (Meter.ENTRY, 7, "7"),
+    ],
+)
+def test_a_quantity_is_read_in_its_unit_of_sale(meter: Meter, quantity: int, text: str) -> None:
+    assert quantity_text(meter, quantity) == text
