@@ -4,7 +4,7 @@ Use it in four steps, all on columns (numpy arrays):
 
     report = fences_from_geojson(text)                 # .fences, .refused and .repaired (messages with their line)
     zones = ZoneSet(report.fences)                     # priorities settled, versions in their time, index built
-    tracks = build_tracks(Fixes(device=..., t_ms=..., lat=..., lon=...), TrackRules(max_gap_s=300))
+    tracks = build_tracks(Fixes(device=..., t_ms=..., lat=..., lon=...), TrackSettings(max_gap_s=300))
     pieces = zones.split(tracks)                       # .end_fix .zone .metres .ms .entry
 
 `pieces.end_fix` are rows of the `Fixes` that were given, `pieces.zone` indexes `zones.names` (-1: outside), so a
@@ -19,7 +19,7 @@ from geo.spatial.fences import Fence, FenceReport
 from geo.spatial.fixes import Fixes, valid_positions
 from geo.spatial.geojson import fences_from_geojson
 from geo.spatial.pieces import OUTSIDE, Pieces
-from geo.spatial.tracks import TrackRules, Tracks, Verdict, build_tracks
+from geo.spatial.tracks import Tracks, TrackSettings, Verdict, build_tracks
 from geo.spatial.zones import ZoneSet
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "Fixes",
     "Pieces",
     "SpatialError",
-    "TrackRules",
+    "TrackSettings",
     "Tracks",
     "Verdict",
     "ZoneSet",

@@ -13,7 +13,7 @@ from pydantic import Field
 from geo.spatial.fixes import Fixes
 from geo.spatial.geodesic import distance_m, unwrapped_end
 from geo.spatial.ragged import Bools, Floats, Ints
-from geo.spatial.settings import Settings
+from settings import Settings
 
 
 class Verdict(IntEnum):
@@ -26,8 +26,8 @@ class Verdict(IntEnum):
     IMPLAUSIBLE = 4  # an impossible speed to it and from it, and not past it
 
 
-class TrackRules(Settings):
-    """What a track is made of. `None` switches a rule off; `TrackRules.every_fix()` switches all off but the gap."""
+class TrackSettings(Settings):
+    """What a track is made of. `None` switches a rule off; `TrackSettings.every_fix()` switches all off but the gap."""
 
     max_gap_s: Annotated[float, Field(gt=0)] = 300.0
     max_accuracy_m: Annotated[float, Field(gt=0)] | None = 100.0
@@ -35,7 +35,7 @@ class TrackRules(Settings):
     null_island_deg: Annotated[float, Field(gt=0)] | None = 1e-6
 
     @classmethod
-    def every_fix(cls, max_gap_s: float = 300.0) -> TrackRules:
+    def every_fix(cls, max_gap_s: float = 300.0) -> TrackSettings:
         """Keep every fix, whatever its speed, accuracy or place."""
         return cls(max_gap_s=max_gap_s, max_accuracy_m=None, max_speed_mps=None, null_island_deg=None)
 
@@ -67,14 +67,14 @@ class Tracks:
         return {verdict.name.lower(): int(found[verdict]) for verdict in Verdict}
 
 
-def build_tracks(fixes: Fixes, rules: TrackRules | None = None) -> Tracks:
+def build_tracks(fixes: Fixes, rules: TrackSettings | None = None) -> Tracks:
     """Order fixes by (device, time), set aside what the rules refuse, and break tracks.
 
     Of equal times the row given first is kept: give the rows of a device in the order of (epoch, seq). Every rule
     is local: a fix's verdict depends on itself and on one neighbour on each side (in track order, after null
     island and accuracy), so a window with that margin around its fixes gives the same segments as the whole.
     """
-    rules = rules or TrackRules()
+    rules = rules or TrackSettings()
     verdict = np.zeros(len(fixes), dtype=np.uint8)
     row = _ordered(fixes, verdict)
     row = _drop(row, verdict, _at_null_island(fixes, row, rules), Verdict.NULL_ISLAND)
@@ -112,14 +112,14 @@ def _drop(row: Ints, verdict: NDArray[np.uint8], drop: Bools, why: Verdict) -> I
     return row[~drop]
 
 
-def _at_null_island(fixes: Fixes, row: Ints, rules: TrackRules) -> Bools:
+def _at_null_island(fixes: Fixes, row: Ints, rules: TrackSettings) -> Bools:
     if rules.null_island_deg is None:
         return np.zeros(len(row), dtype=np.bool_)
     limit = rules.null_island_deg
     return np.asarray((np.abs(fixes.lat[row]) < limit) & (np.abs(fixes.lon[row]) < limit), dtype=np.bool_)
 
 
-def _inaccurate(fixes: Fixes, row: Ints, rules: TrackRules) -> Bools:
+def _inaccurate(fixes: Fixes, row: Ints, rules: TrackSettings) -> Bools:
     if rules.max_accuracy_m is None or fixes.accuracy_m is None:
         return np.zeros(len(row), dtype=np.bool_)
     # NaN, "not reported", is no reason to set a fix aside: the comparison is false for it
@@ -132,7 +132,7 @@ def _same_device(fixes: Fixes, row: Ints) -> Bools:
     return same
 
 
-def _steps(fixes: Fixes, row: Ints, rules: TrackRules) -> tuple[Bools, Floats]:
+def _steps(fixes: Fixes, row: Ints, rules: TrackSettings) -> tuple[Bools, Floats]:
     """For each fix: is the one before it of the same device and within the gap; and how far away is it."""
     near = _same_device(fixes, row)
     near[1:] &= np.diff(fixes.t_ms[row]) <= rules.max_gap_s * 1000.0
@@ -147,14 +147,14 @@ def _metres(fixes: Fixes, start: Ints, end: Ints) -> Floats:
     return distance_m(fixes.lon[start], fixes.lat[start], lon, fixes.lat[end])
 
 
-def _too_fast(fixes: Fixes, row: Ints, metres: Floats, rules: TrackRules) -> Bools:
+def _too_fast(fixes: Fixes, row: Ints, metres: Floats, rules: TrackSettings) -> Bools:
     fast = np.zeros(len(row), dtype=np.bool_)
     if rules.max_speed_mps is not None:
         fast[1:] = metres[1:] > rules.max_speed_mps * (np.diff(fixes.t_ms[row]) / 1000.0)
     return fast
 
 
-def _outliers(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: TrackRules) -> Bools:
+def _outliers(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: TrackSettings) -> Bools:
     """Fixes reached and left too fast although the way past them is not. One pass: none sees another's removal."""
     outlier = np.zeros(len(row), dtype=np.bool_)
     if rules.max_speed_mps is None:
