@@ -1,0 +1,34 @@
+"""A simulated fleet: scenarios, the messages that vehicles make, a publisher. The truth about it: `simulator.truth`."""
+
+from simulator.drive import drive
+from simulator.errors import NoSubscriber, PublishError, ScenarioError, SimulatorError, TrackError
+from simulator.fleet import generated_scenario, recorded_scenario
+from simulator.folder import read_folder, write_folder
+from simulator.journal import write_journal
+from simulator.messages import Message
+from simulator.publisher import Address, Progress, PublishSettings, Summary, publish
+from simulator.replay import read_recording
+from simulator.scenario import Faults, Scenario
+
+__all__ = [
+    "Address",
+    "Faults",
+    "Message",
+    "NoSubscriber",
+    "Progress",
+    "PublishError",
+    "PublishSettings",
+    "Scenario",
+    "ScenarioError",
+    "SimulatorError",
+    "Summary",
+    "TrackError",
+    "drive",
+    "generated_scenario",
+    "publish",
+    "read_folder",
+    "read_recording",
+    "recorded_scenario",
+    "write_folder",
+    "write_journal",
+]

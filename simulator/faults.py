@@ -1,0 +1,54 @@
+"""What goes wrong in the vehicles, decided by the seed: messages sent twice, wrong clocks, vehicles that are late."""
+
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+from simulator.messages import Message
+from simulator.scenario import Scenario
+from simulator.vehicle import Clock
+
+WRONG_UNTIL = 0.4
+CLOCK_ERRORS_MS = (-3 * 3_600_000 - 123_456, 26 * 3_600_000 + 7, -90_000)
+
+
+class Faulty(NamedTuple):
+    """The devices with a fault that lasts: whose clock is wrong, and who is late."""
+
+    wrong_clocks: tuple[str, ...]
+    late: tuple[str, ...]
+
+
+def faulty_devices(scenario: Scenario) -> Faulty:
+    """Who is struck, drawn by the seed alone: one vehicle may be both late and wrong."""
+    devices = [vehicle.device for vehicle in scenario.vehicles]
+    rng = Random(f"{scenario.seed}/faults")
+    wrong = rng.sample(devices, min(scenario.faults.wrong_clocks, len(devices)))
+    late = rng.sample(devices, min(scenario.faults.late, len(devices)))
+    return Faulty(tuple(wrong), tuple(late))
+
+
+def clock_of(scenario: Scenario, device: str) -> Clock:
+    """True milliseconds to what the device's clock shows: wrong for the first 40 % of the run where it is struck."""
+    wrong = faulty_devices(scenario).wrong_clocks
+    if device not in wrong:
+        return lambda time_ms: time_ms
+    error_ms = CLOCK_ERRORS_MS[wrong.index(device) % len(CLOCK_ERRORS_MS)]
+    right_from_ms = scenario.start_ms + round(scenario.duration_s * 1000 * WRONG_UNTIL)
+    return lambda time_ms: time_ms if time_ms >= right_from_ms else time_ms + error_ms
+
+
+def with_faults(scenario: Scenario, device: str, stream: Iterator[Message], faulty: Faulty) -> Iterator[Message]:
+    """The stream of one device with its duplicates and its lateness. A message sent twice makes two records."""
+    if scenario.faults.duplicates:
+        stream = _twice(stream, Random(f"{scenario.seed}/{device}/twice"), scenario.faults.duplicates)
+    if device in faulty.late:
+        stream = (message._replace(offset_s=max(message.offset_s, scenario.duration_s + 2.0)) for message in stream)
+    return stream
+
+
+def _twice(stream: Iterator[Message], rng: Random, share: float) -> Iterator[Message]:
+    for message in stream:
+        yield message
+        if rng.random() < share:
+            yield message

@@ -1,0 +1,184 @@
+"""Makes scenarios: a generated fleet, or one that repeats a recorded track."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from math import ceil
+from typing import NamedTuple
+
+from simulator.drive import Track
+from simulator.errors import ScenarioError
+from simulator.plane import Plane
+from simulator.replay import Recording
+from simulator.scenario import (
+    UNITS,
+    Account,
+    AccountVehicle,
+    Faults,
+    Fence,
+    Meter,
+    Period,
+    Price,
+    Region,
+    Scenario,
+    Tariff,
+    Vehicle,
+)
+from simulator.zones import city_fences, extent_fences
+
+CITIES = {
+    "eu": Region(id="eu", city="Hamburg", latitude=53.5503, longitude=10.0006),
+    "us": Region(id="us", city="Denver", latitude=39.7392, longitude=-104.9903),
+    "ap": Region(id="ap", city="Nagoya", latitude=35.1709, longitude=136.8815),
+}
+START = datetime(2026, 1, 5, 7, 20, tzinfo=UTC)
+
+
+class Owner(NamedTuple):
+    """An account to be: who, in which currency, and its base prices (by km, entry and hour)."""
+
+    id: str
+    name: str
+    currency: str
+    tariff: str
+    per_km: Decimal
+    per_entry: Decimal
+    per_hour: Decimal
+    digits: int
+
+
+OWNERS = (
+    Owner("acme", "Acme Logistics", "EUR", "standard-eur", Decimal("0.45"), Decimal("2.50"), Decimal("1.20"), 4),
+    Owner("kaze", "Kaze Freight", "JPY", "standard-jpy", Decimal(72), Decimal(400), Decimal(190), 2),
+)
+ZONE_FACTORS = {"centre": "1.6", "ring": "1.15", "harbour": "0.9", "depot": "0.55", "bend": "1.05"}
+ENTRY_ZONES = ("centre", "harbour")
+DURATION_ZONES = ("ring", "depot")
+
+
+def generated_scenario(
+    *,
+    seed: int,
+    vehicles: int,
+    regions: tuple[str, ...],
+    start: datetime = START,
+    duration_s: int = 7200,
+    interval_s: int = 10,
+    faults: Faults | None = None,
+) -> Scenario:
+    """A fleet of `vehicles` spread over `regions` (eu, us, ap), shared by two accounts that both have some in each."""
+    unknown = [name for name in regions if name not in CITIES]
+    if unknown or not regions or len(set(regions)) != len(regions):
+        raise ScenarioError(
+            f"regions must be some of {', '.join(CITIES)}, each once; got {', '.join(regions) or 'none'}"
+        )
+    places = tuple(CITIES[name] for name in regions)
+    names = [(places[i % len(places)].id, i // len(places) + 1) for i in range(vehicles)]
+    fences = tuple(
+        fence
+        for place in places
+        for fence in city_fences(place.id, Plane(place.latitude, place.longitude), place.half_side_m)
+    )
+    return _scenario(
+        seed=seed,
+        start=start,
+        duration_s=duration_s,
+        interval_s=interval_s,
+        regions=places,
+        names=sorted((region, f"{region}-{number:04d}") for region, number in names),
+        fences=fences,
+        faults=faults or Faults(),
+    )
+
+
+def recorded_scenario(
+    recording: Recording, *, seed: int, regions: tuple[str, ...], faults: Faults | None = None
+) -> tuple[Scenario, Track]:
+    """A fleet that repeats a recording: vehicles dealt out to the regions, zones laid over the extent."""
+    if not regions:
+        raise ScenarioError("a recorded track needs at least one region")
+    fixes = [fix for track in recording.fixes.values() for fix in track]
+    west, east = min(fix.longitude for fix in fixes), max(fix.longitude for fix in fixes)
+    south, north = min(fix.latitude for fix in fixes), max(fix.latitude for fix in fixes)
+    first_ms, last_ms = min(fix.time_ms for fix in fixes), max(fix.time_ms for fix in fixes)
+    renamed = {f"{regions[i % len(regions)]}-{name}": name for i, name in enumerate(recording.fixes)}
+    scenario = _scenario(
+        seed=seed,
+        start=datetime.fromtimestamp(first_ms // 1000, UTC),
+        duration_s=max(60, ceil((last_ms - first_ms) / 1000)),
+        interval_s=10,
+        regions=tuple(
+            Region(id=name, city="recorded track", latitude=(south + north) / 2, longitude=(west + east) / 2)
+            for name in regions
+        ),
+        names=sorted((device.split("-")[0], device) for device in renamed),
+        fences=extent_fences("track", west, south, east, north),
+        faults=faults or Faults(),
+        track=TRACK_FILE,
+    )
+    return scenario, {device: recording.fixes[name] for device, name in renamed.items()}
+
+
+TRACK_FILE = "track.csv"
+
+
+def _scenario(
+    *,
+    seed: int,
+    start: datetime,
+    duration_s: int,
+    interval_s: int,
+    regions: tuple[Region, ...],
+    names: list[tuple[str, str]],
+    fences: tuple[Fence, ...],
+    faults: Faults,
+    track: str = "",
+) -> Scenario:
+    vehicles = _deal(names)
+    month = start.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    fences = tuple(fence.model_copy(update={"effective_from": month}) for fence in fences)
+    return Scenario(
+        seed=seed,
+        start=start,
+        duration_s=duration_s,
+        interval_s=interval_s,
+        regions=regions,
+        vehicles=vehicles,
+        accounts=tuple(_account(owner, vehicles) for owner in OWNERS),
+        tariffs=tuple(_tariff(owner, fences, month) for owner in OWNERS),
+        fences=fences,
+        period=Period(start=month, end=(month + timedelta(days=32)).replace(day=1)),
+        faults=faults,
+        track=track,
+    )
+
+
+def _deal(names: list[tuple[str, str]]) -> tuple[Vehicle, ...]:
+    """Deals the vehicles of each region to the accounts in turn, so that both have some everywhere."""
+    seen: dict[str, int] = {}
+    vehicles = []
+    for region, device in names:
+        turn = seen.get(region, 0)
+        seen[region] = turn + 1
+        vehicles.append(Vehicle(device=device, region=region, account=OWNERS[turn % len(OWNERS)].id))
+    return tuple(vehicles)
+
+
+def _account(owner: Owner, vehicles: tuple[Vehicle, ...]) -> Account:
+    own = tuple(AccountVehicle(device=v.device, region=v.region) for v in vehicles if v.account == owner.id)
+    return Account(id=owner.id, name=owner.name, currency=owner.currency, tariff=owner.tariff, vehicles=own)
+
+
+def _tariff(owner: Owner, fences: tuple[Fence, ...], effective_from: datetime) -> Tariff:
+    def price(meter: Meter, zone: str, amount: Decimal) -> Price:
+        quantum = Decimal(1).scaleb(-owner.digits)
+        return Price(meter=meter, zone=zone, unit=UNITS[meter], unit_amount=amount.quantize(quantum))
+
+    prices = [price("distance", "", owner.per_km)]
+    for fence in fences:
+        shape = fence.id.rsplit("-", 1)[1]
+        prices.append(price("distance", fence.id, owner.per_km * Decimal(ZONE_FACTORS[shape])))
+        if shape in ENTRY_ZONES:
+            prices.append(price("entry", fence.id, owner.per_entry))
+        if shape in DURATION_ZONES:
+            prices.append(price("duration", fence.id, owner.per_hour))
+    return Tariff(id=owner.tariff, currency=owner.currency, effective_from=effective_from, prices=tuple(prices))

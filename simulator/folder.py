@@ -1,0 +1,83 @@
+"""The files of a scenario: what the simulator writes, and reads back to drive it."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from simulator.drive import Track
+from simulator.errors import ScenarioError
+from simulator.replay import Fix
+from simulator.scenario import Fence, Scenario
+
+SCENARIO_FILE = "scenario.json"
+FENCES_FILE = "fences.geojson"
+TARIFFS_FILE = "tariffs.json"
+ACCOUNTS_FILE = "accounts.json"
+VEHICLES_FILE = "vehicles.json"
+TRACK_COLUMNS = ("device", "time_ms", "latitude", "longitude", "heading_deg", "trip")
+
+
+def write_folder(folder: Path, scenario: Scenario, track: Track | None = None) -> tuple[Path, ...]:
+    """Write the files of a scenario; returns their paths. Raises ScenarioError."""
+    whole = scenario.model_dump(mode="json")
+    files = {
+        SCENARIO_FILE: whole,
+        FENCES_FILE: {"type": "FeatureCollection", "features": [_feature(fence) for fence in scenario.fences]},
+        TARIFFS_FILE: whole["tariffs"],
+        ACCOUNTS_FILE: whole["accounts"],
+        VEHICLES_FILE: whole["vehicles"],
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        if track is not None:
+            _write_track(folder / scenario.track, track)
+    except OSError as error:
+        raise ScenarioError(f"cannot write the scenario to {folder}: {error}") from error
+    return tuple(folder / name for name in (*files, *([scenario.track] if track is not None else [])))
+
+
+def read_folder(folder: Path) -> tuple[Scenario, Track | None]:
+    """The scenario in a folder, and its recorded track if it has one. Raises ScenarioError."""
+    path = folder / SCENARIO_FILE
+    try:
+        scenario = Scenario.model_validate_json(path.read_text(encoding="utf-8"))
+        return scenario, _read_track(folder / scenario.track) if scenario.track else None
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read ({error}); write it with `fleet-simulator scenario`") from error
+    except (ValidationError, ValueError, KeyError) as error:
+        raise ScenarioError(f"{path}: {error}") from error
+
+
+def _feature(fence: Fence) -> dict[str, Any]:
+    properties = {
+        "id": fence.id,
+        "priority": fence.priority,
+        "effective_from": fence.effective_from.isoformat().replace("+00:00", "Z"),
+    }
+    geometry = {"type": "Polygon", "coordinates": [[list(point) for point in ring] for ring in fence.rings]}
+    return {"type": "Feature", "id": fence.id, "properties": properties, "geometry": geometry}
+
+
+def _write_track(path: Path, track: Track) -> None:
+    with path.open("w", newline="", encoding="utf-8") as lines:
+        writer = csv.writer(lines)
+        writer.writerow(TRACK_COLUMNS)
+        for device, fixes in track.items():
+            writer.writerows((device, *fix) for fix in fixes)
+
+
+def _read_track(path: Path) -> Track:
+    track: dict[str, list[Fix]] = {}
+    with path.open(newline="", encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            heading = float(row["heading_deg"]) if row["heading_deg"] else None
+            fix = Fix(int(row["time_ms"]), float(row["latitude"]), float(row["longitude"]), heading, row["trip"])
+            track.setdefault(row["device"], []).append(fix)
+    fixes: dict[str, Sequence[Fix]] = {device: tuple(rows) for device, rows in track.items()}
+    return fixes

@@ -1,0 +1,80 @@
+"""What a vehicle says to its local broker: topics, JSON payloads, and what a message is in the journal."""
+
+import base64
+import json
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+TOPIC_KINDS = {
+    "vehicle/position": "position",
+    "vehicle/signal": "signal",
+    "vehicle/event": "event",
+    "vehicle/canary": "canary",
+}
+
+
+class Message(NamedTuple):
+    """One MQTT message: `offset_s` seconds of simulated time after the start, the vehicle, topic and payload."""
+
+    offset_s: float
+    device: str
+    topic: str
+    payload: bytes
+
+
+def position(
+    time_ms: int,
+    latitude: float,
+    longitude: float,
+    *,
+    altitude_m: float | None = None,
+    speed_mps: float | None = None,
+    heading_deg: float | None = None,
+    accuracy_m: float | None = None,
+) -> bytes:
+    """The payload of a fix, rounded to the grid of the wire: 1e-7 degrees, millimetres, hundredths of a degree."""
+    body: dict[str, Any] = {"time": time_ms, "latitude": round(latitude, 7), "longitude": round(longitude, 7)}
+    for name, value, digits in (
+        ("altitude_m", altitude_m, 3),
+        ("speed_mps", speed_mps, 3),
+        ("heading_deg", heading_deg, 2),
+        ("accuracy_m", accuracy_m, 3),
+    ):
+        if value is not None:
+            body[name] = round(value, digits)
+    return _json(body)
+
+
+def signal(time_ms: int, path: str, value: float | bool | str) -> bytes:
+    """The payload of a vehicle signal, named by its COVESA VSS path."""
+    return _json({"time": time_ms, "path": path, "value": value})
+
+
+def event(time_ms: int, name: str, attributes: dict[str, Any]) -> bytes:
+    """The payload of an event; its time is written as ISO 8601, which an agent must read as well as milliseconds."""
+    time = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return _json({"time": time, "name": name, "attributes": attributes})
+
+
+def canary(time_ms: int, name: str) -> bytes:
+    """The payload of a canary."""
+    return _json({"time": time_ms, "id": name})
+
+
+def journal_entry(message: Message) -> dict[str, Any]:
+    """The record that a message makes: device, kind, time (milliseconds or ISO 8601; None for raw) and content."""
+    kind = TOPIC_KINDS.get(message.topic)
+    try:
+        content = json.loads(message.payload) if kind else None
+    except ValueError:  # not UTF-8, or not JSON
+        content = None
+    if kind is None or not isinstance(content, dict):
+        payload = base64.b64encode(message.payload).decode("ascii")
+        content = {"topic": message.topic, "payload_base64": payload}
+        return {"device": message.device, "kind": "raw", "time": None, "content": content}
+    time = content.pop("time")
+    return {"device": message.device, "kind": kind, "time": time, "content": content}
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()

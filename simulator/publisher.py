@@ -1,0 +1,266 @@
+"""Publishes a fleet: each vehicle over its own MQTT 5 session to its own local broker, all in one process.
+
+Can a broker hold a message twice? Only if the session breaks after the broker took a message and before its PUBACK
+came back: the client must then send it again (with DUP), and a broker does not compare QoS 1 messages. So the session
+is kept from breaking: the connection is loopback, the keep-alive is longer than any run (a stalled process is not
+thrown out, as it would be after 1.5 times a short one), the messages under way stay below the Receive Maximum of
+Mosquitto (20), the session outlives a lost connection, and no session is ever taken over, as client identifiers differ.
+With local brokers that are not killed, nothing is sent twice. If one is killed, at most `window` messages of its
+vehicle may be there twice; `Summary.maybe_doubled` counts them, and the truth (what vehicles made) does not know them.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TextIO, assert_never
+
+from paho.mqtt import client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from pydantic import Field
+
+from simulator.errors import NoSubscriber, PublishError, SimulatorError
+from simulator.journal import journal_line
+from simulator.messages import Message
+from simulator.outbox import Outbox
+from simulator.strict import Strict
+
+NO_MATCHING_SUBSCRIBERS = 16
+TICK_S = 0.1
+
+
+class Address(NamedTuple):
+    """Where a local broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class PublishSettings(Strict):
+    """The bounds of publishing."""
+
+    speedup: float = Field(default=60.0, gt=0, description="seconds of driving in one second of the wall clock")
+    window: int = Field(default=16, ge=1, le=20, description="messages of a vehicle under way at once")
+    room: int = Field(default=2_000, ge=1, description="messages of a vehicle that may wait before all are held back")
+    patience_s: float = Field(
+        default=60.0, gt=0, description="longest time without progress of a vehicle that has to send"
+    )
+    retry_s: float = Field(default=0.25, gt=0, description="pause after a broker had no subscriber for a message")
+    keepalive_s: int = Field(default=14_400, ge=10, le=65_535)
+    session_s: int = Field(default=3_600, ge=1, le=0xFFFF_FFFF, description="how long a broker keeps a lost session")
+
+
+class Summary(NamedTuple):
+    """What was made and what the local brokers acknowledged."""
+
+    made: int
+    acknowledged: int
+    refused_at_first: int
+    reconnects: int
+    maybe_doubled: int
+    seconds: float
+    by_device: dict[str, int]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every message made was acknowledged for a subscriber."""
+        return self.made == self.acknowledged
+
+
+class Progress(NamedTuple):
+    """Where a run stands: seconds of driving that are due, messages made and acknowledged."""
+
+    driven_s: float
+    made: int
+    acknowledged: int
+
+
+class _Answer(NamedTuple):
+    device: str
+    name: int
+    kept: bool
+
+
+class _Down(NamedTuple):
+    device: str
+
+
+class _Up(NamedTuple):
+    device: str
+
+
+_News = _Answer | _Down | _Up
+
+
+def publish(
+    messages: Iterable[Message],
+    brokers: Mapping[str, Address],
+    settings: PublishSettings,
+    *,
+    journal: TextIO | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Summary:
+    """Publish every message at its time and wait until all brokers acknowledged; the journal gets a line for each.
+
+    Raises PublishError for a vehicle whose broker makes no progress for `patience_s`, NoSubscriber when nobody listens.
+    """
+    fleet = _Fleet(brokers, settings)
+    try:
+        return fleet.run(messages, journal, on_progress)
+    finally:
+        fleet.close()
+
+
+class _Fleet:
+    """The sessions of all vehicles. One thread decides; paho's threads only move bytes and report through a queue."""
+
+    def __init__(self, brokers: Mapping[str, Address], settings: PublishSettings) -> None:
+        self._settings = settings
+        self._brokers = brokers
+        self._news: SimpleQueue[_News] = SimpleQueue()
+        self._began_s = self._next_round_s = time.monotonic()
+        self._reconnects = self._maybe_doubled = self._made = self._kept = 0
+        self._connected: dict[str, bool] = {}
+        self._by_device = dict.fromkeys(brokers, 0)
+        self._outboxes = {device: self._outbox() for device in brokers}
+        self._clients = {device: self._connect(device, address) for device, address in brokers.items()}
+
+    def run(
+        self, messages: Iterable[Message], journal: TextIO | None, on_progress: Callable[[Progress], None]
+    ) -> Summary:
+        for message in messages:
+            self._work_until(message, on_progress)
+            if journal is not None:
+                journal.write(journal_line(message))
+            self._made += 1
+            self._by_device[message.device] += 1
+            self._outboxes[message.device].put(message, time.monotonic())
+            self._send(message.device)
+        while not all(outbox.empty for outbox in self._outboxes.values()):
+            self._work(TICK_S)
+            on_progress(self._progress())
+        return self._summary()
+
+    def close(self) -> None:
+        """End every session; nothing is under way any more, or the run has failed."""
+        for client in self._clients.values():
+            client.disconnect()
+        for client in self._clients.values():
+            client.loop_stop()
+
+    def _outbox(self) -> Outbox:
+        settings = self._settings
+        return Outbox(window=settings.window, room=settings.room, retry_s=settings.retry_s, now_s=self._began_s)
+
+    def _connect(self, device: str, address: Address) -> mqtt.Client:
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=f"sensors-{device}", protocol=mqtt.MQTTv5)
+        client.max_inflight_messages_set(self._settings.window)
+        client.max_queued_messages_set(2 * self._settings.window)  # paho forgets a message only after it told us
+        client.reconnect_delay_set(min_delay=1, max_delay=5)
+        news = self._news
+
+        def on_publish(client: mqtt.Client, data: Any, mid: int, code: Any, properties: Any) -> None:  # noqa: ARG001
+            news.put(_Answer(device, mid, kept=not code.is_failure and code.value != NO_MATCHING_SUBSCRIBERS))
+
+        client.on_publish = on_publish
+        client.on_connect = lambda *_: news.put(_Up(device))
+        client.on_disconnect = lambda *_: news.put(_Down(device))
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = self._settings.session_s
+        client.connect_async(
+            address.host,
+            address.port,
+            keepalive=self._settings.keepalive_s,
+            clean_start=mqtt.MQTT_CLEAN_START_FIRST_ONLY,
+            properties=properties,
+        )
+        client.loop_start()
+        return client
+
+    def _work_until(self, message: Message, on_progress: Callable[[Progress], None]) -> None:
+        """Handle answers until the message is due and its vehicle has room for it."""
+        if message.device not in self._outboxes:
+            raise SimulatorError(
+                f"no local broker is given for {message.device}: add --broker {message.device}=HOST:PORT"
+            )
+        due_s = self._began_s + message.offset_s / self._settings.speedup
+        while (left_s := due_s - time.monotonic()) > 0 or self._outboxes[message.device].full:
+            self._work(min(max(left_s, 0.0) or TICK_S, TICK_S))
+            on_progress(self._progress())
+        self._work(0.0)
+
+    def _work(self, timeout_s: float) -> None:
+        """Wait for news up to `timeout_s`, take in all there is, send what may go, and notice who makes no progress."""
+        for news in self._all_news(timeout_s):
+            self._take_in(news)
+        if time.monotonic() >= self._next_round_s:
+            self._next_round_s = time.monotonic() + TICK_S
+            for device in self._outboxes:
+                self._send(device)
+                self._check_patience(device)
+
+    def _all_news(self, timeout_s: float) -> Iterator[_News]:
+        try:
+            first = self._news.get(timeout=timeout_s) if timeout_s else self._news.get_nowait()
+            yield from chain([first], (self._news.get_nowait() for _ in range(self._news.qsize())))
+        except Empty:
+            return
+
+    def _take_in(self, news: _News) -> None:
+        outbox = self._outboxes[news.device]
+        match news:
+            case _Answer(device, name, kept):
+                outbox.settle(name, kept=kept, now_s=time.monotonic())
+                self._kept += kept
+                self._send(device)
+            case _Down(device):
+                self._maybe_doubled += outbox.under_way
+                self._connected[device] = False
+            case _Up(device):
+                self._reconnects += device in self._connected
+                self._connected[device] = True
+            case _:
+                assert_never(news)
+
+    def _send(self, device: str) -> None:
+        outbox, client = self._outboxes[device], self._clients[device]
+        for number, message in outbox.sendable(time.monotonic()):
+            info = client.publish(message.topic, message.payload, qos=1)
+            if info.rc not in {mqtt.MQTT_ERR_SUCCESS, mqtt.MQTT_ERR_NO_CONN}:  # without connection, paho keeps it
+                raise PublishError(device, str(self._brokers[device]), mqtt.error_string(info.rc))
+            outbox.sent(info.mid, number, message)
+
+    def _check_patience(self, device: str) -> None:
+        outbox, address = self._outboxes[device], str(self._brokers[device])
+        if outbox.empty or time.monotonic() - outbox.last_progress_s < self._settings.patience_s:
+            return
+        if not self._connected.get(device, False):
+            raise PublishError(
+                device, address, f"no connection for {self._settings.patience_s:.0f} s; is Mosquitto there?"
+            )
+        if outbox.unheard:
+            reason = (
+                f"nobody subscribed to its messages for {self._settings.patience_s:.0f} s; is the edge-agent running?"
+            )
+            raise NoSubscriber(device, address, reason)
+        raise PublishError(device, address, f"no acknowledgement for {self._settings.patience_s:.0f} s")
+
+    def _progress(self) -> Progress:
+        driven_s = (time.monotonic() - self._began_s) * self._settings.speedup
+        return Progress(driven_s, self._made, self._kept)
+
+    def _summary(self) -> Summary:
+        return Summary(
+            made=self._made,
+            acknowledged=self._kept,
+            refused_at_first=sum(outbox.refused for outbox in self._outboxes.values()),
+            reconnects=self._reconnects,
+            maybe_doubled=self._maybe_doubled,
+            seconds=round(time.monotonic() - self._began_s, 3),
+            by_device=self._by_device,
+        )

@@ -1,0 +1,161 @@
+"""A scenario: everything that decides what a simulated fleet does, and what its owners pay.
+
+The same scenario always gives the same records: it holds the seed, and nothing here looks at a clock.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Literal, Self
+
+from pydantic import AwareDatetime, Field, model_validator
+
+from simulator.strict import Strict
+
+LonLat = tuple[float, float]
+Ring = tuple[LonLat, ...]
+
+Meter = Literal["distance", "entry", "duration"]
+UNITS: dict[Meter, str] = {"distance": "km", "entry": "each", "duration": "h"}
+ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Region(Strict):
+    """A region: a city on whose streets its vehicles drive (degrees; half the side of the street grid in metres)."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9]*$")
+    city: str
+    latitude: float = Field(ge=-85, le=85)
+    longitude: float = Field(ge=-179, le=179)
+    half_side_m: float = Field(default=3500.0, gt=500, le=20_000)
+
+
+class Vehicle(Strict):
+    """A vehicle: its device name, the region it reports to and the account that pays for it."""
+
+    device: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    region: str
+    account: str
+
+
+class Fence(Strict):
+    """A zone: closed rings of (longitude, latitude), the first the outline, the others its holes."""
+
+    id: str
+    priority: int
+    effective_from: AwareDatetime = ALWAYS
+    rings: tuple[Ring, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _rings_are_closed(self) -> Self:
+        for ring in self.rings:
+            if len(ring) < 4 or ring[0] != ring[-1]:
+                raise ValueError(f"fence {self.id}: a ring needs four points or more and ends where it begins")
+        return self
+
+
+class Price(Strict):
+    """What one unit of a meter costs in a zone; zone "" is everywhere outside all zones."""
+
+    meter: Meter
+    zone: str
+    unit: Literal["km", "each", "h"]
+    unit_amount: Decimal = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _unit_fits_meter(self) -> Self:
+        if self.unit != UNITS[self.meter]:
+            raise ValueError(f"meter {self.meter} is priced by the {UNITS[self.meter]}, not by the {self.unit}")
+        return self
+
+
+class Tariff(Strict):
+    """The prices of one currency."""
+
+    id: str
+    currency: str = Field(pattern=r"^[A-Z]{3}$")
+    effective_from: AwareDatetime = ALWAYS
+    prices: tuple[Price, ...]
+
+
+class AccountVehicle(Strict):
+    """A vehicle as an account names it."""
+
+    device: str
+    region: str
+
+
+class Account(Strict):
+    """Who pays, for which vehicles and by which tariff."""
+
+    id: str
+    name: str
+    currency: str
+    tariff: str
+    vehicles: tuple[AccountVehicle, ...]
+
+
+class Period(Strict):
+    """The service period of the bills: from `start` up to, not including, `end`."""
+
+    start: AwareDatetime
+    end: AwareDatetime
+
+
+class Faults(Strict):
+    """What goes wrong in the vehicles; all off unless asked for. See docs/simulator.md."""
+
+    duplicates: float = Field(default=0.0, ge=0, le=0.5, description="share of messages that a vehicle sends twice")
+    wrong_clocks: int = Field(default=0, ge=0, description="vehicles whose clock is wrong until it is set right")
+    late: int = Field(default=0, ge=0, description="vehicles that send all they have only at the end")
+
+
+class Scenario(Strict):
+    """A whole run. `track` names a file beside scenario.json with the recorded fixes; empty: the fleet is generated."""
+
+    seed: int = Field(ge=0)
+    start: AwareDatetime
+    duration_s: int = Field(ge=60, le=14 * 86_400)
+    interval_s: int = Field(default=10, ge=1, le=300, description="seconds between two positions of a driving vehicle")
+    regions: tuple[Region, ...] = Field(min_length=1)
+    vehicles: tuple[Vehicle, ...] = Field(min_length=1, max_length=10_000)
+    accounts: tuple[Account, ...]
+    tariffs: tuple[Tariff, ...]
+    fences: tuple[Fence, ...]
+    period: Period
+    faults: Faults = Faults()
+    track: str = ""
+
+    @model_validator(mode="after")
+    def _names_hold_together(self) -> Self:
+        for complaint in self._complaints():
+            raise ValueError(complaint)
+        return self
+
+    def _complaints(self) -> Iterator[str]:
+        devices = {vehicle.device for vehicle in self.vehicles}
+        if len(devices) != len(self.vehicles):
+            yield "two vehicles have the same device name"
+        regions = {region.id for region in self.regions}
+        yield from (f"{v.device} is in unknown region {v.region!r}" for v in self.vehicles if v.region not in regions)
+        tariffs = {tariff.id: tariff for tariff in self.tariffs}
+        for account in self.accounts:
+            tariff = tariffs.get(account.tariff)
+            if tariff is None:
+                yield f"account {account.id} has unknown tariff {account.tariff!r}"
+            elif tariff.currency != account.currency:
+                yield f"account {account.id} pays in {account.currency}, its tariff is in {tariff.currency}"
+            yield from (
+                f"account {account.id} names unknown vehicle {vehicle.device!r}"
+                for vehicle in account.vehicles
+                if vehicle.device not in devices
+            )
+
+    @property
+    def start_ms(self) -> int:
+        """The first instant of the run, milliseconds since the epoch."""
+        return round(self.start.timestamp() * 1000)
+
+    def region(self, name: str) -> Region:
+        """The region called `name`."""
+        return next(region for region in self.regions if region.id == name)

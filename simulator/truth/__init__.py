@@ -1,0 +1,24 @@
+"""An independent account of what happened: which records exist, what was used, and what is owed.
+
+Nothing here comes from the packages that it judges. It is slow on purpose: exact fractions, plain loops, one page each.
+"""
+
+from simulator.truth.errors import TruthError
+from simulator.truth.made import Made, made_canary, made_event, made_position, made_raw, made_signal
+from simulator.truth.metering import Usage
+from simulator.truth.money import Bill, Line
+from simulator.truth.truth import Truth
+
+__all__ = [
+    "Bill",
+    "Line",
+    "Made",
+    "Truth",
+    "TruthError",
+    "Usage",
+    "made_canary",
+    "made_event",
+    "made_position",
+    "made_raw",
+    "made_signal",
+]

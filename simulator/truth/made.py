@@ -1,0 +1,84 @@
+"""A record as it exists, whoever tells of it: kind, device time and content on the grid on which it travels.
+
+The grid: 1e-7 degrees, millimetres, millimetres per second, hundredths of a degree; device time in whole microseconds.
+Two sides that made one of these from the same record compare equal, whatever the floating point numbers in between did.
+"""
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+POSITION_GRID = (
+    ("latitude", 10_000_000),
+    ("longitude", 10_000_000),
+    ("altitude_m", 1_000),
+    ("speed_mps", 1_000),
+    ("heading_deg", 100),
+    ("accuracy_m", 1_000),
+)
+
+
+class Made(NamedTuple):
+    """One record that exists. `time_us` is None for raw payloads: only the agent's clock dates them."""
+
+    kind: str
+    time_us: int | None
+    content: str
+
+
+def made_position(
+    time_us: int,
+    latitude: float,
+    longitude: float,
+    *,
+    altitude_m: float | None = None,
+    speed_mps: float | None = None,
+    heading_deg: float | None = None,
+    accuracy_m: float | None = None,
+) -> Made:
+    """A position; numbers in degrees, metres, metres per second; None where the record has none."""
+    values = (latitude, longitude, altitude_m, speed_mps, heading_deg, accuracy_m)
+    content = {
+        name: round(value * grid)
+        for (name, grid), value in zip(POSITION_GRID, values, strict=True)
+        if value is not None
+    }
+    return Made("position", time_us, _canonical(content))
+
+
+def made_signal(time_us: int, path: str, value: float | bool | str) -> Made:
+    """A signal; a truth value is the text "true" or "false", as tables keep it, and a number is a double."""
+    kept: float | str = (
+        str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else float(value)
+    )
+    return Made("signal", time_us, _canonical({"path": path, "value": kept}))
+
+
+def made_event(time_us: int, name: str, attributes: str | dict[str, Any]) -> Made:
+    """An event; attributes as a mapping or as the text of a JSON object, in any order of keys."""
+    mapping = json.loads(attributes) if isinstance(attributes, str) else attributes
+    return Made("event", time_us, _canonical({"name": name, "attributes": mapping}))
+
+
+def made_canary(time_us: int, name: str) -> Made:
+    """A canary."""
+    return Made("canary", time_us, _canonical({"id": name}))
+
+
+def made_raw(topic: str, payload: bytes) -> Made:
+    """A payload that nobody understood."""
+    encoded = base64.b64encode(payload).decode("ascii")
+    return Made("raw", None, _canonical({"topic": topic, "payload_base64": encoded}))
+
+
+def time_us_of(time: int | str) -> int:
+    """Microseconds since the epoch of a payload's time: whole milliseconds or ISO 8601 with an offset."""
+    if isinstance(time, int):
+        return time * 1000
+    return (datetime.fromisoformat(time) - EPOCH) // timedelta(microseconds=1)
+
+
+def _canonical(content: dict[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,135 @@
+"""From tracks to usage: metres, milliseconds and entries by hour and zone, with plain loops."""
+
+import math
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+from simulator.truth.journal import Position
+from simulator.truth.shapes import DEGREE, OUTSIDE, Point, Zones
+from simulator.truth.track import metres, tracks
+
+HOUR_US = 3_600_000_000
+E7 = DEGREE // 10**7
+
+
+class Usage(NamedTuple):
+    """What a device did in a zone ("" outside) in the UTC hour that begins at `hour`."""
+
+    device: str
+    hour: datetime
+    zone: str
+    distance_mm: int
+    duration_ms: int
+    entries: int
+
+
+class Piece(NamedTuple):
+    """A part of the way between two fixes that lies in one zone."""
+
+    zone: str
+    length_m: float
+    duration_ms: Fraction
+    entered: int
+
+
+class _Sum:
+    def __init__(self) -> None:
+        self.lengths_m: list[float] = []
+        self.duration_ms = Fraction(0)
+        self.entries = 0
+
+
+def usage_of(device: str, positions: list[Position], zones: Zones) -> list[Usage]:
+    """The usage of one device, by hour and zone; rows with nothing in them are left out."""
+    sums: dict[tuple[int, str], _Sum] = {}
+    for track in tracks(positions):
+        for end, piece in pieces_of(track, zones):
+            total = sums.setdefault((end.time_us // HOUR_US, piece.zone), _Sum())
+            total.lengths_m.append(piece.length_m)
+            total.duration_ms += piece.duration_ms
+            total.entries += piece.entered
+    rows = (_usage(device, hour, zone, total) for (hour, zone), total in sorted(sums.items()))
+    return [row for row in rows if row.distance_mm or row.duration_ms or row.entries]
+
+
+def pieces_of(track: list[Position], zones: Zones) -> Iterator[tuple[Position, Piece]]:
+    """The pieces of a track in order, each with the fix that ends its segment (and decides its hour)."""
+    if not track:
+        return
+    here = zones.at(_point(track[0]))
+    for start, end in pairwise(track):
+        for piece in _pieces(start, end, here, zones):
+            yield end, piece
+            here = piece.zone
+
+
+def _usage(device: str, hour: int, zone: str, total: _Sum) -> Usage:
+    """Rounds once, half to even; coming out of all zones is no entry."""
+    return Usage(
+        device,
+        datetime.fromtimestamp(hour * 3600, UTC),
+        zone,
+        round(math.fsum(total.lengths_m) * 1000),
+        round(total.duration_ms),
+        0 if zone == OUTSIDE else total.entries,
+    )
+
+
+def _pieces(start: Position, end: Position, here: str, zones: Zones) -> Iterator[Piece]:
+    """The way from `start`, which is in zone `here`, to `end`; a zone only touched gives a piece of no length."""
+    a, b = _point(start), _point(end)
+    duration_ms = Fraction(end.time_us - start.time_us, 1000)
+    for zone, first, last, entered in _stays(a, b, here, zones):
+        length_m = _length_m(_between(a, b, first), _between(a, b, last)) if last > first else 0.0
+        yield Piece(zone, length_m, duration_ms * (last - first), entered)
+
+
+def _stays(a: Point, b: Point, here: str, zones: Zones) -> Iterator[tuple[str, Fraction, Fraction, int]]:
+    """(zone, from, to, 1 if it was entered on this way) along the way from `a` to `b`, neighbours never equal."""
+    since, entered = Fraction(0), 0
+    for share, zone in _zones_along(a, b, zones):
+        if zone != here:
+            yield here, since, share, entered
+            here, since, entered = zone, share, 1
+    yield here, since, Fraction(1), entered
+
+
+def _zones_along(a: Point, b: Point, zones: Zones) -> Iterator[tuple[Fraction, str]]:
+    """The zone at each border that the way meets and between each two; every change of zone is among them."""
+    cuts = zones.cuts(a, b)
+    if not cuts:
+        return
+    marks = sorted({Fraction(0), *cuts, Fraction(1)})
+    for mark, following in pairwise(marks):
+        yield mark, zones.at(_between(a, b, mark))
+        yield mark, zones.at(_between(a, b, (mark + following) / 2))
+    yield Fraction(1), zones.at(b)
+
+
+def _between(a: Point, b: Point, share: Fraction) -> Point:
+    return Point(a.x + (b.x - a.x) * share, a.y + (b.y - a.y) * share)
+
+
+def _length_m(a: Point, b: Point) -> float:
+    return metres(
+        float(Fraction(a.y, DEGREE)),
+        float(Fraction(a.x, DEGREE)),
+        float(Fraction(b.y, DEGREE)),
+        float(Fraction(b.x, DEGREE)),
+    )
+
+
+def _point(fix: Position) -> Point:
+    return Point(fix.longitude_e7 * E7, fix.latitude_e7 * E7)
+
+
+def whole(pieces: Iterable[Piece]) -> tuple[float, Fraction]:
+    """Metres and milliseconds of all pieces together."""
+    lengths, durations = [], Fraction(0)
+    for piece in pieces:
+        lengths.append(piece.length_m)
+        durations += piece.duration_ms
+    return math.fsum(lengths), durations

@@ -1,0 +1,76 @@
+"""From the positions of a device to its tracks: what is set aside, and where a track breaks.
+
+The order of the rules: sort by device time (equal times in the order of their making), keep the first of each time, set
+aside fixes at 0°/0° and those less accurate than 100 m, then in one pass over what is left the fixes that jump out and
+back, and last break the track at gaps and at what remains impossibly fast.
+"""
+
+from collections.abc import Iterator
+
+from geographiclib.geodesic import Geodesic
+
+from simulator.truth.journal import Position
+
+MAX_GAP_US = 300 * 1_000_000
+MAX_SPEED_MPS = 70.0
+WORST_ACCURACY_MM = 100_000
+NULL_ISLAND_E7 = 10  # 1e-6 degrees
+
+
+def metres(latitude_a: float, longitude_a: float, latitude_b: float, longitude_b: float) -> float:
+    """The length of the WGS84 geodesic between two places in degrees."""
+    length: float = Geodesic.WGS84.Inverse(latitude_a, longitude_a, latitude_b, longitude_b, Geodesic.DISTANCE)["s12"]
+    return length
+
+
+def tracks(positions: list[Position]) -> Iterator[list[Position]]:
+    """The unbroken tracks of one device; `positions` in the order in which it made them."""
+    track: list[Position] = []
+    for fix in _without_jumps(_plausible(_one_of_each_time(positions))):
+        if track and (_gap_us(track[-1], fix) > MAX_GAP_US or _too_fast(track[-1], fix)):
+            yield track
+            track = []
+        track.append(fix)
+    if track:
+        yield track
+
+
+def _one_of_each_time(positions: list[Position]) -> list[Position]:
+    kept: list[Position] = []
+    for fix in sorted(positions, key=lambda fix: fix.time_us):
+        if not kept or kept[-1].time_us != fix.time_us:
+            kept.append(fix)
+    return kept
+
+
+def _plausible(positions: list[Position]) -> list[Position]:
+    return [
+        fix
+        for fix in positions
+        if not (abs(fix.latitude_e7) < NULL_ISLAND_E7 and abs(fix.longitude_e7) < NULL_ISLAND_E7)
+        and (fix.accuracy_mm is None or fix.accuracy_mm <= WORST_ACCURACY_MM)
+    ]
+
+
+def _without_jumps(positions: list[Position]) -> list[Position]:
+    """Without each fix that is too far from both neighbours while they are not too far from each other."""
+    return [fix for index, fix in enumerate(positions) if not _jumps(positions, index)]
+
+
+def _jumps(positions: list[Position], index: int) -> bool:
+    if index in {0, len(positions) - 1}:
+        return False
+    before, fix, after = positions[index - 1 : index + 2]
+    near = _gap_us(before, fix) <= MAX_GAP_US and _gap_us(fix, after) <= MAX_GAP_US
+    return near and _too_fast(before, fix) and _too_fast(fix, after) and not _too_fast(before, after)
+
+
+def _gap_us(before: Position, after: Position) -> int:
+    return after.time_us - before.time_us
+
+
+def _too_fast(before: Position, after: Position) -> bool:
+    length_m = metres(
+        before.latitude_e7 / 1e7, before.longitude_e7 / 1e7, after.latitude_e7 / 1e7, after.longitude_e7 / 1e7
+    )
+    return length_m / (_gap_us(before, after) / 1e6) > MAX_SPEED_MPS

@@ -1,0 +1,127 @@
+"""The truth of one run, computed from its scenario and its journal alone."""
+
+import json
+from collections import Counter
+from datetime import datetime
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from simulator.truth.errors import TruthError
+from simulator.truth.journal import Position, read_journal
+from simulator.truth.made import Made
+from simulator.truth.metering import Usage, usage_of
+from simulator.truth.money import Bill, Customer, Price, bill_of
+from simulator.truth.shapes import Zones, read_zones
+
+
+class Period(NamedTuple):
+    """A service period, from `start` up to, not including, `end`."""
+
+    start: datetime
+    end: datetime
+
+
+class Truth:
+    """Which records exist, what was used and what is owed. Slow, plain, and sharing no code with what it judges."""
+
+    def __init__(
+        self,
+        *,
+        records: dict[str, Counter[Made]],
+        positions: dict[str, list[Position]],
+        zones: Zones,
+        customers: dict[str, Customer],
+        period: Period,
+    ) -> None:
+        self._records = records
+        self._positions = positions
+        self._zones = zones
+        self._customers = customers
+        self.period = period
+
+    @classmethod
+    def from_folder(cls, folder: Path | str, journal: Path | str = "made.jsonl") -> Self:
+        """Read a scenario's folder and the journal (a name in it, or a path of its own). Raises TruthError."""
+        folder = Path(folder)
+        customers = _customers(folder)
+        records: dict[str, Counter[Made]] = {}
+        positions: dict[str, list[Position]] = {}
+        for entry in read_journal(folder / journal):
+            records.setdefault(entry.device, Counter())[entry.made] += 1
+            if entry.position is not None:
+                positions.setdefault(entry.device, []).append(entry.position)
+        return cls(
+            records=records,
+            positions=positions,
+            zones=read_zones(folder / "fences.geojson"),
+            customers=customers,
+            period=_period(folder),
+        )
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Every device that made a record, sorted."""
+        return tuple(sorted(self._records))
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """Every account, sorted."""
+        return tuple(sorted(self._customers))
+
+    def records(self, device: str) -> Counter[Made]:
+        """The records that a device made, and how many times each."""
+        return Counter(self._records.get(device, Counter()))
+
+    def positions(self, device: str) -> list[Position]:
+        """The fixes that a device made, in the order of their making."""
+        return list(self._positions.get(device, ()))
+
+    def usage(self) -> tuple[Usage, ...]:
+        """The usage of all devices, sorted by device, hour and zone; computed once."""
+        return self._usage
+
+    def bill(self, account: str) -> Bill:
+        """What an account owes for the period. Raises TruthError for an unknown account."""
+        if account not in self._customers:
+            raise TruthError(f"there is no account {account!r}; there are {', '.join(self.accounts)}")
+        return bill_of(self._customers[account], self._usage, self.period.start, self.period.end)
+
+    @cached_property
+    def _usage(self) -> tuple[Usage, ...]:
+        return tuple(
+            row for device in sorted(self._positions) for row in usage_of(device, self._positions[device], self._zones)
+        )
+
+
+def _customers(folder: Path) -> dict[str, Customer]:
+    tariffs = {tariff["id"]: tariff for tariff in _read(folder / "tariffs.json")}
+    customers: dict[str, Customer] = {}
+    for account in _read(folder / "accounts.json"):
+        try:
+            tariff = tariffs[account["tariff"]]
+            if tariff["currency"] != account["currency"]:
+                raise TruthError(f"account {account['id']}: its tariff is in another currency")
+            prices = tuple(Price(p["meter"], p["zone"], Decimal(p["unit_amount"])) for p in tariff["prices"])
+            devices = tuple(vehicle["device"] for vehicle in account["vehicles"])
+            customers[account["id"]] = Customer(account["id"], account["name"], account["currency"], devices, prices)
+        except (KeyError, TypeError, ArithmeticError) as error:
+            raise TruthError(f"{folder}: account or tariff cannot be understood: {error!r}") from error
+    return customers
+
+
+def _period(folder: Path) -> Period:
+    path = folder / "scenario.json"
+    try:
+        period = _read(path)["period"]
+        return Period(datetime.fromisoformat(period["start"]), datetime.fromisoformat(period["end"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise TruthError(f"{path}: no period: {error!r}") from error
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TruthError(f"{path}: cannot be read: {error}") from error

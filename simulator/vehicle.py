@@ -1,0 +1,154 @@
+"""What one generated vehicle sends: its fixes with the faults of real receivers, its signals, events and oddities."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from random import Random
+from typing import NamedTuple
+
+from simulator import messages
+from simulator.messages import Message
+from simulator.motion import Phase, State, states
+from simulator.plane import Plane, Point
+from simulator.roads import Roads
+
+PARKED_EVERY = 6
+PARKED_AT_MOST_S = 240
+CANARY_EVERY_S = 300
+POOR_FIX, NULL_ISLAND, JUMP = 0.004, 0.001, 0.002
+JUMP_MPS = 150.0
+RAW_CHANCE = 0.004
+BATTERY_KM = 320.0
+
+Clock = Callable[[int], int]
+
+
+class Setting(NamedTuple):
+    """What a vehicle needs to know: its name, where and when it drives, and what its clock makes of the true time."""
+
+    device: str
+    seed: int
+    plane: Plane
+    roads: Roads
+    start_ms: int
+    duration_s: int
+    interval_s: int
+    clock: Clock
+
+
+def drive_vehicle(setting: Setting) -> Iterator[Message]:
+    """Every message of one vehicle in the order of its sending."""
+    motion = Random(f"{setting.seed}/{setting.device}/motion")
+    voice = Voice(setting, Random(f"{setting.seed}/{setting.device}/voice"))
+    timeline = states(motion, setting.roads, setting.duration_s)
+    first = next(timeline)
+    yield from voice.say(first, first.phase)
+    yield from (message for before, now in _neighbours(first, timeline) for message in voice.say(now, before.phase))
+
+
+def _neighbours(first: State, rest: Iterator[State]) -> Iterator[tuple[State, State]]:
+    def chain() -> Iterator[State]:
+        yield first
+        yield from rest
+
+    return pairwise(chain())
+
+
+class Voice:
+    """Turns the states of a vehicle into its messages; holds the random numbers and counters that this takes."""
+
+    def __init__(self, setting: Setting, rng: Random) -> None:
+        self._setting = setting
+        self._rng = rng
+        self._shift_s = rng.randrange(setting.interval_s)
+        self._shift_ms = rng.randrange(1000)
+        self._electric = rng.random() < 0.5
+        self._charge = rng.uniform(60.0, 95.0)
+        self._fixes = self._trips = self._canaries = 0
+
+    def say(self, state: State, phase_before: Phase) -> Iterator[Message]:
+        """The messages of one second."""
+        if state.phase is not phase_before and Phase.DRIVING in {state.phase, phase_before}:
+            yield from self._trip_changes(state)
+        if self._is_due(state):
+            yield self._fix(state)
+            yield from self._signals(state)
+            if self._rng.random() < RAW_CHANCE:
+                yield self._unknown(state)
+        if (state.second + self._shift_s) % CANARY_EVERY_S == 0:
+            self._canaries += 1
+            yield self._message(state, "vehicle/canary", messages.canary(self._time_ms(state), self._canary_name()))
+
+    def _is_due(self, state: State) -> bool:
+        if state.phase is Phase.SILENT:
+            return False
+        every_s = self._setting.interval_s
+        if state.phase is Phase.PARKED:
+            every_s = max(every_s, min(every_s * PARKED_EVERY, PARKED_AT_MOST_S))
+        return (state.second + self._shift_s) % every_s == 0
+
+    def _message(self, state: State, topic: str, payload: bytes) -> Message:
+        return Message(state.second + self._shift_ms / 1000, self._setting.device, topic, payload)
+
+    def _time_ms(self, state: State) -> int:
+        return self._setting.clock(self._setting.start_ms + state.second * 1000 + self._shift_ms)
+
+    def _canary_name(self) -> str:
+        return f"{self._setting.device}/{self._canaries}"
+
+    def _fix(self, state: State) -> Message:
+        self._fixes += 1
+        chance = self._rng.random()
+        accuracy_m, off_m = self._rng.uniform(2.0, 12.0), 0.0
+        if chance < POOR_FIX:
+            accuracy_m, off_m = self._rng.uniform(120.0, 400.0), 200.0
+        elif chance < POOR_FIX + JUMP:
+            off_m = JUMP_MPS * self._setting.interval_s
+        elif chance < POOR_FIX + JUMP + NULL_ISLAND:
+            return self._message(state, "vehicle/position", messages.position(self._time_ms(state), 0.0, 0.0))
+        spread_m = min(accuracy_m, 12.0) / 3
+        seen = Point(state.at.x + self._rng.gauss(off_m, spread_m), state.at.y + self._rng.gauss(off_m, spread_m))
+        latitude, longitude = self._setting.plane.degrees(seen)
+        payload = messages.position(
+            self._time_ms(state),
+            latitude,
+            longitude,
+            altitude_m=self._rng.gauss(20.0, 4.0) if self._fixes % 4 == 0 else None,
+            speed_mps=state.speed_mps,
+            heading_deg=round(state.heading_deg, 2) % 360.0 if state.speed_mps else None,
+            accuracy_m=accuracy_m,
+        )
+        return self._message(state, "vehicle/position", payload)
+
+    def _signals(self, state: State) -> Iterator[Message]:
+        time_ms = self._time_ms(state)
+        distance_km = state.odometer_m / 1000
+        if self._fixes % 3 == 0:
+            yield self._signal(state, time_ms, "Vehicle.TraveledDistance", round(distance_km, 3))
+        if self._fixes % 6 == 1:
+            yield self._signal(state, time_ms, "Vehicle.Speed", round(state.speed_mps * 3.6, 2))
+        if self._electric and self._fixes % 12 == 5:
+            charge = max(5.0, self._charge - 100 * distance_km / BATTERY_KM)
+            path = "Vehicle.Powertrain.TractionBattery.StateOfCharge.Current"
+            yield self._signal(state, time_ms, path, round(charge, 2))
+
+    def _signal(self, state: State, time_ms: int, path: str, value: float | bool | str) -> Message:
+        return self._message(state, "vehicle/signal", messages.signal(time_ms, path, value))
+
+    def _trip_changes(self, state: State) -> Iterator[Message]:
+        starts = state.phase is Phase.DRIVING
+        self._trips += starts
+        time_ms = self._time_ms(state)
+        attributes = {"trip": f"{self._setting.device}-{self._trips}", "odometer_km": round(state.odometer_m / 1000, 3)}
+        name = "trip_start" if starts else "trip_end"
+        yield self._message(state, "vehicle/event", messages.event(time_ms, name, attributes))
+        yield self._signal(state, time_ms, "Vehicle.IsMoving", starts)
+
+    def _unknown(self, state: State) -> Message:
+        topic, payload = self._rng.choice(
+            (
+                ("vehicle/diagnostics/can", self._rng.randbytes(self._rng.randint(1, 64))),
+                ("vehicle/position", b'{"time": 17676, "latitude": 5'),
+                ("vehicle/firmware", f"build {self._rng.randrange(10_000)} \u00fc".encode()),
+            )
+        )
+        return self._message(state, topic, payload)
