@@ -1,0 +1,109 @@
+"""Pulsar clients, kept for the life of the process: a micro-batch must not pay for connections."""
+
+import atexit
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pulsar
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, PulsarSourceError, SubscriptionBusy
+from cloud_jobs.pulsar_source.options import Access, Cluster, PulsarOptions
+
+_lock = threading.Lock()
+_kept: dict[tuple[int, Cluster, str], Any] = {}
+_CONNECT_TIMEOUT_MS = 3000
+
+
+def kept_client(cluster: Cluster, options: PulsarOptions) -> Any:
+    """This process's client of a cluster (`pulsar.Client`), built at the first call."""
+    access = Access.model_validate(options.model_dump(include=set(Access.model_fields)))
+    # The process number is part of the key: Spark forks its Python workers, and a forked client is dead.
+    key = (os.getpid(), cluster, repr(access) + str(access.bearer()) + str(options.operation_timeout_seconds))
+    with _lock:
+        if key not in _kept:
+            _kept[key] = _build(cluster, access, options.operation_timeout_seconds)
+        return _kept[key]
+
+
+def forget_clients() -> None:
+    """Closes every client of this process; the next call builds new ones."""
+    with _lock:
+        clients = [client for (process, *_), client in _kept.items() if process == os.getpid()]
+        _kept.clear()
+    for client in clients:
+        with suppress(pulsar.PulsarException):
+            client.close()
+
+
+atexit.register(forget_clients)
+
+
+def _build(cluster: Cluster, access: Access, timeout_s: int) -> Any:
+    authentication = None
+    if access.tls_certificate_file:
+        authentication = pulsar.AuthenticationTLS(str(access.tls_certificate_file), str(access.tls_key_file))
+    if token := access.bearer():
+        authentication = pulsar.AuthenticationToken(token)
+    return pulsar.Client(
+        cluster.service_url,
+        authentication=authentication,
+        operation_timeout_seconds=timeout_s,
+        connection_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_s * 1000),
+        tls_trust_certs_file_path=str(access.tls_trust_certs_file) if access.tls_trust_certs_file else None,
+        tls_validate_hostname=access.tls_validate_hostname,
+        tls_certificate_file_path=str(access.tls_certificate_file) if access.tls_certificate_file else None,
+        tls_private_key_file_path=str(access.tls_key_file) if access.tls_key_file else None,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+
+
+def as_our_error(cluster: Cluster, doing: str, error: Exception) -> PulsarSourceError:
+    """A client's exception -> ours."""
+    refused = (pulsar.AuthenticationError, pulsar.AuthorizationError)
+    kind = AccessRefused if isinstance(error, refused) else ClusterUnreachable
+    return kind(cluster.name, doing, f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def durable_consumer(
+    cluster: Cluster, options: PulsarOptions, topic: str, *, queue: int, wait_s: float, policy: Any = None
+) -> Iterator[Any]:
+    """The exclusive consumer of the durable subscription on one topic partition; closed on leaving.
+
+    Waits up to `wait_s` for whoever holds the subscription (a task that is being cancelled), then SubscriptionBusy.
+    """
+    client = kept_client(cluster, options)
+    name = options.subscription_name()
+    latest = options.starting_position == "latest"
+    attempts = Retrying(
+        retry=retry_if_exception_type(pulsar.ConsumerBusy),
+        stop=stop_after_delay(wait_s),
+        wait=wait_exponential_jitter(initial=0.05, max=1.0, jitter=0.05),
+        reraise=True,
+    )
+    try:
+        consumer = attempts(
+            client.subscribe,
+            topic,
+            name,
+            consumer_type=pulsar.ConsumerType.Exclusive,
+            receiver_queue_size=queue,
+            initial_position=pulsar.InitialPosition.Latest if latest else pulsar.InitialPosition.Earliest,
+            replicate_subscription_state_enabled=options.replicate_subscription,
+            is_read_compacted=options.read_compacted,
+            batch_receive_policy=policy,
+        )
+    except pulsar.ConsumerBusy:
+        raise SubscriptionBusy(cluster.name, topic, name, wait_s) from None
+    except pulsar.PulsarException as error:
+        raise as_our_error(cluster, f"subscribing {name!r} to {topic}", error) from error
+    try:
+        yield consumer
+    finally:
+        # A cluster that is gone cannot be said good-bye to: its broker forgets the consumer with the connection.
+        with suppress(pulsar.PulsarException):
+            consumer.close()

@@ -1,0 +1,75 @@
+"""What can go wrong in the Pulsar source.
+
+PulsarSourceError
+├── OptionError          an option is unknown, missing or does not fit another
+├── ClusterUnreachable   a cluster did not answer within its time
+├── AccessRefused        a cluster answered, and said no
+├── TopicMissing         a topic does not exist (or does not any more)
+├── SubscriptionBusy     somebody else holds the durable subscription
+├── ReadStalled          a range that was planned did not arrive in time
+└── DataLoss             records between the checkpoint and the topic are gone
+"""
+
+
+class PulsarSourceError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class OptionError(PulsarSourceError):
+    """An option is unknown, missing or does not fit another."""
+
+
+class ClusterUnreachable(PulsarSourceError):
+    """A cluster did not answer within its time."""
+
+    def __init__(self, cluster: str, doing: str, detail: str) -> None:
+        self.cluster = cluster
+        super().__init__(f"cluster {cluster!r} did not answer while {doing}: {detail}")
+
+
+class AccessRefused(PulsarSourceError):
+    """A cluster answered, and said no: look at the token, the certificate and the role's permissions."""
+
+    def __init__(self, cluster: str, doing: str, detail: str) -> None:
+        self.cluster = cluster
+        super().__init__(f"cluster {cluster!r} refused {doing}: {detail}")
+
+
+class TopicMissing(PulsarSourceError):
+    """A topic does not exist (or does not any more)."""
+
+    def __init__(self, cluster: str, topic: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        super().__init__(f"topic {topic} does not exist on cluster {cluster!r}; create it, or name another")
+
+
+class SubscriptionBusy(PulsarSourceError):
+    """Somebody else holds the durable subscription: one streaming query owns it at a time."""
+
+    def __init__(self, cluster: str, topic: str, subscription: str, waited_s: float) -> None:
+        super().__init__(
+            f"subscription {subscription!r} of {topic} on cluster {cluster!r} is held by another consumer "
+            f"(waited {waited_s:.0f} s); stop the other query, or give this one its own subscription"
+        )
+
+
+class ReadStalled(PulsarSourceError):
+    """A range that was planned did not arrive in time."""
+
+    def __init__(self, cluster: str, topic: str, reached: str, end: str, waited_s: float) -> None:
+        self.cluster = cluster
+        super().__init__(
+            f"{topic} on cluster {cluster!r}: nothing arrived for {waited_s:.1f} s, at {reached}, planned up to {end}"
+        )
+
+
+class DataLoss(PulsarSourceError):
+    """Records between the checkpoint and what the topic still holds are gone."""
+
+    def __init__(self, cluster: str, topic: str, detail: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"records of {topic} on cluster {cluster!r} are gone before they were read: {detail}. "
+            "Look at retention, TTL and backlog quota; option failOnDataLoss=false continues after the gap"
+        )

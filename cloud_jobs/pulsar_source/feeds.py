@@ -1,0 +1,109 @@
+"""Where the messages of one topic partition come from: the durable subscription, or a reader that leaves no trace."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+import pulsar
+
+from cloud_jobs.pulsar_source.clients import as_our_error, durable_consumer, kept_client
+from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.position import BEGINNING, WHOLE_ENTRY, Position
+
+POLL_MS = 5
+"""How long a receive waits for more before it hands over what it has."""
+
+MAX_RECEIVE = 1000
+"""Most messages that one receive hands over."""
+
+_MAX_RECEIVE_BYTES = 8 << 20
+
+
+class Feed(Protocol):
+    """Messages of one topic partition, in order."""
+
+    def receive(self) -> list[Any]:
+        """The next native messages, at most MAX_RECEIVE; empty when none came within POLL_MS."""
+
+    def last(self) -> Position:
+        """The newest message that the broker would deliver; BEGINNING when there is none."""
+
+    def connected(self) -> bool:
+        """False while the connection to the broker is down."""
+
+
+class _DurableFeed:
+    def __init__(self, consumer: Any) -> None:
+        # The native object: a Python wrapper around every message would cost a third of the speed.
+        self._native = consumer._consumer  # noqa: SLF001
+
+    def receive(self) -> list[Any]:
+        return list(self._native.batch_receive())
+
+    def last(self) -> Position:
+        return position_of(self._native.get_last_message_id())
+
+    def connected(self) -> bool:
+        return bool(self._native.is_connected())
+
+
+class _ReaderFeed:
+    def __init__(self, reader: Any) -> None:
+        self._native = reader._reader  # noqa: SLF001  # as above
+        self._reached = BEGINNING
+
+    def receive(self) -> list[Any]:
+        messages: list[Any] = []
+        with suppress(pulsar.Timeout):
+            messages.append(self._native.read_next(POLL_MS))
+            while len(messages) < MAX_RECEIVE:
+                messages.append(self._native.read_next(0))
+        if messages:
+            self._reached = position_of(messages[-1].message_id())
+        return messages
+
+    def last(self) -> Position:
+        # A reader can tell only whether there is more: an end that lies ahead of everything stands for "yes".
+        return Position(2**62, 0) if self._native.has_message_available() else self._reached
+
+    def connected(self) -> bool:
+        return bool(self._native.is_connected())
+
+
+@contextmanager
+def durable_feed(cluster: Cluster, options: PulsarOptions, topic: str, queue: int) -> Iterator[Feed]:
+    """From the durable subscription's cursor on."""
+    policy = pulsar.ConsumerBatchReceivePolicy(MAX_RECEIVE, _MAX_RECEIVE_BYTES, POLL_MS)
+    wait_s = options.read_timeout_seconds
+    with durable_consumer(cluster, options, topic, queue=queue, wait_s=wait_s, policy=policy) as consumer:
+        yield _DurableFeed(consumer)
+
+
+@contextmanager
+def reader_feed(cluster: Cluster, options: PulsarOptions, topic: str, after: Position, queue: int) -> Iterator[Feed]:
+    """From the first message after a position, without a cursor on the broker."""
+    try:
+        reader = kept_client(cluster, options).create_reader(
+            topic,
+            pulsar.MessageId.earliest if after == BEGINNING else id_of(after),
+            receiver_queue_size=queue,
+            is_read_compacted=options.read_compacted,
+        )
+    except pulsar.PulsarException as error:
+        raise as_our_error(cluster, f"opening a reader on {topic}", error) from error
+    try:
+        yield _ReaderFeed(reader)
+    finally:
+        with suppress(pulsar.PulsarException):
+            reader.close()
+
+
+def position_of(message_id: Any) -> Position:
+    """The client's message id -> position of that message (batch -1 when it was sent alone)."""
+    return Position(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+
+
+def id_of(position: Position) -> Any:
+    """Position -> the client's id of the last message that it takes in."""
+    batch = -1 if position.batch == WHOLE_ENTRY else position.batch
+    return pulsar.MessageId(-1, position.ledger, position.entry, batch)

@@ -1,0 +1,194 @@
+"""The options of the format `pulsar`, typed. An unknown one is an error that names the nearest right one."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from cloud_jobs.pulsar_source.errors import OptionError
+from cloud_jobs.pulsar_source.topics import TopicName
+
+
+class Cluster(BaseModel):
+    """One Pulsar cluster: where its brokers and its admin REST are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1)
+    service_url: str = Field(pattern=r"^pulsar(\+ssl)?://")
+    admin_url: str = Field(pattern=r"^https?://")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`name=serviceUrl|adminUrl` -> cluster."""
+        name, _, urls = text.strip().partition("=")
+        service, _, admin = urls.partition("|")
+        if not (name and service and admin):
+            raise ValueError(f"{text!r} is no cluster: expected name=pulsar://host:6650|http://host:8080")
+        return cls(name=name.strip(), service_url=service.strip(), admin_url=admin.strip().rstrip("/"))
+
+
+class Access(BaseModel):
+    """How to show who we are, and how to know who they are. The same for every cluster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+    token: SecretStr | None = Field(None, description="token (JWT) of the role that reads")
+    token_file: Path | None = Field(None, description="file that holds the token; read again when a client is built")
+    tls_trust_certs_file: Path | None = Field(None, description="PEM of the authorities that signed the brokers")
+    tls_certificate_file: Path | None = Field(None, description="PEM of our own certificate (mutual TLS)")
+    tls_key_file: Path | None = Field(None, description="PEM of our own private key (mutual TLS)")
+    tls_validate_hostname: bool = Field(True, description="whether a broker's certificate must name its host")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.token and self.token_file:
+            raise ValueError("give token or tokenFile, not both")
+        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
+            raise ValueError("tlsCertificateFile and tlsKeyFile belong together")
+        return self
+
+    def bearer(self) -> str | None:
+        """The token in clear, if there is one."""
+        if self.token_file:
+            return self.token_file.read_text(encoding="utf-8").strip()
+        return self.token.get_secret_value() if self.token else None
+
+
+class PulsarOptions(Access):
+    """Every option of the format `pulsar`; the name in Spark is the camelCase form (`maxMessagesPerTrigger`)."""
+
+    clusters: tuple[Cluster, ...] = Field(
+        (), description="`name=serviceUrl|adminUrl`, comma-separated, in the order of preference"
+    )
+    service_url: str | None = Field(None, description="the brokers of the only cluster (instead of clusters)")
+    admin_url: str | None = Field(None, description="the admin REST of the only cluster (instead of clusters)")
+    cluster: str = Field("pulsar", description="the name of the only cluster (with serviceUrl)")
+
+    topics: tuple[TopicName, ...] = Field((), description="topics, comma-separated, partitioned or not")
+    topics_pattern: str | None = Field(
+        None, description="`persistent://tenant/namespace/regex` on the name of a topic, instead of topics"
+    )
+    subscription: str | None = Field(None, description="the durable subscription (streaming: required)")
+    replicate_subscription: bool = Field(True, description="whether its position travels to the other clusters")
+    starting_position: Literal["earliest", "latest"] | datetime = Field(
+        "earliest", description="`earliest`, `latest` or an ISO 8601 time, for a subscription that does not exist yet"
+    )
+    ending_position: Literal["latest"] | datetime = Field(
+        "latest", description="batch: `latest` or an ISO 8601 publish time where it ends (not included)"
+    )
+    read_compacted: bool = Field(False, description="read the compacted form of a topic: the newest of each key")
+    fail_on_data_loss: bool = Field(True, description="stop when unread records or topics are gone, or go on")
+
+    max_messages_per_trigger: int | None = Field(None, ge=1, description="most messages of one micro-batch")
+    max_bytes_per_trigger: int | None = Field(
+        None, ge=1, description="most bytes of values in one micro-batch; a bigger message goes through alone"
+    )
+    prefetch_bytes: int = Field(16 << 20, ge=1, description="most bytes that a reader holds before Spark takes them")
+
+    operation_timeout_seconds: int = Field(10, ge=1, description="bound of one call to a cluster")
+    read_timeout_seconds: float = Field(60, gt=0, description="bound of the silence of a range that was planned")
+    topic_discovery_seconds: float = Field(10, ge=0, description="age at which the list of topics is asked again")
+
+    cluster_lost_after_seconds: float = Field(3, gt=0, description="silence after which a cluster counts as gone")
+    failover_file: Path | None = Field(
+        None, description="where the source keeps which cluster it reads (required with several clusters)"
+    )
+
+    @field_validator("clusters", mode="before")
+    @classmethod
+    def _split_clusters(cls, value: Any) -> Any:
+        return tuple(Cluster.parse(text) for text in _split(value)) if isinstance(value, str) else value
+
+    @field_validator("topics", mode="before")
+    @classmethod
+    def _split_topics(cls, value: Any) -> Any:
+        return tuple(TopicName.parse(text) for text in _split(value)) if isinstance(value, str) else value
+
+    @field_validator("starting_position", "ending_position")
+    @classmethod
+    def _utc(cls, value: Any) -> Any:
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if bool(self.clusters) == bool(self.service_url and self.admin_url):
+            raise ValueError("give either clusters, or both serviceUrl and adminUrl")
+        if bool(self.topics) == bool(self.topics_pattern):
+            raise ValueError("give either topics or topicsPattern")
+        if self.topics_pattern:
+            self.pattern()
+        names = [cluster.name for cluster in self.clusters]
+        if len(set(names)) != len(names):
+            raise ValueError(f"a cluster is named twice in clusters: {', '.join(names)}")
+        if len(names) > 1 and self.failover_file is None:
+            raise ValueError("several clusters need failoverFile, a path beside the checkpoint")
+        return self
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """The options as Spark hands them over (keys in any case) -> options, or OptionError."""
+        names = {(field.alias or name).lower(): (field.alias or name) for name, field in cls.model_fields.items()}
+        known = {}
+        for key, value in options.items():
+            if key.lower() not in names:
+                raise OptionError(_unknown(key, names))
+            known[names[key.lower()]] = value
+        try:
+            return cls.model_validate(known)
+        except ValidationError as error:
+            raise OptionError("; ".join(_sentence(problem) for problem in error.errors())) from None
+
+    def all_clusters(self) -> tuple[Cluster, ...]:
+        """The clusters in the order of preference; at least one."""
+        if self.clusters:
+            return self.clusters
+        assert self.service_url is not None  # checked by _fits_together
+        assert self.admin_url is not None
+        admin = self.admin_url.rstrip("/")
+        return (Cluster(name=self.cluster, service_url=self.service_url, admin_url=admin),)
+
+    def cluster_named(self, name: str) -> Cluster:
+        """The cluster of that name; OptionError when the options do not know it (a checkpoint can)."""
+        for cluster in self.all_clusters():
+            if cluster.name == name:
+                return cluster
+        known = ", ".join(cluster.name for cluster in self.all_clusters())
+        raise OptionError(f"the checkpoint speaks of cluster {name!r}; the options know only {known}")
+
+    def pattern(self) -> tuple[TopicName, re.Pattern[str]]:
+        """topicsPattern as (its namespace, with the pattern as the name; the compiled pattern)."""
+        assert self.topics_pattern is not None
+        name = TopicName.parse(self.topics_pattern)
+        return name, re.compile(name.name)
+
+    def subscription_name(self) -> str:
+        """The subscription; OptionError where there is none."""
+        if not self.subscription:
+            raise OptionError(
+                "a stream needs the option subscription: the durable subscription that holds its position"
+            )
+        return self.subscription
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _unknown(key: str, names: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.5)
+    hint = f"did you mean {names[near[0]]}?" if near else f"the options are {', '.join(sorted(names.values()))}"
+    return f"unknown option {key!r}: {hint}"
+
+
+def _sentence(problem: Mapping[str, Any]) -> str:
+    where = ".".join(str(part) for part in problem["loc"])
+    what = str(problem["msg"]).removeprefix("Value error, ")
+    return f"option {where}: {what}" if where else what

@@ -1,0 +1,137 @@
+"""The driver's side for one cluster: which topic partitions there are, how they stand, what a batch takes of them."""
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+import pulsar
+
+from cloud_jobs.pulsar_source.admin import Admin
+from cloud_jobs.pulsar_source.clients import as_our_error, durable_consumer
+from cloud_jobs.pulsar_source.ledgers import TopicState
+from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.position import BEGINNING, Position, Range
+from cloud_jobs.pulsar_source.reading import PlannedRange
+from cloud_jobs.pulsar_source.topics import TopicName
+
+_PARALLEL = 8
+_MAX_QUEUE = 1000
+
+States = Mapping[str, TopicState]
+"""Topic partition -> its state."""
+
+
+class Survey:
+    """Asks one cluster about the topics of the options; keeps its connections and the list of topics."""
+
+    def __init__(self, cluster: Cluster, options: PulsarOptions) -> None:
+        self.cluster = cluster
+        self._options = options
+        self._admin = Admin(cluster, options, options.operation_timeout_seconds)
+        self._pool = ThreadPoolExecutor(max_workers=_PARALLEL, thread_name_prefix="pulsar-survey")
+        self._topics: list[TopicName] = []
+        self._topics_at = float("-inf")
+        self._known_clusters: frozenset[str] | None = None
+
+    def close(self) -> None:
+        """Gives the connections back."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._admin.close()
+
+    def states(self) -> dict[str, TopicState]:
+        """Every topic partition as it stands now, as the options' subscription sees it."""
+        subscription = self._options.subscription or ""
+        answers = self._pool.map(lambda topic: self._admin.states(topic, subscription), self._list_topics())
+        return {name: state for answer in answers for name, state in answer.items()}
+
+    def known_clusters(self) -> frozenset[str]:
+        """The names of clusters that messages can come from."""
+        if self._known_clusters is None:
+            named = {cluster.name for cluster in self._options.all_clusters()}
+            self._known_clusters = self._admin.clusters() | named
+        return self._known_clusters
+
+    def subscribe_missing(self, states: States, start: str | datetime) -> None:
+        """Creates the durable subscription where there is none, at `start` (earliest, latest or a time)."""
+        missing = [topic for topic, state in states.items() if state.cursor is None]
+        list(self._pool.map(lambda topic: self._subscribe(topic, start), missing))
+
+    def _subscribe(self, topic: str, start: str | datetime) -> None:
+        options = self._options.model_copy(update={"starting_position": start})
+        wait_s = self._options.operation_timeout_seconds
+        with durable_consumer(self.cluster, options, topic, queue=1, wait_s=wait_s) as consumer:
+            if isinstance(start, datetime):
+                try:
+                    consumer.seek(int(start.timestamp() * 1000))
+                except pulsar.PulsarException as error:
+                    raise as_our_error(self.cluster, f"seeking {topic} to {start}", error) from error
+
+    def _list_topics(self) -> list[TopicName]:
+        if self._options.topics:
+            return list(self._options.topics)
+        now = time.monotonic()
+        if now - self._topics_at >= self._options.topic_discovery_seconds:
+            namespace, pattern = self._options.pattern()
+            self._topics = [topic for topic in self._admin.topics(namespace) if pattern.fullmatch(topic.name)]
+            self._topics_at = now
+        return self._topics
+
+
+def begin_of(positions: Mapping[str, Position], states: States) -> dict[str, Position]:
+    """Where reading begins: the query's positions, and the cursor for partitions that it meets for the first time."""
+    return {topic: positions.get(topic) or state.cursor or BEGINNING for topic, state in states.items()}
+
+
+def everything(begin: Mapping[str, Position], states: States) -> dict[str, Position]:
+    """The ends that take in all there is: a partition without news stays exactly where it is."""
+    return {
+        topic: states[topic].last if states[topic].has_more_than(start) else start for topic, start in begin.items()
+    }
+
+
+def planned_range(
+    piece: Range, state: TopicState, cluster: Cluster, options: PulsarOptions, known_clusters: frozenset[str]
+) -> PlannedRange:
+    """One range of a batch -> one task's work."""
+    return PlannedRange(
+        cluster=cluster,
+        topic=piece.topic,
+        start=piece.start,
+        end=piece.end,
+        durable=_cursor_serves(state, piece.start),
+        queue=queue_size(state, options.prefetch_bytes),
+        known_clusters=known_clusters,
+    )
+
+
+def reader_range(
+    piece: Range, state: TopicState, cluster: Cluster, options: PulsarOptions, known_clusters: frozenset[str]
+) -> PlannedRange:
+    """One range of a batch query -> one task's work, within the publish times of the options."""
+    return PlannedRange(
+        cluster=cluster,
+        topic=piece.topic,
+        start=piece.start,
+        end=piece.end,
+        durable=False,
+        queue=queue_size(state, options.prefetch_bytes),
+        known_clusters=known_clusters,
+        since_ms=_milliseconds(options.starting_position),
+        until_ms=_milliseconds(options.ending_position),
+    )
+
+
+def _milliseconds(moment: str | datetime) -> int | None:
+    return int(moment.timestamp() * 1000) if isinstance(moment, datetime) else None
+
+
+def _cursor_serves(state: TopicState, start: Position) -> bool:
+    """True when no stored message after `start` is already behind the subscription's cursor."""
+    return state.cursor is not None and state.entries_between(start, state.cursor) == 0
+
+
+def queue_size(state: TopicState, prefetch_bytes: int) -> int:
+    """How many messages a consumer may hold ahead, by the mean size of the stored entries."""
+    mean = state.mean_entry_size()
+    return max(1, min(_MAX_QUEUE, int(prefetch_bytes / mean))) if mean else _MAX_QUEUE

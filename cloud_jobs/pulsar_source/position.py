@@ -1,0 +1,99 @@
+"""Positions within one cluster, and the offset that Spark keeps of them. Pure."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+WHOLE_ENTRY = 2**31 - 1
+"""Batch index of a position that takes in its entry to the last message."""
+
+
+class Position(NamedTuple):
+    """The last message taken in: everything up to it is behind, everything after it lies ahead.
+
+    Positions order as the messages of one topic partition of **one** cluster do; in another cluster they mean nothing.
+    Entry -1 is the place before the first entry of a ledger.
+    """
+
+    ledger: int
+    entry: int
+    batch: int = WHOLE_ENTRY
+
+    def __str__(self) -> str:
+        whole = self.batch == WHOLE_ENTRY
+        return f"{self.ledger}:{self.entry}" if whole else f"{self.ledger}:{self.entry}:{self.batch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`ledger:entry` or `ledger:entry:batch` -> position; anything else is a ValueError."""
+        with suppress(ValueError):
+            numbers = [int(part) for part in text.split(":")]
+            if len(numbers) in {2, 3}:
+                return cls(*numbers)
+        raise ValueError(f"{text!r} is no position: expected ledger:entry or ledger:entry:batch")
+
+
+BEGINNING = Position(-1, -1)
+"""Before every message of every ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Where a query stands: one position for each topic partition, in one named cluster.
+
+    `origin` is there only on the first offset after a change of cluster: where the batch that ends here begins,
+    because the offset before it speaks of another cluster. A replay therefore reads the same range again.
+    """
+
+    cluster: str
+    positions: Mapping[str, Position]
+    origin: Mapping[str, Position] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same offset as a dict with sorted keys: Spark compares offsets as text."""
+        document: dict[str, Any] = {"cluster": self.cluster}
+        if self.origin:
+            document["from"] = _texts(self.origin)
+        document["positions"] = _texts(self.positions)
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The reverse of `to_json`; a document of another shape is a ValueError."""
+        try:
+            return cls(document["cluster"], _positions(document["positions"]), _positions(document.get("from", {})))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not an offset of the Pulsar source: {document!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The messages after `start` up to and with `end` of one topic partition."""
+
+    topic: str
+    start: Position
+    end: Position
+
+
+def ranges(start: Offset, end: Offset) -> Iterator[Range]:
+    """What lies between two offsets, by topic partition, in the cluster of `end`.
+
+    Neighbours in one cluster: from `start` to `end`. Where `end` has an origin (a change of cluster), from there.
+    A partition that `start` does not know begins at the beginning; one that `end` does not know any more is left out.
+    """
+    if end.cluster != start.cluster and not end.origin:
+        raise ValueError(f"offset of cluster {end.cluster!r} follows one of {start.cluster!r} without an origin")
+    begin = end.origin or start.positions
+    for topic, last in sorted(end.positions.items()):
+        first = begin.get(topic, BEGINNING)
+        if last > first:
+            yield Range(topic, first, last)
+
+
+def _texts(positions: Mapping[str, Position]) -> dict[str, str]:
+    return {topic: str(position) for topic, position in sorted(positions.items())}
+
+
+def _positions(texts: Mapping[str, str]) -> dict[str, Position]:
+    return {topic: Position.parse(text) for topic, text in texts.items()}

@@ -1,0 +1,123 @@
+"""What runs in Spark's Python workers: reads one planned range of one topic partition and acknowledges nothing."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import pulsar
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from cloud_jobs.pulsar_source.clients import as_our_error
+from cloud_jobs.pulsar_source.columns import Columns
+from cloud_jobs.pulsar_source.errors import ReadStalled
+from cloud_jobs.pulsar_source.feeds import Feed, durable_feed, reader_feed
+from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.position import Position
+
+_BATCH_ROWS = 10_000
+_BATCH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+    """One task's work: the messages after `start` up to and with `end`.
+
+    `durable`: through the durable subscription, whose cursor stands at or before `start`; otherwise through a reader
+    that begins at `start` and leaves no trace on the broker. `queue` bounds the messages held ahead of Spark.
+    `since_ms` and `until_ms` keep only messages published in [since, until).
+    """
+
+    cluster: Cluster
+    topic: str
+    start: Position
+    end: Position
+    durable: bool
+    queue: int
+    known_clusters: frozenset[str]
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def keeps(self, published_ms: int) -> bool:
+        """Whether a message of that publish time is asked for."""
+        return (self.since_ms or 0) <= published_ms and (self.until_ms is None or published_ms < self.until_ms)
+
+
+def read_range(options: PulsarOptions, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
+    """The messages of a planned range as Arrow batches of `columns.ARROW_SCHEMA`, each in order, none twice.
+
+    Raises ReadStalled when nothing arrives for `readTimeoutSeconds`, or sooner when the broker is gone.
+    """
+    columns = Columns(planned.topic, planned.cluster.name, planned.known_clusters)
+    timed = planned.since_ms is not None or planned.until_ms is not None
+    with _open(options, planned) as feed:
+        try:
+            for messages in _until(feed, options, planned, time.monotonic):
+                for message, (ledger, entry, batch) in messages:
+                    if timed and not planned.keeps(message.publish_timestamp()):
+                        continue
+                    columns.add(message, ledger, entry, batch)
+                    if columns.bytes >= _BATCH_BYTES:
+                        yield columns.take()
+                if len(columns) >= _BATCH_ROWS:
+                    yield columns.take()
+        except pulsar.PulsarException as error:
+            raise as_our_error(planned.cluster, f"reading {planned.topic}", error) from error
+    if len(columns):
+        yield columns.take()
+
+
+def _open(options: PulsarOptions, planned: PlannedRange) -> AbstractContextManager[Feed]:
+    if planned.durable:
+        return durable_feed(planned.cluster, options, planned.topic, planned.queue)
+    return reader_feed(planned.cluster, options, planned.topic, planned.start, planned.queue)
+
+
+def _until(
+    feed: Feed, options: PulsarOptions, planned: PlannedRange, clock: Callable[[], float]
+) -> Iterator[list[tuple[Any, tuple[int, int, int]]]]:
+    """Messages with the parts of their ids, from after `start` to `end` or to the newest that is delivered at all.
+
+    The planned end can be an entry that no consumer is given (a replication marker): what counts is `feed.last()`.
+    """
+    reached, end = planned.start, planned.end
+    stop = min(end, feed.last())
+    heard = clock()
+    while reached < stop:
+        messages = feed.receive()
+        if not messages:
+            _check_silence(feed, options, planned, reached, clock() - heard)
+            stop = min(end, feed.last())
+            continue
+        heard = clock()
+        accepted, passed = _accept(messages, reached, end)
+        if accepted:
+            reached = Position(*accepted[-1][1])
+            yield accepted
+        if passed:
+            return
+
+
+def _accept(
+    messages: list[Any], after: tuple[int, int, int], end: tuple[int, int, int]
+) -> tuple[list[tuple[Any, tuple[int, int, int]]], bool]:
+    """The messages within (after, end], and whether one beyond the end was seen."""
+    accepted: list[tuple[Any, tuple[int, int, int]]] = []
+    for message in messages:
+        message_id = message.message_id()
+        place = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+        if place > end:
+            return accepted, True
+        if place > after:
+            accepted.append((message, place))
+    return accepted, False
+
+
+def _check_silence(
+    feed: Feed, options: PulsarOptions, planned: PlannedRange, reached: Position, silence_s: float
+) -> None:
+    bound_s = options.read_timeout_seconds if feed.connected() else options.cluster_lost_after_seconds
+    if silence_s > bound_s:
+        raise ReadStalled(planned.cluster.name, planned.topic, str(reached), str(planned.end), silence_s)
