@@ -1,0 +1,192 @@
+"""The publisher and a real Mosquitto: everything that the fleet makes is held by the brokers, exactly once."""
+
+import io
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from paho.mqtt import client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from deploy.local import MosquittoBroker
+from simulator import (
+    Address,
+    Message,
+    NoSubscriber,
+    PublishSettings,
+    Scenario,
+    drive,
+    generated_scenario,
+    publish,
+)
+
+pytestmark = pytest.mark.system
+HOST = "127.0.0.1"
+
+
+class Listener:
+    """What an agent is for a broker: a persistent session on vehicle/#. `received` fills in paho's thread."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self.received: list[tuple[str, bytes]] = []
+        self.redelivered = 0
+        self._subscribed = threading.Event()
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=f"agent-{name}", protocol=mqtt.MQTTv5)
+        self._client.on_connect = lambda client, *_: client.subscribe("vehicle/#", qos=1)
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.on_message = self._receive
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = 600
+        self._client.connect(HOST, port, clean_start=False, properties=properties)
+        self._client.loop_start()
+        assert self._subscribed.wait(10)
+
+    def _receive(self, client: mqtt.Client, data: object, message: mqtt.MQTTMessage) -> None:
+        self.received.append((message.topic, message.payload))
+        self.redelivered += message.dup
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def wait_for(listeners: list[Listener], count: int) -> None:
+    for _ in range(200):
+        if sum(len(listener.received) for listener in listeners) >= count:
+            return
+        threading.Event().wait(0.05)
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[dict[str, MosquittoBroker]]:
+    running = {name: MosquittoBroker(name, tmp_path / name) for name in ("one", "two")}
+    try:
+        for broker in running.values():
+            broker.start()
+        for broker in running.values():
+            broker.wait()
+        yield running
+    finally:
+        for broker in running.values():
+            broker.stop()
+
+
+def small(**changes: int) -> Scenario:
+    return generated_scenario(seed=5, vehicles=4, regions=("eu", "us"), duration_s=1200, interval_s=5, **changes)
+
+
+def spread(scenario: Scenario, brokers: dict[str, MosquittoBroker]) -> dict[str, Address]:
+    ports = [broker.port for broker in brokers.values()]
+    return {vehicle.device: Address(HOST, ports[i % 2]) for i, vehicle in enumerate(scenario.vehicles)}
+
+
+def said(messages: Iterator[Message]) -> Counter[tuple[str, bytes]]:
+    return Counter((message.topic, message.payload) for message in messages)
+
+
+def test_every_message_is_received_exactly_once_and_stands_in_the_journal(
+    brokers: dict[str, MosquittoBroker],
+) -> None:
+    scenario = small()
+    listeners = [Listener(broker.port, name) for name, broker in brokers.items()]
+    journal = io.StringIO()
+    try:
+        settings = PublishSettings(speedup=400)
+        summary = publish(drive(scenario), spread(scenario, brokers), settings, journal=journal)
+        wait_for(listeners, summary.made)
+    finally:
+        for listener in listeners:
+            listener.close()
+    received = Counter(message for listener in listeners for message in listener.received)
+    assert summary.complete
+    assert summary.maybe_doubled == 0
+    assert received == said(drive(scenario))
+    assert len(journal.getvalue().splitlines()) == summary.made
+    assert summary.made == sum(summary.by_device.values())
+
+
+def test_a_vehicle_waits_for_an_agent_that_comes_late(brokers: dict[str, MosquittoBroker]) -> None:
+    scenario = small()
+    listeners: list[Listener] = []
+    late = threading.Timer(
+        1.5, lambda: listeners.extend(Listener(broker.port, name) for name, broker in brokers.items())
+    )
+    late.start()
+    try:
+        summary = publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=2000))
+        wait_for(listeners, summary.made)
+    finally:
+        late.join()
+        for listener in listeners:
+            listener.close()
+    assert summary.refused_at_first > 0
+    assert Counter(message for listener in listeners for message in listener.received) == said(drive(scenario))
+
+
+def test_a_vehicle_without_agent_is_named_after_its_patience(brokers: dict[str, MosquittoBroker]) -> None:
+    scenario = small()
+    with pytest.raises(NoSubscriber, match="is the edge-agent running") as refused:
+        publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=2000, patience_s=1.0))
+    assert refused.value.device in {vehicle.device for vehicle in scenario.vehicles}
+
+
+def test_what_an_agent_missed_while_it_was_away_is_kept_for_it(brokers: dict[str, MosquittoBroker]) -> None:
+    scenario = small()
+    for name, broker in brokers.items():
+        Listener(broker.port, name).close()
+    summary = publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=2000))
+    listeners = [Listener(broker.port, name) for name, broker in brokers.items()]
+    try:
+        wait_for(listeners, summary.made)
+    finally:
+        for listener in listeners:
+            listener.close()
+    assert summary.made == summary.acknowledged == sum(len(listener.received) for listener in listeners)
+
+
+def test_the_broker_may_be_restarted_and_nothing_is_missing(brokers: dict[str, MosquittoBroker]) -> None:
+    """A stopped broker saves its sessions; at most what was under way may be there, or be delivered, twice."""
+    scenario = small()
+    listeners = [Listener(broker.port, name) for name, broker in brokers.items()]
+
+    def restart() -> None:
+        brokers["one"].stop()
+        brokers["one"].start()
+        brokers["one"].wait()
+
+    stop = threading.Timer(1.0, restart)
+    stop.start()
+    try:
+        settings = PublishSettings(speedup=300)
+        summary = publish(drive(scenario), spread(scenario, brokers), settings)
+        wait_for(listeners, summary.made)
+    finally:
+        stop.join()
+        for listener in listeners:
+            listener.close()
+    received = Counter(message for listener in listeners for message in listener.received)
+    made = said(drive(scenario))
+    assert summary.complete
+    assert summary.reconnects >= 1
+    assert not made - received
+    redelivered = sum(listener.redelivered for listener in listeners)
+    assert (received - made).total() <= summary.maybe_doubled + redelivered
+
+
+def test_the_journal_holds_what_the_generator_says(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> None:
+    scenario = small()
+    listeners = [Listener(broker.port, name) for name, broker in brokers.items()]
+    path = tmp_path / "made.jsonl"
+    try:
+        with path.open("w") as lines:
+            publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=4000), journal=lines)
+    finally:
+        for listener in listeners:
+            listener.close()
+    devices = Counter(json.loads(line)["device"] for line in path.read_text().splitlines())
+    assert devices == Counter(message.device for message in drive(scenario))
