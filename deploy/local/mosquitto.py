@@ -7,11 +7,12 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, FilePath
+from pydantic import Field, FilePath
 
 from deploy.local.errors import ProgramMissing
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
+from settings import Settings
 
 __all__ = ["MosquittoBroker", "MosquittoSettings", "TlsFiles"]
 
@@ -21,20 +22,16 @@ _CONNECT = b"\x10\x11\x00\x04MQTT\x04\x02\x00\x0a\x00\x05probe"
 _CONNACK = b"\x20\x02\x00\x00"
 
 
-class TlsFiles(BaseModel):
+class TlsFiles(Settings):
     """PEM files of a listener that demands client certificates; the certificate's common name is the user name."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     authority: FilePath
     certificate: FilePath
     key: FilePath
 
 
-class MosquittoSettings(BaseModel):
+class MosquittoSettings(Settings):
     """Bounds of one broker."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_queued_messages: int = Field(100_000, ge=1, description="waiting for one client that is away")
     max_queued_mb: int = Field(256, ge=1, description="waiting for one client that is away")

@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
+
+from settings import Settings
 
 __all__ = ["Command", "LinkConfig", "LinkState", "ProxyConfig", "ProxyLink"]
 
@@ -23,28 +25,22 @@ _CHUNKS = 256
 _CONNECT_S = 5.0
 
 
-class LinkConfig(BaseModel):
+class LinkConfig(Settings):
     """Where one link listens and leads to: loopback ports."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     listen: int
     target: int
 
 
-class ProxyConfig(BaseModel):
+class ProxyConfig(Settings):
     """All links of one proxy process."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     control: int
     links: dict[str, LinkConfig]
 
 
-class Command(BaseModel):
+class Command(Settings):
     """One line to the control port."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     link: str
     action: Literal["cut", "heal", "delay", "state"]
@@ -52,10 +48,8 @@ class Command(BaseModel):
     delay_s: float = Field(0.0, ge=0, le=10)
 
 
-class LinkState(BaseModel):
+class LinkState(Settings):
     """What a link does now, and what it carried."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cut: bool
     silent: bool

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from deploy.local.jvm import ClassArchive, java, pulsar_home
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
+from settings import Settings
 
 __all__ = ["PulsarCluster", "PulsarSettings"]
 
@@ -62,10 +63,8 @@ _BROKER: dict[str, str | int] = {
 }
 
 
-class PulsarSettings(BaseModel):
+class PulsarSettings(Settings):
     """Size and broker settings of one local cluster."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     heap_mb: int = Field(512, ge=128, description="Java heap, at most")
     direct_mb: int = Field(384, ge=128, description="memory outside the heap for network and caches, at most")
@@ -103,7 +102,7 @@ class PulsarCluster(Server):
         self.broker_port = book.port(f"{self.name}.broker")
         self.web_port = book.port(f"{self.name}.web")
         self._bookie_port = book.port(f"{self.name}.bookie")
-        self._peers = dict(peers or {})
+        self.peers = dict(peers or {})
         self._home = pulsar_home()
         self._class_path = ":".join(sorted(str(jar) for jar in (self._home / "lib").glob("*.jar")))
         self._archive = ClassArchive(self._class_path)
@@ -181,8 +180,8 @@ class PulsarCluster(Server):
 
     def _configuration(self) -> dict[str, str | int]:
         listeners: dict[str, str | int] = {}
-        if self._peers:
-            seen = {"direct": self.broker_port} | {f"from-{peer}": port for peer, port in self._peers.items()}
+        if self.peers:
+            seen = {"direct": self.broker_port} | {f"from-{peer}": port for peer, port in self.peers.items()}
             listeners["advertisedListeners"] = ",".join(
                 f"{name}:pulsar://{_HOST}:{port}" for name, port in sorted(seen.items())
             )

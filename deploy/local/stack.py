@@ -6,29 +6,28 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from itertools import permutations
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from deploy.local.link import CuttableLink, CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings
+from deploy.local.places import located
 from deploy.local.ports import PortBook
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import Server, wait_all
-from deploy.local.state import LinkRecord, ServerRecord, StackState, hold
+from deploy.local.state import LinkRecord, Phase, ServerRecord, StackState, hold
+from geo.replication import Topology, admins, apply
+from settings import Settings, load
 
-__all__ = ["LocalStack", "StackSettings"]
+__all__ = ["DEFAULT_TOPOLOGY", "LocalStack", "StackSettings"]
 
-Phase = Literal["starting", "ready", "stopping", "failed"]
+DEFAULT_TOPOLOGY = Path(__file__).with_name("topology.toml")
 
 
-class StackSettings(BaseModel):
-    """What the stack consists of and how big its parts are."""
+class StackSettings(Settings):
+    """How big the parts of the stack are."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    clusters: tuple[str, ...] = ("eu", "us", "hq")
-    regions: tuple[str, ...] = ("eu", "us")
     pulsar: PulsarSettings = Field(default_factory=PulsarSettings)
     mosquitto: MosquittoSettings = Field(default_factory=MosquittoSettings)
     start_timeout_s: float = Field(180.0, gt=0)
@@ -45,18 +44,24 @@ class LocalStack:
             stack.links["eu->hq"].delay(0.08)        # what eu replicates to hq
             stack.add(DaemonProcess.python("fleet-gateway-eu", "gateway", [...], folder / "gateway-eu"))
 
-    Data stays in the folder: a stack that is started there again has its topics and its ports.
+    Clusters and regions are those of the topology file, which is applied before `start` returns; with the addresses
+    added it is kept as `topology.toml` in the folder, for `waybill topology` and for daemons. Data stays in the folder:
+    a stack that is started there again has its topics and its ports.
     """
 
     def __init__(
         self,
         folder: Path,
         *,
+        topology: Path = DEFAULT_TOPOLOGY,
         settings: StackSettings | None = None,
         on_change: Callable[[Server], None] | None = None,
     ) -> None:
         self.folder = Path(folder).absolute()
         self.settings = settings or StackSettings()
+        self._source = topology
+        self.topology = load(Topology, topology)
+        self.phase: Phase = "starting"
         self._on_change = on_change
         self._held = ExitStack()
         self._added: dict[str, Server] = {}
@@ -87,6 +92,7 @@ class LocalStack:
                 server.start()
             self._save("starting")
             wait_all(self.servers, self.settings.start_timeout_s, self._changed)
+            self._replicate()
             self._save("ready")
         except BaseException as trouble:
             self.stop(failure=str(trouble) or type(trouble).__name__)
@@ -125,15 +131,21 @@ class LocalStack:
             if server.wanted:
                 server.check_alive()
 
+    def _replicate(self) -> None:
+        self.topology = located(self._source, self.pulsar, self.links, self.folder / "topology.toml")
+        self._save("connecting")
+        with admins(self.topology) as clients:
+            apply(self.topology, clients)
+
     def _compose(self) -> None:
         book = PortBook(self.folder / "ports.json")
         settings = self.settings
-        replication = {f"{here}->{there}": (here, there) for here, there in permutations(settings.clusters, 2)}
+        replication = {f"{here}->{there}": (here, there) for here, there in permutations(self.topology.clusters, 2)}
         self.brokers = {
             region: MosquittoBroker(
                 region, self.folder / f"mosquitto-{region}", settings=settings.mosquitto, ports=book
             )
-            for region in settings.regions
+            for region in self.topology.regions
         }
         self.pulsar = {
             name: PulsarCluster(
@@ -143,7 +155,7 @@ class LocalStack:
                 ports=book,
                 peers={here: book.port(f"link.{link}") for link, (here, there) in replication.items() if there == name},
             )
-            for name in settings.clusters
+            for name in self.topology.clusters
         }
         targets: Mapping[str, int] = {region: broker.port for region, broker in self.brokers.items()} | {
             link: self.pulsar[there].broker_port for link, (_, there) in replication.items()
@@ -159,6 +171,7 @@ class LocalStack:
             self._on_change(server)
 
     def _save(self, phase: Phase, detail: str = "") -> None:
+        self.phase = phase
         StackState(
             pid=os.getpid(),
             phase=phase,

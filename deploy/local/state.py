@@ -7,22 +7,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from deploy.local.errors import StackInUse, StackNotRunning
 from deploy.local.link import CuttableLink
 from deploy.local.memory import resident_bytes
+from settings import Settings
 
-__all__ = ["LinkRecord", "ServerRecord", "StackState", "hold", "is_held"]
+__all__ = ["LinkRecord", "Phase", "ServerRecord", "StackState", "hold", "is_held"]
+
+Phase = Literal["starting", "connecting", "ready", "stopping", "failed"]
 
 _STATE = "stack.json"
 _LOCK = "stack.lock"
 
 
-class ServerRecord(BaseModel):
+class ServerRecord(Settings):
     """One server of a stack, as it was when the state was written."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     kind: str
@@ -37,23 +36,19 @@ class ServerRecord(BaseModel):
         return resident_bytes(self.pid) if self.pid else 0
 
 
-class LinkRecord(BaseModel):
+class LinkRecord(Settings):
     """One cuttable link."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     port: int
     target: int
     control: int
 
 
-class StackState(BaseModel):
+class StackState(Settings):
     """A running stack: its supervisor, servers, addresses and links."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     pid: int
-    phase: Literal["starting", "ready", "stopping", "failed"]
+    phase: Phase
     detail: str = ""
     started_s: float
     servers: list[ServerRecord]

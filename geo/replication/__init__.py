@@ -1,0 +1,47 @@
+"""Geo-replication as code: a topology file, the plan that leads to it, and the state of every link."""
+
+from geo.replication.admin import AdminClient
+from geo.replication.apply import Applied, admins, apply, read_plan
+from geo.replication.desired import PROBE_TOPIC, address, desired
+from geo.replication.errors import (
+    AdminRefused,
+    ClusterUnreachable,
+    NoAddress,
+    NotConverged,
+    PlanImpossible,
+    ReplicationError,
+)
+from geo.replication.model import Address, Cluster, Namespace, Region, Subscription, Topic, Topology
+from geo.replication.plan import Change, plan
+from geo.replication.state import ClusterState, NamespaceState, Registration, TenantState, TopicState
+
+__all__ = [
+    "PROBE_TOPIC",
+    "Address",
+    "AdminClient",
+    "AdminRefused",
+    "Applied",
+    "Change",
+    "Cluster",
+    "ClusterState",
+    "ClusterUnreachable",
+    "Namespace",
+    "NamespaceState",
+    "NoAddress",
+    "NotConverged",
+    "PlanImpossible",
+    "Region",
+    "Registration",
+    "ReplicationError",
+    "Subscription",
+    "TenantState",
+    "Topic",
+    "TopicState",
+    "Topology",
+    "address",
+    "admins",
+    "apply",
+    "desired",
+    "plan",
+    "read_plan",
+]

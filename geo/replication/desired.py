@@ -1,0 +1,77 @@
+"""From a topology to the state that each cluster should be in. Pure."""
+
+from geo.replication.errors import NoAddress
+from geo.replication.model import Address, Namespace, Topic, Topology
+from geo.replication.state import ClusterState, NamespaceState, Registration, TenantState, TopicState
+
+__all__ = ["PROBE_TOPIC", "address", "desired"]
+
+# Every replicated namespace has one, for `verify`: a probe among the batches would reach the consumers of batches.
+PROBE_TOPIC = "probe"
+
+
+def address(topology: Topology, cluster: str) -> Address:
+    """Where a cluster is; raises NoAddress when the topology does not say."""
+    known = topology.clusters[cluster].address
+    if known is None:
+        raise NoAddress(cluster)
+    return known
+
+
+def desired(topology: Topology) -> dict[str, ClusterState]:
+    """The wanted state of each cluster, by its name."""
+    return {cluster: _cluster_state(topology, cluster) for cluster in sorted(topology.clusters)}
+
+
+def _cluster_state(topology: Topology, cluster: str) -> ClusterState:
+    here = {name: spec for name, (spec, clusters) in topology.placed().items() if cluster in clusters}
+    everywhere = frozenset(topology.clusters)
+    return ClusterState(
+        registrations={other: _registration(topology, other, cluster) for other in sorted(everywhere - {cluster})},
+        tenants={
+            name: TenantState(admin_roles=frozenset(tenant.admin_roles), allowed_clusters=everywhere)
+            for name, tenant in topology.tenants.items()
+        },
+        namespaces={name: _namespace_state(spec, topology.placed()[name][1]) for name, spec in here.items()},
+        topics={
+            f"{name}/{topic}": _topic_state(topology, cluster, made)
+            for name, spec in here.items()
+            for topic, made in {**spec.topics, **_probe(topology, name)}.items()
+        },
+    )
+
+
+def _probe(topology: Topology, namespace: str) -> dict[str, Topic]:
+    return {PROBE_TOPIC: Topic()} if len(topology.placed()[namespace][1]) > 1 else {}
+
+
+def _registration(topology: Topology, other: str, seen_by: str) -> Registration:
+    where = address(topology, other)
+    way = where.seen_from.get(seen_by)
+    return Registration(
+        service_url=way.service_url if way else where.service_url,
+        admin_url=where.admin_url,
+        listener=way.listener if way else "",
+    )
+
+
+def _namespace_state(spec: Namespace, clusters: frozenset[str]) -> NamespaceState:
+    return NamespaceState(
+        clusters=clusters,
+        retention=(spec.retention.minutes, spec.retention.size_mb) if spec.retention else None,
+        backlog_quota=(spec.backlog_quota.size_mb, spec.backlog_quota.policy) if spec.backlog_quota else None,
+        message_ttl_s=spec.message_ttl_s,
+        deduplication=spec.deduplication,
+        compaction_threshold_bytes=spec.compaction_threshold_bytes,
+    )
+
+
+def _topic_state(topology: Topology, cluster: str, topic: Topic) -> TopicState:
+    return TopicState(
+        partitions=topic.partitions,
+        subscriptions={
+            name: subscription.replicated
+            for name, subscription in topic.subscriptions.items()
+            if subscription.on == "everywhere" or cluster in topology.centres
+        },
+    )
