@@ -120,6 +120,20 @@ class LocalStack:
         self._save("ready")
         return server
 
+    def records(self) -> list[ServerRecord]:
+        """Every server as it is now."""
+        return [
+            ServerRecord(
+                name=server.name,
+                kind=server.kind,
+                state=server.state,
+                pid=server.pid,
+                log=server.log,
+                addresses=server.addresses(),
+            )
+            for server in self.servers
+        ]
+
     @property
     def memory_bytes(self) -> int:
         """Resident memory of all servers now."""
@@ -177,17 +191,7 @@ class LocalStack:
             phase=phase,
             detail=detail,
             started_s=self._started_s,
-            servers=[
-                ServerRecord(
-                    name=server.name,
-                    kind=server.kind,
-                    state=server.state,
-                    pid=server.pid,
-                    log=server.log,
-                    addresses=server.addresses(),
-                )
-                for server in self.servers
-            ],
+            servers=self.records(),
             links={
                 name: LinkRecord(port=link.port, target=link.target, control=link.control)
                 for name, link in self.links.items()

@@ -1,0 +1,181 @@
+"""waybill up, down, status and link: the local stack on the command line."""
+
+import json
+import shutil
+import signal
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from deploy.local.background import start_in_background, stop_running
+from deploy.local.errors import LocalStackError, StackNotRunning
+from deploy.local.server import Server
+from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack
+from deploy.local.state import StackState
+from deploy.local.view import LiveStack, links_table, servers_table
+from geo.replication import ReplicationError
+from settings import SettingsError
+
+__all__ = ["down", "link", "status", "up"]
+
+Folder = Annotated[Path, typer.Option(envvar="WAYBILL_STACK", help="The stack's own folder.")]
+DEFAULT_FOLDER = Path("var/local")
+_START_S = 240.0
+_WATCH_S = 0.5
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+
+def up(
+    folder: Folder = DEFAULT_FOLDER,
+    topology: Annotated[
+        Path, typer.Option(help="Clusters, regions and namespaces.", show_default="the stack's own")
+    ] = DEFAULT_TOPOLOGY,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when all is ready, and leave it running.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the data of an earlier stack first.")] = False,
+) -> None:
+    """Start the local stack: Pulsar clusters, regional MQTT brokers, and the links between them."""
+    try:
+        if detach:
+            _detach(folder, topology, fresh)
+        else:
+            _foreground(folder, topology, fresh)
+    except (LocalStackError, ReplicationError, SettingsError) as trouble:
+        errors.print(str(trouble), style="red", markup=False)
+        raise typer.Exit(1) from trouble
+
+
+def down(folder: Folder = DEFAULT_FOLDER) -> None:
+    """Stop the local stack; its data stays in the folder."""
+    try:
+        in_order = stop_running(folder)
+    except StackNotRunning as absent:
+        errors.print(str(absent), markup=False)
+        raise typer.Exit(3) from absent
+    console.print("stopped" if in_order else "killed: it did not stop in time")
+
+
+def status(
+    folder: Folder = DEFAULT_FOLDER,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Show servers, addresses, memory and links. Exit status: 0 ready, 1 something is wrong, 3 not running."""
+    try:
+        state = StackState.load(folder)
+    except StackNotRunning as absent:
+        errors.print(str(absent), markup=False)
+        raise typer.Exit(3) from absent
+    if as_json:
+        memory = {record.name: record.memory_bytes for record in state.servers}
+        print(json.dumps(state.model_dump(mode="json") | {"memory_bytes": memory}, indent=2))  # noqa: T201
+    else:
+        console.print(servers_table(state.servers), "", links_table(state), "", f"stack: {state.phase} {state.detail}")
+    raise typer.Exit(0 if state.phase == "ready" and all(one.pid for one in state.servers) else 1)
+
+
+class LinkAction(StrEnum):
+    """What can be done to a link."""
+
+    CUT = "cut"
+    HEAL = "heal"
+    DELAY = "delay"
+    STATE = "state"
+
+
+def link(
+    name: Annotated[str, typer.Argument(help='Such as "eu" (vehicles to the broker) or "eu->hq" (replication).')],
+    action: LinkAction,
+    folder: Folder = DEFAULT_FOLDER,
+    silent: Annotated[bool, typer.Option("--silent", help="cut: keep connections, move no byte.")] = False,
+    seconds: Annotated[float, typer.Option(help="delay: added each way.", min=0, max=10)] = 0.0,
+) -> None:
+    """Cut, heal or slow a link of the running stack."""
+    try:
+        one = StackState.load(folder).link(name)
+        done = {
+            LinkAction.CUT: lambda: one.cut(silent=silent),
+            LinkAction.HEAL: one.heal,
+            LinkAction.DELAY: lambda: one.delay(seconds),
+            LinkAction.STATE: one.state,
+        }[action]()
+    except LocalStackError as trouble:
+        errors.print(str(trouble), style="red", markup=False)
+        raise typer.Exit(1) from trouble
+    console.print_json(done.model_dump_json())
+
+
+def _foreground(folder: Path, topology: Path, fresh: bool) -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _interrupt)
+    if fresh:
+        _forget(folder)
+    if console.is_terminal:
+        stack = LocalStack(folder, topology=topology)
+        with Live(LiveStack(stack), console=console, refresh_per_second=4):
+            _run(stack)
+    else:
+        _run(LocalStack(folder, topology=topology, on_change=_say))
+
+
+def _run(stack: LocalStack) -> None:
+    try:
+        with stack:
+            if not console.is_terminal:
+                console.print("ready")
+            while True:
+                stack.check()
+                time.sleep(_WATCH_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _detach(folder: Path, topology: Path, fresh: bool) -> None:
+    said: set[tuple[str, str]] = set()
+
+    def show(state: StackState) -> None:
+        for record in state.servers:
+            if (record.name, record.state) not in said and record.state != "starting":
+                said.add((record.name, record.state))
+                console.print(f"{record.name}: {record.state}")
+
+    arguments = ["--topology", str(topology.absolute()), *(["--fresh"] if fresh else [])]
+    state = start_in_background(folder.absolute(), arguments, timeout_s=_START_S, on_state=show)
+    console.print(
+        servers_table(state.servers), "", f"running in the background; `waybill down --folder {folder}` stops it"
+    )
+
+
+def _say(server: Server) -> None:
+    console.print(f"{server.name}: {server.state}")
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    # Once: a second Ctrl-C while everything is being stopped must not stop the stopping.
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _forget(folder: Path) -> None:
+    if folder.exists() and not (folder / "stack.lock").exists() and any(folder.iterdir()):
+        errors.print(f"{folder} was not made by a stack; it is not deleted", style="red", markup=False)
+        raise typer.Exit(1)
+    if folder.exists():
+        from deploy.local.state import hold
+
+        with hold(folder):
+            for entry in folder.iterdir():
+                if entry.name not in ("stack.lock", "up.log"):
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit("run `waybill up`")

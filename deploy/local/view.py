@@ -1,0 +1,78 @@
+"""How a stack looks on a terminal."""
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from deploy.local.errors import LinkError
+from deploy.local.stack import LocalStack
+from deploy.local.state import ServerRecord, StackState
+
+__all__ = ["LiveStack", "links_table", "servers_table"]
+
+_STYLES = {"healthy": "green", "starting": "yellow", "stopped": "dim", "failed": "bold red"}
+_MB = 1024 * 1024
+
+
+class LiveStack:
+    """The servers of a stack as they are at the moment of drawing."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        self._stack = stack
+        self._busy = Spinner("dots")
+
+    def __rich__(self) -> RenderableType:
+        records = self._stack.records()
+        words = {
+            "starting": "starting servers",
+            "connecting": "applying the topology",
+            "ready": "ready; Ctrl-C stops everything",
+            "stopping": "stopping",
+            "failed": "failed",
+        }[self._stack.phase]
+        if self._stack.phase in ("ready", "failed"):
+            return Group(servers_table(records), Text(words, style="bold"))
+        self._busy.update(text=words)
+        return Group(servers_table(records), self._busy)
+
+
+def servers_table(records: Iterable[ServerRecord]) -> Table:
+    """One row for each server: state, process, memory, addresses; the sum of the memory below."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_footer=True)
+    total = 0
+    rows = []
+    for record in records:
+        total += record.memory_bytes
+        where = "  ".join(record.addresses.values()) if record.kind != "links" else f"{len(record.addresses)} links"
+        state = Text(record.state, style=_STYLES.get(record.state, ""))
+        memory = f"{record.memory_bytes // _MB} MB" if record.pid else ""
+        rows.append((record.name, state, str(record.pid or ""), memory, where))
+    table.add_column("server", footer="all")
+    table.add_column("state")
+    table.add_column("pid", justify="right")
+    table.add_column("memory", justify="right", footer=f"{total // _MB} MB")
+    table.add_column("address", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def links_table(state: StackState) -> Table:
+    """One row for each link: whether it is cut, its delay, and what it carried."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("link", "state", "delay", "connections", "bytes there", "bytes back"):
+        table.add_column(column, justify="left" if column in ("link", "state") else "right")
+    for name in sorted(state.links):
+        try:
+            link = state.link(name).state()
+        except LinkError:
+            table.add_row(name, Text("no answer", style="bold red"))
+            continue
+        how = ("cut, silent" if link.silent else "cut") if link.cut else "open"
+        delay = f"{link.delay_s * 1000:.0f} ms"
+        carried = f"{link.bytes_forward:,}", f"{link.bytes_back:,}"
+        table.add_row(name, Text(how, style="red" if link.cut else "green"), delay, str(link.connections), *carried)
+    return table
