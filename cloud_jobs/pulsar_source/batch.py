@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSourceReader
 
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.planning import Survey, reader_range
+from cloud_jobs.pulsar_source.planning import Survey, check_topics, reader_range
 from cloud_jobs.pulsar_source.position import BEGINNING, Position, Range
 from cloud_jobs.pulsar_source.reading import PlannedRange, read_range
 
@@ -23,9 +23,11 @@ class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is u
         cluster = self._options.all_clusters()[0]
         with closing(Survey(cluster, self._options)) as survey:
             known = survey.known_clusters()
+            states = survey.states()
+            check_topics(self._options, cluster, states)
             return [
                 reader_range(Range(topic, self._start(state), state.last), state, cluster, self._options, known)
-                for topic, state in survey.states().items()
+                for topic, state in states.items()
                 if state.has_more_than(self._start(state))
             ]
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pulsar
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, PulsarSourceError, SubscriptionBusy
 from cloud_jobs.pulsar_source.options import Access, Cluster, PulsarOptions
@@ -68,20 +68,38 @@ def as_our_error(cluster: Cluster, doing: str, error: Exception) -> PulsarSource
     return kind(cluster.name, doing, f"{type(error).__name__}: {error}")
 
 
+def patience_s(options: PulsarOptions) -> float:
+    """How long to wait for a broker that is not there: one that restarts is waited for, unless there is another."""
+    if len(options.all_clusters()) == 1:
+        return options.read_timeout_seconds
+    return options.cluster_lost_after_seconds
+
+
+def _passes(error: BaseException) -> bool:
+    final = (pulsar.AuthenticationError, pulsar.AuthorizationError, pulsar.TopicNotFound)
+    return isinstance(error, pulsar.PulsarException) and not isinstance(error, final)
+
+
+def _is_busy(outcome: Any) -> bool:
+    return isinstance(outcome.exception(), pulsar.ConsumerBusy)
+
+
 @contextmanager
 def durable_consumer(
     cluster: Cluster, options: PulsarOptions, topic: str, *, queue: int, wait_s: float, policy: Any = None
 ) -> Iterator[Any]:
     """The exclusive consumer of the durable subscription on one topic partition; closed on leaving.
 
-    Waits up to `wait_s` for whoever holds the subscription (a task that is being cancelled), then SubscriptionBusy.
+    Waits up to `wait_s` for whoever holds the subscription (a task that is being cancelled), then SubscriptionBusy; and
+    for a broker that does not answer as long as `patience_s` says.
     """
     client = kept_client(cluster, options)
     name = options.subscription_name()
     latest = options.starting_position == "latest"
+    busy, silent = stop_after_delay(wait_s), stop_after_delay(patience_s(options))
     attempts = Retrying(
-        retry=retry_if_exception_type(pulsar.ConsumerBusy),
-        stop=stop_after_delay(wait_s),
+        retry=retry_if_exception(_passes),
+        stop=lambda state: busy(state) if _is_busy(state.outcome) else silent(state),
         wait=wait_exponential_jitter(initial=0.05, max=1.0, jitter=0.05),
         reraise=True,
     )

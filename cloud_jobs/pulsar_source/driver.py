@@ -1,17 +1,21 @@
 """What the streaming reader does in Spark's driver: offsets, plans, acknowledgements."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from cloud_jobs.pulsar_source.acknowledging import acknowledge
+from cloud_jobs.pulsar_source.admission import Limits, admit
 from cloud_jobs.pulsar_source.clients import forget_clients
-from cloud_jobs.pulsar_source.errors import DataLoss
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable, DataLoss
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.planning import States, Survey, begin_of, everything, planned_range
+from cloud_jobs.pulsar_source.planning import begin_of, check_topics, everything, planned_range, queue_size, upto_target
 from cloud_jobs.pulsar_source.position import Offset, Position, ranges
 from cloud_jobs.pulsar_source.reading import PlannedRange
+from cloud_jobs.pulsar_source.scouting import Scout
+from cloud_jobs.pulsar_source.watching import View, Watch
 
 _log = structlog.get_logger(__name__)
 
@@ -21,85 +25,155 @@ class Driver:
 
     def __init__(self, options: PulsarOptions) -> None:
         self._options = options
-        self._survey = Survey(options.all_clusters()[0], options)
-        self._states: States = {}
-        self._acknowledged: dict[str, Position] = {}
+        self._watch = Watch(options)
+        self._view: View | None = None
+        self._scouts: dict[tuple[str, str], Scout] = {}
+        self._acknowledged: dict[tuple[str, str], Position] = {}
         self._served: Offset | None = None
-        self._target: Mapping[str, Position] | None = None
+        self._target: Offset | None = None
+        self._planned: Offset | None = None
+        self._turn = 0
 
     def close(self) -> None:
         """Gives every connection back."""
-        self._survey.close()
+        self._close_scouts()
+        self._watch.close()
         forget_clients()
+
+    def _close_scouts(self) -> None:
+        for scout in self._scouts.values():
+            scout.close()
+        self._scouts.clear()
 
     def initial(self) -> Offset:
         """Where a query without a checkpoint begins: the cursor, created at startingPosition where there is none."""
-        states = self._survey.states()
-        self._survey.subscribe_missing(states, self._options.starting_position)
-        return Offset(self._survey.cluster.name, begin_of({}, self._survey.states()))
+        view = self._watch.everywhere()
+        check_topics(self._options, view.cluster, view.states)
+        return Offset(view.cluster.name, begin_of({}, view.states))
 
-    def latest(self, start: Offset, *, limited: bool) -> Offset:  # noqa: ARG002
+    def latest(self, start: Offset, *, limited: bool) -> Offset:
         """The end of the next batch; `start` itself when there is nothing to read."""
-        states = self._look()
-        self._check_loss(start, states)
-        begin = begin_of(start.positions, states)
-        ends = everything(begin, states)
-        if self._target is not None:
-            ends = {topic: min(end, self._target.get(topic, begin[topic])) for topic, end in ends.items()}
-            ends = {topic: max(end, begin[topic]) for topic, end in ends.items()}
+        if self._watch.ordered_elsewhere():
+            self.commit(start)
+            self._watch.obey()
+        try:
+            return self._latest(start, limited=limited)
+        except ClusterUnreachable:
+            # It went away after it had answered: let the watch decide once more, with nothing left open.
+            self._close_scouts()
+            return self._latest(start, limited=limited)
+
+    def _latest(self, start: Offset, *, limited: bool) -> Offset:
+        self._view = view = self._watch.active()
+        self._watch.settle(start)
+        changed = self._watch.standing.from_cursor(start)
+        self._check_loss(start, view, changed=changed)
+        begin = begin_of({} if changed else start.positions, view.states)
+        ends = self._ends(begin, view, limited=limited)
+        self._planned = Offset(view.cluster.name, ends)
         if ends == begin:
             # Spark asks from `start` on, so the batch that ended there is done; it says so only with the next batch.
             self.commit(start)
             return start
-        return Offset(self._survey.cluster.name, ends)
+        return Offset(view.cluster.name, ends, begin if changed else {})
 
     def fix_target(self) -> None:
         """Trigger.AvailableNow: nothing that arrives after this moment is read."""
-        self._target = {topic: state.last for topic, state in self._look().items()}
+        self._target = _newest(self._watch.active())
 
     def newest(self) -> dict[str, Any] | None:
-        """The newest offset there is, with the entries behind it, for Spark's progress report."""
-        if not self._states:
+        """The newest offset there is and the entries that wait before it, for Spark's progress report."""
+        view, planned = self._view, self._planned
+        if view is None or planned is None:
             return None
-        newest = Offset(self._survey.cluster.name, {topic: state.last for topic, state in self._states.items()})
-        return newest.to_json()
+        waiting = {
+            name: state.entries_between(planned.positions[name], state.last) for name, state in view.states.items()
+        }
+        return {**_newest(view).to_json(), "waiting_entries": waiting}
 
     def plan(self, start: Offset, end: Offset) -> list[PlannedRange]:
-        """The tasks of the batch between two offsets."""
+        """The tasks of the batch between two offsets.
+
+        None when its cluster is gone: the batch is closed without being read, and kept as abandoned. What it held was
+        never acknowledged, so the other cluster's cursor stands before it, and the next batch begins there.
+        """
         pieces = list(ranges(start, end))
-        states = self._states if pieces and all(piece.topic in self._states for piece in pieces) else self._look()
-        known = self._survey.known_clusters()
+        view = self._view_for(end, {piece.topic for piece in pieces})
+        if view is None:
+            self._watch.abandon(end)
+            return []
         self._served = end
-        cluster = self._survey.cluster
+        known = self._watch.known_clusters(end.cluster)
         return [
-            planned_range(piece, states[piece.topic], cluster, self._options, known)
+            planned_range(piece, view.states[piece.topic], view.cluster, self._options, known)
             for piece in pieces
-            if piece.topic in states
+            if piece.topic in view.states
         ]
 
     def commit(self, end: Offset) -> None:
         """Everything up to `end` is processed: moves the cursor there.
 
-        Only an end that this process planned itself: after a restart the next one takes it along.
+        Only an end that this process planned itself: after a restart the next one takes it along. A cluster that is
+        gone is left as it is: its cursor stays behind, never ahead.
         """
-        if end != self._served:
+        if end != self._served or self._watch.standing.abandoned_at(end) or not self._watch.reachable(end.cluster):
             return
-        moved = {topic: at for topic, at in end.positions.items() if self._acknowledged.get(topic) != at}
-        self._acknowledged |= acknowledge(self._survey.cluster, self._options, moved)
+        name = end.cluster
+        moved = {topic: at for topic, at in end.positions.items() if self._acknowledged.get((name, topic)) != at}
+        if not moved:
+            return
+        done = acknowledge(self._options.cluster_named(name), self._options, moved)
+        self._acknowledged |= {(name, topic): at for topic, at in done.items()}
 
-    def _look(self) -> States:
-        states = self._survey.states()
-        if any(state.cursor is None for state in states.values()):
-            self._survey.subscribe_missing(states, "earliest")
-            states = self._survey.states()
-        self._states = states
-        return states
+    def _view_for(self, end: Offset, topics: set[str]) -> View | None:
+        if self._view and self._view.cluster.name == end.cluster and topics <= set(self._view.states):
+            return self._view
+        self._options.cluster_named(end.cluster)
+        view = self._watch.named(end.cluster)
+        if view is None:
+            self._watch.active()  # raises when there is no other cluster to go to
+        return view
 
-    def _check_loss(self, start: Offset, states: States) -> None:
+    def _ends(self, begin: Mapping[str, Position], view: View, *, limited: bool) -> dict[str, Position]:
+        ends = everything(begin, view.states)
+        if self._target is not None:
+            if self._target.cluster != view.cluster.name:
+                self._target = _newest(view)
+            ends = upto_target(begin, ends, self._target.positions)
+        limits = Limits(self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger)
+        if not limited or not limits or ends == begin:
+            return ends
+        self._turn += 1
+        news = {topic: end for topic, end in ends.items() if end > begin[topic]}
+        ahead = {topic: self._scout(view, topic).ahead(begin[topic], end) for topic, end in news.items()}
+        weights = {topic: float(view.states[topic].entries_between(begin[topic], end)) for topic, end in news.items()}
+        return {**begin, **admit(ahead, weights, limits, self._turn)}
+
+    def _scout(self, view: View, topic: str) -> Scout:
+        key = (view.cluster.name, topic)
+        if key not in self._scouts:
+            queue = queue_size(view.states[topic], self._options.prefetch_bytes)
+            self._scouts[key] = Scout(view.cluster, self._options, topic, queue)
+        return self._scouts[key]
+
+    def _check_loss(self, start: Offset, view: View, *, changed: bool) -> None:
         for topic, position in start.positions.items():
-            loss = states[topic].loss_after(position) if topic in states else "the topic does not exist any more"
+            loss = _loss(topic, position, view, changed=changed)
             if loss is None:
                 continue
             if self._options.fail_on_data_loss:
-                raise DataLoss(self._survey.cluster.name, topic, loss)
-            _log.warning("data_loss", cluster=self._survey.cluster.name, topic=topic, detail=loss)
+                raise DataLoss(view.cluster.name, topic, loss)
+            _log.warning("data_loss", cluster=view.cluster.name, topic=topic, detail=loss)
+
+
+def _loss(topic: str, position: Position, view: View, *, changed: bool) -> str | None:
+    state = view.states.get(topic)
+    if state is None:
+        return "the topic does not exist there" if changed else "the topic does not exist any more"
+    if changed:
+        return None  # the position speaks of another cluster; the cursor here decides
+    return (replace(state, cursor=None) if topic in view.created else state).loss_after(position)
+
+
+def _newest(view: View) -> Offset:
+    return Offset(view.cluster.name, {topic: state.last for topic, state in view.states.items()})

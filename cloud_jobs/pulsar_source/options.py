@@ -91,7 +91,7 @@ class PulsarOptions(Access):
     )
     prefetch_bytes: int = Field(16 << 20, ge=1, description="most bytes that a reader holds before Spark takes them")
 
-    operation_timeout_seconds: int = Field(10, ge=1, description="bound of one call to a cluster")
+    operation_timeout_seconds: int = Field(5, ge=1, description="bound of one call to a cluster")
     read_timeout_seconds: float = Field(60, gt=0, description="bound of the silence of a range that was planned")
     topic_discovery_seconds: float = Field(10, ge=0, description="age at which the list of topics is asked again")
 

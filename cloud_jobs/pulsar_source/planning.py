@@ -9,11 +9,12 @@ import pulsar
 
 from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.clients import as_our_error, durable_consumer
+from cloud_jobs.pulsar_source.errors import TopicMissing
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import BEGINNING, Position, Range
 from cloud_jobs.pulsar_source.reading import PlannedRange
-from cloud_jobs.pulsar_source.topics import TopicName
+from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
 _PARALLEL = 8
 _MAX_QUEUE = 1000
@@ -40,10 +41,15 @@ class Survey:
         self._admin.close()
 
     def states(self) -> dict[str, TopicState]:
-        """Every topic partition as it stands now, as the options' subscription sees it."""
-        subscription = self._options.subscription or ""
-        answers = self._pool.map(lambda topic: self._admin.states(topic, subscription), self._list_topics())
+        """Every topic partition as it stands now, as the options' subscription sees it; missing topics are left out."""
+        answers = self._pool.map(self._states_of, self._list_topics())
         return {name: state for answer in answers for name, state in answer.items()}
+
+    def _states_of(self, topic: TopicName) -> dict[str, TopicState]:
+        try:
+            return self._admin.states(topic, self._options.subscription or "")
+        except TopicMissing:
+            return {}
 
     def known_clusters(self) -> frozenset[str]:
         """The names of clusters that messages can come from."""
@@ -78,6 +84,14 @@ class Survey:
         return self._topics
 
 
+def check_topics(options: PulsarOptions, cluster: Cluster, states: States) -> None:
+    """Raises TopicMissing when a topic that the options name does not exist."""
+    there = {split_partition(name)[0] for name in states}
+    for topic in options.topics:
+        if str(topic) not in there and str(topic) not in states:
+            raise TopicMissing(cluster.name, str(topic))
+
+
 def begin_of(positions: Mapping[str, Position], states: States) -> dict[str, Position]:
     """Where reading begins: the query's positions, and the cursor for partitions that it meets for the first time."""
     return {topic: positions.get(topic) or state.cursor or BEGINNING for topic, state in states.items()}
@@ -88,6 +102,13 @@ def everything(begin: Mapping[str, Position], states: States) -> dict[str, Posit
     return {
         topic: states[topic].last if states[topic].has_more_than(start) else start for topic, start in begin.items()
     }
+
+
+def upto_target(
+    begin: Mapping[str, Position], ends: Mapping[str, Position], target: Mapping[str, Position]
+) -> dict[str, Position]:
+    """The ends, none beyond the target; a partition that the target does not know stays where it is."""
+    return {topic: max(begin[topic], min(end, target.get(topic, begin[topic]))) for topic, end in ends.items()}
 
 
 def planned_range(

@@ -10,7 +10,7 @@ import pulsar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from cloud_jobs.pulsar_source.clients import as_our_error
+from cloud_jobs.pulsar_source.clients import as_our_error, patience_s
 from cloud_jobs.pulsar_source.columns import Columns
 from cloud_jobs.pulsar_source.errors import ReadStalled
 from cloud_jobs.pulsar_source.feeds import Feed, durable_feed, reader_feed
@@ -83,13 +83,13 @@ def _until(
     The planned end can be an entry that no consumer is given (a replication marker): what counts is `feed.last()`.
     """
     reached, end = planned.start, planned.end
-    stop = min(end, feed.last())
     heard = clock()
+    stop = _stop(feed, end)
     while reached < stop:
         messages = feed.receive()
         if not messages:
             _check_silence(feed, options, planned, reached, clock() - heard)
-            stop = min(end, feed.last())
+            stop = _stop(feed, end)
             continue
         heard = clock()
         accepted, passed = _accept(messages, reached, end)
@@ -98,6 +98,16 @@ def _until(
             yield accepted
         if passed:
             return
+
+
+def _stop(feed: Feed, end: Position) -> Position:
+    # While the broker is away the planned end stands, and the silence is what is bounded.
+    if not feed.connected():
+        return end
+    try:
+        return min(end, feed.last())
+    except pulsar.PulsarException:
+        return end
 
 
 def _accept(
@@ -118,6 +128,6 @@ def _accept(
 def _check_silence(
     feed: Feed, options: PulsarOptions, planned: PlannedRange, reached: Position, silence_s: float
 ) -> None:
-    bound_s = options.read_timeout_seconds if feed.connected() else options.cluster_lost_after_seconds
+    bound_s = options.read_timeout_seconds if feed.connected() else patience_s(options)
     if silence_s > bound_s:
         raise ReadStalled(planned.cluster.name, planned.topic, str(reached), str(planned.end), silence_s)

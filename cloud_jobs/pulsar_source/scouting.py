@@ -1,0 +1,91 @@
+"""The driver's look ahead: which messages wait, and how big they are. Needed only for a limited batch.
+
+The broker counts entries, and an entry can hold a thousand messages; only who receives it knows. A scout is a reader
+that stays open from batch to batch and runs at most one batch ahead, so a limit holds exactly, at the price of one more
+delivery of what is limited.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pulsar
+
+from cloud_jobs.pulsar_source.admission import Piece
+from cloud_jobs.pulsar_source.clients import as_our_error
+from cloud_jobs.pulsar_source.errors import ReadStalled
+from cloud_jobs.pulsar_source.feeds import Feed, batch_size_of, reader_feed
+from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.position import BEGINNING, Position
+
+
+class Scout:
+    """One topic partition's look ahead."""
+
+    def __init__(self, cluster: Cluster, options: PulsarOptions, topic: str, queue: int) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._topic = topic
+        self._queue = queue
+        self._opened = ExitStack()
+        self._feed: Feed | None = None
+        self._seen: deque[Piece] = deque()
+        self._from = BEGINNING
+        self._reached = BEGINNING
+
+    def close(self) -> None:
+        """Gives the reader back."""
+        self._opened.close()
+        self._feed = None
+        self._seen.clear()
+
+    def ahead(self, after: Position, upto: Position, clock: Callable[[], float] = time.monotonic) -> Iterator[Piece]:
+        """The messages after a position, as far as `upto` and as far as the caller asks for them."""
+        self._go_to(after)
+        index = 0
+        while True:
+            while index < len(self._seen):
+                if self._seen[index].at > upto:
+                    return
+                yield self._seen[index]
+                index += 1
+            if self._reached >= upto or not self._receive(clock):
+                return
+
+    def _go_to(self, after: Position) -> None:
+        if self._feed is None or not self._from <= after <= max(self._reached, self._from):
+            self.close()
+            self._feed = self._opened.enter_context(
+                reader_feed(self._cluster, self._options, self._topic, after, self._queue)
+            )
+            self._reached = after
+        self._from = after
+        while self._seen and self._seen[0].at <= after:
+            self._seen.popleft()
+
+    def _receive(self, clock: Callable[[], float]) -> bool:
+        assert self._feed is not None  # _go_to opened it
+        since = clock()
+        try:
+            while True:
+                if messages := self._feed.receive():
+                    break
+                if self._feed.last() <= self._reached:
+                    return False
+                if clock() - since > self._options.read_timeout_seconds:
+                    waited_s = clock() - since
+                    raise ReadStalled(self._cluster.name, self._topic, str(self._reached), "the newest", waited_s)
+        except pulsar.PulsarException as error:
+            raise as_our_error(self._cluster, f"looking ahead on {self._topic}", error) from error
+        for message in messages:
+            self._note(message.message_id(), message.length())
+        return True
+
+    def _note(self, message_id: object, size: int) -> None:
+        ledger, entry, batch = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()  # type: ignore[attr-defined]
+        alone_or_last = batch < 0 or batch + 1 >= batch_size_of(message_id)
+        at = Position(ledger, entry) if alone_or_last else Position(ledger, entry, batch)
+        if at > self._reached:
+            self._seen.append(Piece(at, size))
+            self._reached = at

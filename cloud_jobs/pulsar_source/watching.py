@@ -1,0 +1,164 @@
+"""Watches the clusters: which one is read, how it stands, and when it counts as gone."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable, PulsarSourceError
+from cloud_jobs.pulsar_source.failover import FailoverFile, Standing
+from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.planning import States, Survey
+from cloud_jobs.pulsar_source.position import Offset
+
+_log = structlog.get_logger(__name__)
+_PROBE_PERIOD_S = 0.25
+
+Start = str | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One cluster's topic partitions at one moment.
+
+    Each has the durable subscription; `created` are those where it was missing until now.
+    """
+
+    cluster: Cluster
+    states: States
+    created: frozenset[str] = frozenset()
+
+
+class Watch:
+    """The clusters of the options, in order, and the one of them that is read."""
+
+    def __init__(
+        self,
+        options: PulsarOptions,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._pause = pause
+        self._surveys = {cluster.name: Survey(cluster, options) for cluster in options.all_clusters()}
+        self._lost: set[str] = set()
+        self._file = FailoverFile(options.failover_file) if options.failover_file else None
+        first = options.all_clusters()[0].name
+        self._standing = self._file.load(first) if self._file else Standing(first)
+        options.cluster_named(self._standing.active)
+
+    def close(self) -> None:
+        """Gives every connection back."""
+        for survey in self._surveys.values():
+            survey.close()
+
+    @property
+    def standing(self) -> Standing:
+        """Which cluster is read, and what was abandoned."""
+        return self._standing
+
+    def ordered_elsewhere(self) -> str | None:
+        """The cluster that an operator wants read instead of the active one."""
+        order = self._file.order() if self._file else None
+        if order is not None and order not in self._surveys:
+            _log.error("failover_order_unknown", order=order, clusters=sorted(self._surveys))
+            return None
+        return order if order != self._standing.active else None
+
+    def obey(self) -> None:
+        """Moves to the cluster that the operator named."""
+        assert self._file is not None  # only called when there is an order
+        if order := self.ordered_elsewhere():
+            self._move(order, "ordered")
+        self._file.obeyed()
+
+    def reachable(self, cluster: str) -> bool:
+        """Whether the cluster answered when it was last asked."""
+        return cluster not in self._lost
+
+    def known_clusters(self, cluster: str) -> frozenset[str]:
+        """The names of clusters that messages can come from, as one cluster knows them."""
+        return self._surveys[cluster].known_clusters()
+
+    def everywhere(self) -> View:
+        """The active cluster, with the subscription at startingPosition created here and on every standby.
+
+        A standby without the subscription would throw away what it is sent before the first cursor arrives there.
+        """
+        view = self.active(self._options.starting_position)
+        for name, survey in self._surveys.items():
+            if name == view.cluster.name:
+                continue
+            try:
+                survey.subscribe_missing(survey.states(), self._options.starting_position)
+            except PulsarSourceError as error:
+                _log.warning("standby_without_subscription", cluster=name, error=str(error))
+        return view
+
+    def active(self, start: Start = "earliest") -> View:
+        """The active cluster as it stands; another one becomes active when it is silent for too long.
+
+        Raises ClusterUnreachable when no cluster answers for `readTimeoutSeconds`.
+        """
+        began = self._clock()
+        while self._clock() - began < self._options.read_timeout_seconds:
+            view = self.named(self._standing.active, start)
+            if view is not None:
+                return view
+            for name in self._surveys:
+                view = self._try(name, start) if name != self._standing.active else None
+                if view is not None:
+                    self._move(name, "lost")
+                    return view
+        lost = ", ".join(sorted(self._lost))
+        raise ClusterUnreachable(lost, "looking for a cluster to read", "none of the clusters answers")
+
+    def named(self, name: str, start: Start = "earliest") -> View | None:
+        """One cluster as it stands; None when it stays silent for `clusterLostAfterSeconds`."""
+        silent_since = self._clock()
+        while True:
+            view = self._try(name, start)
+            if view is not None:
+                return view
+            if self._clock() - silent_since >= self._options.cluster_lost_after_seconds:
+                return None
+            self._pause(_PROBE_PERIOD_S)
+
+    def abandon(self, end: Offset) -> None:
+        """Closes a planned batch that cannot be read any more; kept on disk before this returns."""
+        self._standing = self._standing.abandoning(end)
+        self._save()
+        _log.warning("batch_abandoned", cluster=end.cluster)
+
+    def settle(self, start: Offset) -> None:
+        """Forgets abandoned batches once the query stands behind them."""
+        if self._standing.abandoned and not self._standing.from_cursor(start):
+            self._standing = Standing(self._standing.active)
+            self._save()
+
+    def _try(self, name: str, start: Start) -> View | None:
+        survey = self._surveys[name]
+        try:
+            states = survey.states()
+            missing = frozenset(topic for topic, state in states.items() if state.cursor is None)
+            if missing:
+                survey.subscribe_missing(states, start)
+                states = survey.states()
+        except ClusterUnreachable as error:
+            _log.warning("cluster_silent", cluster=name, error=str(error))
+            self._lost.add(name)
+            return None
+        self._lost.discard(name)
+        return View(survey.cluster, states, missing)
+
+    def _move(self, name: str, why: str) -> None:
+        _log.warning("cluster_changed", old=self._standing.active, new=name, why=why)
+        self._standing = self._standing.moved(name)
+        self._save()
+
+    def _save(self) -> None:
+        if self._file:
+            self._file.save(self._standing)
