@@ -1,0 +1,72 @@
+"""The command line of the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_agent.config import AgentSettings
+from edge_agent.errors import AgentError
+from settings import SettingsError, load
+
+app = typer.Typer(
+    name="edge-agent",
+    help="Carries every record from the vehicle to its region; none is lost, whatever happens to the vehicle.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Config = Annotated[
+    Path, typer.Option("--config", "-c", help="The agent's settings, TOML.", exists=True, dir_okay=False)
+]
+EXIT_CONFIG = 78
+
+
+@app.command()
+def run(config: Config) -> None:
+    """Take records in, keep them, and deliver them, until SIGTERM."""
+    command = [sys.executable, "-m", "edge_agent.daemon", str(config.absolute())]
+    os.execv(command[0], command)  # noqa: S606 - the light process takes the place of this one
+
+
+@app.command()
+def check_config(config: Config) -> None:
+    """Say what is wrong with a settings file, or that nothing is."""
+    try:
+        settings = load(AgentSettings, config)
+    except SettingsError as error:
+        for problem in error.problems:
+            typer.echo(f"{config}: {problem}", err=True)
+        raise typer.Exit(EXIT_CONFIG) from error
+    regions = ", ".join(one.region for one in settings.uplinks)
+    typer.echo(f"{config}: right. Device {settings.device.id}, uplinks {regions}, buffer {settings.buffer.path}")
+
+
+@app.command()
+def status(
+    config: Config,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what the buffer holds, whether the agent runs or not."""
+    from edge_agent.status import read_status
+
+    try:
+        state = read_status(load(AgentSettings, config))
+    except (AgentError, SettingsError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(json.dumps(state))
+    else:
+        from edge_agent.tables import print_status
+
+        print_status(state)
+
+
+if __name__ == "__main__":
+    app()

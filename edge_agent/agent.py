@@ -1,0 +1,96 @@
+"""The agent: buffer, intake and drain put together, started and stopped."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from edge_agent.clock.clocks import Clocks, SystemClocks
+from edge_agent.config import AgentSettings, UplinkSettings
+from edge_agent.drain.drainer import Drainer
+from edge_agent.errors import StoreInUse
+from edge_agent.intake.listener import Listener
+from edge_agent.store.buffer import Buffer, BufferOptions
+from edge_agent.uplink.mqtt import MqttUplink
+from edge_agent.uplink.protocol import Uplink
+from telemetry import new_epoch
+
+log = structlog.get_logger("edge_agent")
+
+STOP_WITHIN_S = 1.5
+"""Intake gets this long to commit what waits; systemd and the contract allow 2 s."""
+
+
+class Agent:
+    """One device's agent, from `start` to `stop`."""
+
+    def __init__(self, settings: AgentSettings, clocks: Clocks | None = None) -> None:
+        """Takes the buffer's folder for itself and opens the buffer. Raises StoreError."""
+        self.settings = settings
+        self._clocks = clocks or SystemClocks.of_this_boot()
+        self._lock_file = _locked(settings.buffer.path)
+        options = BufferOptions(
+            device=settings.device.id,
+            ring_size=settings.intake.receive_maximum,
+            epoch_for=self._epoch_above,
+        )
+        self.buffer = Buffer(settings.buffer.path, options)
+        self.drainer = Drainer(settings, self.buffer, self._uplink, random.Random())
+        self.listener = Listener(settings, self.buffer, self._clocks, random.Random(), self.drainer.committed)
+        self._threads = [
+            threading.Thread(target=self.listener.run, name="intake", daemon=True),
+            threading.Thread(target=self.drainer.run, name="drain", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Starts both threads."""
+        log.info("started", device=self.buffer_name, epoch=self.buffer.epoch, head=self.buffer.head)
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Commits what waits, stores what was acknowledged, and closes the buffer, all within `STOP_WITHIN_S`."""
+        deadline_s = time.monotonic() + STOP_WITHIN_S
+        self.listener.stop()
+        self.drainer.stop()
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        self.buffer.close()
+        self._lock_file.close()
+        log.info("stopped", head=self.buffer.head)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether both threads live."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    @property
+    def buffer_name(self) -> str:
+        """The device's name."""
+        return self.settings.device.id
+
+    def _epoch_above(self, least: int) -> int:
+        return max(least + 1, new_epoch(self._clocks.wall_us() // 1000, random.getrandbits(15)))
+
+    def _uplink(self, settings: UplinkSettings) -> Uplink:
+        return MqttUplink(self.settings.device, settings)
+
+
+def _locked(folder: Path) -> IO[bytes]:
+    """An exclusive lock on the buffer's folder, held until the file is closed. Raises StoreInUse."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock_file = (folder / "lock").open("wb")
+    try:
+        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock_file.close()
+        raise StoreInUse(f"another agent uses {folder}") from error
+    os.set_inheritable(lock_file.fileno(), False)
+    return lock_file

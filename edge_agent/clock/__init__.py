@@ -1,0 +1,1 @@
+"""What time it is, and what time it was."""

@@ -1,0 +1,269 @@
+"""The settings of one agent: a frozen, typed tree read from TOML. Every bound of the agent has its name here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from settings import Settings
+from telemetry import DEVICE_PATTERN, MAX_RECORDS
+
+Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
+Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+Link = Literal["wifi", "ethernet", "cellular", "satellite"]
+MAX_CLASSES = 16
+
+
+class DeviceSettings(Settings):
+    """Who this is."""
+
+    id: Name
+    """Name of the device; its client id at the regional broker."""
+    tenant: Name = "default"
+    """Whose device it is; the third part of its topics."""
+
+
+class TlsSettings(Settings):
+    """Mutual TLS towards a broker."""
+
+    ca: Path
+    """Certificates of the authorities that may have signed the broker's certificate (PEM)."""
+    certificate: Path | None = None
+    """This device's certificate (PEM)."""
+    key: Path | None = None
+    """This device's private key (PEM)."""
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key belong together: give both or neither")
+        return self
+
+
+class BrokerSettings(Settings):
+    """An MQTT 5 broker to connect to."""
+
+    host: str = "127.0.0.1"
+    """Name or address of the broker."""
+    port: Port = 1883
+    """Its TCP port."""
+    username: str | None = None
+    """User name, where the broker asks for one."""
+    password_file: Path | None = None
+    """File whose first line is the password."""
+    tls: TlsSettings | None = None
+    """Certificates; without them the connection is not encrypted."""
+    keepalive_s: int = Field(default=30, ge=5, le=3600)
+    """A silent connection is probed after this time and given up after twice of it."""
+    connect_timeout_s: Seconds = 5.0
+    """How long one attempt to connect may take."""
+    backoff_first_s: Seconds = 0.5
+    """The wait after the first failed attempt; it doubles, with jitter, up to `backoff_most_s`."""
+    backoff_most_s: Seconds = 60.0
+    """The longest wait between two attempts."""
+
+
+class IntakeSettings(BrokerSettings):
+    """The vehicle's own broker."""
+
+    client_id: str = "edge-agent"
+    """Client id of the persistent session at the local broker."""
+    topic: str = "vehicle/#"
+    """What to subscribe to."""
+    receive_maximum: int = Field(default=1000, ge=1, le=65_535)
+    """Messages that may be unacknowledged; also how many committed ones are remembered to recognise redeliveries."""
+    max_message_bytes: int = Field(default=16 << 20, ge=1024, le=256 << 20)
+    """A larger MQTT packet is never sent to us by the broker."""
+
+
+class BufferSettings(Settings):
+    """The store on the vehicle's disk, and when to write to it."""
+
+    path: Path = Path("/var/lib/edge-agent")
+    """Folder of the buffer; made if it is missing."""
+    commit_delay_ms: int = Field(default=200, ge=1, le=60_000)
+    """A message waits at most this long for its commit (and its PUBACK)."""
+    commit_records: int = Field(default=1000, ge=1, le=MAX_RECORDS)
+    """A commit is made as soon as so many messages wait."""
+    commit_bytes: int = Field(default=1 << 20, ge=1024, le=64 << 20)
+    """A commit is made as soon as so many bytes wait."""
+    settle_delay_s: Seconds = 5.0
+    """Acknowledged records are deleted with the next commit, or after this time if there is none."""
+    max_bytes: int = Field(default=1 << 30, ge=1 << 16)
+    """Quota of all classes together, in bytes of stored batches."""
+    max_age_s: Seconds = 31_536_000.0
+    """Records older than this are dropped and declared."""
+    free_space_floor_bytes: int = Field(default=64 << 20, ge=0)
+    """Space that the agent leaves free on its file system."""
+    thin_above: float = Field(default=0.8, gt=0, le=1)
+    """From this share of a quota on, classes with `thin_keep_one_in` are thinned, oldest first."""
+
+
+class ClassSettings(Settings):
+    """A class of records: what belongs to it and how it is treated. Classes stand in order of priority."""
+
+    name: Name
+    """Name of the class, in metrics and in `status`."""
+    topics: tuple[str, ...] = Field(min_length=1)
+    """MQTT filters; the first class with a filter that fits takes the record."""
+    urgent: bool = False
+    """Commit at once."""
+    links: tuple[Link, ...] = ()
+    """Kinds of link it may be sent over; empty: any."""
+    max_bytes: int | None = Field(default=None, ge=1 << 12)
+    """Quota of this class."""
+    max_age_s: Seconds | None = None
+    """Records of this class older than this are dropped and declared."""
+    thin_keep_one_in: int = Field(default=1, ge=1, le=1000)
+    """When space is short, keep one record in so many of this class before dropping any; 1: never thin."""
+
+
+DEFAULT_CLASSES = (
+    ClassSettings(name="urgent", topics=("vehicle/event",), urgent=True),
+    ClassSettings(name="position", topics=("vehicle/position", "vehicle/canary"), thin_keep_one_in=2),
+    ClassSettings(name="signal", topics=("vehicle/signal",), thin_keep_one_in=4),
+    ClassSettings(name="other", topics=("#",)),
+)
+
+
+class DrainSettings(Settings):
+    """How the buffer is emptied."""
+
+    fresh_s: Seconds = 30.0
+    """A record younger than this is live; older ones are backlog."""
+    backlog_share: float = Field(default=0.25, ge=0, le=1)
+    """Share of the bytes sent that the backlog gets while live data waits too."""
+    window: int = Field(default=16, ge=2, le=1024)
+    """Batches that may be unacknowledged. The backlog leaves one in four of them to live data."""
+    window_bytes: int = Field(default=2 << 20, ge=1 << 14, le=1 << 28)
+    """Bytes that may be unacknowledged."""
+    batch_records: int = Field(default=2000, ge=1, le=MAX_RECORDS)
+    """Small neighbouring batches are merged up to so many records."""
+    batch_bytes: int = Field(default=128 << 10, ge=1024, le=16 << 20)
+    """... and up to so many bytes."""
+    merge_below_records: int = Field(default=250, ge=0)
+    """A stored batch of at least so many records is sent as it is."""
+    linger_ms: int = Field(default=0, ge=0, le=600_000)
+    """Live data that is not urgent waits so long for company: fewer, larger messages on a costly link."""
+    ack_timeout_s: Seconds = 30.0
+    """A batch is sent again when its acknowledgement stays away for so long."""
+
+
+class LinkSettings(Settings):
+    """What sending costs."""
+
+    link: Link | None = None
+    """The kind of link in use; with `link_file`, the kind until that file says something."""
+    link_file: Path | None = None
+    """File whose first word is the kind of link in use now, written by the operating system."""
+    bytes_per_s: int | None = Field(default=None, ge=100)
+    """Rate limit, in bytes on the wire a second."""
+    burst_bytes: int = Field(default=256 << 10, ge=1024)
+    """How much may be sent at once after silence."""
+    bytes_per_day: int | None = Field(default=None, ge=1000)
+    """Data plan for a UTC day."""
+    bytes_per_month: int | None = Field(default=None, ge=1000)
+    """Data plan for a UTC month."""
+    metered: tuple[Link, ...] = ("cellular", "satellite")
+    """Kinds of link that count against the plan; with no known kind of link everything counts."""
+    plan_reserve: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the plan that only urgent classes may use."""
+
+
+class TimeSettings(Settings):
+    """When the device's clock is mended."""
+
+    jump_s: Seconds = 2.0
+    """The wall clock jumped when it moved so much more or less than the monotonic clock."""
+    same_clock_s: Seconds = 300.0
+    """A record whose time was within this of the wall clock when it arrived was stamped by the same clock."""
+    drift_ppm: float = Field(default=100.0, ge=0, le=10_000)
+    """How far the monotonic clock may drift: the uncertainty of a mended time grows by this."""
+
+
+class HealthSettings(Settings):
+    """The loopback endpoint for metrics and health."""
+
+    port: int = Field(default=0, ge=0, le=65_535)
+    """Port on 127.0.0.1 for `/metrics`, `/health` and `/status`; 0: none."""
+
+
+class UplinkSettings(BrokerSettings):
+    """One region to deliver to. The first of the list is preferred."""
+
+    region: Name
+    """Name of the region."""
+    kind: Literal["mqtt", "pulsar"] = "mqtt"
+    """A regional gateway over MQTT 5, or a regional Pulsar cluster directly."""
+    service_url: str | None = None
+    """Pulsar: the cluster, for instance `pulsar+ssl://pulsar.example:6651`."""
+    topic: str | None = None
+    """Pulsar: the topic of batches, for instance `persistent://fleet/telemetry-eu/batches`."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        direct = (self.service_url, self.topic)
+        if self.kind == "pulsar" and None in direct:
+            raise ValueError('an uplink of kind "pulsar" needs service_url and topic')
+        if self.kind == "mqtt" and direct != (None, None):
+            raise ValueError('service_url and topic belong to an uplink of kind "pulsar"')
+        return self
+
+
+class FailoverSettings(Settings):
+    """When to change the region."""
+
+    after_s: Seconds = 20.0
+    """Go to the next region when this one neither connects nor acknowledges for so long."""
+    return_after_s: Seconds = 300.0
+    """Look at the preferred region again after so long in another one."""
+    hold_s: Seconds = 30.0
+    """Return only when the preferred region answered for so long without a failure."""
+    jitter: float = Field(default=0.5, ge=0, le=1)
+    """Each of these times is stretched by a random part of itself up to this, so that a fleet does not move as one."""
+
+
+class PushSettings(Settings):
+    """Configuration from the gateway."""
+
+    accept: bool = True
+    """Whether pushed settings are taken at all."""
+    confirm_s: Seconds = 60.0
+    """Pushed settings stay only if the uplink is healthy with them within so long."""
+
+
+class AgentSettings(Settings):
+    """All settings of an agent."""
+
+    device: DeviceSettings
+    intake: IntakeSettings = IntakeSettings()
+    buffer: BufferSettings = BufferSettings()
+    classes: tuple[ClassSettings, ...] = Field(default=DEFAULT_CLASSES, min_length=1, max_length=MAX_CLASSES)
+    drain: DrainSettings = DrainSettings()
+    link: LinkSettings = LinkSettings()
+    time: TimeSettings = TimeSettings()
+    uplinks: tuple[UplinkSettings, ...] = Field(min_length=1, max_length=16)
+    failover: FailoverSettings = FailoverSettings()
+    push: PushSettings = PushSettings()
+    health: HealthSettings = HealthSettings()
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("classes")
+    @classmethod
+    def _classes_are_whole(cls, classes: tuple[ClassSettings, ...]) -> tuple[ClassSettings, ...]:
+        names = [one.name for one in classes]
+        if len(set(names)) < len(names):
+            raise ValueError("two classes have the same name")
+        if not any("#" in one.topics for one in classes):
+            raise ValueError('no class takes "#": a record without a class would have no place')
+        return classes
+
+    @field_validator("uplinks")
+    @classmethod
+    def _regions_differ(cls, uplinks: tuple[UplinkSettings, ...]) -> tuple[UplinkSettings, ...]:
+        if len({one.region for one in uplinks}) < len(uplinks):
+            raise ValueError("two uplinks have the same region")
+        return uplinks

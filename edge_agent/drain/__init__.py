@@ -1,0 +1,1 @@
+"""From the buffer to the region."""

@@ -1,0 +1,107 @@
+"""What waits on disk, streamed class by class in the order in which it was named; memory does not grow with it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from edge_agent.drain.window import first_ids
+from edge_agent.store.block import Block
+
+READ_AHEAD = 32
+
+
+class Stored(Protocol):
+    """The part of the buffer that is read here."""
+
+    def read_after(self, identity: int, class_index: int, limit: int) -> list[Block]:
+        """The next blocks of a class, without their data."""
+
+
+class Backlog:
+    """A cursor for each class. `is_taken`: whether a block is on its way, safe, or kept by somebody else for now."""
+
+    def __init__(self, stored: Stored, classes: Iterable[int], is_taken: Callable[[Block], bool]) -> None:
+        self._stored = stored
+        self._is_taken = is_taken
+        self._cursors = dict.fromkeys(classes, 0)
+        self._ahead: dict[int, deque[Block]] = {index: deque() for index in self._cursors}
+        self._caught_up: set[int] = set()
+
+    def committed(self, block: Block) -> None:
+        """A block was committed that somebody else looks after: a cursor that has caught up stays so."""
+        self._ensure(block.class_index)
+        if block.class_index in self._caught_up:
+            self._cursors[block.class_index] = max(block.id, self._cursors[block.class_index])
+
+    def missed(self) -> None:
+        """Blocks may have been committed that nobody was told of: look at the disk again."""
+        self._caught_up.clear()
+
+    def release(self, blocks: Iterable[Block]) -> None:
+        """Blocks that nobody looks after any more: they are found again."""
+        for index, identity in first_ids(blocks).items():
+            self._ensure(index)
+            first = self._ahead[index][0].id if self._ahead[index] else self._cursors[index] + 1
+            if identity < first:
+                self._cursors[index] = identity - 1
+                self._ahead[index].clear()
+            self._caught_up.discard(index)
+
+    def rewind(self) -> None:
+        """Begin again with the oldest."""
+        for index in self._cursors:
+            self._cursors[index] = 0
+            self._ahead[index].clear()
+        self._caught_up.clear()
+
+    def peek(self, classes: frozenset[int] | None = None) -> Block | None:
+        """The next block: of the first class that has one, its oldest. `classes`: only these."""
+        for index in sorted(self._cursors):
+            if classes is None or index in classes:
+                block = self._next_of(index)
+                if block is not None:
+                    return block
+        return None
+
+    def take(self, class_index: int, most_records: int, most_bytes: int, merge_below: int) -> list[Block]:
+        """The next blocks of a class that make one batch; only small ones are put together. At least one is there."""
+        block = self._next_of(class_index)
+        assert block is not None
+        taken: list[Block] = []
+        records = size = 0
+        while block is not None and (not taken or self._joins(block, taken[-1], merge_below)):
+            records, size = records + block.records, size + block.size
+            if taken and (records > most_records or size > most_bytes):
+                break
+            taken.append(block)
+            self._ahead[class_index].popleft()
+            if block.records >= merge_below:
+                break
+            block = self._next_of(class_index)
+        return taken
+
+    @staticmethod
+    def _joins(block: Block, before: Block, merge_below: int) -> bool:
+        return block.epoch == before.epoch and block.records < merge_below
+
+    def _next_of(self, index: int) -> Block | None:
+        ahead = self._ahead[index]
+        while index not in self._caught_up:
+            while ahead and self._is_taken(ahead[0]):
+                ahead.popleft()
+            if ahead:
+                return ahead[0]
+            read = self._stored.read_after(self._cursors[index], index, READ_AHEAD)
+            ahead.extend(read)
+            if read:
+                self._cursors[index] = read[-1].id
+            else:
+                self._caught_up.add(index)
+        return None
+
+    def _ensure(self, index: int) -> None:
+        if index not in self._cursors:
+            self._cursors[index] = 0
+            self._ahead[index] = deque()

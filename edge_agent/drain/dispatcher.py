@@ -1,0 +1,167 @@
+"""What to send next, and what became of what was sent. Handed the time; knows no connection and no thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from edge_agent.config import DrainSettings
+from edge_agent.drain.backlog import Backlog, Stored
+from edge_agent.drain.fresh import FreshLane
+from edge_agent.drain.merge import merged
+from edge_agent.drain.share import Share
+from edge_agent.drain.window import Flight, Window
+from edge_agent.store.block import Block
+from edge_agent.uplink.protocol import Outgoing
+from telemetry import IntervalSet, read_header
+
+
+class Source(Stored, Protocol):
+    """The part of the buffer that is drained."""
+
+    def load(self, identity: int) -> bytes | None:
+        """The encoded batch of a block; None if it is gone."""
+
+    def head_of(self, epoch: int) -> int:
+        """The highest number that an epoch committed."""
+
+    def acknowledge(self, epoch: int, names: IntervalSet) -> None:
+        """Names that are safe elsewhere."""
+
+    def is_acknowledged(self, block: Block) -> bool:
+        """Whether all of a block is safe elsewhere."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """Counters of the drain since the agent started."""
+
+    batches: int = 0
+    records: int = 0
+    size: int = 0
+    again: int = 0
+
+
+class Dispatcher:
+    """Live data first, the backlog with its share, never more than the window, nothing twice at the same time."""
+
+    def __init__(self, settings: DrainSettings, source: Source, classes: Iterable[int], urgent: Iterable[int]) -> None:
+        self._settings = settings
+        self._source = source
+        self._urgent = frozenset(urgent)
+        self._fresh = FreshLane(settings.fresh_s)
+        self._backlog = Backlog(source, classes, self._is_taken)
+        self._share = Share(settings.backlog_share)
+        self._window = Window(settings.window, settings.window_bytes, settings.ack_timeout_s)
+        self.sent = Sent()
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are not acknowledged."""
+        return len(self._window)
+
+    @property
+    def waiting_since_s(self) -> float | None:
+        """Since when the oldest batch on its way waits for its acknowledgement."""
+        return self._window.oldest_s
+
+    def committed(self, now_s: float, blocks: Iterable[Block]) -> None:
+        """Blocks were committed."""
+        for block in blocks:
+            self._backlog.committed(block)
+            self._fresh.add(now_s, block)
+        self._backlog.release(self._fresh.outgrown(now_s))
+
+    def missed(self) -> None:
+        """Blocks may have been committed of which `committed` was not told."""
+        self._backlog.missed()
+
+    def next_batch(self, now_s: float, allowed: frozenset[int] | None = None) -> Outgoing | None:
+        """The next batch, which is on its way from now on; None if nothing may be sent now. `allowed`: classes."""
+        self._backlog.release(self._fresh.outgrown(now_s))
+        while True:
+            taken = self._choose(now_s, allowed)
+            if taken is None:
+                return None
+            outgoing = self._pack(now_s, *taken)
+            if outgoing is not None:
+                return outgoing
+
+    def next_event_in(self, now_s: float) -> float | None:
+        """Seconds until something changes by itself: a batch is overdue, or lingering data is ripe."""
+        times = [self._window.next_timeout_in(now_s), self._ripe_in(now_s, None)]
+        return min((time for time in times if time), default=None)
+
+    def acknowledged(self, epoch: int, names: IntervalSet) -> int:
+        """Names are safe at the other side; the number of batches that are complete by it."""
+        self._source.acknowledge(epoch, names)
+        return len(self._window.acknowledged(epoch, names))
+
+    def retry_overdue(self, now_s: float) -> int:
+        """Batches whose acknowledgement stayed away will be sent again; how many."""
+        late = self._window.overdue(now_s)
+        self._release(late)
+        return len(late)
+
+    def disconnected(self) -> None:
+        """What was on its way may be lost: all of it will be sent again, and what was live is backlog."""
+        self._release(self._window.clear())
+
+    def rewind(self) -> None:
+        """The buffer was changed under our feet: forget everything and begin with the oldest block."""
+        self._window.clear()
+        self._fresh.clear()
+        self._backlog.rewind()
+
+    def _release(self, flights: Iterable[Flight]) -> None:
+        for flight in flights:
+            self.sent.again += 1
+            self._backlog.release(flight.blocks)
+
+    def _is_taken(self, block: Block) -> bool:
+        return block.id in self._window.ids or block.id in self._fresh.ids or self._source.is_acknowledged(block)
+
+    def _ripe_in(self, now_s: float, allowed: frozenset[int] | None) -> float | None:
+        """Seconds until live data may go: 0 now; None when there is none."""
+        first = self._fresh.peek(allowed)
+        if first is None:
+            return None
+        came_s, block = first
+        if block.class_index in self._urgent:
+            return 0.0
+        return max(0.0, came_s + self._settings.linger_ms / 1000 - now_s)
+
+    def _choose(self, now_s: float, allowed: frozenset[int] | None) -> tuple[list[Block], bool] | None:
+        fresh = self._fresh.peek(allowed) if self._window.has_room(backlog=False) else None
+        if fresh is not None and self._ripe_in(now_s, allowed):
+            fresh = None
+        old = self._backlog.peek(allowed) if self._window.has_room(backlog=True) else None
+        settings = self._settings
+        if self._share.backlog_is_next(fresh_waits=fresh is not None, backlog_waits=old is not None):
+            assert old is not None
+            most = (settings.batch_records, settings.batch_bytes, settings.merge_below_records)
+            return self._backlog.take(old.class_index, *most), True
+        if fresh is None:
+            return None
+        return self._fresh.take(fresh[1].class_index, settings.batch_records, settings.batch_bytes), False
+
+    def _pack(self, now_s: float, blocks: list[Block], backlog: bool) -> Outgoing | None:
+        encoded = [(block, block.data or self._source.load(block.id)) for block in blocks]
+        present = [(block, data) for block, data in encoded if data]
+        if not present:
+            return None
+        epoch = present[0][0].epoch
+        data = merged([one for _, one in present], self._source.head_of(epoch))
+        names = read_header(data).accounted
+        stripped = tuple(_without_data(block) for block, _ in present)
+        self._window.add(Flight(epoch, names, stripped, len(data), backlog, now_s))
+        self._share.sent(len(data), backlog=backlog)
+        self.sent.batches += 1
+        self.sent.records += sum(block.records for block in stripped)
+        self.sent.size += len(data)
+        return Outgoing(epoch, names, data)
+
+
+def _without_data(block: Block) -> Block:
+    return Block(block.id, block.epoch, block.last, block.class_index, block.records, block.size, block.wall_ms)

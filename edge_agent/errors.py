@@ -1,0 +1,55 @@
+"""What can go wrong on the device.
+
+AgentError
+├── StoreError         the buffer cannot do what was asked; nothing that was acknowledged is lost
+│   ├── StoreFull      no space is left (`ENOSPC`, or the free-space floor)
+│   ├── StoreFailing   the medium answers with errors (`EIO`); try again later
+│   ├── StoreDamaged   what is on the disk is not what was written: salvage it
+│   └── StoreInUse     another agent has the buffer
+└── LinkError          a broker cannot be reached, or ended the connection
+    └── LinkRefused    the broker answered and said no
+"""
+
+from __future__ import annotations
+
+
+class AgentError(Exception):
+    """Base of everything this package raises."""
+
+
+class StoreError(AgentError):
+    """The buffer could not do what was asked of it. `reason` is a short stable word for metrics."""
+
+    reason = "store"
+
+
+class StoreFull(StoreError):
+    """There is no space left on the device."""
+
+    reason = "full"
+
+
+class StoreFailing(StoreError):
+    """The medium answered with an error."""
+
+    reason = "failing"
+
+
+class StoreDamaged(StoreError):
+    """The file's content is not what was written."""
+
+    reason = "damaged"
+
+
+class StoreInUse(StoreError):
+    """Another process has the buffer open for writing."""
+
+    reason = "in-use"
+
+
+class LinkError(AgentError):
+    """A connection could not be made, or broke."""
+
+
+class LinkRefused(LinkError):
+    """The other side refused the connection or the subscription; the message says why."""

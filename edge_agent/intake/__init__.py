@@ -1,0 +1,1 @@
+"""From the vehicle's broker to the buffer."""

@@ -1,0 +1,131 @@
+"""From a message of the vehicle to the body of a record. Nothing is dropped: what is not understood becomes raw.
+
+The contract with the vehicle (MQTT, JSON in UTF-8; `time` is milliseconds since 1970 or ISO 8601 with offset):
+
+    vehicle/position  {"time", "latitude", "longitude", "altitude_m"?, "speed_mps"?, "heading_deg"?, "accuracy_m"?}
+    vehicle/signal    {"time", "path", "value"}
+    vehicle/event     {"time", "name", "attributes"?}
+    vehicle/canary    {"time", "id"}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from telemetry import MAX_RAW_BYTES, Body, Canary, Event, Position, Raw, Signal
+
+LATEST_US = 253_402_300_800_000_000
+"""The year 10000: a `time` at or beyond it is none."""
+REFUSED_EVENT = "waybill.refused"
+
+
+class Parsed(NamedTuple):
+    """A body, its device time (None where the message has none), and why it is not what its topic says (or "")."""
+
+    body: Body
+    device_time_us: int | None
+    odd: str = ""
+
+
+class _Odd(Exception):
+    """The message does not follow the contract; the text is a short stable word for metrics."""
+
+
+def parse_message(topic: str, payload: bytes) -> Parsed:
+    """The body of a message. What does not follow the contract is carried as it is, and `odd` says why."""
+    if len(payload) > MAX_RAW_BYTES:
+        return Parsed(_refusal(topic, payload), None, "too-large")
+    reader = _READERS.get(topic)
+    if reader is None:
+        return Parsed(Raw(topic=topic, payload=payload), None, "unknown-topic")
+    try:
+        message = _json_object(payload)
+        return Parsed(reader(message), _device_time_us(message.get("time")))
+    except _Odd as odd:
+        return Parsed(Raw(topic=topic, payload=payload), None, str(odd))
+    except (ValidationError, TypeError, KeyError):
+        return Parsed(Raw(topic=topic, payload=payload), None, "wrong-fields")
+
+
+def _refusal(topic: str, payload: bytes) -> Event:
+    about = json.dumps({"topic": topic[:1024], "bytes": len(payload), "reason": "too-large"})
+    return Event(name=REFUSED_EVENT, attributes=about)
+
+
+def _json_object(payload: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise _Odd("no-json") from error
+    if not isinstance(message, dict):
+        raise _Odd("no-object")
+    return message
+
+
+def _device_time_us(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        time_us = value * 1000
+    elif isinstance(value, str):
+        time_us = _iso_us(value)
+    else:
+        raise _Odd("no-time")
+    if not 0 <= time_us < LATEST_US:
+        raise _Odd("impossible-time")
+    return time_us
+
+
+def _iso_us(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise _Odd("time-without-offset")
+        whole_s, micros = divmod(round(moment.timestamp() * 1_000_000), 1_000_000)
+    except (ValueError, OverflowError) as error:
+        raise _Odd("no-time") from error
+    return whole_s * 1_000_000 + micros
+
+
+def _position(message: dict[str, Any]) -> Body:
+    fields = {name: message[name] for name in Position.model_fields if name in message}
+    if not message.keys() - {"time"} <= fields.keys():
+        raise _Odd("unknown-fields")
+    return Position(**fields)
+
+
+def _signal(message: dict[str, Any]) -> Body:
+    if message.keys() - {"time", "path", "value"}:
+        raise _Odd("unknown-fields")
+    value = message["value"]
+    if type(value) is int:
+        if abs(value) > 1 << 53:
+            raise _Odd("number-too-large")
+        value = float(value)
+    return Signal(path=message["path"], value=value)
+
+
+def _event(message: dict[str, Any]) -> Body:
+    if message.keys() - {"time", "name", "attributes"}:
+        raise _Odd("unknown-fields")
+    attributes = message.get("attributes", {})
+    if not isinstance(attributes, dict):
+        raise _Odd("wrong-fields")
+    return Event(name=message["name"], attributes=json.dumps(attributes, separators=(",", ":")))
+
+
+def _canary(message: dict[str, Any]) -> Body:
+    if message.keys() - {"time", "id"}:
+        raise _Odd("unknown-fields")
+    return Canary(id=message["id"])
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], Body]] = {
+    "vehicle/position": _position,
+    "vehicle/signal": _signal,
+    "vehicle/event": _event,
+    "vehicle/canary": _canary,
+}

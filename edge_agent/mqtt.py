@@ -1,0 +1,303 @@
+"""One MQTT 5 connection, driven by the thread that owns it: no thread of its own, no call-back between threads.
+
+paho reads a packet in three system calls and writes one for each acknowledgement. `_CorkedClient` gives it a buffer on
+both sides, which doubles what one core takes in; everything else is paho's public interface.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from edge_agent.config import BrokerSettings
+from edge_agent.errors import LinkError, LinkRefused
+
+RECEIVE_BYTES = 1 << 16
+NEVER_EXPIRES = 0xFFFFFFFF
+HEADERS_BYTES = {socket.AF_INET: 40, socket.AF_INET6: 60}
+"""IP and TCP headers of one segment, without options."""
+
+OnMessage = Callable[[MQTTMessage], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """What a connection asks of its broker."""
+
+    client_id: str
+    session_expiry_s: int = NEVER_EXPIRES
+    receive_maximum: int = 1000
+    max_packet_bytes: int = 16 << 20
+
+
+class _CorkedClient(Client):
+    """paho's client with a buffer between it and the socket."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._taken = b""
+        self._at = 0
+        self._outgoing = bytearray()
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        if self._at >= len(self._taken):
+            self._taken, self._at = super()._sock_recv(RECEIVE_BYTES), 0
+            if not self._taken:
+                return b""
+        chunk = self._taken[self._at : self._at + bufsize]
+        self._at += len(chunk)
+        return chunk
+
+    def _sock_send(self, buf: bytes | bytearray) -> int:
+        self._outgoing += buf
+        return len(buf)
+
+    @property
+    def has_taken(self) -> bool:
+        """Whether bytes wait that were received and not yet read."""
+        return self._at < len(self._taken)
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether bytes wait to be sent."""
+        return bool(self._outgoing)
+
+    def flush(self) -> None:
+        """Sends what the socket takes now. Raises OSError."""
+        while self._outgoing:
+            try:
+                sent = super()._sock_send(memoryview(self._outgoing)[:RECEIVE_BYTES].tobytes())
+            except BlockingIOError:
+                return
+            del self._outgoing[:sent]
+
+
+class Session:
+    """A connection from `open` to the LinkError that ends it, or `close`. Only `wake` is for other threads."""
+
+    def __init__(self, broker: BrokerSettings, options: SessionOptions, on_message: OnMessage) -> None:
+        self._broker = broker
+        self._options = options
+        self._on_message = on_message
+        self._client = self._new_client()
+        self._ended: str | None = None
+        self._answered: ReasonCode | None = None
+        self._granted: list[ReasonCode] | None = None
+        self._published: list[tuple[int, ReasonCode]] = []
+        self._wake_out, self._wake_in = socket.socketpair()
+        self._wake_out.setblocking(False)
+        self._wake_in.setblocking(False)
+        self._poll = select.poll()
+
+    def open(self) -> None:
+        """Connects and waits for the broker's answer, together within the time-out. Raises LinkError."""
+        deadline_s = time.monotonic() + self._broker.connect_timeout_s
+        try:
+            self._client.connect(
+                self._broker.host,
+                self._broker.port,
+                keepalive=self._broker.keepalive_s,
+                clean_start=False,
+                properties=self._connect_properties(),
+            )
+        except (OSError, ValueError) as error:
+            raise LinkError(f"{self._broker.host}:{self._broker.port}: {error}") from error
+        self._register()
+        self._wait_for(lambda: self._answered is not None, deadline_s, "no answer to CONNECT")
+        assert self._answered is not None
+        if self._answered.is_failure:
+            raise LinkRefused(f"{self._broker.host}:{self._broker.port} refused: {self._answered}")
+
+    def subscribe(self, topic: str) -> None:
+        """Subscribes with QoS 1 and waits for the answer. Raises LinkError."""
+        self._granted = None
+        self._client.subscribe(topic, options=SubscribeOptions(qos=1))
+        deadline_s = time.monotonic() + self._broker.connect_timeout_s
+        self._wait_for(lambda: self._granted is not None, deadline_s, "no answer to SUBSCRIBE")
+        granted: list[ReasonCode] = self._granted or []
+        refused = [str(code) for code in granted if code.is_failure]
+        if refused:
+            raise LinkRefused(f"subscription to {topic} refused: {', '.join(refused)}")
+
+    def publish(self, topic: str, payload: bytes) -> int:
+        """Publishes with QoS 1; the message id it got. It is sent by the next `poll`."""
+        return self._client.publish(topic, payload, qos=1).mid
+
+    def published(self) -> list[tuple[int, ReasonCode]]:
+        """The message ids that the broker answered since the last call, with its reasons."""
+        answered, self._published = self._published, []
+        return answered
+
+    def acknowledge(self, mid: int) -> None:
+        """Queues the PUBACK of a message; it is sent by the next `poll`."""
+        self._client.ack(mid, 1)
+
+    def poll(self, timeout_s: float) -> None:
+        """Sends what waits, then waits for bytes and hands on the messages in them. Raises LinkError."""
+        self._flush()
+        timeout_ms = 0 if self._client.has_taken else max(0, int(timeout_s * 1000 + 0.999))
+        for descriptor, events in self._poll.poll(timeout_ms):
+            if descriptor == self._wake_out.fileno():
+                self._drain_wake()
+            elif events & ~select.POLLOUT:
+                self._read()
+        self._client.loop_misc()
+        self._flush()
+
+    def wake(self) -> None:
+        """Makes a waiting `poll` return. Any thread may call this."""
+        with suppress(OSError):
+            self._wake_in.send(b"\0")
+
+    def wire_bytes(self) -> tuple[int, int]:
+        """Bytes (sent, received) by this connection, with headers and repetitions, as the kernel counted them."""
+        sock = self._client.socket()
+        return _counted_bytes(sock) if isinstance(sock, socket.socket) else (0, 0)
+
+    def close(self) -> None:
+        """Says goodbye if it can; never raises."""
+        with suppress(OSError, LinkError, ValueError):
+            self._client.disconnect()
+            self._client.flush()
+        sock = self._client.socket()
+        if sock is not None:
+            with suppress(OSError):
+                sock.close()
+        self._wake_out.close()
+        self._wake_in.close()
+
+    def _new_client(self) -> _CorkedClient:
+        client = _CorkedClient(
+            CallbackAPIVersion.VERSION2,
+            client_id=self._options.client_id,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            manual_ack=True,
+            reconnect_on_failure=False,
+        )
+        client.connect_timeout = self._broker.connect_timeout_s
+        client.max_inflight_messages_set(0)
+        client.max_queued_messages_set(0)
+        if self._broker.username is not None:
+            client.username_pw_set(self._broker.username, self._password())
+        if self._broker.tls is not None:
+            client.tls_set_context(self._tls_context())
+        client.on_message = lambda _client, _data, message: self._on_message(message)
+        client.on_connect = self._note_answer
+        client.on_subscribe = self._note_granted
+        client.on_publish = self._note_published
+        client.on_disconnect = self._note_end
+        # An event loop of its own is registered, so paho queues packets instead of writing each at once.
+        client.on_socket_register_write = lambda *_: None
+        client.on_socket_unregister_write = lambda *_: None
+        return client
+
+    def _password(self) -> str | None:
+        if self._broker.password_file is None:
+            return None
+        try:
+            return self._broker.password_file.read_text(encoding="utf-8").partition("\n")[0]
+        except OSError as error:
+            raise LinkError(f"password file cannot be read: {error}") from error
+
+    def _tls_context(self) -> ssl.SSLContext:
+        tls = self._broker.tls
+        assert tls is not None
+        try:
+            context = ssl.create_default_context(cafile=str(tls.ca))
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if tls.certificate is not None:
+                context.load_cert_chain(str(tls.certificate), str(tls.key))
+        except (OSError, ssl.SSLError) as error:
+            raise LinkError(f"certificates cannot be loaded: {error}") from error
+        return context
+
+    def _connect_properties(self) -> Properties:
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = self._options.session_expiry_s
+        properties.ReceiveMaximum = self._options.receive_maximum
+        properties.MaximumPacketSize = self._options.max_packet_bytes
+        return properties
+
+    def _register(self) -> None:
+        sock = self._client.socket()
+        if sock is None:
+            raise LinkError("the connection ended at once")
+        if isinstance(sock, socket.socket):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._descriptor = sock.fileno()
+        self._poll.register(self._descriptor, select.POLLIN)
+        self._poll.register(self._wake_out.fileno(), select.POLLIN)
+
+    def _wait_for(self, done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
+        while not done():
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0:
+                raise LinkError(f"{self._broker.host}:{self._broker.port}: {otherwise}")
+            self.poll(remaining_s)
+
+    def _read(self) -> None:
+        self._client.loop_read()
+        while self._client.has_taken and self._ended is None:
+            self._client.loop_read()
+        self._check_end()
+
+    def _flush(self) -> None:
+        self._check_end()
+        if self._client.want_write():
+            self._client.loop_write()
+        try:
+            self._client.flush()
+        except OSError as error:
+            raise LinkError(f"connection lost while sending: {error}") from error
+        self._check_end()
+        wanted = select.POLLIN | (select.POLLOUT if self._client.has_outgoing else 0)
+        self._poll.modify(self._descriptor, wanted)
+
+    def _check_end(self) -> None:
+        if self._ended is not None or self._client.socket() is None:
+            raise LinkError(f"{self._broker.host}:{self._broker.port}: {self._ended or 'connection lost'}")
+
+    def _drain_wake(self) -> None:
+        with suppress(BlockingIOError):
+            while self._wake_out.recv(4096):
+                pass
+
+    def _note_answer(self, _client: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
+        self._answered = reason
+
+    def _note_granted(self, _c: Client, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
+        self._granted = reasons
+
+    def _note_published(self, _c: Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any) -> None:
+        self._published.append((mid, reason))
+
+    def _note_end(self, _c: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
+        self._ended = f"connection ended: {reason}"
+
+
+def _counted_bytes(sock: socket.socket) -> tuple[int, int]:
+    """(sent, received) with TCP and IP headers, from the kernel; (0, 0) where it does not count."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+    except (OSError, AttributeError):
+        return (0, 0)
+    if len(info) < 208:
+        return (0, 0)
+    received, segments_out, segments_in = *struct.unpack_from("=Q", info, 128), *struct.unpack_from("=II", info, 136)
+    (sent,) = struct.unpack_from("=Q", info, 200)
+    headers = HEADERS_BYTES.get(sock.family, 40)
+    return sent + headers * segments_out, received + headers * segments_in

@@ -1,0 +1,74 @@
+"""What the buffer holds, read without disturbing the agent that uses it, or when none runs."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from edge_agent.config import AgentSettings
+from edge_agent.errors import StoreFailing
+from edge_agent.store.block import ordinal_of
+from edge_agent.store.buffer import DATABASE
+from edge_agent.store.connection import mapped_errors
+
+
+def connect_reading(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write. Raises StoreError."""
+    if not path.exists():
+        raise StoreFailing(f"there is no buffer at {path}")
+    with mapped_errors():
+        return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5, isolation_level=None)
+
+
+def read_status(settings: AgentSettings) -> dict[str, Any]:
+    """The state of the buffer as plain values, ready for JSON. Raises StoreError."""
+    with mapped_errors(), closing(connect_reading(settings.buffer.path / DATABASE)) as connection:
+        connection.execute("BEGIN")
+        tallies: dict[str, int] = dict(connection.execute("SELECT name, value FROM tallies").fetchall())
+        ordinal, epoch, head = connection.execute(
+            "SELECT ordinal, epoch, head FROM epochs ORDER BY ordinal DESC LIMIT 1"
+        ).fetchone()
+        newest = connection.execute("SELECT id, last FROM blocks ORDER BY id DESC LIMIT 1").fetchone()
+        classes = _classes(connection, settings)
+        (oldest_ms,) = connection.execute("SELECT min(wall_ms) FROM blocks WHERE batch IS NOT NULL").fetchone()
+        (lost,) = connection.execute("SELECT sum(lost) FROM blocks WHERE batch IS NOT NULL").fetchone()
+        if newest and ordinal_of(newest[0]) == ordinal:
+            head = max(head, newest[1])
+        return {
+            "device": settings.device.id,
+            "tenant": settings.device.tenant,
+            "epoch": epoch,
+            "head": head,
+            "epochs": ordinal,
+            "depth_records": sum(one["records"] for one in classes.values()),
+            "depth_bytes": sum(one["bytes"] for one in classes.values()),
+            "oldest_age_s": None if oldest_ms is None else round(max(0.0, time.time() - oldest_ms / 1000), 1),
+            "classes": classes,
+            "acknowledged": tallies.get("acknowledged", 0),
+            "duplicates": tallies.get("duplicates", 0),
+            "tombstones_waiting": lost or 0,
+            "tallies": tallies,
+            "file_bytes": _file_bytes(settings.buffer.path / DATABASE),
+        }
+
+
+def _classes(connection: sqlite3.Connection, settings: AgentSettings) -> dict[str, dict[str, int]]:
+    rows = connection.execute(
+        "SELECT class, count(*), sum(records), sum(size) FROM blocks WHERE batch IS NOT NULL GROUP BY class"
+    ).fetchall()
+    names = [one.name for one in settings.classes]
+    found = {name: {"batches": 0, "records": 0, "bytes": 0} for name in names}
+    for index, batches, records, size in rows:
+        entry = found[names[min(index, len(names) - 1)]]
+        entry["batches"] += batches
+        entry["records"] += records
+        entry["bytes"] += size
+    return found
+
+
+def _file_bytes(path: Path) -> int:
+    parts = (path, path.with_name(path.name + "-wal"))
+    return sum(part.stat().st_size for part in parts if part.exists())

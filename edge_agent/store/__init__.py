@@ -1,0 +1,1 @@
+"""The buffer on the vehicle's disk."""

@@ -1,0 +1,61 @@
+"""The unit of the buffer: an encoded batch of one class, stored as one row.
+
+The row's id is its place in the life of the device: the ordinal of its epoch, then its first sequence number. So blocks
+sort by the order in which their records were named, and a range of names is a range of ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from edge_agent.intake.redelivery import Arrival
+from telemetry import Body
+
+SEQ_BITS = 44
+_SEQ_MASK = (1 << SEQ_BITS) - 1
+
+
+def block_id(ordinal: int, first: int) -> int:
+    """The id of the block of the epoch with this ordinal whose records begin at `first`."""
+    return ordinal << SEQ_BITS | first
+
+
+def ordinal_of(identity: int) -> int:
+    """The ordinal of the epoch of a block."""
+    return identity >> SEQ_BITS
+
+
+def first_of(identity: int) -> int:
+    """The first sequence number of a block."""
+    return identity & _SEQ_MASK
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stored batch. `size`: bytes of its encoded form. `wall_ms`: when it was committed, by the device's clock."""
+
+    id: int
+    epoch: int
+    last: int
+    class_index: int
+    records: int
+    size: int
+    wall_ms: int
+    data: bytes = b""
+
+    @property
+    def first(self) -> int:
+        """The first sequence number it accounts for."""
+        return first_of(self.id)
+
+
+class Unnamed(NamedTuple):
+    """A record before its commit gives it a name."""
+
+    class_index: int
+    body: Body
+    device_time_us: int
+    monotonic_us: int
+    boot: str
+    arrival: Arrival

@@ -1,0 +1,330 @@
+"""The buffer: records go in under a name and are synced before `commit` returns; acknowledged names go out.
+
+Threads: every method may be called from any thread. Reading does not wait for a commit that is being synced.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby, takewhile
+from operator import attrgetter
+from pathlib import Path
+
+from edge_agent.errors import StoreError
+from edge_agent.intake.redelivery import Arrival, Ring, pack_arrivals, unpack_arrivals
+from edge_agent.store.block import Block, Unnamed, block_id, ordinal_of
+from edge_agent.store.connection import Connection, Connector, connect_sqlite, mapped_errors, prepare, transaction
+from edge_agent.store.schema import create_tables
+from edge_agent.store.settle import Settled, settle_range
+from telemetry import Batch, IntervalSet, Record, encode
+
+DATABASE = "buffer.db"
+_BLOCK = "id, last, class, records, size, wall_ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferOptions:
+    """What a buffer is for. `epoch_for(least)`: a new epoch's number, above `least`."""
+
+    device: str
+    ring_size: int
+    epoch_for: Callable[[int], int]
+    connect: Connector = connect_sqlite
+
+
+@dataclass(slots=True)
+class Depth:
+    """What waits in one class."""
+
+    records: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True)
+class _Life:
+    """The state that a damaged or re-opened file replaces as a whole."""
+
+    writer: Connection
+    reader: Connection
+    ordinal: int = 0
+    epochs: dict[int, int] = field(default_factory=dict)
+    heads: dict[int, int] = field(default_factory=dict)
+    hollow: deque[tuple[int, int]] = field(default_factory=deque)
+    depth: dict[int, Depth] = field(default_factory=dict)
+    tallies: dict[str, int] = field(default_factory=dict)
+
+
+class Buffer:
+    """One device's store in one folder."""
+
+    def __init__(self, folder: Path, options: BufferOptions) -> None:
+        """Opens the buffer, making what is missing. Raises StoreError."""
+        self._options = options
+        self._path = folder / DATABASE
+        self._lock = threading.RLock()
+        self._acknowledged: dict[int, IntervalSet] = {}
+        self._changed_tallies: set[str] = set()
+        self.written_bytes = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        self._life = self._opened()
+        self.ring = Ring(options.ring_size, self._stored_arrivals())
+
+    @property
+    def epoch(self) -> int:
+        """The number of the buffer's present life."""
+        return self._life.epochs[self._life.ordinal]
+
+    @property
+    def head(self) -> int:
+        """The highest sequence number of the present epoch; 0 before the first record."""
+        return self._life.heads[self._life.ordinal]
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    def head_of(self, epoch: int) -> int:
+        """The highest sequence number that an epoch committed, as far as is known."""
+        return next((self._life.heads[o] for o, number in self._life.epochs.items() if number == epoch), 0)
+
+    def depth(self) -> dict[int, Depth]:
+        """What waits, by class index."""
+        with self._lock:
+            return {index: Depth(one.records, one.size) for index, one in self._life.depth.items()}
+
+    def tally(self, name: str, increase: int = 0) -> int:
+        """A counter that outlives a restart; an increase is stored with the next transaction."""
+        with self._lock:
+            tallies = self._life.tallies
+            if increase:
+                tallies[name] = tallies.get(name, 0) + increase
+                self._changed_tallies.add(name)
+            return tallies.get(name, 0)
+
+    def tallies(self) -> dict[str, int]:
+        """All counters."""
+        with self._lock:
+            return dict(self._life.tallies)
+
+    def commit(self, waiting: Sequence[Unnamed], wall_ms: int) -> list[Block]:
+        """Names and stores records: one block for each class, in order of class, in one synced transaction.
+
+        Raises StoreError; then nothing of it is stored, except that after StoreFailing only `reopen` can tell.
+        """
+        with self._lock:
+            blocks, arrivals = self._encoded(waiting, wall_ms)
+            with transaction(self._life.writer):
+                settled = self._settle()
+                for block, came in zip(blocks, arrivals, strict=True):
+                    self._life.writer.execute(
+                        f"INSERT INTO blocks ({_BLOCK}, boot, arrivals, batch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+                        (*_columns(block), waiting[0].boot, pack_arrivals(came), block.data),
+                    )
+            self._after_commit(blocks, arrivals)
+            self._after_settling(settled)
+            return blocks
+
+    def acknowledge(self, epoch: int, names: IntervalSet) -> None:
+        """Names that are safe elsewhere. They leave the disk with the next commit or `settle`."""
+        with self._lock:
+            self._acknowledged[epoch] = self._acknowledged.get(epoch, IntervalSet()) | names
+
+    def is_acknowledged(self, block: Block) -> bool:
+        """Whether all of a block waits to be settled."""
+        with self._lock:
+            names = self._acknowledged.get(block.epoch)
+            return names is not None and names.covers(IntervalSet([(block.first, block.last)]))
+
+    def settle(self) -> None:
+        """Stores what was acknowledged and counted since the last transaction. Raises StoreError."""
+        with self._lock:
+            if not self._acknowledged and not self._changed_tallies:
+                return
+            with transaction(self._life.writer):
+                settled = self._settle()
+            self._after_settling(settled)
+
+    def read_after(self, identity: int, class_index: int, limit: int) -> list[Block]:
+        """The next blocks of a class, without their data, in the order in which they were named."""
+        with mapped_errors():
+            rows = self._life.reader.execute(
+                f"SELECT {_BLOCK} FROM blocks WHERE id > ? AND class = ? AND batch IS NOT NULL ORDER BY id LIMIT ?",  # noqa: S608
+                (identity, class_index, limit),
+            ).fetchall()
+            return [self._block(row) for row in rows]
+
+    def load(self, identity: int) -> bytes | None:
+        """The encoded batch of a block; None if it is gone."""
+        with mapped_errors():
+            row = self._life.reader.execute("SELECT batch FROM blocks WHERE id = ?", (identity,)).fetchone()
+            return row[0] if row else None
+
+    def last_id(self) -> int:
+        """The highest id that a block can have now."""
+        return block_id(self._life.ordinal, self.head)
+
+    def oldest_wall_ms(self) -> int | None:
+        """When the oldest waiting block was committed; None when nothing waits."""
+        with mapped_errors():
+            row = self._life.reader.execute(
+                "SELECT wall_ms FROM blocks WHERE batch IS NOT NULL ORDER BY id LIMIT 1"
+            ).fetchone()
+            return row[0] if row else None
+
+    def reopen(self) -> None:
+        """Opens the file anew after StoreFailing and makes sure that what it holds is synced. Raises StoreError.
+
+        A commit whose sync failed may be in the log or not, and the system may have forgotten to write it: what is in
+        the log is moved to the main file, which syncs it again.
+        """
+        with self._lock:
+            self._close_connections()
+            self._life = self._opened()
+            with mapped_errors():
+                self._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self.ring = Ring(self._options.ring_size, self._stored_arrivals())
+
+    def close(self) -> None:
+        """Stores what was acknowledged, if the medium lets it, and gives the file back."""
+        with self._lock:
+            with suppress(StoreError):
+                self.settle()
+            with suppress(sqlite3.Error):
+                self._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._close_connections()
+
+    def _opened(self) -> _Life:
+        with mapped_errors():
+            writer = self._options.connect(self._path)
+            prepare(writer)
+            create_tables(writer)
+            reader = self._options.connect(self._path)
+            for pragma in ("query_only = ON", "cache_size = -512"):
+                reader.execute(f"PRAGMA {pragma}").fetchall()
+            life = _Life(writer, reader)
+            self._read_epochs(life)
+            self._read_totals(life)
+            return life
+
+    def _read_epochs(self, life: _Life) -> None:
+        for ordinal, epoch, device, head in life.writer.execute("SELECT ordinal, epoch, device, head FROM epochs"):
+            if device != self._options.device:
+                raise StoreError(f"{self._path} belongs to device {device!r}, not to {self._options.device!r}")
+            life.epochs[ordinal], life.heads[ordinal] = epoch, head
+        life.ordinal = max(life.epochs, default=0)
+        if not life.epochs:
+            life.ordinal, life.epochs[1], life.heads[1] = 1, self._options.epoch_for(0), 0
+            row = (1, life.epochs[1], self._options.device, 0)
+            life.writer.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", row)
+        newest = life.writer.execute("SELECT id, last FROM blocks ORDER BY id DESC LIMIT 1").fetchone()
+        if newest and ordinal_of(newest[0]) == life.ordinal:
+            life.heads[life.ordinal] = max(newest[1], life.heads[life.ordinal])
+
+    @staticmethod
+    def _read_totals(life: _Life) -> None:
+        for index, records, size in life.writer.execute(
+            "SELECT class, sum(records), sum(size) FROM blocks WHERE batch IS NOT NULL GROUP BY class"
+        ):
+            life.depth[index] = Depth(records, size)
+        life.tallies.update(life.writer.execute("SELECT name, value FROM tallies").fetchall())
+        hollow = life.writer.execute("SELECT id, last FROM blocks WHERE batch IS NULL ORDER BY id").fetchall()
+        life.hollow.extend(hollow)
+
+    def _stored_arrivals(self) -> Iterable[Arrival]:
+        newest_first: list[list[Arrival]] = []
+        found, below = 0, (1 << 63) - 1
+        while found < self._options.ring_size:
+            with mapped_errors():
+                row = self._life.writer.execute(
+                    "SELECT id, arrivals FROM blocks WHERE id < ? ORDER BY id DESC LIMIT 1", (below,)
+                ).fetchone()
+            if row is None:
+                break
+            below = row[0]
+            newest_first.append(unpack_arrivals(row[1] or b""))
+            found += len(newest_first[-1])
+        return (arrival for block in reversed(newest_first) for arrival in block)
+
+    def _encoded(self, waiting: Sequence[Unnamed], wall_ms: int) -> tuple[list[Block], list[list[Arrival]]]:
+        blocks: list[Block] = []
+        arrivals: list[list[Arrival]] = []
+        seq = self.head
+        for index, group in groupby(sorted(waiting, key=attrgetter("class_index")), key=attrgetter("class_index")):
+            ones = list(group)
+            records = tuple(
+                Record(number, one.device_time_us, one.body, one.monotonic_us, one.boot)
+                for number, one in enumerate(ones, seq + 1)
+            )
+            seq += len(ones)
+            data = encode(Batch(self._options.device, self.epoch, seq, records))
+            identity = block_id(self._life.ordinal, records[0].seq)
+            blocks.append(Block(identity, self.epoch, seq, index, len(ones), len(data), wall_ms, data))
+            arrivals.append([one.arrival for one in ones])
+        assert seq == self.head + len(waiting)
+        return blocks, arrivals
+
+    def _after_commit(self, blocks: Sequence[Block], arrivals: Sequence[Sequence[Arrival]]) -> None:
+        for block, came in zip(blocks, arrivals, strict=True):
+            assert block.first == self.head + 1, "names are given without a hole"
+            self._life.heads[self._life.ordinal] = block.last
+            depth = self._life.depth.setdefault(block.class_index, Depth())
+            depth.records += block.records
+            depth.size += block.size
+            self.written_bytes += block.size
+            self.ring.add(came)
+
+    def _settle(self) -> Settled:
+        settled = Settled()
+        ordinals = {number: ordinal for ordinal, number in self._life.epochs.items()}
+        for epoch, names in self._acknowledged.items():
+            for first, last in names.ranges if epoch in ordinals else ():
+                settle_range(self._life.writer, ordinals[epoch], first, last, settled)
+        settled.outlived = list(takewhile(self._is_outlived, self._life.hollow))
+        for identity, _ in settled.outlived:
+            self._life.writer.execute("DELETE FROM blocks WHERE id = ? AND batch IS NULL", (identity,))
+        acknowledged = self._life.tallies.get("acknowledged", 0) + settled.names
+        changed = {name: self._life.tallies[name] for name in self._changed_tallies}
+        if settled.names:
+            changed["acknowledged"] = acknowledged
+        for name, value in changed.items():
+            self._life.writer.execute("INSERT OR REPLACE INTO tallies VALUES (?, ?)", (name, value))
+        return settled
+
+    def _is_outlived(self, hollow: tuple[int, int]) -> bool:
+        """Whether the messages of a hollow row can be delivered again no more."""
+        identity, last = hollow
+        return ordinal_of(identity) < self._life.ordinal or last <= self.head - self._options.ring_size
+
+    def _after_settling(self, settled: Settled) -> None:
+        for _ in settled.outlived:
+            self._life.hollow.popleft()
+        self._life.hollow.extend(settled.hollow)
+        for index, (records, size) in settled.gone.items():
+            depth = self._life.depth.setdefault(index, Depth())
+            depth.records -= records
+            depth.size -= size
+            assert depth.records >= 0, "more was settled than waited"
+        if settled.names:
+            self._life.tallies["acknowledged"] = self._life.tallies.get("acknowledged", 0) + settled.names
+        self._changed_tallies.clear()
+        self._acknowledged.clear()
+
+    def _block(self, row: tuple[int, int, int, int, int, int]) -> Block:
+        identity, last, class_index, records, size, wall_ms = row
+        epoch = self._life.epochs[ordinal_of(identity)]
+        return Block(identity, epoch, last, class_index, records, size, wall_ms)
+
+    def _close_connections(self) -> None:
+        for connection in (self._life.reader, self._life.writer):
+            with suppress(sqlite3.Error):
+                connection.close()
+
+
+def _columns(block: Block) -> tuple[int, ...]:
+    return (block.id, block.last, block.class_index, block.records, block.size, block.wall_ms)

@@ -1,0 +1,108 @@
+"""The connection to SQLite: how it is opened, and what its errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from edge_agent.errors import StoreDamaged, StoreError, StoreFailing, StoreFull, StoreInUse
+
+BUSY_TIMEOUT_MS = 5000
+WAL_PAGES = 1000
+"""Pages in the write-ahead log before they are moved to the main file."""
+
+_MEANING: dict[int, type[StoreError]] = {
+    sqlite3.SQLITE_FULL: StoreFull,
+    sqlite3.SQLITE_IOERR: StoreFailing,
+    sqlite3.SQLITE_READONLY: StoreFailing,
+    sqlite3.SQLITE_CANTOPEN: StoreFailing,
+    sqlite3.SQLITE_PROTOCOL: StoreFailing,
+    sqlite3.SQLITE_CORRUPT: StoreDamaged,
+    sqlite3.SQLITE_NOTADB: StoreDamaged,
+    sqlite3.SQLITE_FORMAT: StoreDamaged,
+    sqlite3.SQLITE_BUSY: StoreInUse,
+    sqlite3.SQLITE_LOCKED: StoreInUse,
+}
+
+
+class Cursor(Protocol):
+    """What a statement gives back."""
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+
+    def fetchall(self) -> list[Any]:
+        """All rows that are left."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """What the buffer needs of a connection: statements, each its own transaction unless BEGIN was said."""
+
+    def execute(self, sql: str, parameters: tuple[Any, ...] = (), /) -> Cursor:
+        """Runs one statement. Raises sqlite3.Error."""
+
+    def close(self) -> None:
+        """Gives the file back."""
+
+
+class Connector(Protocol):
+    """Opens connections; tests put one in that loses power."""
+
+    def __call__(self, path: Path) -> Connection:
+        """A connection for reading and writing; the file is made if it is missing. Raises sqlite3.Error."""
+
+
+def connect_sqlite(path: Path) -> Connection:
+    """The standard library's SQLite. The buffer has its own lock, so threads may share the connection."""
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_MS / 1000)
+
+
+def prepare(connection: Connection) -> None:
+    """Makes a connection durable (every commit is synced before it returns) and light."""
+    for pragma in (
+        f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        "page_size = 4096",
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        f"wal_autocheckpoint = {WAL_PAGES}",
+        "journal_size_limit = 8388608",
+        "cache_size = -1024",
+        "temp_store = MEMORY",
+        "cell_size_check = ON",
+    ):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """All of the statements inside or none; synced when it ends. Raises StoreError."""
+    with mapped_errors():
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+
+@contextmanager
+def mapped_errors() -> Iterator[None]:
+    """Turns SQLite's errors into ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise meaning_of(error) from error
+
+
+def meaning_of(error: sqlite3.Error) -> StoreError:
+    """What an error of SQLite means for the buffer."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    kind = _MEANING.get(code & 0xFF, StoreDamaged if isinstance(error, sqlite3.IntegrityError) else StoreFailing)
+    return kind(f"{getattr(error, 'sqlite_errorname', type(error).__name__)}: {error}")

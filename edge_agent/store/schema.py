@@ -1,0 +1,39 @@
+"""The tables of the buffer.
+
+`epochs`  one row for each life of the buffer: its ordinal, its number, and the head of those that have ended
+`blocks`  one row for each stored batch. `batch` is NULL once it was acknowledged: the row then only remembers
+          `arrivals` (10 bytes a message: id and digest), for as long as a broker may deliver those again
+`tallies` counters that outlive a restart
+"""
+
+from __future__ import annotations
+
+from edge_agent.errors import StoreDamaged
+from edge_agent.store.connection import Connection
+
+SCHEMA_VERSION = 1
+
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS epochs (
+        ordinal INTEGER PRIMARY KEY, epoch INTEGER NOT NULL UNIQUE, device TEXT NOT NULL, head INTEGER NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS blocks (
+        id INTEGER PRIMARY KEY, last INTEGER NOT NULL, class INTEGER NOT NULL, records INTEGER NOT NULL,
+        lost INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL, wall_ms INTEGER NOT NULL, boot TEXT NOT NULL,
+        sent INTEGER NOT NULL DEFAULT 0,
+        arrivals BLOB, batch BLOB)""",
+    "CREATE TABLE IF NOT EXISTS tallies (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+)
+
+
+def create_tables(connection: Connection) -> None:
+    """Makes what is missing. Raises StoreDamaged for a buffer of a later version."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == SCHEMA_VERSION:
+        return
+    if version != 0:
+        raise StoreDamaged(f"the buffer has version {version}; this agent reads version {SCHEMA_VERSION}")
+    connection.execute("BEGIN IMMEDIATE")
+    for table in _TABLES:
+        connection.execute(table)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("COMMIT")

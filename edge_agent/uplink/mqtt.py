@@ -1,0 +1,76 @@
+"""To the gateway of a region, over its MQTT 5 broker."""
+
+from __future__ import annotations
+
+from paho.mqtt.client import MQTTMessage
+
+from edge_agent.config import DeviceSettings, UplinkSettings
+from edge_agent.errors import LinkRefused
+from edge_agent.mqtt import Session, SessionOptions
+from edge_agent.uplink.protocol import Outgoing, Pushed, Refused, UplinkEvent
+from telemetry import Malformed, decode_ack
+
+TOPIC_ROOT = "waybill/1"
+SESSION_EXPIRY_S = 3600
+"""How long the broker keeps acknowledgements for a device that is away."""
+
+
+class MqttUplink:
+    """See Uplink. Batches go out on `waybill/1/{tenant}/{device}/batch`, acknowledgements come back on `…/ack`."""
+
+    def __init__(self, device: DeviceSettings, settings: UplinkSettings) -> None:
+        self.region = settings.region
+        self._base = f"{TOPIC_ROOT}/{device.tenant}/{device.id}"
+        self._events: list[UplinkEvent] = []
+        options = SessionOptions(client_id=device.id, session_expiry_s=SESSION_EXPIRY_S)
+        self._session = Session(settings, options, self._receive)
+
+    def open(self) -> None:
+        """See Uplink."""
+        self._session.open()
+        self._session.subscribe(f"{self._base}/ack")
+        self._session.subscribe(f"{self._base}/config")
+
+    def send(self, batch: Outgoing) -> None:
+        """See Uplink."""
+        self._session.publish(f"{self._base}/batch", batch.data)
+
+    def report(self, text: bytes) -> None:
+        """See Uplink."""
+        self._session.publish(f"{self._base}/config-result", text)
+
+    def poll(self, timeout_s: float) -> list[UplinkEvent]:
+        """See Uplink."""
+        self._session.poll(timeout_s)
+        for _, reason in self._session.published():
+            if reason.is_failure:
+                raise LinkRefused(f"{self.region}: the broker does not take batches: {reason}")
+        events, self._events = self._events, []
+        return events
+
+    def wake(self) -> None:
+        """See Uplink."""
+        self._session.wake()
+
+    def wire_bytes(self) -> tuple[int, int]:
+        """See Uplink."""
+        return self._session.wire_bytes()
+
+    def close(self) -> None:
+        """See Uplink."""
+        self._session.close()
+
+    def _receive(self, message: MQTTMessage) -> None:
+        if message.topic.endswith("/config"):
+            self._events.append(Pushed(bytes(message.payload)))
+        else:
+            self._events.extend(_acknowledgement(bytes(message.payload)))
+        self._session.acknowledge(message.mid)
+
+
+def _acknowledgement(payload: bytes) -> list[UplinkEvent]:
+    try:
+        ack = decode_ack(payload)
+    except Malformed as error:
+        return [Refused(f"unreadable acknowledgement: {error}")]
+    return [Refused(ack.refused)] if ack.refused else [ack]

@@ -1,0 +1,96 @@
+"""The far side of an uplink as the tests want it: it takes batches, can stay silent, and remembers everything."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from paho.mqtt import client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from telemetry import Ack, IntervalSet, Record, decode, encode_ack
+
+Name = tuple[str, int, int]
+
+
+class Region:
+    """A gateway on a broker at `port` that acknowledges what it remembers, as long as `answers` is true."""
+
+    def __init__(self, port: int, name: str = "region") -> None:
+        self.records: dict[Name, Record] = {}
+        self.lost: dict[tuple[str, int], IntervalSet] = {}
+        self.reasons: Counter[str] = Counter()
+        self.heads: dict[tuple[str, int], int] = {}
+        self.repeated = 0
+        self.conflicts: list[Name] = []
+        self.batches: list[tuple[float, int, int]] = []
+        self.batch_bytes = 0
+        self.on_record: Callable[[Record], None] | None = None
+        self.answers = True
+        self.pause_s = 0.0
+        self.errors: list[BaseException] = []
+        self.reports: list[bytes] = []
+        self._ready = threading.Event()
+        self.client = mqtt.Client(
+            CallbackAPIVersion.VERSION2, client_id=f"gateway-{name}", protocol=MQTTProtocolVersion.MQTTv5
+        )
+        self.client.max_inflight_messages_set(1000)
+        self.client.on_connect = lambda client, *_: client.subscribe(
+            [("waybill/1/+/+/batch", 1), ("waybill/1/+/+/config-result", 1)]
+        )
+        self.client.on_subscribe = lambda *_: self._ready.set()
+        self.client.on_message = self._take
+        self.client.connect("127.0.0.1", port)
+        self.client.loop_start()
+        assert self._ready.wait(10)
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def push(self, tenant: str, device: str, text: str) -> None:
+        self.client.publish(f"waybill/1/{tenant}/{device}/config", text.encode(), qos=1).wait_for_publish(5)
+
+    def accounted(self, device: str, epoch: int) -> IntervalSet:
+        names = IntervalSet.of(seq for its, number, seq in self.records if (its, number) == (device, epoch))
+        return names | self.lost.get((device, epoch), IntervalSet())
+
+    def wait_for(self, condition: Callable[[Region], bool], timeout_s: float = 20.0) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while not condition(self):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _take(self, client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
+        try:
+            if message.topic.endswith("config-result"):
+                self.reports.append(message.payload)
+            else:
+                self._take_batch(message.topic, message.payload)
+        except BaseException as error:  # noqa: BLE001 - paho would swallow it; the test looks at it
+            self.errors.append(error)
+
+    def _take_batch(self, topic: str, payload: bytes) -> None:
+        batch = decode(payload)
+        life = (batch.device, batch.epoch)
+        self.batches.append((time.monotonic(), len(batch.records), len(payload)))
+        self.batch_bytes += len(payload)
+        self.heads[life] = max(batch.head, self.heads.get(life, 0))
+        for record in batch.records:
+            name = (*life, record.seq)
+            known = self.records.setdefault(name, record)
+            if known is not record:
+                self.repeated += 1
+                if known != record:
+                    self.conflicts.append(name)
+            elif self.on_record:
+                self.on_record(record)
+        self.lost[life] = self.lost.get(life, IntervalSet()) | batch.header.declared
+        self.reasons.update(tombstone.reason for tombstone in batch.tombstones)
+        if self.answers:
+            ack = Ack(batch.epoch, batch.header.accounted, self.pause_s)
+            self.client.publish(topic.removesuffix("batch") + "ack", encode_ack(ack), qos=1)
