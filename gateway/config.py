@@ -1,0 +1,108 @@
+"""Every setting of the gateway, with its unit and bound. `docs/gateway.md` explains each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, StringConstraints
+
+from settings import Settings
+
+Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+
+
+class Tls(Settings):
+    """PEM files: who signs the broker's certificate, and this gateway's own certificate and key."""
+
+    authority: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+class Mqtt(Settings):
+    """The regional broker. `receive_maximum` is how many batches may be in flight: taken and not yet in Pulsar."""
+
+    host: str
+    port: Port = 1883
+    username: str | None = None
+    password: SecretStr | None = None
+    tls: Tls | None = None
+    keepalive_s: int = Field(default=30, ge=5, le=600)
+    connect_timeout_s: float = Field(default=5, gt=0, le=60)
+    reconnect_max_s: float = Field(default=15, gt=0, le=600)
+    session_expiry_s: int = Field(default=60, ge=0, le=86_400)
+    receive_maximum: int = Field(default=256, ge=1, le=10_000)
+    max_in_flight_bytes: int = Field(default=64 << 20, ge=1 << 20)
+
+
+class Pulsar(Settings):
+    """The regional cluster. Topics are `persistent://{tenant}/{namespace}/{batches|refused}`."""
+
+    service_url: Annotated[str, StringConstraints(pattern=r"^pulsar(\+ssl)?://")]
+    tenant: Word = "fleet"
+    namespace: Word | None = None
+    batches: Word = "batches"
+    refused: Word = "refused"
+    token: SecretStr | None = None
+    authority: Path | None = None
+    operation_timeout_s: int = Field(default=10, ge=1, le=120)
+    send_timeout_s: float = Field(default=30, gt=0, le=600)
+    retry_max_s: float = Field(default=15, gt=0, le=600)
+    batching_delay_ms: int = Field(default=5, ge=1, le=1000)
+    batching_max_messages: int = Field(default=256, ge=1, le=10_000)
+    batching_max_bytes: int = Field(default=512 << 10, ge=1024)
+
+
+class Acks(Settings):
+    """How acknowledgements of one device are put together before they are sent."""
+
+    interval_ms: int = Field(default=50, ge=0, le=5000)
+    window: int = Field(default=500, ge=1, le=10_000)
+
+
+class Drain(Settings):
+    """When devices are asked to pause. May be changed while the gateway runs: SIGHUP reads it again."""
+
+    max_records_per_s: float = Field(default=0, ge=0)
+    burst_records: int = Field(default=10_000, ge=1)
+    pause_s: float = Field(default=0, ge=0, le=3600)
+    max_pause_s: float = Field(default=60, gt=0, le=3600)
+    overload_share: float = Field(default=0.9, gt=0, le=1)
+    overload_pause_s: float = Field(default=5, ge=0, le=3600)
+
+
+class Observe(Settings):
+    """Where metrics, health and status are served; loopback unless said otherwise."""
+
+    host: str = "127.0.0.1"
+    port: Port = 9464
+
+
+class Log(Settings):
+    """What is logged, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "console"] = "json"
+
+
+class GatewaySettings(Settings):
+    """One gateway process. `name` is its MQTT client id: two gateways of a region need two names."""
+
+    name: Word
+    region: Word
+    tenants: tuple[Word, ...] = ()
+    max_batch_bytes: int = Field(default=4 << 20, ge=1024, le=5 << 20)
+    stop_timeout_s: float = Field(default=10, gt=0, le=120)
+    mqtt: Mqtt
+    pulsar: Pulsar
+    acks: Acks = Acks()
+    drain: Drain = Drain()
+    observe: Observe = Observe()
+    log: Log = Log()
+
+    def topic(self, name: str) -> str:
+        """The full name of a Pulsar topic of this region."""
+        namespace = self.pulsar.namespace or f"telemetry-{self.region}"
+        return f"persistent://{self.pulsar.tenant}/{namespace}/{name}"

@@ -1,0 +1,25 @@
+"""What can go wrong at the front door.
+
+GatewayError
+├── BrokerUnreachable    the regional MQTT broker refuses the connection or the subscription, or does not answer
+├── PulsarUnreachable    the regional Pulsar cluster does not give a producer
+└── NoAnswer             no gateway answers at the address of its status
+"""
+
+from __future__ import annotations
+
+
+class GatewayError(Exception):
+    """Base of everything this package raises."""
+
+
+class BrokerUnreachable(GatewayError):
+    """No session with the MQTT broker now; it is tried again."""
+
+
+class PulsarUnreachable(GatewayError):
+    """No producer now; it is tried again, and nothing is taken until there is one."""
+
+
+class NoAnswer(GatewayError):
+    """The status of a gateway cannot be read."""

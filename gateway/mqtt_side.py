@@ -1,0 +1,167 @@
+"""Towards the regional broker: one MQTT 5 session, driven by the gateway's own loop."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from gateway.admission import SUBSCRIPTION
+from gateway.config import GatewaySettings
+from gateway.errors import BrokerUnreachable
+
+_MOST_READS = 64
+
+
+class MqttSide:
+    """The shared subscription and the acknowledgements to devices.
+
+    `on_batch(topic, payload, mid)` is called inside `read`. Manual acknowledgement: `puback` says what is safe. The
+    session outlives a lost connection by `session_expiry_s`, so the broker sends again what was not acknowledged.
+    """
+
+    def __init__(self, settings: GatewaySettings, on_batch: Callable[[str, bytes, int], None]) -> None:
+        self._settings = settings.mqtt
+        self._window = settings.acks.window
+        self._free = self._window
+        self._on_batch = on_batch
+        self.subscribed = False
+        self.trouble = ""
+        self._client = self._made(settings.name)
+
+    @property
+    def socket(self) -> Any:
+        """What to select on; None without a connection."""
+        return self._client.socket()
+
+    @property
+    def buffered(self) -> bool:
+        """Whether decrypted bytes wait that no select would show."""
+        pending = getattr(self.socket, "pending", None)
+        return bool(pending and pending())
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether packets wait to be sent."""
+        return self._client.want_write()
+
+    @property
+    def free(self) -> int:
+        """How many more acknowledgements the broker takes now: what is unacknowledged is bounded by both sides."""
+        return max(0, self._free) if self.subscribed else 0
+
+    def connect(self) -> None:
+        """Open the connection and send CONNECT; the answer comes by `read`. Raises BrokerUnreachable."""
+        self.subscribed, self.trouble = False, ""
+        try:
+            if self._client.host:
+                self._client.reconnect()
+            else:
+                self._first_connect()
+        except (OSError, ValueError) as error:
+            where = f"{self._settings.host}:{self._settings.port}"
+            raise BrokerUnreachable(f"the MQTT broker at {where} cannot be reached: {error}") from error
+
+    def read(self) -> None:
+        """Take what has arrived, a bounded number of packets, so that receipts get their turn."""
+        for _ in range(_MOST_READS):
+            if self._client.loop_read() != mqtt.MQTT_ERR_SUCCESS or not self.buffered:
+                break
+
+    def write(self) -> None:
+        """Send what waits, as far as the socket takes it."""
+        self._client.loop_write()
+
+    def keep_alive(self) -> None:
+        """Send a ping when one is due, and notice a dead connection."""
+        self._client.loop_misc()
+
+    def puback(self, mid: int) -> None:
+        """Tell the broker that a batch is safe. A batch of QoS 0 has no id, and needs no telling."""
+        if mid:
+            self._client.ack(mid, 1)
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Send an acknowledgement to a device, QoS 1."""
+        self._free -= 1
+        self._client.publish(topic, payload, qos=1)
+
+    def disconnect(self) -> None:
+        """Leave in good order; the session stays for its expiry."""
+        self._client.disconnect()
+        self._client.loop_write()
+
+    def _made(self, name: str) -> mqtt.Client:
+        settings = self._settings
+        client = mqtt.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=name,
+            protocol=mqtt.MQTTv5,
+            manual_ack=True,
+            reconnect_on_failure=False,
+        )
+        client.connect_timeout = settings.connect_timeout_s
+        client.max_inflight_messages_set(0)  # bounded by `free`: paho's own bound never looks at the broker's
+        if settings.username is not None:
+            password = settings.password.get_secret_value() if settings.password else None
+            client.username_pw_set(settings.username, password)
+        if settings.tls is not None:
+            context = ssl.create_default_context(cafile=str(settings.tls.authority))
+            if settings.tls.certificate is not None:
+                key = str(settings.tls.key) if settings.tls.key else None
+                context.load_cert_chain(str(settings.tls.certificate), key)
+            client.tls_set_context(context)
+        client.on_connect = self._connected
+        client.on_subscribe = self._subscribed
+        client.on_disconnect = self._disconnected
+        client.on_publish = self._published
+        client.on_message = self._message
+        # With this callback paho queues packets instead of writing each at once: the loop sends them together.
+        client.on_socket_register_write = lambda *_: None
+        return client
+
+    def _first_connect(self) -> None:
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.ReceiveMaximum = self._settings.receive_maximum
+        properties.SessionExpiryInterval = self._settings.session_expiry_s
+        self._client.connect(
+            self._settings.host,
+            self._settings.port,
+            keepalive=self._settings.keepalive_s,
+            clean_start=False,
+            properties=properties,
+        )
+
+    def _connected(
+        self, client: mqtt.Client, _: Any, __: Any, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        if reason.is_failure:
+            self.trouble = f"the MQTT broker refuses the connection: {reason}"
+            return
+        theirs = getattr(properties, "ReceiveMaximum", 65_535)
+        # Acknowledgements that the old connection left unanswered are sent again by paho and count.
+        self._free = min(self._window, theirs) - len(client._out_messages)  # noqa: SLF001 - there is no other way to ask
+        client.subscribe(SUBSCRIPTION, options=SubscribeOptions(qos=1))
+
+    def _subscribed(self, _: mqtt.Client, __: Any, ___: int, reasons: list[ReasonCode], ____: Any) -> None:
+        if any(reason.is_failure for reason in reasons):
+            self.trouble = f"the MQTT broker refuses the subscription {SUBSCRIPTION}: {reasons[0]}"
+        else:
+            self.subscribed = True
+
+    def _disconnected(self, _: mqtt.Client, __: Any, ___: Any, reason: ReasonCode, ____: Any) -> None:
+        self.subscribed = False
+        self.trouble = self.trouble or f"the connection to the MQTT broker ended: {reason}"
+
+    def _published(self, *_: Any) -> None:
+        self._free += 1
+
+    def _message(self, _: mqtt.Client, __: Any, message: mqtt.MQTTMessage) -> None:
+        self._on_batch(message.topic, bytes(message.payload), message.mid)

@@ -1,0 +1,141 @@
+"""Towards Pulsar: asynchronous producers, and receipts that come back through a wake-up of the loop."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import pulsar
+
+from gateway.config import GatewaySettings
+from gateway.engine import Produce
+from gateway.errors import PulsarUnreachable
+
+TOO_BIG = "MessageTooBig"
+_REOPEN = {"AlreadyClosed", "ProducerFenced", "TopicTerminated", "TopicNotFound", "NotConnected"}
+_ENCRYPTED = "pulsar+ssl://"
+
+
+class Receipt(NamedTuple):
+    """How Pulsar answered: `result` is "Ok" when the message is persisted, else the client's word for the failure."""
+
+    token: int
+    result: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the message is safe."""
+        return self.result == "Ok"
+
+
+class PulsarSide:
+    """Producers of one region's topics.
+
+    Pulsar's callback runs in the client's own thread: it appends the receipt and wakes the loop, no more. There are
+    never more receipts than messages in flight, so the queue needs no other bound. `send` does not block, because the
+    window of the gateway is smaller than the producer's.
+    """
+
+    def __init__(self, settings: GatewaySettings, wake: Callable[[], None]) -> None:
+        self._settings = settings
+        self._wake = wake
+        self._client: Any = None
+        self._batches: Any = None
+        self._refused: Any = None
+        self._receipts: deque[Receipt] = deque()
+        self.wants_reopening = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are producers (which may be reconnecting by themselves)."""
+        return self._batches is not None and not self.wants_reopening
+
+    @property
+    def connected(self) -> bool:
+        """Whether the producer of batches has a connection at this moment."""
+        return self._batches is not None and bool(self._batches.is_connected())
+
+    def open(self) -> None:
+        """Connect and create the producers; takes at most the operation time-out. Raises PulsarUnreachable."""
+        self.close()
+        try:
+            self._client = pulsar.Client(**self._client_options())
+            self._batches = self._producer(self._settings.pulsar.batches)
+            self._refused = self._producer(self._settings.pulsar.refused)
+        except (pulsar.PulsarException, ValueError, RuntimeError) as error:
+            self.close()
+            raise PulsarUnreachable(f"no producer from {self._settings.pulsar.service_url}: {error}") from error
+        self.wants_reopening = False
+
+    def send(self, order: Produce) -> None:
+        """Hand a message to the client; its receipt comes by `receipts`."""
+        producer = self._refused if order.refused else self._batches
+        callback = partial(self._answered, order.token)
+        try:
+            producer.send_async(order.payload, callback, properties=order.properties, partition_key=order.key)
+        except (pulsar.PulsarException, AttributeError, ValueError) as error:
+            self._note(Receipt(order.token, type(error).__name__))
+
+    def receipts(self) -> list[Receipt]:
+        """The receipts that came since the last call."""
+        found = []
+        while self._receipts:
+            receipt = self._receipts.popleft()
+            if receipt.result in _REOPEN:
+                self.wants_reopening = True
+            found.append(receipt)
+        return found
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Close the client; whatever it takes longer than `timeout_s` is left to the end of the process."""
+        client, self._client, self._batches, self._refused = self._client, None, None, None
+        if client is not None:
+            closing = threading.Thread(target=_close_quietly, args=(client,), name="pulsar-close", daemon=True)
+            closing.start()
+            closing.join(timeout_s)
+
+    def _answered(self, token: int, result: Any, _: Any) -> None:
+        self._note(Receipt(token, result.name))
+
+    def _note(self, receipt: Receipt) -> None:
+        self._receipts.append(receipt)
+        self._wake()
+
+    def _producer(self, name: str) -> Any:
+        settings = self._settings.pulsar
+        return self._client.create_producer(
+            self._settings.topic(name),
+            send_timeout_millis=int(settings.send_timeout_s * 1000),
+            max_pending_messages=2 * self._settings.mqtt.receive_maximum + 1,
+            block_if_queue_full=True,
+            batching_enabled=True,
+            batching_max_publish_delay_ms=settings.batching_delay_ms,
+            batching_max_messages=settings.batching_max_messages,
+            batching_max_allowed_size_in_bytes=settings.batching_max_bytes,
+            properties={"gateway": self._settings.name},
+        )
+
+    def _client_options(self) -> dict[str, Any]:
+        settings = self._settings.pulsar
+        options: dict[str, Any] = {
+            "service_url": settings.service_url,
+            "operation_timeout_seconds": settings.operation_timeout_s,
+            "connection_timeout_ms": settings.operation_timeout_s * 1000,
+            "logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn),
+        }
+        if settings.token is not None:
+            options["authentication"] = pulsar.AuthenticationToken(settings.token.get_secret_value())
+        if settings.service_url.startswith(_ENCRYPTED):
+            options["tls_validate_hostname"] = True
+        if settings.authority is not None:
+            options["tls_trust_certs_file_path"] = str(settings.authority)
+        return options
+
+
+def _close_quietly(client: Any) -> None:
+    with contextlib.suppress(pulsar.PulsarException):
+        client.close()

@@ -1,0 +1,49 @@
+"""Waking the loop from another thread or from a signal, without locks."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Iterable, Iterator
+
+
+class WakeUp:
+    """A socket pair: `ring` may be called from any thread and never blocks; `socket` becomes readable."""
+
+    def __init__(self) -> None:
+        self.socket, self._bell = socket.socketpair()
+        self.socket.setblocking(False)
+        self._bell.setblocking(False)
+        self._rung = False
+
+    def ring(self) -> None:
+        """Wake the loop; many rings before it wakes are one."""
+        if not self._rung:
+            self._rung = True
+            with contextlib.suppress(OSError):
+                self._bell.send(b"\0")
+
+    def silence(self) -> None:
+        """Make ready for the next ring. To be called before looking at what the ring was for."""
+        with contextlib.suppress(BlockingIOError):
+            self.socket.recv(4096)
+        self._rung = False
+
+    @contextlib.contextmanager
+    def on_signals(self, signals: Iterable[signal.Signals]) -> Iterator[set[int]]:
+        """While inside, these signals ring and are collected in the set. Only from the main thread."""
+        seen: set[int] = set()
+        before = {number: signal.signal(number, lambda got, _: seen.add(got)) for number in signals}
+        fd = signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
+        try:
+            yield seen
+        finally:
+            signal.set_wakeup_fd(fd)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.socket.close()
+        self._bell.close()
