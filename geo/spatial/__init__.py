@@ -10,14 +10,21 @@ Use it in four steps, all on columns (numpy arrays):
 `pieces.end_fix` are rows of the `Fixes` that were given, `pieces.zone` indexes `zones.names` (-1: outside), so a
 caller groups by device, hour and zone as it likes. A segment's pieces are a function of its two fixes alone: sums
 over hours, batches or windows add up to the same bytes in whatever way the fixes were cut, if each part is given with
-a margin of two fixes on each side (see `build_tracks`). `docs/spatial.md` has the meaning of every word used here.
+a margin of two fixes on each side (see `build_tracks`).
+
+For every fence on its own, in place of a zone set: `use_by_fence(tracks, FenceSet(report.fences))`.
+`docs/spatial.md` has the meaning of every word used here.
 """
 
 from geo.spatial.activity import ALWAYS, Activity
+from geo.spatial.encounters import Encounters, find_encounters
 from geo.spatial.errors import ConfigError, FenceError, FixError, SpatialError
+from geo.spatial.fence_set import FenceSet
 from geo.spatial.fences import Fence, FenceReport
+from geo.spatial.fix_csv import FixFile, read_fixes
 from geo.spatial.fixes import Fixes, valid_positions
 from geo.spatial.geojson import fences_from_geojson
+from geo.spatial.measure import FenceUse, pieces_by_fence, use_by_fence
 from geo.spatial.pieces import OUTSIDE, Pieces
 from geo.spatial.tracks import Tracks, TrackSettings, Verdict, build_tracks
 from geo.spatial.zones import ZoneSet
@@ -27,10 +34,14 @@ __all__ = [
     "OUTSIDE",
     "Activity",
     "ConfigError",
+    "Encounters",
     "Fence",
     "FenceError",
     "FenceReport",
+    "FenceSet",
+    "FenceUse",
     "FixError",
+    "FixFile",
     "Fixes",
     "Pieces",
     "SpatialError",
@@ -40,5 +51,9 @@ __all__ = [
     "ZoneSet",
     "build_tracks",
     "fences_from_geojson",
+    "find_encounters",
+    "pieces_by_fence",
+    "read_fixes",
+    "use_by_fence",
     "valid_positions",
 ]

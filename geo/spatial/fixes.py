@@ -16,7 +16,7 @@ class Fixes:
     """Positions of any number of devices, in any order, one row a fix.
 
     `device` int64 (the caller's own number for a device), `t_ms` int64 (device time, Unix epoch), `lat` and `lon`
-    float64 degrees (longitudes are brought into [-180, 180)), `accuracy_m` and `speed_mps` float64 with NaN for
+    float64 degrees (180 becomes -180), `accuracy_m` and `speed_mps` float64 with NaN for
     *not reported*, or None. Raises `FixError` for columns of unequal length, for latitudes outside ±90 and for
     anything that is not finite; `valid_positions` tells beforehand which rows would be refused.
     """
@@ -58,17 +58,12 @@ class Fixes:
                 f"fix {row}: latitude {self.lat[row]}, longitude {self.lon[row]} is no place"
                 f" ({len(bad)} such fixes); leave them out first, see valid_positions()"
             )
-        object.__setattr__(self, "lon", _within_one_turn(self.lon))
+        object.__setattr__(self, "lon", np.where(self.lon == 180.0, -180.0, self.lon))
 
     def __len__(self) -> int:
         return len(self.t_ms)
 
 
 def valid_positions(lat: Floats, lon: Floats) -> Bools:
-    """True where latitude is within ±90 and longitude within ±360, both finite."""
-    return (np.abs(lat) <= 90.0) & (np.abs(lon) <= 360.0)
-
-
-def _within_one_turn(lon: Floats) -> Floats:
-    lon = np.where(lon >= 180.0, lon - 360.0, lon)
-    return np.where(lon < -180.0, lon + 360.0, lon)
+    """True where latitude is within ±90 and longitude within ±180, both finite."""
+    return (np.abs(lat) <= 90.0) & (np.abs(lon) <= 180.0)

@@ -61,6 +61,12 @@ class Tracks:
         """Positions i (in track order) of the fixes that end a segment."""
         return np.flatnonzero(self.linked)
 
+    def unknown(self) -> tuple[Ints, Ints, Ints]:
+        """The breaks, as (device, from ms, to ms): times between two fixes to which nothing is attributed."""
+        device, t_ms = self.fixes.device[self.row], self.fixes.t_ms[self.row]
+        at = np.flatnonzero(~self.linked[1:] & (device[1:] == device[:-1])) + 1
+        return device[at], t_ms[at - 1], t_ms[at]
+
     def counts(self) -> dict[str, int]:
         """How many fixes got each verdict, by its name in lower case."""
         found = np.bincount(self.verdict, minlength=len(Verdict))

@@ -1,0 +1,45 @@
+"""`cloud-jobs encounters`: who met whom on recorded tracks. Starts no Spark."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cloud_jobs.measure import FixesFile, MaxGap, Plausibility, read_fix_file, tell, track_settings
+from geo.spatial import Encounters, build_tracks, find_encounters
+
+HEADER: Final = ("device_a", "device_b", "start_ms", "end_ms", "min_m", "t_min_ms")
+
+
+def encounters(
+    *,
+    fixes: FixesFile,
+    distance_m: Annotated[float, typer.Option(min=0.001, help="Devices this close meet (metres)")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="CSV: device_a,device_b,start_ms,end_ms,min_m,t_min_ms")],
+    max_gap_s: MaxGap = 300.0,
+    plausibility: Plausibility = True,
+) -> None:
+    """Each time that two devices come within a distance of each other, with their closest approach."""
+    read = read_fix_file(fixes)
+    tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
+    found = find_encounters(tracks, distance_m)
+    with out.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(HEADER)
+        writer.writerows(encounter_rows(read.devices, found))
+    tell(tracks, f"{len(found)} encounters written to {out}")
+
+
+def encounter_rows(devices: tuple[str, ...], found: Encounters) -> Iterator[tuple[str, str, int, int, str, int]]:
+    """The rows of the CSV; times are rounded to the millisecond, the distance to the millimetre."""
+    columns = (found.device_a, found.device_b, found.start_ms, found.end_ms, found.min_m, found.t_min_ms)
+    for a, b, start, end, least, when in zip(*(column.tolist() for column in columns), strict=True):
+        yield devices[a], devices[b], round(start), round(end), f"{least:.3f}", round(when)
+
+
+if __name__ == "__main__":
+    typer.run(encounters)

@@ -1,0 +1,150 @@
+"""Encounters: when two devices are within a distance of each other, with the closest approach between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from geo.spatial.clip import Points, Segments, segments_of
+from geo.spatial.geodesic import distance_m, offset_m
+from geo.spatial.nearby import Candidates, candidates
+from geo.spatial.ragged import Bools, Floats, Ints, run_starts
+from geo.spatial.tracks import Tracks
+
+_REFINEMENTS = 2
+_JOINED_MS = 1e-3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encounters:
+    """One row an encounter: the longest stretch of time in which two devices stay within the distance.
+
+    `device_a < device_b` (numbers of `Fixes.device`), times in Unix ms, interpolated; `min_m` is the WGS84 distance
+    at `t_min_ms`. Sorted by pair, then start. A break of either track ends an encounter.
+    """
+
+    device_a: Ints
+    device_b: Ints
+    start_ms: Floats
+    end_ms: Floats
+    min_m: Floats
+    t_min_ms: Floats
+
+    def __len__(self) -> int:
+        return len(self.device_a)
+
+
+def find_encounters(tracks: Tracks, within_m: float) -> Encounters:
+    """Every encounter of every pair of devices, each once."""
+    segments = segments_of(tracks)
+    device = tracks.fixes.device[tracks.row[tracks.segments()]]
+    return joined(_meetings(device, segments, pairs, within_m) for pairs in candidates(segments, device, within_m))
+
+
+def joined(parts: Iterable[Encounters]) -> Encounters:
+    """Encounters whose parts follow on each other, made whole: of slices of time, of batches, of partitions."""
+    found = list(parts)
+    empty = np.zeros(0)
+    columns = [
+        np.concatenate([empty, *(getattr(part, name) for part in found)])
+        for name in ("device_a", "device_b", "start_ms", "end_ms", "min_m", "t_min_ms")
+    ]
+    order = np.lexsort((columns[2], columns[1], columns[0]))
+    a, b, start, end, least, when = (column[order] for column in columns)
+    if not len(order):
+        return Encounters(a.astype(np.int64), b.astype(np.int64), start, end, least, when)
+    opens = run_starts(a, b)
+    opens[1:] |= start[1:] - end[:-1] > _JOINED_MS
+    at = np.flatnonzero(opens)
+    group = np.cumsum(opens) - 1
+    minimum = np.minimum.reduceat(least, at)
+    time = np.minimum.reduceat(np.where(least == minimum[group], when, np.inf), at)
+    return Encounters(
+        a[at].astype(np.int64), b[at].astype(np.int64), start[at], np.maximum.reduceat(end, at), minimum, time
+    )
+
+
+class _Motion:
+    """Two things that move for a while: their distance at any time of it."""
+
+    def __init__(self, segments: Segments, one: Ints, other: Ints) -> None:
+        self._segments, self._one, self._other = segments, one, other
+
+    def rows(self, rows: Ints | Bools) -> _Motion:
+        return _Motion(self._segments, self._one[rows], self._other[rows])
+
+    def _places(self, t_ms: Floats) -> tuple[Points, Points]:
+        return self._at(self._one, t_ms), self._at(self._other, t_ms)
+
+    def _at(self, segment: Ints, t_ms: Floats) -> Points:
+        start, end = self._segments.start_ms[segment], self._segments.end_ms[segment]
+        return self._segments.at(segment, (t_ms - start) / (end - start))
+
+    def offset(self, t_ms: Floats) -> Points:
+        """East and north metres from one to the other."""
+        return offset_m(*self._places(t_ms))
+
+    def distance(self, t_ms: Floats) -> Floats:
+        """WGS84 metres between the two."""
+        (x, y), (u, v) = self._places(t_ms)
+        return distance_m(x, y, u, v)
+
+    def closest(self, start: Floats, end: Floats) -> Floats:
+        """The time of the least distance in `start .. end`."""
+        limits = (start, end)
+        time = _nearest(limits, (self.offset(start), self.offset(end)), limits)
+        for _ in range(_REFINEMENTS):
+            # the offset is not quite linear in time on a long way: look again close by
+            step = (end - start) * 0.01
+            look = (np.maximum(time - step, start), np.minimum(time + step, end))
+            time = _nearest(look, (self.offset(look[0]), self.offset(look[1])), limits)
+        return time
+
+    def reaches(self, within_m: float, outside: Floats, inside: Floats) -> Floats:
+        """The time between `outside` (farther than the limit) and `inside` (within it) at which it is reached."""
+        far, near = outside.copy(), inside.copy()
+        over, under = self.distance(far) - within_m, self.distance(near) - within_m
+        for step in range(60):
+            with np.errstate(invalid="ignore", divide="ignore"):
+                guess = far + (near - far) * (over / (over - under))
+            if step % 3 == 2:
+                guess = (far + near) / 2
+            guess = np.where(np.isfinite(guess), guess, near)
+            value = self.distance(guess) - within_m
+            out = value > 0
+            far, over = np.where(out, guess, far), np.where(out, value, over)
+            near, under = np.where(out, near, guess), np.where(out, under, value)
+            if (np.minimum(np.abs(value), np.abs(near - far)) < 1e-6).all():
+                break
+        return guess
+
+
+def _nearest(look: Points, offsets: tuple[Points, Points], limits: Points) -> Floats:
+    """Where the line through the offsets at two times (`look`) passes closest to nought, within `limits`."""
+    (x, y), (u, v) = offsets
+    dx, dy = u - x, v - y
+    square = dx * dx + dy * dy
+    fraction = np.divide(-(x * dx + y * dy), square, out=np.zeros(len(dx)), where=square > 0)
+    return np.clip(look[0] + fraction * (look[1] - look[0]), *limits)
+
+
+def _meetings(device: Ints, segments: Segments, pairs: Candidates, within_m: float) -> Encounters:
+    """For each pair of parts: the stretch of its time within the distance, if any."""
+    motion, start, end = _Motion(segments, pairs.one, pairs.other), pairs.start_ms, pairs.end_ms
+    rough = _nearest((start, end), (motion.offset(start), motion.offset(end)), (start, end))
+    east, north = motion.offset(rough)
+    near = np.flatnonzero(np.hypot(east, north) <= 1.01 * within_m + 10.0)
+    motion, start, end = motion.rows(near), start[near], end[near]
+    time = motion.closest(start, end)
+    least, at_start, at_end = motion.distance(time), motion.distance(start), motion.distance(end)
+    time = np.where(at_start <= least, start, np.where(at_end < least, end, time))
+    least = np.minimum(least, np.minimum(at_start, at_end))
+    met = np.flatnonzero(least <= within_m)
+    motion, start, end, time, least = motion.rows(met), start[met].copy(), end[met].copy(), time[met], least[met]
+    enters, leaves = np.flatnonzero(at_start[met] > within_m), np.flatnonzero(at_end[met] > within_m)
+    start[enters] = motion.rows(enters).reaches(within_m, start[enters], time[enters])
+    end[leaves] = motion.rows(leaves).reaches(within_m, end[leaves], time[leaves])
+    one, other = pairs.one[near][met], pairs.other[near][met]
+    return Encounters(device[one], device[other], start, end, least, time)

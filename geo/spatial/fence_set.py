@@ -1,0 +1,127 @@
+"""Many fences, indexed: which of them hold a point or a stretch of a track at its time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from geo.spatial.activity import ALWAYS, Activity
+from geo.spatial.clip import Meetings, Segments, Stretches, cut, meet
+from geo.spatial.fences import Fence
+from geo.spatial.geodesic import wrap_lon
+from geo.spatial.index import FenceIndex, TreeIndex
+from geo.spatial.ragged import Bools, Floats, Ints, expand
+from geo.spatial.rings import Shape
+
+IndexMaker = Callable[[Sequence[Shape]], FenceIndex]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Segments cut at every border, and what holds each part: pairs of row and fence, in no particular order.
+
+    `stretch`/`stretch_fence`: stretches that lie in a fence; `start`/`start_fence` and `end`/`end_fence`: segments
+    whose first or second fix does. A fix at the very moment of a switch belongs to the time after it as a start,
+    and to the time before it as an end.
+    """
+
+    segments: Segments
+    stretches: Stretches
+    stretch: Ints
+    stretch_fence: Ints
+    start: Ints
+    start_fence: Ints
+    end: Ints
+    end_fence: Ints
+
+
+class FenceSet:
+    """Fences in the order in which they win: highest priority first, then smallest id.
+
+    `names` are the distinct ids, sorted; the versions of a fence share one name, and a later version (by the start
+    of its activity) ends the one before it. Immutable; building it builds the index.
+    """
+
+    def __init__(self, fences: Sequence[Fence], *, index: IndexMaker = TreeIndex) -> None:
+        ranked = sorted(superseded(fences), key=lambda fence: (-fence.priority, fence.id))
+        self.fences: Final = tuple(ranked)
+        self.names: Final = tuple(sorted({fence.id for fence in ranked}))
+        number = {name: at for at, name in enumerate(self.names)}
+        self.name_of_fence: Final = np.array([number[fence.id] for fence in ranked], dtype=np.int64)
+        self.index: Final = index([fence.shape for fence in ranked])
+        self._timed = _Timed([fence.active for fence in ranked])
+
+    def holding(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> tuple[Ints, Ints]:
+        """Pairs (point, fence in force that holds it or has it on its border); fence indexes `fences`."""
+        point, fence = self.index.locate(wrap_lon(lon), lat)
+        force = self._timed.in_force(fence, t_ms[point])
+        return point[force], fence[force]
+
+    def place(self, segments: Segments) -> Placed:
+        """Cut segments at borders and switches, and find what holds each part."""
+        met = meet(segments, self.index)
+        stretches = cut(segments, met.segment, met.fraction, self._timed.instants)
+        start = self.holding(segments.px, segments.py, segments.start_ms)
+        # half a millisecond before: times of fixes and of switches are whole ones
+        end = self.holding(segments.qx, segments.qy, segments.end_ms - 0.5)
+        return Placed(segments, stretches, *self._stretch_fences(segments, stretches, met), *start, *end)
+
+    def _stretch_fences(self, segments: Segments, stretches: Stretches, met: Meetings) -> tuple[Ints, Ints]:
+        """Pairs (stretch, fence in force), by the stretch's middle, or because it lies on the border."""
+        middle = (stretches.start + stretches.end) / 2
+        x, y = segments.at(stretches.segment, middle)
+        stretch, fence = self.index.locate(wrap_lon(x), y)
+        if len(met.run_segment):
+            run, border = expand(stretches.first[met.run_segment], np.diff(stretches.first)[met.run_segment])
+            on = (middle[border] > met.run_start[run]) & (middle[border] < met.run_end[run])
+            stretch = np.concatenate([stretch, border[on]])
+            fence = np.concatenate([fence, met.run_fence[run[on]]])
+        force = self._timed.in_force(fence, segments.time_at(stretches.segment, middle)[stretch])
+        return stretch[force], fence[force]
+
+
+def superseded(fences: Sequence[Fence]) -> list[Fence]:
+    """Each version of a fence ends where the next one of the same id begins; equal beginnings: the last given wins."""
+    versions: dict[str, list[Fence]] = {}
+    for fence in fences:
+        versions.setdefault(fence.id, []).append(fence)
+    kept: list[Fence] = []
+    for same in versions.values():
+        same.sort(key=begin_ms)
+        for version, following in pairwise(same):
+            limited = version.active & Activity([(None, begin_ms(following))])
+            if len(limited.switches):
+                kept.append(replace(version, active=limited))
+        kept.append(same[-1])
+    return kept
+
+
+def begin_ms(fence: Fence) -> int:
+    """When a fence first comes into force."""
+    return int(fence.active.switches[0]) if len(fence.active.switches) else 0
+
+
+class _Timed:
+    """Which fence is in force when; fences that share an activity are asked together."""
+
+    def __init__(self, activities: Sequence[Activity]) -> None:
+        distinct = {active: at for at, active in enumerate(dict.fromkeys(activities))}
+        self._distinct = list(distinct)
+        self._of_fence = np.array([distinct[active] for active in activities], dtype=np.int64)
+        self._always = all(active == ALWAYS for active in self._distinct)
+        found = [active.instants() for active in self._distinct]
+        self.instants: Ints = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *found]))
+
+    def in_force(self, fence: Ints, t_ms: Ints | Floats) -> Bools:
+        if self._always:
+            return np.ones(len(fence), dtype=np.bool_)
+        force = np.zeros(len(fence), dtype=np.bool_)
+        kind = self._of_fence[fence]
+        for at, active in enumerate(self._distinct):
+            rows = np.flatnonzero(kind == at)
+            force[rows] = active.at(t_ms[rows])
+        return force

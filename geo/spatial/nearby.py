@@ -1,0 +1,168 @@
+"""Which moving things may come near each other: candidates by a grid hash over slices of time.
+
+Positions are taken to earth-centred metres, so that neither the antimeridian nor a pole is anything special.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geo.spatial.clip import Segments
+from geo.spatial.ragged import Floats, Ints, expand, run_starts
+
+MAX_PAIRS_AT_ONCE: Final = 2_000_000
+MAX_PARTS_AT_ONCE: Final = 250_000
+_MIN_SLICE_MS: Final = 100.0
+_EQUATOR_M: Final = 6_378_137.0
+_FLATTER: Final = 1.0 - 0.0066943799901413165  # 1 - e² of WGS84
+_MIXERS: Final = np.array([73_856_093, 19_349_663, 83_492_791, 1_000_003], dtype=np.int64)
+
+Corners: TypeAlias = NDArray[np.float64]
+
+
+def earth_centred(lon: Floats, lat: Floats) -> Corners:
+    """Positions on the WGS84 ellipsoid as columns (3, n) of x, y, z in metres."""
+    phi, lam = np.radians(lat), np.radians(lon)
+    sine, cosine = np.sin(phi), np.cos(phi)
+    radius = _EQUATOR_M / np.sqrt(1.0 - (1.0 - _FLATTER) * sine * sine)
+    flat = radius * cosine
+    return np.stack([flat * np.cos(lam), flat * np.sin(lam), radius * _FLATTER * sine])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Parts of segments that lie in one slice of time: `start_ms .. end_ms` of `segment`, in `slice_number`."""
+
+    segment: Ints
+    slice_number: Ints
+    start_ms: Floats
+    end_ms: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Pairs of parts of two devices, device[one] < device[other], that overlap in time: from `start_ms` to `end_ms`."""
+
+    one: Ints
+    other: Ints
+    start_ms: Floats
+    end_ms: Floats
+
+
+def candidates(segments: Segments, device: Ints, distance_m: float) -> Iterator[Candidates]:
+    """Pairs of segments that may come within `distance_m` of each other, each for the time of one slice.
+
+    Complete: no pair that does is missing. Each pair of parts comes once. Chunks hold at most about
+    `MAX_PAIRS_AT_ONCE` pairs.
+    """
+    if len(segments) < 2:
+        return
+    slice_ms = max(_MIN_SLICE_MS, 2.0 * float((segments.end_ms - segments.start_ms).mean()))
+    first = np.floor(segments.start_ms / slice_ms).astype(np.int64)
+    final = np.floor(segments.end_ms / slice_ms).astype(np.int64)
+    # the end of a segment is the start of the next one: a part of no length adds nothing
+    final = np.maximum(first, np.where(final * slice_ms == segments.end_ms, final - 1, final))
+    order = np.argsort(first, kind="stable")
+    for chosen in _slice_blocks(first[order], final[order]):
+        low, high, rows = chosen
+        row = order[rows]
+        segment, number = expand(
+            np.maximum(first[row], low), np.minimum(final[row], high - 1) - np.maximum(first[row], low) + 1
+        )
+        segment = row[segment]
+        start = np.maximum(segments.start_ms[segment], number * slice_ms)
+        end = np.minimum(segments.end_ms[segment], (number + 1) * slice_ms)
+        yield from _pairs(segments, device, Parts(segment, number, start, end), distance_m)
+
+
+def _slice_blocks(first: Ints, final: Ints) -> Iterator[tuple[int, int, Ints]]:
+    """Blocks (from slice, to slice, rows that reach into them) with about `MAX_PARTS_AT_ONCE` parts each."""
+    begins, ends = np.unique(first), int(final.max()) + 1
+    grid = (
+        np.arange(int(begins[0]), ends)
+        if ends - begins[0] < 4 * len(first) + 1000
+        else np.unique(np.concatenate([first, final]))
+    )
+    load = np.cumsum(np.searchsorted(first, grid, side="right") - np.searchsorted(np.sort(final), grid, side="left"))
+    block = load // MAX_PARTS_AT_ONCE
+    edges = np.append(grid[run_starts(block)], ends)
+    longest = np.maximum.accumulate(final)
+    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        begin, stop = int(np.searchsorted(longest, low, side="left")), int(np.searchsorted(first, high, side="left"))
+        rows = np.arange(begin, stop)
+        rows = rows[final[rows] >= low]
+        if len(rows) > 1:
+            yield low, high, rows
+
+
+def _pairs(segments: Segments, device: Ints, parts: Parts, distance_m: float) -> Iterator[Candidates]:
+    low, high = _boxes(segments, parts, distance_m)
+    cell_m = max(2.0 * distance_m, 2.0 * float(np.median(high - low)), 1.0)
+    low_cell = np.floor(low / cell_m).astype(np.int64)
+    span = np.floor(high / cell_m).astype(np.int64) - low_cell + 1
+    row, cell = _cells(low_cell, span)
+    key = (cell * _MIXERS[:3, None]).sum(axis=0) ^ (parts.slice_number[row] * _MIXERS[3])
+    order = np.argsort(key, kind="stable")
+    row, key, cell = row[order], key[order], cell[:, order]
+    starts = np.flatnonzero(run_starts(key))
+    sizes = np.diff(np.append(starts, len(key)))
+    after = np.repeat(starts + sizes, sizes) - np.arange(len(key)) - 1
+    for begin, end in _chunks(after):
+        place, other = expand(np.arange(begin, end) + 1, after[begin:end])
+        place += begin
+        one, two = row[place], row[other]
+        # of the cells that two boxes share, the one at their lowest common corner reports the pair
+        fit = parts.slice_number[one] == parts.slice_number[two]
+        fit &= device[parts.segment[one]] != device[parts.segment[two]]
+        for axis in range(3):
+            home = np.maximum(low_cell[axis, one], low_cell[axis, two])
+            fit &= (cell[axis, place] == home) & (cell[axis, other] == home)
+            fit &= (low[axis, one] <= high[axis, two]) & (low[axis, two] <= high[axis, one])
+        yield _ordered(device, parts, one[fit], two[fit])
+
+
+def _boxes(segments: Segments, parts: Parts, distance_m: float) -> tuple[Corners, Corners]:
+    """Boxes of parts, widened by half the distance and by how far a long part may bulge over its chord."""
+    length = segments.end_ms - segments.start_ms
+    corners = []
+    for time in (parts.start_ms, parts.end_ms):
+        fraction = (time - segments.start_ms[parts.segment]) / length[parts.segment]
+        corners.append(earth_centred(*segments.at(parts.segment, fraction)))
+    low, high = np.minimum(*corners), np.maximum(*corners)
+    turn = np.abs(segments.qx - segments.px) + np.abs(segments.qy - segments.py)
+    turn = np.radians(turn)[parts.segment] * ((parts.end_ms - parts.start_ms) / length[parts.segment])
+    margin = distance_m / 2 + _EQUATOR_M * (1.0 - np.cos(np.minimum(turn, np.pi))) + 1.0
+    return low - margin, high + margin
+
+
+def _cells(low_cell: Ints, span: Ints) -> tuple[Ints, Ints]:
+    """Every cell that each box reaches: (the box of each, columns (3, n) of cell numbers)."""
+    row, rest = expand(np.zeros(span.shape[1], dtype=np.int64), span.prod(axis=0))
+    x = rest % span[0, row]
+    rest //= span[0, row]
+    y, z = rest % span[1, row], rest // span[1, row]
+    return row, low_cell[:, row] + np.stack([x, y, z])
+
+
+def _ordered(device: Ints, parts: Parts, one: Ints, two: Ints) -> Candidates:
+    swap = device[parts.segment[one]] > device[parts.segment[two]]
+    one, two = np.where(swap, two, one), np.where(swap, one, two)
+    start = np.maximum(parts.start_ms[one], parts.start_ms[two])
+    end = np.minimum(parts.end_ms[one], parts.end_ms[two])
+    keep = end > start
+    return Candidates(parts.segment[one[keep]], parts.segment[two[keep]], start[keep], end[keep])
+
+
+def _chunks(counts: Ints) -> Iterator[tuple[int, int]]:
+    total = np.cumsum(counts)
+    begin = 0
+    while begin < len(counts):
+        done = int(total[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(total, done + MAX_PAIRS_AT_ONCE, side="right")), begin + 1)
+        yield begin, end
+        begin = end
