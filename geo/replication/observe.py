@@ -1,0 +1,139 @@
+"""What replication does now: every link and every replicated cursor, read from the brokers' own statistics."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from geo.replication.actual import topic_names
+from geo.replication.admin import AdminClient, topic_path
+from geo.replication.errors import ReplicationError
+from geo.replication.model import Topology
+from settings import Settings
+
+__all__ = ["CursorState", "LinkState", "Observation", "cursor_states", "link_state", "observe"]
+
+
+class LinkState(Settings):
+    """One direction between two clusters in one namespace, over all its topics."""
+
+    namespace: str
+    source: str
+    target: str
+    connected: bool
+    backlog: int
+    delay_s: float
+    problem: str = ""
+    latency_s: float | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Connected, and nothing to complain about."""
+        return self.connected and not self.problem
+
+
+class CursorState(Settings):
+    """One replicated subscription on one partition, in one cluster.
+
+    `age_s`: since its position last moved; `behind_s`: how long before the furthest cluster's it last moved. Where
+    nobody consumes, a position moves only when a snapshot arrives, so there `age_s` is the age of the last cursor
+    snapshot that was of use. None: it never moved.
+    """
+
+    topic: str
+    subscription: str
+    cluster: str
+    backlog: int
+    age_s: float | None
+    behind_s: float | None
+
+
+class Observation(Settings):
+    """All links and cursors at one moment, and the clusters that did not answer."""
+
+    links: tuple[LinkState, ...]
+    cursors: tuple[CursorState, ...]
+    unreachable: Mapping[str, str]
+
+
+def observe(topology: Topology, clients: Mapping[str, AdminClient], clock: Callable[[], float]) -> Observation:
+    """Ask every cluster once. `clock` gives seconds since the epoch; the clusters' clocks should agree with it."""
+    stats: dict[str, dict[str, dict[str, Any]]] = {}
+    unreachable: dict[str, str] = {}
+    placed = topology.placed()
+    for cluster, admin in clients.items():
+        here = [name for name, (_, clusters) in placed.items() if cluster in clusters]
+        try:
+            stats[cluster] = {name: _stats(admin, name) for name in here}
+        except ReplicationError as trouble:
+            unreachable[cluster] = str(trouble)
+    links = [
+        link_state(namespace, source, target, stats[source][namespace], unreachable.get(target, ""))
+        if source in stats
+        else _unknown(namespace, source, target, unreachable[source])
+        for namespace, source, target in topology.links()
+    ]
+    return Observation(links=tuple(links), cursors=tuple(cursor_states(stats, clock())), unreachable=unreachable)
+
+
+def link_state(
+    namespace: str, source: str, target: str, topics: Mapping[str, Mapping[str, Any]], problem: str = ""
+) -> LinkState:
+    """The state of one link from the statistics of the source's topics."""
+    replicators = {name: (stats.get("replication") or {}).get(target) for name, stats in topics.items()}
+    missing = sorted(name for name, one in replicators.items() if one is None)
+    present = [one for one in replicators.values() if one is not None]
+    if missing and not problem:
+        problem = f"no replicator for {', '.join(missing)}"
+    return LinkState(
+        namespace=namespace,
+        source=source,
+        target=target,
+        connected=bool(present) and not missing and all(one["connected"] for one in present),
+        backlog=sum(one["replicationBacklog"] for one in present),
+        delay_s=max((one["replicationDelayInSeconds"] for one in present), default=0),
+        problem=problem,
+    )
+
+
+def cursor_states(stats: Mapping[str, Mapping[str, Mapping[str, Any]]], now_s: float) -> list[CursorState]:
+    """Every replicated subscription: by cluster, namespace and topic, the statistics of that topic."""
+    found = [
+        (topic, name, cluster, subscription)
+        for cluster, namespaces in stats.items()
+        for topics in namespaces.values()
+        for topic, one in topics.items()
+        for name, subscription in (one.get("subscriptions") or {}).items()
+        if subscription.get("isReplicated")
+    ]
+    furthest: dict[tuple[str, str], float] = {}
+    for topic, name, _, subscription in found:
+        furthest[topic, name] = max(furthest.get((topic, name), 0), _moved_s(subscription))
+    return [
+        CursorState(
+            topic=topic,
+            subscription=name,
+            cluster=cluster,
+            backlog=subscription["msgBacklog"],
+            age_s=max(0.0, now_s - moved) if (moved := _moved_s(subscription)) else None,
+            behind_s=furthest[topic, name] - moved if moved else None,
+        )
+        for topic, name, cluster, subscription in sorted(found, key=lambda one: one[:3])
+    ]
+
+
+def _moved_s(subscription: Mapping[str, Any]) -> float:
+    return float(subscription.get("lastMarkDeleteAdvancedTimestamp") or 0) / 1000
+
+
+def _stats(admin: AdminClient, namespace: str) -> dict[str, Any]:
+    topics = [part for name, partitions in topic_names(admin, namespace).items() for part in _parts(name, partitions)]
+    return {topic: admin.get(f"{topic_path(topic)}/stats") or {} for topic in topics}
+
+
+def _parts(topic: str, partitions: int) -> Sequence[str]:
+    return [f"{topic}-partition-{number}" for number in range(partitions)] if partitions else [topic]
+
+
+def _unknown(namespace: str, source: str, target: str, problem: str) -> LinkState:
+    return LinkState(
+        namespace=namespace, source=source, target=target, connected=False, backlog=0, delay_s=0, problem=problem
+    )

@@ -1,0 +1,120 @@
+"""Sends a message through every link and measures how long it takes."""
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from statistics import median
+
+import pulsar
+
+from geo.replication.admin import AdminClient
+from geo.replication.desired import PROBE_TOPIC, address
+from geo.replication.model import Topology
+from geo.replication.observe import LinkState, observe
+
+__all__ = ["verify"]
+
+_PROBES = 3
+_CONNECT_S = 5
+_OPERATION_S = 10
+
+Latency = float | str  # seconds, or why there is none
+
+
+def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s: float = 15.0) -> list[LinkState]:
+    """The state of every link, with the median latency of a few probes; a link that let none through says so."""
+    unreachable = observe(topology, clients, time.time).unreachable
+    found: dict[tuple[str, str, str], Latency] = {}
+    with _connections(topology, unreachable) as connections:
+        for namespace, (_, clusters) in topology.placed().items():
+            alive = sorted(cluster for cluster in clusters if cluster in connections)
+            for (source, target), latency in _probe(connections, namespace, alive, timeout_s).items():
+                found[namespace, source, target] = latency
+    # Looked at after the probes: one that is stuck is part of the backlog.
+    links = observe(topology, clients, time.time).links
+    return [_with_latency(link, found.get((link.namespace, link.source, link.target))) for link in links]
+
+
+def _with_latency(link: LinkState, latency: Latency | None) -> LinkState:
+    if isinstance(latency, float):
+        return link.model_copy(update={"latency_s": latency})
+    return link.model_copy(update={"problem": link.problem or latency or "not probed"})
+
+
+@contextmanager
+def _connections(topology: Topology, unreachable: Mapping[str, str]) -> Iterator[dict[str, pulsar.Client]]:
+    with ExitStack() as opened:
+        connections = {}
+        for cluster in sorted(set(topology.clusters) - set(unreachable)):
+            client = pulsar.Client(
+                address(topology, cluster).service_url,
+                operation_timeout_seconds=_OPERATION_S,
+                connection_timeout_ms=_CONNECT_S * 1000,
+                # Its console logger writes to standard output, where --json belongs.
+                logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+            )
+            opened.callback(client.close)
+            connections[cluster] = client
+        yield connections
+
+
+def _probe(
+    connections: Mapping[str, pulsar.Client], namespace: str, clusters: Sequence[str], timeout_s: float
+) -> dict[tuple[str, str], Latency]:
+    """Latency by (source, target) of one namespace."""
+    if len(clusters) < 2:
+        return {}
+    topic = f"persistent://{namespace}/{PROBE_TOPIC}"
+    found: dict[tuple[str, str], Latency] = {}
+    try:
+        readers = {name: connections[name].create_reader(topic, pulsar.MessageId.latest) for name in clusters}
+    except pulsar.PulsarException as refused:
+        reason = f"no probe could be read: {refused}"
+        return {(source, target): reason for source in clusters for target in clusters if source != target}
+    with ThreadPoolExecutor(len(clusters)) as pool:
+        for source in clusters:
+            others = {name: reader for name, reader in readers.items() if name != source}
+            for target, latency in _from(connections[source], topic, others, pool, timeout_s).items():
+                found[source, target] = latency
+    return found
+
+
+def _from(
+    source: pulsar.Client, topic: str, readers: Mapping[str, pulsar.Reader], pool: ThreadPoolExecutor, timeout_s: float
+) -> dict[str, Latency]:
+    late = f"probe did not arrive within {timeout_s:.0f} s"
+    latencies: dict[str, list[float]] = {target: [] for target in readers}
+    try:
+        producer = source.create_producer(topic, send_timeout_millis=_OPERATION_S * 1000)
+        for attempt in range(_PROBES):
+            mark = uuid.uuid4().bytes
+            sent = time.monotonic()
+            producer.send(mark)
+            # A link that let none through is not asked again.
+            waiting = {
+                target: pool.submit(_arrival, readers[target], mark, sent + timeout_s)
+                for target, times in latencies.items()
+                if len(times) == attempt
+            }
+            for target, arrival in waiting.items():
+                if (arrived := arrival.result(timeout_s + _OPERATION_S)) is not None:
+                    latencies[target].append(arrived - sent)
+        producer.close()
+    except pulsar.PulsarException as refused:
+        late = f"no probe could be sent: {refused}"
+    return {target: median(times) if len(times) == _PROBES else late for target, times in latencies.items()}
+
+
+def _arrival(reader: pulsar.Reader, mark: bytes, deadline: float) -> float | None:
+    """When the marked message was read, on the monotonic clock; None when the time was over."""
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            message = reader.read_next(max(1, int(left * 1000)))
+        except pulsar.PulsarException:  # time-out, or the reader's cluster went away
+            break
+        if message.data() == mark:
+            return time.monotonic()
+    return None

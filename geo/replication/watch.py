@@ -1,0 +1,89 @@
+"""Replication as Prometheus metrics."""
+
+from collections.abc import Iterator
+from threading import Event
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from geo.replication.observe import Observation
+
+__all__ = ["METRICS", "ReplicationCollector"]
+
+_LINK = ("namespace", "source", "target")
+_CURSOR = ("topic", "subscription", "cluster")
+
+METRICS = {
+    "waybill_cluster_reachable": "1 when the cluster's admin interface answered",
+    "waybill_replication_connected": "1 when every replicator of the link is connected",
+    "waybill_replication_backlog_messages": "messages of the namespace that the target does not have yet",
+    "waybill_replication_lag_seconds": "age of the oldest message that the target does not have yet",
+    "waybill_cursor_snapshot_age_seconds": "since the replicated subscription's position last moved in this cluster",
+    "waybill_cursor_snapshot_behind_seconds": "how long before the furthest cluster's the position last moved here",
+    "waybill_cursor_backlog_messages": "messages that the replicated subscription has not acknowledged in this cluster",
+}
+
+
+class ReplicationCollector(Collector):
+    """Gives the last observation as metrics; what is not observed any more is not exported any more."""
+
+    def __init__(self) -> None:
+        self._last: Observation | None = None
+        self.ready = Event()
+
+    def registry(self) -> CollectorRegistry:
+        """A registry with these metrics only."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return registry
+
+    def show(self, observation: Observation) -> None:
+        """Export this observation from now on."""
+        self._last = observation
+        self.ready.set()
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of the last observation."""
+        if self._last is None:
+            return
+        yield from _reachable(self._last)
+        yield from _links(self._last)
+        yield from _cursors(self._last)
+
+
+def _gauge(name: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, METRICS[name], labels=labels)
+
+
+def _reachable(seen: Observation) -> Iterator[Metric]:
+    gauge = _gauge("waybill_cluster_reachable", ("cluster",))
+    for cluster in sorted({link.source for link in seen.links} | set(seen.unreachable)):
+        gauge.add_metric([cluster], 0 if cluster in seen.unreachable else 1)
+    yield gauge
+
+
+def _links(seen: Observation) -> Iterator[Metric]:
+    connected = _gauge("waybill_replication_connected", _LINK)
+    backlog = _gauge("waybill_replication_backlog_messages", _LINK)
+    lag = _gauge("waybill_replication_lag_seconds", _LINK)
+    for link in seen.links:
+        labels = [link.namespace, link.source, link.target]
+        connected.add_metric(labels, float(link.connected))
+        if link.source not in seen.unreachable:
+            backlog.add_metric(labels, link.backlog)
+            lag.add_metric(labels, link.delay_s)
+    yield from (connected, backlog, lag)
+
+
+def _cursors(seen: Observation) -> Iterator[Metric]:
+    age = _gauge("waybill_cursor_snapshot_age_seconds", _CURSOR)
+    behind = _gauge("waybill_cursor_snapshot_behind_seconds", _CURSOR)
+    backlog = _gauge("waybill_cursor_backlog_messages", _CURSOR)
+    for cursor in seen.cursors:
+        labels = [cursor.topic, cursor.subscription, cursor.cluster]
+        backlog.add_metric(labels, cursor.backlog)
+        if cursor.age_s is not None:
+            age.add_metric(labels, cursor.age_s)
+        if cursor.behind_s is not None:
+            behind.add_metric(labels, cursor.behind_s)
+    yield from (age, behind, backlog)
