@@ -60,12 +60,14 @@ def row(
     )
 
 
-def made(usage: list[UsageRow], *tariffs: Tariff, as_of: datetime = LONG_AFTER, **certificates: Completeness) -> Bill:
-    completeness = {
-        device.replace("_", "-"): Certificate(device=device.replace("_", "-"), state=state)
-        for device, state in certificates.items()
-    }
-    return bill(account(), tariffs or [tariff()], usage, period=MARCH, as_of=as_of, completeness=completeness)
+def made(
+    usage: list[UsageRow],
+    *tariffs: Tariff,
+    as_of: datetime = LONG_AFTER,
+    states: dict[str, Completeness] | None = None,
+) -> Bill:
+    certificates = {device: Certificate(device=device, state=state) for device, state in (states or {}).items()}
+    return bill(account(), tariffs or [tariff()], usage, period=MARCH, as_of=as_of, completeness=certificates)
 
 
 def test_a_line_sums_the_hours_of_a_device_in_a_zone_and_keeps_their_records() -> None:
@@ -101,17 +103,17 @@ def test_what_the_tariff_has_no_price_for_has_no_line() -> None:
 
 def test_a_bill_is_final_when_the_period_is_over_and_every_device_is_accounted_for() -> None:
     complete = {
-        "eu_0001": Completeness.COMPLETE,
-        "eu_0002": Completeness.DECLARED_LOSS,
-        "us_0001": Completeness.COMPLETE,
+        "eu-0001": Completeness.COMPLETE,
+        "eu-0002": Completeness.DECLARED_LOSS,
+        "us-0001": Completeness.COMPLETE,
     }
-    assert made([], **complete).status is Status.FINAL
-    assert made([], as_of=MARCH.end - timedelta(seconds=1), **complete).status is Status.PROVISIONAL
-    assert made([], **{**complete, "us_0001": Completeness.OPEN}).status is Status.PROVISIONAL
+    assert made([], states=complete).status is Status.FINAL
+    assert made([], states=complete, as_of=MARCH.end - timedelta(seconds=1)).status is Status.PROVISIONAL
+    assert made([], states={**complete, "us-0001": Completeness.OPEN}).status is Status.PROVISIONAL
 
 
 def test_a_device_that_nothing_was_heard_of_keeps_the_bill_provisional() -> None:
-    found = made([], eu_0001=Completeness.COMPLETE, eu_0002=Completeness.COMPLETE)
+    found = made([], states={"eu-0001": Completeness.COMPLETE, "eu-0002": Completeness.COMPLETE})
     assert found.status is Status.PROVISIONAL
     assert [(c.device, c.state) for c in found.certificates if c.state is Completeness.OPEN] == [
         ("us-0001", Completeness.OPEN)
