@@ -13,7 +13,9 @@ that must break what others use starts a `LocalStack`, or single servers, of its
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
+from cloud_jobs.spark import SparkSettings, start_spark
 from deploy.local import LocalStack
 
 
@@ -21,3 +23,11 @@ from deploy.local import LocalStack
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     with LocalStack(tmp_path_factory.mktemp("stack")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark with Delta for all tests of this process."""
+    session = start_spark("waybill-tests", SparkSettings())
+    yield session
+    session.stop()

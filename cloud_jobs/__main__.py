@@ -1,0 +1,70 @@
+"""The command `cloud-jobs`. Each job's code is imported when it is called, so that `--help` needs no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cloud_jobs.config import CloudSettings
+
+app = typer.Typer(
+    name="cloud-jobs",
+    help="The jobs of the centre: from Pulsar's topics to records, usage and the bill.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+Config = Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)]
+
+
+def _settings(path: Path) -> CloudSettings:
+    from cloud_jobs.config import CloudSettings
+    from settings import SettingsError, load
+
+    try:
+        return load(CloudSettings, path)
+    except SettingsError as error:
+        for problem in error.problems:
+            typer.echo(f"{error.source}: {problem}", err=True)
+        raise typer.Exit(2) from error
+
+
+@app.command()
+def ingest(
+    config: Config,
+    *,
+    available_now: Annotated[bool, typer.Option("--available-now", help="Read what is there, then end.")] = False,
+) -> None:
+    """Read the telemetry topics into the records table, each record once.
+
+    Example: cloud-jobs ingest --config cloud.toml
+    """
+    from cloud_jobs.ingest.cli import run_ingest
+
+    run_ingest(_settings(config), available_now=available_now)
+
+
+@app.command()
+def usage(config: Config) -> None:
+    """Compute the usage of every device and hour whose records changed since the last run.
+
+    Example: cloud-jobs usage --config cloud.toml
+    """
+    from cloud_jobs.usage.cli import run_usage
+
+    run_usage(_settings(config))
+
+
+@app.command("check-config")
+def check_config(config: Config) -> None:
+    """Say whether the settings can be used, and what they are.
+
+    Example: cloud-jobs check-config --config cloud.toml
+    """
+    typer.echo(_settings(config).model_dump_json(indent=2))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,55 @@
+"""The settings of the jobs, from one TOML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from cloud_jobs.lake import Lake
+from cloud_jobs.spark import SparkSettings
+from geo.spatial import TrackSettings
+from settings import Settings
+
+
+class ClusterSettings(Settings):
+    """A Pulsar cluster that holds the replicated topics."""
+
+    name: str
+    service_url: str
+    admin_url: str
+
+
+class IngestSettings(Settings):
+    """What the ingest reads, and how much at once."""
+
+    topics_pattern: str = "persistent://fleet/telemetry-.*/batches"
+    subscription: str = "ingest"
+    max_messages_per_trigger: int = Field(default=20_000, ge=1)
+    trigger_interval_s: float = Field(default=1.0, ge=0, le=3600)
+    options: dict[str, str] = Field(
+        default_factory=dict, description="any further options of the source `pulsar`, by their own names"
+    )
+
+
+class CloudSettings(Settings):
+    """Everything a job needs to know. `clusters` in the order in which they are tried."""
+
+    lake: Path
+    checkpoints: Path
+    clusters: tuple[ClusterSettings, ...] = Field(min_length=1)
+    ingest: IngestSettings = IngestSettings()
+    tracks: TrackSettings = TrackSettings()
+    spark: SparkSettings = Field(default_factory=SparkSettings)
+
+    @property
+    def tables(self) -> Lake:
+        """The lake's tables."""
+        return Lake(self.lake)
+
+    @property
+    def source_options(self) -> dict[str, str]:
+        """Where the source `pulsar` finds the clusters."""
+        listed = ",".join(f"{one.name}={one.service_url}|{one.admin_url}" for one in self.clusters)
+        several = {"failoverFile": str(self.checkpoints / "reading-from")} if len(self.clusters) > 1 else {}
+        return {"clusters": listed} | several

@@ -1,0 +1,33 @@
+"""What can stop a job of the centre.
+
+CloudError
+├── SparkNotReady       Spark, Java or Delta's jars are not there
+├── LakeError           a table is missing or is not what this version writes
+└── Fenced              another writer has written to the records: this one must stop
+"""
+
+from __future__ import annotations
+
+
+class CloudError(Exception):
+    """Base of everything the jobs raise on purpose."""
+
+
+class SparkNotReady(CloudError):
+    """Spark cannot be started; the message says what is missing."""
+
+
+class LakeError(CloudError):
+    """A table of the lake is missing, or has another schema than this version writes."""
+
+
+class Fenced(CloudError):
+    """The records changed under this writer. It stops, and starts again from what the table holds."""
+
+    def __init__(self, *, expected_version: int, found_version: int) -> None:
+        super().__init__(
+            f"another ingest wrote to the records (Delta version {found_version}, expected {expected_version}); "
+            "this one stops, so that no record is counted twice. Let one of the two run."
+        )
+        self.expected_version = expected_version
+        self.found_version = found_version

@@ -1,0 +1,105 @@
+"""Reference data is pushed: fences, tariffs and accounts are published to compacted topics and arrive like records.
+
+The key of a version is its id and the moment from which it is in force, so that compaction keeps every version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pulsar
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from cloud_jobs.errors import CloudError
+from cloud_jobs.lake import REFERENCE, Lake
+
+Kind = Literal["fence", "tariff", "account"]
+TOPICS: dict[Kind, str] = {"fence": "fences", "tariff": "tariffs", "account": "accounts"}
+NAMESPACE = "persistent://fleet/reference"
+_TIMEOUT_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of one thing: `body` is its JSON text."""
+
+    kind: Kind
+    id: str
+    effective_from: str
+    body: str
+
+    @property
+    def key(self) -> str:
+        """Its name in the compacted topic."""
+        return f"{self.id}@{self.effective_from}"
+
+
+def read_folder(folder: Path) -> Iterator[Version]:
+    """The versions in `fences.geojson`, `tariffs.json` and `accounts.json`. Raises CloudError."""
+    for feature in _read(folder / "fences.geojson").get("features", ()):
+        yield _version("fence", feature["properties"], feature)
+    for kind, name in (("tariff", "tariffs.json"), ("account", "accounts.json")):
+        for body in _read(folder / name):
+            yield _version("tariff" if kind == "tariff" else "account", body, body)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CloudError(f"{path}: cannot be read: {error}") from error
+
+
+def _version(kind: Kind, facts: dict[str, Any], body: dict[str, Any]) -> Version:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return Version(kind, str(facts["id"]), str(facts.get("effective_from", "")), text)
+
+
+def publish(service_url: str, versions: Iterable[Version]) -> int:
+    """Publishes versions to their topics and returns their number, once all are persisted."""
+    client = pulsar.Client(service_url, operation_timeout_seconds=_TIMEOUT_MS // 1000)
+    try:
+        producers = {kind: client.create_producer(f"{NAMESPACE}/{topic}") for kind, topic in TOPICS.items()}
+        count = 0
+        for version in versions:
+            producers[version.kind].send(version.body.encode(), partition_key=version.key)
+            count += 1
+        return count
+    finally:
+        client.close()
+
+
+def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> int:
+    """Takes what the topics hold into the reference table, each version once; returns the number of rows there."""
+    found: list[dict[str, Any]] = []
+    for kind, topic in TOPICS.items():
+        messages = (
+            spark.read.format("pulsar")
+            .options(**source_options)
+            .option("topics", f"{NAMESPACE}/{topic}")
+            .option("readCompacted", "true")
+            .load()
+            .select("key", "value", "publish_time")
+        )
+        found.extend(
+            {"kind": kind, "id": row["key"].rpartition("@")[0], "body": row["value"].decode(), "published_at": at}
+            for row in messages.toArrow().to_pylist()
+            if (at := row["publish_time"])
+        )
+    table = lake.open("reference")
+    same = " AND ".join(f"old.{name} = new.{name}" for name in ("kind", "id", "body"))
+    source = pa.Table.from_pylist(found, schema=REFERENCE)
+    table.merge(source, same, source_alias="new", target_alias="old").when_not_matched_insert_all().execute()
+    return lake.open("reference").count()
+
+
+def fences_in(lake: Lake) -> str:
+    """All versions of all fences in the reference table, as one GeoJSON feature collection."""
+    rows = sorted(lake.rows("reference").to_pylist(), key=lambda row: (row["id"], row["published_at"]))
+    features = [json.loads(row["body"]) for row in rows if row["kind"] == "fence"]
+    return json.dumps({"type": "FeatureCollection", "features": features})

@@ -1,0 +1,168 @@
+"""The usage job: which hours the new records touch, their fixes to the meter, the rows that follow the older ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from cloud_jobs.lake import Lake
+from cloud_jobs.reference import fences_in
+from cloud_jobs.usage.metering import FIXES, HOUR_MS, METERED, margin_ms, meter
+from geo.spatial import TrackSettings, ZoneSet, fences_from_geojson
+
+_NOTE = "records_version"
+_RECENT_COMMITS = 20
+_FIXES_AT_ONCE = 200_000
+_KEY = ["device", "hour", "zone"]
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRun:
+    """What one run did: versions of the records it covers, touched device hours, rows written."""
+
+    from_version: int
+    to_version: int
+    touched_hours: int
+    rows: int
+
+
+def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> UsageRun:
+    """Brings the usage table up to the records as they are now. Running it again changes nothing.
+
+    The rows and the version of the records that they cover are one commit, so a crash leaves either both or none.
+    """
+    since, until = _covered_version(lake), lake.open("records").version()
+    if since >= until:
+        return UsageRun(since, until, 0, 0)
+    margin_h = -(-margin_ms(settings) // HOUR_MS)
+    touched = _touched(_positions_since(spark, lake, since, until), margin_ms(settings)).persist()
+    try:
+        count = touched.count()
+        rows = _metered(spark, lake, touched, margin_h, settings).persist() if count else None
+        if rows is None:
+            return UsageRun(since, until, 0, 0)
+        try:
+            written = rows.unionByName(_zones_left(spark, lake, touched, rows))
+            written = written.withColumn("computed_at", f.lit(datetime.now(UTC)))
+            (
+                written.select(*METERED.names, "computed_at")
+                .coalesce(1)
+                .write.format("delta")
+                .mode("append")
+                .option("userMetadata", json.dumps({_NOTE: until}))
+                .save(lake.path("usage"))
+            )
+            return UsageRun(since, until, count, rows.count())
+        finally:
+            rows.unpersist()
+    finally:
+        touched.unpersist()
+
+
+def _covered_version(lake: Lake) -> int:
+    for commit in lake.open("usage").history(_RECENT_COMMITS):
+        if commit.get("userMetadata"):
+            return int(json.loads(commit["userMetadata"])[_NOTE])
+    return -1
+
+
+def _positions_since(spark: SparkSession, lake: Lake, since: int, until: int) -> DataFrame:
+    changes = (
+        spark.read.format("delta")
+        .option("readChangeFeed", "true")
+        .option("startingVersion", since + 1)
+        .option("endingVersion", until)
+        .load(lake.path("records"))
+    )
+    return changes.where("kind = 'position' AND _change_type = 'insert'").select("device", "device_time")
+
+
+def _hour(moment: Column) -> Column:
+    return f.date_trunc("hour", moment)
+
+
+def _touched(positions: DataFrame, margin: int) -> DataFrame:
+    """The device hours in which a new fix can change something: its own, and those within the margin around it."""
+    shifts = f.array(*(f.lit(shift) for shift in (-margin, 0, margin)))
+    return (
+        positions.withColumn("shift", f.explode(shifts))
+        .withColumn("hour", _hour(f.expr("device_time + make_dt_interval(0, 0, 0, shift / 1000)")))
+        .select("device", "hour")
+        .distinct()
+    )
+
+
+def _metered(spark: SparkSession, lake: Lake, touched: DataFrame, margin_h: int, settings: TrackSettings) -> DataFrame:
+    """Usage of the touched hours (schema METERED)."""
+    around = f.explode(f.array(*(f.lit(shift) for shift in range(-margin_h, margin_h + 1))))
+    needed = (
+        touched.withColumn("shift", around)
+        .select("device", f.expr("hour + make_dt_interval(0, shift)").alias("hour"))
+        .distinct()
+        .join(touched.withColumn("touched", f.lit(True)), ["device", "hour"], "left")
+    )
+    bounds = needed.agg(f.min("hour").alias("first"), f.max("hour").alias("last")).collect()[0]
+    fixes = (
+        spark.read.format("delta")
+        .load(lake.path("records"))
+        .where(f.col("kind") == "position")
+        .where(f.col("device_date").between(bounds["first"].date(), bounds["last"].date()))
+        .withColumn("hour", _hour(f.col("device_time")))
+        .join(needed, ["device", "hour"])
+        .withColumn("t_ms", f.unix_millis("device_time"))
+        .withColumn("touched", f.coalesce("touched", f.lit(False)))
+        .select(*FIXES.names)
+    )
+    sharded = fixes.repartition("device").sortWithinPartitions("device", "epoch", "seq")
+    return sharded.mapInArrow(_meter_shards(fences_in(lake), settings), from_arrow_schema(METERED))
+
+
+def _meter_shards(
+    fences: str, settings: TrackSettings
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function from fixes sorted by device to usage: many devices at once, and never a device in two parts."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        zones = ZoneSet(fences_from_geojson(fences).fences)
+        for shard in _whole_devices(batches):
+            yield from meter(shard, zones, settings).to_batches()
+
+    return run
+
+
+def _whole_devices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of about `_FIXES_AT_ONCE` fixes that each hold all fixes of their devices."""
+    held: pa.Table | None = None
+    for batch in batches:
+        part = pa.Table.from_batches([batch], schema=FIXES)
+        held = part if held is None else pa.concat_tables([held, part])
+        if held.num_rows < _FIXES_AT_ONCE:
+            continue
+        unfinished = held["device"][-1].as_py()
+        split = held["device"].index(unfinished).as_py()
+        if split > 0:
+            yield held.slice(0, split)
+            held = held.slice(split)
+    if held is not None:
+        yield held
+
+
+def _zones_left(spark: SparkSession, lake: Lake, touched: DataFrame, rows: DataFrame) -> DataFrame:
+    """Rows of zeros for zones that an earlier computation of a touched hour had and this one has not."""
+    before = spark.read.format("delta").load(lake.path("usage")).join(touched, ["device", "hour"])
+    gone = before.select(*_KEY).distinct().join(rows.select(*_KEY), _KEY, "left_anti")
+    zero = f.lit(0).cast("bigint")
+    return gone.select(
+        *_KEY,
+        zero.alias("distance_mm"),
+        zero.alias("duration_ms"),
+        f.lit(0).alias("entries"),
+        f.lit("{}").alias("evidence"),
+    )

@@ -1,0 +1,130 @@
+"""Usage from fixes: a pure function of one device's records in one UTC hour and the fixes around it. Knows no Spark.
+
+A segment, from one fix to the next, belongs wholly to the hour of the fix that ends it. Sums are rounded once, here,
+half to even, to whole millimetres and milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import fsum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from geo.spatial import OUTSIDE, Fixes, Pieces, Tracks, TrackSettings, ZoneSet, build_tracks
+from telemetry import IntervalSet
+
+HOUR_MS: Final = 3_600_000
+
+FIXES = pa.schema(
+    [
+        pa.field("device", pa.string()),
+        pa.field("epoch", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("t_ms", pa.int64()),
+        pa.field("latitude", pa.float64()),
+        pa.field("longitude", pa.float64()),
+        pa.field("accuracy_m", pa.float64()),
+        pa.field("touched", pa.bool_()),
+    ]
+)
+"""Fixes of whole neighbourhoods of hours, each device's in ascending (epoch, seq). `touched`: its hour is asked for."""
+
+METERED = pa.schema(
+    [
+        pa.field("device", pa.string()),
+        pa.field("hour", pa.timestamp("us", tz="UTC")),
+        pa.field("zone", pa.string()),
+        pa.field("distance_mm", pa.int64()),
+        pa.field("duration_ms", pa.int64()),
+        pa.field("entries", pa.int32()),
+        pa.field("evidence", pa.string()),
+    ]
+)
+"""One row for each device, touched hour and zone in which the device was."""
+
+
+def margin_ms(settings: TrackSettings) -> int:
+    """How far around an hour fixes can have a say in it: a fix's verdict reaches over two gaps."""
+    return round(2_000 * settings.max_gap_s)
+
+
+def meter(fixes: pa.Table, zones: ZoneSet, settings: TrackSettings) -> pa.Table:
+    """Usage (schema METERED) of the touched hours, from fixes (schema FIXES) with their margin on both sides."""
+    if not fixes.num_rows:
+        return METERED.empty_table()
+    devices = fixes["device"].combine_chunks().dictionary_encode()
+    columns = {name: fixes[name].to_numpy() for name in FIXES.names if name != "device"}
+    track = build_tracks(
+        Fixes(
+            device=devices.indices.to_numpy(),
+            t_ms=columns["t_ms"],
+            lat=columns["latitude"],
+            lon=columns["longitude"],
+            accuracy_m=columns["accuracy_m"],
+        ),
+        settings,
+    )
+    groups = _Grouped(track, zones.split(track), columns)
+    names = devices.dictionary.to_pylist()
+    return pa.Table.from_pylist([groups.row(at, names, zones) for at in range(len(groups))], schema=METERED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    device: int
+    hour: int
+    zone: int
+
+
+class _Grouped:
+    """The pieces of touched hours, together by device, hour and zone."""
+
+    def __init__(self, track: Tracks, pieces: Pieces, columns: dict[str, NDArray[Any]]) -> None:
+        self._columns = columns
+        self._pieces = pieces
+        self._before = _fix_before(track)
+        mine = np.flatnonzero(columns["touched"][pieces.end_fix].astype(bool))
+        hour = columns["t_ms"][pieces.end_fix[mine]] // HOUR_MS
+        device = track.fixes.device[pieces.end_fix[mine]]
+        order = np.lexsort((mine, pieces.zone[mine], hour, device))
+        keys = np.stack([device, hour, pieces.zone[mine]])[:, order]
+        opens = np.flatnonzero(np.any(np.diff(keys, axis=1, prepend=-2), axis=0))
+        self._members = np.split(mine[order], opens[1:]) if len(mine) else []
+        self._keys = [_Key(*(int(part) for part in keys[:, at])) for at in opens]
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def row(self, at: int, names: list[str], zones: ZoneSet) -> dict[str, Any]:
+        key, members = self._keys[at], self._members[at]
+        return {
+            "device": names[key.device],
+            "hour": key.hour * HOUR_MS * 1000,
+            "zone": "" if key.zone == OUTSIDE else zones.names[key.zone],
+            "distance_mm": round(fsum(self._pieces.metres[members]) * 1000),
+            "duration_ms": round(fsum(self._pieces.ms[members])),
+            "entries": int(self._pieces.entry[members].sum()),
+            "evidence": self._evidence(members),
+        }
+
+    def _evidence(self, members: NDArray[np.int64]) -> str:
+        """The names of the fixes at both ends of the pieces' segments, as JSON `{"epoch": [[first, last], …]}`."""
+        ends = self._pieces.end_fix[members]
+        rows = np.unique(np.concatenate([ends, self._before[ends]]))
+        epochs, seqs = self._columns["epoch"][rows], self._columns["seq"][rows]
+        named = {
+            str(epoch): IntervalSet.of(seqs[epochs == epoch].tolist()).ranges for epoch in np.unique(epochs).tolist()
+        }
+        return json.dumps(named, separators=(",", ":"))
+
+
+def _fix_before(track: Tracks) -> NDArray[np.int64]:
+    """For each row of the fixes the row before it in its track; itself where there is none."""
+    before = np.arange(len(track.fixes), dtype=np.int64)
+    before[track.row[1:]] = track.row[:-1]
+    return before

@@ -1,0 +1,88 @@
+"""What the executors make of messages: headers for the decision, rows for the table."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+
+from cloud_jobs.ingest.admission import Place
+from cloud_jobs.ingest.reading import HEADERS, ROWS, headers, records
+from cloud_jobs.lake import RECORDS
+from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
+from tests.strategies import batches
+
+MESSAGES = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("publish_time", pa.timestamp("us", tz="UTC")),
+        ("topic", pa.string()),
+        ("message_id", pa.string()),
+    ]
+)
+RECEIVED = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+
+
+def messages(*values: bytes) -> pa.RecordBatch:
+    rows: list[dict[str, Any]] = [
+        {
+            "value": value,
+            "properties": [("tenant", "acme"), ("region", "eu")],
+            "publish_time": RECEIVED,
+            "topic": "t",
+            "message_id": str(at),
+        }
+        for at, value in enumerate(values)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=MESSAGES)
+
+
+@given(batches())
+def test_the_rows_are_the_wanted_records(batch: Batch) -> None:
+    names = IntervalSet.of([record.seq for record in batch.records][::2])
+    made = list(records({Place("t", "0"): names})([messages(encode(batch), encode(batch))]))
+    said = ["tenant", "region", "device", "epoch", "seq", "received_at"]
+    rows = [row for part in made for row in part.select(said).to_pylist()]
+    assert [row["seq"] for row in rows] == list(names)
+    assert {row["device"] for row in rows} == {"eu-0001"}
+    assert {(row["tenant"], row["region"], row["epoch"], row["received_at"]) for row in rows} == {
+        ("acme", "eu", batch.epoch, RECEIVED)
+    }
+
+
+def test_a_position_becomes_a_row_with_nulls_where_nothing_was_said() -> None:
+    time_us = 1_767_603_422_000_000
+    batch = Batch("d", 9, 2, (Record(2, time_us, Position(latitude=1.5, longitude=-2.5, speed_mps=3)),))
+    (part,) = records({Place("t", "0"): IntervalSet([(2, 2)])})([messages(encode(batch))])
+    assert part.schema == ROWS
+    (row,) = part.to_pylist()
+    assert (row["kind"], row["latitude"], row["longitude"], row["speed_mps"]) == ("position", 1.5, -2.5, 3.0)
+    assert row["altitude_m"] is row["number"] is row["text"] is row["payload"] is row["name"] is None
+    assert row["device_time"] == datetime.fromtimestamp(time_us / 1e6, UTC)
+    assert row["device_date"] == date(2026, 1, 5)
+
+
+def test_a_clock_far_off_has_no_partition_and_is_kept() -> None:
+    batch = Batch("d", 9, 2, (Record(1, -5, Canary(id="x")), Record(2, 1 << 60, Canary(id="y"))))
+    (part,) = records({Place("t", "0"): IntervalSet([(1, 2)])})([messages(encode(batch))])
+    assert part["device_date"].to_pylist() == [None, None]
+
+
+def test_headers_keep_the_order_and_say_why_a_message_is_refused() -> None:
+    honest = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),), (Tombstone(3, 4, "quota"),)))
+    (part,) = headers([messages(honest, b"junk", honest[:-1])])
+    assert part.schema == HEADERS
+    first, second, third = part.to_pylist()
+    assert (first["device"], first["epoch"], first["head"]) == ("d", 9, 4)
+    assert (first["bounds"], first["lost"], first["reasons"]) == ([2, 2], [3, 4], ["quota"])
+    assert second["refused"].startswith("not-a-batch: ")
+    assert second["payload"] == b"junk"
+    assert third["refused"].startswith("truncated: ")
+
+
+def test_the_rows_are_columns_of_the_records_table() -> None:
+    assert set(RECORDS.names) - set(ROWS.names) == {"ingested_at", "batch_id"}
+    assert all(RECORDS.field(name).type == ROWS.field(name).type for name in ROWS.names)

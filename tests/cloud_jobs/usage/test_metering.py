@@ -1,0 +1,117 @@
+"""Usage is a function of an hour's fixes and those around them, the same in whatever pieces it is computed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyproj import Geod
+
+from cloud_jobs.usage.metering import FIXES, HOUR_MS, margin_ms, meter
+from geo.spatial import TrackSettings, ZoneSet, fences_from_geojson
+
+RULES = TrackSettings()
+SQUARE = {
+    "type": "FeatureCollection",
+    "features": [
+        {
+            "type": "Feature",
+            "properties": {"id": "square", "priority": 1, "effective_from": "1970-01-01T00:00:00Z"},
+            "geometry": {"type": "Polygon", "coordinates": [[[0, 0], [0.01, 0], [0.01, 0.01], [0, 0.01], [0, 0]]]},
+        }
+    ],
+}
+ZONES = ZoneSet(fences_from_geojson(json.dumps(SQUARE)).fences)
+
+
+def fixes(rows: list[tuple[int, float, float]], device: str = "d", *, touched: bool = True) -> list[dict[str, Any]]:
+    return [
+        {
+            "device": device,
+            "epoch": 7,
+            "seq": seq,
+            "t_ms": t_ms,
+            "latitude": lat,
+            "longitude": lon,
+            "accuracy_m": None,
+            "touched": touched,
+        }
+        for seq, (t_ms, lat, lon) in enumerate(rows, 1)
+    ]
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=FIXES)
+
+
+def used(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return meter(table(rows), ZONES, RULES).to_pylist()
+
+
+def test_a_drive_into_the_square_is_split_at_its_border() -> None:
+    outside, inside = used(fixes([(0, 0.005, -0.005), (60_000, 0.005, 0.005)]))
+    half_m = Geod(ellps="WGS84").inv(-0.005, 0.005, 0.0, 0.005)[2]
+    assert (outside["zone"], outside["entries"], inside["zone"], inside["entries"]) == ("", 0, "square", 1)
+    assert outside["distance_mm"] == inside["distance_mm"] == round(half_m * 1000)
+    assert outside["duration_ms"] == inside["duration_ms"] == 30_000
+    assert json.loads(inside["evidence"]) == {"7": [[1, 2]]}
+
+
+def test_a_segment_belongs_to_the_hour_of_the_fix_that_ends_it() -> None:
+    (row,) = used(fixes([(HOUR_MS - 1_000, 0.1, 0.1), (HOUR_MS, 0.1, 0.1001)]))
+    assert row["hour"].timestamp() == 3600
+    assert row["duration_ms"] == 1_000
+
+
+def test_hours_that_are_not_touched_give_no_rows() -> None:
+    assert used(fixes([(0, 0.1, 0.1), (1_000, 0.1, 0.1001)], touched=False)) == []
+    assert meter(FIXES.empty_table(), ZONES, RULES).num_rows == 0
+
+
+def test_a_gap_is_attributed_to_nobody() -> None:
+    rows = used(fixes([(0, 0.1, 0.1), (1_000, 0.1, 0.1001), (400_000, 0.1, 0.2), (401_000, 0.1, 0.2001)]))
+    assert [row["duration_ms"] for row in rows] == [2_000]
+    assert json.loads(rows[0]["evidence"]) == {"7": [[1, 4]]}
+
+
+steps = st.tuples(
+    st.integers(1_000, 900_000), st.floats(-0.02, 0.02).map(lambda x: round(x, 5)), st.floats(-0.02, 0.02)
+)
+
+
+@given(st.lists(steps, min_size=2, max_size=40))
+def test_an_hour_alone_with_its_margin_gives_what_the_whole_track_gives(moves: list[tuple[int, float, float]]) -> None:
+    t_ms, track = 0, []
+    for wait, lat, lon in moves:
+        t_ms += wait
+        track.append((t_ms, lat, lon))
+    whole = fixes(track)
+    together = used(whole)
+    margin = margin_ms(RULES)
+    apart: list[dict[str, Any]] = []
+    for hour in range(t_ms // HOUR_MS + 1):
+        start, end = hour * HOUR_MS, (hour + 1) * HOUR_MS
+        near = [
+            row | {"touched": start <= row["t_ms"] < end}
+            for row in whole
+            if start - margin <= row["t_ms"] < end + margin
+        ]
+        if near:
+            apart.extend(used(near))
+    assert apart == together
+
+
+@given(st.lists(steps, min_size=2, max_size=20))
+def test_zones_and_outside_together_are_the_whole_track(moves: list[tuple[int, float, float]]) -> None:
+    track, t_ms = [], 0
+    for wait, lat, lon in moves:
+        t_ms += wait % 300_000 + 1
+        track.append((t_ms, lat, lon))
+    split = used(fixes(track))
+    whole = meter(table(fixes(track)), ZoneSet(()), RULES).to_pylist()
+    for name in ("distance_mm", "duration_ms"):
+        assert sum(row[name] for row in split) == pytest.approx(sum(row[name] for row in whole), abs=len(split) + 1)

@@ -1,0 +1,155 @@
+"""Batches on a real topic become records in a real table, each once, whatever happens to the ingest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pulsar
+import pytest
+from pyspark.sql import SparkSession
+
+from cloud_jobs.config import CloudSettings, ClusterSettings, IngestSettings
+from cloud_jobs.errors import Fenced
+from cloud_jobs.ingest.coverage import Buffer
+from cloud_jobs.ingest.job import start_ingest
+from cloud_jobs.ingest.ledger import Ledger
+from deploy.local import LocalStack
+from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+EPOCH = 7
+NOON_US = 1_767_614_400_000_000
+
+
+class Centre:
+    """One topic in hq, a lake of its own, and an ingest that is started as often as a test likes."""
+
+    def __init__(self, stack: LocalStack, spark: SparkSession, folder: Path) -> None:
+        hq = stack.pulsar["hq"]
+        self.topic = f"persistent://fleet/telemetry-eu/ingest-{uuid4().hex[:8]}"
+        self.spark = spark
+        cluster = ClusterSettings(name="hq", service_url=hq.service_url, admin_url=hq.admin_url)
+        self.settings = CloudSettings(
+            lake=folder / "lake",
+            checkpoints=folder / "checkpoints",
+            clusters=(cluster,),
+            ingest=IngestSettings(topics_pattern=self.topic),
+        )
+        self.client = pulsar.Client(hq.service_url)
+        self.producer = self.client.create_producer(self.topic)
+
+    def send(self, *values: bytes) -> None:
+        for value in values:
+            self.producer.send(value, properties={"tenant": "acme", "region": "eu"})
+
+    def ingest(self) -> None:
+        query = start_ingest(self.spark, self.settings, available_now=True)
+        assert query.awaitTermination(120)
+
+    def names(self) -> list[int]:
+        rows = self.settings.tables.rows("records", ["device", "epoch", "seq"]).to_pylist()
+        assert all(row["device"] == "eu-0001" and row["epoch"] == EPOCH for row in rows)
+        return sorted(row["seq"] for row in rows)
+
+    def count(self, column: str) -> int:
+        return sum(self.settings.tables.rows("ingest_batches")[column].to_pylist())
+
+
+@pytest.fixture
+def centre(stack: LocalStack, spark: SparkSession, tmp_path: Path) -> Iterator[Centre]:
+    made = Centre(stack, spark, tmp_path)
+    yield made
+    made.client.close()
+
+
+def batch(*seqs: int, head: int = 0, lost: tuple[Tombstone, ...] = (), word: str = "x") -> bytes:
+    records = tuple(Record(seq, NOON_US + seq * 1_000_000, Canary(id=f"{word}{seq}")) for seq in seqs)
+    return encode(Batch("eu-0001", EPOCH, head or max(seqs), records, lost))
+
+
+def test_records_come_out_once_and_coverage_says_what_is_there(centre: Centre) -> None:
+    centre.send(batch(1, 2, 3), batch(2, 3, 4), batch(1, 2, 3), batch(8, head=9, lost=(Tombstone(6, 7, "quota"),)))
+    centre.ingest()
+    assert centre.names() == [1, 2, 3, 4, 8]
+    assert (centre.count("admitted"), centre.count("duplicates"), centre.count("conflicts")) == (5, 5, 0)
+    coverage = Ledger.open(centre.settings.tables).known[Buffer("eu-0001", EPOCH)]
+    assert coverage.received == IntervalSet([(1, 4), (8, 8)])
+    assert coverage.missing == IntervalSet([(5, 5), (9, 9)])
+    assert (coverage.lost, coverage.state) == (IntervalSet([(6, 7)]), "open")
+
+
+def test_what_came_is_not_let_in_again_after_the_checkpoint_was_lost(centre: Centre) -> None:
+    centre.send(batch(1, 2), batch(3, 4))
+    centre.ingest()
+    elsewhere = centre.settings.model_copy(
+        update={
+            "checkpoints": centre.settings.checkpoints / "new",
+            "ingest": IngestSettings(topics_pattern=centre.topic, subscription="again"),
+        }
+    )
+    centre.settings = elsewhere
+    centre.send(batch(4, 5))
+    centre.ingest()
+    assert centre.names() == [1, 2, 3, 4, 5]
+
+
+def test_a_crash_between_records_and_coverage_lets_nothing_in_twice(centre: Centre) -> None:
+    lake = centre.settings.tables
+    centre.send(batch(1, 2))
+    centre.ingest()
+    stale, note = lake.rows("coverage").to_pylist(), lake.note("coverage")["records_version"]
+    centre.send(batch(3, 4))
+    centre.ingest()
+    lake.replace("coverage", stale, {"records_version": note})
+    assert Ledger.open(lake).known[Buffer("eu-0001", EPOCH)].received == IntervalSet([(1, 4)])
+    centre.send(batch(3, 4, 5))
+    centre.ingest()
+    assert centre.names() == [1, 2, 3, 4, 5]
+
+
+def test_the_same_name_with_other_content_goes_to_quarantine_once(centre: Centre) -> None:
+    centre.send(batch(1, 2), batch(2, 3, word="y"))
+    centre.ingest()
+    centre.send(batch(2, word="y"))
+    centre.ingest()
+    assert centre.names() == [1, 2, 3]
+    (row,) = centre.settings.tables.rows("quarantine").to_pylist()
+    assert (row["cause"], row["device"], row["epoch"], row["seq"]) == ("conflict", "eu-0001", EPOCH, 2)
+    assert json.loads(row["detail"])["name"] == "y2"
+
+
+def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(centre: Centre) -> None:
+    centre.send(b"junk", batch(1))
+    centre.ingest()
+    assert centre.names() == [1]
+    (row,) = centre.settings.tables.rows("quarantine").to_pylist()
+    assert (row["cause"], row["payload"]) == ("refused", b"junk")
+    assert row["detail"].startswith("not-a-batch")
+
+
+def test_a_second_ingest_on_the_same_lake_is_fenced_off(centre: Centre) -> None:
+    lake = centre.settings.tables
+    centre.send(batch(1))
+    centre.ingest()
+    slow = Ledger.open(lake)
+    centre.send(batch(2))
+    centre.ingest()
+    frame = centre.spark.read.format("delta").load(lake.path("records")).where("seq = 1")
+    write = frame.write.format("delta").mode("append").option("txnAppId", "ingest").option("txnVersion", slow.fence)
+    write.option("userMetadata", "mine").save(lake.path("records"))
+    with pytest.raises(Fenced):
+        slow.confirm("mine")
+    assert centre.names() == [1, 2]
+
+
+def test_every_kind_keeps_its_columns(centre: Centre) -> None:
+    position = Record(1, NOON_US, Position(latitude=53.5, longitude=-2.5, accuracy_m=4))
+    centre.send(encode(Batch("eu-0001", EPOCH, 1, (position,))))
+    centre.ingest()
+    (row,) = centre.settings.tables.rows("records").to_pylist()
+    assert (row["kind"], row["latitude"], row["longitude"], row["accuracy_m"]) == ("position", 53.5, -2.5, 4.0)
+    assert (row["tenant"], row["region"], row["speed_mps"], row["batch_id"]) == ("acme", "eu", None, 0)
