@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import sys
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +17,7 @@ from deploy.local.background import start_in_background, stop_running
 from deploy.local.errors import LocalStackError, StackNotRunning
 from deploy.local.server import Server
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack
-from deploy.local.state import StackState
+from deploy.local.state import StackState, hold
 from deploy.local.view import LiveStack, links_table, servers_table
 from geo.replication import ReplicationError
 from settings import SettingsError
@@ -113,10 +112,10 @@ def link(
 
 
 def _foreground(folder: Path, topology: Path, fresh: bool) -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _interrupt)
     if fresh:
         _forget(folder)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _interrupt)
     if console.is_terminal:
         stack = LocalStack(folder, topology=topology)
         with Live(LiveStack(stack), console=console, refresh_per_second=4):
@@ -169,13 +168,7 @@ def _forget(folder: Path) -> None:
         errors.print(f"{folder} was not made by a stack; it is not deleted", style="red", markup=False)
         raise typer.Exit(1)
     if folder.exists():
-        from deploy.local.state import hold
-
         with hold(folder):
             for entry in folder.iterdir():
                 if entry.name not in ("stack.lock", "up.log"):
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-
-if __name__ == "__main__":
-    sys.exit("run `waybill up`")

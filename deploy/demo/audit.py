@@ -1,0 +1,211 @@
+"""Holds what came out against the truth: records, completeness, usage and money. It reads tables and decides nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from cloud_jobs.billing import Bill, Period
+from cloud_jobs.billing.lake import Lake as BillingLake
+from cloud_jobs.billing.meters import MEASURE_OF
+from cloud_jobs.ingest.coverage import Coverage, from_row
+from cloud_jobs.lake import Lake
+from simulator.truth import Made, Truth, made_canary, made_event, made_position, made_raw, made_signal
+from simulator.truth import Bill as TrueBill
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_COLUMNS = ["device", "kind", "device_time", "latitude", "longitude", "altitude_m", "speed_mps", "heading_deg"] + [
+    "accuracy_m",
+    "name",
+    "number",
+    "text",
+    "payload",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAudit:
+    """One device: what the simulator made, what its agent says, what the centre has."""
+
+    device: str
+    region: str
+    made: int
+    stored: int
+    forwarded: int
+    redelivered: int
+    ingested: int
+    lost: int
+    unexpected: int
+    received: int
+    declared: int
+    missing: int
+    state: str
+
+    @property
+    def equal(self) -> bool:
+        """Whether exactly the records that were made are in the table, and the certificate says so."""
+        return (
+            self.lost == self.unexpected == 0
+            and self.made == self.stored == self.ingested == self.received
+            and self.state == "complete"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BillAudit:
+    """One account: the bill from the lake and the one from the truth."""
+
+    bill: Bill
+    truth: TrueBill
+    differing_lines: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether all lines are the same, to the last minor unit."""
+        return self.differing_lines == 0 and self.bill.total_minor == self.truth.total_minor
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Everything that was compared."""
+
+    devices: tuple[DeviceAudit, ...]
+    bills: tuple[BillAudit, ...]
+    duplicates_removed: int
+    conflicts: int
+    refused: int
+    usage_rows: int
+    usage_differing: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether all is as the truth says."""
+        return (
+            all(device.equal for device in self.devices)
+            and all(bill.equal for bill in self.bills)
+            and bool(self.devices)
+            and bool(self.bills)
+            and self.conflicts == self.refused == self.usage_differing == 0
+        )
+
+
+def audit(lake: Lake, truth: Truth, agents: Mapping[str, tuple[str, dict[str, Any]]], now: datetime) -> Audit:
+    """Compares the lake with the truth. `agents`: for each device its region and its agent's status."""
+    ingested = _ingested(lake)
+    coverage = _coverage(lake)
+    counted = lake.rows("ingest_batches").to_pydict()
+    usage, differing = _usage(lake, truth)
+    return Audit(
+        devices=tuple(
+            _device(device, *agents[device], truth.records(device), ingested[device], coverage.get(device, []))
+            for device in sorted(agents)
+        ),
+        bills=tuple(_bill(lake.folder, truth, account, now) for account in sorted(truth.accounts)),
+        duplicates_removed=sum(counted["duplicates"]),
+        conflicts=sum(counted["conflicts"]),
+        refused=sum(counted["refused"]),
+        usage_rows=usage,
+        usage_differing=differing,
+    )
+
+
+def _device(  # noqa: PLR0917 - the three stations of one device
+    device: str,
+    region: str,
+    status: dict[str, Any],
+    made: Counter[Made],
+    ingested: Counter[Made],
+    coverage: list[Coverage],
+) -> DeviceAudit:
+    states = {one.state for one in coverage}
+    return DeviceAudit(
+        device=device,
+        region=region,
+        made=made.total(),
+        stored=status["head"],
+        forwarded=status["acknowledged"],
+        redelivered=status["duplicates"],
+        ingested=ingested.total(),
+        lost=(made - ingested).total(),
+        unexpected=(ingested - made).total(),
+        received=sum(one.received.count for one in coverage),
+        declared=sum(one.lost.count for one in coverage),
+        missing=sum(one.missing.count for one in coverage),
+        state=max(states, key=("complete", "complete with declared loss", "open").index) if states else "open",
+    )
+
+
+def _ingested(lake: Lake) -> dict[str, Counter[Made]]:
+    found: dict[str, Counter[Made]] = {}
+    for batch in lake.rows("records", _COLUMNS).to_batches():
+        for row in batch.to_pylist():
+            found.setdefault(row["device"], Counter())[_made(row)] += 1
+    return _Missing(found)
+
+
+class _Missing(dict[str, Counter[Made]]):
+    def __missing__(self, _: str) -> Counter[Made]:
+        return Counter()
+
+
+def _made(row: dict[str, Any]) -> Made:
+    """A row of the records table in the truth's own words."""
+    since = row["device_time"] - _EPOCH
+    time_us = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    match row["kind"]:
+        case "position":
+            measured = {name: row[name] for name in ("altitude_m", "speed_mps", "heading_deg", "accuracy_m")}
+            return made_position(time_us, row["latitude"], row["longitude"], **measured)
+        case "signal":
+            value = row["number"] if row["text"] is None else row["text"]
+            return made_signal(time_us, row["name"], value)
+        case "event":
+            return made_event(time_us, row["name"], row["text"])
+        case "canary":
+            return made_canary(time_us, row["name"])
+        case _:
+            return made_raw(row["name"], row["payload"])
+
+
+def _coverage(lake: Lake) -> dict[str, list[Coverage]]:
+    found: dict[str, list[Coverage]] = {}
+    for row in lake.rows("coverage").to_pylist():
+        buffer, coverage = from_row(row)
+        found.setdefault(buffer.device, []).append(coverage)
+    return found
+
+
+def _usage(lake: Lake, truth: Truth) -> tuple[int, int]:
+    """How many rows of usage there are, and how many differ from the truth's or are on one side only."""
+    newest: dict[tuple[str, datetime, str], dict[str, Any]] = {}
+    for row in sorted(lake.rows("usage").to_pylist(), key=lambda row: row["computed_at"]):
+        newest[row["device"], row["hour"].astimezone(UTC), row["zone"]] = row
+    ours = {
+        (*key, row["distance_mm"], row["duration_ms"], row["entries"])
+        for key, row in newest.items()
+        if row["distance_mm"] or row["duration_ms"] or row["entries"]
+    }
+    theirs = {tuple(one) for one in truth.usage()}
+    return len(ours), len(ours ^ theirs)
+
+
+def _bill(folder: Path, truth: Truth, account: str, now: datetime) -> BillAudit:
+    period = Period(truth.period.start, truth.period.end)
+    ours, theirs = BillingLake(folder).bill(account, period, now), truth.bill(account)
+    our_lines = {
+        (line.key.meter.value, line.key.zone, line.key.device): (
+            Decimal(line.quantity) / MEASURE_OF[line.key.meter].base_units,
+            line.amount_minor,
+        )
+        for line in ours.lines
+    }
+    true_lines = {(line.meter, line.zone, line.device): line.amount_minor for line in theirs.lines}
+    differing = sum(
+        true_lines.get(key) != (our_lines[key][1] if key in our_lines else None) for key in our_lines | true_lines
+    )
+    return BillAudit(ours, theirs, differing)

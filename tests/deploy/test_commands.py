@@ -1,0 +1,77 @@
+"""The `waybill` command offers what exists, imports what is used, and says how it ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import deploy.local
+from deploy.__main__ import COMMANDS
+from deploy.lazy import LazyCommand, command_line
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(command_line(COMMANDS, arguments, "help"), list(arguments))
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("name", ["up", "down", "status", "link", "topology"])
+def test_every_command_is_offered_and_explains_itself(name: str) -> None:
+    assert COMMANDS[name].exists()
+    code, output = run(name, "--help")
+    assert code == 0
+    assert "Usage" in output
+    assert name in run("--help")[1]
+
+
+def test_a_command_whose_module_does_not_exist_is_not_offered() -> None:
+    commands = {
+        "fly": LazyCommand(place="deploy.wings:app", help="x"),
+        "swim": LazyCommand(place="nowhere.at.all:app", help="x"),
+    }
+    assert not any(command.exists() for command in commands.values())
+    result = CliRunner().invoke(command_line(commands | {"up": COMMANDS["up"]}, ["--help"], "help"), ["--help"])
+    assert "fly" not in result.output
+    assert "swim" not in result.output
+
+
+def test_status_imports_neither_spark_nor_the_pulsar_client(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.argv = ['waybill', 'status', '--folder', {str(tmp_path)!r}]\n"
+        "from deploy.__main__ import app\n"
+        "try:\n    app()\nexcept SystemExit as end:\n"
+        "    heavy = {'pyspark', 'pulsar', 'pandas', 'numpy'} & set(sys.modules)\n"
+        "    raise SystemExit(f'{end.code} {sorted(heavy)}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr.splitlines()[-1] == "3 []"
+
+
+@pytest.mark.parametrize("name", ["status", "down"])
+def test_without_a_stack_the_exit_status_is_three_and_the_remedy_is_said(tmp_path: Path, name: str) -> None:
+    code, output = run(name, "--folder", str(tmp_path))
+    assert code == 3
+    assert "waybill up" in output
+
+
+def test_a_link_without_a_stack_says_so(tmp_path: Path) -> None:
+    code, output = run("link", "eu", "cut", "--folder", str(tmp_path))
+    assert code == 1
+    assert "no stack runs" in output
+
+
+def test_a_fresh_start_deletes_no_folder_that_is_not_a_stacks(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    code, output = run("up", "--fresh", "--folder", str(tmp_path))
+    assert code == 1
+    assert "not deleted" in output
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_what_is_shown_is_sorted_and_there() -> None:
+    assert deploy.local.__all__ == sorted(deploy.local.__all__)
+    assert all(hasattr(deploy.local, name) for name in deploy.local.__all__)

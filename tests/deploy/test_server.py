@@ -1,0 +1,159 @@
+"""A supervised server starts, is named when it fails, and ends with its parent whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from deploy.local import DaemonProcess, ServerFailed, ServerState, wait_all
+from deploy.local.memory import children
+
+SLEEP = "import time; time.sleep(60)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+)
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def daemon(
+    folder: Path, code: str, *, settle_s: float = 0.1, healthy_when: Callable[[], bool] | None = None
+) -> DaemonProcess:
+    command = [sys.executable, "-c", code]
+    return DaemonProcess("sample", command, folder, settle_s=settle_s, healthy_when=healthy_when)
+
+
+def test_a_server_is_stopped_starting_healthy_and_stopped_again(tmp_path: Path) -> None:
+    server = daemon(tmp_path, SLEEP)
+    assert server.state is ServerState.STOPPED
+    assert server.pid is None
+    server.start()
+    assert server.state is ServerState.STARTING
+    server.wait(10)
+    assert server.state is ServerState.HEALTHY
+    pid = server.pid
+    assert pid is not None
+    assert server.memory_bytes > 0
+    server.stop()
+    assert server.state is ServerState.STOPPED
+    assert server.memory_bytes == 0
+    assert not is_alive(pid)
+
+
+def test_stopping_twice_or_before_the_start_is_harmless(tmp_path: Path) -> None:
+    server = daemon(tmp_path, SLEEP)
+    server.stop()
+    server.start()
+    server.stop()
+    server.stop()
+
+
+def test_a_server_that_ends_is_named_with_its_exit_status_and_last_log_lines(tmp_path: Path) -> None:
+    server = daemon(tmp_path, "for n in range(40): print('line', n)\nraise SystemExit('no such port')", settle_s=5)
+    server.start()
+    with pytest.raises(ServerFailed) as caught:
+        server.wait(10)
+    assert caught.value.server == "sample"
+    assert caught.value.reason == "ended with exit status 1"
+    assert caught.value.last_lines[-1] == "no such port"
+    assert len(caught.value.last_lines) == 15
+    assert "no such port" in str(caught.value)
+    assert str(server.log) in str(caught.value)
+
+
+def test_the_last_lines_are_of_this_start_and_not_of_an_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / "sample.log").write_text("an old line\n")
+    server = daemon(tmp_path, "print('new')\nraise SystemExit(3)", settle_s=5)
+    server.start()
+    with pytest.raises(ServerFailed) as caught:
+        server.wait(10)
+    assert caught.value.last_lines == ["new"]
+
+
+def test_a_server_that_never_becomes_healthy_is_named_when_the_time_is_over(tmp_path: Path) -> None:
+    server = daemon(tmp_path, SLEEP, healthy_when=lambda: False)
+    server.start()
+    with pytest.raises(ServerFailed, match="server sample was not healthy after 0 s"):
+        server.wait(0.3)
+    server.stop()
+
+
+def test_one_that_fails_is_found_while_another_is_still_starting(tmp_path: Path) -> None:
+    slow = DaemonProcess("slow", [sys.executable, "-c", SLEEP], tmp_path, healthy_when=lambda: False)
+    broken = DaemonProcess("broken", [sys.executable, "-c", "raise SystemExit(7)"], tmp_path, settle_s=5)
+    slow.start()
+    broken.start()
+    with pytest.raises(ServerFailed, match="server broken ended with exit status 7"):
+        wait_all([slow, broken], 10)
+    slow.stop()
+
+
+def test_one_that_does_not_listen_to_sigterm_is_killed(tmp_path: Path) -> None:
+    server = daemon(tmp_path, STUBBORN, healthy_when=lambda: "deaf" in server.log.read_text())
+    server.start()
+    server.wait(10)
+    pid = server.pid
+    assert pid is not None
+    server.stop(0.2)
+    assert not is_alive(pid)
+
+
+def test_the_children_of_a_server_end_with_it(tmp_path: Path) -> None:
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).wait()"
+    server = daemon(tmp_path, code)
+    server.start()
+    pid = server.pid
+    assert pid is not None
+    assert until(lambda: len(children(pid)) == 1)
+    [child] = children(pid)
+    server.stop()
+    assert until(lambda: not is_alive(child))
+
+
+def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    # The kernel ties a child to the thread that forked it, so a pool's thread must not be the one that forks.
+    server = daemon(tmp_path, SLEEP)
+    starter = Thread(target=server.start)
+    starter.start()
+    starter.join()
+    assert not until(lambda: server.state is ServerState.FAILED, 0.3)
+    server.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_server_ends_when_its_parent_is_ended(tmp_path: Path, number: signal.Signals) -> None:
+    parent_code = (
+        "import sys, time\nfrom pathlib import Path\nfrom deploy.local import DaemonProcess\n"
+        f"server = DaemonProcess('sample', [sys.executable, '-c', {SLEEP!r}], Path({str(tmp_path)!r}))\n"
+        "server.start()\nprint(server.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", parent_code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert parent.stdout is not None
+    with parent.stdout:
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        os.kill(parent.pid, number)
+        parent.wait(10)
+    assert until(lambda: not is_alive(pid))
