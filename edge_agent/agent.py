@@ -38,7 +38,7 @@ class Agent:
         self._lock_file = _locked(settings.buffer.path)
         options = BufferOptions(
             device=settings.device.id,
-            ring_size=settings.intake.receive_maximum,
+            ring_size=settings.intake.receive_maximum + settings.buffer.commit_records,
             epoch_for=self._epoch_above,
         )
         self.buffer = Buffer(settings.buffer.path, options)

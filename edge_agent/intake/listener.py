@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 import structlog
-from paho.mqtt.client import MQTTMessage
 
 from edge_agent.clock.clocks import Clocks
 from edge_agent.config import AgentSettings
@@ -18,7 +17,7 @@ from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import CommitBudget, GroupCommit
 from edge_agent.intake.parse import parse_message
 from edge_agent.intake.redelivery import Arrival, arrival_of
-from edge_agent.mqtt import Session, SessionOptions
+from edge_agent.mqtt import Message, Session, SessionOptions
 from edge_agent.store.block import Block, Unnamed
 from edge_agent.store.buffer import Buffer
 from edge_agent.uplink.backoff import Backoff
@@ -112,8 +111,8 @@ class Listener:
         self._commit(session)
         session.poll(0)
 
-    def _take(self, message: MQTTMessage) -> None:
-        topic, payload = message.topic, bytes(message.payload)
+    def _take(self, message: Message) -> None:
+        topic, payload = message.topic, message.payload
         arrival = arrival_of(message.mid, topic, payload)
         if message.dup and arrival in self._buffer.ring:
             self._buffer.tally("duplicates", 1)

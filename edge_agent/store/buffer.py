@@ -20,7 +20,7 @@ from edge_agent.intake.redelivery import Arrival, Ring, pack_arrivals, unpack_ar
 from edge_agent.store.block import Block, Unnamed, block_id, ordinal_of
 from edge_agent.store.connection import Connection, Connector, connect_sqlite, mapped_errors, prepare, transaction
 from edge_agent.store.schema import create_tables
-from edge_agent.store.settle import Settled, settle_range
+from edge_agent.store.settle import Changes, settle_range
 from telemetry import Batch, IntervalSet, Record, encode
 
 DATABASE = "buffer.db"
@@ -120,14 +120,14 @@ class Buffer:
         with self._lock:
             blocks, arrivals = self._encoded(waiting, wall_ms)
             with transaction(self._life.writer):
-                settled = self._settle()
+                changes = self._settle()
                 for block, came in zip(blocks, arrivals, strict=True):
                     self._life.writer.execute(
                         f"INSERT INTO blocks ({_BLOCK}, boot, arrivals, batch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
                         (*_columns(block), waiting[0].boot, pack_arrivals(came), block.data),
                     )
             self._after_commit(blocks, arrivals)
-            self._after_settling(settled)
+            self._after_settling(changes)
             return blocks
 
     def acknowledge(self, epoch: int, names: IntervalSet) -> None:
@@ -136,7 +136,7 @@ class Buffer:
             self._acknowledged[epoch] = self._acknowledged.get(epoch, IntervalSet()) | names
 
     def is_acknowledged(self, block: Block) -> bool:
-        """Whether all of a block waits to be settled."""
+        """Whether all of a block waits to be changes."""
         with self._lock:
             names = self._acknowledged.get(block.epoch)
             return names is not None and names.covers(IntervalSet([(block.first, block.last)]))
@@ -147,8 +147,8 @@ class Buffer:
             if not self._acknowledged and not self._changed_tallies:
                 return
             with transaction(self._life.writer):
-                settled = self._settle()
-            self._after_settling(settled)
+                changes = self._settle()
+            self._after_settling(changes)
 
     def read_after(self, identity: int, class_index: int, limit: int) -> list[Block]:
         """The next blocks of a class, without their data, in the order in which they were named."""
@@ -279,39 +279,39 @@ class Buffer:
             self.written_bytes += block.size
             self.ring.add(came)
 
-    def _settle(self) -> Settled:
-        settled = Settled()
+    def _settle(self) -> Changes:
+        changes = Changes()
         ordinals = {number: ordinal for ordinal, number in self._life.epochs.items()}
         for epoch, names in self._acknowledged.items():
             for first, last in names.ranges if epoch in ordinals else ():
-                settle_range(self._life.writer, ordinals[epoch], first, last, settled)
-        settled.outlived = list(takewhile(self._is_outlived, self._life.hollow))
-        for identity, _ in settled.outlived:
+                settle_range(self._life.writer, ordinals[epoch], first, last, changes)
+        changes.outlived = list(takewhile(self._is_outlived, self._life.hollow))
+        for identity, _ in changes.outlived:
             self._life.writer.execute("DELETE FROM blocks WHERE id = ? AND batch IS NULL", (identity,))
-        acknowledged = self._life.tallies.get("acknowledged", 0) + settled.names
+        acknowledged = self._life.tallies.get("acknowledged", 0) + changes.names
         changed = {name: self._life.tallies[name] for name in self._changed_tallies}
-        if settled.names:
+        if changes.names:
             changed["acknowledged"] = acknowledged
         for name, value in changed.items():
             self._life.writer.execute("INSERT OR REPLACE INTO tallies VALUES (?, ?)", (name, value))
-        return settled
+        return changes
 
     def _is_outlived(self, hollow: tuple[int, int]) -> bool:
         """Whether the messages of a hollow row can be delivered again no more."""
         identity, last = hollow
         return ordinal_of(identity) < self._life.ordinal or last <= self.head - self._options.ring_size
 
-    def _after_settling(self, settled: Settled) -> None:
-        for _ in settled.outlived:
+    def _after_settling(self, changes: Changes) -> None:
+        for _ in changes.outlived:
             self._life.hollow.popleft()
-        self._life.hollow.extend(settled.hollow)
-        for index, (records, size) in settled.gone.items():
+        self._life.hollow.extend(changes.hollow)
+        for index, (records, size) in changes.gone.items():
             depth = self._life.depth.setdefault(index, Depth())
             depth.records -= records
             depth.size -= size
-            assert depth.records >= 0, "more was settled than waited"
-        if settled.names:
-            self._life.tallies["acknowledged"] = self._life.tallies.get("acknowledged", 0) + settled.names
+            assert depth.records >= 0, "more was taken out than waited"
+        if changes.names:
+            self._life.tallies["acknowledged"] = self._life.tallies.get("acknowledged", 0) + changes.names
         self._changed_tallies.clear()
         self._acknowledged.clear()
 

@@ -12,7 +12,7 @@ from telemetry import Batch, IntervalSet, WireError, decode, encode
 
 
 @dataclass(slots=True)
-class Settled:
+class Changes:
     """What an acknowledgement changed: how many names, which rows (id, last), and how much of each class."""
 
     names: int = 0
@@ -26,15 +26,15 @@ class Settled:
         self.gone[class_index] = (before[0] + records, before[1] + size)
 
 
-def settle_range(connection: Connection, ordinal: int, first: int, last: int, settled: Settled) -> None:
+def settle_range(connection: Connection, ordinal: int, first: int, last: int, changes: Changes) -> None:
     """Empties the blocks that the range covers and trims those it covers in part."""
     for identity, row_last, class_index, records, lost, size in _overlapping(connection, ordinal, first, last):
         if first <= first_of(identity) and row_last <= last:
-            _empty(connection, identity, row_last, settled)
-            settled.add(class_index, records, size)
-            settled.names += records + lost
+            _empty(connection, identity, row_last, changes)
+            changes.add(class_index, records, size)
+            changes.names += records + lost
         else:
-            _trim(connection, identity, class_index, IntervalSet([(first, last)]), settled)
+            _trim(connection, identity, class_index, IntervalSet([(first, last)]), changes)
 
 
 def _overlapping(connection: Connection, ordinal: int, first: int, last: int) -> list[Any]:
@@ -50,22 +50,22 @@ def _overlapping(connection: Connection, ordinal: int, first: int, last: int) ->
     ).fetchall()
 
 
-def _empty(connection: Connection, identity: int, last: int, settled: Settled) -> None:
+def _empty(connection: Connection, identity: int, last: int, changes: Changes) -> None:
     connection.execute("UPDATE blocks SET batch = NULL, records = 0, lost = 0, size = 0 WHERE id = ?", (identity,))
-    settled.hollow.append((identity, last))
+    changes.hollow.append((identity, last))
 
 
-def _trim(connection: Connection, identity: int, class_index: int, acknowledged: IntervalSet, settled: Settled) -> None:
+def _trim(connection: Connection, identity: int, class_index: int, acknowledged: IntervalSet, changes: Changes) -> None:
     batch = stored_batch(connection, identity)
     last, *before = connection.execute("SELECT last, records, size FROM blocks WHERE id = ?", (identity,)).fetchone()
-    settled.names += (batch.header.accounted & acknowledged).count
+    changes.names += (batch.header.accounted & acknowledged).count
     missing = without(batch, acknowledged)
     if missing is None:
-        _empty(connection, identity, last, settled)
-        settled.add(class_index, *before)
+        _empty(connection, identity, last, changes)
+        changes.add(class_index, *before)
     else:
         records, size = replace_batch(connection, identity, missing)
-        settled.add(class_index, before[0] - records, before[1] - size)
+        changes.add(class_index, before[0] - records, before[1] - size)
 
 
 def stored_batch(connection: Connection, identity: int) -> Batch:

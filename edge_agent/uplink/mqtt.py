@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from paho.mqtt.client import MQTTMessage
-
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkRefused
-from edge_agent.mqtt import Session, SessionOptions
+from edge_agent.mqtt import Message, Session, SessionOptions
 from edge_agent.uplink.protocol import Outgoing, Pushed, Refused, UplinkEvent
 from telemetry import Malformed, decode_ack
 
@@ -60,11 +58,11 @@ class MqttUplink:
         """See Uplink."""
         self._session.close()
 
-    def _receive(self, message: MQTTMessage) -> None:
+    def _receive(self, message: Message) -> None:
         if message.topic.endswith("/config"):
-            self._events.append(Pushed(bytes(message.payload)))
+            self._events.append(Pushed(message.payload))
         else:
-            self._events.extend(_acknowledgement(bytes(message.payload)))
+            self._events.extend(_acknowledgement(message.payload))
         self._session.acknowledge(message.mid)
 
 
