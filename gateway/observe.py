@@ -9,10 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from gateway.config import Observe
-from gateway.metrics import Metrics
 from gateway.status import Status
 
 STUCK_AFTER_S = 60.0
@@ -44,8 +43,8 @@ class Board:
 class Observatory:
     """The server: `/metrics`, `/status`, `/health` (200 only when both sides are connected) and `/alive`."""
 
-    def __init__(self, settings: Observe, metrics: Metrics, board: Board) -> None:
-        self._server = ThreadingHTTPServer((settings.host, settings.port), _handler(metrics, board))
+    def __init__(self, settings: Observe, registry: CollectorRegistry, board: Board) -> None:
+        self._server = ThreadingHTTPServer((settings.host, settings.port), _handler(registry, board))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="observe", daemon=True)
 
@@ -58,14 +57,14 @@ class Observatory:
         self._server.server_close()
 
 
-def _handler(metrics: Metrics, board: Board) -> type[BaseHTTPRequestHandler]:
+def _handler(registry: CollectorRegistry, board: Board) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 5
 
         def do_GET(self) -> None:
             match self.path.partition("?")[0]:
                 case "/metrics":
-                    self._answer(200, generate_latest(metrics.registry), CONTENT_TYPE_LATEST)
+                    self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
                 case "/status":
                     self._answer_status(200)
                 case "/health":

@@ -19,11 +19,11 @@ from gateway.backoff import Backoff, delay_s
 from gateway.config import Drain, GatewaySettings
 from gateway.engine import Engine
 from gateway.errors import BrokerUnreachable, PulsarUnreachable
-from gateway.metrics import Metrics
 from gateway.mqtt_side import MqttSide
 from gateway.observe import Board, Observatory
 from gateway.pulsar_side import TOO_BIG, PulsarSide, Receipt
 from gateway.status import Status
+from gateway.tally import Tally
 from gateway.wakeup import WakeUp
 from telemetry import encode_ack
 
@@ -41,11 +41,10 @@ class Service:
         self._engine = Engine(settings, jitter=random.random, now_s=now_s)
         self._pulsar = PulsarSide(settings, self._wake.ring)
         self._mqtt = MqttSide(settings, self._arrived)
-        self._metrics = Metrics()
+        self._tally = Tally()
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._status = Status(gateway=settings.name, region=settings.region, pid=os.getpid(), started_at=started_at)
         self._board = Board(self._status)
-        self._counts: dict[str, int] = {}
         self._retries: list[tuple[float, int]] = []
         self._pulsar_backoff = Backoff(settings.pulsar.retry_max_s, random.random)
         self._mqtt_backoff = Backoff(settings.mqtt.reconnect_max_s, random.random)
@@ -59,7 +58,7 @@ class Service:
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then finish what is in flight within the stop time-out."""
         with (
-            Observatory(self._settings.observe, self._metrics, self._board),
+            Observatory(self._settings.observe, self._tally.registry, self._board),
             self._wake.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals,
         ):
             _LOG.info("started", gateway=self._settings.name, region=self._settings.region)
@@ -151,7 +150,7 @@ class Service:
         lost = self._mqtt.socket is None or bool(self._mqtt.trouble)
         if (self._was_up or self._answer_by_s is not None) and (lost or overdue):
             self._was_up, self._answer_by_s = False, None
-            self._metrics.mqtt_failures.inc()
+            self._tally.connection_failed()
             self._complain(BrokerUnreachable(self._mqtt.trouble or "the MQTT broker does not answer in time"))
             self._connect_at_s = now_s + self._mqtt_backoff.failed()
 
@@ -160,8 +159,7 @@ class Service:
             return
         order = self._engine.arrived(topic, payload, mid, time.monotonic())
         if order is None:
-            self._count("batches_joined")
-            self._metrics.joined.inc()
+            self._tally.joined()
         else:
             self._pulsar.send(order)
 
@@ -179,26 +177,14 @@ class Service:
 
     def _persisted(self, token: int, now_s: float) -> None:
         delivery = self._engine.persisted(token, now_s)
-        metrics = self._metrics
-        metrics.persist_s.observe(now_s - delivery.arrived_s)
-        if delivery.refusal is None:
-            metrics.batches.inc()
-            metrics.records.inc(delivery.records)
-            metrics.bytes.inc(len(delivery.payload))
-            self._count("batches_persisted")
-            self._count("records_persisted", delivery.records)
-            self._count("bytes_persisted", len(delivery.payload))
-        else:
-            metrics.refused.labels(delivery.refusal.reason).inc()
-            self._count("batches_refused")
-            _LOG.warning(
-                "refused", sender=delivery.sender, reason=delivery.refusal.reason, detail=delivery.refusal.detail
-            )
+        self._tally.persisted(delivery, now_s)
+        if delivery.refusal is not None:
+            why = delivery.refusal
+            _LOG.warning("refused", sender=delivery.sender, reason=why.reason, detail=why.detail)
 
     def _failed(self, receipt: Receipt, now_s: float) -> None:
         attempts = self._engine.in_flight.get(receipt.token).attempts
-        self._metrics.pulsar_failures.labels(receipt.result).inc()
-        self._count("pulsar_failures")
+        self._tally.pulsar_failed(receipt.result)
         self._trouble = f"Pulsar did not take a batch: {receipt.result}"
         at_s = now_s + delay_s(attempts, self._settings.pulsar.retry_max_s, random.random())
         heapq.heappush(self._retries, (at_s, receipt.token))
@@ -215,11 +201,7 @@ class Service:
         for tell in self._engine.due(now_s, self._mqtt.free):
             for ack in tell.acks:
                 self._mqtt.publish(tell.device.ack_topic, encode_ack(ack))
-                self._count("acks_published")
-                self._metrics.acks.inc()
-                if ack.pause_s:
-                    self._count("pauses_asked")
-                    self._metrics.pauses.inc()
+                self._tally.acknowledged(ack)
         if self._mqtt.subscribed:
             for mid in self._engine.release():
                 self._mqtt.puback(mid)
@@ -242,29 +224,22 @@ class Service:
         self._tick_at_s = now_s + _TICK_S
         if self._mqtt.socket is not None:
             self._mqtt.keep_alive()
-        in_flight, metrics = self._engine.in_flight, self._metrics
-        oldest_s = max(0.0, now_s - in_flight.oldest_s) if in_flight.oldest_s is not None else 0.0
-        pulsar_up, mqtt_up = self._pulsar.connected, self._mqtt.subscribed
-        metrics.in_flight.set(len(in_flight))
-        metrics.in_flight_bytes.set(in_flight.bytes)
-        metrics.oldest_s.set(oldest_s)
-        metrics.mqtt_up.set(mqtt_up)
-        metrics.pulsar_up.set(pulsar_up)
+        in_flight, up = self._engine.in_flight, (self._mqtt.subscribed, self._pulsar.connected)
+        leaving = self._leave_by_s is not None
         now: dict[str, object] = {
-            "state": "stopping" if self._leave_by_s is not None else "running",
-            "healthy": pulsar_up and mqtt_up and self._leave_by_s is None,
-            "mqtt_connected": mqtt_up,
-            "pulsar_connected": pulsar_up,
-            "trouble": "" if pulsar_up and mqtt_up else self._trouble,
+            "state": "stopping" if leaving else "running",
+            "healthy": all(up) and not leaving,
+            "mqtt_connected": up[0],
+            "pulsar_connected": up[1],
+            "trouble": "" if all(up) else self._trouble,
             "in_flight": len(in_flight),
             "in_flight_bytes": in_flight.bytes,
-            "oldest_in_flight_s": round(oldest_s, 3),
+            "oldest_in_flight_s": round(now_s - in_flight.oldest_s, 3) if in_flight.oldest_s is not None else 0.0,
             "owed_devices": len(self._engine.ledger),
         }
-        self._board.pin(self._status.model_copy(update={**now, **self._counts}))
-
-    def _count(self, name: str, by: int = 1) -> None:
-        self._counts[name] = self._counts.get(name, 0) + by
+        self._status = self._status.model_copy(update={**now, **self._tally.counts})
+        self._tally.gauge(self._status)
+        self._board.pin(self._status)
 
     def _complain(self, error: Exception) -> None:
         self._trouble = str(error)

@@ -1,0 +1,32 @@
+"""Settings and batches for the gateway's tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway import Engine, GatewaySettings
+from telemetry import Batch, Canary, Record, Tombstone, encode
+
+
+def settings(**changes: Any) -> GatewaySettings:
+    base = {
+        "name": "gateway-eu-1",
+        "region": "eu",
+        "mqtt": {"host": "127.0.0.1", "receive_maximum": 8},
+        "pulsar": {"service_url": "pulsar://127.0.0.1:6650"},
+    }
+    return GatewaySettings.model_validate(base | changes)
+
+
+def engine(**changes: Any) -> Engine:
+    return Engine(settings(**changes), jitter=lambda: 0.5, now_s=0.0)
+
+
+def batch(device: str, first: int, last: int, *, epoch: int = 1, lost: tuple[int, int] | None = None) -> bytes:
+    tombstones = (Tombstone(*lost, "quota"),) if lost else ()
+    records = tuple(Record(seq, 0, Canary(id="c")) for seq in range(first, last + 1))
+    return encode(Batch(device, epoch, max(last, lost[1] if lost else 0), records, tombstones))
+
+
+def topic(device: str, tenant: str = "fleet") -> str:
+    return f"waybill/1/{tenant}/{device}/batch"

@@ -1,0 +1,65 @@
+"""What passes the front door."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.admission import Address, Refusal, Rules, judge
+from telemetry import Header, encode
+from tests.gateway.strategies import batch
+from tests.strategies import batches
+
+RULES = Rules(max_batch_bytes=1 << 20)
+D1 = Address("fleet", "d1")
+
+
+def reason(rules: Rules, sender: Address, payload: bytes) -> str:
+    verdict = judge(rules, sender, payload)
+    assert isinstance(verdict, Refusal)
+    assert verdict.detail
+    return verdict.reason
+
+
+def test_an_honest_batch_of_its_own_device_passes() -> None:
+    assert isinstance(judge(RULES, D1, batch("d1", 1, 3)), Header)
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (b"", "not-a-batch"),
+        (b"hello", "not-a-batch"),
+        (batch("d1", 1, 3)[:-1], "truncated"),
+        (batch("d1", 1, 3) + b"x", "malformed"),
+        (b"WB\x09" + batch("d1", 1, 3)[3:], "unknown-version"),
+        (batch("d1", 1, 3)[:-1] + b"\xff", "checksum"),
+        (batch("d2", 1, 3), "wrong-device"),
+    ],
+)
+def test_a_batch_that_is_not_what_it_says_is_refused_with_a_word(payload: bytes, why: str) -> None:
+    assert reason(RULES, D1, payload) == why
+
+
+def test_a_tenant_that_is_not_served_is_refused() -> None:
+    rules = Rules(max_batch_bytes=1 << 20, tenants={"fleet"})
+    assert reason(rules, Address("other", "d1"), batch("d1", 1, 3)) == "unknown-tenant"
+    assert reason(RULES, Address("", "d1"), batch("d1", 1, 3)) == "bad-tenant"
+
+
+def test_a_batch_that_is_too_large_is_refused_unread() -> None:
+    assert reason(Rules(max_batch_bytes=10), D1, batch("d1", 1, 3)) == "too-large"
+
+
+@given(batches().map(encode), st.data())
+def test_a_batch_with_one_changed_byte_never_passes(payload: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(payload) - 1))
+    changed = bytearray(payload)
+    changed[at] ^= data.draw(st.integers(1, 255))
+    assert isinstance(judge(RULES, Address("fleet", "eu-0001"), bytes(changed)), Refusal)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_whatever_break_the_door(payload: bytes) -> None:
+    assert isinstance(judge(RULES, D1, payload), Refusal)

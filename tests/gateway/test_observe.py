@@ -1,0 +1,67 @@
+"""Metrics, health and status over real HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from deploy.local import free_port
+from gateway import Status, read_status
+from gateway.config import Observe
+from gateway.observe import STUCK_AFTER_S, Board, Observatory
+from gateway.status import status_table
+from gateway.tally import Tally
+
+FRESH = Status(gateway="g", region="eu", pid=1, started_at="2026-03-05T06:00:00+00:00")
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[Observe, Board, Tally, Clock]]:
+    settings, clock, tally = Observe(port=free_port()), Clock(), Tally()
+    board = Board(FRESH, clock)
+    with Observatory(settings, tally.registry, board):
+        yield settings, board, tally, clock
+
+
+def code(settings: Observe, path: str) -> int:
+    return httpx.get(f"http://{settings.host}:{settings.port}{path}", timeout=5).status_code
+
+
+def test_health_is_good_only_when_both_sides_are_connected(served: tuple[Observe, Board, Tally, Clock]) -> None:
+    settings, board, _, _ = served
+    assert code(settings, "/health") == 503
+    board.pin(FRESH.model_copy(update={"healthy": True}))
+    assert code(settings, "/health") == 200
+
+
+def test_a_loop_that_does_not_turn_is_not_alive(served: tuple[Observe, Board, Tally, Clock]) -> None:
+    settings, board, _, clock = served
+    board.pin(FRESH.model_copy(update={"healthy": True}))
+    assert code(settings, "/alive") == 200
+    clock.now_s = STUCK_AFTER_S
+    assert code(settings, "/alive") == 503
+    assert code(settings, "/health") == 503
+
+
+def test_the_status_is_read_back_as_it_was_pinned(served: tuple[Observe, Board, Tally, Clock]) -> None:
+    settings, board, _, _ = served
+    board.pin(FRESH.model_copy(update={"in_flight": 7}))
+    assert read_status(settings) == board.status
+    assert status_table(board.status).row_count == len(Status.model_fields)
+
+
+def test_metrics_are_served(served: tuple[Observe, Board, Tally, Clock]) -> None:
+    settings, _, tally, _ = served
+    tally.joined()
+    text = httpx.get(f"http://{settings.host}:{settings.port}/metrics", timeout=5).text
+    assert "waybill_gateway_joined_total 1.0" in text
+    assert code(settings, "/nothing") == 404
