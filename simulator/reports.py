@@ -20,9 +20,8 @@ def scenario_table(scenario: Scenario, recording: Recording | None) -> Renderabl
     table = Table(title="Scenario", show_header=False)
     hours = scenario.duration_s / 3600
     table.add_row("seed", str(scenario.seed))
-    table.add_row(
-        "drives", f"{scenario.start:%Y-%m-%d %H:%M:%S} UTC, {hours:.2f} h, a fix every {scenario.interval_s} s"
-    )
+    pace = "fixes as recorded" if scenario.track else f"a fix every {scenario.interval_s} s"
+    table.add_row("drives", f"{scenario.start:%Y-%m-%d %H:%M:%S} UTC, {hours:.2f} h, {pace}")
     for region in scenario.regions:
         own = sum(vehicle.region == region.id for vehicle in scenario.vehicles)
         table.add_row(f"region {region.id}", f"{own} vehicles, {region.city}")
@@ -31,6 +30,9 @@ def scenario_table(scenario: Scenario, recording: Recording | None) -> Renderabl
             f"account {account.id}", f"{len(account.vehicles)} vehicles, {account.tariff} in {account.currency}"
         )
     table.add_row("zones", ", ".join(fence.id for fence in scenario.fences))
+    faults = ", ".join(f"{name}={value}" for name, value in scenario.faults if value)
+    if faults:
+        table.add_row("faults", faults)
     if recording is not None:
         used = sum(len(fixes) for fixes in recording.fixes.values())
         table.add_row("recording", f"{used} of {recording.rows} rows of {len(recording.fixes)} vehicles are used")
@@ -56,16 +58,19 @@ def summary_table(summary: Summary) -> RenderableType:
     """What was published."""
     table = Table(title="Published to the local brokers")
     table.add_column("vehicle")
-    table.add_column("records made", justify="right")
+    table.add_column("records", justify="right")
     for device, made in summary.by_device.items():
         table.add_row(device, f"{made:,}")
     table.add_section()
-    table.add_row("all", f"{summary.made:,}")
-    table.add_row("acknowledged", f"{summary.acknowledged:,}")
-    table.caption = (
-        f"{summary.seconds:.1f} s; {summary.refused_at_first} waited for a subscriber; "
-        f"{summary.reconnects} reconnects, {summary.maybe_doubled} maybe twice"
-    )
+    for what, count in (
+        ("made", summary.made),
+        ("acknowledged", summary.acknowledged),
+        ("refused at first: no subscriber", summary.refused_at_first),
+        ("reconnects", summary.reconnects),
+        ("maybe held twice", summary.maybe_doubled),
+    ):
+        table.add_row(what, f"{count:,}")
+    table.add_row("seconds", f"{summary.seconds:.1f}")
     return table
 
 

@@ -1,0 +1,91 @@
+"""The commands, as a person or a script runs them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from simulator.__main__ import app
+from simulator.brokers import parse_brokers
+from simulator.errors import SimulatorError
+from simulator.publisher import Address
+from tests.simulator.runs import RECORDING
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "simulator.md"
+runner = CliRunner()
+
+
+def run(*words: str) -> str:
+    result = runner.invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_scenario_is_written_and_told(tmp_path: Path) -> None:
+    told = run("scenario", "--seed", "7", "--vehicles", "4", "--out", str(tmp_path / "s"))
+    assert "Hamburg" in told
+    assert "standard-jpy in JPY" in told
+    again = json.loads(run("scenario", "--vehicles", "4", "--out", str(tmp_path / "s"), "--json"))
+    assert again["vehicles"] == 4
+    assert all(Path(file).exists() for file in again["files"])
+
+
+@pytest.mark.skipif(not RECORDING.exists(), reason=f"{RECORDING.name} is not here")
+def test_a_recording_is_replayed_and_its_rows_are_reported(tmp_path: Path) -> None:
+    told = json.loads(run("scenario", "--replay", str(RECORDING), "--out", str(tmp_path), "--json"))
+    assert told["recording"] == {"rows": 1533, "left_out": {}}
+    assert (tmp_path / "track.csv").exists()
+
+
+def test_the_truth_is_told_as_tables_and_as_json(tmp_path: Path) -> None:
+    run("scenario", "--vehicles", "4", "--duration", "1200", "--out", str(tmp_path))
+    line = {"device": "eu-0001", "kind": "canary", "time": 1767597600000, "content": {"id": "c"}}
+    (tmp_path / "made.jsonl").write_text(json.dumps(line) + "\n")
+    told = json.loads(run("truth", "--scenario", str(tmp_path), "--json"))
+    assert told["records"] == {"eu-0001": {"position": 0, "signal": 0, "event": 0, "canary": 1, "raw": 0, "all": 1}}
+    assert told["bills"]["kaze"] == {"account": "kaze", "currency": "JPY", "total_minor": 0, "lines": []}
+    assert "acme owes 0.00 EUR" in run("truth", "--scenario", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("drive", "--scenario", "SCENARIO"), "no local broker is given for eu-0001, us-0001"),
+        (("drive", "--scenario", "SCENARIO", "--broker", "eu-0001"), "is no DEVICE=HOST:PORT"),
+        (("drive", "--scenario", "nowhere"), "write it with `fleet-simulator scenario`"),
+        (("truth", "--scenario", "SCENARIO"), "made.jsonl: cannot be read"),
+        (("scenario", "--out", "SCENARIO", "--start", "noon"), "is no ISO 8601 time"),
+        (("scenario", "--out", "SCENARIO", "--start", "2026-01-01T00:00:00"), "needs an offset"),
+        (("scenario", "--out", "SCENARIO", "--regions", "mars"), "regions must be some of"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
+    run("scenario", "--vehicles", "2", "--out", str(tmp_path))
+    result = runner.invoke(app, [str(tmp_path) if word == "SCENARIO" else word for word in words])
+    assert result.exit_code == 1
+    assert reason in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_brokers_are_read_from_a_file_and_words_win(tmp_path: Path) -> None:
+    file = tmp_path / "brokers.json"
+    file.write_text('{"eu-0001": "127.0.0.1:1883", "eu-0002": "127.0.0.1:1884"}')
+    found = parse_brokers(["eu-0002=localhost:9"], file)
+    assert found == {"eu-0001": Address("127.0.0.1", 1883), "eu-0002": Address("localhost", 9)}
+
+
+@pytest.mark.parametrize("word", ["eu-0001=host", "eu-0001=host:0", "eu-0001=:1883", "eu-0001=host:70000", "=h:1"])
+def test_an_address_that_is_none_is_refused(word: str) -> None:
+    with pytest.raises(SimulatorError, match=r"is no (HOST:PORT|DEVICE=HOST:PORT)"):
+        parse_brokers([word], None)
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = DOCUMENT.read_text()
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        assert f"fleet-simulator {name}" in text
+        for option in (word for parameter in command.params for word in parameter.opts if word.startswith("--")):
+            assert re.search(rf"`{option}[ `]", text), f"{option} of {name} is not in {DOCUMENT.name}"

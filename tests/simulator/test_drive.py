@@ -1,0 +1,152 @@
+"""What a fleet does is decided by its scenario alone."""
+
+import json
+from collections import Counter
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator import Faults, Message, Scenario, drive, generated_scenario, write_journal
+from simulator.journal import journal_line
+from simulator.messages import TOPIC_KINDS
+from simulator.truth.track import metres
+
+
+def fleet(seed: int = 7, faults: Faults | None = None) -> Scenario:
+    return generated_scenario(
+        seed=seed, vehicles=4, regions=("eu", "us"), duration_s=1800, interval_s=10, faults=faults
+    )
+
+
+def positions(messages: list[Message], device: str) -> list[dict[str, float]]:
+    said = [m.payload for m in messages if m.device == device and m.topic == "vehicle/position"]
+    return [json.loads(payload) for payload in said if payload.endswith(b"}")]
+
+
+@given(seed=st.integers(0, 2**40))
+def test_the_same_seed_gives_the_same_messages(seed: int) -> None:
+    scenario = generated_scenario(seed=seed, vehicles=2, regions=("eu", "us"), duration_s=300)
+    assert list(drive(scenario)) == list(drive(scenario))
+
+
+def test_another_seed_gives_other_messages() -> None:
+    assert [m.payload for m in drive(fleet(1))] != [m.payload for m in drive(fleet(2))]
+
+
+def test_a_vehicle_does_the_same_however_many_others_drive() -> None:
+    few = generated_scenario(seed=3, vehicles=2, regions=("eu",), duration_s=600)
+    many = generated_scenario(seed=3, vehicles=9, regions=("eu",), duration_s=600)
+    assert [m for m in drive(few) if m.device == "eu-0001"] == [m for m in drive(many) if m.device == "eu-0001"]
+
+
+def test_messages_come_in_the_order_of_the_wall_clock_and_within_the_run() -> None:
+    offsets = [message.offset_s for message in drive(fleet())]
+    assert offsets == sorted(offsets)
+    assert offsets[0] >= 0
+    assert offsets[-1] <= 1801
+
+
+def test_every_kind_is_there_and_every_vehicle_speaks() -> None:
+    messages = list(drive(generated_scenario(seed=7, vehicles=20, regions=("eu", "us"))))
+    topics = Counter(message.topic for message in messages)
+    assert set(TOPIC_KINDS) <= set(topics)
+    assert set(topics) - set(TOPIC_KINDS), "an unknown payload is sent now and then"
+    assert len({message.device for message in messages}) == 20
+
+
+def test_a_fix_is_on_the_grid_of_the_wire() -> None:
+    messages = list(drive(fleet()))
+    for fix in positions(messages, "eu-0001"):
+        assert fix["latitude"] == round(fix["latitude"], 7)
+        assert fix["longitude"] == round(fix["longitude"], 7)
+        assert 0 <= fix.get("heading_deg", 0.0) < 360
+
+
+def test_vehicles_move_as_vehicles_do() -> None:
+    """Between good fixes nobody is faster than a main street allows, and everybody gets somewhere."""
+    messages = list(drive(fleet()))
+    for device in ("eu-0001", "eu-0002", "us-0001", "us-0002"):
+        good = [fix for fix in positions(messages, device) if fix.get("accuracy_m", 999.0) < 100]
+        way = [
+            (metres(a["latitude"], a["longitude"], b["latitude"], b["longitude"]), (b["time"] - a["time"]) / 1000)
+            for a, b in pairwise(good)
+        ]
+        likely = [length for length, seconds in way if length / seconds < 70]
+        assert sum(likely) > 2000
+        assert all(length / seconds < 70 / 3.6 + 8 for length, seconds in way if length / seconds < 70)
+        assert len(way) - len(likely) <= 6
+
+
+def test_speed_turns_stops_and_parking_are_seen() -> None:
+    messages = list(drive(generated_scenario(seed=7, vehicles=1, regions=("eu",))))
+    fixes = positions(messages, "eu-0001")
+    speeds = [fix["speed_mps"] for fix in fixes if "speed_mps" in fix]
+    headings = [fix["heading_deg"] for fix in fixes if "heading_deg" in fix]
+    events = [json.loads(m.payload)["name"] for m in messages if m.topic == "vehicle/event"]
+    assert 0.0 in speeds
+    assert max(speeds) > 13
+    assert any(60 < abs((a - b + 180) % 360 - 180) < 120 for a, b in pairwise(headings))
+    assert [name for name, _ in groupby(events)] == events, "starts and ends of trips alternate"
+    assert events[0] == "trip_start"
+
+
+def test_the_journal_is_what_the_generator_says(tmp_path: Path) -> None:
+    path = tmp_path / "made.jsonl"
+    with path.open("w") as lines:
+        count = write_journal(drive(fleet()), lines)
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    messages = list(drive(fleet()))
+    assert count == len(told) == len(messages)
+    for entry, message in zip(told, messages, strict=True):
+        assert entry["device"] == message.device
+        if entry["kind"] == "raw":
+            assert entry["content"]["topic"] == message.topic
+        else:
+            said = json.loads(message.payload)
+            assert TOPIC_KINDS[message.topic] == entry["kind"]
+            assert said.pop("time") == entry["time"]
+            assert said == entry["content"]
+
+
+@given(payload=st.binary(max_size=50), topic=st.sampled_from([*TOPIC_KINDS, "vehicle/other"]))
+def test_a_payload_that_is_no_object_is_journalled_as_raw(payload: bytes, topic: str) -> None:
+    entry = json.loads(journal_line(Message(0.0, "eu-0001", topic, b"[" + payload)))
+    assert (entry["kind"], entry["time"], entry["content"]["topic"]) == ("raw", None, topic)
+
+
+def test_duplicates_are_sent_one_after_the_other() -> None:
+    clean, struck = list(drive(fleet())), list(drive(fleet(faults=Faults(duplicates=0.1))))
+    assert Counter(struck) - Counter(clean)
+    assert set(struck) == set(clean)
+    assert 0.05 < (len(struck) - len(clean)) / len(clean) < 0.15
+
+
+def test_a_late_vehicle_says_the_same_but_only_at_the_end() -> None:
+    clean, struck = list(drive(fleet())), list(drive(fleet(faults=Faults(late=1))))
+    late = {message.device for message in struck if message.offset_s >= 1802}
+    assert len(late) == 1
+    for device in {message.device for message in clean}:
+        assert [m[2:] for m in struck if m.device == device] == [m[2:] for m in clean if m.device == device]
+
+
+def test_a_wrong_clock_is_set_right_and_touches_nobody_else() -> None:
+    clean, struck = list(drive(fleet())), list(drive(fleet(faults=Faults(wrong_clocks=1))))
+    assert len(clean) == len(struck)
+    differing = [(one, other) for one, other in zip(clean, struck, strict=True) if one != other]
+    assert len({one.device for one, _ in differing}) == 1
+    assert max(one.offset_s for one, _ in differing) < 0.4 * 1800
+    assert [one[:3] for one in clean] == [other[:3] for other in struck]
+
+
+def test_faults_are_struck_by_the_seed() -> None:
+    faults = Faults(duplicates=0.05, wrong_clocks=2, late=2)
+    assert list(drive(fleet(faults=faults))) == list(drive(fleet(faults=faults)))
+
+
+@pytest.mark.parametrize("regions", [(), ("mars",), ("eu", "eu")])
+def test_regions_that_do_not_exist_are_refused(regions: tuple[str, ...]) -> None:
+    with pytest.raises(Exception, match="regions must be some of eu, us, ap"):
+        generated_scenario(seed=1, vehicles=2, regions=regions)

@@ -1,0 +1,115 @@
+"""Scenarios: what they hold, what they refuse, and the files they are written to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from simulator import Faults, Scenario, ScenarioError, generated_scenario, read_folder, write_folder
+from simulator.spoken_faults import parse_faults
+
+
+def fleet(**changes: Any) -> Scenario:
+    return generated_scenario(**{"seed": 7, "vehicles": 20, "regions": ("eu", "us"), **changes})
+
+
+@given(seed=st.integers(0, 2**32), vehicles=st.integers(1, 60), regions=st.permutations(["eu", "us", "ap"]))
+def test_a_scenario_reads_back_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, vehicles: int, regions: list[str]
+) -> None:
+    scenario = fleet(seed=seed, vehicles=vehicles, regions=tuple(regions))
+    folder = tmp_path_factory.mktemp("scenario")
+    write_folder(folder, scenario)
+    assert read_folder(folder) == (scenario, None)
+
+
+def test_both_accounts_have_vehicles_in_both_regions() -> None:
+    for account in fleet().accounts:
+        assert {vehicle.region for vehicle in account.vehicles} == {"eu", "us"}
+    assert sorted(account.currency for account in fleet().accounts) == ["EUR", "JPY"]
+
+
+def test_every_vehicle_has_one_account_and_every_zone_a_price() -> None:
+    scenario = fleet()
+    owned = [vehicle.device for account in scenario.accounts for vehicle in account.vehicles]
+    assert sorted(owned) == sorted(vehicle.device for vehicle in scenario.vehicles)
+    for tariff in scenario.tariffs:
+        priced = {price.zone for price in tariff.prices if price.meter == "distance"}
+        assert priced == {"", *(fence.id for fence in scenario.fences)}
+        assert {price.meter for price in tariff.prices} == {"distance", "entry", "duration"}
+
+
+def test_the_files_have_the_form_that_is_published(tmp_path: Path) -> None:
+    write_folder(tmp_path, fleet())
+    fences = json.loads((tmp_path / "fences.geojson").read_text())
+    assert fences["type"] == "FeatureCollection"
+    assert fences["features"][0]["properties"].keys() == {"id", "priority", "effective_from"}
+    assert any(len(feature["geometry"]["coordinates"]) == 2 for feature in fences["features"]), "one has a hole"
+    tariff = json.loads((tmp_path / "tariffs.json").read_text())[0]
+    assert tariff["prices"][0] == {"meter": "distance", "zone": "", "unit": "km", "unit_amount": "0.4500"}
+    account = json.loads((tmp_path / "accounts.json").read_text())[0]
+    assert account["vehicles"][0] == {"device": "eu-0001", "region": "eu"}
+    vehicle = json.loads((tmp_path / "vehicles.json").read_text())[0]
+    assert vehicle == {"device": "eu-0001", "region": "eu", "account": "acme"}
+
+
+def test_no_border_lies_on_the_grid_of_the_fixes() -> None:
+    for fence in fleet().fences:
+        for ring in fence.rings:
+            assert all(abs(value * 1e7 % 1 - 0.5) < 0.01 for corner in ring for value in corner)
+
+
+def test_a_misspelt_key_is_answered_with_the_right_one(tmp_path: Path) -> None:
+    write_folder(tmp_path, fleet())
+    content = json.loads((tmp_path / "scenario.json").read_text())
+    content["intervall_s"] = content.pop("interval_s")
+    (tmp_path / "scenario.json").write_text(json.dumps(content))
+    with pytest.raises(ScenarioError, match="did you mean 'interval_s'"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"vehicles": [{"device": "eu-0001", "region": "mars", "account": "acme"}]}, "unknown region 'mars'"),
+        (
+            {"accounts": [{"id": "a", "name": "A", "currency": "EUR", "tariff": "none", "vehicles": []}]},
+            "unknown tariff",
+        ),
+        (
+            {"accounts": [{"id": "a", "name": "A", "currency": "USD", "tariff": "standard-eur", "vehicles": []}]},
+            "pays in USD, its tariff is in EUR",
+        ),
+        ({"fences": [{"id": "z", "priority": 1, "rings": [[(0, 0), (1, 0), (1, 1), (0, 1)]]}]}, "ends where it begins"),
+    ],
+)
+def test_what_does_not_hold_together_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        Scenario.model_validate({**fleet().model_dump(), **changes})
+
+
+def test_a_folder_without_scenario_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="write it with `fleet-simulator scenario`"):
+        read_folder(tmp_path)
+
+
+def test_faults_are_read_from_words() -> None:
+    assert parse_faults("") == Faults()
+    assert parse_faults("duplicates=0.01, late=2") == Faults(duplicates=0.01, late=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("late", "is no FAULT=NUMBER"),
+        ("lates=1", "did you mean 'late'"),
+        ("duplicates=2", "less than or equal to 0.5"),
+    ],
+)
+def test_faults_that_make_no_sense_are_refused(words: str, reason: str) -> None:
+    with pytest.raises(ScenarioError, match=reason):
+        parse_faults(words)
