@@ -2,7 +2,7 @@
 
 from geo.replication.admin import AdminClient
 from geo.replication.apply import Applied, admins, apply, read_plan
-from geo.replication.desired import PROBE_TOPIC, address, desired
+from geo.replication.desired import address, desired
 from geo.replication.errors import (
     AdminRefused,
     ClusterUnreachable,
@@ -16,7 +16,6 @@ from geo.replication.plan import Change, plan
 from geo.replication.state import ClusterState, NamespaceState, Registration, TenantState, TopicState
 
 __all__ = [
-    "PROBE_TOPIC",
     "Address",
     "AdminClient",
     "AdminRefused",

@@ -24,7 +24,7 @@ def desired(topology: Topology) -> dict[str, ClusterState]:
 
 
 def _cluster_state(topology: Topology, cluster: str) -> ClusterState:
-    here = {name: spec for name, (spec, clusters) in topology.placed().items() if cluster in clusters}
+    here = {name: placed for name, placed in topology.placed().items() if cluster in placed[1]}
     everywhere = frozenset(topology.clusters)
     return ClusterState(
         registrations={other: _registration(topology, other, cluster) for other in sorted(everywhere - {cluster})},
@@ -32,17 +32,17 @@ def _cluster_state(topology: Topology, cluster: str) -> ClusterState:
             name: TenantState(admin_roles=frozenset(tenant.admin_roles), allowed_clusters=everywhere)
             for name, tenant in topology.tenants.items()
         },
-        namespaces={name: _namespace_state(spec, topology.placed()[name][1]) for name, spec in here.items()},
+        namespaces={name: _namespace_state(spec, clusters) for name, (spec, clusters) in here.items()},
         topics={
             f"{name}/{topic}": _topic_state(topology, cluster, made)
-            for name, spec in here.items()
-            for topic, made in {**spec.topics, **_probe(topology, name)}.items()
+            for name, (spec, clusters) in here.items()
+            for topic, made in {**spec.topics, **_probe(clusters)}.items()
         },
     )
 
 
-def _probe(topology: Topology, namespace: str) -> dict[str, Topic]:
-    return {PROBE_TOPIC: Topic()} if len(topology.placed()[namespace][1]) > 1 else {}
+def _probe(clusters: frozenset[str]) -> dict[str, Topic]:
+    return {PROBE_TOPIC: Topic()} if len(clusters) > 1 else {}
 
 
 def _registration(topology: Topology, other: str, seen_by: str) -> Registration:

@@ -63,8 +63,9 @@ def _cluster_changes(cluster: str, wanted: ClusterState, there: ClusterState) ->
         yield from _whole(cluster, "cluster", name, there.registrations.get(name), registration)
     for name, tenant in wanted.tenants.items():
         yield from _whole(cluster, "tenant", name, there.tenants.get(name), tenant)
+    filled = {topic.rpartition("/")[0] for topic in there.topics}
     for name, namespace in wanted.namespaces.items():
-        yield from _namespace_changes(cluster, name, there.namespaces.get(name), namespace)
+        yield from _namespace_changes(cluster, name, there.namespaces.get(name), namespace, has_topics=name in filled)
     for name, topic in wanted.topics.items():
         yield from _topic_changes(cluster, name, there.topics.get(name), topic)
     yield from _surplus(cluster, wanted, there)
@@ -79,7 +80,7 @@ def _whole(
 
 
 def _namespace_changes(
-    cluster: str, name: str, before: NamespaceState | None, after: NamespaceState
+    cluster: str, name: str, before: NamespaceState | None, after: NamespaceState, *, has_topics: bool
 ) -> Iterator[Change]:
     if before is None:
         yield Change(cluster=cluster, action="create", kind="namespace", name=name, after=after)
@@ -99,7 +100,7 @@ def _namespace_changes(
                 policy=policy,
                 before=old,
                 after=new,
-                deletes_data=_loses(policy, old, new),
+                deletes_data=has_topics and _loses(policy, old, new),
             )
 
 

@@ -1,0 +1,100 @@
+"""A topology file is read strictly, and its meaning is where things live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import deploy.local
+import geo.replication
+from geo.replication import NoAddress, Topology, desired
+from settings import SettingsError, load, parse
+
+LOCAL = Path(deploy.local.__file__).parent
+TEXT = (LOCAL / "topology.toml").read_text()
+ADDRESSES = "".join(
+    f'[clusters.{name}.address]\nservice_url = "pulsar://{name}"\nadmin_url = "http://{name}"\n'
+    for name in ("eu", "us", "hq")
+)
+
+
+def problem(old: str, new: str) -> str:
+    assert old in TEXT
+    with pytest.raises(SettingsError) as caught:
+        parse(Topology, TEXT.replace(old, new, 1), "topology.toml")
+    return str(caught.value)
+
+
+def test_each_region_has_a_namespace_on_its_cluster_and_the_centre() -> None:
+    placed = {name: clusters for name, (_, clusters) in load(Topology, LOCAL / "topology.toml").placed().items()}
+    assert placed == {
+        "fleet/telemetry-eu": {"eu", "hq"},
+        "fleet/telemetry-us": {"us", "hq"},
+        "fleet/reference": {"eu", "us", "hq"},
+    }
+
+
+def test_a_standby_is_a_second_centre() -> None:
+    topology = load(Topology, LOCAL / "topology-dr.toml")
+    assert topology.centres == ("hq", "dr")
+    assert topology.placed()["fleet/telemetry-eu"][1] == {"eu", "hq", "dr"}
+    assert topology.placed()["fleet/reference"][1] == {"eu", "us", "hq", "dr"}
+
+
+def test_both_local_topologies_differ_in_the_standby_only() -> None:
+    plain, standby = load(Topology, LOCAL / "topology.toml"), load(Topology, LOCAL / "topology-dr.toml")
+    assert plain.namespaces == standby.namespaces
+    assert plain.regions == standby.regions
+    assert set(standby.clusters) - set(plain.clusters) == {"dr"}
+
+
+def test_links_are_every_direction_of_every_namespace() -> None:
+    links = load(Topology, LOCAL / "topology.toml").links()
+    assert len(links) == 10
+    assert ("fleet/telemetry-eu", "eu", "hq") in links
+    assert ("fleet/telemetry-eu", "us", "hq") not in links
+
+
+def test_the_subscription_of_the_centre_is_not_made_in_the_regions() -> None:
+    wanted = desired(parse(Topology, TEXT + ADDRESSES, "x"))
+    assert wanted["hq"].topics["fleet/telemetry-eu/batches"].subscriptions == {"ingest": True}
+    assert wanted["eu"].topics["fleet/telemetry-eu/batches"].subscriptions == {}
+    assert "fleet/telemetry-us" not in wanted["eu"].namespaces
+
+
+def test_a_cluster_is_registered_as_the_other_sees_it() -> None:
+    seen = '[clusters.hq.address.seen_from.eu]\nservice_url = "pulsar://private"\nlistener = "lane"\n'
+    wanted = desired(parse(Topology, TEXT + ADDRESSES + seen, "x"))
+    assert wanted["eu"].registrations["hq"].service_url == "pulsar://private"
+    assert wanted["eu"].registrations["hq"].listener == "lane"
+    assert wanted["us"].registrations["hq"].service_url == "pulsar://hq"
+
+
+def test_a_cluster_without_an_address_is_named() -> None:
+    with pytest.raises(NoAddress, match=r"add \[clusters\.\w+\.address\]"):
+        desired(load(Topology, LOCAL / "topology.toml"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('centre = "hq"', 'center = "hq"', "center: no such setting; did you mean 'centre'?"),
+        ('centre = "hq"', 'centre = "bq"', "centre: no cluster 'bq'; known are eu, hq, us"),
+        ('centre = "hq"', 'centre = "hq"\nstandby = "hq"', "standby: must be another cluster"),
+        ('cluster = "us"', 'cluster = "uk"', "regions.us.cluster: no cluster 'uk'"),
+        ("partitions = 2", "partition = 2", "partition: no such setting; did you mean 'partitions'?"),
+        ("size_mb = 3072", "size_mb = 4096", "backlog_quota.size_mb must be smaller than retention.size_mb"),
+        ('"producer_request_hold"', '"hold"', "backlog_quota.policy"),
+        ("[tenants.fleet]", "[tenants.flot]", "must be tenant/namespace with a tenant of this topology"),
+        ('clusters = "all"', "", "say either {region} in the name or clusters"),
+        ('clusters = "all"', 'clusters = ["eu", "xx"]', "namespaces.fleet/reference.clusters: no cluster 'xx'"),
+    ],
+)
+def test_a_mistake_is_named(old: str, new: str, said: str) -> None:
+    assert said in problem(old, new)
+
+
+def test_what_is_shown_is_sorted_and_there() -> None:
+    assert geo.replication.__all__ == sorted(geo.replication.__all__)
+    assert all(hasattr(geo.replication, name) for name in geo.replication.__all__)

@@ -1,0 +1,93 @@
+"""The state of links and cursors from the brokers' statistics, and the metrics made of it."""
+
+from __future__ import annotations
+
+from prometheus_client import generate_latest
+
+from geo.replication.observe import Observation, cursor_states, link_state
+from geo.replication.watch import METRICS, ReplicationCollector
+
+SPACE = "fleet/telemetry-eu"
+
+
+def replicator(*, connected: bool = True, backlog: int = 0, delay_s: int = 0) -> dict[str, object]:
+    return {"connected": connected, "replicationBacklog": backlog, "replicationDelayInSeconds": delay_s}
+
+
+def topic(**replication: object) -> dict[str, object]:
+    return {"replication": replication}
+
+
+def subscription(moved_s: float, *, replicated: bool = True, backlog: int = 0) -> dict[str, object]:
+    return {
+        "isReplicated": replicated,
+        "msgBacklog": backlog,
+        "lastMarkDeleteAdvancedTimestamp": int(moved_s * 1000),
+    }
+
+
+def test_a_link_is_the_sum_of_its_topics() -> None:
+    topics = {
+        "a": topic(hq=replicator(backlog=3, delay_s=2)),
+        "b": topic(hq=replicator(backlog=4, delay_s=1), dr=replicator(connected=False)),
+    }
+    link = link_state(SPACE, "eu", "hq", topics)
+    assert (link.connected, link.backlog, link.delay_s, link.is_good) == (True, 7, 2, True)
+
+
+def test_one_disconnected_topic_disconnects_the_link() -> None:
+    link = link_state(SPACE, "eu", "hq", {"a": topic(hq=replicator()), "b": topic(hq=replicator(connected=False))})
+    assert not link.connected
+    assert not link.is_good
+
+
+def test_a_topic_without_a_replicator_is_named() -> None:
+    link = link_state(SPACE, "eu", "hq", {"a": topic(hq=replicator()), "b": topic()})
+    assert not link.connected
+    assert link.problem == "no replicator for b"
+
+
+def test_a_namespace_without_topics_replicates_nothing() -> None:
+    assert not link_state(SPACE, "eu", "hq", {}).connected
+
+
+def test_a_cursor_is_measured_against_the_furthest_cluster() -> None:
+    stats = {
+        "hq": {
+            SPACE: {"t": {"subscriptions": {"ingest": subscription(100.0), "own": subscription(1, replicated=False)}}}
+        },
+        "eu": {SPACE: {"t": {"subscriptions": {"ingest": subscription(98.5, backlog=7)}}}},
+        "dr": {SPACE: {"t": {"subscriptions": {"ingest": subscription(0, backlog=9)}}}},
+    }
+    seen = {cursor.cluster: cursor for cursor in cursor_states(stats, 103.0)}
+    assert (seen["hq"].age_s, seen["hq"].behind_s) == (3.0, 0.0)
+    assert (seen["eu"].age_s, seen["eu"].behind_s, seen["eu"].backlog) == (4.5, 1.5, 7)
+    assert (seen["dr"].age_s, seen["dr"].behind_s, seen["dr"].backlog) == (None, None, 9)
+
+
+def exported(observation: Observation) -> str:
+    collector = ReplicationCollector()
+    collector.show(observation)
+    return generate_latest(collector.registry()).decode()
+
+
+def test_the_metrics_are_those_that_are_documented_and_carry_their_labels() -> None:
+    cursors = cursor_states({"hq": {SPACE: {"t": {"subscriptions": {"ingest": subscription(100.0)}}}}}, 103.0)
+    link = link_state(SPACE, "eu", "hq", {"a": topic(hq=replicator(backlog=3, delay_s=2))})
+    text = exported(Observation(links=(link,), cursors=tuple(cursors), unreachable={}))
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
+    assert names == set(METRICS)
+    assert f'waybill_replication_backlog_messages{{namespace="{SPACE}",source="eu",target="hq"}} 3.0' in text
+    assert 'waybill_cursor_snapshot_age_seconds{cluster="hq",subscription="ingest",topic="t"} 3.0' in text
+
+
+def test_what_a_dead_cluster_would_say_is_not_made_up() -> None:
+    link = link_state(SPACE, "eu", "hq", {}, "gone")
+    text = exported(Observation(links=(link,), cursors=(), unreachable={"eu": "gone"}))
+    assert 'waybill_cluster_reachable{cluster="eu"} 0.0' in text
+    assert f'waybill_replication_connected{{namespace="{SPACE}",source="eu",target="hq"}} 0.0' in text
+    assert "waybill_replication_backlog_messages{" not in text
+
+
+def test_before_the_first_look_nothing_is_exported() -> None:
+    assert generate_latest(ReplicationCollector().registry()) == b""

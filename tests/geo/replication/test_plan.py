@@ -1,0 +1,146 @@
+"""Laws of the plan: it leads to what is wanted, needs no second time, and says what would delete data."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from geo.replication import Change, ClusterState, NamespaceState, PlanImpossible, TopicState, Topology, desired, plan
+from geo.replication.effect import applied
+from tests.geo.replication.topologies import cluster_states, topologies
+
+
+def possible(wanted: dict[str, ClusterState], there: dict[str, ClusterState]) -> list[Change]:
+    try:
+        return plan(wanted, there)
+    except PlanImpossible:
+        assume(False)
+        raise
+
+
+@given(topologies())
+def test_what_is_as_wanted_needs_no_change(topology: Topology) -> None:
+    assert plan(desired(topology), desired(topology)) == []
+
+
+@settings(max_examples=40)
+@given(topologies(), cluster_states())
+def test_after_all_changes_nothing_is_left_to_change(topology: Topology, there: dict[str, ClusterState]) -> None:
+    wanted = desired(topology)
+    assert plan(wanted, applied(there, possible(wanted, there))) == []
+
+
+@settings(max_examples=40)
+@given(topologies(), topologies())
+def test_any_topology_leads_to_any_other(before: Topology, after: Topology) -> None:
+    there = desired(before)
+    assert plan(desired(after), applied(there, possible(desired(after), there))) == []
+
+
+@settings(max_examples=40)
+@given(topologies(), cluster_states())
+def test_without_those_that_delete_data_exactly_those_are_left(
+    topology: Topology, there: dict[str, ClusterState]
+) -> None:
+    wanted = desired(topology)
+    changes = possible(wanted, there)
+    kept = applied(there, [change for change in changes if not change.deletes_data])
+    assert plan(wanted, kept) == [change for change in changes if change.deletes_data]
+
+
+@settings(max_examples=40)
+@given(topologies(), cluster_states(), st.data())
+def test_an_interrupted_apply_is_finished_by_the_next_one(
+    topology: Topology, there: dict[str, ClusterState], data: st.DataObject
+) -> None:
+    wanted = desired(topology)
+    changes = possible(wanted, there)
+    halfway = applied(there, changes[: data.draw(st.integers(0, len(changes)))])
+    assert plan(wanted, applied(halfway, plan(wanted, halfway))) == []
+
+
+@settings(max_examples=40)
+@given(topologies(), cluster_states())
+def test_nothing_of_another_tenant_is_touched(topology: Topology, there: dict[str, ClusterState]) -> None:
+    foreign = {
+        name: state.model_copy(
+            update={
+                "namespaces": {**state.namespaces, "public/default": NamespaceState(clusters=frozenset({name}))},
+                "topics": {**state.topics, "public/default/x": TopicState(partitions=0)},
+            }
+        )
+        for name, state in there.items()
+    }
+    assert possible(desired(topology), foreign) == possible(desired(topology), there)
+
+
+@given(topologies())
+def test_creating_from_nothing_deletes_nothing(topology: Topology) -> None:
+    assert not any(change.deletes_data for change in plan(desired(topology), {}))
+
+
+def namespace(**policies: object) -> dict[str, ClusterState]:
+    state = NamespaceState.model_validate({"clusters": frozenset({"eu", "hq"}), **policies})
+    return {"eu": ClusterState(namespaces={"fleet/a": state}, topics={"fleet/a/b": TopicState(partitions=0)})}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "deletes"),
+    [
+        ({"retention": (60, 100)}, {"retention": (60, 200)}, False),
+        ({"retention": (60, 100)}, {"retention": (60, 50)}, True),
+        ({"retention": (-1, -1)}, {"retention": (60, -1)}, True),
+        ({"retention": (60, 100)}, {"retention": (-1, -1)}, False),
+        ({"retention": (60, 100)}, {}, True),
+        ({}, {"retention": (60, 100)}, False),
+        ({"clusters": frozenset({"eu"})}, {"clusters": frozenset({"eu", "hq"})}, False),
+        ({"clusters": frozenset({"eu", "hq"})}, {"clusters": frozenset({"eu"})}, True),
+        ({}, {"message_ttl_s": 5}, True),
+        ({"message_ttl_s": 5}, {"message_ttl_s": 9}, False),
+        ({"message_ttl_s": 9}, {"message_ttl_s": 5}, True),
+        ({"message_ttl_s": 9}, {}, False),
+        ({}, {"backlog_quota": (5, "producer_request_hold")}, False),
+        ({}, {"backlog_quota": (5, "consumer_backlog_eviction")}, True),
+        ({}, {"deduplication": True}, False),
+        ({}, {"compaction_threshold_bytes": 5}, False),
+    ],
+)
+def test_a_policy_that_shortens_what_is_kept_is_marked(
+    before: dict[str, object], after: dict[str, object], deletes: bool
+) -> None:
+    [change] = plan(namespace(**after), namespace(**before))
+    assert change.kind == "policy"
+    assert change.deletes_data is deletes
+
+
+def test_an_empty_namespace_has_no_data_to_delete() -> None:
+    def empty(**policies: object) -> dict[str, ClusterState]:
+        return {name: state.model_copy(update={"topics": {}}) for name, state in namespace(**policies).items()}
+
+    [change] = plan(empty(message_ttl_s=5), empty())
+    assert not change.deletes_data
+
+
+def test_retention_grows_before_the_quota_and_shrinks_after_it() -> None:
+    small = {"retention": (60, 100), "backlog_quota": (50, "producer_request_hold")}
+    large = {"retention": (60, 900), "backlog_quota": (800, "producer_request_hold")}
+    assert [change.policy for change in plan(namespace(**large), namespace(**small))] == ["retention", "backlog_quota"]
+    assert [change.policy for change in plan(namespace(**small), namespace(**large))] == ["backlog_quota", "retention"]
+
+
+def test_partitions_are_added_and_never_taken_away() -> None:
+    def topics(partitions: int) -> dict[str, ClusterState]:
+        return {"eu": ClusterState(topics={"fleet/a/batches": TopicState(partitions=partitions)})}
+
+    [change] = plan(topics(4), topics(2))
+    assert str(change) == "eu: update topic fleet/a/batches: 2 -> 4"
+    for before, after in ((4, 2), (0, 2), (2, 0)):
+        with pytest.raises(PlanImpossible, match="partitions can only be added"):
+            plan(topics(after), topics(before))
+
+
+def test_a_subscription_that_a_consumer_made_stays() -> None:
+    there = {"eu": ClusterState(topics={"fleet/a/b": TopicState(partitions=0, subscriptions={"mine": False})})}
+    wanted = {"eu": ClusterState(topics={"fleet/a/b": TopicState(partitions=0)})}
+    assert plan(wanted, there) == []

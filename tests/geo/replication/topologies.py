@@ -1,0 +1,120 @@
+"""Strategies: topologies as a person may write them, and clusters in any state."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from geo.replication import (
+    Address,
+    Cluster,
+    ClusterState,
+    Namespace,
+    NamespaceState,
+    Region,
+    Registration,
+    Subscription,
+    TenantState,
+    Topic,
+    TopicState,
+    Topology,
+)
+from geo.replication.model import BacklogQuota, Retention, Tenant
+
+CLUSTERS = ("dr", "eu", "hq", "us")
+TENANTS = ("fleet", "other")
+TOPICS = ("batches", "fences", "refused")
+
+
+def located(name: str) -> Cluster:
+    return Cluster(address=Address(service_url=f"pulsar://{name}:6650", admin_url=f"http://{name}:8080"))
+
+
+@st.composite
+def namespaces(draw: st.DrawFn, *, everywhere: bool) -> Namespace:
+    topics = draw(st.lists(st.sampled_from(TOPICS), unique=True))
+    retention = draw(st.none() | st.builds(Retention, minutes=st.integers(-1, 50), size_mb=st.integers(-1, 50)))
+    quota_above = retention is None or retention.size_mb <= 0
+    quotas = st.builds(BacklogQuota, size_mb=st.integers(1, 50))
+    return Namespace(
+        clusters="all" if everywhere else None,
+        retention=retention,
+        backlog_quota=draw(st.none() | quotas) if quota_above else None,
+        message_ttl_s=draw(st.integers(0, 3)),
+        deduplication=draw(st.booleans()),
+        compaction_threshold_bytes=draw(st.integers(0, 3)),
+        topics={
+            name: Topic(
+                partitions=draw(st.integers(0, 3)),
+                subscriptions=draw(
+                    st.dictionaries(
+                        st.sampled_from(["ingest", "audit"]),
+                        st.builds(Subscription, replicated=st.booleans(), on=st.sampled_from(["centre", "everywhere"])),
+                    )
+                ),
+            )
+            for name in topics
+        },
+    )
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> Topology:
+    made: dict[str, Namespace] = {}
+    for tenant in TENANTS:
+        if draw(st.booleans()):
+            made[f"{tenant}/telemetry-{{region}}"] = draw(namespaces(everywhere=False))
+        if draw(st.booleans()):
+            made[f"{tenant}/reference"] = draw(namespaces(everywhere=True))
+    standby = draw(st.sampled_from([None, "dr"]))
+    return Topology(
+        centre="hq",
+        standby=standby,
+        clusters={name: located(name) for name in CLUSTERS},
+        regions={"eu": Region(cluster="eu"), "us": Region(cluster="us")},
+        tenants={name: Tenant() for name in TENANTS},
+        namespaces=made,
+    )
+
+
+def _states() -> st.SearchStrategy[ClusterState]:
+    some = st.frozensets(st.sampled_from(CLUSTERS), min_size=1)
+    names = st.sampled_from([f"{tenant}/{name}" for tenant in TENANTS for name in ("telemetry-eu", "reference", "old")])
+    policies = st.builds(
+        NamespaceState,
+        clusters=some,
+        retention=st.none() | st.tuples(st.integers(-1, 50), st.integers(-1, 50)),
+        message_ttl_s=st.integers(0, 3),
+        deduplication=st.booleans(),
+    )
+    topics = st.builds(
+        TopicState, partitions=st.integers(0, 3), subscriptions=st.dictionaries(st.just("ingest"), st.booleans())
+    )
+    return st.builds(
+        _consistent,
+        st.dictionaries(
+            st.sampled_from(CLUSTERS), st.builds(Registration, service_url=st.just("x"), admin_url=st.just("y"))
+        ),
+        st.dictionaries(st.sampled_from(TENANTS), st.builds(TenantState, allowed_clusters=some)),
+        st.dictionaries(names, policies),
+        st.dictionaries(st.tuples(names, st.sampled_from((*TOPICS, "stray"))), topics),
+    )
+
+
+def _consistent(
+    registrations: dict[str, Registration],
+    tenants: dict[str, TenantState],
+    namespaces: dict[str, NamespaceState],
+    topics: dict[tuple[str, str], TopicState],
+) -> ClusterState:
+    """A namespace needs its tenant, a topic its namespace."""
+    kept = {name: state for name, state in namespaces.items() if name.partition("/")[0] in tenants}
+    return ClusterState(
+        registrations=registrations,
+        tenants=tenants,
+        namespaces=kept,
+        topics={f"{space}/{name}": topic for (space, name), topic in topics.items() if space in kept},
+    )
+
+
+def cluster_states() -> st.SearchStrategy[dict[str, ClusterState]]:
+    return st.dictionaries(st.sampled_from(CLUSTERS), _states())
