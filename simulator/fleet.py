@@ -1,9 +1,12 @@
 """Makes scenarios: a generated fleet, or one that repeats a recorded track."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import ceil
 from typing import NamedTuple
+
+from pydantic import ValidationError
 
 from simulator.drive import Track
 from simulator.errors import ScenarioError
@@ -30,6 +33,7 @@ CITIES = {
     "us": Region(id="us", city="Denver", latitude=39.7392, longitude=-104.9903),
     "ap": Region(id="ap", city="Nagoya", latitude=35.1709, longitude=136.8815),
 }
+TRACK_FILE = "track.csv"
 START = datetime(2026, 1, 5, 7, 20, tzinfo=UTC)
 
 
@@ -66,11 +70,7 @@ def generated_scenario(
     faults: Faults | None = None,
 ) -> Scenario:
     """A fleet of `vehicles` spread over `regions` (eu, us, ap), shared by two accounts that both have some in each."""
-    unknown = [name for name in regions if name not in CITIES]
-    if unknown or not regions or len(set(regions)) != len(regions):
-        raise ScenarioError(
-            f"regions must be some of {', '.join(CITIES)}, each once; got {', '.join(regions) or 'none'}"
-        )
+    _check_regions(regions)
     places = tuple(CITIES[name] for name in regions)
     names = [(places[i % len(places)].id, i // len(places) + 1) for i in range(vehicles)]
     fences = tuple(
@@ -94,13 +94,12 @@ def recorded_scenario(
     recording: Recording, *, seed: int, regions: tuple[str, ...], faults: Faults | None = None
 ) -> tuple[Scenario, Track]:
     """A fleet that repeats a recording: vehicles dealt out to the regions, zones laid over the extent."""
-    if not regions:
-        raise ScenarioError("a recorded track needs at least one region")
+    _check_regions(regions)
     fixes = [fix for track in recording.fixes.values() for fix in track]
     west, east = min(fix.longitude for fix in fixes), max(fix.longitude for fix in fixes)
     south, north = min(fix.latitude for fix in fixes), max(fix.latitude for fix in fixes)
     first_ms, last_ms = min(fix.time_ms for fix in fixes), max(fix.time_ms for fix in fixes)
-    renamed = {f"{regions[i % len(regions)]}-{name}": name for i, name in enumerate(recording.fixes)}
+    renamed = _device_names(recording, regions)
     scenario = _scenario(
         seed=seed,
         start=datetime.fromtimestamp(first_ms // 1000, UTC),
@@ -118,7 +117,20 @@ def recorded_scenario(
     return scenario, {device: recording.fixes[name] for device, name in renamed.items()}
 
 
-TRACK_FILE = "track.csv"
+def _check_regions(regions: tuple[str, ...]) -> None:
+    if not regions or not set(regions) <= set(CITIES) or len(set(regions)) != len(regions):
+        got = ", ".join(regions) or "none"
+        raise ScenarioError(f"regions must be some of {', '.join(CITIES)}, each once; got {got}")
+
+
+def _device_names(recording: Recording, regions: tuple[str, ...]) -> dict[str, str]:
+    """The recorded vehicle of each device; a name that MQTT topics cannot carry is made one that they can."""
+    renamed: dict[str, str] = {}
+    for index, name in enumerate(recording.fixes):
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "vehicle"
+        device = f"{regions[index % len(regions)]}-{plain}"
+        renamed[device if device not in renamed else f"{device}-{index}"] = name
+    return renamed
 
 
 def _scenario(
@@ -136,20 +148,23 @@ def _scenario(
     vehicles = _deal(names)
     month = start.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     fences = tuple(fence.model_copy(update={"effective_from": month}) for fence in fences)
-    return Scenario(
-        seed=seed,
-        start=start,
-        duration_s=duration_s,
-        interval_s=interval_s,
-        regions=regions,
-        vehicles=vehicles,
-        accounts=tuple(_account(owner, vehicles) for owner in OWNERS),
-        tariffs=tuple(_tariff(owner, fences, month) for owner in OWNERS),
-        fences=fences,
-        period=Period(start=month, end=(month + timedelta(days=32)).replace(day=1)),
-        faults=faults,
-        track=track,
-    )
+    try:
+        return Scenario(
+            seed=seed,
+            start=start,
+            duration_s=duration_s,
+            interval_s=interval_s,
+            regions=regions,
+            vehicles=vehicles,
+            accounts=tuple(_account(owner, vehicles) for owner in OWNERS),
+            tariffs=tuple(_tariff(owner, fences, month) for owner in OWNERS),
+            fences=fences,
+            period=Period(start=month, end=(month + timedelta(days=32)).replace(day=1)),
+            faults=faults,
+            track=track,
+        )
+    except ValidationError as error:
+        raise ScenarioError(f"no such scenario: {error}") from error
 
 
 def _deal(names: list[tuple[str, str]]) -> tuple[Vehicle, ...]:

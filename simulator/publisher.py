@@ -167,8 +167,12 @@ class _Fleet:
         def on_publish(client: mqtt.Client, data: Any, mid: int, code: Any, properties: Any) -> None:  # noqa: ARG001
             news.put(_Answer(device, mid, kept=not code.is_failure and code.value != NO_MATCHING_SUBSCRIBERS))
 
+        def on_connect(client: mqtt.Client, data: Any, flags: Any, code: Any, properties: Any) -> None:  # noqa: ARG001
+            if not code.is_failure:
+                news.put(_Up(device))
+
         client.on_publish = on_publish
-        client.on_connect = lambda *_: news.put(_Up(device))
+        client.on_connect = on_connect
         client.on_disconnect = lambda *_: news.put(_Down(device))
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = self._settings.session_s

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from simulator.plane import Plane, Point
 from simulator.scenario import Fence, LonLat, Ring
 
+LEAST_HALF_DEG = 0.002
 Outline = tuple[tuple[float, float], ...]
 
 
@@ -56,8 +57,10 @@ def city_fences(prefix: str, plane: Plane, half_side_m: float) -> tuple[Fence, .
 def extent_fences(prefix: str, west: float, south: float, east: float, north: float) -> tuple[Fence, ...]:
     """The zones laid over an extent given in degrees."""
 
+    half_width, half_height = max((east - west) / 2, LEAST_HALF_DEG), max((north - south) / 2, LEAST_HALF_DEG)
+
     def place(x: float, y: float) -> LonLat:
-        return (west + east + x * (east - west)) / 2, (south + north + y * (north - south)) / 2
+        return (west + east) / 2 + x * half_width, (south + north) / 2 + y * half_height
 
     return tuple(_fence(prefix, shape, place) for shape in SHAPES)
 

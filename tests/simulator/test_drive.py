@@ -6,7 +6,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import Faults, Message, Scenario, drive, generated_scenario, write_journal
@@ -26,6 +26,7 @@ def positions(messages: list[Message], device: str) -> list[dict[str, float]]:
     return [json.loads(payload) for payload in said if payload.endswith(b"}")]
 
 
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**40))
 def test_the_same_seed_gives_the_same_messages(seed: int) -> None:
     scenario = generated_scenario(seed=seed, vehicles=2, regions=("eu", "us"), duration_s=300)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator import TrackError, drive, read_folder, read_recording, recorded_scenario, write_folder
+from simulator import ScenarioError, TrackError, drive, read_folder, read_recording, recorded_scenario, write_folder
 from tests.simulator.runs import RECORDING, run_in
 
 HEADER = "id,vehicle_id,trip_id,timestamp,latitude,longitude,bearing\n"
@@ -110,3 +110,16 @@ def test_a_file_that_is_no_track_is_refused(tmp_path: Path, header: str, rows: t
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrackError, match=r"nowhere\.csv"):
         read_recording(tmp_path / "nowhere.csv")
+
+
+def test_names_that_no_topic_can_carry_are_changed_and_stay_apart(tmp_path: Path) -> None:
+    rows = [f"{i},{name},t,2026-01-26 10:00:00,53.4,-2.9," for i, name in enumerate(("AB 12/3", "ab-12-3", "+#"))]
+    scenario, track = recorded_scenario(read_recording(written(tmp_path, *rows)), seed=1, regions=("eu",))
+    assert sorted(track) == ["eu-ab-12-3", "eu-ab-12-3-2", "eu-vehicle"]
+    assert {vehicle.device for vehicle in scenario.vehicles} == set(track)
+
+
+def test_a_track_too_long_for_a_scenario_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "1,a,t,2026-01-01 10:00:00,53.4,-2.9,", "2,a,t,2026-03-01 10:00:00,53.4,-2.9,")
+    with pytest.raises(ScenarioError, match="no such scenario"):
+        recorded_scenario(read_recording(path), seed=1, regions=("eu",))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from geo.spatial import OUTSIDE, Fixes, ZoneSet, build_tracks, fences_from_geojson
-from simulator import Scenario, generated_scenario, read_recording, recorded_scenario
+from simulator import Faults, Scenario, generated_scenario, read_recording, recorded_scenario
 from simulator.drive import Track
 from simulator.truth import Truth, Usage
 from tests.simulator.runs import RECORDING, run_in
@@ -58,6 +58,11 @@ def assert_same(one: Sequence[Usage], other: Sequence[Usage]) -> None:
 def test_a_generated_fleet_is_metered_the_same(seed: int, tmp_path: Path) -> None:
     scenario = generated_scenario(seed=seed, vehicles=6, regions=("eu", "us"))
     check(scenario, None, tmp_path)
+
+
+def test_a_fleet_with_faults_is_metered_the_same(tmp_path: Path) -> None:
+    faults = Faults(duplicates=0.05, wrong_clocks=3, late=1)
+    check(generated_scenario(seed=7, vehicles=6, regions=("eu", "us"), faults=faults), None, tmp_path)
 
 
 @pytest.mark.skipif(not RECORDING.exists(), reason=f"{RECORDING.name} is not here")

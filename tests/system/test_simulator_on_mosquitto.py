@@ -110,6 +110,20 @@ def test_every_message_is_received_exactly_once_and_stands_in_the_journal(
     assert summary.made == sum(summary.by_device.values())
 
 
+def test_a_vehicle_is_heard_in_the_order_in_which_it_speaks(brokers: dict[str, MosquittoBroker]) -> None:
+    scenario = generated_scenario(seed=5, vehicles=2, regions=("eu", "us"), duration_s=1200, interval_s=2)
+    listeners = [Listener(broker.port, name) for name, broker in brokers.items()]
+    try:
+        summary = publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=5000))
+        wait_for(listeners, summary.made)
+    finally:
+        for listener in listeners:
+            listener.close()
+    for vehicle, listener in zip(scenario.vehicles, listeners, strict=True):
+        made = [(said.topic, said.payload) for said in drive(scenario) if said.device == vehicle.device]
+        assert listener.received == made
+
+
 def test_a_vehicle_waits_for_an_agent_that_comes_late(brokers: dict[str, MosquittoBroker]) -> None:
     scenario = small()
     listeners: list[Listener] = []
