@@ -8,14 +8,14 @@ are one cut, so that rounding makes no slivers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from geo.spatial.fences import Outlines
 from geo.spatial.geodesic import unwrapped_end
 from geo.spatial.index import FenceIndex
-from geo.spatial.ragged import Bools, Floats, Ints, expand, offsets, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, Points, expand, offsets, run_starts
 from geo.spatial.tracks import Tracks
 
 RESOLUTION_DEG: Final = 1e-12
@@ -188,9 +188,6 @@ def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outline
         run_start=start,
         run_end=end,
     )
-
-
-Points: TypeAlias = tuple[Floats, Floats]
 
 
 def _projected(p: Points, q: Points, point: Points, row: Ints) -> Floats:

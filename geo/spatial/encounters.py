@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geo.spatial.clip import Points, Segments, segments_of
+from geo.spatial.clip import Segments, segments_of
 from geo.spatial.geodesic import distance_m, offset_m
 from geo.spatial.nearby import Candidates, candidates
-from geo.spatial.ragged import Bools, Floats, Ints, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, Points, run_starts
 from geo.spatial.tracks import Tracks
 
 _REFINEMENTS = 2

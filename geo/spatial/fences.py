@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import shapely
+from shapely import Polygon
 
 from geo.spatial.activity import ALWAYS, Activity
 from geo.spatial.ragged import Floats, Ints
@@ -61,6 +62,18 @@ class Outlines:
             fence=np.repeat(np.arange(len(shapes)), rings_in_fence),
             count=len(shapes),
         )
+
+    def at(self, vertex: Ints) -> tuple[Floats, Floats]:
+        """Longitudes and latitudes of vertices, in degrees."""
+        return self.x[vertex], self.y[vertex]
+
+    def polygons_of(self, fence: int) -> list[Polygon]:
+        """Each ring of a fence, filled: a place is in the fence if it is in an odd number of them."""
+        first, last = np.searchsorted(self.fence, [fence, fence + 1])
+        return [
+            Polygon(np.column_stack(self.at(np.arange(self.rings[ring], self.rings[ring + 1]))))
+            for ring in range(first, last)
+        ]
 
     def edges(self) -> Ints:
         """The vertices that start an edge."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Points: TypeAlias = tuple[Floats, Floats]  # longitudes (or u), latitudes (or v)
 
 
 def expand(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> tuple[Ints, Ints]:
@@ -33,3 +36,9 @@ def offsets(counts: NDArray[np.integer]) -> Ints:
     limits = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=limits[1:])
     return limits
+
+
+def distinct(values: Ints) -> Ints:
+    """The distinct values, ascending; `numpy.unique` hashes, which is many times slower on millions."""
+    values = np.sort(values)
+    return values[run_starts(values)] if len(values) else values
