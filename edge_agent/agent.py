@@ -13,11 +13,15 @@ from typing import IO
 import structlog
 
 from edge_agent.clock.clocks import Clocks, SystemClocks
-from edge_agent.config import AgentSettings, UplinkSettings
+from edge_agent.clock.jumps import ClockWatch, Mending
+from edge_agent.config import AgentSettings, TimeSettings, UplinkSettings
 from edge_agent.drain.drainer import Drainer
 from edge_agent.errors import StoreInUse
 from edge_agent.intake.listener import Listener
+from edge_agent.intake.reception import Parts, Reception
 from edge_agent.store.buffer import Buffer, BufferOptions
+from edge_agent.store.keeper import Keeper
+from edge_agent.store.mending import Mender
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import Uplink
 from telemetry import new_epoch
@@ -42,8 +46,21 @@ class Agent:
             epoch_for=self._epoch_above,
         )
         self.buffer = Buffer(settings.buffer.path, options)
-        self.drainer = Drainer(settings, self.buffer, self._uplink, random.Random())
-        self.listener = Listener(settings, self.buffer, self._clocks, random.Random(), self.drainer.committed)
+        mending = _mending(settings.time)
+        mender = Mender(self.buffer, mending)
+        offset_us, _ = mender.resume(self._clocks.boot, self._clocks.wall_us() - self._clocks.monotonic_us())
+        self.drainer = Drainer(settings, self.buffer, mender, self._uplink, random.Random())
+        self.keeper = Keeper(self.buffer, settings.buffer, settings.classes)
+        parts = Parts(
+            buffer=self.buffer,
+            keeper=self.keeper,
+            clocks=self._clocks,
+            watch=ClockWatch(self._clocks.boot, offset_us, mending.jump_us),
+            mending=mending,
+            on_commit=self.drainer.committed,
+            on_jump=self.drainer.jumped,
+        )
+        self.listener = Listener(settings.intake, Reception(settings, parts), random.Random())
         self._threads = [
             threading.Thread(target=self.listener.run, name="intake", daemon=True),
             threading.Thread(target=self.drainer.run, name="drain", daemon=True),
@@ -81,6 +98,14 @@ class Agent:
 
     def _uplink(self, settings: UplinkSettings) -> Uplink:
         return MqttUplink(self.settings.device, settings)
+
+
+def _mending(settings: TimeSettings) -> Mending:
+    return Mending(
+        same_clock_us=int(settings.same_clock_s * 1_000_000),
+        drift_ppm=settings.drift_ppm,
+        jump_us=int(settings.jump_s * 1_000_000),
+    )
 
 
 def _locked(folder: Path) -> IO[bytes]:

@@ -74,7 +74,7 @@ class IntakeSettings(BrokerSettings):
     topic: str = "vehicle/#"
     """What to subscribe to."""
     receive_maximum: int = Field(default=1000, ge=1, le=65_535)
-    """Messages that may be unacknowledged; so many, and the last commit's, are known again when they are redelivered."""
+    """Messages that may be unacknowledged; so many, and the last commit's, are known again when redelivered."""
     max_message_bytes: int = Field(default=16 << 20, ge=1024, le=256 << 20)
     """A larger MQTT packet is never sent to us by the broker."""
 

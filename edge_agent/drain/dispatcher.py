@@ -12,9 +12,10 @@ from edge_agent.drain.fresh import FreshLane
 from edge_agent.drain.merge import merged
 from edge_agent.drain.share import Share
 from edge_agent.drain.window import Flight, Window
+from edge_agent.errors import StoreDamaged
 from edge_agent.store.block import Block
 from edge_agent.uplink.protocol import Outgoing
-from telemetry import IntervalSet, read_header
+from telemetry import IntervalSet, WireError, read_header
 
 
 class Source(Stored, Protocol):
@@ -54,6 +55,8 @@ class Dispatcher:
         self._backlog = Backlog(source, classes, self._is_taken)
         self._share = Share(settings.backlog_share)
         self._window = Window(settings.window, settings.window_bytes, settings.ack_timeout_s)
+        self.maybe_sent: set[int] = set()
+        """Ids of stored blocks that have been handed to an uplink."""
         self.sent = Sent()
 
     @property
@@ -96,7 +99,9 @@ class Dispatcher:
     def acknowledged(self, epoch: int, names: IntervalSet) -> int:
         """Names are safe at the other side; the number of batches that are complete by it."""
         self._source.acknowledge(epoch, names)
-        return len(self._window.acknowledged(epoch, names))
+        done = self._window.acknowledged(epoch, names)
+        self.maybe_sent.difference_update(block.id for flight in done for block in flight.blocks)
+        return len(done)
 
     def retry_overdue(self, now_s: float) -> int:
         """Batches whose acknowledgement stayed away will be sent again; how many."""
@@ -108,9 +113,14 @@ class Dispatcher:
         """What was on its way may be lost: all of it will be sent again, and what was live is backlog."""
         self._release(self._window.clear())
 
+    def reload(self) -> None:
+        """Stored blocks were changed: what was kept in memory is read again from disk."""
+        self._backlog.release(self._fresh.clear())
+
     def rewind(self) -> None:
-        """The buffer was changed under our feet: forget everything and begin with the oldest block."""
+        """The buffer was replaced under our feet: forget everything and begin with the oldest block."""
         self._window.clear()
+        self.maybe_sent.clear()
         self._fresh.clear()
         self._backlog.rewind()
 
@@ -152,9 +162,13 @@ class Dispatcher:
         if not present:
             return None
         epoch = present[0][0].epoch
-        data = merged([one for _, one in present], self._source.head_of(epoch))
+        try:
+            data = merged([one for _, one in present], self._source.head_of(epoch))
+        except WireError as error:
+            raise StoreDamaged(f"a stored batch cannot be read: {error}") from error
         names = read_header(data).accounted
         stripped = tuple(_without_data(block) for block, _ in present)
+        self.maybe_sent.update(block.id for block in stripped)
         self._window.add(Flight(epoch, names, stripped, len(data), backlog, now_s))
         self._share.sent(len(data), backlog=backlog)
         self.sent.batches += 1

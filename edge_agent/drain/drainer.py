@@ -11,11 +11,13 @@ from random import Random
 
 import structlog
 
+from edge_agent.clock.jumps import Jump
 from edge_agent.config import AgentSettings, UplinkSettings
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.errors import LinkError, StoreError
+from edge_agent.errors import LinkError, StoreDamaged, StoreError
 from edge_agent.store.block import Block
 from edge_agent.store.buffer import Buffer
+from edge_agent.store.mending import Mender
 from edge_agent.uplink.backoff import Backoff
 from edge_agent.uplink.protocol import Refused, Uplink, UplinkEvent
 from telemetry import Ack
@@ -35,7 +37,9 @@ MakeUplink = Callable[[UplinkSettings], Uplink]
 class Drainer:
     """Runs in one thread (`run`); `committed`, `stop` and the properties are for others."""
 
-    def __init__(self, settings: AgentSettings, buffer: Buffer, make_uplink: MakeUplink, random: Random) -> None:
+    def __init__(
+        self, settings: AgentSettings, buffer: Buffer, mender: Mender, make_uplink: MakeUplink, random: Random
+    ) -> None:
         self._settings = settings
         self._buffer = buffer
         self._make_uplink = make_uplink
@@ -45,7 +49,10 @@ class Drainer:
         self._news: deque[Block] = deque(maxlen=NEWS_BLOCKS)
         self._missed = False
         self._news_lock = threading.Lock()
+        self._jumps: deque[tuple[Jump, int]] = deque()
+        self._mender = mender
         self._alarm = threading.Event()
+        self._generation = buffer.generation
         self._stopping = False
         self._uplink: Uplink | None = None
         self._settle_at_s: float | None = None
@@ -61,6 +68,12 @@ class Drainer:
             self._news.extend(blocks)
         self._wake()
 
+    def jumped(self, jump: Jump) -> None:
+        """Tells the drain that the clock jumped: what is stored by now and was never sent is mended first."""
+        with self._news_lock:
+            self._jumps.append((jump, self._buffer.last_id()))
+        self._wake()
+
     def stop(self) -> None:
         """Ends the thread soon; nothing is lost by it."""
         self._stopping = True
@@ -71,6 +84,10 @@ class Drainer:
         while not self._stopping:
             try:
                 self._drain_one_connection()
+            except StoreDamaged as error:
+                self._disconnect(error)
+                self._heal()
+                self._wait(self._backoff.failed())
             except (LinkError, StoreError) as error:
                 self._disconnect(error)
                 self._wait(self._backoff.failed())
@@ -84,6 +101,7 @@ class Drainer:
         except BaseException:
             uplink.close()
             raise
+        self._mender.connected()
         self._uplink = uplink
         self.connected_region = uplink.region
         self._failing_since_s = None
@@ -93,6 +111,10 @@ class Drainer:
 
     def _step(self, uplink: Uplink) -> None:
         self._take_news()
+        if self._generation != self._buffer.generation:
+            self._generation = self._buffer.generation
+            self.dispatcher.rewind()
+        self._mend()
         now_s = time.monotonic()
         busy = self._send(uplink, now_s)
         timeout_s = 0.0 if busy else self._longest_wait(now_s)
@@ -152,6 +174,13 @@ class Drainer:
         if news:
             self.dispatcher.committed(time.monotonic(), news)
 
+    def _mend(self) -> None:
+        while self._jumps:
+            mended = self._mender.mend(*self._jumps[0], self.dispatcher.maybe_sent)
+            self._jumps.popleft()
+            self.dispatcher.reload()
+            log.info("mended times", batches=mended)
+
     def _disconnect(self, error: Exception) -> None:
         now_s = time.monotonic()
         self._close_uplink()
@@ -162,6 +191,12 @@ class Drainer:
         if now_s - self._failing_since_s >= self._settings.failover.after_s:
             self._at = (self._at + 1) % len(self._settings.uplinks)
             self._failing_since_s = now_s
+
+    def _heal(self) -> None:
+        try:
+            self._buffer.heal(self._generation)
+        except StoreError as error:
+            log.error("the buffer cannot be rebuilt", reason=error.reason, error=str(error))
 
     def _close_uplink(self) -> None:
         uplink, self._uplink = self._uplink, None

@@ -59,3 +59,4 @@ class Unnamed(NamedTuple):
     monotonic_us: int
     boot: str
     arrival: Arrival
+    uncertainty_ms: int = 0

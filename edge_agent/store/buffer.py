@@ -14,16 +14,26 @@ from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
-from edge_agent.errors import StoreError
+import structlog
+
+from edge_agent.errors import StoreDamaged, StoreError
 from edge_agent.intake.redelivery import Arrival, Ring, pack_arrivals, unpack_arrivals
 from edge_agent.store.block import Block, Unnamed, block_id, ordinal_of
+from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection, Connector, connect_sqlite, mapped_errors, prepare, transaction
+from edge_agent.store.evict import Owner
+from edge_agent.store.rebuild import interrupted_rebuild, rebuild
+from edge_agent.store.salvage import HEAD_STEP, Lineage, read_lineage, write_lineage
 from edge_agent.store.schema import create_tables
-from edge_agent.store.settle import Changes, settle_range
+from edge_agent.store.settle import settle_range
 from telemetry import Batch, IntervalSet, Record, encode
 
+log = structlog.get_logger("edge_agent.store")
+
 DATABASE = "buffer.db"
+PAGE_BYTES = 4096
 _BLOCK = "id, last, class, records, size, wall_ms"
 
 
@@ -69,10 +79,21 @@ class Buffer:
         self._lock = threading.RLock()
         self._acknowledged: dict[int, IntervalSet] = {}
         self._changed_tallies: set[str] = set()
-        self.written_bytes = 0
+        self.generation = 0
+        """Counts the times that the file was replaced: what was remembered of its blocks is void then."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._life = self._opened()
+        self._lineage = read_lineage(folder)
+        interrupted = interrupted_rebuild(self._path)
+        if interrupted:
+            self._rebuild(interrupted)
+        try:
+            self._life = self._opened()
+        except StoreDamaged as error:
+            log.error("the buffer is damaged", error=str(error))
+            self._rebuild()
+            self._life = self._opened()
         self.ring = Ring(options.ring_size, self._stored_arrivals())
+        self._bound_head(0)
 
     @property
     def epoch(self) -> int:
@@ -119,6 +140,7 @@ class Buffer:
         """
         with self._lock:
             blocks, arrivals = self._encoded(waiting, wall_ms)
+            self._bound_head(len(waiting))
             with transaction(self._life.writer):
                 changes = self._settle()
                 for block, came in zip(blocks, arrivals, strict=True):
@@ -136,7 +158,7 @@ class Buffer:
             self._acknowledged[epoch] = self._acknowledged.get(epoch, IntervalSet()) | names
 
     def is_acknowledged(self, block: Block) -> bool:
-        """Whether all of a block waits to be changes."""
+        """Whether all of a block waits to be settled."""
         with self._lock:
             names = self._acknowledged.get(block.epoch)
             return names is not None and names.covers(IntervalSet([(block.first, block.last)]))
@@ -149,6 +171,33 @@ class Buffer:
             with transaction(self._life.writer):
                 changes = self._settle()
             self._after_settling(changes)
+
+    def edit(self, change: Callable[[Connection, Changes], None]) -> None:
+        """Runs a change of stored blocks in one synced transaction, after what was acknowledged. Raises StoreError."""
+        with self._lock:
+            with transaction(self._life.writer):
+                changes = self._settle()
+                change(self._life.writer, changes)
+                for name, increase in changes.counted.items():
+                    value = self._life.tallies.get(name, 0) + increase
+                    self._life.writer.execute("INSERT OR REPLACE INTO tallies VALUES (?, ?)", (name, value))
+            self._after_settling(changes)
+
+    def owner_of(self, identity: int) -> Owner:
+        """Whose a block is."""
+        ordinal = ordinal_of(identity)
+        return Owner(self._options.device, self._life.epochs[ordinal], self._life.heads[ordinal])
+
+    def query_one(self, sql: str, parameters: tuple[Any, ...]) -> Any:
+        """The first row of a query, or None. Raises StoreError."""
+        with mapped_errors():
+            return self._life.reader.execute(sql, parameters).fetchone()
+
+    def free_pages_bytes(self) -> int:
+        """Space inside the file that is not used."""
+        with mapped_errors():
+            (pages,) = self._life.reader.execute("PRAGMA freelist_count").fetchone()
+            return int(pages) * PAGE_BYTES
 
     def read_after(self, identity: int, class_index: int, limit: int) -> list[Block]:
         """The next blocks of a class, without their data, in the order in which they were named."""
@@ -190,6 +239,22 @@ class Buffer:
                 self._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self.ring = Ring(self._options.ring_size, self._stored_arrivals())
 
+    def heal(self, generation: int) -> None:
+        """After StoreDamaged: a new file with what can be read, a new epoch, the rest declared. Raises StoreError.
+
+        `generation`: the one in which the damage was met; if the file was replaced since, there is nothing to do.
+        """
+        with self._lock:
+            if generation != self.generation:
+                return
+            self._close_connections()
+            self._rebuild()
+            self._life = self._opened()
+            self._acknowledged.clear()
+            self.ring = Ring(self._options.ring_size, self._stored_arrivals())
+            self.generation += 1
+            self._bound_head(0)
+
     def close(self) -> None:
         """Stores what was acknowledged, if the medium lets it, and gives the file back."""
         with self._lock:
@@ -198,6 +263,23 @@ class Buffer:
             with suppress(sqlite3.Error):
                 self._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._close_connections()
+
+    def _rebuild(self, aside: Path | None = None) -> None:
+        options = self._options
+        found = rebuild(self._path, options.device, options.epoch_for, options.connect, aside)
+        lost = sum(names.count for names in found.lost.values())
+        log.error("the buffer was rebuilt", batches=found.blocks, lost=lost)
+
+    def _bound_head(self, records: int) -> None:
+        """Keeps the small file beside the buffer ahead of the head: it says what a lost buffer may have held."""
+        known = self._lineage
+        same = known and (known.ordinal, known.epoch) == (self._life.ordinal, self.epoch)
+        if known and same and self.head + records <= known.bound:
+            return
+        bound = self.head + records + HEAD_STEP
+        self._lineage = Lineage(self._options.device, self._life.ordinal, self.epoch, bound)
+        with suppress(OSError):
+            write_lineage(self._path.parent, self._lineage)
 
     def _opened(self) -> _Life:
         with mapped_errors():
@@ -258,7 +340,7 @@ class Buffer:
         for index, group in groupby(sorted(waiting, key=attrgetter("class_index")), key=attrgetter("class_index")):
             ones = list(group)
             records = tuple(
-                Record(number, one.device_time_us, one.body, one.monotonic_us, one.boot)
+                Record(number, one.device_time_us, one.body, one.monotonic_us, one.boot, one.uncertainty_ms)
                 for number, one in enumerate(ones, seq + 1)
             )
             seq += len(ones)
@@ -276,7 +358,6 @@ class Buffer:
             depth = self._life.depth.setdefault(block.class_index, Depth())
             depth.records += block.records
             depth.size += block.size
-            self.written_bytes += block.size
             self.ring.add(came)
 
     def _settle(self) -> Changes:
@@ -288,9 +369,9 @@ class Buffer:
         changes.outlived = list(takewhile(self._is_outlived, self._life.hollow))
         for identity, _ in changes.outlived:
             self._life.writer.execute("DELETE FROM blocks WHERE id = ? AND batch IS NULL", (identity,))
-        acknowledged = self._life.tallies.get("acknowledged", 0) + changes.names
+        acknowledged = self._life.tallies.get("acknowledged", 0) + changes.acknowledged
         changed = {name: self._life.tallies[name] for name in self._changed_tallies}
-        if changes.names:
+        if changes.acknowledged:
             changed["acknowledged"] = acknowledged
         for name, value in changed.items():
             self._life.writer.execute("INSERT OR REPLACE INTO tallies VALUES (?, ?)", (name, value))
@@ -310,8 +391,10 @@ class Buffer:
             depth.records -= records
             depth.size -= size
             assert depth.records >= 0, "more was taken out than waited"
-        if changes.names:
-            self._life.tallies["acknowledged"] = self._life.tallies.get("acknowledged", 0) + changes.names
+        if changes.acknowledged:
+            self._life.tallies["acknowledged"] = self._life.tallies.get("acknowledged", 0) + changes.acknowledged
+        for name, increase in changes.counted.items():
+            self._life.tallies[name] = self._life.tallies.get(name, 0) + increase
         self._changed_tallies.clear()
         self._acknowledged.clear()
 

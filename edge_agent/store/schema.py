@@ -3,6 +3,7 @@
 `epochs`  one row for each life of the buffer: its ordinal, its number, and the head of those that have ended
 `blocks`  one row for each stored batch. `batch` is NULL once it was acknowledged: the row then only remembers
           `arrivals` (10 bytes a message: id and digest), for as long as a broker may deliver those again
+`boots`   wall minus monotonic time of each boot of the device, and how far the mending of a jump has come
 `tallies` counters that outlive a restart
 """
 
@@ -21,6 +22,9 @@ _TABLES = (
         lost INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL, wall_ms INTEGER NOT NULL, boot TEXT NOT NULL,
         sent INTEGER NOT NULL DEFAULT 0,
         arrivals BLOB, batch BLOB)""",
+    """CREATE TABLE IF NOT EXISTS boots (
+        boot TEXT PRIMARY KEY, offset_us INTEGER NOT NULL, delta_us INTEGER NOT NULL, at_us INTEGER NOT NULL,
+        after INTEGER NOT NULL, through INTEGER NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS tallies (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
 )
 

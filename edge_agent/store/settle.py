@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.block import block_id, first_of
+from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection
 from telemetry import Batch, IntervalSet, WireError, decode, encode
-
-
-@dataclass(slots=True)
-class Changes:
-    """What an acknowledgement changed: how many names, which rows (id, last), and how much of each class."""
-
-    names: int = 0
-    hollow: list[tuple[int, int]] = field(default_factory=list)
-    outlived: list[tuple[int, int]] = field(default_factory=list)
-    gone: dict[int, tuple[int, int]] = field(default_factory=dict)
-
-    def add(self, class_index: int, records: int, size: int) -> None:
-        """Records and bytes of a class went."""
-        before = self.gone.get(class_index, (0, 0))
-        self.gone[class_index] = (before[0] + records, before[1] + size)
 
 
 def settle_range(connection: Connection, ordinal: int, first: int, last: int, changes: Changes) -> None:
     """Empties the blocks that the range covers and trims those it covers in part."""
     for identity, row_last, class_index, records, lost, size in _overlapping(connection, ordinal, first, last):
         if first <= first_of(identity) and row_last <= last:
-            _empty(connection, identity, row_last, changes)
+            empty_block(connection, identity, row_last, changes)
             changes.add(class_index, records, size)
-            changes.names += records + lost
+            changes.acknowledged += records + lost
         else:
             _trim(connection, identity, class_index, IntervalSet([(first, last)]), changes)
 
 
 def _overlapping(connection: Connection, ordinal: int, first: int, last: int) -> list[Any]:
     before = connection.execute(
-        "SELECT id, last FROM blocks WHERE id <= ? AND id >= ? ORDER BY id DESC LIMIT 1",
+        "SELECT id, last FROM blocks WHERE id <= ? AND id >= ? AND batch IS NOT NULL ORDER BY id DESC LIMIT 1",
         (block_id(ordinal, first), block_id(ordinal, 0)),
     ).fetchone()
     low = before[0] if before and before[1] >= first else block_id(ordinal, first)
@@ -50,7 +35,8 @@ def _overlapping(connection: Connection, ordinal: int, first: int, last: int) ->
     ).fetchall()
 
 
-def _empty(connection: Connection, identity: int, last: int, changes: Changes) -> None:
+def empty_block(connection: Connection, identity: int, last: int, changes: Changes) -> None:
+    """Takes the batch out of a row (id, last); the row still remembers its arrivals."""
     connection.execute("UPDATE blocks SET batch = NULL, records = 0, lost = 0, size = 0 WHERE id = ?", (identity,))
     changes.hollow.append((identity, last))
 
@@ -58,10 +44,10 @@ def _empty(connection: Connection, identity: int, last: int, changes: Changes) -
 def _trim(connection: Connection, identity: int, class_index: int, acknowledged: IntervalSet, changes: Changes) -> None:
     batch = stored_batch(connection, identity)
     last, *before = connection.execute("SELECT last, records, size FROM blocks WHERE id = ?", (identity,)).fetchone()
-    changes.names += (batch.header.accounted & acknowledged).count
+    changes.acknowledged += (batch.header.accounted & acknowledged).count
     missing = without(batch, acknowledged)
     if missing is None:
-        _empty(connection, identity, last, changes)
+        empty_block(connection, identity, last, changes)
         changes.add(class_index, *before)
     else:
         records, size = replace_batch(connection, identity, missing)

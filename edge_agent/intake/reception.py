@@ -1,0 +1,184 @@
+"""Taking messages in and committing them: everything of the intake that needs no connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from edge_agent.clock.clocks import Clocks
+from edge_agent.clock.jumps import ClockWatch, Jump, Mending
+from edge_agent.config import AgentSettings
+from edge_agent.errors import StoreDamaged, StoreError, StoreFailing, StoreFull
+from edge_agent.intake.classes import Classifier
+from edge_agent.intake.group_commit import CommitBudget, GroupCommit
+from edge_agent.intake.parse import parse_message
+from edge_agent.intake.redelivery import Arrival, arrival_of
+from edge_agent.mqtt import Message
+from edge_agent.store.block import Block, Unnamed
+from edge_agent.store.buffer import Buffer
+from edge_agent.store.keeper import Keeper
+
+log = structlog.get_logger("edge_agent.intake")
+
+
+@dataclass(slots=True)
+class Taken:
+    """Counters of the intake since the agent started."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+    commits: int = 0
+    odd: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the reception works with. `on_commit` and `on_jump` tell the drain."""
+
+    buffer: Buffer
+    keeper: Keeper
+    clocks: Clocks
+    watch: ClockWatch
+    mending: Mending
+    on_commit: Callable[[Sequence[Block]], None]
+    on_jump: Callable[[Jump], None]
+
+
+class Reception:
+    """Messages that wait, and their commit. Used by one thread."""
+
+    def __init__(self, settings: AgentSettings, parts: Parts) -> None:
+        self._parts = parts
+        self._classify = Classifier(settings.classes)
+        self._urgent = [one.urgent for one in settings.classes]
+        size = settings.buffer
+        self._group = GroupCommit(
+            CommitBudget(delay_s=size.commit_delay_ms / 1000, records=size.commit_records, size=size.commit_bytes)
+        )
+        self._jump: Jump | None = None
+        self._waiting: list[Unnamed] = []
+        self._arrivals: set[Arrival] = set()
+        self._mids: list[int] = []
+        self.taken = Taken()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for their commit."""
+        return len(self._waiting)
+
+    def due_in(self, now_s: float) -> float | None:
+        """Seconds until the commit is due; None when nothing waits."""
+        return self._group.due_in(now_s)
+
+    def take(self, message: Message, now_s: float) -> bool:
+        """Takes a message in; True when it was committed before, and has to be acknowledged once more."""
+        arrival = arrival_of(message.mid, message.topic, message.payload)
+        if message.dup and arrival in self._parts.buffer.ring:
+            self._parts.buffer.tally("duplicates", 1)
+            return True
+        if message.dup and arrival in self._arrivals:
+            return False
+        parsed = parse_message(message.topic, message.payload)
+        if parsed.odd:
+            self.taken.odd[parsed.odd] = self.taken.odd.get(parsed.odd, 0) + 1
+        index = self._classify(message.topic)
+        wall_us, monotonic_us = self.look_at_clocks()
+        time_us = wall_us if parsed.device_time_us is None else parsed.device_time_us
+        unnamed = Unnamed(index, parsed.body, time_us, monotonic_us, self._parts.clocks.boot, arrival)
+        self._waiting.append(self._mended(unnamed, self._jump) if self._jump else unnamed)
+        if message.qos:
+            self._mids.append(message.mid)
+            self._arrivals.add(arrival)
+        self.taken.messages += 1
+        self.taken.payload_bytes += len(message.payload)
+        self._group.add(now_s, len(message.payload), urgent=self._urgent[index])
+        return False
+
+    def disconnected(self) -> None:
+        """Nothing can be acknowledged any more: the broker will deliver again, and the ring will know."""
+        self._mids.clear()
+
+    def commit(self, now_s: float) -> list[int] | None:
+        """Stores what waits; the message ids that may be acknowledged now, or None if the buffer could not."""
+        if self._waiting and not self._store(now_s):
+            return None
+        mids, self._mids = self._mids, []
+        return mids
+
+    def look_at_clocks(self) -> tuple[int, int]:
+        """Wall and monotonic time in microseconds; a jump of the wall clock is mended."""
+        parts = self._parts
+        wall_us, monotonic_us = parts.clocks.wall_us(), parts.clocks.monotonic_us()
+        jump = parts.watch.look(wall_us, monotonic_us)
+        if jump is not None:
+            log.warning("the clock jumped", seconds=jump.delta_us / 1_000_000)
+            self._jump = jump
+            self._waiting = [self._mended(one, jump) for one in self._waiting]
+            parts.on_jump(jump)
+        elif self._jump and monotonic_us > self._jump.at_us + parts.mending.same_clock_us:
+            self._jump = None
+        return wall_us, monotonic_us
+
+    def _mended(self, one: Unnamed, jump: Jump) -> Unnamed:
+        mending = self._parts.mending
+        time_us = mending.time_of(one.device_time_us, one.monotonic_us, jump)
+        if time_us is None:
+            return one
+        uncertainty_ms = max(one.uncertainty_ms, mending.uncertainty_ms(one.monotonic_us, jump))
+        return one._replace(device_time_us=time_us, uncertainty_ms=uncertainty_ms)
+
+    def _store(self, now_s: float) -> bool:
+        buffer = self._parts.buffer
+        generation, head = buffer.generation, buffer.head
+        try:
+            blocks = buffer.commit(self._waiting, self._parts.clocks.wall_us() // 1000)
+        except StoreError as error:
+            log.error("the buffer cannot commit", reason=error.reason, error=str(error), waiting=self.waiting)
+            buffer.tally(f"failed_commits_{error.reason}", 1)
+            stored = self._recover(error, generation, head)
+            if stored:
+                self._committed(now_s, [])
+            return stored
+        self._committed(now_s, blocks)
+        return True
+
+    def _committed(self, now_s: float, blocks: Sequence[Block]) -> None:
+        self.taken.commits += 1
+        self._group.committed(now_s)
+        self._waiting.clear()
+        self._arrivals.clear()
+        self._parts.on_commit(blocks)
+        self._tidy()
+
+    def _recover(self, error: StoreError, generation: int, head: int) -> bool:
+        """Does what a failed commit calls for; whether what waits turned out to be stored after all."""
+        buffer = self._parts.buffer
+        try:
+            if isinstance(error, StoreFull):
+                self._tidy()
+            elif isinstance(error, StoreDamaged):
+                buffer.heal(generation)
+            elif isinstance(error, StoreFailing):
+                buffer.reopen()
+                stored = buffer.head - head
+                assert stored in {0, self.waiting}, "a commit is whole or absent"
+                return stored > 0
+        except StoreDamaged:
+            self._heal(generation)
+        except StoreError as again:
+            log.error("the buffer cannot be mended", reason=again.reason, error=str(again))
+        return False
+
+    def _heal(self, generation: int) -> None:
+        try:
+            self._parts.buffer.heal(generation)
+        except StoreError as error:
+            log.error("the buffer cannot be rebuilt", reason=error.reason, error=str(error))
+
+    def _tidy(self) -> None:
+        try:
+            self._parts.keeper.tidy()
+        except StoreError as error:
+            log.error("the buffer cannot be kept within its bounds", reason=error.reason, error=str(error))

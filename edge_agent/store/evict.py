@@ -1,0 +1,109 @@
+"""Giving records up, inside the caller's transaction: each leaves a tombstone where it was."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from edge_agent.drain.merge import joined
+from edge_agent.errors import StoreDamaged
+from edge_agent.store.block import block_id, first_of, ordinal_of
+from edge_agent.store.changes import Changes
+from edge_agent.store.connection import Connection
+from edge_agent.store.settle import empty_block, replace_batch, stored_batch
+from edge_agent.store.thinning import thinned
+from telemetry import Batch, Header, IntervalSet, Tombstone, WireError, read_header
+
+
+class Row(NamedTuple):
+    """A stored block as eviction sees it."""
+
+    id: int
+    last: int
+    class_index: int
+    records: int
+    lost: int
+    size: int
+
+
+class Owner(NamedTuple):
+    """Whose block it is: for a batch that has to be written anew though it cannot be read."""
+
+    device: str
+    epoch: int
+    head: int
+
+
+_ROW = "id, last, class, records, lost, size"
+
+
+def row_of(connection: Connection, identity: int) -> Row | None:
+    """The row of a block that still waits."""
+    found = connection.execute(f"SELECT {_ROW} FROM blocks WHERE id = ? AND batch IS NOT NULL", (identity,)).fetchone()  # noqa: S608
+    return Row(*found) if found else None
+
+
+def oldest_rows(connection: Connection, class_index: int, after: int, limit: int) -> list[Row]:
+    """The oldest blocks of a class that hold records, beyond an id."""
+    rows = connection.execute(
+        f"SELECT {_ROW} FROM blocks WHERE id > ? AND class = ? AND records > 0 ORDER BY id LIMIT ?",  # noqa: S608
+        (after, class_index, limit),
+    ).fetchall()
+    return [Row(*row) for row in rows]
+
+
+def drop_block(connection: Connection, row: Row, owner: Owner, reason: str, changes: Changes) -> int:
+    """Puts a tombstone in the place of a block's records, joined with the one before it, if any; the bytes freed."""
+    declared = _declared(connection, row, owner, reason)
+    batch = Batch(owner.device, owner.epoch, max(owner.head, row.last), (), declared)
+    records, size = replace_batch(connection, row.id, batch)
+    changes.add(row.class_index, row.records - records, row.size - size)
+    changes.counted[f"lost_{reason}"] += row.records
+    freed = row.size - size
+    before = _tombstones_before(connection, row.id)
+    if before and before.last + 1 == first_of(row.id) and ordinal_of(before.id) == ordinal_of(row.id):
+        freed += _join(connection, before, Row(row.id, row.last, row.class_index, 0, row.last, size), owner, changes)
+    return freed
+
+
+def thin_block(connection: Connection, row: Row, keep_one_in: int, changes: Changes) -> int:
+    """Leaves some of a block's records out, if that makes it smaller; the bytes that are free by it."""
+    batch = stored_batch(connection, row.id)
+    fewer = thinned(batch, keep_one_in)
+    records, size = replace_batch(connection, row.id, fewer)
+    changes.add(row.class_index, row.records - records, row.size - size)
+    changes.counted["lost_thinned"] += row.records - records
+    return row.size - size
+
+
+def _declared(connection: Connection, row: Row, owner: Owner, reason: str) -> tuple[Tombstone, ...]:
+    (data,) = connection.execute("SELECT batch FROM blocks WHERE id = ?", (row.id,)).fetchone()
+    try:
+        header = read_header(data)
+    except WireError:
+        whole = IntervalSet([(first_of(row.id), row.last)])
+        header = Header(owner.device, owner.epoch, owner.head, whole)
+    lost = [Tombstone(first, last, reason) for first, last in header.ranges.ranges]
+    return joined([*header.tombstones, *lost])
+
+
+def _tombstones_before(connection: Connection, identity: int) -> Row | None:
+    """The waiting block before, if it holds only tombstones."""
+    found = connection.execute(
+        f"SELECT {_ROW} FROM blocks WHERE id < ? AND id > ? AND batch IS NOT NULL ORDER BY id DESC LIMIT 1",  # noqa: S608
+        (identity, block_id(ordinal_of(identity), 0)),
+    ).fetchone()
+    return Row(*found) if found and found[3] == 0 else None
+
+
+def _join(connection: Connection, left: Row, right: Row, owner: Owner, changes: Changes) -> int:
+    try:
+        both = stored_batch(connection, left.id).tombstones + stored_batch(connection, right.id).tombstones
+    except StoreDamaged:
+        return 0
+    batch = Batch(owner.device, owner.epoch, max(owner.head, right.last), (), joined(both))
+    _, size = replace_batch(connection, left.id, batch)
+    connection.execute("UPDATE blocks SET last = ? WHERE id = ?", (right.last, left.id))
+    empty_block(connection, right.id, right.last, changes)
+    changes.add(left.class_index, 0, left.size - size)
+    changes.add(right.class_index, 0, right.size)
+    return left.size + right.size - size

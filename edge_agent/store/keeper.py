@@ -1,0 +1,120 @@
+"""Keeps the buffer within its quotas, its age and its file system."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from edge_agent.config import BufferSettings, ClassSettings
+from edge_agent.store.buffer import Buffer
+from edge_agent.store.changes import Changes
+from edge_agent.store.connection import Connection
+from edge_agent.store.evict import Row, drop_block, oldest_rows, thin_block
+from edge_agent.store.relief import Relief, Usage, next_relief
+
+log = structlog.get_logger("edge_agent.store")
+
+ROWS_AT_ONCE = 64
+MOST_STEPS = 100
+SET_CLOCK_MS = 1_577_836_800_000
+"""2020-01-01: a commit stamped earlier was made with a clock that nobody had set, so its age is not known."""
+
+
+def free_space(buffer: Buffer) -> int:
+    """Bytes that the buffer can still grow by: on the file system and inside its own file."""
+    system = os.statvfs(buffer.path.parent)
+    return system.f_bavail * system.f_frsize + buffer.free_pages_bytes()
+
+
+class Keeper:
+    """Thins and drops, and leaves tombstones. `space`: the bytes that a buffer can still grow by."""
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        settings: BufferSettings,
+        classes: Sequence[ClassSettings],
+        space: Callable[[Buffer], int] = free_space,
+    ) -> None:
+        self._buffer = buffer
+        self._settings = settings
+        self._classes = classes
+        self._space = space
+
+    def tidy(self) -> int:
+        """Brings the buffer back within its bounds; the steps it took. Raises StoreError."""
+        for step in range(MOST_STEPS):
+            relief = next_relief(self._settings, self._classes, self._usage())
+            if relief is None:
+                return step
+            if self._take(relief) == 0:
+                log.warning("nothing more can be given up", action=relief.action, class_index=relief.class_index)
+                return step
+        return MOST_STEPS
+
+    def expire(self, wall_ms: int) -> int:
+        """Drops what is older than it may be; the number of batches. Raises StoreError."""
+        dropped = 0
+        for index in range(len(self._classes)):
+            age_s = min(self._classes[index].max_age_s or self._settings.max_age_s, self._settings.max_age_s)
+            dropped += self._expire_class(index, int(wall_ms - age_s * 1000))
+        return dropped
+
+    def _usage(self) -> Usage:
+        depth = self._buffer.depth()
+        sizes = {index: one.size for index, one in depth.items() if one.records > 0}
+        tombstones = sum(one.size for one in depth.values() if one.records == 0)
+        thinnable = frozenset(index for index in sizes if self._keep_one_in(index) > 1 and self._unthinned(index))
+        return Usage(sizes, tombstones, thinnable, self._space(self._buffer))
+
+    def _keep_one_in(self, index: int) -> int:
+        return self._classes[index].thin_keep_one_in if index < len(self._classes) else 1
+
+    def _unthinned(self, index: int) -> bool:
+        return bool(self._buffer.read_after(self._buffer.tally(_thinned_through(index)), index, 1))
+
+    def _take(self, relief: Relief) -> int:
+        freed = 0
+
+        def change(connection: Connection, changes: Changes) -> None:
+            nonlocal freed
+            after = self._buffer.tally(_thinned_through(relief.class_index)) if relief.action == "thin" else 0
+            for row in oldest_rows(connection, relief.class_index, after, ROWS_AT_ONCE):
+                if freed >= relief.size:
+                    break
+                freed += self._give_up(connection, relief, row, changes)
+
+        self._buffer.edit(change)
+        log.warning("gave up records", action=relief.action, class_index=relief.class_index, bytes=freed)
+        return freed
+
+    def _give_up(self, connection: Connection, relief: Relief, row: Row, changes: Changes) -> int:
+        if relief.action == "drop":
+            return drop_block(connection, row, self._buffer.owner_of(row.id), relief.reason, changes)
+        name = _thinned_through(relief.class_index)
+        changes.counted[name] += row.id - self._buffer.tally(name) - changes.counted[name]
+        # Thinning that frees nothing is progress too: the cursor moves on.
+        return max(1, thin_block(connection, row, self._keep_one_in(relief.class_index), changes))
+
+    def _expire_class(self, index: int, before_ms: int) -> int:
+        dropped = 0
+
+        def change(connection: Connection, changes: Changes) -> None:
+            nonlocal dropped
+            for row in oldest_rows(connection, index, 0, ROWS_AT_ONCE):
+                (wall_ms,) = connection.execute("SELECT wall_ms FROM blocks WHERE id = ?", (row.id,)).fetchone()
+                if not SET_CLOCK_MS <= wall_ms < before_ms:
+                    break
+                drop_block(connection, row, self._buffer.owner_of(row.id), "age", changes)
+                dropped += 1
+
+        oldest = self._buffer.read_after(0, index, 1)
+        if oldest and SET_CLOCK_MS <= oldest[0].wall_ms < before_ms:
+            self._buffer.edit(change)
+        return dropped
+
+
+def _thinned_through(index: int) -> str:
+    return f"thinned_through_{index}"
