@@ -33,6 +33,7 @@ class MqttSide:
         self._free = self._window
         self._on_batch = on_batch
         self.subscribed = False
+        self.has_left = False
         self.trouble = ""
         self._client = self._made(settings.name)
 
@@ -93,9 +94,16 @@ class MqttSide:
         self._free -= 1
         self._client.publish(topic, payload, qos=1)
 
-    def disconnect(self) -> None:
-        """Leave in good order; the session stays for its expiry."""
-        self._client.disconnect()
+    def leave(self) -> None:
+        """Give the share to the others; `has_left` once the broker confirms. What it queued for us still comes."""
+        if self.socket is not None:
+            self._client.unsubscribe(SUBSCRIPTION)
+
+    def disconnect(self, *, keep_session: bool) -> None:
+        """Go in good order; a session that is kept holds what was not taken, until its expiry."""
+        properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = self._settings.session_expiry_s if keep_session else 0
+        self._client.disconnect(properties=properties)
         self._client.loop_write()
 
     def _made(self, name: str) -> mqtt.Client:
@@ -120,6 +128,7 @@ class MqttSide:
             client.tls_set_context(context)
         client.on_connect = self._connected
         client.on_subscribe = self._subscribed
+        client.on_unsubscribe = self._unsubscribed
         client.on_disconnect = self._disconnected
         client.on_publish = self._published
         client.on_message = self._message
@@ -155,6 +164,9 @@ class MqttSide:
             self.trouble = f"the MQTT broker refuses the subscription {SUBSCRIPTION}: {reasons[0]}"
         else:
             self.subscribed = True
+
+    def _unsubscribed(self, *_: Any) -> None:
+        self.has_left = True
 
     def _disconnected(self, _: mqtt.Client, __: Any, ___: Any, reason: ReasonCode, ____: Any) -> None:
         self.subscribed = False

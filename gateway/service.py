@@ -28,6 +28,8 @@ from gateway.wakeup import WakeUp
 from telemetry import encode_ack
 
 _TICK_S = 1.0
+_QUIET_S = 0.2
+"""When a gateway that leaves has heard nothing for so long, the broker has nothing more for it."""
 _LOG = structlog.get_logger("gateway")
 
 
@@ -53,6 +55,7 @@ class Service:
         self._was_up = False
         self._tick_at_s = now_s
         self._leave_by_s: float | None = None
+        self._arrived_s = now_s
         self._trouble = ""
 
     def run(self) -> None:
@@ -66,7 +69,7 @@ class Service:
                 while not self._finished(time.monotonic()):
                     self._heed(signals)
                     self._turn()
-                self._mqtt.disconnect()
+                self._mqtt.disconnect(keep_session=not self._nothing_left)
             finally:
                 self._pulsar.close()
             left = len(self._engine.in_flight)
@@ -97,7 +100,8 @@ class Service:
         ]
         if self._retries:
             wanted.append(self._retries[0][0])
-        timeout_s = max(0.0, min(min(wanted) - now_s, _TICK_S))
+        longest_s = _TICK_S if self._leave_by_s is None else _QUIET_S / 2
+        timeout_s = max(0.0, min(min(wanted) - now_s, longest_s))
         readers: list[Any] = [self._wake.socket]
         writers: list[Any] = []
         socket = self._mqtt.socket
@@ -155,9 +159,10 @@ class Service:
             self._connect_at_s = now_s + self._mqtt_backoff.failed()
 
     def _arrived(self, topic: str, payload: bytes, mid: int) -> None:
-        if self._leave_by_s is not None:
-            return
-        order = self._engine.arrived(topic, payload, mid, time.monotonic())
+        self._arrived_s = now_s = time.monotonic()
+        if self._leave_by_s is not None and self._leave_by_s - now_s < self._settings.stop_timeout_s / 2:
+            return  # the second half of the time is for what was taken; the broker keeps this one
+        order = self._engine.arrived(topic, payload, mid, now_s)
         if order is None:
             self._tally.joined()
         else:
@@ -211,14 +216,20 @@ class Service:
             signals.discard(signal.SIGHUP)
             self._engine.drain.change(self._reload(), time.monotonic())
         if signals and self._leave_by_s is None:
-            self._leave_by_s = time.monotonic() + self._settings.stop_timeout_s
+            self._arrived_s = now_s = time.monotonic()
+            self._leave_by_s = now_s + self._settings.stop_timeout_s
+            self._mqtt.leave()
             _LOG.info("stopping", in_flight=len(self._engine.in_flight))
 
     def _finished(self, now_s: float) -> bool:
         if self._leave_by_s is None:
             return False
-        told = self._engine.idle and not self._mqtt.wants_write
-        return told or not self._mqtt.subscribed or now_s >= self._leave_by_s
+        quiet = now_s - self._arrived_s >= _QUIET_S
+        return (quiet and self._nothing_left) or not self._mqtt.subscribed or now_s >= self._leave_by_s
+
+    @property
+    def _nothing_left(self) -> bool:
+        return self._engine.idle and self._mqtt.has_left and not self._mqtt.wants_write
 
     def _tick(self, now_s: float) -> None:
         self._tick_at_s = now_s + _TICK_S

@@ -1,0 +1,369 @@
+"""The gateway between a real Mosquitto and a real Pulsar: what a device is told is in Pulsar, whatever breaks."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import paho.mqtt.client as mqtt
+import pulsar
+import pytest
+
+from deploy.local import DaemonProcess, MosquittoBroker, PulsarCluster, answers, free_port, wait_all
+from gateway import Status, read_status
+from gateway.config import Observe
+from telemetry import Ack, Batch, Canary, IntervalSet, Record, decode_ack, encode, read_header
+
+pytestmark = pytest.mark.system
+
+NAMESPACE = "fleet/telemetry-eu"
+RECORDS = 20
+
+
+@dataclass
+class Region:
+    """One region's servers."""
+
+    pulsar: PulsarCluster
+    broker: MosquittoBroker
+    folder: Path
+
+    def persisted(self, tenant: str) -> dict[str, IntervalSet]:
+        """What Pulsar has of a tenant's devices, read from the beginning."""
+        found: dict[str, IntervalSet] = {}
+        for payload, properties in self.messages("batches-partition-0", "batches-partition-1"):
+            if properties["tenant"] == tenant:
+                device = properties["device"]
+                found[device] = found.get(device, IntervalSet()) | read(payload)
+        return found
+
+    def messages(self, *topics: str) -> list[tuple[bytes, dict[str, str]]]:
+        """Every message of the topics."""
+        client = pulsar.Client(self.pulsar.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        found = []
+        try:
+            for topic in topics:
+                reader = client.create_reader(f"persistent://{NAMESPACE}/{topic}", pulsar.MessageId.earliest)
+                while reader.has_message_available():
+                    message = reader.read_next(timeout_millis=10_000)
+                    found.append((message.data(), message.properties()))
+        finally:
+            client.close()
+        return found
+
+    @contextmanager
+    def gateway(self, name: str, extra: str = "") -> Iterator[Gateway]:
+        gateway = Gateway(self, name, extra)
+        gateway.start()
+        try:
+            yield gateway
+        finally:
+            gateway.process.stop()
+
+
+class Gateway:
+    """A gateway process and its configuration."""
+
+    def __init__(self, region: Region, name: str, extra: str) -> None:
+        self.observe = Observe(port=free_port())
+        self.config = region.folder / f"{name}.toml"
+        self.text = f"""
+            name = "{name}"
+            region = "eu"
+            [mqtt]
+            host = "127.0.0.1"
+            port = {region.broker.port}
+            receive_maximum = 64
+            reconnect_max_s = 1
+            session_expiry_s = 5
+            [pulsar]
+            service_url = "{region.pulsar.service_url}"
+            send_timeout_s = 3
+            retry_max_s = 1
+            operation_timeout_s = 5
+            [observe]
+            port = {self.observe.port}
+            """
+        self.config.write_text(self.text + extra, encoding="utf-8")
+        self.process = DaemonProcess.python(
+            name,
+            "gateway",
+            ["run", "--config", str(self.config)],
+            region.folder / name,
+            healthy_when=answers(f"http://127.0.0.1:{self.observe.port}/health"),
+        )
+
+    def start(self) -> None:
+        self.process.start()
+        self.process.wait(40)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def status(self) -> Status:
+        return read_status(self.observe)
+
+
+class Devices:
+    """A tenant's devices: each sends its records in batches, and sends again what it was not told of."""
+
+    def __init__(self, region: Region, tenant: str, devices: int, batches: int) -> None:
+        self.tenant = tenant
+        self.acks: list[tuple[str, Ack]] = []
+        self.told: dict[str, IntervalSet] = {}
+        self._lock = threading.Lock()
+        self.batches = {
+            (f"{tenant}-{device}", first): encode(
+                Batch(
+                    f"{tenant}-{device}",
+                    7,
+                    batches * RECORDS,
+                    tuple(Record(seq, 0, Canary(id=tenant)) for seq in range(first, first + RECORDS)),
+                )
+            )
+            for device in range(devices)
+            for first in range(1, batches * RECORDS, RECORDS)
+        }
+        self.client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=tenant, protocol=mqtt.MQTTv5)
+        self.client.on_message = self._heard
+        self.client.on_connect = lambda client, *_: client.subscribe(f"waybill/1/{tenant}/+/ack", qos=1)
+        self.client.reconnect_delay_set(1, 1)
+        self.client.connect("127.0.0.1", region.broker.port)
+        self.client.loop_start()
+        until(self.client.is_connected, 10)
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def send(self, device: str, payload: bytes) -> None:
+        self.client.publish(f"waybill/1/{self.tenant}/{device}/batch", payload, qos=1)
+
+    def send_untold(self, up_to: int = 1 << 62) -> int:
+        """Send every batch, of those that begin up to a number, that is not acknowledged yet; how many there were."""
+        untold = [key for key in self.batches if key[1] <= up_to and not self.knows(*key)]
+        for device, first in untold:
+            self.send(device, self.batches[device, first])
+        return len(untold)
+
+    def knows(self, device: str, first: int) -> bool:
+        with self._lock:
+            told = self.told.get(device, IntervalSet())
+        return told.covers(IntervalSet([(first, first + RECORDS - 1)]))
+
+    def count(self) -> int:
+        with self._lock:
+            return sum(ranges.count for ranges in self.told.values())
+
+    def snapshot(self) -> dict[str, IntervalSet]:
+        with self._lock:
+            return dict(self.told)
+
+    @property
+    def all_told(self) -> bool:
+        return self.count() == len(self.batches) * RECORDS
+
+    def _heard(self, _: object, __: object, message: mqtt.MQTTMessage) -> None:
+        device, ack = message.topic.split("/")[3], decode_ack(message.payload)
+        with self._lock:
+            self.acks.append((device, ack))
+            self.told[device] = self.told.get(device, IntervalSet()) | ack.ranges
+
+
+def read(payload: bytes) -> IntervalSet:
+    return read_header(payload).accounted
+
+
+def until(condition: Callable[[], Any], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def assert_safe(told: dict[str, IntervalSet], persisted: dict[str, IntervalSet]) -> None:
+    for device, ranges in told.items():
+        assert persisted.get(device, IntervalSet()).covers(ranges), f"{device} was told of records that Pulsar lacks"
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    """A Pulsar and a Mosquitto of our own: these tests stop and kill them."""
+    folder = tmp_path_factory.mktemp("region")
+    region = Region(PulsarCluster("eu", folder / "pulsar"), MosquittoBroker("eu", folder / "mqtt"), folder)
+    servers = (region.pulsar, region.broker)
+    try:
+        for server in servers:
+            server.start()
+        wait_all(servers, 120)
+        admin = f"{region.pulsar.admin_url}/admin/v2"
+        until(lambda: "eu" in httpx.get(f"{admin}/clusters").json(), 20)
+        httpx.put(f"{admin}/tenants/fleet", json={"allowedClusters": ["eu"]}).raise_for_status()
+        retention = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
+        httpx.put(f"{admin}/namespaces/{NAMESPACE}", json=retention).raise_for_status()
+        httpx.put(f"{admin}/persistent/{NAMESPACE}/batches/partitions", json=2).raise_for_status()
+        yield region
+    finally:
+        for server in servers:
+            server.stop()
+
+
+@pytest.fixture
+def devices(region: Region) -> Iterator[Callable[..., Devices]]:
+    made: list[Devices] = []
+
+    def make(tenant: str, count: int, batches: int) -> Devices:
+        made.append(Devices(region, tenant, count, batches))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_every_device_is_told_of_every_record_and_pulsar_has_them_all(
+    region: Region, devices: Callable[..., Devices]
+) -> None:
+    fleet = devices("plain", 10, 20)
+    with region.gateway("plain-1") as gateway:
+        fleet.send_untold()
+        until(lambda: fleet.all_told, 30)
+        until(lambda: gateway.status().batches_persisted == 200, 5)
+        status = gateway.status()
+    assert region.persisted("plain") == fleet.snapshot()
+    assert status.records_persisted == 200 * RECORDS
+    assert status.acks_published < 200, "acknowledgements of one device are united"
+    assert (status.in_flight, status.owed_devices, status.pulsar_failures) == (0, 0, 0)
+
+
+def test_a_gateway_that_is_killed_again_and_again_has_told_nobody_of_what_is_not_in_pulsar(
+    region: Region, devices: Callable[..., Devices]
+) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    fleet = devices("killed", 8, 4 * 60)
+    with region.gateway("killed-1") as gateway:
+        for kill in range(4):
+            before = fleet.count()
+            fleet.send_untold(up_to=(kill + 1) * 60 * RECORDS)
+            until(lambda before=before: fleet.count() > before, 20)
+            time.sleep(chance.uniform(0, 0.05))
+            gateway.signal(signal.SIGKILL)
+            until(lambda: gateway.process.pid is None, 5)
+            time.sleep(0.3)  # what it had sent reaches the devices
+            assert_safe(fleet.snapshot(), region.persisted("killed"))
+            gateway.start()
+        until(lambda: fleet.send_untold() == 0 or time.sleep(1), 30)
+    assert_safe(fleet.snapshot(), region.persisted("killed"))
+    assert fleet.all_told
+
+
+def test_while_pulsar_is_away_nothing_is_acknowledged_and_afterwards_everything_is(
+    region: Region, devices: Callable[..., Devices]
+) -> None:
+    fleet = devices("outage", 5, 40)
+    with region.gateway("outage-1") as gateway:
+        region.pulsar.stop()
+        fleet.send_untold()
+        until(lambda: gateway.status().in_flight == 64, 10)
+        until(lambda: gateway.status().pulsar_failures > 0, 15)
+        status = gateway.status()
+        assert (fleet.count(), status.batches_persisted, status.healthy) == (0, 0, False)
+        assert status.in_flight == 64, "the broker keeps the rest"
+        region.pulsar.start()
+        region.pulsar.wait(90)
+        until(lambda: fleet.all_told, 60)
+    assert region.persisted("outage") == fleet.snapshot()
+
+
+def test_while_the_broker_is_away_the_gateway_waits_and_goes_on_afterwards(
+    region: Region, devices: Callable[..., Devices]
+) -> None:
+    fleet = devices("broker", 5, 10)
+    with region.gateway("broker-1") as gateway:
+        region.broker.stop()
+        until(lambda: not gateway.status().mqtt_connected, 10)
+        region.broker.start()
+        region.broker.wait(20)
+        until(lambda: gateway.status().healthy, 15)
+        until(lambda: fleet.send_untold() == 0 or time.sleep(1), 30)
+    assert_safe(fleet.snapshot(), region.persisted("broker"))
+
+
+def test_a_damaged_batch_and_one_of_another_device_are_put_aside_and_the_sender_is_told(
+    region: Region, devices: Callable[..., Devices]
+) -> None:
+    fleet = devices("liar", 2, 1)
+    honest = fleet.batches["liar-0", 1]
+    damaged = honest[:-1] + bytes([honest[-1] ^ 1])
+    with region.gateway("liar-1") as gateway:
+        fleet.send("liar-0", damaged)
+        fleet.send("liar-1", honest)
+        until(lambda: len(fleet.acks) == 2, 10)
+        until(lambda: gateway.status().batches_refused == 2, 5)
+        fleet.send("liar-0", honest)
+        until(lambda: fleet.knows("liar-0", 1), 10)
+    refused = {properties["reason"]: (payload, properties) for payload, properties in region.messages("refused")}
+    assert {(device, ack.refused) for device, ack in fleet.acks[:2]} == {
+        ("liar-0", "checksum"),
+        ("liar-1", "wrong-device"),
+    }
+    assert refused["checksum"][0] == damaged
+    assert refused["wrong-device"][1]["topic"] == "waybill/1/liar/liar-1/batch"
+    assert region.persisted("liar").keys() == {"liar-0"}
+
+
+def test_two_gateways_share_the_load_and_one_takes_over_when_the_other_is_killed(
+    region: Region, devices: Callable[..., Devices]
+) -> None:
+    fleet = devices("shared", 10, 20)
+    with region.gateway("shared-1") as one, region.gateway("shared-2") as other:
+        fleet.send_untold()
+        until(lambda: fleet.all_told, 30)
+        until(lambda: one.status().batches_persisted + other.status().batches_persisted == 200, 5)
+        assert min(one.status().batches_persisted, other.status().batches_persisted) > 50
+        one.signal(signal.SIGKILL)
+        until(lambda: one.process.pid is None, 5)
+        more = devices("shared-on", 10, 10)
+        until(lambda: more.send_untold() == 0 or time.sleep(1), 30)
+    assert_safe(more.snapshot(), region.persisted("shared-on"))
+
+
+def test_a_gateway_that_is_asked_to_stop_finishes_what_it_has_taken(
+    region: Region, devices: Callable[..., Devices]
+) -> None:
+    fleet = devices("stopped", 10, 60)
+    with region.gateway("stopped-1") as gateway:
+        fleet.send_untold()
+        until(lambda: fleet.count() > 0, 20)
+        asked = time.monotonic()
+        gateway.signal(signal.SIGTERM)
+        until(lambda: gateway.process.pid is None, 12)
+        assert time.monotonic() - asked < 11
+        until(lambda: fleet.snapshot() == region.persisted("stopped") or time.sleep(0.3), 10)
+
+
+def test_the_operator_s_pause_reaches_the_devices_without_a_restart(
+    region: Region, devices: Callable[..., Devices]
+) -> None:
+    fleet = devices("paused", 1, 2)
+    with region.gateway("paused-1") as gateway:
+        fleet.send("paused-0", fleet.batches["paused-0", 1])
+        until(lambda: len(fleet.acks) == 1, 10)
+        gateway.config.write_text(gateway.text + "[drain]\npause_s = 30\n", encoding="utf-8")
+        gateway.signal(signal.SIGHUP)
+        until(lambda: "drain settings reloaded" in gateway.process.log.read_text(encoding="utf-8"), 10)
+        fleet.send("paused-0", fleet.batches["paused-0", 1 + RECORDS])
+        until(lambda: len(fleet.acks) == 2, 10)
+    assert [ack.pause_s for _, ack in fleet.acks] == [0.0, 30.0]
