@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geo.spatial.fences import Outlines
-from geo.spatial.lattice import FOLD, Lattice
-from geo.spatial.ragged import Ints, distinct, expand, run_starts
-from geo.spatial.raster import Level, Raster, rasterise
+from geo.spatial.lattice import FOLD, SLACK, Lattice
+from geo.spatial.ragged import Floats, Ints, distinct, expand, run_starts
+from geo.spatial.raster import Level, rasterise
 
-CELLS_PER_FENCE: Final = 8
+CELLS_PER_FENCE: Final = 32
 MIN_CELLS: Final = 4096
 MAX_CELLS: Final = 1 << 24
-EDGES_PER_CELL: Final = 12
+EDGES_PER_CELL: Final = 48
 MAX_LEVELS: Final = 5
 _EDGES_AT_ONCE: Final = 1_000_000
 
@@ -65,137 +65,163 @@ class Cells:
 
 def build_cells(outlines: Outlines) -> Cells:
     """Lay outlines on a lattice, and divide the cells that too many edges run through."""
-    lattice = _lattice_for(outlines)
-    maker = _Maker(outlines, lattice)
-    for level in range(MAX_LEVELS):
-        if not maker.add_level(level, last=level == MAX_LEVELS - 1):
+    outlines = outlines.compact()
+    boxes = _boxes(outlines)
+    maker = _Maker(outlines, boxes, _lattice_for(boxes))
+    for number in range(MAX_LEVELS):
+        if not maker.add_level(number, last=number == MAX_LEVELS - 1):
             break
     return maker.result()
 
 
-def _lattice_for(outlines: Outlines) -> Lattice:
-    if not outlines.count:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Boxes:
+    """The box of each fence, degrees."""
+
+    west: Floats
+    south: Floats
+    east: Floats
+    north: Floats
+
+
+def _boxes(outlines: Outlines) -> _Boxes:
+    first = outlines.first_vertices()[:-1]
+    if not len(first):
+        return _Boxes(*(np.zeros(0) for _ in range(4)))
+    low = (outlines.degrees(np.minimum.reduceat(column, first)) for column in (outlines.x, outlines.y))
+    high = (outlines.degrees(np.maximum.reduceat(column, first)) for column in (outlines.x, outlines.y))
+    return _Boxes(*low, *high)
+
+
+def _lattice_for(boxes: _Boxes) -> Lattice:
+    count = len(boxes.west)
+    if not count:
         return Lattice(-180.0, -90.0, 360.0, 180.0, 1, 1)
-    fence_first = outlines.rings[np.flatnonzero(run_starts(outlines.fence))]
-    boxes = [np.minimum.reduceat(outlines.x, fence_first), np.maximum.reduceat(outlines.x, fence_first)]
-    boxes += [np.minimum.reduceat(outlines.y, fence_first), np.maximum.reduceat(outlines.y, fence_first)]
-    west, east, south, north = boxes[0].min(), boxes[1].max(), boxes[2].min(), boxes[3].max()
+    west, east, south, north = boxes.west.min(), boxes.east.max(), boxes.south.min(), boxes.north.max()
     # an odd margin, so that marks and cell sides do not fall on round coordinates
     width, height = (east - west) * 1.00037 + 1e-6, (north - south) * 1.00053 + 1e-6
     west, south = west - (width - (east - west)) * 0.4367, south - (height - (north - south)) * 0.4211
-    # cells in sum over the boxes of all fences, for each cell of the lattice: keeps large fences from filling memory
-    cover = float(((boxes[1] - boxes[0]) * (boxes[3] - boxes[2])).sum()) / (width * height)
-    budget = 40.0 * outlines.count + 4e6
-    cells = min(max(CELLS_PER_FENCE * outlines.count, MIN_CELLS), MAX_CELLS, max(int(budget / max(cover, 1e-9)), 64))
+    # how many fences lie over a place on average: keeps large fences from filling the memory
+    cover = float(((boxes.east - boxes.west) * (boxes.north - boxes.south)).sum()) / (width * height)
+    cells = int((40.0 * count + 4e6) / max(cover, 1e-9))
+    cells = max(min(max(CELLS_PER_FENCE * count, MIN_CELLS), MAX_CELLS, cells), 64)
     shape = width * np.cos(np.radians(south + height / 2)) / height
     columns = int(np.clip(np.sqrt(cells * shape), 1, cells))
     rows = max(cells // columns, 1)
     return Lattice(float(west), float(south), float(width / columns), float(height / rows), columns, rows)
 
 
-class _Maker:
-    """Builds the columns level by level."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Crowded:
+    """Cells of a level that are to be divided: their numbers (sorted), their nodes, and their (fence, cell) keys."""
 
-    def __init__(self, outlines: Outlines, lattice: Lattice) -> None:
-        self._outlines, self._lattice = outlines, lattice
-        self._edges = outlines.edges()
-        self._owner = outlines.fence_of_vertex()[self._edges].astype(np.int32)
+    cells: Ints
+    nodes: Ints
+    keys: Ints
+
+
+class _Maker:
+    """Builds the columns level by level, a band of rows at a time, which bounds the memory."""
+
+    def __init__(self, outlines: Outlines, boxes: _Boxes, lattice: Lattice) -> None:
+        self._outlines, self._boxes, self._lattice = outlines, boxes, lattice
+        self._first = outlines.first_vertices()
+        ends = np.zeros(len(outlines.x), dtype=np.bool_)
+        ends[outlines.rings[1:] - 1] = True
+        self._ends_ring = ends
         self._root = np.full(lattice.columns * lattice.rows, -1, dtype=np.int32)
-        self._columns: dict[str, list[NDArray[np.generic]]] = {}
-        self._nodes = self._inners = self._runs = self._blocks = 0
+        self._columns: dict[str, list[NDArray[np.generic]]] = {"children": [np.zeros(0, dtype=np.int32)]}
+        self._nodes = self._inners = self._runs = self._children = 0
         self._levels = 0
-        self._crowded: Ints | None = None  # keys (fence, cell) of the level above, see `raster.Level`
-        self._parents = np.zeros(0, dtype=np.int64)  # cells of the level above that are divided, and their nodes
-        self._parent_nodes = np.zeros(0, dtype=np.int64)
+        self._above: _Crowded | None = None
 
     def add_level(self, number: int, *, last: bool) -> bool:
         """Add the nodes of a level. Are there cells to divide?"""
-        level = Level(self._lattice, number, self._crowded)
-        raster = self._raster(level)
+        level = Level(self._lattice, number, (0, 0), None if self._above is None else self._above.keys)
+        block = np.full(0 if self._above is None else len(self._above.cells) * FOLD * FOLD, -1, dtype=np.int32)
+        first_node = self._nodes
+        crowded: list[_Crowded] = []
+        for band, fences in self._bands(level):
+            place, found = self._add_band(replace(level, band=band), fences, last=last)
+            self._link(level, place, block)
+            crowded.append(found)
+        cells, nodes, keys = (
+            np.concatenate([np.zeros(0, dtype=np.int64), *(getattr(part, name) for part in crowded)])
+            for name in ("cells", "nodes", "keys")
+        )
+        self._columns["children"].append(block)
+        self._children += len(block)
+        child = np.full(self._nodes - first_node, -1, dtype=np.int32)
+        child[nodes - first_node] = self._children + np.arange(len(nodes)) * FOLD * FOLD
+        self._columns.setdefault("child", []).append(child)
+        self._above = _Crowded(cells, nodes, np.sort(keys))
+        self._levels = number + 1
+        return len(cells) > 0
+
+    def _bands(self, level: Level) -> Iterator[tuple[tuple[int, int], Ints]]:
+        """Bands of rows with about `_EDGES_AT_ONCE` edges each, and the fences that reach into them."""
+        fences = np.arange(self._outlines.count)
+        if level.crowded is not None:
+            fences = distinct(level.crowded // (level.columns * level.rows // FOLD**2))
+        scale = FOLD**level.number
+        low = np.floor(self._lattice.v(self._boxes.south[fences]) * scale - SLACK).astype(np.int64)
+        high = np.floor(self._lattice.v(self._boxes.north[fences]) * scale + SLACK).astype(np.int64)
+        load = np.bincount((low + high) // 2, weights=np.diff(self._first)[fences], minlength=level.rows)
+        number = (np.cumsum(load) // (_EDGES_AT_ONCE >> level.number)).astype(np.int64)
+        begins = np.flatnonzero(run_starts(number))
+        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), level.rows], strict=True):
+            yield (begin, end), fences[(high >= begin) & (low < end)]
+
+    def _add_band(self, level: Level, fences: Ints, *, last: bool) -> tuple[Ints, _Crowded]:
+        """Add the nodes of a band; gives their cells, and those to divide."""
+        owner, vertex = expand(self._first[fences], self._first[fences + 1] - self._first[fences])
+        edge = np.flatnonzero(~self._ends_ring[vertex])
+        raster = rasterise(self._outlines, level, vertex[edge], fences[owner[edge]])
         order = np.argsort(raster.cell, kind="stable")
         cell = raster.cell[order]
         inner_order = np.argsort(raster.inner_cell, kind="stable")
         inner_cell = raster.inner_cell[inner_order]
         place = distinct(np.concatenate([cell, inner_cell]))
-        edges = np.bincount(np.searchsorted(place, cell), weights=raster.edges[order], minlength=len(place))
+        at = np.searchsorted(place, cell)
+        edges = np.bincount(at, weights=raster.edges[order], minlength=len(place))
         crowded = np.zeros(len(place), dtype=np.bool_) if last else edges > EDGES_PER_CELL
-        kept = ~crowded[np.searchsorted(place, cell)]
-        dropped = order[~kept]
-        self._crowded = distinct(raster.fence[dropped] * (level.columns * level.rows) + raster.cell[dropped])
+        dropped = order[crowded[at]]
+        keys = distinct(raster.fence[dropped] * (level.columns * level.rows) + raster.cell[dropped])
+        kept = ~crowded[at]
         order, cell = order[kept], cell[kept]
-        self._add_nodes(place, inner_cell, cell)
+        self._add("inner_first", np.searchsorted(inner_cell, place) + self._inners, np.int32)
+        self._add("run_first", np.searchsorted(cell, place) + self._runs, np.int32)
         self._add("inner_fence", raster.inner_fence[inner_order], np.int32)
         for name, column in (("run_edge", raster.edge), ("run_edges", raster.edges), ("run_fence", raster.fence)):
             self._add(name, column[order], np.int32)
         self._add("run_bits", raster.bits[order], np.uint8)
-        self._link(level, place)
-        self._parents = place[crowded]
-        self._parent_nodes = np.flatnonzero(crowded) + self._nodes - len(place)
-        self._levels = number + 1
-        return bool(crowded.any())
-
-    def _raster(self, level: Level) -> Raster:
-        """The raster of a level, made a block of fences at a time, to bound the memory."""
-        edges, owner = self._edges, self._owner
-        if level.crowded is not None:
-            wanted = np.zeros(self._outlines.count, dtype=np.bool_)
-            wanted[level.crowded // (level.columns * level.rows // FOLD**2)] = True
-            keep = wanted[owner]
-            edges, owner = edges[keep], owner[keep]
-        parts = [
-            rasterise(self._outlines, level, edges[rows], owner[rows].astype(np.int64))
-            for rows in _blocks(owner, _EDGES_AT_ONCE >> level.number)
-        ]
-        none = np.zeros(0, dtype=np.int64)
-        return Raster(*(np.concatenate([none, *(getattr(part, name) for part in parts)]) for name in Raster.__slots__))
+        nodes = np.flatnonzero(crowded) + self._nodes
+        self._nodes += len(place)
+        self._inners += len(inner_cell)
+        self._runs += len(cell)
+        return place, _Crowded(place[crowded], nodes, keys)
 
     def _add(self, name: str, values: NDArray[np.generic], kind: type[np.generic]) -> None:
         self._columns.setdefault(name, []).append(values.astype(kind))
 
-    def _add_nodes(self, place: Ints, inner_cell: Ints, run_cell: Ints) -> None:
-        for name, cells, done in (("inner", inner_cell, self._inners), ("run", run_cell, self._runs)):
-            self._add(f"{name}_first", np.searchsorted(cells, place) + done, np.int32)
-        self._add("child", np.full(len(place), -1), np.int32)
-        self._nodes += len(place)
-        self._inners += len(inner_cell)
-        self._runs += len(run_cell)
-
-    def _link(self, level: Level, place: Ints) -> None:
+    def _link(self, level: Level, place: Ints, block: Small) -> None:
         """Make the nodes just added known to the level above."""
         node = np.arange(self._nodes - len(place), self._nodes)
-        if level.number == 0:
+        if self._above is None:
             self._root[place] = node
             return
         row, column = place // level.columns, place % level.columns
-        parent = np.searchsorted(self._parents, (row // FOLD) * (level.columns // FOLD) + column // FOLD)
-        block = np.full(len(self._parents) * FOLD * FOLD, -1, dtype=np.int32)
+        parent = np.searchsorted(self._above.cells, (row // FOLD) * (level.columns // FOLD) + column // FOLD)
         block[(parent * FOLD + row % FOLD) * FOLD + column % FOLD] = node
-        above = self._columns["child"][level.number - 1]
-        begin = self._nodes - len(place) - len(above)
-        above[self._parent_nodes - begin] = self._blocks + np.arange(len(self._parents)) * FOLD * FOLD
-        self._blocks += len(block)
-        self._add("children", block, np.int32)
 
     def result(self) -> Cells:
         """All columns, joined."""
         self._add("inner_first", np.array([self._inners]), np.int32)
         self._add("run_first", np.array([self._runs]), np.int32)
-        self._add("children", np.zeros(0), np.int32)
-        joined = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         return Cells(
             outlines=self._outlines,
             lattice=self._lattice,
             levels=self._levels,
             root=self._root,
-            **joined,
+            **{name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)},
         )
-
-
-def _blocks(owner: NDArray[np.int32], size: int) -> Iterator[slice]:
-    """Slices of about `size` rows that part no owner's rows."""
-    begin = 0
-    while begin < len(owner):
-        end = min(begin + size, len(owner))
-        end = int(np.searchsorted(owner, owner[end - 1], side="right"))
-        yield slice(begin, end)
-        begin = end

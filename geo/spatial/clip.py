@@ -170,7 +170,7 @@ def _in_world(segments: Segments) -> tuple[Ints, Segments]:
 
 
 def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outlines) -> Meetings:
-    a, b = (outlines.x[edge], outlines.y[edge]), (outlines.x[edge + 1], outlines.y[edge + 1])
+    a, b = outlines.at(edge), outlines.at(edge + 1)
     p, q = (segments.px[segment], segments.py[segment]), (segments.qx[segment], segments.qy[segment])
     (p_side, p_slack), (q_side, q_slack) = _side(a, b, p), _side(a, b, q)
     straddles = _opposite(p_side, p_slack, q_side, q_slack) & _opposite(*_side(p, q, a), *_side(p, q, b))

@@ -13,7 +13,8 @@ from geo.spatial.activity import ALWAYS, Activity
 from geo.spatial.clip import Meetings, Segments, Stretches, cut, meet
 from geo.spatial.fences import Fence
 from geo.spatial.geodesic import wrap_lon
-from geo.spatial.index import FenceIndex, TreeIndex
+from geo.spatial.grid import GridIndex
+from geo.spatial.index import FenceIndex
 from geo.spatial.ragged import Bools, Floats, Ints, expand
 from geo.spatial.rings import Shape
 
@@ -46,7 +47,7 @@ class FenceSet:
     of its activity) ends the one before it. Immutable; building it builds the index.
     """
 
-    def __init__(self, fences: Sequence[Fence], *, index: IndexMaker = TreeIndex) -> None:
+    def __init__(self, fences: Sequence[Fence], *, index: IndexMaker = GridIndex.of) -> None:
         ranked = sorted(superseded(fences), key=lambda fence: (-fence.priority, fence.id))
         self.fences: Final = tuple(ranked)
         self.names: Final = tuple(sorted({fence.id for fence in ranked}))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import shapely
+from numpy.typing import NDArray
 from shapely import Polygon
 
 from geo.spatial.activity import ALWAYS, Activity
 from geo.spatial.ragged import Floats, Ints
 from geo.spatial.rings import Shape
+
+_PER_DEGREE: Final = 1e7
+_BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,14 +40,14 @@ class Fence:
 class Outlines:
     """The rings of many fences as columns: what an index is built from.
 
-    Vertex v lies at (`x[v]`, `y[v]`), degrees. Rings are closed (the first vertex is there again at the end), one
-    after the other; ring r has the vertices `rings[r] .. rings[r + 1]` and belongs to fence `fence[r]` (ascending).
-    Edge v leads from vertex v to v + 1; the last vertex of a ring starts none. Inside is where a ray crosses an
-    odd number of a fence's edges, and the border itself.
+    `at(v)` is where vertex v lies; `x` and `y` hold degrees, or (after `compact`) whole 1e-7 degrees. Rings are
+    closed (the first vertex is there again at the end), one after the other; ring r has the vertices
+    `rings[r] .. rings[r + 1]` and belongs to fence `fence[r]` (ascending). Edge v leads from vertex v to v + 1; the
+    last vertex of a ring starts none. Inside is where a ray crosses an odd number of a fence's edges, and the border.
     """
 
-    x: Floats
-    y: Floats
+    x: Floats | NDArray[np.int32]
+    y: Floats | NDArray[np.int32]
     rings: Ints
     fence: Ints
     count: int
@@ -65,7 +70,22 @@ class Outlines:
 
     def at(self, vertex: Ints) -> tuple[Floats, Floats]:
         """Longitudes and latitudes of vertices, in degrees."""
-        return self.x[vertex], self.y[vertex]
+        return self.degrees(self.x[vertex]), self.degrees(self.y[vertex])
+
+    def degrees(self, values: Floats | NDArray[np.int32]) -> Floats:
+        """Values of `x` or `y` in degrees. The division gives the double nearest to the decimal that was read."""
+        return values / _PER_DEGREE if values.dtype == np.int32 else values.astype(np.float64, copy=False)
+
+    def compact(self) -> Outlines:
+        """The same outlines in half the memory, if not a bit of a coordinate is lost; else these."""
+        if self.x.dtype == np.int32 or not (_is_whole(self.x) and _is_whole(self.y)):
+            return self
+        x, y = ((np.rint(part * _PER_DEGREE)).astype(np.int32) for part in (self.x, self.y))
+        return Outlines(x, y, self.rings, self.fence, self.count)
+
+    def first_vertices(self) -> Ints:
+        """Fence f has the vertices `first[f] .. first[f + 1]`."""
+        return self.rings[np.searchsorted(self.fence, np.arange(self.count + 1))]
 
     def polygons_of(self, fence: int) -> list[Polygon]:
         """Each ring of a fence, filled: a place is in the fence if it is in an odd number of them."""
@@ -84,6 +104,11 @@ class Outlines:
     def fence_of_vertex(self) -> Ints:
         """The fence of each vertex."""
         return np.repeat(self.fence, np.diff(self.rings))
+
+
+def _is_whole(values: Floats | NDArray[np.int32]) -> bool:
+    blocks = (values[at : at + _BLOCK] for at in range(0, len(values), _BLOCK))
+    return all(bool((np.rint(block * _PER_DEGREE) / _PER_DEGREE == block).all()) for block in blocks)
 
 
 def _part_owner(shapes: Sequence[Shape]) -> Ints:

@@ -8,17 +8,19 @@ does. Cells with many edges are divided into 4 x 4, again and again, so that a l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geo.spatial.cells import Cells
+from geo.spatial.cells import build_cells
 from geo.spatial.fences import Outlines
 from geo.spatial.lattice import FOLD, Window, cells_of_lines
 from geo.spatial.ragged import Bools, Floats, Ints, Points, expand
 from geo.spatial.raster import FIRST, HARD, INSIDE
+from geo.spatial.rings import Shape
 
 _POINTS_AT_ONCE: Final = 1 << 16
 # Shewchuk's bound for the rounding of a 2x2 orientation determinant
@@ -28,9 +30,21 @@ _ROUNDING: Final = 4e-16
 class GridIndex:
     """An index of outlines, see `FenceIndex`."""
 
-    def __init__(self, cells: Cells) -> None:
-        self._cells = cells
-        self.outlines = cells.outlines
+    def __init__(self, outlines: Outlines) -> None:
+        self._cells = build_cells(outlines)
+        self.outlines = self._cells.outlines
+
+    @classmethod
+    def of(cls, shapes: Sequence[Shape]) -> GridIndex:
+        """An index of shapes."""
+        return cls(Outlines.of(shapes))
+
+    def nbytes(self) -> int:
+        """Bytes that the index holds, outlines included."""
+        outlines = self.outlines
+        return self._cells.nbytes() + sum(
+            part.nbytes for part in (outlines.x, outlines.y, outlines.rings, outlines.fence)
+        )
 
     def locate(self, x: Floats, y: Floats) -> tuple[Ints, Ints]:
         """Pairs (point, fence) of each point with each fence that contains it or has it on its border."""

@@ -24,7 +24,7 @@ class FenceIndex(Protocol):
     def locate(self, x: Floats, y: Floats) -> tuple[Ints, Ints]:
         """Pairs (point, fence) of each point with each fence that contains it or has it on its border.
 
-        Sorted by point, then fence; x in [-180, 180).
+        In no particular order; x in [-180, 180).
         """
         ...
 
@@ -48,8 +48,7 @@ class TreeIndex:
     def locate(self, x: Floats, y: Floats) -> tuple[Ints, Ints]:
         """Pairs (point, fence)."""
         point, fence = self._tree.query(shapely.points(x, y), predicate="intersects")
-        order = np.lexsort((fence, point))
-        return point[order], fence[order]
+        return point, fence
 
     def edges_near(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> tuple[Ints, Ints]:
         """Pairs (segment, edge) with overlapping boxes."""
@@ -58,9 +57,7 @@ class TreeIndex:
         segment, fence = self._tree.query(shapely.box(west, south, east, north))
         row, slot = expand(self._first[fence], self._count[fence])
         segment, edge = segment[row], self._edges[slot]
-        x, y = self.outlines.x, self.outlines.y
-        near = (np.minimum(x[edge], x[edge + 1]) <= east[segment]) & (np.maximum(x[edge], x[edge + 1]) >= west[segment])
-        near &= (np.minimum(y[edge], y[edge + 1]) <= north[segment]) & (
-            np.maximum(y[edge], y[edge + 1]) >= south[segment]
-        )
+        (ax, ay), (bx, by) = self.outlines.at(edge), self.outlines.at(edge + 1)
+        near = (np.minimum(ax, bx) <= east[segment]) & (np.maximum(ax, bx) >= west[segment])
+        near &= (np.minimum(ay, by) <= north[segment]) & (np.maximum(ay, by) >= south[segment])
         return segment[near], edge[near]

@@ -42,13 +42,15 @@ class Raster:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
-    """A level of a lattice; above level 0 only the children of `crowded` cells, for the fences crowded in them.
+    """A band of rows of a level; above level 0 only the children of `crowded` cells, for the fences crowded there.
 
-    `crowded`: sorted keys fence * cells + cell, by the numbers of the level before.
+    `band`: the first row and the one after the last. `crowded`: sorted keys fence * cells + cell, by the numbers of
+    the level before.
     """
 
     lattice: Lattice
     number: int
+    band: tuple[int, int]
     crowded: Ints | None = None
 
     @property
@@ -72,7 +74,7 @@ def rasterise(outlines: Outlines, level: Level, edge: Ints, owner: Ints) -> Rast
     lattice, scale, columns = level.lattice, FOLD**level.number, level.columns
     ends = outlines.at(edge), outlines.at(edge + 1)
     start, end = ((lattice.u(x) * scale, lattice.v(y) * scale) for x, y in ends)
-    line, column, row = cells_of_lines(start, end, Window(0, columns - 1, 0, level.rows - 1))
+    line, column, row = cells_of_lines(start, end, Window(0, columns - 1, level.band[0], level.band[1] - 1))
     if level.crowded is not None:
         wanted = _member(level.parent_key(owner[line], row, column), level.crowded)
         line, column, row = line[wanted], column[wanted], row[wanted]
@@ -122,8 +124,8 @@ class _Crossings:
         self._columns, self._rows = level.columns, level.rows
         (ax, ay), (bx, by) = start, end
         low, high = np.minimum(ay, by), np.maximum(ay, by)
-        first = np.maximum(np.floor(lattice.v(low) * scale - 0.5).astype(np.int64), 0)
-        last = np.minimum(np.ceil(lattice.v(high) * scale - 0.5).astype(np.int64), self._rows - 1)
+        first = np.maximum(np.floor(lattice.v(low) * scale - 0.5).astype(np.int64), level.band[0])
+        last = np.minimum(np.ceil(lattice.v(high) * scale - 0.5).astype(np.int64), level.band[1] - 1)
         some = np.flatnonzero((last >= first) & (low < high))
         line, row = expand(first[some], last[some] - first[some] + 1)
         line = some[line]
