@@ -1,6 +1,7 @@
 """Pulsar clients, kept for the life of the process: a micro-batch must not pay for connections."""
 
 import atexit
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ def kept_client(cluster: Cluster, options: PulsarOptions) -> Any:
     key = (os.getpid(), cluster, repr(access) + str(access.bearer()) + str(options.operation_timeout_seconds))
     with _lock:
         if key not in _kept:
-            _kept[key] = _build(cluster, access, options.operation_timeout_seconds)
+            _kept[key] = _build(cluster, access, _timeout_s(options))
         return _kept[key]
 
 
@@ -40,6 +41,13 @@ def forget_clients() -> None:
 
 
 atexit.register(forget_clients)
+
+
+def _timeout_s(options: PulsarOptions) -> int:
+    """With another cluster to go to, a call that hangs is worth no more than the silence of a lost cluster."""
+    if len(options.all_clusters()) == 1:
+        return options.operation_timeout_seconds
+    return min(options.operation_timeout_seconds, math.ceil(options.cluster_lost_after_seconds))
 
 
 def _build(cluster: Cluster, access: Access, timeout_s: int) -> Any:
@@ -57,7 +65,8 @@ def _build(cluster: Cluster, access: Access, timeout_s: int) -> Any:
         tls_validate_hostname=access.tls_validate_hostname,
         tls_certificate_file_path=str(access.tls_certificate_file) if access.tls_certificate_file else None,
         tls_private_key_file_path=str(access.tls_key_file) if access.tls_key_file else None,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        # What matters comes as an exception; the client's own log repeats it for each attempt to connect.
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
     )
 
 
@@ -100,7 +109,7 @@ def durable_consumer(
     attempts = Retrying(
         retry=retry_if_exception(_passes),
         stop=lambda state: busy(state) if _is_busy(state.outcome) else silent(state),
-        wait=wait_exponential_jitter(initial=0.05, max=1.0, jitter=0.05),
+        wait=wait_exponential_jitter(multiplier=0.05, max=1.0, jitter=0.05),
         reraise=True,
     )
     try:

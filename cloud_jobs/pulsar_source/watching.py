@@ -44,7 +44,7 @@ class Watch:
         self._clock = clock
         self._pause = pause
         self._surveys = {cluster.name: Survey(cluster, options) for cluster in options.all_clusters()}
-        self._lost: set[str] = set()
+        self._silent_since: dict[str, float] = {}
         self._file = FailoverFile(options.failover_file) if options.failover_file else None
         first = options.all_clusters()[0].name
         self._standing = self._file.load(first) if self._file else Standing(first)
@@ -77,7 +77,7 @@ class Watch:
 
     def reachable(self, cluster: str) -> bool:
         """Whether the cluster answered when it was last asked."""
-        return cluster not in self._lost
+        return cluster not in self._silent_since
 
     def known_clusters(self, cluster: str) -> frozenset[str]:
         """The names of clusters that messages can come from, as one cluster knows them."""
@@ -113,17 +113,17 @@ class Watch:
                 if view is not None:
                     self._move(name, "lost")
                     return view
-        lost = ", ".join(sorted(self._lost))
+            self._pause(_PROBE_PERIOD_S)
+        lost = ", ".join(sorted(self._silent_since))
         raise ClusterUnreachable(lost, "looking for a cluster to read", "none of the clusters answers")
 
     def named(self, name: str, start: Start = "earliest") -> View | None:
         """One cluster as it stands; None when it stays silent for `clusterLostAfterSeconds`."""
-        silent_since = self._clock()
         while True:
             view = self._try(name, start)
             if view is not None:
                 return view
-            if self._clock() - silent_since >= self._options.cluster_lost_after_seconds:
+            if self._clock() - self._silent_since[name] >= self._options.cluster_lost_after_seconds:
                 return None
             self._pause(_PROBE_PERIOD_S)
 
@@ -148,10 +148,11 @@ class Watch:
                 survey.subscribe_missing(states, start)
                 states = survey.states()
         except ClusterUnreachable as error:
-            _log.warning("cluster_silent", cluster=name, error=str(error))
-            self._lost.add(name)
+            if name not in self._silent_since:
+                _log.warning("cluster_silent", cluster=name, error=str(error))
+            self._silent_since.setdefault(name, self._clock())
             return None
-        self._lost.discard(name)
+        self._silent_since.pop(name, None)
         return View(survey.cluster, states, missing)
 
     def _move(self, name: str, why: str) -> None:

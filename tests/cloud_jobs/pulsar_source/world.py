@@ -1,0 +1,238 @@
+"""Topics on a real cluster and queries on a real Spark, as the tests and the benchmark of the source use them."""
+
+import itertools
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pulsar
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from cloud_jobs.pulsar_source import PulsarDataSource
+from cloud_jobs.spark import SparkSettings, start_spark
+
+_numbers = itertools.count(1)
+
+
+def session() -> SparkSession:
+    """The Spark session of the tests, with the format `pulsar`."""
+    spark = start_spark("pulsar-source", SparkSettings())
+    spark.dataSource.register(PulsarDataSource)
+    return spark
+
+
+def eventually(what: str, true: Callable[[], Any], timeout_s: float = 90.0) -> Any:
+    """Waits until the call gives something true, and returns that."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if result := true():
+            return result
+        time.sleep(0.05)
+    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+
+
+class Place:
+    """One cluster: creates topics, sends numbered messages, asks the admin REST."""
+
+    def __init__(self, name: str, service_url: str, admin_url: str, namespace: str = "public/default") -> None:
+        self.name = name
+        self.namespace = namespace
+        self.service_url, self.admin_url = service_url, admin_url
+        self.text = f"{name}={service_url}|{admin_url}"
+        self.http = httpx.Client(base_url=f"{admin_url}/admin/v2/", timeout=20, follow_redirects=True)
+        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        self.client = pulsar.Client(service_url, operation_timeout_seconds=20, logger=quiet)
+
+    def close(self) -> None:
+        self.client.close()
+        self.http.close()
+
+    def new_topic(self, partitions: int = 0, prefix: str = "topic") -> str:
+        """Creates a topic with a name of its own; returns its full name."""
+        name = f"{prefix}-{os.getpid()}-{next(_numbers)}"
+        if partitions:
+            self.call("PUT", f"persistent/{self.namespace}/{name}/partitions", partitions)
+        else:
+            self.call("PUT", f"persistent/{self.namespace}/{name}")
+        return f"persistent://{self.namespace}/{name}"
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        response = self.http.request(method, path, json=body)
+        assert response.is_success, (method, path, response.status_code, response.text)
+        return response.json() if response.content and "json" in response.headers.get("content-type", "") else None
+
+    def path(self, topic: str) -> str:
+        return topic.replace("://", "/")
+
+    def send(self, topic: str, numbers: Iterable[int], *, pad: int = 0, batching: bool = True, **more: Any) -> None:
+        """Sends each number as text (padded with blanks to `pad` bytes), and returns when all are persisted."""
+        producer = self.client.create_producer(
+            topic,
+            batching_enabled=batching,
+            batching_max_messages=100,
+            block_if_queue_full=True,
+            send_timeout_millis=20_000,
+        )
+        failed: list[Any] = []
+        for number in numbers:
+            key = more.get("partition_key") or f"k{number % 97}"
+            body = str(number).encode().ljust(pad)
+            producer.send_async(
+                body,
+                lambda result, _: result == pulsar.Result.Ok or failed.append(result),
+                **(more | {"partition_key": key}),
+            )
+        producer.flush()
+        producer.close()
+        assert not failed
+
+    def cursors(self, topic: str, subscription: str) -> dict[str, str | None]:
+        """Each partition's mark-delete position."""
+        parts = self.call("GET", f"{self.path(topic)}/partitions")["partitions"]
+        kind = "partitioned-internalStats" if parts else "internalStats"
+        stats = self.call("GET", f"{self.path(topic)}/{kind}")
+        rows = stats["partitions"] if parts else {topic: stats}
+        return {n: row["cursors"].get(subscription, {}).get("markDeletePosition") for n, row in rows.items()}
+
+    def backlog(self, topic: str, subscription: str) -> int:
+        """Entries that the subscription has not acknowledged, over all partitions."""
+        parts = self.call("GET", f"{self.path(topic)}/partitions")["partitions"]
+        query = (
+            "partitioned-stats?perPartition=false&getPreciseBacklog=true" if parts else "stats?getPreciseBacklog=true"
+        )
+        stats = self.call("GET", f"{self.path(topic)}/{query}")
+        return int(stats["subscriptions"][subscription]["msgBacklog"])
+
+
+class Sender:
+    """Sends numbered messages at a steady rate from a thread of its own until it is stopped."""
+
+    def __init__(self, place: Place, topic: str, rate: int) -> None:
+        self._place, self._topic, self._rate = place, topic, rate
+        self._stopping = threading.Event()
+        self.sent: list[int] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Sender":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        producer = self._place.client.create_producer(self._topic, block_if_queue_full=True)
+        tick = max(1, self._rate // 20)
+        number = 0
+        while not self._stopping.wait(1 / 20):
+            for _ in range(tick):
+                producer.send_async(
+                    str(number).encode(),
+                    lambda result, _, number=number: result == pulsar.Result.Ok and self.sent.append(number),
+                    partition_key=f"k{number % 97}",
+                )
+                number += 1
+        producer.flush()
+        producer.close()
+
+
+class Collected:
+    """What a query delivered, batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[int]] = {}
+        self.bytes: dict[int, int] = {}
+        self.first_seen: dict[int, float] = {}
+        self.before: Callable[[int], None] = lambda _: None
+
+    def sink(self, frame: DataFrame, batch: int) -> None:
+        self.before(batch)
+        values = frame.select("value").toArrow().column(0).to_pylist()
+        self.bytes[batch] = sum(map(len, values))
+        self.batches[batch] = [int(value) for value in values]
+        now = time.monotonic()
+        for number in self.batches[batch]:
+            self.first_seen.setdefault(number, now)
+
+    def numbers(self) -> list[int]:
+        return [number for numbers in list(self.batches.values()) for number in numbers]
+
+    def duplicates(self) -> int:
+        return sum(count - 1 for count in Counter(self.numbers()).values())
+
+    def sizes(self) -> list[int]:
+        return [len(numbers) for _, numbers in sorted(self.batches.items()) if numbers]
+
+
+def stream(spark: SparkSession, place_text: str, **options: Any) -> DataFrame:
+    """The format `pulsar` as a stream."""
+    return spark.readStream.format("pulsar").options(clusters=place_text, **options).load()
+
+
+@contextmanager
+def running(
+    frame: DataFrame, collected: Collected, checkpoint: Path, *, available_now: bool = False
+) -> Iterator[StreamingQuery]:
+    """A query that collects what it reads; stopped on leaving."""
+    writer = frame.writeStream.foreachBatch(collected.sink).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start() if available_now else writer.start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def read_available(frame: DataFrame, collected: Collected, checkpoint: Path, timeout_s: float = 60) -> StreamingQuery:
+    """Runs a query with Trigger.AvailableNow to its end."""
+    with running(frame, collected, checkpoint, available_now=True) as query:
+        assert query.awaitTermination(timeout_s), "AvailableNow did not end"
+    return query
+
+
+def offsets(checkpoint: Path) -> list[dict[str, Any]]:
+    """The offsets that Spark wrote ahead, oldest first."""
+    files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+    return [json.loads(file.read_text().splitlines()[2]) for file in files]
+
+
+class _Supervised:
+    """Starts a query again each time it fails, as a supervisor does, until it is stopped."""
+
+    def __init__(self, frame: DataFrame, collected: Collected, checkpoint: Path) -> None:
+        self._frame, self._collected, self._checkpoint = frame, collected, checkpoint
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.failures: list[str] = []
+
+    def __enter__(self) -> "_Supervised":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with running(self._frame, self._collected, self._checkpoint) as query:
+                while query.isActive and not self._stopping.wait(0.1):
+                    pass
+                if error := query.exception():
+                    self.failures.append(str(error))
+
+
+def running_again(frame: DataFrame, collected: Collected, checkpoint: Path) -> _Supervised:
+    """A query under a supervisor."""
+    return _Supervised(frame, collected, checkpoint)
