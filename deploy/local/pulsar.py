@@ -158,14 +158,18 @@ class PulsarCluster(Server):
 
     def probe(self) -> bool:
         """Whether the broker passed its own health check: a message through a real topic."""
-        try:
-            return httpx.get(f"{self.admin_url}/admin/v2/brokers/health", timeout=5).status_code == httpx.codes.OK
-        except httpx.HTTPError:
-            return False
+        # The standalone server answers before it has made its default namespace.
+        return self._answers("namespaces/public/default") and self._answers("brokers/health")
 
     def stopped(self, exit_status: int) -> None:
         """Keep the class archive, if this JVM wrote it."""
         self._archive.stopped(exit_status)
+
+    def _answers(self, path: str) -> bool:
+        try:
+            return httpx.get(f"{self.admin_url}/admin/v2/{path}", timeout=5).status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
 
     @property
     def _conf(self) -> Path:

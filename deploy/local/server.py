@@ -75,6 +75,11 @@ class Server(ABC):
         return self._process.pid if self._process and self._process.poll() is None else None
 
     @property
+    def exit_status(self) -> int | None:
+        """How the process ended; None while it lives, was not started or was killed by us."""
+        return self._process.poll() if self._process else None
+
+    @property
     def wanted(self) -> bool:
         """Whether it was started and not stopped since."""
         return self._wanted

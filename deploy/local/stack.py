@@ -134,6 +134,12 @@ class LocalStack:
             for server in self.servers
         ]
 
+    def remove(self, name: str) -> None:
+        """Stop a server that was added and forget it."""
+        self._added[name].stop()
+        del self._added[name]
+        self._save("ready")
+
     @property
     def memory_bytes(self) -> int:
         """Resident memory of all servers now."""

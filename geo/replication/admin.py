@@ -49,7 +49,7 @@ class AdminClient:
         # Reading again is harmless, so a dropped connection is tried again; a write is the caller's to repeat.
         retrying = Retrying(
             stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_exponential_jitter(initial=0.1, max=1),
+            wait=wait_exponential_jitter(multiplier=0.1, max=1),
             retry=retry_if_exception_type(ClusterUnreachable),
             reraise=True,
         )

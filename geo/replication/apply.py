@@ -90,6 +90,8 @@ def _tenant(admin: AdminClient, change: Change) -> None:
 
 def _namespace(admin: AdminClient, change: Change) -> None:
     if change.action == "delete":
+        # A namespace that still replicates cannot be deleted, not even by force.
+        admin.post(f"namespaces/{change.name}/replication", [admin.cluster])
         admin.delete(f"namespaces/{change.name}", force=True)
     else:
         admin.put(f"namespaces/{change.name}", {"replication_clusters": sorted(change.after.clusters)})

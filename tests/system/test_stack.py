@@ -1,0 +1,214 @@
+"""The local stack on real servers: started, found, interrupted, restarted, and clear about what failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+from paho.mqtt import client as mqtt
+
+from deploy.local import (
+    DaemonProcess,
+    LocalStack,
+    MosquittoBroker,
+    PulsarCluster,
+    ServerFailed,
+    StackInUse,
+    StackNotRunning,
+    StackState,
+)
+
+pytestmark = pytest.mark.system
+
+QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+GB = 1024**3
+
+
+def until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of all living processes that name the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in words:
+            found.append(words)
+    return found
+
+
+class Up:
+    """`waybill up` as a person runs it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder.with_suffix(".log")
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", "deploy", "up", "--folder", str(folder)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def phase(self) -> str:
+        try:
+            return StackState.load(self.folder).phase
+        except StackNotRunning:
+            return ""
+
+    def has_servers(self) -> bool:
+        try:
+            return any(server.pid for server in StackState.load(self.folder).servers)
+        except StackNotRunning:
+            return False
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    one = Up(tmp_path / "stack")
+    yield one
+    if one.process.poll() is None:
+        one.process.kill()
+        one.process.wait(10)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_start_leaves_no_process_behind(up: Up, number: signal.Signals) -> None:
+    assert until(up.has_servers, 60), up.log.read_text()
+    assert any("PulsarStandaloneStarter" in words for words in processes_of(up.folder))
+    up.process.send_signal(number)
+    status = up.process.wait(60)
+    assert status == (-signal.SIGKILL if number is signal.SIGKILL else 0), up.log.read_text()
+    assert until(lambda: not processes_of(up.folder), 10), processes_of(up.folder)
+
+
+def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(up: Up) -> None:
+    assert until(lambda: up.phase() == "ready", 120), up.log.read_text()
+    before = StackState.load(up.folder)
+    up.process.kill()
+    up.process.wait(10)
+    assert until(lambda: not processes_of(up.folder), 10), processes_of(up.folder)
+    with LocalStack(up.folder) as again:
+        assert again.pulsar["hq"].service_url == before.address("pulsar-hq", "service_url")
+
+
+def test_a_stack_runs_in_the_background_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    def waybill(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "deploy", *words, "--folder", str(tmp_path / "stack")]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+
+    started = waybill("up", "--detach")
+    assert started.returncode == 0, started.stderr
+    try:
+        status = waybill("status", "--json")
+        assert status.returncode == 0, status.stderr
+        told = json.loads(status.stdout)
+        assert {server["name"] for server in told["servers"]} >= {"pulsar-eu", "pulsar-us", "pulsar-hq", "mosquitto-eu"}
+        assert 0 < sum(told["memory_bytes"].values()) < 3.5 * GB
+        second = waybill("up")
+        assert second.returncode == 1
+        assert "already runs" in second.stderr
+    finally:
+        stopped = waybill("down")
+    assert stopped.returncode == 0, stopped.stderr
+    assert until(lambda: not processes_of(tmp_path / "stack"), 10)
+    assert waybill("status").returncode == 3
+
+
+def test_a_folder_that_is_in_use_is_refused_and_left_running(stack: LocalStack) -> None:
+    with pytest.raises(StackInUse), LocalStack(stack.folder):
+        pass
+    stack.check()
+    assert StackState.load(stack.folder).phase == "ready"
+
+
+def test_a_cluster_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: Path) -> None:
+    cluster = PulsarCluster("hq", tmp_path)
+    with socket.create_server(("127.0.0.1", cluster.broker_port)):
+        cluster.start()
+        with pytest.raises(ServerFailed) as caught:
+            cluster.wait(120)
+    cluster.stop()
+    assert caught.value.server == "pulsar-hq"
+    assert any("Address already in use" in line for line in cluster.log.read_text().splitlines())
+    assert caught.value.last_lines
+
+
+def test_a_broker_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: Path) -> None:
+    broker = MosquittoBroker("eu", tmp_path)
+    with socket.create_server(("127.0.0.1", broker.port)):
+        broker.start()
+        with pytest.raises(ServerFailed, match="server mosquitto-eu ended with exit status 1") as caught:
+            broker.wait(20)
+    broker.stop()
+    assert any("Address already in use" in line for line in caught.value.last_lines)
+
+
+def test_a_killed_cluster_has_its_messages_when_it_is_started_again(tmp_path: Path) -> None:
+    cluster = PulsarCluster("hq", tmp_path)
+    cluster.start()
+    try:
+        cluster.wait()
+        client = pulsar.Client(cluster.service_url, logger=QUIET)
+        producer = client.create_producer("persistent://public/default/kept")
+        for number in range(100):
+            producer.send(str(number).encode())
+        client.close()
+        cluster.kill()
+        cluster.start()
+        cluster.wait()
+        client = pulsar.Client(cluster.service_url, logger=QUIET)
+        reader = client.create_reader("persistent://public/default/kept", pulsar.MessageId.earliest)
+        assert [int(reader.read_next(10_000).data()) for _ in range(100)] == list(range(100))
+        client.close()
+    finally:
+        cluster.stop()
+
+
+def test_a_regional_broker_speaks_mqtt_5_over_its_link(stack: LocalStack) -> None:
+    got: list[bytes] = []
+    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="test-stack", protocol=mqtt.MQTTv5)
+    client.on_message = lambda _client, _data, message: got.append(message.payload)
+    client.on_connect = lambda one, *_: one.subscribe("test-stack/#", qos=1)
+    client.on_subscribe = lambda one, *_: one.publish("test-stack/a", b"hello", qos=1)
+    client.connect("127.0.0.1", stack.links["eu"].port)
+    client.loop_start()
+    try:
+        assert until(lambda: got == [b"hello"], 10)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_a_daemon_of_ours_is_a_server_of_the_stack(stack: LocalStack, tmp_path: Path) -> None:
+    daemon = DaemonProcess("sample", [sys.executable, "-c", "import time; time.sleep(60)"], tmp_path)
+    stack.add(daemon)
+    try:
+        assert "sample" in {server.name for server in StackState.load(stack.folder).servers}
+        with pytest.raises(ValueError, match="already has a server named sample"):
+            stack.add(DaemonProcess("sample", ["true"], tmp_path))
+    finally:
+        stack.remove("sample")
+    assert "sample" not in {server.name for server in StackState.load(stack.folder).servers}
+    assert daemon.pid is None
+
+
+def test_three_clusters_and_all_the_rest_stay_below_their_memory(stack: LocalStack) -> None:
+    assert stack.memory_bytes < 3.5 * GB
