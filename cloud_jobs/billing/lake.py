@@ -33,7 +33,11 @@ MAX_RECORDS_SHOWN = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """The folder of the tables. Reads are as of a moment in UTC: by the tables' own history and the rows' times."""
+    """The folder of the tables. Reads are as of a moment in UTC.
+
+    Usage and reference rows carry their own times and are never changed. Coverage is written over, so its past is read
+    from the table's history; before the beginning of that history nothing is known, and every device is open.
+    """
 
     folder: Path
 
@@ -53,7 +57,7 @@ class Lake:
     def accounts(self, as_of: datetime) -> list[str]:
         """The ids of all accounts published by then, in order."""
         where = f"kind IN ('account', 'accounts') AND published_at <= {_timestamp(as_of)}"
-        return sorted({row["id"] for row in self._rows("reference", "id", where, as_of)})
+        return sorted({row["id"] for row in self._rows("reference", "id", where)})
 
     def account(self, account_id: str, as_of: datetime) -> Account:
         """The account as published last. Raises LakeError, naming the accounts there are."""
@@ -74,7 +78,7 @@ class Lake:
             f"device IN ({_texts(devices)}) AND hour >= {_timestamp(period.start)} AND hour < {_timestamp(period.end)}"
             f" AND computed_at <= {_timestamp(as_of)}"
         )
-        return [_read("usage", _usage_row, row) for row in self._rows("usage", "*", where, as_of)]
+        return [_read("usage", _usage_row, row) for row in self._rows("usage", "*", where)]
 
     def certificates(self, devices: Iterable[str], as_of: datetime) -> dict[str, Certificate]:
         """The completeness of each device."""
@@ -92,7 +96,7 @@ class Lake:
                 f"device = {_text(line.key.device)} AND epoch = {epoch}"
                 f" AND seq BETWEEN {names.first} AND {names.last} ORDER BY seq"
             )
-            for row in self._rows("records", _RECORD_COLUMNS, where, None):
+            for row in self._rows("records", _RECORD_COLUMNS, where):
                 if row["seq"] in names:
                     if not left:
                         return
@@ -101,10 +105,10 @@ class Lake:
 
     def _published(self, kind: str, reference_id: str, as_of: datetime) -> list[str]:
         where = f"kind IN ('{kind}', '{kind}s') AND id = {_text(reference_id)} AND published_at <= {_timestamp(as_of)}"
-        rows = self._rows("reference", "body, published_at", f"{where} ORDER BY published_at, body", as_of)
+        rows = self._rows("reference", "body, published_at", f"{where} ORDER BY published_at, body")
         return [row["body"] for row in rows]
 
-    def _rows(self, name: str, columns: str, where: str, as_of: datetime | None) -> Iterator[Row]:
+    def _rows(self, name: str, columns: str, where: str, as_of: datetime | None = None) -> Iterator[Row]:
         query = f"SELECT {columns} FROM {name} WHERE {where}"  # noqa: S608 - every text in it went through _text
         try:
             table = DeltaTable(self.folder / name)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import httpx
 import paho.mqtt.client as mqtt
 import pulsar
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from deploy.local import DaemonProcess, MosquittoBroker, PulsarCluster, answers, free_port, wait_all
 from gateway import Status, read_status
@@ -134,7 +136,7 @@ class Devices:
             for device in range(devices)
             for first in range(1, batches * RECORDS, RECORDS)
         }
-        self.client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=tenant, protocol=mqtt.MQTTv5)
+        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=tenant, protocol=mqtt.MQTTv5)
         self.client.on_message = self._heard
         self.client.on_connect = lambda client, *_: client.subscribe(f"waybill/1/{tenant}/+/ack", qos=1)
         self.client.reconnect_delay_set(1, 1)
@@ -169,12 +171,15 @@ class Devices:
         with self._lock:
             return dict(self.told)
 
+    def heard_more_than(self, acks: int) -> bool:
+        return len(self.acks) > acks
+
     @property
     def all_told(self) -> bool:
         return self.count() == len(self.batches) * RECORDS
 
     def _heard(self, _: object, __: object, message: mqtt.MQTTMessage) -> None:
-        device, ack = message.topic.split("/")[3], decode_ack(message.payload)
+        device, ack = message.topic.split("/")[3], decode_ack(bytes(message.payload))
         with self._lock:
             self.acks.append((device, ack))
             self.told[device] = self.told.get(device, IntervalSet()) | ack.ranges
@@ -184,11 +189,11 @@ def read(payload: bytes) -> IntervalSet:
     return read_header(payload).accounted
 
 
-def until(condition: Callable[[], Any], timeout_s: float) -> None:
+def until(condition: Callable[[], Any], timeout_s: float, pause_s: float = 0.02) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
+        time.sleep(pause_s)
 
 
 def assert_safe(told: dict[str, IntervalSet], persisted: dict[str, IntervalSet]) -> None:
@@ -255,16 +260,16 @@ def test_a_gateway_that_is_killed_again_and_again_has_told_nobody_of_what_is_not
     fleet = devices("killed", 8, 4 * 60)
     with region.gateway("killed-1") as gateway:
         for kill in range(4):
-            before = fleet.count()
+            already = len(fleet.acks)
             fleet.send_untold(up_to=(kill + 1) * 60 * RECORDS)
-            until(lambda before=before: fleet.count() > before, 20)
+            until(partial(fleet.heard_more_than, already), 20)
             time.sleep(chance.uniform(0, 0.05))
             gateway.signal(signal.SIGKILL)
             until(lambda: gateway.process.pid is None, 5)
             time.sleep(0.3)  # what it had sent reaches the devices
             assert_safe(fleet.snapshot(), region.persisted("killed"))
             gateway.start()
-        until(lambda: fleet.send_untold() == 0 or time.sleep(1), 30)
+        until(lambda: fleet.send_untold() == 0, 30, pause_s=1)
     assert_safe(fleet.snapshot(), region.persisted("killed"))
     assert fleet.all_told
 
@@ -297,7 +302,7 @@ def test_while_the_broker_is_away_the_gateway_waits_and_goes_on_afterwards(
         region.broker.start()
         region.broker.wait(20)
         until(lambda: gateway.status().healthy, 15)
-        until(lambda: fleet.send_untold() == 0 or time.sleep(1), 30)
+        until(lambda: fleet.send_untold() == 0, 30, pause_s=1)
     assert_safe(fleet.snapshot(), region.persisted("broker"))
 
 
@@ -336,7 +341,7 @@ def test_two_gateways_share_the_load_and_one_takes_over_when_the_other_is_killed
         one.signal(signal.SIGKILL)
         until(lambda: one.process.pid is None, 5)
         more = devices("shared-on", 10, 10)
-        until(lambda: more.send_untold() == 0 or time.sleep(1), 30)
+        until(lambda: more.send_untold() == 0, 30, pause_s=1)
     assert_safe(more.snapshot(), region.persisted("shared-on"))
 
 
@@ -351,7 +356,7 @@ def test_a_gateway_that_is_asked_to_stop_finishes_what_it_has_taken(
         gateway.signal(signal.SIGTERM)
         until(lambda: gateway.process.pid is None, 12)
         assert time.monotonic() - asked < 11
-        until(lambda: fleet.snapshot() == region.persisted("stopped") or time.sleep(0.3), 10)
+        until(lambda: fleet.snapshot() == region.persisted("stopped"), 10, pause_s=0.3)
 
 
 def test_the_operator_s_pause_reaches_the_devices_without_a_restart(
