@@ -1,5 +1,6 @@
 """The local stack: real servers on loopback, started, watched and stopped by this process."""
 
+from deploy.local.certificates import CertificateAuthority
 from deploy.local.daemon import DaemonProcess, answers
 from deploy.local.errors import (
     LinkError,
@@ -18,6 +19,7 @@ from deploy.local.stack import LocalStack, StackSettings
 from deploy.local.state import StackState
 
 __all__ = [
+    "CertificateAuthority",
     "CuttableLink",
     "CuttableLinks",
     "DaemonProcess",

@@ -56,24 +56,25 @@ class ClassArchive:
         digest = hashlib.sha256((_java_version() + class_path).encode()).hexdigest()[:16]
         self._file = cache_folder() / f"pulsar-classes-{digest}.jsa"
         self._part = self._file.with_suffix(f".{os.getpid()}.part")
-        self._writing = False
 
     def options(self) -> list[str]:
-        """JVM options that read the archive, or that write it when there is none and nobody else writes it."""
+        """JVM options that read the archive, or that write it when there is none and no other of ours writes it."""
         if self._file.exists():
             return [f"-XX:SharedArchiveFile={self._file}"]
-        if self._writing or self._part.with_suffix(".claimed").exists():
+        if self._part in _writing:
             return []
-        self._part.with_suffix(".claimed").touch()
-        self._writing = True
+        _writing[self._part] = self
         return [f"-XX:ArchiveClassesAtExit={self._part}"]
 
     def stopped(self, exit_status: int) -> None:
         """Publish the archive that a JVM wrote, if it ended in order; a JVM that was killed wrote half of one."""
-        if not self._writing:
+        if _writing.get(self._part) is not self:
             return
-        self._writing = False
-        self._part.with_suffix(".claimed").unlink(missing_ok=True)
+        del _writing[self._part]
         if exit_status in (0, 143, -15) and self._part.exists():
             self._part.replace(self._file)
         self._part.unlink(missing_ok=True)
+
+
+# Of several clusters that start side by side, one writes.
+_writing: dict[Path, ClassArchive] = {}

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -17,9 +18,11 @@ import pytest
 from paho.mqtt import client as mqtt
 
 from deploy.local import (
+    CertificateAuthority,
     DaemonProcess,
     LocalStack,
     MosquittoBroker,
+    MosquittoSettings,
     PulsarCluster,
     ServerFailed,
     StackInUse,
@@ -195,6 +198,35 @@ def test_a_regional_broker_speaks_mqtt_5_over_its_link(stack: LocalStack) -> Non
     finally:
         client.disconnect()
         client.loop_stop()
+
+
+def admits(port: int, context: ssl.SSLContext) -> bool:
+    """Whether the broker answers an MQTT 3.1.1 CONNECT over TLS with a CONNACK of code 0."""
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+        ):
+            secure.sendall(b"\x10\x11\x00\x04MQTT\x04\x02\x00\x0a\x00\x05admit")
+            return secure.recv(4) == b"\x20\x02\x00\x00"
+    except OSError:
+        return False
+
+
+def test_a_broker_with_certificates_admits_only_clients_that_have_one(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "certificates")
+    broker = MosquittoBroker("eu", tmp_path / "broker", settings=MosquittoSettings(tls=authority.server()))
+    broker.start()
+    try:
+        broker.wait()
+        known = ssl.create_default_context(cafile=authority.file)
+        stranger = ssl.create_default_context(cafile=authority.file)
+        device = authority.client("eu-0001")
+        known.load_cert_chain(device.certificate, device.key)
+        assert admits(broker.port, known)
+        assert not admits(broker.port, stranger)
+    finally:
+        broker.stop()
 
 
 def test_a_daemon_of_ours_is_a_server_of_the_stack(stack: LocalStack, tmp_path: Path) -> None:
