@@ -22,6 +22,7 @@ def bill_table(bill: Bill) -> RenderableType:
     table = _lines_table(f"{bill.account.name} · {bill.period} · {bill.status.value}")
     for line in bill.lines:
         _add(table, line.number, line.key, line.quantity, amount_text(line.amount_minor, bill.currency))
+    table.add_section()
     for region, amount in bill.totals_by_region.items():
         table.add_row("", region, "", "", "", "", "total", "", amount_text(amount, bill.currency))
     _add_total(table, bill.total_minor, bill.currency)
