@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +33,18 @@ def _settings(path: Path) -> CloudSettings:
         raise typer.Exit(2) from error
 
 
+@contextmanager
+def _errors_said() -> Iterator[None]:
+    """An error that a job raises on purpose is a message for people, not a stack of calls."""
+    from cloud_jobs.errors import CloudError
+
+    try:
+        yield
+    except CloudError as error:
+        typer.echo(f"cloud-jobs: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
 @app.command()
 def ingest(
     config: Config,
@@ -43,7 +57,8 @@ def ingest(
     """
     from cloud_jobs.ingest.cli import run_ingest
 
-    run_ingest(_settings(config), available_now=available_now)
+    with _errors_said():
+        run_ingest(_settings(config), available_now=available_now)
 
 
 @app.command()
@@ -54,7 +69,8 @@ def usage(config: Config) -> None:
     """
     from cloud_jobs.usage.cli import run_usage
 
-    run_usage(_settings(config))
+    with _errors_said():
+        run_usage(_settings(config))
 
 
 @app.command("check-config")

@@ -23,7 +23,11 @@ class ClusterSettings(Settings):
 class IngestSettings(Settings):
     """What the ingest reads, and how much at once."""
 
-    topics_pattern: str = "persistent://fleet/telemetry-.*/batches"
+    topics: tuple[str, ...] = Field(
+        default=("persistent://fleet/telemetry-eu/batches", "persistent://fleet/telemetry-us/batches"),
+        min_length=1,
+        description="the topic of batches of each region",
+    )
     subscription: str = "ingest"
     max_messages_per_trigger: int = Field(default=20_000, ge=1)
     trigger_interval_s: float = Field(default=1.0, ge=0, le=3600)

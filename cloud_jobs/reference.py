@@ -21,7 +21,7 @@ from cloud_jobs.lake import REFERENCE, Lake
 Kind = Literal["fence", "tariff", "account"]
 TOPICS: dict[Kind, str] = {"fence": "fences", "tariff": "tariffs", "account": "accounts"}
 NAMESPACE = "persistent://fleet/reference"
-_TIMEOUT_MS = 10_000
+_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ def _version(kind: Kind, facts: dict[str, Any], body: dict[str, Any]) -> Version
 
 def publish(service_url: str, versions: Iterable[Version]) -> int:
     """Publishes versions to their topics and returns their number, once all are persisted."""
-    client = pulsar.Client(service_url, operation_timeout_seconds=_TIMEOUT_MS // 1000)
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    client = pulsar.Client(service_url, operation_timeout_seconds=_TIMEOUT_S, logger=quiet)
     try:
         producers = {kind: client.create_producer(f"{NAMESPACE}/{topic}") for kind, topic in TOPICS.items()}
         count = 0

@@ -25,7 +25,7 @@ def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     query = start_ingest(spark, settings, available_now=available_now)
-    _log.info("started", lake=str(settings.lake), topics=settings.ingest.topics_pattern)
+    _log.info("started", lake=str(settings.lake), topics=list(settings.ingest.topics))
     try:
         _watch(query, stop)
     finally:

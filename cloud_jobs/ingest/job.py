@@ -36,7 +36,7 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
     stream = (
         spark.readStream.format("pulsar")
         .options(**settings.source_options)
-        .option("topicsPattern", ingest.topics_pattern)
+        .option("topics", ",".join(ingest.topics))
         .option("subscription", ingest.subscription)
         .option("maxMessagesPerTrigger", str(ingest.max_messages_per_trigger))
         .options(**ingest.options)

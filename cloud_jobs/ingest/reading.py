@@ -106,14 +106,16 @@ def records(wanted: Mapping[Place, IntervalSet]) -> Callable[[Iterable[pa.Record
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         gathered: list[pa.RecordBatch] = []
+        count = 0
         for batch in batches:
             for message in batch.to_pylist():
                 names = wanted.get(Place(message["topic"], message["message_id"]))
                 if names:
                     gathered.append(_rows(message, names))
-                if sum(rows.num_rows for rows in gathered) >= _ROWS_AT_ONCE:
+                    count += names.count
+                if count >= _ROWS_AT_ONCE:
                     yield _joined(gathered)
-                    gathered = []
+                    gathered, count = [], 0
         if gathered:
             yield _joined(gathered)
 

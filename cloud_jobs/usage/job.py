@@ -141,7 +141,7 @@ def _whole_devices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Tables of about `_FIXES_AT_ONCE` fixes that each hold all fixes of their devices."""
     held: pa.Table | None = None
     for batch in batches:
-        part = pa.Table.from_batches([batch], schema=FIXES)
+        part = pa.Table.from_batches([batch]).cast(FIXES)
         held = part if held is None else pa.concat_tables([held, part])
         if held.num_rows < _FIXES_AT_ONCE:
             continue

@@ -1,4 +1,4 @@
-"""Holds what came out against the truth: records, completeness, usage and money. It reads tables and decides nothing else."""
+"""Holds what came out against the truth: records, completeness, usage and money. It reads tables, and only that."""
 
 from __future__ import annotations
 
@@ -15,17 +15,12 @@ from cloud_jobs.billing.lake import Lake as BillingLake
 from cloud_jobs.billing.meters import MEASURE_OF
 from cloud_jobs.ingest.coverage import Coverage, from_row
 from cloud_jobs.lake import Lake
-from simulator.truth import Made, Truth, made_canary, made_event, made_position, made_raw, made_signal
 from simulator.truth import Bill as TrueBill
+from simulator.truth import Made, Truth, made_canary, made_event, made_position, made_raw, made_signal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_COLUMNS = ["device", "kind", "device_time", "latitude", "longitude", "altitude_m", "speed_mps", "heading_deg"] + [
-    "accuracy_m",
-    "name",
-    "number",
-    "text",
-    "payload",
-]
+_MEASURED = ("altitude_m", "speed_mps", "heading_deg", "accuracy_m")
+_COLUMNS = ["device", "kind", "device_time", "latitude", "longitude", *_MEASURED, "name", "number", "text", "payload"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +97,13 @@ def audit(lake: Lake, truth: Truth, agents: Mapping[str, tuple[str, dict[str, An
     usage, differing = _usage(lake, truth)
     return Audit(
         devices=tuple(
-            _device(device, *agents[device], truth.records(device), ingested[device], coverage.get(device, []))
+            _device(
+                device,
+                *agents[device],
+                truth.records(device),
+                ingested.get(device, Counter()),
+                coverage.get(device, []),
+            )
             for device in sorted(agents)
         ),
         bills=tuple(_bill(lake.folder, truth, account, now) for account in sorted(truth.accounts)),
@@ -145,12 +146,7 @@ def _ingested(lake: Lake) -> dict[str, Counter[Made]]:
     for batch in lake.rows("records", _COLUMNS).to_batches():
         for row in batch.to_pylist():
             found.setdefault(row["device"], Counter())[_made(row)] += 1
-    return _Missing(found)
-
-
-class _Missing(dict[str, Counter[Made]]):
-    def __missing__(self, _: str) -> Counter[Made]:
-        return Counter()
+    return found
 
 
 def _made(row: dict[str, Any]) -> Made:
@@ -159,7 +155,7 @@ def _made(row: dict[str, Any]) -> Made:
     time_us = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
     match row["kind"]:
         case "position":
-            measured = {name: row[name] for name in ("altitude_m", "speed_mps", "heading_deg", "accuracy_m")}
+            measured = {name: row[name] for name in _MEASURED}
             return made_position(time_us, row["latitude"], row["longitude"], **measured)
         case "signal":
             value = row["number"] if row["text"] is None else row["text"]
@@ -199,13 +195,11 @@ def _bill(folder: Path, truth: Truth, account: str, now: datetime) -> BillAudit:
     ours, theirs = BillingLake(folder).bill(account, period, now), truth.bill(account)
     our_lines = {
         (line.key.meter.value, line.key.zone, line.key.device): (
-            Decimal(line.quantity) / MEASURE_OF[line.key.meter].base_units,
+            Decimal(line.quantity) / MEASURE_OF[line.key.meter].base_per_unit,
             line.amount_minor,
         )
         for line in ours.lines
     }
-    true_lines = {(line.meter, line.zone, line.device): line.amount_minor for line in theirs.lines}
-    differing = sum(
-        true_lines.get(key) != (our_lines[key][1] if key in our_lines else None) for key in our_lines | true_lines
-    )
+    true_lines = {(line.meter, line.zone, line.device): (line.quantity, line.amount_minor) for line in theirs.lines}
+    differing = sum(our_lines.get(key) != true_lines.get(key) for key in our_lines | true_lines)
     return BillAudit(ours, theirs, differing)

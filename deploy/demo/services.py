@@ -14,7 +14,7 @@ _USAGE_TIMEOUT_S = 180.0
 def start_gateways(stack: LocalStack) -> None:
     """One gateway for each region, returned from when all are connected."""
     book = PortBook(stack.folder / "gateways.json")
-    gateways = [_gateway(stack, region, book.port(region)) for region in stack.settings.regions]
+    gateways = [_gateway(stack, region, book.port(region)) for region in stack.topology.regions]
     for gateway in gateways:
         stack.add(gateway, wait=False)
     for gateway in gateways:

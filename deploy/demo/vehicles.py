@@ -34,7 +34,7 @@ class Vehicle:
     def drained(self) -> bool:
         """Whether everything that was stored has been acknowledged."""
         status = self.status()
-        return status["depth_records"] == 0 and status["acknowledged"] >= status["head"]
+        return bool(status["depth_records"] == 0 and status["acknowledged"] >= status["head"])
 
 
 def start_vehicles(stack: LocalStack, regions: Mapping[str, str]) -> list[Vehicle]:

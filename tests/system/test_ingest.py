@@ -37,7 +37,7 @@ class Centre:
             lake=folder / "lake",
             checkpoints=folder / "checkpoints",
             clusters=(cluster,),
-            ingest=IngestSettings(topics_pattern=self.topic),
+            ingest=IngestSettings(topics=(self.topic,)),
         )
         self.client = pulsar.Client(hq.service_url)
         self.producer = self.client.create_producer(self.topic)
@@ -88,7 +88,7 @@ def test_what_came_is_not_let_in_again_after_the_checkpoint_was_lost(centre: Cen
     elsewhere = centre.settings.model_copy(
         update={
             "checkpoints": centre.settings.checkpoints / "new",
-            "ingest": IngestSettings(topics_pattern=centre.topic, subscription="again"),
+            "ingest": IngestSettings(topics=(centre.topic,), subscription="again"),
         }
     )
     centre.settings = elsewhere

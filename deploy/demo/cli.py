@@ -1,0 +1,114 @@
+"""`waybill demo`: runs the story with visible progress and prints the tables; exits with 0 only if all is true."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from deploy.demo.audit import Audit
+from deploy.demo.errors import DemoError
+from deploy.demo.report import as_json, bill_table, completeness_table, records_table, verdict_table
+from deploy.demo.story import DemoSettings, Story
+from deploy.local import LocalStack, LocalStackError
+from geo.replication import ReplicationError
+from simulator import SimulatorError
+
+# A pipe or a file has no width of its own; the tables need this much.
+_WIDTH = None if sys.stdout.isatty() else 120
+console = Console(highlight=False, width=_WIDTH)
+errors = Console(stderr=True, highlight=False)
+
+
+def demo(
+    *,
+    replay: Annotated[Path | None, typer.Option(help="A recorded track (CSV) instead of the seeded fleet.")] = None,
+    vehicles: Annotated[int, typer.Option(help="How many vehicles drive.")] = 20,
+    seed: Annotated[int, typer.Option(help="The seed of the fleet.")] = 7,
+    drive_s: Annotated[float, typer.Option(help="How long the drive takes, in seconds.")] = 45.0,
+    folder: Annotated[Path, typer.Option(help="Where the servers and tables live; emptied first.")] = Path("var/demo"),
+    as_json_text: Annotated[bool, typer.Option("--json", help="The findings as one JSON object.")] = False,
+) -> None:
+    """From vehicles to a checked bill on real servers, with a cut uplink and a killed agent.
+
+    Exit status: 0 all equal to the truth, 1 something differs, 2 it could not be run.
+    """
+    began = time.monotonic()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s)
+        found, memory = _run(folder, settings, quiet=as_json_text)
+    except (DemoError, LocalStackError, ReplicationError, SimulatorError, ValidationError, OSError) as trouble:
+        errors.print(str(trouble), style="red", markup=False)
+        raise typer.Exit(2) from trouble
+    except KeyboardInterrupt as interrupt:
+        errors.print("interrupted; every server was stopped")
+        raise typer.Exit(130) from interrupt
+    if as_json_text:
+        typer.echo(json.dumps(as_json(found) | {"seconds": round(time.monotonic() - began, 1)}, indent=2))
+    else:
+        _print(found, folder)
+        console.print(
+            f"\n{time.monotonic() - began:.0f} s from start to verdict; the stack's memory at its peak: "
+            f"{memory / 2**30:.1f} GiB"
+        )
+    raise typer.Exit(0 if found.equal else 1)
+
+
+def _run(folder: Path, settings: DemoSettings, *, quiet: bool) -> tuple[Audit, int]:
+    if folder.exists():
+        shutil.rmtree(folder)
+    began = time.monotonic()
+    with _progress(quiet=quiet) as progress:
+        task = progress.add_task("starting Pulsar, Mosquitto and the links", total=None)
+
+        def say(text: str) -> None:
+            progress.console.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {text}")
+
+        def show(what: str, done: float, total: float) -> None:
+            progress.update(task, description=what, completed=done, total=total or None)
+
+        with LocalStack(folder) as stack:
+            say(f"{len(stack.servers)} servers are up: Pulsar eu, us and hq, replication applied")
+            story = Story(stack, settings, say, show)
+            found = story.run()
+            return found, story.peak_memory_bytes
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Progress]:
+    out = errors if quiet else console
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=out, transient=True) as progress:
+        yield progress
+
+
+def _print(found: Audit, folder: Path) -> None:
+    console.print()
+    console.print(records_table(found), "", completeness_table(found), "")
+    for one in found.bills:
+        console.print(bill_table(one), "")
+    console.print(verdict_table(found))
+    first = found.bills[0].bill
+    console.print(
+        "\nOpen any line down to its records, for instance:\n"
+        f"  .venv/bin/waybill bill open --lake {folder}/lake --account {first.account.id} "
+        f"--period {first.period} --line 1"
+    )
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
