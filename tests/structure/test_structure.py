@@ -1,0 +1,79 @@
+"""What the folders promise: who may import whom, what the edge installs, what is public."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution, requires
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("cloud_jobs", "deploy", "edge_agent", "gateway", "geo", "settings", "simulator", "telemetry")
+HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "pulsar", "shapely", "pyproj", "deltalake"}
+
+
+def test_the_import_rules_hold() -> None:
+    linter = Path(sys.executable).parent / "lint-imports"
+    done = subprocess.run([linter], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def _needed(name: str, extra: str | None, seen: set[str]) -> set[str]:
+    """The distributions that installing `name[extra]` pulls, by the metadata of what is installed here."""
+    try:
+        lines = requires(name) or []
+    except PackageNotFoundError:
+        return seen
+    for line in lines:
+        wanted = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", line)
+        if wanted and wanted.group(1) != extra:
+            continue
+        dependency = re.split(r"[\s;<>=!~\[(]", line, maxsplit=1)[0].lower().replace("_", "-")
+        if dependency not in seen:
+            seen.add(dependency)
+            _needed(dependency, None, seen)
+    return seen
+
+
+def test_the_edge_extra_pulls_nothing_heavy() -> None:
+    needed = _needed("waybill", "edge", set())
+    assert {"paho-mqtt", "msgpack", "pydantic", "sqlite-utils", "tenacity"} <= needed
+    assert not needed & {"pyspark", "pyarrow", "numpy", "pandas", "pulsar-client", "shapely", "pyproj", "deltalake"}
+
+
+def test_the_agent_imports_nothing_heavy() -> None:
+    program = "import sys, edge_agent.daemon, edge_agent.agent; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert not {module.partition(".")[0] for module in done.stdout.split()} & HEAVY
+
+
+@pytest.mark.parametrize(
+    "package", ["settings", "telemetry", "geo.spatial", "geo.replication", "simulator", "deploy.local"]
+)
+def test_public_names_are_listed_sorted_and_there(package: str) -> None:
+    module = importlib.import_module(package)
+    names = module.__all__
+    assert sorted(names) == sorted(set(names))
+    assert all(hasattr(module, name) for name in names)
+
+
+def test_every_room_is_typed_and_in_the_distribution() -> None:
+    assert all((ROOT / room / "py.typed").exists() for room in ROOMS)
+    assert distribution("waybill").metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_nothing_names_a_registry_or_this_machine() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    places = re.compile(r"--(extra-)?index-url|--find-links|pypi\.org|files\.pythonhosted|repo1?\.maven|/(work|root)/")
+    offenders = [
+        name
+        for name in listed.stdout.splitlines()
+        if name != "tests/structure/test_structure.py"
+        and (ROOT / name).is_file()
+        and places.search((ROOT / name).read_text(encoding="utf-8", errors="replace"))
+    ]
+    assert offenders == []
