@@ -11,9 +11,9 @@ SCHEMA = (
     "value binary, key string, properties map<string,string>, publish_time timestamp, event_time timestamp, "
     "topic string, message_id string, cluster string"
 )
-"""The columns, as Spark's DDL. `key` and `event_time` are null where the producer set none; `topic` is the topic's
-full name without its partition; `message_id` is `ledger:entry:partition` or `ledger:entry:partition:batch-index`;
-`cluster` is where the message entered (see `topics.origin_cluster`)."""
+"""The columns, as Spark's DDL. `key`, `event_time` and `value` are null where the producer set none; `topic` is the
+topic's full name without its partition; `message_id` is `ledger:entry:partition` (-1: not partitioned), with
+`:batch-index` for a message that was sent in a batch; `cluster` is where it entered (see `topics.origin_cluster`)."""
 
 _TIME = pa.timestamp("us", tz="UTC")
 ARROW_SCHEMA = pa.schema(
@@ -62,7 +62,7 @@ class Columns:
         """One message of the native client (`_pulsar.Message`), with the parts of its id."""
         value = message.data()
         self.bytes += len(value)
-        self._values.append(value)
+        self._values.append(None if not value and message.has_null_value() else value)
         self._keys.append(message.partition_key())
         properties = message.properties()
         self._names.extend(properties.keys())

@@ -79,7 +79,8 @@ class Driver:
 
     def fix_target(self) -> None:
         """Trigger.AvailableNow: nothing that arrives after this moment is read."""
-        self._target = _newest(self._watch.active())
+        # Spark asks for this first of all: only `initial` knows where a new subscription begins.
+        self._target = _newest(self._watch.active(create_at=None))
 
     def newest(self) -> dict[str, Any] | None:
         """The newest offset there is and the entries that wait before it, for Spark's progress report."""

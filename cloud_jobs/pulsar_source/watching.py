@@ -23,7 +23,7 @@ Start = str | datetime
 class View:
     """One cluster's topic partitions at one moment.
 
-    Each has the durable subscription; `created` are those where it was missing until now.
+    `created` are those where the durable subscription was missing until now.
     """
 
     cluster: Cluster
@@ -98,18 +98,19 @@ class Watch:
                 _log.warning("standby_without_subscription", cluster=name, error=str(error))
         return view
 
-    def active(self, start: Start = "earliest") -> View:
+    def active(self, create_at: Start | None = "earliest") -> View:
         """The active cluster as it stands; another one becomes active when it is silent for too long.
 
+        Where the subscription is missing it is created at `create_at`, or left missing for None.
         Raises ClusterUnreachable when no cluster answers for `readTimeoutSeconds`.
         """
         began = self._clock()
         while self._clock() - began < self._options.read_timeout_seconds:
-            view = self.named(self._standing.active, start)
+            view = self.named(self._standing.active, create_at)
             if view is not None:
                 return view
             for name in self._surveys:
-                view = self._try(name, start) if name != self._standing.active else None
+                view = self._try(name, create_at) if name != self._standing.active else None
                 if view is not None:
                     self._move(name, "lost")
                     return view
@@ -117,10 +118,10 @@ class Watch:
         lost = ", ".join(sorted(self._silent_since))
         raise ClusterUnreachable(lost, "looking for a cluster to read", "none of the clusters answers")
 
-    def named(self, name: str, start: Start = "earliest") -> View | None:
+    def named(self, name: str, create_at: Start | None = "earliest") -> View | None:
         """One cluster as it stands; None when it stays silent for `clusterLostAfterSeconds`."""
         while True:
-            view = self._try(name, start)
+            view = self._try(name, create_at)
             if view is not None:
                 return view
             if self._clock() - self._silent_since[name] >= self._options.cluster_lost_after_seconds:
@@ -139,13 +140,13 @@ class Watch:
             self._standing = Standing(self._standing.active)
             self._save()
 
-    def _try(self, name: str, start: Start) -> View | None:
+    def _try(self, name: str, create_at: Start | None) -> View | None:
         survey = self._surveys[name]
         try:
             states = survey.states()
             missing = frozenset(topic for topic, state in states.items() if state.cursor is None)
-            if missing:
-                survey.subscribe_missing(states, start)
+            if missing and create_at is not None:
+                survey.subscribe_missing(states, create_at)
                 states = survey.states()
         except ClusterUnreachable as error:
             if name not in self._silent_since:

@@ -161,7 +161,7 @@ class Collected:
         self.before(batch)
         values = frame.select("value").toArrow().column(0).to_pylist()
         self.bytes[batch] = sum(map(len, values))
-        self.batches[batch] = [int(value) for value in values]
+        self.batches[batch] = [int(value) for value in values if value]
         now = time.monotonic()
         for number in self.batches[batch]:
             self.first_seen.setdefault(number, now)

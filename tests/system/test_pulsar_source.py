@@ -1,0 +1,276 @@
+"""The conformance suite of the format `pulsar`: a real cluster, a real Spark, one sentence a test."""
+
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from cloud_jobs.pulsar_source.columns import ARROW_SCHEMA
+from deploy.local import LocalStack
+from deploy.local.jvm import pulsar_home
+from tests.cloud_jobs.pulsar_source.world import (
+    Collected,
+    Place,
+    eventually,
+    offsets,
+    read_available,
+    running,
+    session,
+    stream,
+)
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return session()
+
+
+@pytest.fixture(scope="module")
+def hq(stack: LocalStack) -> Iterator[Place]:
+    server = stack.pulsar["hq"]
+    place = Place("hq", server.service_url, server.admin_url)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def collected() -> Collected:
+    return Collected()
+
+
+def test_three_topics_of_four_partitions_are_read_once_each_and_available_now_ends(
+    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+):
+    topics = [hq.new_topic(4) for _ in range(3)]
+    frame = stream(spark, hq.text, topics=",".join(topics), subscription="s")
+    for number, topic in enumerate(topics):
+        hq.send(topic, range(number * 1000, number * 1000 + 1000))
+    read_available(frame, collected, tmp_path)
+    assert sorted(collected.numbers()) == list(range(3000))
+    hq.send(topics[1], range(3000, 3500))
+    read_available(frame, collected, tmp_path)
+    assert sorted(collected.numbers()) == list(range(3500))
+    assert all(hq.backlog(topic, "s") == 0 for topic in topics)
+    assert_forward(offsets(tmp_path))
+
+
+def test_limits_hold_for_messages_of_batching_producers(
+    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+):
+    topic = hq.new_topic(4)
+    hq.send(topic, range(5000), pad=20)
+    read_available(
+        stream(spark, hq.text, topics=topic, subscription="rows", maxMessagesPerTrigger="1700"),
+        collected,
+        tmp_path / "r",
+    )
+    assert collected.sizes() == [1700, 1700, 1600]
+    by_bytes = Collected()
+    read_available(
+        stream(spark, hq.text, topics=topic, subscription="bytes", maxBytesPerTrigger="40000"), by_bytes, tmp_path / "b"
+    )
+    assert all(size <= 40_000 for size in by_bytes.bytes.values())
+    assert sorted(collected.numbers()) == sorted(by_bytes.numbers()) == list(range(5000))
+    assert_forward(offsets(tmp_path / "r"))
+
+
+def test_a_message_bigger_than_the_limit_goes_through_alone(
+    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+):
+    topic = hq.new_topic()
+    hq.send(topic, range(10), pad=10)
+    hq.send(topic, [10], pad=50_000)
+    hq.send(topic, range(11, 20), pad=10)
+    frame = stream(spark, hq.text, topics=topic, subscription="s", maxBytesPerTrigger="1000")
+    read_available(frame, collected, tmp_path)
+    assert [10] in collected.batches.values()
+    assert sorted(collected.numbers()) == list(range(20))
+
+
+def test_a_compacted_topic_gives_the_newest_of_each_key(
+    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+):
+    topic = hq.new_topic()
+    for number in range(300):
+        hq.send(topic, [number], partition_key=f"k{number % 3}") if number % 100 == 0 or number > 296 else None
+    hq.send(topic, range(300, 303), partition_key="gone")
+    producer = hq.client.create_producer(topic)
+    producer.send(b"", partition_key="gone")
+    producer.close()
+    hq.call("PUT", f"{hq.path(topic)}/compaction")
+    eventually("compaction", lambda: hq.call("GET", f"{hq.path(topic)}/compaction")["status"] == "SUCCESS")
+    frame = spark.read.format("pulsar").options(clusters=hq.text, topics=topic, readCompacted="true").load()
+    # The tombstone is the newest entry of all, and the broker keeps that one.
+    newest = {row["key"]: int(row["value"]) for row in frame.collect() if row["value"]}
+    assert newest == {"k0": 297, "k1": 298, "k2": 299}
+    hq.send(topic, [300], partition_key="k0")
+    read_available(stream(spark, hq.text, topics=topic, subscription="s", readCompacted="true"), collected, tmp_path)
+    assert sorted(collected.numbers()) == [297, 298, 299, 300]
+
+
+def test_new_topics_of_a_pattern_and_new_partitions_are_met_while_running(
+    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+):
+    first = hq.new_topic(2, prefix=f"met-{tmp_path.name}")
+    hq.send(first, range(100))
+    pattern = f"persistent://public/default/met-{tmp_path.name}-.*"
+    frame = stream(
+        spark,
+        hq.text,
+        topicsPattern=pattern,
+        subscription="s",
+        topicDiscoverySeconds="0.5",
+        startingPosition="earliest",
+    )
+    with running(frame, collected, tmp_path / "checkpoint"):
+        eventually("the first topic", lambda: len(collected.numbers()) == 100)
+        hq.call("POST", f"{hq.path(first)}/partitions", 4)
+        second = hq.new_topic(prefix=f"met-{tmp_path.name}")
+        hq.send(second, range(100, 200))
+        producer = hq.client.create_producer(f"{first}-partition-3")
+        for number in range(200, 300):
+            producer.send_async(str(number).encode(), None)
+        producer.flush()
+        producer.close()
+        eventually("everything", lambda: len(collected.numbers()) >= 300)
+    assert sorted(collected.numbers()) == list(range(300))
+
+
+def test_reading_starts_at_the_latest_message_or_at_a_time(hq: Place, spark: SparkSession, tmp_path: Path):
+    topic = hq.new_topic(2)
+    hq.send(topic, range(100))
+    moment = datetime.now(UTC) + timedelta(milliseconds=50)
+    eventually("the moment", lambda: datetime.now(UTC) > moment)
+    starts = {"earliest": 200, "latest": 0, moment.isoformat(): 100}
+    results = {name: Collected() for name in starts}
+    for number, name in enumerate(starts):
+        frame = stream(spark, hq.text, topics=topic, subscription=f"s{number}", startingPosition=name)
+        if name == "earliest":
+            hq.send(topic, range(100, 200))
+        read_available(frame, results[name], tmp_path / str(number))
+    assert {name: len(result.numbers()) for name, result in results.items()} == starts
+    since = spark.read.format("pulsar").options(clusters=hq.text, topics=topic, startingPosition=moment.isoformat())
+    until = spark.read.format("pulsar").options(clusters=hq.text, topics=topic, endingPosition=moment.isoformat())
+    assert sorted(int(row[0]) for row in since.load().select("value").collect()) == list(range(100, 200))
+    assert sorted(int(row[0]) for row in until.load().select("value").collect()) == list(range(100))
+
+
+def test_columns_carry_what_the_producer_set(hq: Place, spark: SparkSession):
+    topic = hq.new_topic()
+    hq.send(topic, [1], batching=False, properties={"a": "b", "c": "ü"}, event_timestamp=1_767_603_422_123)
+    producer = hq.client.create_producer(topic)
+    producer.send(b"\x00\xff")
+    producer.close()
+    frame = spark.read.format("pulsar").options(clusters=hq.text, topics=topic).load()
+    assert to_arrow_schema(frame.schema, timezone="UTC") == ARROW_SCHEMA
+    first, second = frame.orderBy("publish_time").collect()
+    assert (first["value"], first["key"], first["properties"]) == (b"1", "k1", {"a": "b", "c": "ü"})
+    assert first["event_time"].timestamp() == pytest.approx(1_767_603_422.123)
+    assert (second["value"], second["key"], second["properties"], second["event_time"]) == (b"\x00\xff", None, {}, None)
+    assert (first["topic"], first["cluster"]) == (topic, "hq")
+    assert first["message_id"].split(":")[1:] == ["0", "-1"]
+
+
+def test_a_replicated_message_names_the_cluster_where_it_entered_and_the_far_cursor_follows(
+    stack: LocalStack, spark: SparkSession, collected: Collected, tmp_path: Path
+):
+    eu, hq = (
+        Place(name, stack.pulsar[name].service_url, stack.pulsar[name].admin_url, "fleet/telemetry-eu")
+        for name in ("eu", "hq")
+    )
+    topic = eu.new_topic(2)
+    eventually("replication", lambda: hq.http.get(f"{hq.path(topic)}/partitions").json().get("partitions") == 2)
+    with running(stream(spark, hq.text, topics=topic, subscription="s"), collected, tmp_path / "checkpoint"):
+        for number in range(8):
+            eu.send(topic, range(number * 100, number * 100 + 100))
+            eventually("a round", lambda number=number: len(collected.numbers()) >= number * 100 + 100)
+            eventually("half a second", beat(0.5))
+        eventually("the far cursor", lambda: any_after_first(eu.cursors(topic, "s")))
+    rows = spark.read.format("pulsar").options(clusters=hq.text, topics=topic).load().select("cluster").distinct()
+    assert [row[0] for row in rows.collect()] == ["eu"]
+    eu.close()
+    hq.close()
+
+
+def test_a_topic_that_is_deleted_stops_the_query_or_is_left_out_as_told(
+    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+):
+    kept, deleted = hq.new_topic(), hq.new_topic(2)
+    hq.send(kept, range(50))
+    hq.send(deleted, range(50, 100))
+    options = {"topics": f"{kept},{deleted}", "subscription": "s"}
+    read_available(stream(spark, hq.text, **options), collected, tmp_path)
+    hq.call("DELETE", f"{hq.path(deleted)}/partitions?force=true")
+    hq.send(kept, range(100, 150))
+    with pytest.raises(StreamingQueryException, match="does not exist any more"):
+        read_available(stream(spark, hq.text, **options), collected, tmp_path)
+    read_available(stream(spark, hq.text, failOnDataLoss="false", **options), collected, tmp_path)
+    assert sorted(collected.numbers()) == list(range(150))
+
+
+def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_told(
+    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+):
+    topic = hq.new_topic()
+    hq.send(topic, range(50))
+    options = {"topics": topic, "subscription": "s"}
+    read_available(stream(spark, hq.text, **options), collected, tmp_path)
+    hq.call("DELETE", f"{hq.path(topic)}/subscription/s?force=true")
+    hq.send(topic, range(50, 100))
+    stored = hq.call("GET", f"{hq.path(topic)}/internalStats")["ledgers"][0]["ledgerId"]
+    hq.call("PUT", f"{hq.path(topic)}/unload")
+    hq.send(topic, range(100, 150))
+    hq.call("POST", f"{hq.path(topic)}/trim")
+    first = lambda: hq.call("GET", f"{hq.path(topic)}/internalStats")["ledgers"][0]["ledgerId"]  # noqa: E731
+    eventually("the old ledger is removed", lambda: first() != stored)
+    with pytest.raises(StreamingQueryException, match="gone before they were read"):
+        read_available(stream(spark, hq.text, **options), collected, tmp_path)
+    read_available(stream(spark, hq.text, failOnDataLoss="false", **options), collected, tmp_path)
+    assert sorted(collected.numbers()) == [*range(50), *range(100, 150)]
+
+
+def test_a_foreign_producer_is_read_completely(hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path):
+    topic = hq.new_topic(2)
+    command = [pulsar_home() / "bin/pulsar-perf", "produce", topic, "-u", hq.service_url, "-m", 4000, "-r", 4000]
+    frame = stream(spark, hq.text, topics=topic, subscription="s", maxMessagesPerTrigger="1500")
+    subprocess.run([*map(str, command), "-s", "100"], check=True, capture_output=True, timeout=90)
+    # Its payloads are no numbers of ours, so they are counted.
+    writer = frame.writeStream.foreachBatch(lambda rows, batch: collected.batches.update({batch: [0] * rows.count()}))
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    stats = hq.call("GET", f"{hq.path(topic)}/partitioned-stats?perPartition=false")
+    assert len(collected.numbers()) == stats["msgInCounter"] >= 4000
+    assert max(collected.sizes()) <= 1500
+
+
+def test_an_unknown_option_is_named_with_the_nearest_right_one(hq: Place, spark: SparkSession):
+    with pytest.raises(AnalysisException, match="did you mean maxMessagesPerTrigger"):
+        spark.read.format("pulsar").options(clusters=hq.text, topics="t", maxMessagePerTriger="1").load().collect()
+
+
+def assert_forward(written: list[dict]) -> None:
+    """Each partition's position only grows from offset to offset."""
+    for before, after in pairwise(written):
+        for topic, position in before["positions"].items():
+            assert parts(position) <= parts(after["positions"][topic])
+
+
+def parts(position: str) -> tuple[int, ...]:
+    return (*map(int, position.split(":")), 2**31)[:3]
+
+
+def any_after_first(cursors: dict[str, str | None]) -> bool:
+    return any(position and not position.endswith(":-1") for position in cursors.values())
+
+
+def beat(seconds: float):
+    until = datetime.now(UTC) + timedelta(seconds=seconds)
+    return lambda: datetime.now(UTC) > until

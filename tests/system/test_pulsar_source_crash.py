@@ -1,0 +1,122 @@
+"""Drivers, Python workers and brokers are killed; the Delta table has every message exactly once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from deltalake import DeltaTable
+
+from deploy.local import PulsarCluster
+from tests.cloud_jobs.pulsar_source.world import Place, Sender, eventually
+
+pytestmark = pytest.mark.system
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarCluster]:
+    server = PulsarCluster("hq", tmp_path_factory.mktemp("hq"))
+    server.start()
+    server.wait()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def hq(cluster: PulsarCluster) -> Iterator[Place]:
+    place = Place("hq", cluster.service_url, cluster.admin_url)
+    yield place
+    place.close()
+
+
+class Query:
+    """A streaming query into Delta in a process of its own."""
+
+    def __init__(self, folder: Path, place: Place, topic: str) -> None:
+        self._folder = folder
+        self._options = {"clusters": place.text, "topics": topic, "subscription": "s", "maxMessagesPerTrigger": "2000"}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, available_now: bool = False) -> subprocess.Popen[bytes]:
+        spec = {
+            "options": self._options,
+            "checkpoint": str(self._folder / "checkpoint"),
+            "table": str(self._folder / "table"),
+            "available_now": available_now,
+            "master": "local[2,4]",
+        }
+        (self._folder / "spec.json").write_text(json.dumps(spec))
+        command = [sys.executable, "-m", "tests.cloud_jobs.pulsar_source.query", str(self._folder / "spec.json")]
+        with (self._folder / "query.log").open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        return self.process
+
+    def kill(self) -> None:
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(20)
+
+    def finish(self) -> None:
+        """Reads what is left, to the end."""
+        assert self.start(available_now=True).wait(180) == 0, (self._folder / "query.log").read_text()[-3000:]
+
+    def numbers(self) -> list[int]:
+        try:
+            return DeltaTable(str(self._folder / "table")).to_pyarrow_table().column("number").to_pylist()
+        except Exception as error:
+            if "no log files" in str(error).lower() or "not a delta table" in str(error).lower():
+                return []
+            raise
+
+    def workers(self) -> list[psutil.Process]:
+        """The Python processes that Spark's daemon forked for tasks."""
+        assert self.process is not None
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        daemons = [child for child in children if "pyspark.daemon" in " ".join(child.cmdline())]
+        return [worker for daemon in daemons for worker in daemon.children()]
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.nightly)])
+def test_every_message_is_in_the_table_once_after_kills_of_driver_worker_and_broker(
+    cluster: PulsarCluster, hq: Place, tmp_path: Path, kills: int
+):
+    topic = hq.new_topic(2)
+    query = Query(tmp_path, hq, topic)
+    with Sender(hq, topic, 600) as sender:
+        query.start()
+        for _ in range(kills):
+            eventually("the query writes", grows(query), 120)
+            kill_a_worker(query)
+            eventually("the query writes after the worker's death", grows(query), 120)
+            query.kill()
+            query.start()
+            eventually("the query writes after the driver's death", grows(query), 120)
+            cluster.kill()
+            cluster.start()
+            cluster.wait()
+            if query.process is not None and query.process.poll() is not None:
+                query.start()
+        eventually("the query writes after the broker's death", grows(query), 120)
+    query.kill()
+    query.finish()
+    numbers = query.numbers()
+    assert len(numbers) == len(set(numbers)), "a message is in the table twice"
+    assert set(numbers) >= set(sender.sent)
+
+
+def grows(query: Query):
+    before = len(query.numbers())
+    return lambda: len(query.numbers()) > before
+
+
+def kill_a_worker(query: Query) -> None:
+    victim = eventually("a Python worker", query.workers)[0]
+    time.sleep(0.2)
+    victim.kill()
