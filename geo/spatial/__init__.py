@@ -17,24 +17,32 @@ For every fence on its own, in place of a zone set: `use_by_fence(tracks, FenceS
 """
 
 from geo.spatial.activity import ALWAYS, Activity
+from geo.spatial.corrections import Told, corrections, in_force
 from geo.spatial.encounters import Encounters, find_encounters
-from geo.spatial.errors import ConfigError, FenceError, FixError, SpatialError
+from geo.spatial.errors import FenceError, FixError, SpatialError
+from geo.spatial.events import Event, EventSettings, find_events
 from geo.spatial.fence_set import FenceSet
-from geo.spatial.fences import Fence, FenceReport
+from geo.spatial.fences import Fence
 from geo.spatial.fix_csv import FixFile, read_fixes
 from geo.spatial.fixes import Fixes, valid_positions
+from geo.spatial.gates import Crossings, Gate, GateSet
 from geo.spatial.geojson import fences_from_geojson
 from geo.spatial.measure import FenceUse, pieces_by_fence, use_by_fence
 from geo.spatial.pieces import OUTSIDE, Pieces
+from geo.spatial.places import find_approaches
+from geo.spatial.report import FenceReport
 from geo.spatial.tracks import Tracks, TrackSettings, Verdict, build_tracks
+from geo.spatial.visits import Visits, VisitSettings, find_visits
 from geo.spatial.zones import ZoneSet
 
 __all__ = [
     "ALWAYS",
     "OUTSIDE",
     "Activity",
-    "ConfigError",
+    "Crossings",
     "Encounters",
+    "Event",
+    "EventSettings",
     "Fence",
     "FenceError",
     "FenceReport",
@@ -43,15 +51,25 @@ __all__ = [
     "FixError",
     "FixFile",
     "Fixes",
+    "Gate",
+    "GateSet",
     "Pieces",
     "SpatialError",
+    "Told",
     "TrackSettings",
     "Tracks",
     "Verdict",
+    "VisitSettings",
+    "Visits",
     "ZoneSet",
     "build_tracks",
+    "corrections",
     "fences_from_geojson",
+    "find_approaches",
     "find_encounters",
+    "find_events",
+    "find_visits",
+    "in_force",
     "pieces_by_fence",
     "read_fixes",
     "use_by_fence",

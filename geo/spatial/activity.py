@@ -40,10 +40,13 @@ class Activity:
         return self.switches[np.abs(self.switches) < FOREVER_MS]
 
     def __and__(self, other: Activity) -> Activity:
-        both: list[tuple[int | None, int | None]] = []
-        for a, b in self.stretches():
-            both += [(max(a, c), min(b, d)) for c, d in other.stretches() if max(a, c) < min(b, d)]
-        return Activity(both)
+        instants = np.union1d(self.switches, other.switches)
+        force = self.at(instants) & other.at(instants)
+        changed = np.flatnonzero(np.diff(np.concatenate([[False], force, [False]]).astype(np.int8)))
+        both = Activity(())
+        # past the last instant neither is in force, except for ever
+        both.switches = np.append(instants, FOREVER_MS)[changed]
+        return both
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Activity) and bool(np.array_equal(self.switches, other.switches))
@@ -53,3 +56,8 @@ class Activity:
 
 
 ALWAYS = Activity([(None, None)])
+
+
+def begin_ms(active: Activity) -> int:
+    """When something first comes into force; it is `FOREVER_MS` for what never does."""
+    return int(active.switches[0]) if len(active.switches) else FOREVER_MS

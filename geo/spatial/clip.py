@@ -136,7 +136,7 @@ class Meetings:
 
 def meet(segments: Segments, index: FenceIndex) -> Meetings:
     """Every meeting of segments and borders, also across the antimeridian (which is itself a cut)."""
-    copies, moved = _in_world(segments)
+    copies, moved = world_copies(segments)
     copy, edge = index.edges_near(moved.px, moved.py, moved.qx, moved.qy)
     found = _meet_edges(moved, copy, edge, index.outlines)
     turned = _antimeridian(segments)
@@ -156,7 +156,7 @@ def _antimeridian(segments: Segments) -> tuple[Ints, Floats]:
     return over, (line - segments.px[over]) / (segments.qx[over] - segments.px[over])
 
 
-def _in_world(segments: Segments) -> tuple[Ints, Segments]:
+def world_copies(segments: Segments) -> tuple[Ints, Segments]:
     """Segments, and once more, a turn back, those that leave -180..180."""
     over = np.flatnonzero((segments.qx >= 180.0) | (segments.qx <= -180.0) | (segments.px == -180.0))
     rows = np.arange(len(segments))
@@ -172,8 +172,8 @@ def _in_world(segments: Segments) -> tuple[Ints, Segments]:
 def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outlines) -> Meetings:
     a, b = outlines.at(edge), outlines.at(edge + 1)
     p, q = (segments.px[segment], segments.py[segment]), (segments.qx[segment], segments.qy[segment])
-    (p_side, p_slack), (q_side, q_slack) = _side(a, b, p), _side(a, b, q)
-    straddles = _opposite(p_side, p_slack, q_side, q_slack) & _opposite(*_side(p, q, a), *_side(p, q, b))
+    (p_side, p_slack), (q_side, q_slack) = side(a, b, p), side(a, b, q)
+    straddles = _opposite(p_side, p_slack, q_side, q_slack) & _opposite(*side(p, q, a), *side(p, q, b))
     along = straddles & (np.abs(p_side) <= p_slack) & (np.abs(q_side) <= q_slack)
     across = np.flatnonzero(straddles & ~along & (p_side != q_side))
     fraction = np.clip(p_side[across] / (p_side[across] - q_side[across]), 0.0, 1.0)
@@ -197,7 +197,7 @@ def _projected(p: Points, q: Points, point: Points, row: Ints) -> Floats:
     return np.clip(along / (dx * dx + dy * dy), 0.0, 1.0)
 
 
-def _side(a: Points, b: Points, point: Points) -> Points:
+def side(a: Points, b: Points, point: Points) -> Points:
     """Twice the signed area of (a, b, point), positive on the left of a-b, and how much of it may be rounding."""
     left, right = (b[0] - a[0]) * (point[1] - a[1]), (b[1] - a[1]) * (point[0] - a[0])
     return left - right, _ROUNDING * (np.abs(left) + np.abs(right))

@@ -40,7 +40,17 @@ def find_encounters(tracks: Tracks, within_m: float) -> Encounters:
     """Every encounter of every pair of devices, each once."""
     segments = segments_of(tracks)
     device = tracks.fixes.device[tracks.row[tracks.segments()]]
-    return joined(_meetings(device, segments, pairs, within_m) for pairs in candidates(segments, device, within_m))
+    return encounters_among(segments, device, within_m)
+
+
+def encounters_among(segments: Segments, device: Ints, within_m: float, first_group: int = 0) -> Encounters:
+    """Encounters of the owners of segments; with `first_group`, only of one below that number with one not below."""
+    pairs = candidates(segments, device, within_m)
+    if first_group:
+        pairs = (
+            found.rows((device[found.one] < first_group) & (device[found.other] >= first_group)) for found in pairs
+        )
+    return joined(_meetings(device, segments, found, within_m) for found in pairs)
 
 
 def joined(parts: Iterable[Encounters]) -> Encounters:

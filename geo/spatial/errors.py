@@ -2,8 +2,7 @@
 
 SpatialError
 ├── FenceError   one fence that cannot be used; carries its id, its line and the reason
-├── FixError     fixes that cannot be used: columns of unequal length, coordinates out of range
-└── ConfigError  a setting that is unknown or out of its range
+└── FixError     fixes that cannot be used: columns of unequal length, coordinates out of range
 """
 
 from __future__ import annotations
@@ -25,7 +24,3 @@ class FenceError(SpatialError):
 
 class FixError(SpatialError):
     """Fixes were refused."""
-
-
-class ConfigError(SpatialError):
-    """A setting is unknown or out of its range."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from geo.spatial.activity import ALWAYS, Activity
+from geo.spatial.activity import ALWAYS, Activity, begin_ms
 from geo.spatial.clip import Meetings, Segments, Stretches, cut, meet
 from geo.spatial.fences import Fence
 from geo.spatial.geodesic import wrap_lon
@@ -58,9 +58,30 @@ class FenceSet:
 
     def holding(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> tuple[Ints, Ints]:
         """Pairs (point, fence in force that holds it or has it on its border); fence indexes `fences`."""
-        point, fence = self.index.locate(wrap_lon(lon), lat)
+        point, fence = self._locate(wrap_lon(lon), lat)
         force = self._timed.in_force(fence, t_ms[point])
         return point[force], fence[force]
+
+    def version_at(self, name: Ints, t_ms: Floats) -> Ints:
+        """The fence (index into `fences`) that a name stood for at each time; out of force, its first version."""
+        order = np.argsort(self.name_of_fence, kind="stable")
+        first = np.searchsorted(self.name_of_fence[order], np.arange(len(self.names) + 1))
+        fence = order[first[name]]
+        row, at = expand(first[name], np.diff(first)[name])
+        several = np.flatnonzero(np.diff(first)[name][row] > 1)
+        force = several[self._timed.in_force(order[at[several]], t_ms[row[several]])]
+        fence[row[force]] = order[at[force]]
+        return np.asarray(fence, dtype=np.int64)
+
+    def _locate(self, lon: Floats, lat: Floats) -> tuple[Ints, Ints]:
+        point, fence = self.index.locate(lon, lat)
+        edge = np.flatnonzero(lon == -180.0)
+        if not len(edge):
+            return point, fence
+        # the antimeridian is one line with two names: what ends at 180 holds it as well
+        again, east = self.index.locate(np.full(len(edge), 180.0), lat[edge])
+        pairs = np.unique(np.stack([np.append(point, edge[again]), np.append(fence, east)]), axis=1)
+        return pairs[0], pairs[1]
 
     def place(self, segments: Segments) -> Placed:
         """Cut segments at borders and switches, and find what holds each part."""
@@ -75,7 +96,7 @@ class FenceSet:
         """Pairs (stretch, fence in force), by the stretch's middle, or because it lies on the border."""
         middle = (stretches.start + stretches.end) / 2
         x, y = segments.at(stretches.segment, middle)
-        stretch, fence = self.index.locate(wrap_lon(x), y)
+        stretch, fence = self._locate(wrap_lon(x), y)
         if len(met.run_segment):
             run, border = expand(stretches.first[met.run_segment], np.diff(stretches.first)[met.run_segment])
             on = (middle[border] > met.run_start[run]) & (middle[border] < met.run_end[run])
@@ -92,18 +113,13 @@ def superseded(fences: Sequence[Fence]) -> list[Fence]:
         versions.setdefault(fence.id, []).append(fence)
     kept: list[Fence] = []
     for same in versions.values():
-        same.sort(key=begin_ms)
+        same.sort(key=lambda fence: begin_ms(fence.active))
         for version, following in pairwise(same):
-            limited = version.active & Activity([(None, begin_ms(following))])
+            limited = version.active & Activity([(None, begin_ms(following.active))])
             if len(limited.switches):
                 kept.append(replace(version, active=limited))
         kept.append(same[-1])
     return kept
-
-
-def begin_ms(fence: Fence) -> int:
-    """When a fence first comes into force."""
-    return int(fence.active.switches[0]) if len(fence.active.switches) else 0
 
 
 class _Timed:

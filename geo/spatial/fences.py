@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -113,12 +113,3 @@ def _is_whole(values: Floats | NDArray[np.int32]) -> bool:
 
 def _part_owner(shapes: Sequence[Shape]) -> Ints:
     return np.repeat(np.arange(len(shapes)), shapely.get_num_geometries(np.asarray(shapes, dtype=object)))
-
-
-@dataclass(frozen=True, slots=True)
-class FenceReport:
-    """What reading fences found: the usable ones, and a message for each refused or repaired one."""
-
-    fences: tuple[Fence, ...]
-    refused: tuple[str, ...] = field(default=())
-    repaired: tuple[str, ...] = field(default=())

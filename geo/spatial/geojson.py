@@ -6,16 +6,22 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
-from geo.spatial.activity import Activity
+from geo.spatial.activity import Activity, begin_ms
 from geo.spatial.errors import FenceError
-from geo.spatial.fences import Fence, FenceReport
+from geo.spatial.fences import Fence
+from geo.spatial.fixes import valid_positions
+from geo.spatial.gates import Gate
+from geo.spatial.ragged import Floats
+from geo.spatial.report import FenceReport
 from geo.spatial.rings import Shape, world_polygon
+from geo.spatial.shapes import circle, corridor
+from geo.spatial.weekly import weekly_of
 
 _FEATURE = re.compile(r'\{\s*"type"\s*:\s*"Feature"')
 _LIST = re.compile(r'"features"\s*:\s*\[')
@@ -53,29 +59,38 @@ def read_features(text: str) -> Iterator[Feature]:
 
 
 def fences_from_geojson(text: str) -> FenceReport:
-    """Every fence of a GeoJSON text that can be used, and a message with its line for each that cannot.
+    """Every fence and gate of a GeoJSON text that can be used, and a message with its line for each that cannot.
 
-    Properties of a feature: `id` (or the feature's own `id`), `priority`, `effective_from`, `effective_until` (ISO
-    8601 with offset). Refused: no id, geometry other than Polygon and MultiPolygon, no area, places that are none.
+    Shapes: Polygon and MultiPolygon; Point with `radius_m` (a circle); LineString with `width_m` (a corridor);
+    LineString with `"gate": true`. Properties: `id` (or the feature's own `id`), `priority` (0), `effective_from`,
+    `effective_until` (ISO 8601 with offset), `weekly` (see `weekly.Weekly`), `speed_limit_mps`. Others are the
+    publisher's own. An `id` that comes again is a later version, by its `effective_from`; the same beginning twice
+    is refused.
     """
     fences: list[Fence] = []
+    gates: list[Gate] = []
     refused: list[str] = []
     repaired: list[str] = []
+    begins: dict[tuple[str, int], int] = {}
     for feature in read_features(text):
         try:
-            fence = fence_of(feature)
+            made = fence_of(feature)
+            _once(made.id, begin_ms(made.active), feature.line, begins)
         except FenceError as fault:
             refused.append(str(fault))
             continue
-        fences.append(fence)
-        repaired += [f"line {feature.line}: fence {fence.id!r}: {note}" for note in fence.notes]
-    if not fences and not refused:
+        if isinstance(made, Gate):
+            gates.append(made)
+        else:
+            fences.append(made)
+            repaired += [f"line {feature.line}: fence {made.id!r}: {note}" for note in made.notes]
+    if not (fences or gates or refused):
         refused.append("line 1: the text holds no GeoJSON feature")
-    return FenceReport(tuple(fences), tuple(refused), tuple(repaired))
+    return FenceReport(tuple(fences), tuple(gates), tuple(refused), tuple(repaired))
 
 
-def fence_of(feature: Feature) -> Fence:
-    """One feature as a fence; raises `FenceError` with its id and line."""
+def fence_of(feature: Feature) -> Fence | Gate:
+    """One feature as a fence or a gate; raises `FenceError` with its id and line."""
     properties = feature.value.get("properties") or {}
     name = properties.get("id", feature.value.get("id")) if isinstance(properties, dict) else None
     try:
@@ -83,37 +98,73 @@ def fence_of(feature: Feature) -> Fence:
             raise FenceError(feature.fault)
         if name is None or name == "" or isinstance(name, (dict, list, bool)):
             raise FenceError("it has no id: set properties.id")
-        shape, notes = _shape(feature.value.get("geometry"))
-        return Fence(
-            id=str(name),
-            shape=shape,
-            priority=_priority(properties.get("priority", 0)),
-            active=_active(properties),
-            notes=notes,
-            line=feature.line,
-        )
+        return _made(str(name), feature, properties)
     except FenceError as fault:
         raise FenceError(fault.reason, fence_id="" if name is None else str(name), line=feature.line) from None
     except ValidationError as fault:
-        raise FenceError(str(fault), fence_id=str(name), line=feature.line) from None
+        reason = "; ".join(f"weekly {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors())
+        raise FenceError(reason, fence_id=str(name), line=feature.line) from None
 
 
-def _shape(geometry: Any) -> tuple[Shape, tuple[str, ...]]:
+def _once(name: str, begin: int, line: int, begins: dict[tuple[str, int], int]) -> None:
+    earlier = begins.setdefault((name, begin), line)
+    if earlier != line:
+        reason = f"this id is used on line {earlier} already; another version needs another effective_from"
+        raise FenceError(reason, fence_id=name, line=line)
+
+
+def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Gate:
+    geometry = feature.value.get("geometry")
     if not isinstance(geometry, dict):
         raise FenceError("it has no geometry")
+    if geometry.get("type") == "LineString" and properties.get("gate") is True:
+        line = _ring(geometry.get("coordinates"))
+        if len(line) < 2 or not valid_positions(line[:, 1], line[:, 0]).all():
+            raise FenceError("a gate needs two positions or more, longitude first")
+        return Gate(name, line, _active(properties), feature.line)
+    shape, notes = _shape(geometry, properties)
+    return Fence(
+        id=name,
+        shape=shape,
+        priority=_priority(properties.get("priority", 0)),
+        active=_active(properties),
+        notes=notes,
+        line=feature.line,
+        speed_limit_mps=_number(properties, "speed_limit_mps") if "speed_limit_mps" in properties else None,
+    )
+
+
+def _shape(geometry: dict[str, Any], properties: dict[str, Any]) -> tuple[Shape, tuple[str, ...]]:
     kind, coordinates = geometry.get("type"), geometry.get("coordinates")
+    if kind == "Point" and "radius_m" in properties:
+        lon, lat = _ring([coordinates])[0]
+        return circle(float(lon), float(lat), _number(properties, "radius_m")), ()
+    if kind == "LineString" and "width_m" in properties:
+        return corridor(_ring(coordinates), _number(properties, "width_m")), ()
     if kind not in {"Polygon", "MultiPolygon"}:
-        raise FenceError(f"geometry {kind!r} is no area: Polygon or MultiPolygon")
+        needs = {"Point": ": a Point needs radius_m", "LineString": ": a LineString needs width_m or gate"}
+        raise FenceError(f"geometry {kind!r} is no area{needs.get(str(kind), '')}")
+    if not isinstance(coordinates, list):
+        raise FenceError("it has no coordinates")
+    polygons = [coordinates] if kind == "Polygon" else coordinates
+    if not all(isinstance(rings, list) for rings in polygons):
+        raise FenceError("its coordinates are not rings of positions")
+    return world_polygon([_ring(ring) for ring in rings] for rings in polygons)
+
+
+def _ring(positions: Any) -> Floats:
     try:
-        polygons: list[Any] = [coordinates] if kind == "Polygon" else list(coordinates or ())
-        rings = [[_ring(ring) for ring in polygon] for polygon in polygons]
-    except (IndexError, TypeError, ValueError):
-        raise FenceError("its coordinates are not rings of [longitude, latitude]") from None
-    return world_polygon(rings)
+        pairs = [(float(position[0]), float(position[1])) for position in positions]
+    except (IndexError, KeyError, TypeError, ValueError):
+        raise FenceError("its coordinates are not positions of [longitude, latitude]") from None
+    return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
 
-def _ring(positions: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.array([(float(position[0]), float(position[1])) for position in positions], dtype=np.float64)
+def _number(properties: dict[str, Any], key: str) -> float:
+    value = properties[key]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value) or value <= 0:
+        raise FenceError(f"{key} {value!r} is not a number above 0")
+    return float(value)
 
 
 def _priority(value: Any) -> int:
@@ -123,7 +174,11 @@ def _priority(value: Any) -> int:
 
 
 def _active(properties: dict[str, Any]) -> Activity:
-    return Activity([(_instant(properties, "effective_from"), _instant(properties, "effective_until"))])
+    span = Activity([(_instant(properties, "effective_from"), _instant(properties, "effective_until"))])
+    if not len(span.switches):
+        raise FenceError("effective_until is not after effective_from")
+    weekly = properties.get("weekly")
+    return span if weekly is None else span & weekly_of(weekly).activity()
 
 
 def _instant(properties: dict[str, Any], key: str) -> int | None:
@@ -132,8 +187,8 @@ def _instant(properties: dict[str, Any], key: str) -> int | None:
         return None
     try:
         time = datetime.fromisoformat(value)
-    except (IndexError, TypeError, ValueError):
+    except (TypeError, ValueError):
         raise FenceError(f"{key} {value!r} is not an ISO 8601 time") from None
     if time.tzinfo is None:
         raise FenceError(f"{key} {value!r} has no offset from UTC")
-    return int((time - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

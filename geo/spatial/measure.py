@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geo.spatial.clip import segments_of
+from geo.spatial.clip import Segments, segments_of
 from geo.spatial.fence_set import FenceSet, Placed
 from geo.spatial.pieces import Pieces, Runs, measured
-from geo.spatial.ragged import Floats, Ints, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, run_starts
 from geo.spatial.tracks import Tracks
 
 
@@ -29,8 +29,23 @@ def pieces_by_fence(tracks: Tracks, fences: FenceSet) -> Pieces:
 
     Parts outside are left out. Sorted by segment, then fence, then time.
     """
-    placed = fences.place(segments_of(tracks))
-    return measured(tracks, placed.segments, _runs(placed, fences.name_of_fence))
+    segments = segments_of(tracks)
+    runs = runs_by_fence(segments, fences)
+    keep = (runs.end > runs.start) | runs.entry
+    kept = Runs(*(getattr(runs, name)[keep] for name in ("segment", "zone", "start", "end", "entry")))
+    return measured(tracks, segments, kept)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FenceRuns(Runs):
+    """Runs inside fences; `leaves`: the run ends with an outward crossing. A run of no length is a touch at a fix."""
+
+    leaves: Bools
+
+
+def runs_by_fence(segments: Segments, fences: FenceSet) -> FenceRuns:
+    """The parts of segments inside each fence (`zone`: its name), sorted by segment, fence, time."""
+    return _runs(fences.place(segments), fences.name_of_fence)
 
 
 def use_by_fence(tracks: Tracks, fences: FenceSet) -> FenceUse:
@@ -52,7 +67,7 @@ def _sums(group: Ints, values: Floats, count: int) -> Floats:
     return np.bincount(group, weights=values, minlength=count).astype(np.float64)
 
 
-def _runs(placed: Placed, name_of_fence: Ints) -> Runs:
+def _runs(placed: Placed, name_of_fence: Ints) -> FenceRuns:
     """Join neighbouring stretches in one fence.
 
     A segment's first fix, its stretches and its second fix are numbered through as steps; what is one step apart
@@ -81,5 +96,6 @@ def _runs(placed: Placed, name_of_fence: Ints) -> Runs:
     start = np.where(is_last, 1.0, stretches.start[begin])
     end = np.where(to_step == first[owner], 0.0, np.where(to_step == last[owner], 1.0, stretches.end[finish]))
     entry = ~is_first & (is_last | ~stretches.by_time[begin])
-    keep = (end > start) | entry
-    return Runs(owner[keep], name[opens][keep], start[keep], end[keep], entry[keep])
+    following = np.minimum(finish + 1, stretches.first[owner + 1] - 1)
+    switched = (following > finish) & stretches.by_time[following] & (to_step != first[owner])
+    return FenceRuns(owner, name[opens], start, end, entry, (to_step != last[owner]) & ~switched)

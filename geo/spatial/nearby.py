@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geo.spatial.clip import Segments
-from geo.spatial.ragged import Floats, Ints, expand, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, expand, run_starts
 
 MAX_PAIRS_AT_ONCE: Final = 2_000_000
 MAX_PARTS_AT_ONCE: Final = 250_000
@@ -52,6 +52,10 @@ class Candidates:
     other: Ints
     start_ms: Floats
     end_ms: Floats
+
+    def rows(self, keep: Bools) -> Candidates:
+        """Some of the pairs."""
+        return Candidates(self.one[keep], self.other[keep], self.start_ms[keep], self.end_ms[keep])
 
 
 def candidates(segments: Segments, device: Ints, distance_m: float) -> Iterator[Candidates]:

@@ -1,0 +1,88 @@
+"""Corrections: what must be said anew when late fixes change the events of a device.
+
+Every event that was told has an id and a revision. Computed again with more fixes, an event is the same (nothing is
+said), moved (same id, next revision), gone (its id is retracted), or new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from geo.spatial.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event as it was told. A retracted one did not happen."""
+
+    id: str
+    revision: int
+    event: Event
+    retracted: bool = False
+
+
+def corrections(told: Sequence[Told], events: Iterable[Event], namespace: str = "") -> list[Told]:
+    """What to tell, given what was told so far (in force, the latest revisions) and the events as they are now.
+
+    Both must be of the same devices and the same stretch of time. Events of one device, place and kind are matched
+    first by equal time, then in order of time, so that a late fix moves the event that it explains. An id is drawn
+    from the event's first telling and `namespace` (the device's own name makes it good across processes): pure, and
+    the same in every replay.
+    """
+    new: list[Told] = []
+    now: dict[tuple[int, str, str], list[Event]] = {}
+    for event in events:
+        now.setdefault(_key(event), []).append(event)
+    before: dict[tuple[int, str, str], list[Told]] = {}
+    for one in told:
+        if not one.retracted:
+            before.setdefault(_key(one.event), []).append(one)
+    used = {one.id for one in told}
+    for key in sorted(now.keys() | before.keys()):
+        new += _matched(before.get(key, []), now.get(key, []), used, namespace)
+    return new
+
+
+def in_force(told: Iterable[Told]) -> list[Told]:
+    """The latest revision of each event that was not retracted, in order of the events."""
+    latest: dict[str, Told] = {}
+    for one in told:
+        if one.id not in latest or latest[one.id].revision <= one.revision:
+            latest[one.id] = one
+    return sorted((one for one in latest.values() if not one.retracted), key=lambda one: (one.event, one.id))
+
+
+def _key(event: Event) -> tuple[int, str, str]:
+    return event.device, event.place, event.kind
+
+
+def _matched(before: list[Told], now: list[Event], used: set[str], namespace: str) -> list[Told]:
+    waiting = {one.event.t_ms: one for one in before}
+    changed: list[Told] = []
+    unmatched: list[Event] = []
+    for event in sorted(now):
+        one = waiting.pop(event.t_ms, None)
+        if one is None:
+            unmatched.append(event)
+        elif one.event != event:
+            changed.append(replace(one, revision=one.revision + 1, event=event))
+    left = sorted(waiting.values(), key=lambda one: one.event)
+    moved = zip(left, unmatched, strict=False)
+    changed += [replace(one, revision=one.revision + 1, event=event) for one, event in moved]
+    changed += [replace(one, revision=one.revision + 1, retracted=True) for one in left[len(unmatched) :]]
+    changed += [Told(_new_id(event, used, namespace), 0, event) for event in unmatched[len(left) :]]
+    return changed
+
+
+def _new_id(event: Event, used: set[str], namespace: str) -> str:
+    """A name that no other event has: by the event's first time, and a count where one was there before."""
+    count = 0
+    while True:
+        text = f"{namespace}|{event.device}|{event.place}|{event.kind}|{event.t_ms}|{count}"
+        name = hashlib.sha256(text.encode()).hexdigest()[:24]
+        if name not in used:
+            used.add(name)
+            return name
+        count += 1

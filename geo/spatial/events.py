@@ -1,0 +1,113 @@
+"""Events: what visits, gates and speeds mean to somebody who wants to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from geo.spatial.clip import segments_of
+from geo.spatial.fence_set import FenceSet
+from geo.spatial.gates import GateSet
+from geo.spatial.measure import runs_by_fence
+from geo.spatial.ragged import run_starts
+from geo.spatial.tracks import Tracks
+from geo.spatial.visits import Visits, VisitSettings, find_visits
+
+Kind = Literal["enter", "exit", "dwell", "forward", "backward", "speeding"]
+
+
+class EventSettings(VisitSettings):
+    """When a change of sides counts, and after what time a visit is a dwell (None: never)."""
+
+    dwell_s: Annotated[float, Field(gt=0)] | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Event:
+    """Something that happened to a device at a fence or gate.
+
+    `t_ms`: interpolated, rounded to the millisecond. `value`: seconds of the visit until then (exit, dwell),
+    or the highest speed (speeding), else 0. `forward` and `backward` are
+    crossings of a gate.
+    """
+
+    device: int
+    t_ms: int
+    kind: Kind
+    place: str
+    value: float = 0.0
+
+
+def find_events(
+    tracks: Tracks, fences: FenceSet, gates: GateSet | None = None, settings: EventSettings | None = None
+) -> list[Event]:
+    """All events of all devices, sorted by device, then time."""
+    settings = settings or EventSettings()
+    visits = find_visits(tracks, fences, settings)
+    found = list(_of_visits(visits, fences.names, settings.dwell_s))
+    found += _speeding(tracks, fences)
+    if gates is not None:
+        found += _of_gates(tracks, gates)
+    return sorted(found)
+
+
+def _of_visits(visits: Visits, names: tuple[str, ...], dwell_s: float | None) -> Iterator[Event]:
+    columns = (visits.device, visits.fence, visits.start_ms, visits.end_ms, visits.entered, visits.left)
+    for device, fence, start, end, entered, left in zip(*(column.tolist() for column in columns), strict=True):
+        if entered:
+            yield Event(device, round(start), "enter", names[fence])
+        if dwell_s is not None and end - start >= dwell_s * 1000.0:
+            yield Event(device, round(start + dwell_s * 1000.0), "dwell", names[fence], dwell_s)
+        if left:
+            yield Event(device, round(end), "exit", names[fence], round((end - start) / 1000.0, 3))
+
+
+def _of_gates(tracks: Tracks, gates: GateSet) -> Iterator[Event]:
+    crossings = gates.crossings(tracks)
+    device = tracks.fixes.device[crossings.end_fix]
+    columns = (device, crossings.gate, crossings.forward, crossings.t_ms)
+    for number, gate, forward, t_ms in zip(*(column.tolist() for column in columns), strict=True):
+        yield Event(number, round(t_ms), "forward" if forward else "backward", gates.gates[gate].id)
+
+
+def _speeding(tracks: Tracks, fences: FenceSet) -> Iterator[Event]:
+    """One event for each stretch over the limit inside a fence: where it begins, with its highest speed.
+
+    The speed of a segment is the one that its second fix reported, else its length by its time.
+    """
+    limits = np.array([fence.speed_limit_mps or np.inf for fence in fences.fences])
+    if not np.isfinite(limits).any():
+        return
+    segments = segments_of(tracks)
+    ends = tracks.segments()
+    speed = tracks.metres[ends] / (segments.end_ms - segments.start_ms) * 1000.0
+    if tracks.fixes.speed_mps is not None:
+        reported = tracks.fixes.speed_mps[tracks.row[ends]]
+        speed = np.where(np.isnan(reported), speed, reported)
+    runs = runs_by_fence(segments, fences)
+    start, end = segments.time_at(runs.segment, runs.start), segments.time_at(runs.segment, runs.end)
+    device = tracks.fixes.device[tracks.row[ends]][runs.segment]
+    over = speed[runs.segment] > limits[fences.version_at(runs.zone, start)]
+    over &= runs.end > runs.start
+    order = np.lexsort((start, runs.zone, device))
+    order = order[over[order]]
+    device, fence, start, end, speed = (
+        device[order],
+        runs.zone[order],
+        start[order],
+        end[order],
+        speed[runs.segment[order]],
+    )
+    if not len(order):
+        return
+    opens = run_starts(device, fence)
+    opens[1:] |= start[1:] != end[:-1]
+    at = np.flatnonzero(opens)
+    highest = np.maximum.reduceat(speed, at)
+    columns = (device[at], start[at], fence[at], highest)
+    for number, t_ms, name, most in zip(*(column.tolist() for column in columns), strict=True):
+        yield Event(number, round(t_ms), "speeding", fences.names[name], round(most, 3))

@@ -1,0 +1,207 @@
+"""Visits: from entering a fence to leaving it, with hysteresis, so that jitter at a border makes no visit.
+
+Metering counts every metre exactly (`pieces`); visits are what people are told of. A device is taken to be on the
+other side of a border only once it is there for sure: at least `min_stay_s` long and, at one place of it, at least
+`buffer_m` (or the accuracy that the fix reported, if that is worse) away from the border. The time of an entry or
+exit stays the exact crossing that began it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from geo.spatial.clip import segments_of
+from geo.spatial.depth import border_distance_m
+from geo.spatial.fence_set import FenceSet
+from geo.spatial.geodesic import wrap_lon
+from geo.spatial.measure import runs_by_fence
+from geo.spatial.ragged import Bools, Floats, Ints, expand, run_starts
+from geo.spatial.tracks import Tracks
+from settings import Settings
+
+
+class VisitSettings(Settings):
+    """When a change of sides counts."""
+
+    buffer_m: Annotated[float, Field(ge=0)] = 0.0
+    min_stay_s: Annotated[float, Field(ge=0)] = 0.0
+    use_accuracy: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Visits:
+    """One row a visit, sorted by device, fence and time; `fence` indexes the set's `names`.
+
+    `entered`: it began with a crossing; else the track began (or went on after a break) inside, or the fence came
+    into force. `left`: it ended with a crossing; else the track ended or broke, or the fence went out of force.
+    """
+
+    device: Ints
+    fence: Ints
+    start_ms: Floats
+    end_ms: Floats
+    entered: Bools
+    left: Bools
+
+    def __len__(self) -> int:
+        return len(self.device)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sides:
+    """Stretches of time on one side of one fence, sorted by `course`, then time; sides alternate.
+
+    `course` numbers (unbroken track, fence). `crossed`: the stretch began with a crossing.
+    """
+
+    course: Ints
+    track: Ints
+    fence: Ints
+    inside: Bools
+    start_ms: Floats
+    end_ms: Floats
+    crossed: Bools
+
+    def rows(self, keep: Bools) -> _Sides:
+        return _Sides(*(getattr(self, name)[keep] for name in self.__slots__))
+
+
+class _Course:
+    """The segments of tracks, and which of them follow on each other without a break."""
+
+    def __init__(self, tracks: Tracks) -> None:
+        ends = tracks.segments()
+        self.tracks, self.ends, self.segments = tracks, ends, segments_of(tracks)
+        opens = np.ones(len(ends), dtype=np.bool_)
+        opens[1:] = ends[1:] - 1 != ends[:-1]
+        self.of_segment: Ints = np.cumsum(opens) - 1
+        self.first: Ints = np.append(np.flatnonzero(opens), len(ends))
+
+    def device(self, track: Ints) -> Ints:
+        return self.tracks.fixes.device[self.tracks.row[self.ends[self.first[track]]]]
+
+    def start_ms(self, track: Ints) -> Floats:
+        return self.segments.start_ms[self.first[track]]
+
+    def end_ms(self, track: Ints) -> Floats:
+        return self.segments.end_ms[self.first[track + 1] - 1]
+
+
+def find_visits(tracks: Tracks, fences: FenceSet, settings: VisitSettings | None = None) -> Visits:
+    """The visits of all devices to all fences."""
+    course = _Course(tracks)
+    if not len(course.ends) or not fences.names:
+        return _visits(course, _Sides(*(np.zeros(0, dtype=kind) for kind in (int, int, int, bool, float, float, bool))))
+    sides = _sides(course, fences)
+    sure = _sure(course, sides, fences, settings or VisitSettings())
+    # the first side is where the track began: there is nothing to compare it with
+    return _visits(course, sides.rows(sure | run_starts(sides.course)))
+
+
+def _sides(course: _Course, fences: FenceSet) -> _Sides:
+    """Stretches inside each fence, and the stretches outside between them."""
+    segments, runs = course.segments, runs_by_fence(course.segments, fences)
+    order = np.lexsort((runs.start, runs.segment, runs.zone, course.of_segment[runs.segment]))
+    segment, fence, entry, leaves = runs.segment[order], runs.zone[order], runs.entry[order], runs.leaves[order]
+    track = course.of_segment[segment]
+    start, end = segments.time_at(segment, runs.start[order]), segments.time_at(segment, runs.end[order])
+    opens = run_starts(track, fence)
+    opens[1:] |= (start[1:] != end[:-1]) | leaves[:-1] | entry[1:]
+    at = np.flatnonzero(opens)
+    last = np.append(at[1:], len(opens))[: len(at)] - 1
+    track, fence, start, end, entry, leaves = track[at], fence[at], start[at], end[last], entry[at], leaves[last]
+    first = run_starts(track, fence)
+    final = np.append(first[1:], True)[: len(first)]
+    number = np.cumsum(first) - 1
+    before = np.flatnonzero(first & (start > course.start_ms(track)))
+    after = np.flatnonzero(~final | (end < course.end_ms(track)))
+    until = np.where(final, course.end_ms(track), np.append(start[1:], 0.0)[: len(start)])
+    rows = np.concatenate([np.arange(len(track)), before, after])
+    inside = np.zeros(len(rows), dtype=np.bool_)
+    inside[: len(track)] = True
+    starts = np.concatenate([start, course.start_ms(track[before]), end[after]])
+    ends = np.concatenate([end, start[before], until[after]])
+    crossed = np.concatenate([entry, np.zeros(len(before), dtype=np.bool_), leaves[after]])
+    order = np.lexsort((ends, starts, number[rows]))
+    rows = rows[order]
+    return _Sides(number[rows], track[rows], fence[rows], inside[order], starts[order], ends[order], crossed[order])
+
+
+def _sure(course: _Course, sides: _Sides, fences: FenceSet, settings: VisitSettings) -> Bools:
+    """Which stretches are no jitter."""
+    sure = sides.end_ms - sides.start_ms >= settings.min_stay_s * 1000.0
+    accuracy = course.tracks.fixes.accuracy_m if settings.use_accuracy else None
+    if settings.buffer_m == 0.0 and (accuracy is None or np.isnan(accuracy).all()):
+        return sure
+    samples = _Samples(course, fences, settings.buffer_m, accuracy)
+    ask = np.flatnonzero(sure)
+    middle = (sides.start_ms[ask] + sides.end_ms[ask]) / 2
+    deep = samples.deep(sides.track[ask], sides.fence[ask], middle)
+    sure[ask] = deep
+    ask = ask[~deep]
+    row, t_ms = samples.all_times(sides.track[ask], sides.start_ms[ask], sides.end_ms[ask])
+    found = samples.deep(sides.track[ask][row], sides.fence[ask][row], t_ms)
+    sure[ask[row[found]]] = True
+    return sure
+
+
+class _Samples:
+    """Places on a track at given times: are they farther from a fence's border than the doubt about them?"""
+
+    def __init__(self, course: _Course, fences: FenceSet, buffer_m: float, accuracy_m: Floats | None) -> None:
+        self._course, self._fences, self._buffer_m, self._accuracy_m = course, fences, buffer_m, accuracy_m
+
+    def _segment(self, track: Ints, t_ms: Floats) -> Ints:
+        """The segment of a track at a time: segments of all tracks are in order of (track, time)."""
+        course = self._course
+        # one ascending key for (track, time); times in ms since the earliest, below 2^52 for any track
+        origin = float(course.segments.start_ms.min())
+        span = float(course.segments.end_ms.max()) - origin + 1.0
+        keys = course.of_segment * span + (course.segments.end_ms - origin)
+        at = np.searchsorted(keys, track * span + (t_ms - origin))
+        return np.clip(at, course.first[track], course.first[track + 1] - 1)
+
+    def deep(self, track: Ints, name: Ints, t_ms: Floats) -> Bools:
+        """Is the place at each time farther from the border than the buffer and the reported accuracy?"""
+        course = self._course
+        segment = self._segment(track, t_ms)
+        start, end = course.segments.start_ms[segment], course.segments.end_ms[segment]
+        x, y = course.segments.at(segment, np.clip((t_ms - start) / (end - start), 0.0, 1.0))
+        fence = self._fences.version_at(name, t_ms)
+        away = border_distance_m(self._fences.index.outlines, fence, wrap_lon(x), y)
+        doubt = np.full(len(t_ms), self._buffer_m)
+        if self._accuracy_m is not None:
+            reported = self._accuracy_m[course.tracks.row[course.ends[segment]]]
+            doubt = np.fmax(doubt, reported)
+        return np.asarray(away >= doubt, dtype=np.bool_)
+
+    def all_times(self, track: Ints, start_ms: Floats, end_ms: Floats) -> tuple[Ints, Floats]:
+        """(row, time) of every fix within each stretch, and of the middle of each part between them."""
+        course = self._course
+        low, high = self._segment(track, start_ms), self._segment(track, end_ms)
+        row, segment = expand(low, high - low + 1)
+        start = np.maximum(course.segments.start_ms[segment], start_ms[row])
+        end = np.minimum(course.segments.end_ms[segment], end_ms[row])
+        return np.concatenate([row, row]), np.concatenate([(start + end) / 2, end])
+
+
+def _visits(course: _Course, sides: _Sides) -> Visits:
+    """Visits from the stretches that count: neighbours on the same side are one."""
+    opens = run_starts(sides.course, sides.inside) if len(sides.course) else np.zeros(0, dtype=np.bool_)
+    at = np.flatnonzero(opens)
+    number, inside = sides.course[at], sides.inside[at]
+    begins = run_starts(number) if len(at) else opens
+    follows = np.append(~begins[1:], False)[: len(at)]
+    start = np.where(begins, course.start_ms(sides.track[at]), sides.start_ms[at])
+    end = np.where(follows, np.append(start[1:], 0.0)[: len(at)], course.end_ms(sides.track[at]))
+    crossed = sides.crossed[at] & ~begins
+    left = follows & np.append(crossed[1:], False)[: len(at)]
+    track = sides.track[at]
+    device = course.device(track)
+    order = np.flatnonzero(inside)
+    order = order[np.lexsort((start[order], sides.fence[at][order], device[order]))]
+    return Visits(device[order], sides.fence[at][order], start[order], end[order], crossed[order], left[order])
