@@ -2,11 +2,12 @@
 
 from gateway.config import GatewaySettings
 from gateway.engine import Engine, Produce, Tell
-from gateway.errors import BrokerUnreachable, GatewayError, NoAnswer, PulsarUnreachable
+from gateway.errors import AddressTaken, BrokerUnreachable, GatewayError, NoAnswer, PulsarUnreachable
 from gateway.service import Service
 from gateway.status import Status, read_status
 
 __all__ = [
+    "AddressTaken",
     "BrokerUnreachable",
     "Engine",
     "GatewayError",

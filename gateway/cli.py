@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.config import Drain, GatewaySettings, Log
-from gateway.errors import NoAnswer
+from gateway.errors import GatewayError, NoAnswer
 from gateway.service import Service
 from gateway.status import read_status, status_table
 from settings import SettingsError, load
@@ -29,8 +29,8 @@ def run(*, config: ConfigOption) -> None:
     _start_logging(settings.log)
     try:
         Service(settings, lambda: _drain_again(config, settings.drain)).run()
-    except OSError as error:
-        _give_up(f"cannot serve status on {settings.observe.host}:{settings.observe.port}: {error.strerror}")
+    except GatewayError as error:
+        _give_up(str(error))
 
 
 @app.command("check-config")

@@ -70,6 +70,7 @@ class Drain(Settings):
     pause_s: float = Field(default=0, ge=0, le=3600)
     max_pause_s: float = Field(default=60, gt=0, le=3600)
     overload_share: float = Field(default=0.9, gt=0, le=1)
+    overload_after_s: float = Field(default=1, ge=0, le=600)
     overload_pause_s: float = Field(default=5, ge=0, le=3600)
 
 

@@ -40,12 +40,16 @@ class DrainControl:
         rate = settings.max_records_per_s
         self._bucket = TokenBucket(rate, settings.burst_records, now_s) if rate else None
 
-    def pause_s(self, records: int, load: float, now_s: float) -> float:
-        """How long the sender of a batch of `records` should pause at a `load` between 0 and 1."""
+    def pause_s(self, records: int, *, load: float, waited_s: float, now_s: float) -> float:
+        """How long the sender of a batch of `records` should pause.
+
+        `load`: how full the window is, 0 to 1. `waited_s`: how long the batch waited for Pulsar. A full window alone is
+        good use of it; a full window that moves slowly is an overload.
+        """
         settings = self._settings
         wanted = settings.pause_s
         if self._bucket is not None:
             wanted = max(wanted, self._bucket.take(records, now_s))
-        if load >= settings.overload_share:
+        if load >= settings.overload_share and waited_s >= settings.overload_after_s:
             wanted = max(wanted, settings.overload_pause_s * (0.5 + self._jitter()))
         return round(min(wanted, settings.max_pause_s), 3)

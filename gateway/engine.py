@@ -100,13 +100,15 @@ class Engine:
 
     def persisted(self, token: int, now_s: float) -> Delivery:
         """Pulsar's receipt: from now on the device is owed an acknowledgement."""
+        load = self.load
         delivery = self.in_flight.persisted(token)
         sender = delivery.sender
         if delivery.refusal is None:
             self.ledger.persisted(sender, delivery.epoch, delivery.accounted, token=token, now_s=now_s)
         else:
             self.ledger.refused(sender, delivery.refusal.reason, token=token, now_s=now_s)
-        self.ledger.pause(sender, self.drain.pause_s(delivery.records, self.load, now_s))
+        waited_s = now_s - delivery.arrived_s
+        self.ledger.pause(sender, self.drain.pause_s(delivery.records, load=load, waited_s=waited_s, now_s=now_s))
         return delivery
 
     def refused_by_pulsar(self, token: int, refusal: Refusal) -> Produce:

@@ -3,6 +3,7 @@
 GatewayError
 ├── BrokerUnreachable    the regional MQTT broker refuses the connection or the subscription, or does not answer
 ├── PulsarUnreachable    the regional Pulsar cluster does not give a producer
+├── AddressTaken         metrics and status cannot be served at their address
 └── NoAnswer             no gateway answers at the address of its status
 """
 
@@ -19,6 +20,10 @@ class BrokerUnreachable(GatewayError):
 
 class PulsarUnreachable(GatewayError):
     """No producer now; it is tried again, and nothing is taken until there is one."""
+
+
+class AddressTaken(GatewayError):
+    """Another process listens there; give this gateway another `observe.port`."""
 
 
 class NoAnswer(GatewayError):

@@ -12,6 +12,7 @@ from typing import Self
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from gateway.config import Observe
+from gateway.errors import AddressTaken
 from gateway.status import Status
 
 STUCK_AFTER_S = 60.0
@@ -44,7 +45,11 @@ class Observatory:
     """The server: `/metrics`, `/status`, `/health` (200 only when both sides are connected) and `/alive`."""
 
     def __init__(self, settings: Observe, registry: CollectorRegistry, board: Board) -> None:
-        self._server = ThreadingHTTPServer((settings.host, settings.port), _handler(registry, board))
+        try:
+            self._server = ThreadingHTTPServer((settings.host, settings.port), _handler(registry, board))
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            raise AddressTaken(f"status cannot be served on {where}: {error.strerror}; change [observe]") from error
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="observe", daemon=True)
 

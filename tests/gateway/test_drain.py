@@ -29,19 +29,26 @@ def test_a_crowd_that_arrives_at_once_is_spread_in_the_order_of_its_coming() -> 
 
 
 def test_without_a_limit_nobody_pauses() -> None:
-    assert DrainControl(Drain(), lambda: 0.5, 0.0).pause_s(1_000_000, 0.0, 0.0) == 0.0
+    assert DrainControl(Drain(), lambda: 0.5, 0.0).pause_s(1_000_000, load=0.0, waited_s=0.0, now_s=0.0) == 0.0
 
 
 def test_the_operator_s_pause_holds_for_everybody_until_it_is_taken_back() -> None:
     control = DrainControl(Drain(pause_s=30), lambda: 0.5, 0.0)
-    assert control.pause_s(1, 0.0, 0.0) == 30
+    assert control.pause_s(1, load=0.0, waited_s=0.0, now_s=0.0) == 30
     control.change(Drain(), 1.0)
-    assert control.pause_s(1, 0.0, 1.0) == 0.0
+    assert control.pause_s(1, load=0.0, waited_s=0.0, now_s=1.0) == 0.0
+
+
+def test_a_full_window_is_an_overload_only_when_it_moves_slowly() -> None:
+    control = DrainControl(Drain(overload_share=0.9, overload_after_s=1, overload_pause_s=4), lambda: 0.5, 0.0)
+    assert control.pause_s(1, load=1.0, waited_s=0.5, now_s=0.0) == 0.0
+    assert control.pause_s(1, load=0.5, waited_s=5.0, now_s=0.0) == 0.0
+    assert control.pause_s(1, load=1.0, waited_s=1.0, now_s=0.0) == 4.0
 
 
 def test_no_pause_is_longer_than_the_longest() -> None:
     control = DrainControl(Drain(max_records_per_s=1, burst_records=1, max_pause_s=60), lambda: 0.5, 0.0)
-    assert control.pause_s(100_000, 0.0, 0.0) == 60
+    assert control.pause_s(100_000, load=0.0, waited_s=0.0, now_s=0.0) == 60
 
 
 @given(st.integers(1, 1000), st.floats(0, 1))

@@ -130,11 +130,11 @@ def test_it_stops_taking_when_too_many_bytes_wait() -> None:
 
 
 def test_an_overloaded_gateway_asks_for_a_pause_with_the_acknowledgement() -> None:
-    made = engine(mqtt={"host": "h", "receive_maximum": 2}, drain={"overload_share": 0.5, "overload_pause_s": 4})
+    made = engine(mqtt={"host": "h", "receive_maximum": 2}, drain={"overload_share": 0.6, "overload_pause_s": 4})
     orders = [produced(made.arrived(topic(f"d{n}"), batch(f"d{n}", 1, 1), n, 0.0)) for n in (1, 2)]
-    made.persisted(orders[0].token, 0.0)
-    made.persisted(orders[1].token, 0.0)
-    pauses = {tell.device.device: tell.acks[0].pause_s for tell in made.due(0.0, 10)}
+    made.persisted(orders[0].token, 2.0)
+    made.persisted(orders[1].token, 2.0)
+    pauses = {tell.device.device: tell.acks[0].pause_s for tell in made.due(2.0, 10)}
     assert pauses == {"d1": 4.0, "d2": 0.0}
 
 

@@ -10,6 +10,7 @@ import pytest
 from deploy.local import free_port
 from gateway import Status, read_status
 from gateway.config import Observe
+from gateway.errors import AddressTaken
 from gateway.observe import STUCK_AFTER_S, Board, Observatory
 from gateway.status import status_table
 from gateway.tally import Tally
@@ -65,3 +66,9 @@ def test_metrics_are_served(served: tuple[Observe, Board, Tally, Clock]) -> None
     text = httpx.get(f"http://{settings.host}:{settings.port}/metrics", timeout=5).text
     assert "waybill_gateway_joined_total 1.0" in text
     assert code(settings, "/nothing") == 404
+
+
+def test_an_address_that_is_taken_is_said_so(served: tuple[Observe, Board, Tally, Clock]) -> None:
+    settings, board, tally, _ = served
+    with pytest.raises(AddressTaken, match=f"{settings.port}"):
+        Observatory(settings, tally.registry, board)

@@ -20,7 +20,17 @@ import pulsar
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from deploy.local import DaemonProcess, MosquittoBroker, PulsarCluster, answers, free_port, wait_all
+from deploy.local import (
+    CertificateAuthority,
+    DaemonProcess,
+    MosquittoBroker,
+    MosquittoSettings,
+    PulsarCluster,
+    TlsFiles,
+    answers,
+    free_port,
+    wait_all,
+)
 from gateway import Status, read_status
 from gateway.config import Observe
 from telemetry import Ack, Batch, Canary, IntervalSet, Record, decode_ack, encode, read_header
@@ -63,8 +73,8 @@ class Region:
         return found
 
     @contextmanager
-    def gateway(self, name: str, extra: str = "") -> Iterator[Gateway]:
-        gateway = Gateway(self, name, extra)
+    def gateway(self, name: str, broker: MosquittoBroker | None = None, tls: str = "") -> Iterator[Gateway]:
+        gateway = Gateway(self, name, broker or self.broker, tls)
         gateway.start()
         try:
             yield gateway
@@ -75,7 +85,7 @@ class Region:
 class Gateway:
     """A gateway process and its configuration."""
 
-    def __init__(self, region: Region, name: str, extra: str) -> None:
+    def __init__(self, region: Region, name: str, broker: MosquittoBroker, tls: str) -> None:
         self.observe = Observe(port=free_port())
         self.config = region.folder / f"{name}.toml"
         self.text = f"""
@@ -83,7 +93,8 @@ class Gateway:
             region = "eu"
             [mqtt]
             host = "127.0.0.1"
-            port = {region.broker.port}
+            port = {broker.port}
+            {tls}
             receive_maximum = 64
             reconnect_max_s = 1
             session_expiry_s = 5
@@ -95,7 +106,7 @@ class Gateway:
             [observe]
             port = {self.observe.port}
             """
-        self.config.write_text(self.text + extra, encoding="utf-8")
+        self.config.write_text(self.text, encoding="utf-8")
         self.process = DaemonProcess.python(
             name,
             "gateway",
@@ -119,7 +130,9 @@ class Gateway:
 class Devices:
     """A tenant's devices: each sends its records in batches, and sends again what it was not told of."""
 
-    def __init__(self, region: Region, tenant: str, devices: int, batches: int) -> None:
+    def __init__(
+        self, broker: MosquittoBroker, tenant: str, devices: int, batches: int, tls: TlsFiles | None = None
+    ) -> None:
         self.tenant = tenant
         self.acks: list[tuple[str, Ack]] = []
         self.told: dict[str, IntervalSet] = {}
@@ -140,7 +153,9 @@ class Devices:
         self.client.on_message = self._heard
         self.client.on_connect = lambda client, *_: client.subscribe(f"waybill/1/{tenant}/+/ack", qos=1)
         self.client.reconnect_delay_set(1, 1)
-        self.client.connect("127.0.0.1", region.broker.port)
+        if tls is not None:
+            self.client.tls_set(str(tls.authority), str(tls.certificate), str(tls.key))
+        self.client.connect("127.0.0.1", broker.port)
         self.client.loop_start()
         until(self.client.is_connected, 10)
 
@@ -228,7 +243,7 @@ def devices(region: Region) -> Iterator[Callable[..., Devices]]:
     made: list[Devices] = []
 
     def make(tenant: str, count: int, batches: int) -> Devices:
-        made.append(Devices(region, tenant, count, batches))
+        made.append(Devices(region.broker, tenant, count, batches))
         return made[-1]
 
     yield make
@@ -372,3 +387,28 @@ def test_the_operator_s_pause_reaches_the_devices_without_a_restart(
         fleet.send("paused-0", fleet.batches["paused-0", 1 + RECORDS])
         until(lambda: len(fleet.acks) == 2, 10)
     assert [ack.pause_s for _, ack in fleet.acks] == [0.0, 30.0]
+
+
+def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_nothing(
+    region: Region, tmp_path: Path
+) -> None:
+    authority = CertificateAuthority(tmp_path / "authority")
+    broker = MosquittoBroker("tls", tmp_path / "mqtt", settings=MosquittoSettings(tls=authority.server()))
+    broker.start()
+    try:
+        broker.wait(20)
+        own = authority.client("tls-1")
+        trusted = f'tls = {{ authority = "{own.authority}", certificate = "{own.certificate}", key = "{own.key}" }}'
+        fleet = Devices(broker, "tls", 4, 30, tls=authority.client("tls"))
+        with region.gateway("tls-1", broker, trusted):
+            fleet.send_untold()
+            until(lambda: fleet.all_told, 30)
+        fleet.close()
+        stranger = Gateway(region, "tls-2", broker, f'tls = {{ authority = "{own.authority}" }}')
+        stranger.process.start()
+        until(lambda: "trouble" in stranger.process.log.read_text(encoding="utf-8"), 20)
+        assert not stranger.status().mqtt_connected
+        stranger.process.stop()
+    finally:
+        broker.stop()
+    assert region.persisted("tls") == fleet.snapshot()
