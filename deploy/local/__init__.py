@@ -1,7 +1,8 @@
 """The local stack: real servers on loopback, started, watched and stopped by this process."""
 
+from deploy.local.answers import answers
 from deploy.local.certificates import CertificateAuthority
-from deploy.local.daemon import DaemonProcess, answers
+from deploy.local.daemon import DaemonProcess
 from deploy.local.errors import (
     LinkError,
     LocalStackError,

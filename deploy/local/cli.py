@@ -77,7 +77,7 @@ def status(
         print(json.dumps(state.model_dump(mode="json") | {"memory_bytes": memory}, indent=2))  # noqa: T201
     else:
         console.print(servers_table(state.servers), "", links_table(state), "", f"stack: {state.phase} {state.detail}")
-    raise typer.Exit(0 if state.phase == "ready" and all(one.pid for one in state.servers) else 1)
+    raise typer.Exit(0 if state.phase == "ready" and all(one.is_well for one in state.servers) else 1)
 
 
 class LinkAction(StrEnum):

@@ -4,24 +4,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-
-import httpx
+from typing import Self
 
 from deploy.local.server import Server
 
-__all__ = ["DaemonProcess", "answers"]
-
-
-def answers(url: str) -> Callable[[], bool]:
-    """A probe: whether a GET of this URL succeeds."""
-
-    def probe() -> bool:
-        try:
-            return httpx.get(url, timeout=2).is_success
-        except httpx.HTTPError:
-            return False
-
-    return probe
+__all__ = ["DaemonProcess"]
 
 
 class DaemonProcess(Server):
@@ -55,10 +42,20 @@ class DaemonProcess(Server):
 
     @classmethod
     def python(
-        cls, name: str, module: str, arguments: Sequence[str], folder: Path, **options: object
-    ) -> "DaemonProcess":
-        """A module of ours, run by this interpreter; `options` as for the class."""
-        return cls(name, [sys.executable, "-m", module, *arguments], folder, **options)  # type: ignore[arg-type]
+        cls,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        folder: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        healthy_when: Callable[[], bool] | None = None,
+        addresses: Mapping[str, str] | None = None,
+        settle_s: float = 0.5,
+    ) -> Self:
+        """A module of ours, run by this interpreter."""
+        command = [sys.executable, "-m", module, *arguments]
+        return cls(name, command, folder, env=env, healthy_when=healthy_when, addresses=addresses, settle_s=settle_s)
 
     def command(self) -> Sequence[str]:
         """As given."""

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import httpx
 from pydantic import Field
 
+from deploy.local.answers import is_answered
 from deploy.local.jvm import ClassArchive, java, pulsar_home
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
@@ -159,17 +159,12 @@ class PulsarCluster(Server):
     def probe(self) -> bool:
         """Whether the broker passed its own health check: a message through a real topic."""
         # The standalone server answers before it has made its default namespace.
-        return self._answers("namespaces/public/default") and self._answers("brokers/health")
+        asked = (f"{self.admin_url}/admin/v2/{path}" for path in ("namespaces/public/default", "brokers/health"))
+        return all(is_answered(url) for url in asked)
 
     def stopped(self, exit_status: int) -> None:
         """Keep the class archive, if this JVM wrote it."""
         self._archive.stopped(exit_status)
-
-    def _answers(self, path: str) -> bool:
-        try:
-            return httpx.get(f"{self.admin_url}/admin/v2/{path}", timeout=5).status_code == httpx.codes.OK
-        except httpx.HTTPError:
-            return False
 
     @property
     def _conf(self) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from itertools import permutations
 from pathlib import Path
+from threading import Lock
 from typing import Self
 
 from pydantic import Field
@@ -64,7 +65,10 @@ class LocalStack:
         self.phase: Phase = "starting"
         self._on_change = on_change
         self._held = ExitStack()
+        self._is_held = False
+        self._saving = Lock()
         self._added: dict[str, Server] = {}
+        self._told: list[ServerRecord] = []
         self._started_s = 0.0
         self.pulsar: dict[str, PulsarCluster] = {}
         self.brokers: dict[str, MosquittoBroker] = {}
@@ -85,6 +89,7 @@ class LocalStack:
     def start(self) -> None:
         """Start everything side by side and return when all is healthy; on any trouble stop it all and raise."""
         self._held.enter_context(hold(self.folder))
+        self._is_held = True
         self._started_s = time.time()
         try:
             self._compose()
@@ -99,7 +104,9 @@ class LocalStack:
             raise
 
     def stop(self, *, failure: str = "") -> None:
-        """Stop all servers, the last started first; safe to call twice."""
+        """Stop all servers, the last started first; harmless when nothing runs."""
+        if not self._is_held:
+            return
         self._save("stopping", failure)
         for server in reversed(self.servers):
             server.stop()
@@ -107,6 +114,7 @@ class LocalStack:
                 self._on_change(server)
         self._save("failed" if failure else "stopping", failure)
         self._added.clear()
+        self._is_held = False
         self._held.close()
 
     def add(self, server: Server, *, wait: bool = True) -> Server:
@@ -146,7 +154,9 @@ class LocalStack:
         return sum(server.memory_bytes for server in self.servers)
 
     def check(self) -> None:
-        """Raise ServerFailed if any server that should run has ended."""
+        """Tell other processes what changed; raise ServerFailed if any server that should run has ended."""
+        if self.records() != self._told:
+            self._save(self.phase)
         for server in self.servers:
             if server.wanted:
                 server.check_alive()
@@ -186,18 +196,23 @@ class LocalStack:
         self._added = {server.name: server for server in everything}
 
     def _changed(self, server: Server) -> None:
-        self._save("starting")
+        self._save(self.phase)
         if self._on_change:
             self._on_change(server)
 
     def _save(self, phase: Phase, detail: str = "") -> None:
         self.phase = phase
+        with self._saving:
+            self._write(phase, detail)
+
+    def _write(self, phase: Phase, detail: str) -> None:
+        self._told = self.records()
         StackState(
             pid=os.getpid(),
             phase=phase,
             detail=detail,
             started_s=self._started_s,
-            servers=self.records(),
+            servers=self._told,
             links={
                 name: LinkRecord(port=link.port, target=link.target, control=link.control)
                 for name, link in self.links.items()

@@ -31,6 +31,11 @@ class ServerRecord(Settings):
     addresses: dict[str, str]
 
     @property
+    def is_well(self) -> bool:
+        """Whether it was healthy, and its process still lives."""
+        return self.state == "healthy" and self.memory_bytes > 0
+
+    @property
     def memory_bytes(self) -> int:
         """Resident memory now, of the process and its children."""
         return resident_bytes(self.pid) if self.pid else 0

@@ -47,7 +47,8 @@ def servers_table(records: Iterable[ServerRecord]) -> Table:
     for record in records:
         total += record.memory_bytes
         where = "  ".join(record.addresses.values()) if record.kind != "links" else f"{len(record.addresses)} links"
-        state = Text(record.state, style=_STYLES.get(record.state, ""))
+        said = "gone" if record.state == "healthy" and not record.is_well else record.state
+        state = Text(said, style=_STYLES.get(said, "bold red"))
         memory = f"{record.memory_bytes // _MB} MB" if record.pid else ""
         rows.append((record.name, state, str(record.pid or ""), memory, where))
     table.add_column("server", footer="all")
