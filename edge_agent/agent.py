@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -15,7 +16,8 @@ import structlog
 from edge_agent.clock.clocks import Clocks, SystemClocks
 from edge_agent.clock.jumps import ClockWatch, Mending
 from edge_agent.config import AgentSettings, TimeSettings, UplinkSettings
-from edge_agent.drain.drainer import Drainer
+from edge_agent.drain.account import Account
+from edge_agent.drain.drainer import Drainer, DrainParts
 from edge_agent.errors import StoreInUse
 from edge_agent.intake.listener import Listener
 from edge_agent.intake.reception import Parts, Reception
@@ -35,8 +37,13 @@ STOP_WITHIN_S = 1.5
 class Agent:
     """One device's agent, from `start` to `stop`."""
 
-    def __init__(self, settings: AgentSettings, clocks: Clocks | None = None) -> None:
-        """Takes the buffer's folder for itself and opens the buffer. Raises StoreError."""
+    def __init__(
+        self,
+        settings: AgentSettings,
+        clocks: Clocks | None = None,
+        on_push: Callable[[bytes], None] = lambda _text: None,
+    ) -> None:
+        """Takes the buffer's folder and opens the buffer. `on_push` hears of pushed settings. Raises StoreError."""
         self.settings = settings
         self._clocks = clocks or SystemClocks.of_this_boot()
         self._lock_file = _locked(settings.buffer.path)
@@ -49,7 +56,16 @@ class Agent:
         mending = _mending(settings.time)
         mender = Mender(self.buffer, mending)
         offset_us, _ = mender.resume(self._clocks.boot, self._clocks.wall_us() - self._clocks.monotonic_us())
-        self.drainer = Drainer(settings, self.buffer, mender, self._uplink, random.Random())
+        self.account = Account(settings, self.buffer)
+        drain = DrainParts(
+            buffer=self.buffer,
+            mender=mender,
+            account=self.account,
+            make_uplink=self._uplink,
+            random=random.Random(),
+            on_push=on_push,
+        )
+        self.drainer = Drainer(settings, drain)
         self.keeper = Keeper(self.buffer, settings.buffer, settings.classes)
         parts = Parts(
             buffer=self.buffer,
@@ -58,6 +74,7 @@ class Agent:
             watch=ClockWatch(self._clocks.boot, offset_us, mending.jump_us),
             mending=mending,
             on_commit=self.drainer.committed,
+            on_missed=self.drainer.missed,
             on_jump=self.drainer.jumped,
         )
         self.listener = Listener(settings.intake, Reception(settings, parts), random.Random())
@@ -97,6 +114,10 @@ class Agent:
         return max(least + 1, new_epoch(self._clocks.wall_us() // 1000, random.getrandbits(15)))
 
     def _uplink(self, settings: UplinkSettings) -> Uplink:
+        if settings.kind == "pulsar":
+            from edge_agent.uplink.pulsar import PulsarUplink  # noqa: PLC0415 - only large sites have its library
+
+            return PulsarUplink(self.settings.device, settings)
         return MqttUplink(self.settings.device, settings)
 
 

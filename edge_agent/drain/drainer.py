@@ -7,19 +7,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from random import Random
 
 import structlog
 
 from edge_agent.clock.jumps import Jump
 from edge_agent.config import AgentSettings, UplinkSettings
+from edge_agent.drain.account import Account
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.errors import LinkError, StoreDamaged, StoreError
 from edge_agent.store.block import Block
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.mending import Mender
 from edge_agent.uplink.backoff import Backoff
-from edge_agent.uplink.protocol import Refused, Uplink, UplinkEvent
+from edge_agent.uplink.probe import Probe
+from edge_agent.uplink.protocol import Pushed, Refused, Uplink, UplinkEvent
+from edge_agent.uplink.regions import Regions
 from telemetry import Ack
 
 log = structlog.get_logger("edge_agent.drain")
@@ -30,54 +34,90 @@ NEWS_BLOCKS = 256
 """Committed blocks that may wait for the drain; beyond it they are found on disk."""
 BURST_BATCHES = 8
 """Batches that are sent before the connection is looked at again."""
+LEAVE_WITHIN_S = 5.0
+"""How long acknowledgements are waited for before going back to the preferred region."""
+LONGEST_PAUSE_S = 3600.0
+"""A gateway may ask for silence, but not for ever."""
+MOST_REPORTS = 8
 
 MakeUplink = Callable[[UplinkSettings], Uplink]
 
 
-class Drainer:
-    """Runs in one thread (`run`); `committed`, `stop` and the properties are for others."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainParts:
+    """What the drain works with. `on_push` is told of settings from the gateway."""
 
-    def __init__(
-        self, settings: AgentSettings, buffer: Buffer, mender: Mender, make_uplink: MakeUplink, random: Random
-    ) -> None:
+    buffer: Buffer
+    mender: Mender
+    account: Account
+    make_uplink: MakeUplink
+    random: Random
+    on_push: Callable[[bytes], None] = lambda _text: None
+
+
+class Drainer:
+    """Runs in one thread (`run`); the methods that say so, and the properties, are for others."""
+
+    def __init__(self, settings: AgentSettings, parts: DrainParts) -> None:
         self._settings = settings
-        self._buffer = buffer
-        self._make_uplink = make_uplink
-        self._backoff = Backoff(settings.uplinks[0].backoff_first_s, settings.uplinks[0].backoff_most_s, random)
+        self._parts = parts
+        self._buffer = parts.buffer
+        first = settings.uplinks[0]
+        self._backoff = Backoff(first.backoff_first_s, first.backoff_most_s, parts.random)
+        self._regions = Regions(len(settings.uplinks), settings.failover, parts.random)
         urgent = [index for index, one in enumerate(settings.classes) if one.urgent]
-        self.dispatcher = Dispatcher(settings.drain, buffer, range(len(settings.classes)), urgent)
+        self.dispatcher = Dispatcher(settings.drain, parts.buffer, range(len(settings.classes)), urgent)
         self._news: deque[Block] = deque(maxlen=NEWS_BLOCKS)
         self._missed = False
-        self._news_lock = threading.Lock()
         self._jumps: deque[tuple[Jump, int]] = deque()
-        self._mender = mender
+        self._reports: deque[bytes] = deque(maxlen=MOST_REPORTS)
+        self._lock = threading.Lock()
         self._alarm = threading.Event()
-        self._generation = buffer.generation
+        self._generation = parts.buffer.generation
         self._stopping = False
         self._uplink: Uplink | None = None
+        self._probe: Probe | None = None
+        self._leave_at_s: float | None = None
         self._settle_at_s: float | None = None
-        self._pause_until_s = 0.0
-        self._at = 0
-        self._failing_since_s: float | None = None
+        self._paused_until_s = 0.0
+        self.beat_s = time.monotonic()
+        """When the thread was last seen alive, by the monotonic clock."""
         self.connected_region: str | None = None
+        self.is_well = False
+        """Whether the uplink works: connected, and nothing waits too long for its acknowledgement."""
 
     def committed(self, blocks: Sequence[Block]) -> None:
-        """Tells the drain of new blocks."""
-        with self._news_lock:
+        """Tells the drain of new blocks. For other threads."""
+        with self._lock:
             self._missed = self._missed or len(self._news) + len(blocks) > NEWS_BLOCKS
             self._news.extend(blocks)
         self._wake()
 
+    def missed(self) -> None:
+        """Tells the drain that blocks are on the disk of which it was not told. For other threads."""
+        self._missed = True
+        self._wake()
+
     def jumped(self, jump: Jump) -> None:
-        """Tells the drain that the clock jumped: what is stored by now and was never sent is mended first."""
-        with self._news_lock:
+        """Tells the drain that the clock jumped: what was never sent is mended first. For other threads."""
+        with self._lock:
             self._jumps.append((jump, self._buffer.last_id()))
         self._wake()
 
+    def report(self, text: bytes) -> None:
+        """Tells the gateway what became of its settings, as soon as there is a connection. For other threads."""
+        self._reports.append(text)
+        self._wake()
+
     def stop(self) -> None:
-        """Ends the thread soon; nothing is lost by it."""
+        """Ends the thread soon; nothing is lost by it. For other threads."""
         self._stopping = True
         self._wake()
+
+    @property
+    def paused_for_s(self) -> float:
+        """How much longer the gateway wants silence."""
+        return max(0.0, self._paused_until_s - time.monotonic())
 
     def run(self) -> None:
         """Until `stop`: connect, drain, and after every failure wait and try again."""
@@ -92,30 +132,32 @@ class Drainer:
                 self._disconnect(error)
                 self._wait(self._backoff.failed())
         self._close_uplink()
+        if self._probe:
+            self._probe.stop()
 
     def _drain_one_connection(self) -> None:
-        settings = self._settings.uplinks[self._at]
-        uplink = self._make_uplink(settings)
+        uplink = self._parts.make_uplink(self._settings.uplinks[self._regions.at])
         try:
             uplink.open()
+            self._parts.mender.connected()
         except BaseException:
             uplink.close()
             raise
-        self._mender.connected()
         self._uplink = uplink
+        self._parts.account.connected()
         self.connected_region = uplink.region
-        self._failing_since_s = None
         log.info("uplink connected", region=uplink.region)
-        while not self._stopping:
+        while not self._stopping and not self._is_leaving_now():
             self._step(uplink)
+        self._close_uplink()
+        self.dispatcher.disconnected()
 
     def _step(self, uplink: Uplink) -> None:
         self._take_news()
-        if self._generation != self._buffer.generation:
-            self._generation = self._buffer.generation
-            self.dispatcher.rewind()
-        self._mend()
-        now_s = time.monotonic()
+        self._follow_buffer()
+        now_s = self.beat_s = time.monotonic()
+        while self._reports:
+            uplink.report(self._reports.popleft())
         busy = self._send(uplink, now_s)
         timeout_s = 0.0 if busy else self._longest_wait(now_s)
         if self._alarm.is_set():
@@ -123,49 +165,84 @@ class Drainer:
             timeout_s = 0.0
         for event in uplink.poll(timeout_s):
             self._handle(event)
-        self._look_after(time.monotonic())
+        self._look_after(uplink, time.monotonic())
 
     def _send(self, uplink: Uplink, now_s: float) -> bool:
         """Sends up to a burst; whether there is more to send."""
-        if now_s < self._pause_until_s:
+        account = self._parts.account
+        if now_s < self._paused_until_s or self._leave_at_s is not None:
             return False
+        allowed = account.allowed(now_s)
         for _ in range(BURST_BATCHES):
-            batch = self.dispatcher.next_batch(now_s)
+            batch = None if account.wait_s(now_s) > 0 else self.dispatcher.next_batch(now_s, allowed)
             if batch is None:
                 return False
             uplink.send(batch)
+            account.sending(now_s, len(batch.data))
         return True
 
     def _handle(self, event: UplinkEvent) -> None:
         if isinstance(event, Ack):
             if self.dispatcher.acknowledged(event.epoch, event.ranges):
                 self._backoff.succeeded()
+                self._regions.well()
             if event.pause_s > 0:
-                self._pause_until_s = time.monotonic() + event.pause_s
+                self._paused_until_s = time.monotonic() + min(event.pause_s, LONGEST_PAUSE_S)
             if self._settle_at_s is None:
                 self._settle_at_s = time.monotonic() + self._settings.buffer.settle_delay_s
         elif isinstance(event, Refused):
             log.error("the gateway refused a batch", reason=event.reason)
             self._buffer.tally("refused", 1)
+        elif isinstance(event, Pushed):
+            self._parts.on_push(event.text)
 
-    def _look_after(self, now_s: float) -> None:
-        late = self.dispatcher.retry_overdue(now_s)
-        if late:
-            log.warning("acknowledgements stay away, sending again", batches=late)
+    def _look_after(self, uplink: Uplink, now_s: float) -> None:
+        self._parts.account.counted(now_s, *uplink.wire_bytes())
+        waiting_since_s = self.dispatcher.waiting_since_s
+        silent_s = 0.0 if waiting_since_s is None else now_s - waiting_since_s
+        self.is_well = silent_s < self._settings.drain.ack_timeout_s
+        if silent_s == 0:
+            self._regions.well()
+        elif silent_s >= self._settings.failover.after_s and self._regions.failed(now_s, since_s=waiting_since_s):
+            raise LinkError(f"{uplink.region} is silent")
+        if not self.is_well:
+            log.warning("acknowledgements stay away", region=uplink.region)
+            self.dispatcher.retry_overdue(now_s)
         if self._settle_at_s is not None and now_s >= self._settle_at_s:
             self._settle_at_s = None
             self._buffer.settle()
+        self._look_at_preferred(now_s)
+
+    def _look_at_preferred(self, now_s: float) -> None:
+        if self._probe is None:
+            if self._regions.should_look(now_s):
+                preferred = self._settings.uplinks[0]
+                self._probe = Probe(lambda: self._parts.make_uplink(preferred), self._settings.failover.hold_s)
+        elif self._probe.held is not None and self._leave_at_s is None:
+            held, self._probe = self._probe.held, None
+            if self._regions.looked(now_s, held=held):
+                self._leave_at_s = now_s + LEAVE_WITHIN_S
+
+    def _is_leaving_now(self) -> bool:
+        """Whether to change to the preferred region now: nothing is on its way any more, or it takes too long."""
+        if self._leave_at_s is None:
+            return False
+        if self.dispatcher.in_flight and time.monotonic() < self._leave_at_s:
+            return False
+        self._leave_at_s = None
+        log.info("back to the preferred region", region=self._settings.uplinks[0].region)
+        return True
 
     def _longest_wait(self, now_s: float) -> float:
-        waits = [LONGEST_WAIT_S, self.dispatcher.next_event_in(now_s)]
-        if self._settle_at_s is not None:
-            waits.append(self._settle_at_s - now_s)
-        if self._pause_until_s > now_s:
-            waits.append(self._pause_until_s - now_s)
+        waits = [LONGEST_WAIT_S, self.dispatcher.next_event_in(now_s), self._parts.account.wait_s(now_s) or None]
+        moments = [self._settle_at_s, self._leave_at_s, self._paused_until_s or None]
+        waits.extend(moment - now_s for moment in moments if moment is not None and moment > now_s)
+        if self._probe is not None or self._leave_at_s is not None:
+            waits.append(1.0)
         return max(0.0, min(wait for wait in waits if wait is not None))
 
     def _take_news(self) -> None:
-        with self._news_lock:
+        with self._lock:
             news, missed = list(self._news), self._missed
             self._news.clear()
             self._missed = False
@@ -174,23 +251,25 @@ class Drainer:
         if news:
             self.dispatcher.committed(time.monotonic(), news)
 
-    def _mend(self) -> None:
+    def _follow_buffer(self) -> None:
+        """Does what a rebuilt buffer or a jump of the clock calls for, before anything else is sent."""
+        if self._generation != self._buffer.generation:
+            self._generation = self._buffer.generation
+            self.dispatcher.rewind()
         while self._jumps:
-            mended = self._mender.mend(*self._jumps[0], self.dispatcher.maybe_sent)
+            mended = self._parts.mender.mend(*self._jumps[0], self.dispatcher.maybe_sent)
             self._jumps.popleft()
             self.dispatcher.reload()
             log.info("mended times", batches=mended)
 
     def _disconnect(self, error: Exception) -> None:
-        now_s = time.monotonic()
+        region = self._settings.uplinks[self._regions.at].region
         self._close_uplink()
         self.dispatcher.disconnected()
-        if self._failing_since_s is None:
-            self._failing_since_s = now_s
-        log.warning("uplink lost", region=self._settings.uplinks[self._at].region, error=str(error))
-        if now_s - self._failing_since_s >= self._settings.failover.after_s:
-            self._at = (self._at + 1) % len(self._settings.uplinks)
-            self._failing_since_s = now_s
+        log.warning("uplink lost", region=region, error=str(error))
+        if isinstance(error, LinkError) and self._regions.failed(time.monotonic()):
+            log.warning("going to another region", region=self._settings.uplinks[self._regions.at].region)
+            self._backoff.succeeded()
 
     def _heal(self) -> None:
         try:
@@ -201,6 +280,7 @@ class Drainer:
     def _close_uplink(self) -> None:
         uplink, self._uplink = self._uplink, None
         self.connected_region = None
+        self.is_well = False
         if uplink is not None:
             uplink.close()
 
@@ -211,6 +291,7 @@ class Drainer:
             self._alarm.wait(remaining_s)
             self._alarm.clear()
             self._take_news()
+            self.beat_s = time.monotonic()
 
     def _wake(self) -> None:
         self._alarm.set()

@@ -10,7 +10,7 @@ import structlog
 from edge_agent.clock.clocks import Clocks
 from edge_agent.clock.jumps import ClockWatch, Jump, Mending
 from edge_agent.config import AgentSettings
-from edge_agent.errors import StoreDamaged, StoreError, StoreFailing, StoreFull
+from edge_agent.errors import StoreDamaged, StoreError, StoreFull
 from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import CommitBudget, GroupCommit
 from edge_agent.intake.parse import parse_message
@@ -35,7 +35,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the reception works with. `on_commit` and `on_jump` tell the drain."""
+    """What the reception works with. `on_commit`, `on_missed` (blocks not told of) and `on_jump` tell the drain."""
 
     buffer: Buffer
     keeper: Keeper
@@ -43,6 +43,7 @@ class Parts:
     watch: ClockWatch
     mending: Mending
     on_commit: Callable[[Sequence[Block]], None]
+    on_missed: Callable[[], None]
     on_jump: Callable[[Jump], None]
 
 
@@ -61,6 +62,7 @@ class Reception:
         self._waiting: list[Unnamed] = []
         self._arrivals: set[Arrival] = set()
         self._mids: list[int] = []
+        self._doubt: tuple[int, int, int] | None = None
         self.taken = Taken()
 
     @property
@@ -79,6 +81,7 @@ class Reception:
             self._parts.buffer.tally("duplicates", 1)
             return True
         if message.dup and arrival in self._arrivals:
+            self._mids.append(message.mid)
             return False
         parsed = parse_message(message.topic, message.payload)
         if parsed.odd:
@@ -131,51 +134,54 @@ class Reception:
 
     def _store(self, now_s: float) -> bool:
         buffer = self._parts.buffer
-        generation, head = buffer.generation, buffer.head
+        generation = buffer.generation
         try:
-            blocks = buffer.commit(self._waiting, self._parts.clocks.wall_us() // 1000)
+            self._resolve_doubt()
+            if self._waiting:
+                self._doubt = (generation, buffer.head, self.waiting)
+                blocks = buffer.commit(self._waiting, self._parts.clocks.wall_us() // 1000)
+                self._committed(now_s, blocks)
         except StoreError as error:
             log.error("the buffer cannot commit", reason=error.reason, error=str(error), waiting=self.waiting)
             buffer.tally(f"failed_commits_{error.reason}", 1)
-            stored = self._recover(error, generation, head)
-            if stored:
-                self._committed(now_s, [])
-            return stored
-        self._committed(now_s, blocks)
+            self._recover(error, generation)
+            return False
         return True
 
     def _committed(self, now_s: float, blocks: Sequence[Block]) -> None:
         self.taken.commits += 1
+        self._doubt = None
         self._group.committed(now_s)
         self._waiting.clear()
         self._arrivals.clear()
         self._parts.on_commit(blocks)
         self._tidy()
 
-    def _recover(self, error: StoreError, generation: int, head: int) -> bool:
-        """Does what a failed commit calls for; whether what waits turned out to be stored after all."""
-        buffer = self._parts.buffer
-        try:
-            if isinstance(error, StoreFull):
-                self._tidy()
-            elif isinstance(error, StoreDamaged):
-                buffer.heal(generation)
-            elif isinstance(error, StoreFailing):
-                buffer.reopen()
-                stored = buffer.head - head
-                assert stored in {0, self.waiting}, "a commit is whole or absent"
-                return stored > 0
-        except StoreDamaged:
-            self._heal(generation)
-        except StoreError as again:
-            log.error("the buffer cannot be mended", reason=again.reason, error=str(again))
-        return False
+    def _resolve_doubt(self) -> None:
+        """After a commit that failed: finds out whether it is stored after all. Raises StoreError.
 
-    def _heal(self, generation: int) -> None:
-        try:
-            self._parts.buffer.heal(generation)
-        except StoreError as error:
-            log.error("the buffer cannot be rebuilt", reason=error.reason, error=str(error))
+        When a sync fails, what it should have synced may be on the disk or not; the file, opened anew, decides.
+        """
+        if self._doubt is None:
+            return
+        generation, head, count = self._doubt
+        buffer = self._parts.buffer
+        buffer.reopen()
+        if generation == buffer.generation:
+            assert buffer.head in {head, head + count}, "a commit is whole or absent"
+            if buffer.head > head:
+                del self._waiting[:count]
+                self._parts.on_missed()
+        self._doubt = None
+
+    def _recover(self, error: StoreError, generation: int) -> None:
+        if isinstance(error, StoreFull):
+            self._tidy()
+        elif isinstance(error, StoreDamaged):
+            try:
+                self._parts.buffer.heal(generation)
+            except StoreError as again:
+                log.error("the buffer cannot be rebuilt", reason=again.reason, error=str(again))
 
     def _tidy(self) -> None:
         try:

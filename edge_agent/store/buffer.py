@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -78,7 +78,8 @@ class Buffer:
         self._path = folder / DATABASE
         self._lock = threading.RLock()
         self._acknowledged: dict[int, IntervalSet] = {}
-        self._changed_tallies: set[str] = set()
+        self._increases: Counter[str] = Counter()
+        self._is_due = False
         self.generation = 0
         """Counts the times that the file was replaced: what was remembered of its blocks is void then."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,19 +120,21 @@ class Buffer:
         with self._lock:
             return {index: Depth(one.records, one.size) for index, one in self._life.depth.items()}
 
-    def tally(self, name: str, increase: int = 0) -> int:
-        """A counter that outlives a restart; an increase is stored with the next transaction."""
+    def tally(self, name: str, increase: int = 0, *, lazily: bool = False) -> int:
+        """A counter that outlives a restart; an increase is stored with the next transaction.
+
+        `lazily`: it does not call for a transaction of its own; at most the last few seconds of counting are lost.
+        """
         with self._lock:
-            tallies = self._life.tallies
             if increase:
-                tallies[name] = tallies.get(name, 0) + increase
-                self._changed_tallies.add(name)
-            return tallies.get(name, 0)
+                self._increases[name] += increase
+                self._is_due = self._is_due or not lazily
+            return self._life.tallies.get(name, 0) + self._increases[name]
 
     def tallies(self) -> dict[str, int]:
         """All counters."""
         with self._lock:
-            return dict(self._life.tallies)
+            return dict(Counter(self._life.tallies) + self._increases)
 
     def commit(self, waiting: Sequence[Unnamed], wall_ms: int) -> list[Block]:
         """Names and stores records: one block for each class, in order of class, in one synced transaction.
@@ -148,6 +151,7 @@ class Buffer:
                         f"INSERT INTO blocks ({_BLOCK}, boot, arrivals, batch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
                         (*_columns(block), waiting[0].boot, pack_arrivals(came), block.data),
                     )
+                self._store_tallies(changes)
             self._after_commit(blocks, arrivals)
             self._after_settling(changes)
             return blocks
@@ -166,10 +170,11 @@ class Buffer:
     def settle(self) -> None:
         """Stores what was acknowledged and counted since the last transaction. Raises StoreError."""
         with self._lock:
-            if not self._acknowledged and not self._changed_tallies:
+            if not self._acknowledged and not self._is_due:
                 return
             with transaction(self._life.writer):
                 changes = self._settle()
+                self._store_tallies(changes)
             self._after_settling(changes)
 
     def edit(self, change: Callable[[Connection, Changes], None]) -> None:
@@ -178,9 +183,7 @@ class Buffer:
             with transaction(self._life.writer):
                 changes = self._settle()
                 change(self._life.writer, changes)
-                for name, increase in changes.counted.items():
-                    value = self._life.tallies.get(name, 0) + increase
-                    self._life.writer.execute("INSERT OR REPLACE INTO tallies VALUES (?, ?)", (name, value))
+                self._store_tallies(changes)
             self._after_settling(changes)
 
     def owner_of(self, identity: int) -> Owner:
@@ -369,13 +372,15 @@ class Buffer:
         changes.outlived = list(takewhile(self._is_outlived, self._life.hollow))
         for identity, _ in changes.outlived:
             self._life.writer.execute("DELETE FROM blocks WHERE id = ? AND batch IS NULL", (identity,))
-        acknowledged = self._life.tallies.get("acknowledged", 0) + changes.acknowledged
-        changed = {name: self._life.tallies[name] for name in self._changed_tallies}
-        if changes.acknowledged:
-            changed["acknowledged"] = acknowledged
-        for name, value in changed.items():
-            self._life.writer.execute("INSERT OR REPLACE INTO tallies VALUES (?, ?)", (name, value))
+        changes.counted["acknowledged"] += changes.acknowledged
+        changes.counted.update(self._increases)
         return changes
+
+    def _store_tallies(self, changes: Changes) -> None:
+        for name, increase in changes.counted.items():
+            if increase:
+                value = self._life.tallies.get(name, 0) + increase
+                self._life.writer.execute("INSERT OR REPLACE INTO tallies VALUES (?, ?)", (name, value))
 
     def _is_outlived(self, hollow: tuple[int, int]) -> bool:
         """Whether the messages of a hollow row can be delivered again no more."""
@@ -391,11 +396,10 @@ class Buffer:
             depth.records -= records
             depth.size -= size
             assert depth.records >= 0, "more was taken out than waited"
-        if changes.acknowledged:
-            self._life.tallies["acknowledged"] = self._life.tallies.get("acknowledged", 0) + changes.acknowledged
         for name, increase in changes.counted.items():
             self._life.tallies[name] = self._life.tallies.get(name, 0) + increase
-        self._changed_tallies.clear()
+        self._increases.clear()
+        self._is_due = False
         self._acknowledged.clear()
 
     def _block(self, row: tuple[int, int, int, int, int, int]) -> Block:

@@ -1,0 +1,104 @@
+"""Counts what goes over the wire, and says from it what may be sent now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from edge_agent.config import AgentSettings
+from edge_agent.drain.budget import PACKET_OVERHEAD, Permit, Spent, TokenBucket
+
+LINK_LOOK_S = 1.0
+_NAMES = ("wire_day", "wire_day_bytes", "wire_month", "wire_month_bytes")
+
+
+class Tallies(Protocol):
+    """Counters that outlive a restart."""
+
+    def tally(self, name: str, increase: int = 0, *, lazily: bool = False) -> int:
+        """A counter; an increase is stored with the next transaction, which it calls for unless `lazily`."""
+
+
+class Account:
+    """The budget of one agent, used by the drain's thread."""
+
+    def __init__(self, settings: AgentSettings, tallies: Tallies, wall_s: Callable[[], float] = time.time) -> None:
+        link = settings.link
+        self._settings = link
+        self._tallies = tallies
+        self._wall_s = wall_s
+        self._permit = Permit(link, settings.classes)
+        self._bucket = TokenBucket(link.bytes_per_s, link.burst_bytes) if link.bytes_per_s else None
+        self._link: str | None = link.link
+        self._looked_s = float("-inf")
+        self._estimated = 0.0
+        self._counted = (0, 0)
+        self.sent_bytes = 0
+        self.received_bytes = 0
+
+    @property
+    def link(self) -> str | None:
+        """The kind of link in use, if it is known."""
+        return self._link
+
+    @property
+    def spent(self) -> Spent:
+        """What this day and month have cost."""
+        return Spent(*(self._tallies.tally(name) for name in _NAMES))
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until the rate allows to send."""
+        return self._bucket.wait_s(now_s) if self._bucket else 0.0
+
+    def allowed(self, now_s: float) -> frozenset[int]:
+        """The classes that may be sent now."""
+        if now_s - self._looked_s >= LINK_LOOK_S:
+            self._looked_s = now_s
+            self._link = _link_in(self._settings.link_file) or self._settings.link
+        return self._permit.allowed(self._link, self.spent.add(self._wall_s(), 0))
+
+    def sending(self, now_s: float, size: int) -> None:
+        """A message is about to be sent."""
+        estimate = size * (1 + PACKET_OVERHEAD)
+        self._estimated += estimate
+        if self._bucket:
+            self._bucket.take(now_s, estimate)
+
+    def connected(self) -> None:
+        """A new connection counts from nothing."""
+        self._counted = (0, 0)
+        self._estimated = 0.0
+
+    def counted(self, now_s: float, sent: int, received: int) -> None:
+        """What the connection has sent and received so far, as the kernel counted it."""
+        new_sent, new_received = sent - self._counted[0], received - self._counted[1]
+        if new_sent <= 0 and new_received <= 0:
+            return
+        self._counted = (sent, received)
+        self.sent_bytes += new_sent
+        self.received_bytes += new_received
+        if self._bucket:
+            self._bucket.take(now_s, new_sent - self._estimated)
+        self._estimated = 0.0
+        if self._permit.is_metered(self._link):
+            self._spend(new_sent + new_received)
+
+    def _spend(self, size: int) -> None:
+        before = self.spent
+        after = before.add(self._wall_s(), size)
+        old = (before.day, before.day_bytes, before.month, before.month_bytes)
+        new = (after.day, after.day_bytes, after.month, after.month_bytes)
+        for name, was, becomes in zip(_NAMES, old, new, strict=True):
+            self._tallies.tally(name, becomes - was, lazily=True)
+
+
+def _link_in(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        words = file.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return words[0] if words else None
