@@ -37,7 +37,7 @@ class Change(Settings):
         what = self.name + (f" {self.policy}" if self.policy else "")
         what += f" subscription {self.subscription}" if self.subscription else ""
         if self.action == "update":
-            what += f": {_words(self.before)} -> {_words(self.after)}"
+            what += f": {_words(self.before, self.policy)} -> {_words(self.after, self.policy)}"
         return f"{self.cluster}: {self.action} {self.kind} {what}"
 
 
@@ -175,9 +175,15 @@ def _shrinks(before: int, after: int) -> bool:
     return after != -1 and (before == -1 or after < before)
 
 
-def _words(value: object) -> str:
+def _words(value: Any, policy: str = "") -> str:
+    if value is None:
+        return "unset"
+    if policy == "retention":
+        return f"{value[0]} min, {value[1]} MB"
+    if policy == "backlog_quota":
+        return f"{value[0]} MB, {value[1]}"
     if isinstance(value, frozenset | set):
         return ", ".join(sorted(map(str, value))) or "none"
     if isinstance(value, Settings):
         return ", ".join(f"{key}={_words(getattr(value, key))}" for key in type(value).model_fields)
-    return "unset" if value is None else str(value)
+    return str(value)

@@ -129,6 +129,14 @@ def test_retention_grows_before_the_quota_and_shrinks_after_it() -> None:
     assert [change.policy for change in plan(namespace(**small), namespace(**large))] == ["backlog_quota", "retention"]
 
 
+def test_a_change_says_in_words_what_it_does() -> None:
+    wide, narrow = namespace(retention=(60, 100)), namespace(retention=(60, 50))
+    assert str(plan(narrow, wide)[0]) == "eu: update policy fleet/a retention: 60 min, 100 MB -> 60 min, 50 MB"
+    assert str(plan(wide, namespace())[0]) == "eu: update policy fleet/a retention: unset -> 60 min, 100 MB"
+    some = namespace(clusters=frozenset({"eu"}))
+    assert str(plan(namespace(), some)[0]) == "eu: update policy fleet/a clusters: eu -> eu, hq"
+
+
 def test_partitions_are_added_and_never_taken_away() -> None:
     def topics(partitions: int) -> dict[str, ClusterState]:
         return {"eu": ClusterState(topics={"fleet/a/batches": TopicState(partitions=partitions)})}
