@@ -19,12 +19,13 @@ from cloud_jobs.ingest.admission import Admission, Arrival, Place, admit
 from cloud_jobs.ingest.conflicts import conflicts
 from cloud_jobs.ingest.ledger import WRITER, Ledger
 from cloud_jobs.ingest.quarantine import quarantine, refusals
-from cloud_jobs.ingest.reading import HEADERS, ROWS, headers, records
+from cloud_jobs.ingest.reading import HEADER, OPENED, ROWS, opened, records
 from cloud_jobs.lake import Lake
 from cloud_jobs.pulsar_source import PulsarDataSource
 from telemetry import Header, IntervalSet, Tombstone
 
 _log = structlog.get_logger("ingest")
+_HEADER_COLUMNS = ("device", "epoch", "payload", *HEADER.names)
 
 
 def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now: bool) -> StreamingQuery:
@@ -63,9 +64,10 @@ class MicroBatch:
     def __call__(self, messages: DataFrame, batch_id: int) -> None:
         """Admits, writes and accounts for the messages."""
         began = time.monotonic()
-        messages = messages.select("value", "properties", "publish_time", "topic", "message_id").persist()
+        messages = messages.select("value", "properties", "publish_time", "topic", "message_id")
+        messages = messages.mapInArrow(opened, from_arrow_schema(OPENED)).persist()
         try:
-            found = messages.mapInArrow(headers, from_arrow_schema(HEADERS)).toArrow().to_pylist()
+            found = messages.where("seq IS NULL").select(*_HEADER_COLUMNS).toArrow().to_pylist()
             refused = [row for row in found if row["refused"] is not None]
             arrivals = [_arrival(row) for row in found if row["refused"] is None]
             admission = admit(self._ledger.known, arrivals)

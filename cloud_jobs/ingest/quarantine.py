@@ -12,7 +12,7 @@ from cloud_jobs.lake import QUARANTINE, Lake
 
 
 def refusals(refused: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
-    """Rows for messages that are no honest batch, from rows of `reading.HEADERS`."""
+    """Rows for messages that are no honest batch, from header rows of `reading.OPENED`."""
     return [
         {
             "cause": "refused",

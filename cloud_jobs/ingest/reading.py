@@ -1,4 +1,4 @@
-"""The executor's side: messages in Arrow batches become headers, or rows of the records table. Pure functions on Arrow.
+"""The executor's side: messages in Arrow batches are opened, and become rows of the records table. Pure, on Arrow.
 
 Messages come with the columns `value, properties, publish_time, topic, message_id` of the `pulsar` source.
 """
@@ -7,34 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from cloud_jobs.ingest.admission import Place
-from telemetry import IntervalSet, Kind, WireError, read_header
+from telemetry import IntervalSet, Kind, WireError
 from telemetry.columns import Columns, decode_columns
 
 _UTC = pa.timestamp("us", tz="UTC")
-_RANGE = pa.list_(pa.int64())
-
-HEADERS = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("message_id", pa.string()),
-        pa.field("device", pa.string()),
-        pa.field("epoch", pa.int64()),
-        pa.field("head", pa.int64()),
-        pa.field("bounds", _RANGE),
-        pa.field("lost", _RANGE),
-        pa.field("reasons", pa.list_(pa.string())),
-        pa.field("refused", pa.string()),
-        pa.field("fingerprint", pa.string()),
-        pa.field("payload", pa.binary()),
-    ]
-)
-"""One row a message: its header, or why it is refused, with its bytes."""
 
 ROWS = pa.schema(
     [
@@ -64,33 +48,62 @@ ROWS = pa.schema(
 )
 """The records table without what the driver adds: when and by which micro-batch a record was let in."""
 
+HEADER = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("message_id", pa.string()),
+        pa.field("head", pa.int64()),
+        pa.field("bounds", pa.list_(pa.int64())),
+        pa.field("lost", pa.list_(pa.int64())),
+        pa.field("reasons", pa.list_(pa.string())),
+        pa.field("refused", pa.string()),
+        pa.field("fingerprint", pa.string()),
+    ]
+)
+"""What a message says of itself beside `device` and `epoch`, or why it is refused."""
+
+OPENED = pa.schema([*ROWS, *HEADER])
+"""Opened messages: for each one row with its header and no `seq` (a refused one's bytes in `payload`), and one row for
+each of its records, of whose header columns only `topic` and `message_id` are there."""
+
 _KIND_NAMES = np.array(["", *(kind.name.lower() for kind in Kind)], dtype=object)
 _DAY_US = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = 0, 47_482
 """1970-01-01 and 2100-01-01 in days: outside, a clock is wrong and the partition is null."""
 _ROWS_AT_ONCE = 50_000
+_MESSAGES_AT_ONCE = 2_000
+
+Batches = Iterable[pa.RecordBatch]
 
 
-def headers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The headers of messages, in their order (schema HEADERS)."""
+def opened(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Messages, opened and checked to the last record (schema OPENED)."""
     for batch in batches:
-        rows = [
-            _header_row(value, topic, message_id)
-            for value, topic, message_id in zip(
-                batch["value"].to_pylist(), batch["topic"].to_pylist(), batch["message_id"].to_pylist(), strict=True
-            )
-        ]
-        yield pa.RecordBatch.from_pylist(rows, schema=HEADERS)
+        gathered: list[tuple[dict[str, Any], Columns]] = []
+        headers: list[dict[str, Any]] = []
+        count = 0
+        for message in batch.to_pylist():
+            headers.append(_opened(message, gathered))
+            count += len(gathered[-1][1].seq) if gathered else 0
+            if count >= _ROWS_AT_ONCE or len(headers) >= _MESSAGES_AT_ONCE:
+                yield _together(headers, gathered)
+                gathered, headers, count = [], [], 0
+        if headers:
+            yield _together(headers, gathered)
 
 
-def _header_row(value: bytes | None, topic: str, message_id: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"topic": topic, "message_id": message_id}
+def _opened(message: dict[str, Any], gathered: list[tuple[dict[str, Any], Columns]]) -> dict[str, Any]:
+    """The header row of a message; its records are added to those gathered."""
+    value = message["value"] or b""
+    row = {"topic": message["topic"], "message_id": message["message_id"]}
     try:
-        header = read_header(value or b"")
+        columns = decode_columns(value)
     except WireError as error:
-        payload = value or b""
-        digest = hashlib.sha256(payload).hexdigest()
-        return row | {"refused": f"{error.reason}: {error}", "fingerprint": digest, "payload": payload}
+        digest = hashlib.sha256(value).hexdigest()
+        return row | {"refused": f"{error.reason}: {error}", "fingerprint": digest, "payload": value}
+    header = columns.header
+    if len(columns.seq):
+        gathered.append((message, columns))
     return row | {
         "device": header.device,
         "epoch": header.epoch,
@@ -101,70 +114,93 @@ def _header_row(value: bytes | None, topic: str, message_id: str) -> dict[str, A
     }
 
 
-def records(wanted: Mapping[Place, IntervalSet]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function from messages to the rows of their `wanted` records (schema ROWS); other messages are not opened."""
+def _together(headers: list[dict[str, Any]], gathered: list[tuple[dict[str, Any], Columns]]) -> pa.RecordBatch:
+    parts = [pa.RecordBatch.from_pylist(headers, schema=OPENED)]
+    if gathered:
+        parts.append(_record_rows(gathered))
+    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        gathered: list[pa.RecordBatch] = []
-        count = 0
+
+def _record_rows(gathered: list[tuple[dict[str, Any], Columns]]) -> pa.RecordBatch:
+    counts = np.array([len(columns.seq) for _, columns in gathered])
+    arrays: dict[str, pa.Array] = {}
+    for name, values in _of_messages(gathered).items():
+        arrays[name] = pa.array(values, OPENED.field(name).type).take(np.repeat(np.arange(len(counts)), counts))
+    joined = {name: np.concatenate([getattr(columns, name) for _, columns in gathered]) for name in _OF_RECORDS}
+    joined["kind"] = _KIND_NAMES[joined["kind"]]
+    for name, joint in joined.items():
+        column = _OF_RECORDS[name]
+        arrays[column] = pa.array(joint, ROWS.field(column).type, from_pandas=True)
+    days = joined["device_time_us"] // _DAY_US
+    known = (days >= _FIRST_DAY) & (days < _LAST_DAY)
+    arrays["device_date"] = pa.array(days.astype(np.int32), pa.int32(), mask=~known).cast(pa.date32())
+    total = int(counts.sum())
+    return pa.RecordBatch.from_arrays(
+        [arrays[field.name] if field.name in arrays else pa.nulls(total, field.type) for field in OPENED],
+        schema=OPENED,
+    )
+
+
+_OF_RECORDS = {
+    "seq": "seq",
+    "kind": "kind",
+    "device_time_us": "device_time",
+    "latitude": "latitude",
+    "longitude": "longitude",
+    "altitude_m": "altitude_m",
+    "speed_mps": "speed_mps",
+    "heading_deg": "heading_deg",
+    "accuracy_m": "accuracy_m",
+    "name": "name",
+    "number": "number",
+    "text": "text",
+    "payload": "payload",
+    "uncertainty_ms": "time_uncertainty_ms",
+    "monotonic_us": "monotonic_us",
+    "boot": "boot",
+}
+"""The arrays of `telemetry.columns.Columns`, and the columns of the table that they fill."""
+
+
+def _of_messages(gathered: list[tuple[dict[str, Any], Columns]]) -> dict[str, list[Any]]:
+    """What all records of a message share, one value a message."""
+    properties = [dict(message["properties"] or ()) for message, _ in gathered]
+    return {
+        "tenant": [one.get("tenant") for one in properties],
+        "region": [one.get("region") for one in properties],
+        "device": [columns.header.device for _, columns in gathered],
+        "epoch": [columns.header.epoch for _, columns in gathered],
+        "received_at": [message["publish_time"] for message, _ in gathered],
+        "topic": [message["topic"] for message, _ in gathered],
+        "message_id": [message["message_id"] for message, _ in gathered],
+    }
+
+
+def records(wanted: Mapping[Place, IntervalSet]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """A function from opened messages to the rows of their `wanted` records (schema ROWS)."""
+
+    def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for message in batch.to_pylist():
-                names = wanted.get(Place(message["topic"], message["message_id"]))
-                if names:
-                    gathered.append(_rows(message, names))
-                    count += names.count
-                if count >= _ROWS_AT_ONCE:
-                    yield _joined(gathered)
-                    gathered, count = [], 0
-        if gathered:
-            yield _joined(gathered)
+            keep = _wanted_rows(batch, wanted)
+            if keep.any():
+                yield batch.select(ROWS.names).filter(pa.array(keep)).cast(ROWS)
 
     return read
 
 
-def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.Table.from_batches(parts, schema=ROWS).combine_chunks().to_batches()[0]
-
-
-def _rows(message: dict[str, Any], names: IntervalSet) -> pa.RecordBatch:
-    columns = decode_columns(message["value"])
-    keep = _members(columns.seq, names)
-    properties = dict(message["properties"] or ())
-    count = int(keep.sum())
-    fixed = {
-        "tenant": (properties.get("tenant"), pa.string()),
-        "region": (properties.get("region"), pa.string()),
-        "device": (columns.header.device, pa.string()),
-        "epoch": (columns.header.epoch, pa.int64()),
-        "received_at": (message["publish_time"], _UTC),
-    }
-    arrays = {name: pa.repeat(pa.scalar(value, kind), count) for name, (value, kind) in fixed.items()}
-    arrays |= {name: pa.array(values[keep], ROWS.field(name).type) for name, values in _plain(columns).items()}
-    arrays |= {
-        name: pa.array(getattr(columns, name)[keep], ROWS.field(name).type, from_pandas=True)
-        for name in ROWS.names
-        if name not in arrays and name != "device_date"
-    }
-    days = columns.device_time_us[keep] // _DAY_US
-    known = (days >= _FIRST_DAY) & (days < _LAST_DAY)
-    arrays["device_date"] = pa.array(days.astype(np.int32), pa.int32(), mask=~known).cast(pa.date32())
-    return pa.RecordBatch.from_arrays([arrays[name] for name in ROWS.names], schema=ROWS)
-
-
-def _plain(columns: Columns) -> dict[str, Any]:
-    """The columns that every record has."""
-    return {
-        "seq": columns.seq,
-        "kind": _KIND_NAMES[columns.kind],
-        "device_time": columns.device_time_us,
-        "time_uncertainty_ms": columns.uncertainty_ms,
-        "monotonic_us": columns.monotonic_us,
-    }
-
-
-def _members(seq: Any, names: IntervalSet) -> Any:
-    """Which of ascending numbers are in the set, as a mask."""
-    keep = np.zeros(len(seq), dtype=bool)
-    for first, last in names.ranges:
-        keep[np.searchsorted(seq, first) : np.searchsorted(seq, last, side="right")] = True
+def _wanted_rows(batch: pa.RecordBatch, wanted: Mapping[Place, IntervalSet]) -> NDArray[np.bool_]:
+    """Which rows are records that are wanted. Rows of one message stand together, in ascending order of `seq`."""
+    keep = np.zeros(batch.num_rows, dtype=bool)
+    seqs = batch["seq"].fill_null(0).to_numpy(zero_copy_only=False)
+    ids = batch["message_id"].dictionary_encode()
+    topics = batch["topic"].dictionary_encode()
+    message = np.stack([topics.indices.to_numpy(), ids.indices.to_numpy(), seqs == 0])
+    opens = np.flatnonzero(np.any(np.diff(message, axis=1, prepend=-2), axis=0))
+    for start, end in pairwise([*opens.tolist(), batch.num_rows]):
+        if seqs[start] == 0:
+            continue
+        place = Place(topics.dictionary[message[0, start]].as_py(), ids.dictionary[message[1, start]].as_py())
+        for first, last in wanted.get(place, IntervalSet()).ranges:
+            low, high = np.searchsorted(seqs[start:end], (first, last + 1))
+            keep[start + low : start + high] = True
     return keep

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import msgpack
 import pulsar
 import pytest
 from pyspark.sql import SparkSession
@@ -18,6 +19,7 @@ from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.ingest.ledger import Ledger
 from deploy.local import LocalStack
 from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
+from tests.telemetry.test_wire import framed
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -123,12 +125,14 @@ def test_the_same_name_with_other_content_goes_to_quarantine_once(centre: Centre
 
 
 def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(centre: Centre) -> None:
-    centre.send(b"junk", batch(1))
+    lying = framed(["eu-0001", EPOCH, 4, [2, 2], []], msgpack.packb({"t": "nonsense"}))
+    centre.send(b"junk", batch(1), lying)
     centre.ingest()
     assert centre.names() == [1]
-    (row,) = centre.settings.tables.rows("quarantine").to_pylist()
-    assert (row["cause"], row["payload"]) == ("refused", b"junk")
-    assert row["detail"].startswith("not-a-batch")
+    refused = {row["payload"]: row for row in centre.settings.tables.rows("quarantine").to_pylist()}
+    assert {row["cause"] for row in refused.values()} == {"refused"}
+    assert refused[b"junk"]["detail"].startswith("not-a-batch")
+    assert refused[lying]["detail"].startswith("malformed")
 
 
 def test_a_second_ingest_on_the_same_lake_is_fenced_off(centre: Centre) -> None:

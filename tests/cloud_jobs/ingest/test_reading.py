@@ -5,14 +5,16 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from typing import Any
 
+import msgpack
 import pyarrow as pa
 from hypothesis import given
 
 from cloud_jobs.ingest.admission import Place
-from cloud_jobs.ingest.reading import HEADERS, ROWS, headers, records
+from cloud_jobs.ingest.reading import OPENED, ROWS, opened, records
 from cloud_jobs.lake import RECORDS
 from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
 from tests.strategies import batches
+from tests.telemetry.test_wire import framed
 
 MESSAGES = pa.schema(
     [
@@ -43,7 +45,7 @@ def messages(*values: bytes) -> pa.RecordBatch:
 @given(batches())
 def test_the_rows_are_the_wanted_records(batch: Batch) -> None:
     names = IntervalSet.of([record.seq for record in batch.records][::2])
-    made = list(records({Place("t", "0"): names})([messages(encode(batch), encode(batch))]))
+    made = list(records({Place("t", "0"): names})(opened([messages(encode(batch), encode(batch))])))
     said = ["tenant", "region", "device", "epoch", "seq", "received_at"]
     rows = [row for part in made for row in part.select(said).to_pylist()]
     assert [row["seq"] for row in rows] == list(names)
@@ -56,7 +58,7 @@ def test_the_rows_are_the_wanted_records(batch: Batch) -> None:
 def test_a_position_becomes_a_row_with_nulls_where_nothing_was_said() -> None:
     time_us = 1_767_603_422_000_000
     batch = Batch("d", 9, 2, (Record(2, time_us, Position(latitude=1.5, longitude=-2.5, speed_mps=3)),))
-    (part,) = records({Place("t", "0"): IntervalSet([(2, 2)])})([messages(encode(batch))])
+    (part,) = records({Place("t", "0"): IntervalSet([(2, 2)])})(opened([messages(encode(batch))]))
     assert part.schema == ROWS
     (row,) = part.to_pylist()
     assert (row["kind"], row["latitude"], row["longitude"], row["speed_mps"]) == ("position", 1.5, -2.5, 3.0)
@@ -67,20 +69,34 @@ def test_a_position_becomes_a_row_with_nulls_where_nothing_was_said() -> None:
 
 def test_a_clock_far_off_has_no_partition_and_is_kept() -> None:
     batch = Batch("d", 9, 2, (Record(1, -5, Canary(id="x")), Record(2, 1 << 60, Canary(id="y"))))
-    (part,) = records({Place("t", "0"): IntervalSet([(1, 2)])})([messages(encode(batch))])
+    (part,) = records({Place("t", "0"): IntervalSet([(1, 2)])})(opened([messages(encode(batch))]))
     assert part["device_date"].to_pylist() == [None, None]
 
 
 def test_headers_keep_the_order_and_say_why_a_message_is_refused() -> None:
     honest = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),), (Tombstone(3, 4, "quota"),)))
-    (part,) = headers([messages(honest, b"junk", honest[:-1])])
-    assert part.schema == HEADERS
-    first, second, third = part.to_pylist()
+    (part,) = opened([messages(honest, b"junk", honest[:-1])])
+    assert part.schema == OPENED
+    first, second, third = [row for row in part.to_pylist() if row["seq"] is None]
     assert (first["device"], first["epoch"], first["head"]) == ("d", 9, 4)
     assert (first["bounds"], first["lost"], first["reasons"]) == ([2, 2], [3, 4], ["quota"])
     assert second["refused"].startswith("not-a-batch: ")
     assert second["payload"] == b"junk"
     assert third["refused"].startswith("truncated: ")
+
+
+def test_a_content_that_contradicts_its_honest_header_is_refused_before_anything_is_let_in() -> None:
+    lying = framed(["d", 9, 4, [1, 3], []], msgpack.packb({"t": "nonsense"}))
+    (part,) = opened([messages(lying)])
+    (row,) = part.to_pylist()
+    assert row["seq"] is None
+    assert row["refused"].startswith("malformed: ")
+
+
+def test_a_batch_of_tombstones_only_has_a_header_and_no_rows() -> None:
+    (part,) = opened([messages(encode(Batch("d", 9, 4, (), (Tombstone(1, 4, "age"),))))])
+    (row,) = part.to_pylist()
+    assert (row["seq"], row["lost"], row["refused"]) == (None, [1, 4], None)
 
 
 def test_the_rows_are_columns_of_the_records_table() -> None:
