@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -53,10 +55,11 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what the buffer holds, whether the agent runs or not."""
-    from edge_agent.status import read_status
+    from edge_agent.status import ask_live, read_status
 
     try:
-        state = read_status(load(AgentSettings, config))
+        settings = load(AgentSettings, config)
+        state = {**read_status(settings), **ask_live(settings)}
     except (AgentError, SettingsError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
@@ -66,6 +69,41 @@ def status(
         from edge_agent.tables import print_status
 
         print_status(state)
+
+
+@app.command()
+def inspect(
+    config: Config,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many of the oldest batches.")] = 50,
+) -> None:
+    """List the batches that wait in the buffer."""
+    from edge_agent.inspection import stored_batches
+    from edge_agent.tables import print_batches
+
+    with _refusals():
+        print_batches(stored_batches(load(AgentSettings, config), limit))
+
+
+@app.command()
+def export(
+    config: Config,
+    to: Annotated[Path | None, typer.Option("--to", help="File to write; standard output without it.")] = None,
+) -> None:
+    """Write every record and tombstone that waits, one JSON object a line. The buffer is not changed."""
+    from edge_agent.inspection import exported_lines
+
+    with _refusals(), to.open("w", encoding="utf-8") if to else nullcontext(sys.stdout) as file:
+        for line in exported_lines(load(AgentSettings, config)):
+            file.write(line + "\n")
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except (AgentError, SettingsError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
 
 
 if __name__ == "__main__":

@@ -19,8 +19,10 @@ from edge_agent.config import AgentSettings, TimeSettings, UplinkSettings
 from edge_agent.drain.account import Account
 from edge_agent.drain.drainer import Drainer, DrainParts
 from edge_agent.errors import StoreInUse
+from edge_agent.flash import FlashMeter
 from edge_agent.intake.listener import Listener
 from edge_agent.intake.reception import Parts, Reception
+from edge_agent.process import flash_bytes
 from edge_agent.store.buffer import Buffer, BufferOptions
 from edge_agent.store.keeper import Keeper
 from edge_agent.store.mending import Mender
@@ -77,7 +79,10 @@ class Agent:
             on_missed=self.drainer.missed,
             on_jump=self.drainer.jumped,
         )
-        self.listener = Listener(settings.intake, Reception(settings, parts), random.Random())
+        self.reception = Reception(settings, parts)
+        self.listener = Listener(settings.intake, self.reception, random.Random())
+        self.flash = FlashMeter(self.buffer, flash_bytes)
+        self.started_s = time.monotonic()
         self._threads = [
             threading.Thread(target=self.listener.run, name="intake", daemon=True),
             threading.Thread(target=self.drainer.run, name="drain", daemon=True),
@@ -85,7 +90,7 @@ class Agent:
 
     def start(self) -> None:
         """Starts both threads."""
-        log.info("started", device=self.buffer_name, epoch=self.buffer.epoch, head=self.buffer.head)
+        log.info("started", device=self.settings.device.id, epoch=self.buffer.epoch, head=self.buffer.head)
         for thread in self._threads:
             thread.start()
 
@@ -104,11 +109,6 @@ class Agent:
     def is_running(self) -> bool:
         """Whether both threads live."""
         return all(thread.is_alive() for thread in self._threads)
-
-    @property
-    def buffer_name(self) -> str:
-        """The device's name."""
-        return self.settings.device.id
 
     def _epoch_above(self, least: int) -> int:
         return max(least + 1, new_epoch(self._clocks.wall_us() // 1000, random.getrandbits(15)))

@@ -1,4 +1,4 @@
-"""The process: signals, logs, and the agent between them.
+"""The process: signals, logs, reloading, and the agent between them.
 
 `edge-agent run` replaces itself with `python -m edge_agent.daemon`, which imports no command line.
 """
@@ -6,37 +6,54 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
+import os
 import signal
 import sys
+import time
+from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
-from edge_agent.errors import AgentError
+from edge_agent.errors import AgentError, StoreError
+from edge_agent.live import is_alive, live_state
+from edge_agent.notify import notify, watchdog_interval_s
+from edge_agent.pushed import PushRefused, Trial, effective_settings
+from edge_agent.status import read_status
 from settings import SettingsError, load
 
+if TYPE_CHECKING:
+    from edge_agent.health import HealthServer
+
+log = structlog.get_logger("edge_agent")
+
 WAKE_EVERY_S = 5.0
-_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+EXPIRE_EVERY_S = 60.0
+MOST_PUSHES = 8
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 _EXIT_CONFIG = 78
 _EXIT_FAILED = 1
 
 
 def main(arguments: list[str]) -> int:
     """Runs the agent with the settings in the file named first; its exit code."""
+    config = Path(arguments[0])
     try:
-        settings = load(AgentSettings, Path(arguments[0]))
+        base = load(AgentSettings, config)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return _EXIT_CONFIG
-    configure_logs(settings)
+    configure_logs(base)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        return _serve(Agent(settings))
-    except AgentError as error:
-        structlog.get_logger("edge_agent").error("cannot start", error=str(error))
+        return Daemon(config, base).serve()
+    except (AgentError, OSError) as error:
+        log.error("cannot run", error=str(error))
         return _EXIT_FAILED
 
 
@@ -44,28 +61,137 @@ def configure_logs(settings: AgentSettings) -> None:
     """One JSON object a line on standard error."""
     structlog.configure(
         processors=[
-            structlog.stdlib.add_log_level,
+            structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
     )
 
 
-def _serve(agent: Agent) -> int:
-    agent.start()
-    gc.collect()
-    gc.freeze()
-    while agent.is_running:
-        received = signal.sigtimedwait(_SIGNALS, WAKE_EVERY_S)
-        if received is not None and received.si_signo != signal.SIGHUP:
-            agent.stop()
-            return 0
-    agent.stop()
-    return _EXIT_FAILED
+class Daemon:
+    """Owns the agent's process. Signals are waited for in `serve`, so no handler ever runs in between."""
+
+    def __init__(self, config: Path, base: AgentSettings) -> None:
+        self._config = config
+        self._trial = Trial(config, base.buffer.path)
+        self._pushes: deque[bytes] = deque(maxlen=MOST_PUSHES)
+        cut_short = self._trial.take_back()
+        self._agent = self._new_agent()
+        self._health = self._new_health()
+        self._trial_until_s: float | None = None
+        self._well_since_s = 0.0
+        self._expire_at_s = 0.0
+        if cut_short:
+            self._tell("taken back", "the agent stopped during the trial")
+
+    def serve(self) -> int:
+        """Until SIGTERM; the exit code."""
+        self._agent.start()
+        gc.collect()
+        gc.freeze()
+        notify("READY=1")
+        watched_s = watchdog_interval_s() or WAKE_EVERY_S
+        while self._agent.is_running:
+            wake_s = min(WAKE_EVERY_S if self._trial_until_s is None else 0.5, watched_s)
+            received = signal.sigtimedwait(_SIGNALS, wake_s)
+            number = received.si_signo if received else None
+            if number in {signal.SIGTERM, signal.SIGINT}:
+                notify("STOPPING=1")
+                self._agent.stop()
+                return 0
+            if number == signal.SIGHUP:
+                self._reload()
+            while self._pushes:
+                self._try_pushed(self._pushes.popleft())
+            self._tick(time.monotonic())
+        log.error("a thread ended")
+        self._agent.stop()
+        return _EXIT_FAILED
+
+    def _tick(self, now_s: float) -> None:
+        if is_alive(self._agent):
+            notify("WATCHDOG=1", f"STATUS={self._agent.drainer.connected_region or 'no uplink'}")
+        self._agent.flash.look(time.time())
+        if self._trial_until_s is not None:
+            self._judge_trial(now_s)
+        if now_s >= self._expire_at_s:
+            self._expire_at_s = now_s + EXPIRE_EVERY_S
+            try:
+                self._agent.keeper.expire(time.time_ns() // 1_000_000)
+            except StoreError as error:
+                log.error("cannot drop what is too old", reason=error.reason, error=str(error))
+
+    def _reload(self) -> None:
+        """New settings from the file; wrong ones change nothing."""
+        try:
+            effective_settings(self._config)
+        except SettingsError as error:
+            log.error("settings are wrong, the present ones stay", error=str(error))
+            return
+        notify("RELOADING=1")
+        self._restart()
+        notify("READY=1")
+        log.info("settings loaded")
+
+    def _try_pushed(self, text: bytes) -> None:
+        if not self._agent.settings.push.accept or self._trial_until_s is not None:
+            self._tell("refused", "no settings are taken now")
+            return
+        try:
+            if not self._trial.begin(text):
+                return
+        except (PushRefused, SettingsError, OSError) as error:
+            self._tell("refused", str(error))
+            return
+        log.info("trying pushed settings")
+        self._restart()
+        self._well_since_s = time.monotonic()
+        self._trial_until_s = self._well_since_s + self._agent.settings.push.confirm_s
+
+    def _judge_trial(self, now_s: float) -> None:
+        assert self._trial_until_s is not None
+        if not self._agent.drainer.is_well:
+            self._well_since_s = now_s
+        if now_s - self._well_since_s >= self._agent.settings.push.confirm_s / 4:
+            self._trial.confirm()
+            self._trial_until_s = None
+            self._tell("applied", "")
+        elif now_s >= self._trial_until_s:
+            self._trial.take_back()
+            self._trial_until_s = None
+            self._restart()
+            self._tell("taken back", "the uplink was not well with them")
+
+    def _tell(self, outcome: str, reason: str) -> None:
+        log.info("pushed settings", outcome=outcome, reason=reason)
+        self._agent.drainer.report(json.dumps({"outcome": outcome, "reason": reason}).encode())
+
+    def _restart(self) -> None:
+        """The same buffer with the settings that are in force now; stored data are not touched."""
+        self._agent.stop()
+        self._agent = self._new_agent()
+        self._agent.start()
+
+    def _new_agent(self) -> Agent:
+        return Agent(effective_settings(self._config), on_push=self._pushed)
+
+    def _new_health(self) -> HealthServer | None:
+        port = self._agent.settings.health.port
+        if port == 0:
+            return None
+        from edge_agent.health import HealthServer  # noqa: PLC0415 - only who is asked pays for it
+
+        return HealthServer(port, self._state, lambda: is_alive(self._agent) and self._agent.listener.connected)
+
+    def _state(self) -> dict[str, Any]:
+        return {**read_status(self._agent.settings), **live_state(self._agent)}
+
+    def _pushed(self, text: bytes) -> None:
+        self._pushes.append(text)
+        os.kill(os.getpid(), signal.SIGUSR1)
 
 
 if __name__ == "__main__":

@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+_APART = {"classes", "tallies", "odd", "device", "epoch", "head"}
+
 
 def print_status(state: dict[str, Any]) -> None:
-    """The state of the buffer as a table."""
+    """The state of the buffer, and of the running agent where it answers."""
     console = Console()
-    table = Table(title=f"{state['device']} · epoch {state['epoch']} · head {state['head']}")
-    for column in ("class", "batches", "records", "bytes"):
-        table.add_column(column, justify="left" if column == "class" else "right")
+    console.print(f"[bold]{state['device']}[/bold]  epoch {state['epoch']}  head {state['head']:,}")
+    table = _table("class", "batches", "records", "bytes")
     for name, one in state["classes"].items():
         table.add_row(name, f"{one['batches']:,}", f"{one['records']:,}", f"{one['bytes']:,}")
     console.print(table)
-    rest = Table(show_header=False)
-    for key, value in state.items():
-        if key not in {"classes", "tallies", "device", "epoch", "head"} and value is not None:
+    rest = _table("what", "value")
+    for key, value in [*_rates(state), *state.items(), *state["tallies"].items(), *state.get("odd", {}).items()]:
+        if key not in _APART and value is not None:
             rest.add_row(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
     console.print(rest)
+
+
+def print_batches(rows: Sequence[dict[str, Any]]) -> None:
+    """The batches that wait."""
+    console = Console()
+    if not rows:
+        console.print("nothing waits")
+        return
+    table = _table(*rows[0])
+    for row in rows:
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
+    console.print(table)
+
+
+def _rates(state: dict[str, Any]) -> list[tuple[str, Any]]:
+    uptime_s = state.get("uptime_s")
+    if not uptime_s:
+        return []
+    return [
+        ("messages_a_second", round(state["messages"] / uptime_s, 1)),
+        ("records_sent_a_second", round(state["records_sent"] / uptime_s, 1)),
+    ]
+
+
+def _table(*columns: str) -> Table:
+    table = Table()
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    return table

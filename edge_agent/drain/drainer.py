@@ -263,7 +263,7 @@ class Drainer:
             log.info("mended times", batches=mended)
 
     def _disconnect(self, error: Exception) -> None:
-        region = self._settings.uplinks[self._regions.at].region
+        region = self.connected_region or self._settings.uplinks[self._regions.at].region
         self._close_uplink()
         self.dispatcher.disconnected()
         log.warning("uplink lost", region=region, error=str(error))

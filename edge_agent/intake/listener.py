@@ -32,6 +32,8 @@ class Listener:
         self._session: Session | None = None
         self._stopping = threading.Event()
         self.connected = False
+        self.beat_s = time.monotonic()
+        """When the thread was last seen alive, by the monotonic clock."""
 
     def stop(self) -> None:
         """Commits what waits and ends the thread."""
@@ -49,7 +51,9 @@ class Listener:
                 log.warning("local broker lost", error=str(error))
             self.connected = False
             self.reception.disconnected()
+            self.beat_s = time.monotonic()
             while self.reception.commit(time.monotonic()) is None:
+                self.beat_s = time.monotonic()
                 if self._stopping.wait(self._retry.failed()):
                     break
             self._close_session()
@@ -74,6 +78,7 @@ class Listener:
                 self._commit(session)
             session.poll(LONGEST_WAIT_S if due_s is None else due_s)
             self.reception.look_at_clocks()
+            self.beat_s = time.monotonic()
         self._commit(session)
         session.poll(0)
 

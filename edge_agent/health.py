@@ -1,0 +1,63 @@
+"""The loopback endpoint: `/metrics` for Prometheus, `/health` (200 or 503) and `/status`, both JSON."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import CollectorRegistry
+
+from edge_agent.metrics import AgentCollector
+
+State = Callable[[], dict[str, Any]]
+TIMEOUT_S = 5.0
+
+
+class HealthServer:
+    """Serves what `state` says; `healthy` decides between 200 and 503. Port 0 of the settings means: not at all."""
+
+    def __init__(self, port: int, state: State, healthy: Callable[[], bool]) -> None:
+        registry = CollectorRegistry()
+        registry.register(AgentCollector(state))
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = TIMEOUT_S
+
+            def do_GET(self) -> None:
+                if self.path == "/metrics":
+                    self._answer(200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry))
+                elif self.path == "/health":
+                    well = healthy()
+                    self._answer(200 if well else 503, "application/json", json.dumps({"healthy": well}).encode())
+                elif self.path == "/status":
+                    self._answer(200, "application/json", json.dumps(state()).encode())
+                else:
+                    self._answer(404, "text/plain", b"try /metrics, /health or /status\n")
+
+            def _answer(self, code: int, content_type: str, body: bytes) -> None:
+                self.send_response(code)
+                self.send_header("Content-Type", content_type)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in http.server
+                """Says nothing: a scrape every few seconds is no news."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(5.0,), name="health", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Stops listening."""
+        self._server.shutdown()
+        self._server.server_close()

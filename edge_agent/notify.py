@@ -1,0 +1,25 @@
+"""Telling systemd how the daemon is (sd_notify(3)); nothing happens where systemd does not ask."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+
+
+def notify(*states: str) -> None:
+    """Sends states such as `READY=1`, `WATCHDOG=1` or `STATUS=…` to the socket that systemd named."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        sock.connect("\0" + address[1:] if address.startswith("@") else address)
+        sock.sendall("\n".join(states).encode())
+
+
+def watchdog_interval_s() -> float | None:
+    """How often systemd wants to hear of us; None if it does not watch."""
+    usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not usec.isdigit() or (pid and pid != str(os.getpid())):
+        return None
+    return int(usec) / 1_000_000 / 2
