@@ -1,0 +1,1 @@
+"""Failover drills: a cluster or a link is lost on purpose, under load, and every record is counted."""

@@ -1,0 +1,161 @@
+"""`waybill drill hq-loss | region-loss | link-cut | failback | sweep`: real runs that lose something, and count."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from deploy.drill.errors import DrillError
+from deploy.drill.fleet import FleetSettings
+from deploy.drill.play import Outcome, play
+from deploy.drill.report import as_json, drill_table
+from deploy.drill.settings import Drill, DrillSettings, Moment
+from deploy.drill.stage import Say, opened_stage
+from deploy.local import LocalStackError
+from geo.replication import ReplicationError
+from settings import SettingsError
+
+_WIDTH = None if sys.stdout.isatty() else 120
+console = Console(highlight=False, width=_WIDTH)
+errors = Console(stderr=True, highlight=False, width=_WIDTH)
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Lose a cluster or a link on purpose, and count.")
+
+Folder = Annotated[Path, typer.Option(help="Where the servers and tables live; emptied first.")]
+Rate = Annotated[float, typer.Option("--records-per-s", help="What each region's devices send.")]
+Trigger = Annotated[float, typer.Option("--trigger-s", help="Length of a micro-batch of the ingest.")]
+Snapshot = Annotated[float, typer.Option("--snapshot-period-s", help="Time between two snapshots of the cursors.")]
+When = Annotated[Moment, typer.Option("--moment", help="When the blow falls, seen from a micro-batch.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The figures as JSON instead of a table.")]
+FOLDER = Path("var/drill")
+
+
+@app.command("hq-loss")
+def hq_loss(
+    *,
+    folder: Folder = FOLDER,
+    rate: Rate = 400,
+    trigger_s: Trigger = 1.0,
+    snapshot_period_s: Snapshot = 1.0,
+    moment: When = Moment.ANY,
+    json_only: AsJson = False,
+) -> None:
+    """Kill the centre while the ingest reads it; the ingest goes on at the standby.
+
+    Exit status of each drill: 0 all figures hold, 1 one does not, 2 it could not be run.
+    """
+    _command([Drill.HQ_LOSS], folder, _settings(rate, trigger_s, snapshot_period_s, moment), json_only=json_only)
+
+
+@app.command("region-loss")
+def region_loss(
+    *,
+    folder: Folder = FOLDER,
+    rate: Rate = 400,
+    trigger_s: Trigger = 1.0,
+    snapshot_period_s: Snapshot = 1.0,
+    moment: When = Moment.ANY,
+    json_only: AsJson = False,
+) -> None:
+    """Kill a region's cluster; its devices go to the next region. At the end it comes back with its disks."""
+    _command([Drill.REGION_LOSS], folder, _settings(rate, trigger_s, snapshot_period_s, moment), json_only=json_only)
+
+
+@app.command("link-cut")
+def link_cut(
+    *,
+    folder: Folder = FOLDER,
+    rate: Rate = 400,
+    trigger_s: Trigger = 1.0,
+    snapshot_period_s: Snapshot = 1.0,
+    moment: When = Moment.ANY,
+    json_only: AsJson = False,
+) -> None:
+    """Cut the link between a region and the centre for a while, and heal it."""
+    _command([Drill.LINK_CUT], folder, _settings(rate, trigger_s, snapshot_period_s, moment), json_only=json_only)
+
+
+@app.command("failback")
+def failback(
+    *,
+    folder: Folder = FOLDER,
+    rate: Rate = 400,
+    trigger_s: Trigger = 1.0,
+    snapshot_period_s: Snapshot = 1.0,
+    moment: When = Moment.ANY,
+    json_only: AsJson = False,
+) -> None:
+    """Kill the centre, start it again, and order the ingest back to it: both drills, one after the other."""
+    drills = [Drill.HQ_LOSS, Drill.FAILBACK]
+    _command(drills, folder, _settings(rate, trigger_s, snapshot_period_s, moment), json_only=json_only)
+
+
+def _settings(rate: float, trigger_s: float, snapshot_period_s: float, moment: Moment) -> Callable[[], DrillSettings]:
+    return lambda: DrillSettings(
+        fleet=FleetSettings(records_per_s=rate),
+        trigger_s=trigger_s,
+        snapshot_period_s=snapshot_period_s,
+        moment=moment,
+    )
+
+
+def _command(drills: Sequence[Drill], folder: Path, settings: Callable[[], DrillSettings], *, json_only: bool) -> None:
+    with said_and_stopped():
+        began = time.monotonic()
+        outcomes, peak_bytes = _played(drills, folder, settings(), teller(quiet=json_only))
+    if json_only:
+        shown: Any = [as_json(outcome) for outcome in outcomes]
+        typer.echo(json.dumps(shown if len(shown) > 1 else shown[0], indent=2))
+    else:
+        for outcome in outcomes:
+            console.print("", drill_table(outcome))
+        console.print(
+            f"\n{time.monotonic() - began:.0f} s in all; the memory of all servers at its peak: "
+            f"{peak_bytes / 2**30:.1f} GiB"
+        )
+    raise typer.Exit(0 if all(outcome.found.passed for outcome in outcomes) else 1)
+
+
+def _played(drills: Sequence[Drill], folder: Path, settings: DrillSettings, say: Say) -> tuple[list[Outcome], int]:
+    if folder.exists():
+        shutil.rmtree(folder)
+    with opened_stage(folder.absolute(), settings, say) as stage:
+        outcomes = [play(drill, stage) for drill in drills]
+        return outcomes, stage.peak_memory_bytes
+
+
+def teller(*, quiet: bool) -> Say:
+    """Says what happens with the seconds since now; on standard error when standard output is for a program."""
+    began, out = time.monotonic(), errors if quiet else console
+    return lambda text: out.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {text}")
+
+
+@contextmanager
+def said_and_stopped() -> Iterator[None]:
+    """What stops a drill is said in words; a signal stops every server first. Exit status 2, or 130 for a signal."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    except (DrillError, LocalStackError, ReplicationError, SettingsError, ValidationError, OSError) as trouble:
+        errors.print(str(trouble), style="red", markup=False)
+        raise typer.Exit(2) from trouble
+    except KeyboardInterrupt as interrupt:
+        errors.print("interrupted; every server was stopped")
+        raise typer.Exit(130) from interrupt
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt

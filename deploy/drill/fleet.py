@@ -1,0 +1,216 @@
+"""The devices of one region as the drill plays them: a steady stream of batches, and a ledger of what was acknowledged.
+
+The batches are real (`telemetry.encode`), and a device counts a record as delivered by the rule of the gateway: when
+Pulsar has persisted it. What was not acknowledged stays with the device and is sent again, in the next region when its
+own is silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import pulsar
+from pydantic import Field
+
+from cloud_jobs.ingest.coverage import Buffer
+from deploy.drill.names import Seen
+from settings import Settings
+from telemetry import Batch, Position, Record, encode
+
+TENANT = "fleet"
+_TICK_S = 0.02
+_CLIENT_S = 5
+
+
+class FleetSettings(Settings):
+    """How much one region sends."""
+
+    records_per_s: float = Field(default=400, gt=0, le=50_000)
+    devices: int = Field(default=8, ge=1, le=1000)
+    records_per_batch: int = Field(default=20, ge=1, le=1000)
+    unanswered_batches: int = Field(default=64, ge=1, description="more are not sent: the devices store and wait")
+    silence_s: float = Field(default=10.0, gt=0, description="without an answer for so long, the next region is tried")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One batch of consecutive records."""
+
+    buffer: Buffer
+    first: int
+    last: int
+    payload: bytes
+
+
+class Fleet:
+    """The devices of one region. `regions`: its name and Pulsar address, then those of the regions to go to next.
+
+    `start`, then `pause` to stop making records, then `stop`. `receipts` may be read at any time.
+    """
+
+    def __init__(self, regions: Sequence[tuple[str, str]], epoch: int, settings: FleetSettings) -> None:
+        self._regions = list(regions)
+        self._at = 0
+        self._settings = settings
+        home = regions[0][0]
+        self.buffers = [Buffer(f"{home}-{number:04d}", epoch) for number in range(1, settings.devices + 1)]
+        self.receipts: list[Seen] = []
+        self.resent = 0
+        self._lock = threading.Lock()
+        self._unanswered: dict[int, _Sent] = {}
+        self._again: deque[_Sent] = deque()
+        self._making, self._stopping = threading.Event(), threading.Event()
+        self._heard_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=f"fleet-{home}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to make and send records."""
+        self._making.set()
+        self._thread.start()
+
+    def pause(self) -> None:
+        """Make no more records; what is unanswered is still sent until it is answered."""
+        self._making.clear()
+
+    @property
+    def idle(self) -> bool:
+        """Whether every record that was made has been acknowledged."""
+        with self._lock:
+            return not self._making.is_set() and not self._unanswered and not self._again
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._making.clear()
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(3 * _CLIENT_S)
+
+    def _run(self) -> None:
+        made = self._batches()
+        while not self._stopping.is_set():
+            with contextlib.suppress(pulsar.PulsarException), self._producer() as producer:
+                self._heard_s = time.monotonic()
+                self._send_while_heard(producer, made)
+            self._give_up_waiting()
+
+    def _send_while_heard(self, producer: Any, made: Iterator[_Sent]) -> None:
+        """Sends at the pace of the settings until nothing is answered any more."""
+        period_s = self._settings.records_per_batch / self._settings.records_per_s
+        due_s = time.monotonic()
+        while not self._stopping.wait(_TICK_S):
+            while self._again and self._has_room():
+                self._send(producer, self._again.popleft())
+            # A device does not make up for time in which it could not send: what it measures comes at its own pace.
+            due_s = max(due_s, time.monotonic() - 10 * period_s)
+            while self._making.is_set() and due_s <= time.monotonic() and self._has_room():
+                due_s += period_s
+                self._send(producer, next(made))
+            if self._silent_s() > self._settings.silence_s:
+                return
+
+    def _silent_s(self) -> float:
+        with self._lock:
+            return time.monotonic() - self._heard_s if self._unanswered else 0.0
+
+    def _has_room(self) -> bool:
+        with self._lock:
+            return len(self._unanswered) < self._settings.unanswered_batches
+
+    def _send(self, producer: Any, sent: _Sent) -> None:
+        token = id(sent)
+        with self._lock:
+            if not self._unanswered:
+                self._heard_s = time.monotonic()
+            self._unanswered[token] = sent
+        properties = {
+            "tenant": TENANT,
+            "device": sent.buffer.device,
+            "epoch": str(sent.buffer.epoch),
+            "region": self._regions[self._at][0],
+        }
+        producer.send_async(
+            sent.payload, partial(self._answered, token), properties=properties, partition_key=sent.buffer.device
+        )
+
+    def _answered(self, token: int, result: Any, _: Any) -> None:
+        with self._lock:
+            sent = self._unanswered.get(token)
+            if sent is None or result != pulsar.Result.Ok:
+                return  # a failure: silence decides when it is sent again
+            del self._unanswered[token]
+            self._heard_s = time.monotonic()
+            self.receipts.append(Seen(time.time(), sent.buffer, sent.first, sent.last))
+
+    def _give_up_waiting(self) -> None:
+        """Whatever is unanswered goes to the next region."""
+        with self._lock:
+            left = list(self._unanswered.values())
+            self._again.extend(left)
+            self.resent += sum(one.last - one.first + 1 for one in left)
+            self._unanswered.clear()
+        self._at = (self._at + 1) % len(self._regions)
+
+    @contextlib.contextmanager
+    def _producer(self) -> Iterator[Any]:
+        region, service_url = self._regions[self._at]
+        client = pulsar.Client(
+            service_url,
+            operation_timeout_seconds=_CLIENT_S,
+            connection_timeout_ms=1000 * _CLIENT_S,
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+        )
+        try:
+            yield client.create_producer(
+                f"persistent://{TENANT}/telemetry-{region}/batches",
+                send_timeout_millis=30_000,
+                max_pending_messages=2 * self._settings.unanswered_batches,
+                batching_enabled=True,
+                batching_max_publish_delay_ms=5,
+            )
+        finally:
+            # A region that burnt cannot be said good-bye to; the devices do not wait for it.
+            closing = threading.Thread(target=_close_quietly, args=(client,), daemon=True)
+            closing.start()
+            closing.join(0.2 if not self._stopping.is_set() else _CLIENT_S)
+
+    def _batches(self) -> Iterator[_Sent]:
+        size = self._settings.records_per_batch
+        made = dict.fromkeys(self.buffers, 0)
+        for buffer in cycle(self.buffers):
+            first = made[buffer] + 1
+            made[buffer] += size
+            yield _Sent(buffer, first, made[buffer], _payload(buffer, first, made[buffer]))
+
+
+def _payload(buffer: Buffer, first: int, last: int) -> bytes:
+    """A drive round a small circle, one fix a record, measured now."""
+    now_us = time.time_ns() // 1000
+    records = tuple(
+        Record(
+            seq,
+            now_us + 1000 * (seq - last),
+            Position(
+                latitude=53.44 + 0.01 * math.sin(seq / 50),
+                longitude=-2.93 + 0.01 * math.cos(seq / 50),
+                speed_mps=13.5,
+                accuracy_m=4.0,
+            ),
+        )
+        for seq in range(first, last + 1)
+    )
+    return encode(Batch(buffer.device, buffer.epoch, last, records))
+
+
+def _close_quietly(client: Any) -> None:
+    with contextlib.suppress(pulsar.PulsarException):
+        client.close()

@@ -1,0 +1,62 @@
+"""Watches what one cluster holds, and since when: readers that leave no trace on the broker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Self
+
+import pulsar
+
+from cloud_jobs.ingest.coverage import Buffer
+from deploy.drill.names import Seen
+from telemetry import WireError, read_header
+
+_OPERATION_S = 15
+_CLOSE_S = 5.0
+
+
+class Follower:
+    """Notes each batch that arrives in a cluster after the follower was opened, or (`earliest`) that it holds already.
+
+    The moment is that at which the message reached this process: later than the arrival by a delivery, never earlier.
+    """
+
+    def __init__(self, service_url: str, topics: Sequence[str], *, earliest: bool = False) -> None:
+        self.arrivals: list[Seen] = []
+        self._client = pulsar.Client(
+            service_url,
+            operation_timeout_seconds=_OPERATION_S,
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+        )
+        start = pulsar.MessageId.earliest if earliest else pulsar.MessageId.latest
+        self._readers = [
+            self._client.create_reader(partition, start, reader_listener=self._heard)
+            for topic in topics
+            for partition in self._client.get_topic_partitions(topic)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A reader whose cluster is gone closes when the process ends.
+        closing = threading.Thread(target=self._close, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
+
+    def _close(self) -> None:
+        with contextlib.suppress(pulsar.PulsarException):
+            self._client.close()
+
+    def _heard(self, _: Any, message: Any) -> None:
+        at_s = time.time()
+        try:
+            header = read_header(message.data())
+        except WireError:
+            return  # not a batch of ours: the ingest puts it in quarantine
+        buffer = Buffer(header.device, header.epoch)
+        self.arrivals.extend(Seen(at_s, buffer, first, last) for first, last in header.ranges.ranges)

@@ -1,0 +1,110 @@
+"""The ingest as an operator runs it: the real command, clusters in order, started again if it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from cloud_jobs.config import CloudSettings
+from deploy.drill.errors import DrillError
+from deploy.local import DaemonProcess, LocalStack
+from settings import load
+
+_LOOK_S = 0.1
+_MOST_STARTS = 20
+
+
+class Ingest:
+    """One lake, one checkpoint, one ingest process that reads the centre first and its standby when the centre is lost.
+
+    A supervisor starts the process again when it ends by itself, at most `_MOST_STARTS` times, as systemd or
+    Kubernetes would.
+    """
+
+    def __init__(self, stack: LocalStack, folder: Path, *, trigger_s: float) -> None:
+        self._stack = stack
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.settings = load(CloudSettings, _written(stack, folder, trigger_s))
+        self.settings.tables.create()
+        command = ["ingest", "--config", str(folder / "cloud.toml")]
+        self._process = DaemonProcess.python(f"cloud-jobs-{folder.name}", "cloud_jobs", command, folder)
+        self.starts = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="ingest", daemon=True)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint of the query: `offsets/N` is written when batch N is planned, `commits/N` when it is done."""
+        return self.settings.checkpoints / "ingest"
+
+    @property
+    def reading_from(self) -> Path:
+        """Where the source keeps which cluster it reads; with `.order` appended, where an operator names another."""
+        return self.settings.checkpoints / "reading-from"
+
+    def start(self) -> None:
+        """Start it and its supervisor."""
+        self._stack.add(self._process, wait=False)
+        self.starts = 1
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop it for good."""
+        self._stopping.set()
+        self._thread.join(10)
+        self._stack.remove(self._process.name)
+
+    def check(self) -> None:
+        """Raises DrillError when it was started too often."""
+        if self.starts > _MOST_STARTS:
+            raise DrillError("\n".join(["the ingest ended again and again", *self._process.last_lines()]))
+
+    def order(self, cluster: str) -> None:
+        """The operator's word: read that cluster from now on. Atomic: the ingest sees all of it or nothing."""
+        draft = self._order.with_name(self._order.name + ".draft")
+        draft.write_text(cluster)
+        draft.replace(self._order)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether an order is still to be obeyed."""
+        return self._order.exists()
+
+    @property
+    def _order(self) -> Path:
+        return self.reading_from.with_name(self.reading_from.name + ".order")
+
+    def _supervise(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            if self._process.pid is None and self.starts <= _MOST_STARTS:
+                self.starts += 1
+                self._process.start()
+                time.sleep(_LOOK_S)
+
+
+def _written(stack: LocalStack, folder: Path, trigger_s: float) -> Path:
+    topology = stack.topology
+    path = folder / "cloud.toml"
+    topics = [f"persistent://fleet/telemetry-{region}/batches" for region in topology.regions]
+    lines = [
+        f'lake = "{folder / "lake"}"',
+        f'checkpoints = "{folder / "checkpoints"}"',
+        *(line for name in topology.centres for line in _cluster(stack, name)),
+        "[ingest]",
+        f"topics = {topics!r}",
+        f"trigger_interval_s = {trigger_s}",
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _cluster(stack: LocalStack, name: str) -> list[str]:
+    server = stack.pulsar[name]
+    return [
+        "[[clusters]]",
+        f'name = "{name}"',
+        f'service_url = "{server.service_url}"',
+        f'admin_url = "{server.admin_url}"',
+    ]

@@ -1,0 +1,87 @@
+"""The figures of a drill as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from deploy.drill.accounting import FIRST_WITHIN_S
+from deploy.drill.play import Outcome
+from deploy.drill.settings import Drill
+
+_TITLES = {
+    Drill.HQ_LOSS: "hq-loss: the centre is killed, the ingest goes on at its standby",
+    Drill.REGION_LOSS: "region-loss: a region is killed, its devices go to the next one",
+    Drill.LINK_CUT: "link-cut: the link between a region and the centre is cut, and healed",
+    Drill.FAILBACK: "failback: the ingest is ordered back to the centre",
+}
+_NOT_REPLICATED = {
+    Drill.HQ_LOSS: "not yet replicated to the standby at the kill (RPO)",
+    Drill.REGION_LOSS: "not yet replicated to the centre at the kill (RPO)",
+    Drill.LINK_CUT: "not yet replicated to the centre at the heal",
+    Drill.FAILBACK: "not yet replicated to the centre at the order",
+}
+_SINCE = {
+    Drill.HQ_LOSS: "the kill",
+    Drill.REGION_LOSS: "the kill",
+    Drill.LINK_CUT: "the heal",
+    Drill.FAILBACK: "the order",
+}
+
+
+def drill_table(outcome: Outcome) -> Table:
+    """Each figure, what it must be, and whether it is."""
+    found, verdicts = outcome.found, iter(outcome.found.verdicts.values())
+    table = Table(title=_TITLES[outcome.drill], title_justify="left", title_style="bold", caption_justify="left")
+    for column, side in (("what", "left"), ("found", "right"), ("must be", "right"), ("holds", "right")):
+        table.add_column(column, justify="right" if side == "right" else "left", no_wrap=True)
+    since = _SINCE[outcome.drill]
+    oldest = f", the oldest {found.not_replicated_s * 1000:.0f} ms old" if found.not_replicated else ""
+    table.add_row("records acknowledged to devices", f"{found.acknowledged:,}")
+    table.add_row("of them in the central table", f"{found.in_table:,}")
+    table.add_row("lost", f"{found.lost:,}")
+    table.add_row("lost of what was replicated", f"{found.lost_of_replicated:,}", "0", _verdict(next(verdicts)))
+    table.add_row(_NOT_REPLICATED[outcome.drill], f"{found.not_replicated:,}{oldest}")
+    if outcome.lost_after_return is not None:
+        table.add_row("lost once the region was back with its disks", f"{outcome.lost_after_return:,}")
+    table.add_row("duplicates in the table", f"{found.duplicates_in_table:,}", "0", _verdict(next(verdicts)))
+    bound = f"at most {found.duplicates_bound:,}"
+    table.add_row("duplicates before deduplication", f"{found.duplicates_before:,}", bound, _verdict(next(verdicts)))
+    within = f"at most {FIRST_WITHIN_S:.0f} s"
+    table.add_row(
+        f"first record through, after {since}", _seconds(found.first_through_s), within, _verdict(next(verdicts))
+    )
+    table.add_row(f"last record that was under way through, after {since}", _seconds(found.last_through_s))
+    table.caption = (
+        f"{found.records_per_s:,.0f} records/s; the largest micro-batch before had {found.largest_batch:,} records; "
+        f"sent again by devices: {found.resent:,}; restarts of the ingest: {outcome.restarts}"
+    )
+    return table
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """The same for programs; a time that never came is null."""
+    figures = {
+        name: None if isinstance(value, float) and math.isinf(value) else value
+        for name, value in dataclasses.asdict(outcome.found).items()
+    }
+    return {
+        "drill": outcome.drill.value,
+        "passed": outcome.found.passed,
+        "verdicts": dict(outcome.found.verdicts),
+        **figures,
+        "lost_after_return": outcome.lost_after_return,
+        "ingest_restarts": outcome.restarts,
+    }
+
+
+def _seconds(value: float) -> str:
+    return "never" if math.isinf(value) else f"{value:.1f} s"
+
+
+def _verdict(holds: bool) -> Text:
+    return Text("yes", style="green") if holds else Text("NO", style="bold red")

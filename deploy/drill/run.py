@@ -1,0 +1,157 @@
+"""One drill's own devices and clocks, from the first record to the account."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import randrange
+
+from cloud_jobs.ingest.coverage import Buffer
+from deploy.drill.accounting import Evidence
+from deploy.drill.fleet import Fleet
+from deploy.drill.follower import Follower
+from deploy.drill.names import Names, Seen, common, count, minus, names_of
+from deploy.drill.stage import Stage
+from deploy.drill.table import CentralTable
+from telemetry import new_epoch
+
+_ON_THE_WAY_S = 2.0
+_DEVICES_GO_ON_S = 2.0
+
+
+@dataclass(slots=True)
+class _Moments:
+    """As in `Evidence`, seconds since 1970."""
+
+    steady_from_s: float = 0.0
+    lost_at_s: float = 0.0
+    counted_at_s: float = 0.0
+    replicated_until_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Run:
+    """Devices of every region, what they were told, what arrived in the cluster that survives, and the table."""
+
+    stage: Stage
+    table: CentralTable
+    fleets: dict[str, Fleet]
+    follower: Follower
+    began_s: float
+    starts: int
+    affected: Collection[Buffer] = ()
+    moments: _Moments = field(default_factory=_Moments)
+
+    @property
+    def receipts(self) -> list[Seen]:
+        """Everything that was acknowledged to devices, in the order of time."""
+        return sorted(one for fleet in self.fleets.values() for one in list(fleet.receipts))
+
+    @property
+    def restarts(self) -> int:
+        """How often the ingest had to be started again."""
+        return self.stage.ingest.starts - self.starts
+
+    def settle(self, cursor_in: str | None) -> None:
+        """Until records come through and, if asked, the cursor in another cluster follows; then a while of traffic."""
+        stage = self.stage
+        stage.wait_for("the first record comes through", lambda: bool(self.table.commits()))
+        stage.say("records come through")
+        first_s = time.time()
+        if cursor_in is not None:
+            stage.wait_for(
+                f"the cursor in {cursor_in} follows", lambda: stage.cursor_followed(cursor_in, first_s), every_s=0.5
+            )
+            stage.say(f"the ingest's cursor has travelled to {cursor_in}")
+        self.moments.steady_from_s = time.time()
+        self.let_traffic_flow(stage.settings.steady_s)
+
+    def let_traffic_flow(self, seconds: float) -> None:
+        """Nothing happens for a while but traffic."""
+        ends = time.monotonic() + seconds
+        self.stage.wait_for("time passes", lambda: time.monotonic() >= ends)
+
+    def mark_loss(self, affected: Collection[Buffer]) -> None:
+        """Now it is lost."""
+        self.affected = affected
+        self.moments.lost_at_s = time.time()
+        self.mark_count()
+
+    def mark_count(self) -> None:
+        """What is acknowledged now is under way; what has not arrived now is not replicated."""
+        self.moments.counted_at_s = self.moments.replicated_until_s = time.time()
+
+    def see_through(self, *, only_arrived: bool = False) -> None:
+        """Until records come through again, then some traffic, then until all is in the table (or what arrived)."""
+        stage = self.stage
+        if stage.waited_for("a record is through again", self._first_through):
+            stage.say(f"the first record is through after {time.time() - self.moments.counted_at_s:.1f} s")
+        self.let_traffic_flow(stage.settings.after_s)
+        for fleet in self.fleets.values():
+            fleet.pause()
+        stage.waited_for("the devices are told of everything", lambda: all(one.idle for one in self.fleets.values()))
+        if only_arrived:
+            self.let_traffic_flow(_ON_THE_WAY_S)
+            self.moments.replicated_until_s = time.time()
+        if stage.waited_for("all is in the table", lambda: not self._missing(only_arrived=only_arrived)):
+            stage.say(f"{count(names_of(self.receipts)):,} records were acknowledged, and what is expected is there")
+
+    def lost(self) -> int:
+        """How many acknowledged records are not in the table now."""
+        return count(self._missing(only_arrived=False))
+
+    def evidence(self) -> Evidence:
+        """All that was seen."""
+        moments = self.moments
+        return Evidence(
+            receipts=self.receipts,
+            arrivals=list(self.follower.arrivals),
+            commits=self.table.commits(),
+            batches=self.table.batches(self.began_s),
+            rows=self.table.rows(),
+            steady_from_s=moments.steady_from_s,
+            lost_at_s=moments.lost_at_s,
+            counted_at_s=moments.counted_at_s,
+            replicated_until_s=moments.replicated_until_s,
+            snapshot_period_s=self.stage.settings.snapshot_period_s,
+            affected=frozenset(self.affected),
+            resent=sum(fleet.resent for fleet in self.fleets.values()),
+        )
+
+    def _first_through(self) -> bool:
+        since_s = self.moments.counted_at_s
+        fresh = names_of(one for one in self.receipts if one.at_s > since_s and one.buffer in self.affected)
+        return any(commit.at_s > since_s and common(fresh, commit.names) for commit in self.table.commits())
+
+    def _missing(self, *, only_arrived: bool) -> Names:
+        wanted: Names = names_of(self.receipts)
+        if only_arrived:
+            wanted = common(wanted, names_of(self.follower.arrivals))
+        return minus(wanted, self.table.names())
+
+
+@contextmanager
+def running(stage: Stage, survivor: str, *, moving: bool = False) -> Iterator[Run]:
+    """A run whose devices send; `moving`: those of a silent region go to the next one. Stopped on leaving."""
+    epoch = new_epoch(time.time_ns() // 1_000_000, randrange(1 << 15))
+    pace = stage.settings.fleet
+    if moving:
+        pace = pace.model_copy(update={"silence_s": _DEVICES_GO_ON_S})
+    with Follower(stage.stack.pulsar[survivor].service_url, stage.topics) as follower:
+        fleets = {region: Fleet(_ways(stage, region, moving=moving), epoch, pace) for region in stage.topology.regions}
+        table = CentralTable(stage.ingest.settings.tables, epoch)
+        run = Run(stage, table, fleets, follower, time.time(), stage.ingest.starts)
+        try:
+            for fleet in fleets.values():
+                fleet.start()
+            yield run
+        finally:
+            for fleet in fleets.values():
+                fleet.stop()
+
+
+def _ways(stage: Stage, home: str, *, moving: bool) -> list[tuple[str, str]]:
+    others = [region for region in stage.topology.regions if region != home] if moving else []
+    return [(region, stage.region_cluster(region).service_url) for region in (home, *others)]

@@ -1,0 +1,42 @@
+"""What a drill is run with."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from deploy.drill.fleet import FleetSettings
+from settings import Settings
+
+
+class Drill(StrEnum):
+    """What is lost, or taken back."""
+
+    HQ_LOSS = "hq-loss"
+    REGION_LOSS = "region-loss"
+    LINK_CUT = "link-cut"
+    FAILBACK = "failback"
+
+
+class Moment(StrEnum):
+    """When the blow falls, seen from the micro-batch of the ingest."""
+
+    ANY = "any"
+    PLANNED = "planned"
+    WRITTEN = "written"
+    DONE = "done"
+
+
+class DrillSettings(Settings):
+    """One drill. The snapshot period is the brokers' own, so it holds for a whole stack."""
+
+    fleet: FleetSettings = Field(default_factory=FleetSettings)
+    trigger_s: float = Field(1.0, ge=0, le=60, description="length of a micro-batch")
+    snapshot_period_s: float = Field(1.0, gt=0, le=60, description="time between two snapshots of the cursors")
+    moment: Moment = Moment.ANY
+    steady_s: float = Field(5.0, gt=0, le=600, description="steady traffic before the blow")
+    after_s: float = Field(5.0, ge=0, le=600, description="traffic after the first record was through")
+    cut_s: float = Field(8.0, gt=0, le=600, description="how long a cut link stays cut")
+    patience_s: float = Field(300.0, gt=0, description="bound of every wait")
+    heap_mb: int = Field(320, ge=192, description="heap of each of the four clusters")

@@ -1,0 +1,134 @@
+"""Where drills are played: the four clusters, the ingest, and the waits that every drill needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deploy.drill.errors import DrillError
+from deploy.drill.ingest import Ingest
+from deploy.drill.settings import DrillSettings, Moment
+from deploy.local import LocalStack, PulsarCluster, PulsarSettings, StackSettings
+from geo.replication import AdminClient, Topology, admins
+from geo.replication.observe import observe
+
+Say = Callable[[str], None]
+TOPOLOGY = Path(__file__).parents[1] / "local" / "topology-dr.toml"
+_POLL_S = 0.25
+_MOMENT_POLL_S = 0.002
+_FEW_MESSAGES = 50
+
+
+@contextmanager
+def drill_stack(folder: Path, settings: DrillSettings) -> Iterator[LocalStack]:
+    """Clusters eu, us, hq and dr, small, with the snapshot period of the settings."""
+    period_ms = round(settings.snapshot_period_s * 1000)
+    pulsar = PulsarSettings(
+        heap_mb=settings.heap_mb,
+        direct_mb=256,
+        broker={"replicatedSubscriptionsSnapshotFrequencyMillis": period_ms},
+    )
+    with LocalStack(folder, topology=TOPOLOGY, settings=StackSettings(pulsar=pulsar)) as stack:
+        yield stack
+
+
+class Stage:
+    """A running stack and its ingest. Each drill on it brings devices of its own."""
+
+    def __init__(self, stack: LocalStack, ingest: Ingest, settings: DrillSettings, say: Say) -> None:
+        self.stack = stack
+        self.ingest = ingest
+        self.settings = settings
+        self.say = say
+        self.peak_memory_bytes = 0
+        self._clients: dict[str, AdminClient] = {}
+
+    @property
+    def topics(self) -> list[str]:
+        """The topic of batches of each region."""
+        return [f"persistent://fleet/telemetry-{region}/batches" for region in self.topology.regions]
+
+    @property
+    def topology(self) -> Topology:
+        """The topology with addresses."""
+        return self.stack.topology
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Admin connections while the block runs."""
+        with admins(self.topology) as clients:
+            self._clients = clients
+            yield
+
+    def region_cluster(self, region: str) -> PulsarCluster:
+        """The cluster that takes in what a region's devices send."""
+        return self.stack.pulsar[self.topology.regions[region].cluster]
+
+    def start_cluster(self, name: str) -> None:
+        """Starts a cluster that was killed, on the disks that it had, and waits until it is healthy."""
+        self.stack.pulsar[name].start()
+        self.stack.pulsar[name].wait(self.settings.patience_s)
+        self.say(f"{name} is back")
+
+    def wait_for(self, what: str, true: Callable[[], bool], every_s: float = _POLL_S) -> None:
+        """Returns when it is true. Raises DrillError when patience ends, or the ingest ended too often."""
+        if not self.waited_for(what, true, every_s):
+            raise DrillError(f"not within {self.settings.patience_s:.0f} s: {what}")
+
+    def waited_for(self, what: str, true: Callable[[], bool], every_s: float = _POLL_S) -> bool:
+        """Whether it became true in time: for what a drill counts even when it does not happen."""
+        ends = time.monotonic() + self.settings.patience_s
+        while not true():
+            if time.monotonic() > ends:
+                self.say(f"not within {self.settings.patience_s:.0f} s: {what}")
+                return False
+            self.ingest.check()
+            time.sleep(every_s)
+        self.peak_memory_bytes = max(self.peak_memory_bytes, self.stack.memory_bytes)
+        return True
+
+    def cursor_followed(self, cluster: str, since_s: float) -> bool:
+        """Whether the ingest's cursor has moved there on every partition since then, and nothing waits on the links."""
+        others = {name: client for name, client in self._clients.items() if self.stack.pulsar[name].pid is not None}
+        seen = observe(self.topology, others, time.time)
+        mine = [one for one in seen.cursors if one.cluster == cluster and "/batches-partition-" in one.topic]
+        links = [one for one in seen.links if one.target == cluster and one.source in others]
+        moved = all(one.age_s is not None and time.time() - one.age_s > since_s for one in mine)
+        return bool(mine) and moved and all(one.connected and one.backlog <= _FEW_MESSAGES for one in links)
+
+    def wait_for_moment(self) -> None:
+        """Returns at the moment of the settings, or after a while when no micro-batch comes by."""
+        looked_at = {
+            Moment.PLANNED: self.ingest.checkpoint / "offsets",
+            Moment.WRITTEN: Path(self.ingest.settings.tables.path("records")) / "_delta_log",
+            Moment.DONE: self.ingest.checkpoint / "commits",
+        }.get(self.settings.moment)
+        if looked_at is None:
+            return
+        before = _files(looked_at)
+        self.wait_for(
+            f"a micro-batch that is {self.settings.moment}", lambda: _files(looked_at) > before, _MOMENT_POLL_S
+        )
+
+
+@contextmanager
+def opened_stage(folder: Path, settings: DrillSettings, say: Say) -> Iterator[Stage]:
+    """The clusters and a running ingest in one folder; everything is stopped on leaving."""
+    say("starting clusters eu, us, hq and dr")
+    with drill_stack(folder, settings) as stack:
+        say(f"{len(stack.servers)} servers are up, replication is applied")
+        ingest = Ingest(stack, folder / "ingest", trigger_s=settings.trigger_s)
+        ingest.start()
+        stage = Stage(stack, ingest, settings, say)
+        try:
+            with stage.opened():
+                yield stage
+        finally:
+            ingest.stop()
+
+
+def _files(folder: Path) -> set[str]:
+    # Spark writes a hidden draft and renames it.
+    return {file.name for file in folder.iterdir() if not file.name.startswith(".")} if folder.exists() else set()
