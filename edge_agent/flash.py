@@ -18,12 +18,12 @@ class Tallies(Protocol):
 
 
 class FlashMeter:
-    """Adds up what this process has caused to be written, beyond restarts. `written`: bytes since the process began."""
+    """Adds up what this process causes to be written, from now on. `written`: bytes since the process began."""
 
     def __init__(self, tallies: Tallies, written: Callable[[], int]) -> None:
         self._tallies = tallies
         self._written = written
-        self._counted = 0
+        self._counted = written()
 
     def look(self, wall_s: float) -> None:
         """Counts what was written since the last look."""

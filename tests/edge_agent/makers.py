@@ -1,0 +1,54 @@
+"""Buffers and records for the tests of the agent."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edge_agent.intake.redelivery import arrival_of
+from edge_agent.store.block import Unnamed
+from edge_agent.store.buffer import Buffer, BufferOptions
+from telemetry import Event, Position, Signal
+
+DEVICE = "eu-0001"
+WALL_MS = 1_767_603_422_000
+
+
+class _Unsynced(sqlite3.Connection):
+    """Laws are about content; what a sync is worth is proven in `test_power_cut`."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        return super().execute("PRAGMA synchronous = OFF" if "synchronous" in sql else sql, parameters)
+
+
+def connect_unsynced(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=_Unsynced)
+
+
+def options(ring_size: int = 50) -> BufferOptions:
+    return BufferOptions(
+        device=DEVICE, ring_size=ring_size, epoch_for=lambda least: least + 11, connect=connect_unsynced
+    )
+
+
+def open_buffer(folder: Path, ring_size: int = 50) -> Buffer:
+    return Buffer(folder, options(ring_size))
+
+
+def unnamed(number: int, class_index: int = 1, *, boot: str = "boot", device_time_us: int | None = None) -> Unnamed:
+    """A record whose device time is its number in seconds, taken in at that monotonic time."""
+    body = (
+        Event(name="door", attributes=f'{{"number":{number}}}'),
+        Position(latitude=53.4, longitude=-2.9 + number * 1e-6),
+        Signal(path=f"Vehicle.S{number % 2}", value=float(number)),
+    )[class_index]
+    time_us = number * 1_000_000 if device_time_us is None else device_time_us
+    arrival = arrival_of(number % 65_535 + 1, "t", str(number).encode())
+    return Unnamed(class_index, body, time_us, number * 1_000_000, boot, arrival)
+
+
+def fill(buffer: Buffer, numbers: Sequence[int], class_index: int = 1, wall_ms: int = WALL_MS) -> None:
+    """One commit with these records."""
+    buffer.commit([unnamed(number, class_index) for number in numbers], wall_ms)

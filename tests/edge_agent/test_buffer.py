@@ -1,0 +1,151 @@
+"""The buffer: names without a hole, what was acknowledged is gone, the rest is there, and a restart changes nothing."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from edge_agent.errors import StoreError
+from edge_agent.store.buffer import Buffer
+from edge_agent.store.evict import drop_block, oldest_rows, thin_block
+from telemetry import IntervalSet, decode
+from tests.edge_agent.makers import WALL_MS, fill, open_buffer, options, unnamed
+
+
+def stored(buffer: Buffer) -> tuple[IntervalSet, IntervalSet]:
+    """The names of the records that wait, and those that are declared lost."""
+    records, lost = IntervalSet(), IntervalSet()
+    for index in range(3):
+        for block in buffer.read_after(0, index, 1000):
+            header = decode(buffer.load(block.id)).header
+            records, lost = records | header.ranges, lost | header.declared
+    return records, lost
+
+
+class BufferLaws(RuleBasedStateMachine):
+    """Any order of commits, acknowledgements, evictions and restarts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.buffer = open_buffer(self.folder)
+        self.epoch = self.buffer.epoch
+        self.waiting = IntervalSet()
+        self.lost = IntervalSet()
+        self.head = 0
+        self.acknowledged = 0
+
+    def teardown(self) -> None:
+        self.buffer.close()
+        shutil.rmtree(self.folder)
+
+    @rule(classes=st.lists(st.integers(0, 2), min_size=1, max_size=12))
+    def commit(self, classes):
+        waiting = [unnamed(self.head + place, index) for place, index in enumerate(classes, 1)]
+        blocks = self.buffer.commit(waiting, WALL_MS)
+        assert [(block.first, block.last) for block in blocks][0][0] == self.head + 1
+        assert blocks[-1].last == self.head + len(classes)
+        self.head += len(classes)
+        self.waiting |= IntervalSet([(self.head - len(classes) + 1, self.head)])
+
+    @rule(first=st.integers(1, 80), length=st.integers(0, 40), settle=st.booleans())
+    def acknowledge(self, first, length, settle):
+        names = IntervalSet([(first, first + length)])
+        self.buffer.acknowledge(self.epoch, names)
+        gone = names & (self.waiting | self.lost)
+        self.acknowledged += gone.count
+        self.waiting, self.lost = self.waiting - names, self.lost - names
+        self.buffer.settle()
+
+    @rule(class_index=st.integers(0, 2))
+    def drop_the_oldest(self, class_index):
+        def change(connection, changes):
+            for row in oldest_rows(connection, class_index, 0, 1):
+                self.lose(decode(self.buffer.load(row.id)).header.ranges)
+                drop_block(connection, row, self.buffer.owner_of(row.id), "quota", changes)
+
+        self.buffer.edit(change)
+
+    @rule(class_index=st.integers(1, 2), keep=st.integers(2, 4))
+    def thin_the_oldest(self, class_index, keep):
+        def change(connection, changes):
+            for row in oldest_rows(connection, class_index, 0, 1):
+                before = decode(self.buffer.load(row.id)).header.ranges
+                thin_block(connection, row, keep, changes)
+                (data,) = connection.execute("SELECT batch FROM blocks WHERE id = ?", (row.id,)).fetchone()
+                self.lose(before - decode(data).header.ranges)
+
+        self.buffer.edit(change)
+
+    @rule(clean=st.booleans())
+    def restart(self, clean):
+        if clean:
+            self.buffer.close()
+        else:
+            self.buffer._close_connections()
+        self.buffer = open_buffer(self.folder)
+
+    def lose(self, names):
+        self.waiting, self.lost = self.waiting - names, self.lost | names
+
+    @invariant()
+    def what_waits_is_what_was_not_acknowledged(self):
+        assert stored(self.buffer) == (self.waiting, self.lost)
+        assert sum(one.records for one in self.buffer.depth().values()) == self.waiting.count
+        assert (self.buffer.epoch, self.buffer.head) == (self.epoch, self.head)
+        assert self.buffer.tally("acknowledged") == self.acknowledged
+
+    @invariant()
+    def the_ring_knows_the_last_messages(self):
+        # Within one commit, names go by class: one commit's messages (12) may stand in another order.
+        for number in range(max(1, self.head - 49 + 12), self.head + 1):
+            assert unnamed(number).arrival in self.buffer.ring
+
+
+TestBufferLaws = BufferLaws.TestCase
+TestBufferLaws.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+
+
+def test_a_name_is_committed_before_commit_returns_and_survives_without_a_goodbye(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    again = open_buffer(tmp_path)
+    assert (again.epoch, again.head) == (buffer.epoch, 10)
+
+
+def test_a_buffer_belongs_to_one_device(tmp_path):
+    open_buffer(tmp_path).close()
+    with pytest.raises(StoreError, match="belongs to device"):
+        Buffer(tmp_path, type(options())(device="us-0001", ring_size=5, epoch_for=lambda least: least + 1))
+
+
+def test_an_acknowledgement_of_another_epoch_deletes_nothing(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    buffer.acknowledge(buffer.epoch + 1, IntervalSet([(1, 10)]))
+    buffer.settle()
+    assert stored(buffer)[0].count == 10
+
+
+def test_neighbouring_tombstones_become_one_block(tmp_path):
+    buffer = open_buffer(tmp_path)
+    for start in range(1, 101, 10):
+        fill(buffer, range(start, start + 10))
+
+    def change(connection, changes):
+        for row in oldest_rows(connection, 1, 0, 100):
+            drop_block(connection, row, buffer.owner_of(row.id), "quota", changes)
+
+    buffer.edit(change)
+    assert [(block.first, block.last) for block in buffer.read_after(0, 1, 100)] == [(1, 100)]
+    buffer.acknowledge(buffer.epoch, IntervalSet([(1, 60)]))
+    buffer.settle()
+    assert stored(buffer) == (IntervalSet(), IntervalSet([(61, 100)]))
+    buffer.acknowledge(buffer.epoch, IntervalSet([(61, 100)]))
+    buffer.settle()
+    assert stored(buffer) == (IntervalSet(), IntervalSet())
+    assert buffer.tally("acknowledged") == 100

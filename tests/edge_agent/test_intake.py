@@ -1,0 +1,191 @@
+"""What comes in: what it becomes, when it is committed, and what is known again."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.config import DEFAULT_CLASSES
+from edge_agent.intake.classes import Classifier
+from edge_agent.intake.group_commit import CommitBudget, GroupCommit
+from edge_agent.intake.parse import REFUSED_EVENT, parse_message
+from edge_agent.intake.redelivery import Arrival, Ring, arrival_of, pack_arrivals, unpack_arrivals
+from edge_agent.mqtt import Message, read_publish
+from telemetry import MAX_RAW_BYTES, Canary, Event, Position, Raw, Signal
+
+BUDGET = CommitBudget(delay_s=0.2, records=100, size=10_000)
+
+
+@pytest.mark.parametrize(
+    ("topic", "message", "body"),
+    [
+        ("vehicle/position", {"latitude": 53.4, "longitude": -2.9}, Position(latitude=53.4, longitude=-2.9)),
+        ("vehicle/signal", {"path": "Vehicle.Speed", "value": 3}, Signal(path="Vehicle.Speed", value=3.0)),
+        ("vehicle/signal", {"path": "Vehicle.IsMoving", "value": True}, Signal(path="Vehicle.IsMoving", value=True)),
+        ("vehicle/event", {"name": "trip_end", "attributes": {"a": 1}}, Event(name="trip_end", attributes='{"a":1}')),
+        ("vehicle/canary", {"id": "c1"}, Canary(id="c1")),
+    ],
+)
+def test_a_message_of_the_contract_becomes_its_kind_with_its_time(topic, message, body):
+    parsed = parse_message(topic, json.dumps({"time": 1_767_603_422_000, **message}).encode())
+    assert parsed == (body, 1_767_603_422_000_000, "")
+
+
+@pytest.mark.parametrize("text", ["2026-01-05T08:57:02+00:00", "2026-01-05T09:57:02+01:00", "2026-01-05T08:57:02Z"])
+def test_a_time_may_be_iso_8601_with_an_offset(text):
+    parsed = parse_message("vehicle/canary", json.dumps({"time": text, "id": "c"}).encode())
+    assert parsed.device_time_us == 1_767_603_422_000_000
+
+
+def test_a_record_from_1970_is_stored_as_what_it_is():
+    assert parse_message("vehicle/canary", b'{"time": 0, "id": "c"}').device_time_us == 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload", "odd"),
+    [
+        ("vehicle/position", b"\xff\x00", "no-json"),
+        ("vehicle/position", b"[" * 100_000, "no-json"),
+        ("vehicle/position", b"[1, 2]", "no-object"),
+        ("vehicle/position", b'{"latitude": 1, "longitude": 2}', "no-time"),
+        ("vehicle/position", b'{"time": true, "latitude": 1, "longitude": 2}', "no-time"),
+        ("vehicle/position", b'{"time": "2026-01-05T08:57:02", "latitude": 1, "longitude": 2}', "time-without-offset"),
+        ("vehicle/position", b'{"time": -1, "latitude": 1, "longitude": 2}', "impossible-time"),
+        ("vehicle/position", b'{"time": 1e400, "latitude": 1, "longitude": 2}', "no-time"),
+        ("vehicle/position", b'{"time": 1, "latitude": 91, "longitude": 2}', "wrong-fields"),
+        ("vehicle/position", b'{"time": 1, "latitude": NaN, "longitude": 2}', "wrong-fields"),
+        ("vehicle/position", b'{"time": 1, "latitude": 1, "longitude": 2, "x": 3}', "unknown-fields"),
+        ("vehicle/position", b'{"time": 1, "longitude": 2}', "wrong-fields"),
+        ("vehicle/signal", b'{"time": 1, "path": "", "value": 1}', "wrong-fields"),
+        ("vehicle/signal", b'{"time": 1, "path": "a", "value": 9007199254740993}', "number-too-large"),
+        ("vehicle/signal", b'{"time": 1, "path": "a", "value": [1]}', "wrong-fields"),
+        ("vehicle/signal", b'{"time": 1, "path": "a"}', "wrong-fields"),
+        ("vehicle/event", b'{"time": 1, "name": "n", "attributes": 3}', "wrong-fields"),
+        ("vehicle/../../etc/passwd", b"x", "unknown-topic"),
+        ("vehicle/a/../b", b"x", "unknown-topic"),
+    ],
+)
+def test_what_does_not_follow_the_contract_is_carried_as_it_is_and_counted(topic, payload, odd):
+    assert parse_message(topic, payload) == (Raw(topic=topic, payload=payload), None, odd)
+
+
+def test_ten_megabytes_are_refused_with_an_event_that_says_so():
+    parsed = parse_message("vehicle/position", b"x" * (10 << 20))
+    assert isinstance(parsed.body, Event)
+    assert parsed.body.name == REFUSED_EVENT
+    assert json.loads(parsed.body.attributes) == {"topic": "vehicle/position", "bytes": 10 << 20, "reason": "too-large"}
+    assert parsed.odd == "too-large"
+
+
+@given(st.binary(max_size=300), st.sampled_from(["vehicle/position", "vehicle/signal", "vehicle/event", "vehicle/x"]))
+def test_no_payload_is_without_a_body(payload, topic):
+    parsed = parse_message(topic, payload)
+    assert parsed.body is not None
+    assert len(payload) <= MAX_RAW_BYTES
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = st.sampled_from(["time", "latitude", "longitude", "path", "value", "name", "attributes", "id", "speed_mps"])
+
+
+@given(
+    st.dictionaries(FIELDS, json_values),
+    st.sampled_from(["vehicle/position", "vehicle/signal", "vehicle/event", "vehicle/canary"]),
+)
+def test_no_json_object_breaks_the_intake(message, topic):
+    payload = json.dumps(message).encode()
+    parsed = parse_message(topic, payload)
+    if parsed.odd:
+        assert parsed.body == Raw(topic=topic, payload=payload)
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"),
+    [("vehicle/event", "urgent"), ("vehicle/position", "position"), ("vehicle/signal", "signal"), ("$odd", "other")],
+)
+def test_the_first_class_that_fits_takes_the_record(topic, name):
+    classify = Classifier(DEFAULT_CLASSES)
+    assert [DEFAULT_CLASSES[classify(topic)].name for _ in range(2)] == [name, name]
+
+
+def test_a_commit_is_due_after_its_delay_and_at_once_when_it_is_full_or_urgent():
+    group = GroupCommit(BUDGET)
+    assert group.due_in(0.0) is None
+    group.add(1.0, 10, urgent=False)
+    assert group.due_in(1.05) == pytest.approx(0.15)
+    assert group.due_in(1.3) == 0
+    group.add(1.06, 10, urgent=True)
+    assert group.due_in(1.06) == 0
+    group.committed(1.07)
+    assert group.due_in(1.07) is None
+    for _ in range(BUDGET.records):
+        group.add(2.0, 1, urgent=False)
+    assert group.due_in(2.0) == 0
+    group.committed(2.0)
+    group.add(3.0, BUDGET.size, urgent=False)
+    assert group.due_in(3.0) == 0
+
+
+def test_a_brokers_window_is_learned_and_forgotten_when_it_turns_out_larger():
+    group = GroupCommit(BUDGET)
+    now = 0.0
+    for _ in range(2):
+        for _ in range(20):
+            group.add(now, 1, urgent=False)
+        assert group.due_in(now) == pytest.approx(BUDGET.delay_s)
+        now += BUDGET.delay_s
+        assert group.due_in(now) == 0
+        group.committed(now)
+    for _ in range(19):
+        group.add(now, 1, urgent=False)
+    assert group.due_in(now) > 0
+    group.add(now, 1, urgent=False)
+    assert group.due_in(now) == 0, "no more will come before these are acknowledged"
+    group.add(now, 1, urgent=False)
+    assert group.due_in(now) > 0, "more came: the window is larger than it looked"
+
+
+arrivals = st.builds(Arrival, st.integers(0, 65_535), st.binary(min_size=8, max_size=8))
+
+
+@given(st.lists(arrivals, max_size=50), st.integers(1, 20))
+def test_a_ring_knows_the_last_arrivals_and_no_older_ones(came, size):
+    ring = Ring(size, came)
+    assert len(ring) == min(size, len(came))
+    assert all(arrival in ring for arrival in came[-size:])
+    older = set(came[:-size]) - set(came[-size:])
+    assert not any(arrival in ring for arrival in older)
+    assert unpack_arrivals(pack_arrivals(came)) == came
+
+
+def test_the_same_id_with_another_topic_or_payload_is_another_arrival():
+    assert (
+        len({arrival_of(1, "a", b"b"), arrival_of(1, "a", b"c"), arrival_of(1, "ab", b""), arrival_of(2, "a", b"b")})
+        == 4
+    )
+
+
+@given(st.text(max_size=40), st.binary(max_size=300), st.integers(1, 65_535), st.binary(max_size=200), st.booleans())
+def test_a_publish_packet_is_read_as_it_was_written(topic, payload, mid, properties, dup):
+    name = topic.encode()
+    length = (
+        bytes([len(properties)])
+        if len(properties) < 128
+        else bytes([len(properties) & 127 | 128, len(properties) >> 7])
+    )
+    packet = len(name).to_bytes(2) + name + mid.to_bytes(2) + length + properties + payload
+    first = 0x32 | (8 if dup else 0)
+    assert read_publish(first, packet) == Message(mid, 1, dup, topic, payload)
+
+
+@given(st.binary(max_size=12))
+def test_a_publish_packet_that_is_cut_off_is_noticed(packet):
+    try:
+        assert isinstance(read_publish(0x32, packet).topic, str)
+    except (IndexError, ValueError, Exception) as error:
+        assert type(error).__name__ in {"IndexError", "error"}

@@ -1,0 +1,29 @@
+"""The power goes at any write or sync, the disk forgets and tears what was not synced, syncs fail, space runs out."""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.edge_agent.world import World
+
+LIVES = 5
+
+
+@pytest.mark.parametrize("cuts", [500, pytest.param(5_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("faults", [0.0, 0.02], ids=["honest", "EIO-ENOSPC"])
+@pytest.mark.parametrize("quota", [1 << 30, 1 << 16], ids=["roomy", "full"])
+def test_every_acknowledged_record_is_delivered_or_declared_after_any_power_cut(
+    tmp_path: Path, cuts: int, faults: float, quota: int
+):
+    seed = random.SystemRandom().getrandbits(32)
+    sys.stdout.write(f"seed {seed}\n")
+    done = 0
+    while done < cuts:
+        folder = tmp_path / str(seed)
+        world = World(seed, folder, faults=faults, max_bytes=quota)
+        world.live(LIVES)
+        world.check()
+        done += world.cuts
+        seed += 1
