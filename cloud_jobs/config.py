@@ -6,7 +6,9 @@ from pathlib import Path
 
 from pydantic import Field
 
+from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.lake import Lake
+from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.spark import SparkSettings
 from geo.spatial import TrackSettings
 from settings import Settings
@@ -31,6 +33,10 @@ class IngestSettings(Settings):
     subscription: str = "ingest"
     max_messages_per_trigger: int = Field(default=20_000, ge=1)
     trigger_interval_s: float = Field(default=1.0, ge=0, le=3600)
+    restarts: int = Field(
+        default=10, ge=0, description="how often in a row a failed query is started again without completing anything"
+    )
+    restart_wait_s: float = Field(default=1.0, gt=0, le=600)
     options: dict[str, str] = Field(
         default_factory=dict, description="any further options of the source `pulsar`, by their own names"
     )
@@ -44,12 +50,19 @@ class CloudSettings(Settings):
     clusters: tuple[ClusterSettings, ...] = Field(min_length=1)
     ingest: IngestSettings = IngestSettings()
     tracks: TrackSettings = TrackSettings()
+    geofence: GeofenceSettings = GeofenceSettings()
+    proximity: ProximitySettings = ProximitySettings()
     spark: SparkSettings = Field(default_factory=SparkSettings)
 
     @property
     def tables(self) -> Lake:
         """The lake's tables."""
         return Lake(self.lake)
+
+    @property
+    def service_urls(self) -> tuple[str, ...]:
+        """Where messages are published, in the order in which the clusters are tried."""
+        return tuple(one.service_url for one in self.clusters)
 
     @property
     def source_options(self) -> dict[str, str]:

@@ -100,7 +100,10 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
 
 
 def fences_in(lake: Lake) -> str:
-    """All versions of all fences in the reference table, as one GeoJSON feature collection."""
-    rows = sorted(lake.rows("reference").to_pylist(), key=lambda row: (row["id"], row["published_at"]))
-    features = [json.loads(row["body"]) for row in rows if row["kind"] == "fence"]
-    return json.dumps({"type": "FeatureCollection", "features": features})
+    """All versions of all fences, as one GeoJSON feature collection; of a version that was corrected, the newest."""
+    newest: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in sorted(lake.rows("reference").to_pylist(), key=lambda row: row["published_at"]):
+        if row["kind"] == "fence":
+            feature = json.loads(row["body"])
+            newest[row["id"], str(feature["properties"].get("effective_from", ""))] = feature
+    return json.dumps({"type": "FeatureCollection", "features": [newest[key] for key in sorted(newest)]})

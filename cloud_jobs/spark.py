@@ -51,6 +51,8 @@ def start_spark(name: str, settings: SparkSettings) -> SparkSession:
         .config("spark.sql.shuffle.partitions", str(settings.shuffle_partitions))
         .config("spark.databricks.delta.snapshotPartitions", str(settings.shuffle_partitions))
         .config("spark.driver.memory", settings.driver_memory)
+        # Spark looks through a failed query's message with a recursive expression, which needs a deep stack.
+        .config("spark.driver.extraJavaOptions", "-Xss16m")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")

@@ -54,6 +54,11 @@ def _told_plainly(command: Callable[_Parameters, _Result]) -> Callable[_Paramete
     return told
 
 
+def _console() -> Console:
+    """A pipe or a file has no width of its own; the tables need this much."""
+    return Console(width=None if sys.stdout.isatty() else 140)
+
+
 @app.command()
 @_told_plainly
 def show(
@@ -72,7 +77,7 @@ def show(
     if as_json:
         _write(to_json(bill_document(made)))
     else:
-        Console().print(bill_table(made))
+        _console().print(bill_table(made))
 
 
 @app.command("open")
@@ -95,7 +100,7 @@ def open_line(
         found = {"device": opened.key.device, "evidence": opened.evidence.document(), "records": rows}
         _write(json.dumps(found, ensure_ascii=False, indent=2, sort_keys=True).encode() + b"\n")
         return
-    console = Console()
+    console = _console()
     console.print(evidence_table(opened.key.device, opened.evidence))
     console.print(_records_table(opened, list(islice(records, limit))))
 
@@ -147,7 +152,7 @@ def adjust(
     if as_json:
         _write(to_json(adjustment_document(made)))
     else:
-        Console().print(adjustment_table(made))
+        _console().print(adjustment_table(made))
 
 
 def _bill(lake: Path, account: str, period: str, as_of: str | None) -> Bill:

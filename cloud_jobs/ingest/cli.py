@@ -1,17 +1,16 @@
-"""`cloud-jobs ingest`: runs the query until it is told to stop."""
+"""`cloud-jobs ingest`: runs the query until it is told to stop, and starts it again when a cluster fails under it."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from typing import Any
 
 import structlog
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql import SparkSession
 
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
-from cloud_jobs.ingest.job import start_ingest
+from cloud_jobs.ingest.job import Ingest, start_ingest
 from cloud_jobs.spark import start_spark
 
 _log = structlog.get_logger("ingest")
@@ -19,24 +18,49 @@ _POLL_S = 0.5
 
 
 def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
-    """Runs until SIGTERM, SIGINT, the end of what is there (`available_now`) or an error, which is raised."""
+    """Runs until SIGTERM, SIGINT or the end of what is there (`available_now`).
+
+    A query that fails is started again from its checkpoint, on the next cluster if the source finds its own gone; after
+    `restarts` failures in a row without a completed micro-batch, or when another writer is there, CloudError is raised.
+    """
     spark = start_spark("waybill-ingest", settings.spark)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    query = start_ingest(spark, settings, available_now=available_now)
-    _log.info("started", lake=str(settings.lake), topics=list(settings.ingest.topics))
     try:
-        _watch(query, stop)
+        _run(spark, settings, stop, available_now=available_now)
     finally:
-        query.stop()
         spark.stop()
     _log.info("stopped")
 
 
-def _watch(query: StreamingQuery, stop: threading.Event) -> None:
-    while query.isActive and not stop.is_set():
-        stop.wait(_POLL_S)
-    failure: Any = query.exception()
-    if failure is not None and not stop.is_set():
-        raise CloudError(f"the ingest ended: {failure}") from failure
+def _run(spark: SparkSession, settings: CloudSettings, stop: threading.Event, *, available_now: bool) -> None:
+    failures = 0
+    while not stop.is_set():
+        ingest = start_ingest(spark, settings, available_now=available_now)
+        _log.info("started", lake=str(settings.lake), topics=list(settings.ingest.topics), failures=failures)
+        failure = _watch(ingest, stop)
+        if failure is None:
+            return
+        if ingest.micro_batch.fenced:
+            raise CloudError(str(ingest.micro_batch.fenced)) from failure
+        failures = 1 if ingest.micro_batch.completed else failures + 1
+        if failures > settings.ingest.restarts:
+            raise CloudError(f"the ingest failed {failures} times in a row: {failure}") from failure
+        _log.warning("failed, starting again", failures=failures, error=_first_lines(failure))
+        stop.wait(settings.ingest.restart_wait_s * failures)
+
+
+def _watch(ingest: Ingest, stop: threading.Event) -> Exception | None:
+    """Waits for the end of the query; returns why it failed, None if it ended in order or was told to."""
+    query = ingest.query
+    try:
+        while query.isActive and not stop.is_set():
+            stop.wait(_POLL_S)
+        return None if stop.is_set() else query.exception()
+    finally:
+        query.stop()
+
+
+def _first_lines(failure: Exception) -> str:
+    return " ".join(str(failure).split())[:400]

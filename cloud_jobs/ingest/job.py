@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import structlog
@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 
 from cloud_jobs.config import CloudSettings
+from cloud_jobs.errors import Fenced
 from cloud_jobs.ingest.admission import Admission, Arrival, Place, admit
 from cloud_jobs.ingest.conflicts import conflicts
 from cloud_jobs.ingest.ledger import WRITER, Ledger
@@ -28,7 +29,14 @@ _log = structlog.get_logger("ingest")
 _HEADER_COLUMNS = ("device", "epoch", "payload", *HEADER.names)
 
 
-def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now: bool) -> StreamingQuery:
+class Ingest(NamedTuple):
+    """A running query, and what it does with each micro-batch."""
+
+    query: StreamingQuery
+    micro_batch: MicroBatch
+
+
+def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now: bool) -> Ingest:
     """Starts the query, which runs until it is stopped or, with `available_now`, until what is there was read."""
     lake = settings.tables
     lake.create()
@@ -43,14 +51,16 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
         .options(**ingest.options)
         .load()
     )
+    micro_batch = MicroBatch(spark, lake, Ledger.open(lake))
     writer = (
         stream.writeStream.queryName("ingest")
         .option("checkpointLocation", str(settings.checkpoints / "ingest"))
-        .foreachBatch(MicroBatch(spark, lake, Ledger.open(lake)))
+        .foreachBatch(micro_batch)
     )
     if available_now:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{round(ingest.trigger_interval_s * 1000)} milliseconds").start()
+        return Ingest(writer.trigger(availableNow=True).start(), micro_batch)
+    interval = f"{round(ingest.trigger_interval_s * 1000)} milliseconds"
+    return Ingest(writer.trigger(processingTime=interval).start(), micro_batch)
 
 
 class MicroBatch:
@@ -60,9 +70,19 @@ class MicroBatch:
         self._spark = spark
         self._lake = lake
         self._ledger = ledger
+        self.completed = 0
+        self.fenced: Fenced | None = None
 
     def __call__(self, messages: DataFrame, batch_id: int) -> None:
-        """Admits, writes and accounts for the messages."""
+        """Admits, writes and accounts for the messages. Raises Fenced, and keeps it for those who only see Spark."""
+        try:
+            self._process(messages, batch_id)
+        except Fenced as error:
+            self.fenced = error
+            raise
+        self.completed += 1
+
+    def _process(self, messages: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         messages = messages.select("value", "properties", "publish_time", "topic", "message_id")
         messages = messages.mapInArrow(opened, from_arrow_schema(OPENED)).persist()

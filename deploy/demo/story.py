@@ -55,7 +55,7 @@ class DemoSettings(Settings):
     cut_until: float = Field(default=0.75, ge=0, le=1)
     kill_at: float = Field(default=0.4, ge=0, le=1)
     restart_after_s: float = Field(default=4.0, ge=0)
-    patience_s: float = Field(default=180.0, gt=0, description="how long everything may take to come through")
+    patience_s: float = Field(default=300.0, gt=0, description="how long everything may take to come through")
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ class Centre:
             self.producer.send(value, properties={"tenant": "acme", "region": "eu"})
 
     def ingest(self) -> None:
-        query = start_ingest(self.spark, self.settings, available_now=True)
+        query = start_ingest(self.spark, self.settings, available_now=True).query
         assert query.awaitTermination(120)
 
     def names(self) -> list[int]:
