@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,6 +15,7 @@ from geo.spatial import (
     FenceSet,
     FixError,
     FixFile,
+    GateSet,
     Tracks,
     TrackSettings,
     build_tracks,
@@ -50,19 +52,23 @@ def measure(
     report = fences_from_geojson(fences.read_text(encoding="utf-8-sig", errors="replace"))
     complain(fences, [*report.refused, *report.repaired])
     tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
+    usable = len(report.fences) + len(report.gates)
     with out.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(HEADER)
-        writer.writerows(usage_rows(read.devices, tracks, FenceSet(report.fences)))
-    tell(tracks, f"{len(report.fences)} fences, {len(report.refused)} refused; written to {out}")
-    if not report.fences:
+        writer.writerows(usage_rows(read.devices, tracks, FenceSet(report.fences), GateSet(report.gates)))
+    tell(tracks, f"{usable} fences, {len(report.refused)} refused; written to {out}")
+    if not usable:
         raise typer.Exit(1)
 
 
-def usage_rows(devices: tuple[str, ...], tracks: Tracks, fences: FenceSet) -> Iterator[tuple[str, str, str, str, int]]:
-    """The rows of the CSV: for each device its fences in text order, then the whole track.
+def usage_rows(
+    devices: tuple[str, ...], tracks: Tracks, fences: FenceSet, gates: GateSet
+) -> Iterator[tuple[str, str, str, str, int]]:
+    """The rows of the CSV: for each device its fences in text order, its gates, then the whole track.
 
-    A fence that a device never was in has a row of zeros, unless these would be more than `MAX_ZERO_ROWS`.
+    A gate has entries (forward crossings) only. A fence that a device never was in has a row of zeros, unless these
+    would be more than `MAX_ZERO_ROWS`.
     """
     use = use_by_fence(tracks, fences)
     end = tracks.segments()
@@ -72,12 +78,22 @@ def usage_rows(devices: tuple[str, ...], tracks: Tracks, fences: FenceSet) -> It
     all_ms = np.bincount(device, weights=ms, minlength=len(devices))
     zeros = len(devices) * len(fences.names) <= MAX_ZERO_ROWS
     first = np.searchsorted(use.device, np.arange(len(devices) + 1))
+    forward = _forward(tracks, gates)
     for number, name in enumerate(devices):
         rows = range(first[number], first[number + 1])
         used = {int(use.fence[at]): (use.metres[at], use.ms[at], int(use.entries[at])) for at in rows}
         for fence in range(len(fences.names)) if zeros else used:
             yield _row(name, fences.names[fence], *used.get(fence, (0.0, 0.0, 0)))
+        for at, gate in enumerate(gates.gates):
+            yield _row(name, gate.id, 0.0, 0.0, forward[number, at])
         yield _row(name, WHOLE_TRACK, all_metres[number], all_ms[number], 0)
+
+
+def _forward(tracks: Tracks, gates: GateSet) -> Counter[tuple[int, int]]:
+    """How often each device crossed each gate forwards."""
+    crossings = gates.crossings(tracks)
+    device = tracks.fixes.device[crossings.end_fix[crossings.forward]]
+    return Counter(zip(device.tolist(), crossings.gate[crossings.forward].tolist(), strict=True))
 
 
 def read_fix_file(path: Path) -> FixFile:

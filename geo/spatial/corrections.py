@@ -24,7 +24,7 @@ class Told:
 
 
 def corrections(told: Sequence[Told], events: Iterable[Event], namespace: str = "") -> list[Told]:
-    """What to tell, given what was told so far (in force, the latest revisions) and the events as they are now.
+    """What to tell, given all that was told so far (every revision, in any order) and the events as they are now.
 
     Both must be of the same devices and the same stretch of time. Events of one device, place and kind are matched
     first by equal time, then in order of time, so that a late fix moves the event that it explains. An id is drawn
@@ -36,9 +36,8 @@ def corrections(told: Sequence[Told], events: Iterable[Event], namespace: str = 
     for event in events:
         now.setdefault(_key(event), []).append(event)
     before: dict[tuple[int, str, str], list[Told]] = {}
-    for one in told:
-        if not one.retracted:
-            before.setdefault(_key(one.event), []).append(one)
+    for one in in_force(told):
+        before.setdefault(_key(one.event), []).append(one)
     used = {one.id for one in told}
     for key in sorted(now.keys() | before.keys()):
         new += _matched(before.get(key, []), now.get(key, []), used, namespace)
@@ -59,16 +58,18 @@ def _key(event: Event) -> tuple[int, str, str]:
 
 
 def _matched(before: list[Told], now: list[Event], used: set[str], namespace: str) -> list[Told]:
-    waiting = {one.event.t_ms: one for one in before}
+    waiting: dict[int, list[Told]] = {}
+    for one in sorted(before, key=lambda one: (one.event, one.id), reverse=True):
+        waiting.setdefault(one.event.t_ms, []).append(one)
     changed: list[Told] = []
     unmatched: list[Event] = []
     for event in sorted(now):
-        one = waiting.pop(event.t_ms, None)
-        if one is None:
+        same = waiting.get(event.t_ms)
+        if not same:
             unmatched.append(event)
-        elif one.event != event:
+        elif (one := same.pop()).event != event:
             changed.append(replace(one, revision=one.revision + 1, event=event))
-    left = sorted(waiting.values(), key=lambda one: one.event)
+    left = sorted((one for same in waiting.values() for one in same), key=lambda one: (one.event, one.id))
     moved = zip(left, unmatched, strict=False)
     changed += [replace(one, revision=one.revision + 1, event=event) for one, event in moved]
     changed += [replace(one, revision=one.revision + 1, retracted=True) for one in left[len(unmatched) :]]

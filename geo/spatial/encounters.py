@@ -15,6 +15,8 @@ from geo.spatial.tracks import Tracks
 
 _REFINEMENTS = 2
 _JOINED_MS = 1e-3
+_EXACT_M = 1e-7
+_EXACT_MS = 1e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,18 +118,19 @@ class _Motion:
         """The time between `outside` (farther than the limit) and `inside` (within it) at which it is reached."""
         far, near = outside.copy(), inside.copy()
         over, under = self.distance(far) - within_m, self.distance(near) - within_m
+        guess, done = near.copy(), np.zeros(len(far), dtype=np.bool_)
         for step in range(60):
-            with np.errstate(invalid="ignore", divide="ignore"):
-                guess = far + (near - far) * (over / (over - under))
-            if step % 3 == 2:
-                guess = (far + near) / 2
-            guess = np.where(np.isfinite(guess), guess, near)
+            # false position, and every third time the middle, which bounds the number of steps
+            fraction = 0.5 if step % 3 == 2 else over / np.where(over > under, over - under, 1.0)
+            guess = np.where(done, guess, far + (near - far) * fraction)
             value = self.distance(guess) - within_m
+            # each row stops by itself: a result must not depend on its neighbours in a batch
+            done |= (np.abs(value) < _EXACT_M) | (np.abs(near - far) < _EXACT_MS)
+            if done.all():
+                break
             out = value > 0
             far, over = np.where(out, guess, far), np.where(out, value, over)
             near, under = np.where(out, near, guess), np.where(out, under, value)
-            if (np.minimum(np.abs(value), np.abs(near - far)) < 1e-6).all():
-                break
         return guess
 
 

@@ -49,7 +49,7 @@ def find_events(
     settings = settings or EventSettings()
     visits = find_visits(tracks, fences, settings)
     found = list(_of_visits(visits, fences.names, settings.dwell_s))
-    found += _speeding(tracks, fences)
+    found += _speeding(tracks, fences, settings.min_stay_s)
     if gates is not None:
         found += _of_gates(tracks, gates)
     return sorted(found)
@@ -74,10 +74,11 @@ def _of_gates(tracks: Tracks, gates: GateSet) -> Iterator[Event]:
         yield Event(number, round(t_ms), "forward" if forward else "backward", gates.gates[gate].id)
 
 
-def _speeding(tracks: Tracks, fences: FenceSet) -> Iterator[Event]:
-    """One event for each stretch over the limit inside a fence: where it begins, with its highest speed.
+def _speeding(tracks: Tracks, fences: FenceSet, min_stay_s: float) -> Iterator[Event]:
+    """One event for each stretch of `min_stay_s` or more over the limit inside a fence, where it begins.
 
-    The speed of a segment is the one that its second fix reported, else its length by its time.
+    Its value is the highest speed. The speed of a segment is the one that its second fix reported, else its length by
+    its time.
     """
     limits = np.array([fence.speed_limit_mps or np.inf for fence in fences.fences])
     if not np.isfinite(limits).any():
@@ -107,7 +108,9 @@ def _speeding(tracks: Tracks, fences: FenceSet) -> Iterator[Event]:
     opens = run_starts(device, fence)
     opens[1:] |= start[1:] != end[:-1]
     at = np.flatnonzero(opens)
-    highest = np.maximum.reduceat(speed, at)
+    lasts = np.maximum.reduceat(end, at) - start[at] >= min_stay_s * 1000.0
+    highest = np.maximum.reduceat(speed, at)[lasts]
+    at = at[lasts]
     columns = (device[at], start[at], fence[at], highest)
     for number, t_ms, name, most in zip(*(column.tolist() for column in columns), strict=True):
         yield Event(number, round(t_ms), "speeding", fences.names[name], round(most, 3))

@@ -1,0 +1,155 @@
+"""Visits with hysteresis, events, and corrections of what was told."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from shapely import box
+
+from geo.spatial import (
+    Event,
+    EventSettings,
+    Fence,
+    FenceSet,
+    Fixes,
+    Told,
+    VisitSettings,
+    corrections,
+    find_events,
+    find_visits,
+    in_force,
+    use_by_fence,
+)
+from tests.geo.spatial.worlds import START_MS, every_fix, fence_lists, fences, joined, line, taken, walks
+
+DEPOT = FenceSet(fences(("depot", box(10.0, 50.0, 10.02, 50.02))))
+
+
+def flapping(noise_m: float = 8.0) -> Fixes:
+    """Ten minutes parked on the depot's western border, with the noise of a receiver; then in and out at the east."""
+    rng = np.random.default_rng(4)
+    noise = rng.normal(0, noise_m / 71_500, 600)
+    lon = np.concatenate([np.linspace(9.99, 10.0, 50), 10.0 + noise, np.linspace(10.0, 10.03, 150)])
+    n = len(lon)
+    return Fixes(device=np.zeros(n), t_ms=START_MS + np.arange(n) * 1000, lat=np.full(n, 50.01), lon=lon)
+
+
+def kinds(events: list[Event]) -> list[str]:
+    return [event.kind for event in events]
+
+
+def test_jitter_at_a_border_makes_no_events_while_metering_stays_exact() -> None:
+    tracks = every_fix(flapping())
+    raw = find_events(tracks, DEPOT)
+    calm = find_events(tracks, DEPOT, settings=EventSettings(buffer_m=50))
+    assert len(raw) > 100
+    assert kinds(calm) == ["enter", "exit"]
+    # the entry is the crossing after which it stayed in; the exit is exact
+    entered = START_MS + 650_000
+    assert abs(calm[0].t_ms - entered) < 5000
+    assert calm[1].t_ms == next(event.t_ms for event in reversed(raw) if event.kind == "exit")
+    assert use_by_fence(tracks, DEPOT).entries.sum() == kinds(raw).count("enter")
+
+
+def test_a_minimum_stay_does_the_same_by_time() -> None:
+    tracks = every_fix(flapping())
+    assert kinds(find_events(tracks, DEPOT, settings=EventSettings(min_stay_s=30))) == ["enter", "exit"]
+
+
+def test_a_fix_that_reports_its_accuracy_is_no_proof_within_it() -> None:
+    fixes = flapping()
+    doubtful = Fixes(
+        device=fixes.device, t_ms=fixes.t_ms, lat=fixes.lat, lon=fixes.lon, accuracy_m=np.full(len(fixes), 50.0)
+    )
+    tracks = every_fix(doubtful)
+    assert kinds(find_events(tracks, DEPOT)) == ["enter", "exit"]
+    assert len(find_events(tracks, DEPOT, settings=EventSettings(use_accuracy=False))) > 100
+
+
+def test_a_visit_that_begins_with_the_track_has_no_entry_and_one_that_ends_with_it_no_exit() -> None:
+    visits = find_visits(every_fix(line([(10.01, 50.01), (10.03, 50.01), (10.01, 50.01)])), DEPOT)
+    assert visits.entered.tolist() == [False, True]
+    assert visits.left.tolist() == [True, False]
+    np.testing.assert_allclose(visits.start_ms - START_MS, [0, 15_000])
+    np.testing.assert_allclose(visits.end_ms - START_MS, [5_000, 20_000])
+
+
+def test_a_break_ends_a_visit_without_an_exit() -> None:
+    one, later = line([(9.99, 50.01), (10.01, 50.01)]), line([(10.012, 50.01), (10.014, 50.01)])
+    again = Fixes(device=later.device, t_ms=later.t_ms + 1_000_000, lat=later.lat, lon=later.lon)
+    assert kinds(find_events(every_fix(joined([one, again])), DEPOT)) == ["enter"]
+    assert len(find_visits(every_fix(joined([one, again])), DEPOT)) == 2
+
+
+def test_a_long_visit_is_a_dwell_at_its_time() -> None:
+    fixes = line([(9.99, 50.01), (10.01, 50.01), (10.01, 50.01), (10.03, 50.01)], 60_000)
+    events = find_events(every_fix(fixes), DEPOT, settings=EventSettings(dwell_s=60))
+    assert [(event.kind, (event.t_ms - START_MS) / 1000) for event in events] == [
+        ("enter", 30),
+        ("dwell", 90),
+        ("exit", 150),
+    ]
+
+
+def test_speeding_is_told_once_for_each_stretch_with_its_highest_speed() -> None:
+    zone = FenceSet([Fence("school", box(10.0, 50.0, 10.02, 50.02), speed_limit_mps=8.3)])
+    fixes = line([(9.998 + step, 50.01) for step in (0, 0.002, 0.004, 0.006, 0.0065, 0.009)])
+    speeding = [event for event in find_events(every_fix(fixes), zone) if event.kind == "speeding"]
+    assert [(event.t_ms - START_MS) // 1000 for event in speeding] == [10, 40]
+    reported = Fixes(
+        device=fixes.device, t_ms=fixes.t_ms, lat=fixes.lat, lon=fixes.lon, speed_mps=[0, 0, 9.0, 12.5, np.nan, 8.3]
+    )
+    (one,) = [event for event in find_events(every_fix(reported), zone) if event.kind == "speeding"]
+    assert one.value == 12.5
+
+
+@given(walks(), fence_lists())
+def test_without_hysteresis_events_are_the_entries_that_are_metered(fixes: Fixes, made: list[Fence]) -> None:
+    tracks, every = every_fix(fixes), FenceSet(made)
+    events = find_events(tracks, every)
+    assert kinds(events).count("enter") == use_by_fence(tracks, every).entries.sum()
+
+
+@given(walks(), fence_lists(), st.floats(0, 3000), st.floats(0, 400))
+def test_visits_of_a_device_to_a_fence_alternate_and_do_not_overlap(
+    fixes: Fixes, made: list[Fence], buffer_m: float, stay_s: float
+) -> None:
+    visits = find_visits(every_fix(fixes), FenceSet(made), VisitSettings(buffer_m=buffer_m, min_stay_s=stay_s))
+    same = (visits.device[1:] == visits.device[:-1]) & (visits.fence[1:] == visits.fence[:-1])
+    assert (visits.end_ms >= visits.start_ms).all()
+    assert (visits.start_ms[1:] >= visits.end_ms[:-1])[same].all()
+
+
+@given(walks(devices=2), fence_lists(), st.randoms(use_true_random=False), st.integers(1, 5))
+def test_told_as_fixes_arrive_in_any_order_what_is_in_force_is_what_a_batch_finds(
+    fixes: Fixes, made: list[Fence], random: object, batches: int
+) -> None:
+    _, keep = np.unique(np.stack([fixes.device, fixes.t_ms]), axis=1, return_index=True)
+    fixes = taken(fixes, np.sort(keep))
+    order = np.arange(len(fixes))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    every, told = FenceSet(made), list[Told]()
+    for part in range(1, batches + 1):
+        seen = np.sort(order[: len(order) * part // batches])
+        news = corrections(told, find_events(every_fix(taken(fixes, seen)), every))
+        told += news
+    whole = find_events(every_fix(fixes), every)
+    assert [one.event for one in in_force(told)] == whole
+    assert corrections(told, whole) == []
+    revisions = [(one.id, one.revision) for one in told]
+    assert len(revisions) == len(set(revisions))
+
+
+def test_a_late_fix_moves_the_event_that_it_explains_and_retracts_what_did_not_happen() -> None:
+    sparse = line([(9.99, 50.01), (10.03, 50.01)], 40_000)
+    late = Fixes(device=[0], t_ms=[START_MS + 20_000], lat=[50.01], lon=[9.995])
+    first = corrections([], find_events(every_fix(sparse), DEPOT), "eu-0001")
+    second = corrections(first, find_events(every_fix(joined([sparse, late])), DEPOT), "eu-0001")
+    assert [one.revision for one in first] == [0, 0]
+    assert [(one.id, one.revision, one.retracted) for one in second] == [(one.id, 1, False) for one in first]
+    assert [one.event.t_ms - START_MS for one in second] == [22_857, 34_286]
+    detour = Fixes(device=[0] * 2, t_ms=START_MS + np.array([10_000, 30_000]), lat=[50.1, 50.1], lon=[9.99, 10.03])
+    third = corrections([*first, *second], find_events(every_fix(joined([sparse, detour])), DEPOT), "eu-0001")
+    assert [(one.revision, one.retracted) for one in third] == [(2, True), (2, True)]
+    assert in_force([*first, *second, *third]) == []

@@ -1,0 +1,166 @@
+"""Fences as they are published: what is read, repaired, refused, and by which line it is named."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from geographiclib.geodesic import Geodesic
+from hypothesis import given
+from hypothesis import strategies as st
+from shapely import Point
+
+from geo.spatial import Fence, FenceReport, GateSet, fences_from_geojson
+from geo.spatial.shapes import circle, corridor
+from tests.geo.spatial.worlds import every_fix, line
+
+SQUARE = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
+
+
+def feature(name: str | None, kind: str, coordinates: Any, **properties: Any) -> dict[str, Any]:
+    named = {} if name is None else {"id": name}
+    return {"type": "Feature", "properties": named | properties, "geometry": {"type": kind, "coordinates": coordinates}}
+
+
+def read(*features: dict[str, Any]) -> FenceReport:
+    rows = ",\n".join(json.dumps(one) for one in features)
+    return fences_from_geojson('{"type": "FeatureCollection",\n"features": [\n' + rows + "\n]}")
+
+
+def only(*features: dict[str, Any]) -> Fence:
+    report = read(*features)
+    assert report.refused == ()
+    return report.fences[0]
+
+
+def test_a_bad_fence_is_named_with_its_line_and_does_not_hide_the_rest() -> None:
+    report = read(
+        feature("good", "Polygon", [SQUARE]),
+        feature("flat", "Polygon", [[[0, 0], [1, 1], [2, 2], [0, 0]]]),
+        feature(None, "Polygon", [SQUARE]),
+        feature("point", "Point", [0, 0]),
+        feature("north of north", "Polygon", [[[0, 89], [1, 89], [1, 91], [0, 89]]]),
+        feature("torn", "Polygon", [[[0, 0], ["x", 0], [1, 1], [0, 0]]]),
+        feature("odd", "Polygon", [SQUARE], priority="high"),
+        feature("last", "MultiPolygon", [[SQUARE]]),
+    )
+    assert [one.id for one in report.fences] == ["good", "last"]
+    assert [message.split(":")[0] for message in report.refused] == [f"line {n}" for n in (4, 5, 6, 7, 8, 9)]
+    assert "'flat'" in report.refused[0]
+
+
+def test_a_syntax_error_in_one_feature_does_not_hide_the_rest() -> None:
+    rows = [json.dumps(feature(name, "Polygon", [SQUARE])) for name in "abc"]
+    rows[1] = rows[1].replace("[0, 1]", "[0, ]")
+    report = fences_from_geojson('{"type": "FeatureCollection", "features": [\n' + ",\n".join(rows) + "]}")
+    assert [one.id for one in report.fences] == ["a", "c"]
+    assert report.refused[0].startswith("line 3: a fence: not JSON")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"type": "FeatureCollection", "features": []}', "no json"])
+def test_a_text_without_a_feature_says_so(text: str) -> None:
+    report = fences_from_geojson(text)
+    assert not report.fences
+    assert len(report.refused) == 1
+
+
+def test_features_may_stand_one_on_a_line() -> None:
+    rows = [json.dumps(feature(name, "Polygon", [SQUARE])) for name in "abc"]
+    assert [one.id for one in fences_from_geojson("\n".join(rows)).fences] == ["a", "b", "c"]
+
+
+def test_a_ring_that_crosses_itself_is_repaired_and_said_to_be() -> None:
+    report = read(feature("bow tie", "Polygon", [[[0, 0], [2, 2], [2, 0], [0, 2], [0, 0]]]))
+    assert report.fences[0].shape.area == pytest.approx(2.0)
+    assert report.repaired == ("line 3: fence 'bow tie': repaired: Self-intersection[1 1]",)
+
+
+def test_a_hole_that_touches_its_ring_keeps_the_area_that_is_left() -> None:
+    report = read(feature("touch", "Polygon", [SQUARE, [[0, 0], [1, 0.5], [0.5, 1], [0, 0]]]))
+    assert 0 < report.fences[0].shape.area < 1
+    assert report.fences[0].shape.is_valid
+
+
+def test_an_id_twice_is_refused_unless_it_is_a_later_version() -> None:
+    first = feature("a", "Polygon", [SQUARE], effective_from="2026-01-01T00:00:00Z")
+    report = read(first, first, feature("a", "Polygon", [SQUARE], effective_from="2026-02-01T00:00:00+01:00"))
+    assert len(report.fences) == 2
+    assert report.refused[0].startswith("line 4: fence 'a': this id is used on line 3 already")
+
+
+@pytest.mark.parametrize("value", ["2026-01-01", "2026-01-01T00:00:00", "soon", 5])
+def test_an_effective_date_needs_an_offset(value: object) -> None:
+    assert "effective_from" in read(feature("a", "Polygon", [SQUARE], effective_from=value)).refused[0]
+
+
+@given(st.floats(-180, 180), st.floats(-89, 89), st.floats(1, 30_000))
+def test_a_circle_is_a_centimetre_from_the_geodesic_circle_anywhere(lon: float, lat: float, radius_m: float) -> None:
+    shape = circle(lon, lat, radius_m)
+    rng = np.random.default_rng(0)
+    for azimuth in rng.uniform(0, 360, 6):
+        for factor, inside in ((1 - 0.02 / radius_m - 1e-9, True), (1 + 1e-7, False)):
+            at = Geodesic.WGS84.Direct(lat, lon, azimuth, radius_m * factor)
+            assert shape.intersects(Point(at["lon2"], at["lat2"])) == inside
+
+
+def test_a_corridor_reaches_half_its_width_on_both_sides_and_round_its_ends() -> None:
+    shape = corridor(np.array([[10.0, 50.0], [10.1, 50.05], [10.1, 50.2]]), 200.0)
+    for east, north, along in ((10.1, 50.1, 90.0), (10.1, 50.1, 270.0), (10.1, 50.2, 0.0), (10.1, 50.2, 45.0)):
+        for away, inside in ((99.9, True), (100.1, False)):
+            at = Geodesic.WGS84.Direct(north, east, along, away)
+            assert shape.covers(Point(at["lon2"], at["lat2"])) == inside
+
+
+def test_a_gate_counts_each_direction_also_when_both_fixes_are_far_from_it() -> None:
+    # drawn northwards: who drives west to east goes from its left to its right
+    gates = GateSet(read(feature("bridge", "LineString", [[1, -1], [1, 0], [1, 1]], gate=True)).gates)
+    there = gates.crossings(every_fix(line([(0, 0.5), (4, 0.5), (0, 0.5), (0, 5), (4, 5)])))
+    assert there.forward.tolist() == [True, False]
+    assert there.t_ms.tolist() == [1767603422000 + 2500, 1767603422000 + 17500]
+
+
+def test_a_fix_on_a_gate_or_a_way_through_its_corner_counts_once() -> None:
+    gates = GateSet(read(feature("bridge", "LineString", [[1, -1], [1, 0], [1, 1]], gate=True)).gates)
+    assert len(gates.crossings(every_fix(line([(0, 0.5), (1, 0.5), (2, 0.5)])))) == 1
+    assert len(gates.crossings(every_fix(line([(0, 0), (2, 0)])))) == 1
+    assert len(gates.crossings(every_fix(line([(0, 0.5), (1, 0.5), (0, 0.4)])))) in (0, 2)
+
+
+def test_weekly_windows_follow_the_local_clock_when_it_changes() -> None:
+    weekly = {"timezone": "Europe/Berlin", "windows": [{"days": ["sun"], "from": "02:30", "until": "04:00"}]}
+    active = only(feature("night", "Polygon", [SQUARE], weekly=weekly)).active
+
+    def open_on(month: int, day: int) -> list[tuple[str, str]]:
+        spans = [
+            (datetime.fromtimestamp(a / 1000, UTC), datetime.fromtimestamp(b / 1000, UTC))
+            for a, b in active.stretches()
+        ]
+        return [(f"{a:%H:%M}", f"{b:%H:%M}") for a, b in spans if (a.year, a.month, a.day) == (2026, month, day)]
+
+    assert open_on(3, 22) == [("01:30", "03:00")]
+    # spring: 02:00 jumps to 03:00, so the clock first shows a time in the window at 03:00
+    assert open_on(3, 29) == [("01:00", "02:00")]
+    # autumn: 02:30 to 03:00 comes twice
+    assert open_on(10, 25) == [("00:30", "01:00"), ("01:30", "03:00")]
+
+
+def test_a_window_may_run_past_midnight() -> None:
+    weekly = {"timezone": "UTC", "windows": [{"days": ["sun"], "from": "22:00", "until": "06:00"}]}
+    active = only(feature("night", "Polygon", [SQUARE], weekly=weekly)).active
+    monday = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp() * 1000)
+    hours = np.array([-3, -2, 0, 5.9, 6, 23])
+    assert active.at(monday + hours * 3_600_000).tolist() == [False, True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "weekly",
+    [
+        {"timezone": "Mars/Olympus", "windows": []},
+        {"timezone": "UTC", "windows": [{"days": ["mon"], "from": "25:00", "until": "26:00"}]},
+    ],
+)
+def test_windows_that_make_no_sense_are_refused(weekly: object) -> None:
+    assert "weekly" in read(feature("a", "Polygon", [SQUARE], weekly=weekly)).refused[0]

@@ -1,0 +1,104 @@
+"""The lattice against Shapely's predicates: the same pairs, for any fences and any points."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import shapely
+from hypothesis import given
+from hypothesis import strategies as st
+from shapely import Polygon, box
+
+from geo.spatial import cells
+from geo.spatial.fences import Outlines
+from geo.spatial.grid import GridIndex
+from tests.geo.spatial.worlds import places, shapes
+
+Pairs = set[tuple[int, int]]
+
+
+def by_shapely(polygons: list[Polygon], x: np.ndarray, y: np.ndarray) -> Pairs:
+    point, fence = shapely.STRtree(polygons).query(shapely.points(x, y), predicate="intersects")
+    return set(zip(point.tolist(), fence.tolist(), strict=True))
+
+
+def by_lattice(polygons: list[Polygon], x: np.ndarray, y: np.ndarray) -> Pairs:
+    point, fence = GridIndex.of(polygons).locate(x, y)
+    assert len(point) == len(set(zip(point.tolist(), fence.tolist(), strict=True))), "a pair came twice"
+    return set(zip(point.tolist(), fence.tolist(), strict=True))
+
+
+@given(st.lists(shapes, min_size=1, max_size=8), st.lists(places, min_size=1, max_size=40), st.booleans())
+def test_a_point_is_in_the_fences_that_shapely_says(
+    polygons: list[Polygon], points: list[tuple[float, float]], deep: bool
+) -> None:
+    corners = shapely.get_coordinates(polygons)
+    x, y = np.vstack([points, corners, (corners[1:] + corners[:-1]) / 2]).T
+    with pytest.MonkeyPatch.context() as patch:
+        if deep:  # few cells and few edges in each: many levels
+            patch.setattr(cells, "MIN_CELLS", 4)
+            patch.setattr(cells, "CELLS_PER_FENCE", 1)
+            patch.setattr(cells, "EDGES_PER_CELL", 2)
+        assert by_lattice(polygons, x, y) == by_shapely(polygons, x, y)
+
+
+@given(
+    st.lists(shapes, min_size=1, max_size=8),
+    st.lists(st.tuples(places, places), min_size=1, max_size=20),
+    st.booleans(),
+)
+def test_every_edge_that_a_segment_meets_is_found(
+    polygons: list[Polygon], pairs: list[tuple[tuple[float, float], tuple[float, float]]], deep: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if deep:
+            patch.setattr(cells, "MIN_CELLS", 4)
+            patch.setattr(cells, "CELLS_PER_FENCE", 1)
+            patch.setattr(cells, "EDGES_PER_CELL", 2)
+        index = GridIndex.of(polygons)
+    (px, py), (qx, qy) = (np.array([pair[end] for pair in pairs]).T for end in (0, 1))
+    found = set(zip(*(part.tolist() for part in index.edges_near(px, py, qx, qy)), strict=True))
+    outlines, edges = index.outlines, index.outlines.edges()
+    lines = shapely.linestrings(
+        np.stack([np.column_stack(outlines.at(edges)), np.column_stack(outlines.at(edges + 1))], axis=1)
+    )
+    for segment, (p, q) in enumerate(pairs):
+        meets = edges[shapely.intersects(lines, shapely.LineString([p, q]))]
+        assert {(segment, edge) for edge in meets.tolist()} <= found
+
+
+def test_a_hundred_thousand_points_among_overlapping_fences_of_all_sizes() -> None:
+    rng = np.random.default_rng(7)
+    polygons = [
+        Polygon(np.column_stack([x + r * np.cos(turn), y + r * np.sin(turn)]))
+        for x, y, r, n in zip(
+            rng.uniform(0, 4, 400),
+            rng.uniform(50, 52, 400),
+            10 ** rng.uniform(-3, 0, 400),
+            rng.integers(4, 500, 400),
+            strict=True,
+        )
+        for turn in [np.sort(rng.uniform(0, 2 * np.pi, n))]
+    ]
+    polygons = [one for one in polygons if one.is_valid]
+    x, y = rng.uniform(-0.5, 4.5, 100_000), rng.uniform(49.5, 52.5, 100_000)
+    assert by_lattice(polygons, x, y) == by_shapely(polygons, x, y)
+
+
+def test_one_fence_round_the_world_among_many_small_ones() -> None:
+    polygons = [box(-180, -90, 180, 90), *(box(10 + n / 1e4, 50, 10 + (n + 1) / 1e4, 50.0001) for n in range(300))]
+    x, y = np.linspace(9.99, 10.04, 5000), np.full(5000, 50.00005)
+    assert by_lattice(polygons, x, y) == by_shapely(polygons, x, y)
+
+
+def test_no_fences_hold_nothing() -> None:
+    assert by_lattice([], np.array([0.0, 1.0]), np.array([0.0, 1.0])) == set()
+
+
+def test_halving_the_memory_of_coordinates_loses_no_bit() -> None:
+    seven = Outlines.of([box(-2.9251234, 53.4445001, 179.9999999, 89.9999999)])
+    small = seven.compact()
+    assert small.x.dtype == np.int32
+    np.testing.assert_array_equal(small.at(np.arange(5)), seven.at(np.arange(5)))
+    eight = Outlines.of([box(-2.92512345, 53.4, 1, 89)])
+    assert eight.compact() is eight

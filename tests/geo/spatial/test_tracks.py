@@ -1,0 +1,63 @@
+"""What is set aside and where tracks break."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from geo.spatial import FixError, Fixes, TrackSettings, Verdict, build_tracks
+
+
+def along(*degrees: float, step_ms: int = 1000) -> Fixes:
+    """Fixes eastwards along 50° north, 0.001° being some 72 m."""
+    n = len(degrees)
+    return Fixes(device=np.zeros(n), t_ms=np.arange(n) * step_ms, lat=np.full(n, 50.0), lon=np.array(degrees) + 1.0)
+
+
+def test_fixes_are_ordered_by_time_and_of_equal_times_the_first_is_kept() -> None:
+    fixes = Fixes(device=[1, 0, 1, 1], t_ms=[20, 5, 10, 20], lat=[3, 1, 2, 4], lon=[3, 1, 2, 4])
+    tracks = build_tracks(fixes, TrackSettings.every_fix())
+    assert tracks.row.tolist() == [1, 2, 0]
+    assert tracks.verdict.tolist() == [Verdict.KEPT, Verdict.KEPT, Verdict.KEPT, Verdict.DUPLICATE]
+
+
+def test_null_island_and_bad_accuracy_are_set_aside_and_counted() -> None:
+    fixes = Fixes(
+        device=[0] * 4, t_ms=[0, 1, 2, 3], lat=[0, 0, 1e-5, 0], lon=[0, 5, 0, 5], accuracy_m=[1, np.nan, 101, 100]
+    )
+    counts = build_tracks(fixes).counts()
+    assert (counts["null_island"], counts["inaccurate"], counts["kept"]) == (1, 1, 2)
+
+
+def test_a_single_wild_fix_is_set_aside_and_the_track_goes_on() -> None:
+    tracks = build_tracks(along(0, 0.0002, 0.5, 0.0006))
+    assert tracks.verdict.tolist() == [0, 0, Verdict.IMPLAUSIBLE, 0]
+    assert tracks.linked.tolist() == [False, True, True]
+    assert tracks.speed_breaks == 0
+
+
+def test_a_jump_that_stays_is_a_break() -> None:
+    tracks = build_tracks(along(0, 0.0002, 0.5, 0.5002))
+    assert tracks.counts()["implausible"] == 0
+    assert tracks.linked.tolist() == [False, True, False, True]
+    assert (tracks.speed_breaks, tracks.gap_breaks) == (1, 0)
+
+
+def test_the_rule_for_wild_fixes_looks_at_neighbours_within_the_gap_only() -> None:
+    fixes = Fixes(device=[0] * 3, t_ms=[0, 301_000, 302_000], lat=[50] * 3, lon=[0, 1, 0.001])
+    assert build_tracks(fixes).counts()["implausible"] == 0
+
+
+def test_settings_name_what_is_wrong() -> None:
+    with pytest.raises(ValidationError, match="max_gap_s"):
+        TrackSettings(max_gap_s=0)
+    with pytest.raises(ValidationError, match="max_gap"):
+        TrackSettings.model_validate({"max_gap": 3})
+
+
+def test_fixes_that_are_no_places_are_refused() -> None:
+    with pytest.raises(FixError, match="fix 1"):
+        Fixes(device=[0, 0], t_ms=[0, 1], lat=[0, 91], lon=[0, 0])
+    with pytest.raises(FixError, match="unequal"):
+        Fixes(device=[0], t_ms=[0, 1], lat=[0, 0], lon=[0, 0])
