@@ -22,7 +22,8 @@ from deploy.drill.fleet import FleetSettings
 from deploy.drill.play import Outcome, play
 from deploy.drill.report import as_json, drill_table
 from deploy.drill.settings import Drill, DrillSettings, Moment
-from deploy.drill.stage import Say, opened_stage
+from deploy.drill.stage import Say, drill_stack, opened_stage
+from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep, sweep_table
 from deploy.local import LocalStackError
 from geo.replication import ReplicationError
 from settings import SettingsError
@@ -102,6 +103,33 @@ def failback(
     _command(drills, folder, _settings(rate, trigger_s, snapshot_period_s, moment), json_only=json_only)
 
 
+@app.command("sweep")
+def run_sweep(
+    *,
+    folder: Folder = FOLDER,
+    rate: Rate = 400,
+    trigger_s: Annotated[list[float] | None, typer.Option(help="Lengths of a micro-batch; may be repeated.")] = None,
+    snapshot_period_s: Annotated[list[float] | None, typer.Option(help="Snapshot periods; may be repeated.")] = None,
+    moment: Annotated[list[Moment] | None, typer.Option(help="Moments of the kill; may be repeated.")] = None,
+    json_only: AsJson = False,
+) -> None:
+    """Lose the centre and take it back for every combination: 36 runs, some 40 minutes on a quiet machine.
+
+    Every run is also kept as a line of runs.jsonl in the folder.
+    """
+    todo = points(snapshot_period_s or SNAPSHOTS_S, trigger_s or TRIGGERS_S, moment or MOMENTS)
+    with said_and_stopped():
+        if folder.exists():
+            shutil.rmtree(folder)
+        settings = DrillSettings(fleet=FleetSettings(records_per_s=rate))
+        results = list(sweep(folder.absolute(), settings, todo, teller(quiet=json_only)))
+    if json_only:
+        typer.echo((folder / "runs.jsonl").read_text(encoding="utf-8"), nl=False)
+    else:
+        console.print("", sweep_table(results))
+    raise typer.Exit(0 if all(result.passed for result in results) else 1)
+
+
 def _settings(rate: float, trigger_s: float, snapshot_period_s: float, moment: Moment) -> Callable[[], DrillSettings]:
     return lambda: DrillSettings(
         fleet=FleetSettings(records_per_s=rate),
@@ -131,7 +159,11 @@ def _command(drills: Sequence[Drill], folder: Path, settings: Callable[[], Drill
 def _played(drills: Sequence[Drill], folder: Path, settings: DrillSettings, say: Say) -> tuple[list[Outcome], int]:
     if folder.exists():
         shutil.rmtree(folder)
-    with opened_stage(folder.absolute(), settings, say) as stage:
+    folder = folder.absolute()
+    with (
+        drill_stack(folder, settings, say) as stack,
+        opened_stage(stack, folder / "ingest", settings, say) as stage,
+    ):
         outcomes = [play(drill, stage) for drill in drills]
         return outcomes, stage.peak_memory_bytes
 

@@ -22,8 +22,9 @@ _FEW_MESSAGES = 50
 
 
 @contextmanager
-def drill_stack(folder: Path, settings: DrillSettings) -> Iterator[LocalStack]:
+def drill_stack(folder: Path, settings: DrillSettings, say: Say) -> Iterator[LocalStack]:
     """Clusters eu, us, hq and dr, small, with the snapshot period of the settings."""
+    say("starting clusters eu, us, hq and dr")
     period_ms = round(settings.snapshot_period_s * 1000)
     pulsar = PulsarSettings(
         heap_mb=settings.heap_mb,
@@ -31,6 +32,7 @@ def drill_stack(folder: Path, settings: DrillSettings) -> Iterator[LocalStack]:
         broker={"replicatedSubscriptionsSnapshotFrequencyMillis": period_ms},
     )
     with LocalStack(folder, topology=TOPOLOGY, settings=StackSettings(pulsar=pulsar)) as stack:
+        say(f"{len(stack.servers)} servers are up, replication is applied")
         yield stack
 
 
@@ -114,19 +116,16 @@ class Stage:
 
 
 @contextmanager
-def opened_stage(folder: Path, settings: DrillSettings, say: Say) -> Iterator[Stage]:
-    """The clusters and a running ingest in one folder; everything is stopped on leaving."""
-    say("starting clusters eu, us, hq and dr")
-    with drill_stack(folder, settings) as stack:
-        say(f"{len(stack.servers)} servers are up, replication is applied")
-        ingest = Ingest(stack, folder / "ingest", trigger_s=settings.trigger_s)
-        ingest.start()
-        stage = Stage(stack, ingest, settings, say)
-        try:
-            with stage.opened():
-                yield stage
-        finally:
-            ingest.stop()
+def opened_stage(stack: LocalStack, folder: Path, settings: DrillSettings, say: Say) -> Iterator[Stage]:
+    """A running stack with an ingest whose tables and checkpoint are in `folder`; the ingest is stopped on leaving."""
+    ingest = Ingest(stack, folder, trigger_s=settings.trigger_s)
+    ingest.start()
+    stage = Stage(stack, ingest, settings, say)
+    try:
+        with stage.opened():
+            yield stage
+    finally:
+        ingest.stop()
 
 
 def _files(folder: Path) -> set[str]:

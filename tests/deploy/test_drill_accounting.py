@@ -1,10 +1,10 @@
 """What a drill counts: laws over any evidence, then one drawn timeline.
 
-    seconds   0 ........ 10 ........ 20 ........ 30
-    receipts  1-10   11-20   21-30 |  31-40   41-50          (one device, ten records a batch)
-    arrivals  1-10   11-20         |  21-30 31-40 41-50      (the standby; 21-30 was under way at the loss)
-    commits   1-10     11-20       |       21-40     41-50
-                               the loss, at 15 s
+seconds   0 ........ 10 ........ 20 ........ 30
+receipts  1-10   11-20   21-30 |  31-40   41-50          (one device, ten records a batch)
+arrivals  1-10   11-20         |  21-30 31-40 41-50      (the standby; 21-30 was under way at the loss)
+commits   1-10     11-20       |       21-40     41-50
+                           the loss, at 15 s
 """
 
 from __future__ import annotations

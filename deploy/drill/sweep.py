@@ -1,0 +1,151 @@
+"""Many losses of the centre: micro-batch length × snapshot period × moment of the kill, with a failback after each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from deploy.drill.errors import DrillError
+from deploy.drill.play import Outcome, play
+from deploy.drill.report import as_json
+from deploy.drill.settings import Drill, DrillSettings, Moment
+from deploy.drill.stage import Say, drill_stack, opened_stage
+from deploy.local import LocalStackError
+from geo.replication import ReplicationError
+
+TRIGGERS_S = (0.5, 1.0, 3.0)
+SNAPSHOTS_S = (0.5, 1.0, 3.0)
+MOMENTS = tuple(Moment)
+
+
+class Point(NamedTuple):
+    """One run of the sweep."""
+
+    snapshot_period_s: float
+    trigger_s: float
+    moment: Moment
+
+
+class Result(NamedTuple):
+    """What came of a point: the two drills, or why it could not be run."""
+
+    point: Point
+    outcomes: tuple[Outcome, ...]
+    trouble: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was run and every figure holds."""
+        return not self.trouble and all(outcome.found.passed for outcome in self.outcomes)
+
+
+def points(snapshots_s: Sequence[float], triggers_s: Sequence[float], moments: Sequence[Moment]) -> list[Point]:
+    """Every combination; those of one stack, and of one ingest on it, stand together."""
+    return [Point(*one) for one in product(snapshots_s, triggers_s, moments)]
+
+
+def sweep(folder: Path, settings: DrillSettings, todo: Sequence[Point], say: Say) -> Iterator[Result]:
+    """Runs the points and gives each result when it is there; all are kept in `runs.jsonl` in the folder.
+
+    A stack starts anew for each snapshot period, an ingest for each micro-batch length; where one of them fails, its
+    other points are not run, and say so.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "runs.jsonl").open("w", encoding="utf-8") as kept:
+        for result in _on_stacks(folder, settings, todo, say):
+            kept.write(json.dumps(_line(result)) + "\n")
+            kept.flush()
+            yield result
+
+
+def _on_stacks(folder: Path, settings: DrillSettings, todo: Sequence[Point], say: Say) -> Iterator[Result]:
+    for snapshot_s in dict.fromkeys(point.snapshot_period_s for point in todo):
+        mine = [point for point in todo if point.snapshot_period_s == snapshot_s]
+        place = folder / f"snapshot-{snapshot_s:g}"
+        shutil.rmtree(place, ignore_errors=True)
+        done = 0
+        try:
+            for result in _on_stack(place, settings, mine, say):
+                done += 1
+                yield result
+        except (DrillError, LocalStackError, ReplicationError) as trouble:
+            say(f"this stack is given up: {trouble}")
+            yield from (Result(point, (), str(trouble).splitlines()[0]) for point in mine[done:])
+
+
+def _on_stack(place: Path, settings: DrillSettings, mine: Sequence[Point], say: Say) -> Iterator[Result]:
+    settings = settings.model_copy(update={"snapshot_period_s": mine[0].snapshot_period_s})
+    with drill_stack(place, settings, say) as stack:
+        for trigger_s in dict.fromkeys(point.trigger_s for point in mine):
+            settings = settings.model_copy(update={"trigger_s": trigger_s})
+            with opened_stage(stack, place / f"ingest-{trigger_s:g}", settings, say) as stage:
+                for point in mine:
+                    if point.trigger_s == trigger_s:
+                        say(
+                            f"snapshots every {point.snapshot_period_s:g} s, micro-batches of {trigger_s:g} s, "
+                            f"killed when a batch is: {point.moment}"
+                        )
+                        stage.settings = settings.model_copy(update={"moment": point.moment})
+                        yield Result(point, (play(Drill.HQ_LOSS, stage), play(Drill.FAILBACK, stage)))
+
+
+def sweep_table(results: Sequence[Result]) -> Table:
+    """One row a loss of the centre; of the failback after it, only whether it held."""
+    table = Table(title="The centre lost, again and again", title_justify="left", caption_justify="left")
+    words = (
+        "snapshot",
+        "batch",
+        "killed when",
+        "acknowledged",
+        "lost",
+        "RPO",
+        "in table twice",
+        "duplicates",
+        "bound",
+        "first",
+        "last",
+        "failback",
+        "holds",
+    )
+    for column in words:
+        table.add_column(column, justify="left" if column == "killed when" else "right", no_wrap=True)
+    for result in results:
+        table.add_row(*_row(result))
+    passed = sum(result.passed for result in results)
+    table.caption = f"{passed} of {len(results)} hold"
+    return table
+
+
+def _row(result: Result) -> list[str]:
+    point = [f"{result.point.snapshot_period_s:g} s", f"{result.point.trigger_s:g} s", result.point.moment.value]
+    if result.trouble:
+        return [*point, *[""] * 8, "not run", "NO"]
+    loss, back = (outcome.found for outcome in result.outcomes)
+    return [
+        *point,
+        f"{loss.acknowledged:,}",
+        f"{loss.lost:,}",
+        f"{loss.not_replicated:,}",
+        f"{loss.duplicates_in_table:,}",
+        f"{loss.duplicates_before:,}",
+        f"{loss.duplicates_bound:,}",
+        f"{loss.first_through_s:.1f} s",
+        f"{loss.last_through_s:.1f} s",
+        "holds" if back.passed else "NO",
+        "yes" if result.passed else "NO",
+    ]
+
+
+def _line(result: Result) -> dict[str, Any]:
+    return {
+        **result.point._asdict(),
+        "trouble": result.trouble,
+        "passed": result.passed,
+        "drills": [as_json(outcome) for outcome in result.outcomes],
+    }

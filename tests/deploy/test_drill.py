@@ -1,0 +1,109 @@
+"""The drill's commands and its sweep, without a server."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from cloud_jobs.ingest.coverage import Buffer
+from cloud_jobs.lake import Lake
+from deploy.__main__ import COMMANDS
+from deploy.drill.accounting import account
+from deploy.drill.cli import app
+from deploy.drill.play import Outcome
+from deploy.drill.report import as_json, drill_table
+from deploy.drill.settings import Drill, DrillSettings, Moment
+from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, Point, Result, points, sweep_table
+from deploy.drill.table import CentralTable
+from telemetry import IntervalSet
+from tests.deploy.test_drill_accounting import TIMELINE
+
+NEVER = account(replace(TIMELINE, commits=TIMELINE.commits[:2]))
+
+
+def printed(table: object) -> str:
+    paper = io.StringIO()
+    Console(width=160, file=paper).print(table)
+    return paper.getvalue()
+
+
+def test_waybill_offers_the_drill_and_every_drill_explains_itself() -> None:
+    assert COMMANDS["drill"].exists()
+    for name in [*(drill.value for drill in Drill), "sweep"]:
+        answer = CliRunner().invoke(app, [name, "--help"])
+        assert answer.exit_code == 0
+        assert "--json" in answer.output
+
+
+@pytest.mark.parametrize("arguments", [["hq-loss", "--records-per-s", "0"], ["hq-loss", "--trigger-s", "-1"]])
+def test_settings_that_cannot_be_are_refused_before_a_server_starts(tmp_path: Path, arguments: list[str]) -> None:
+    answer = CliRunner().invoke(app, [*arguments, "--folder", str(tmp_path / "drill")])
+    assert answer.exit_code == 2
+    assert not (tmp_path / "drill").exists()
+
+
+@pytest.mark.parametrize("drill", list(Drill))
+def test_every_drill_has_a_table_with_the_figures_that_were_asked(drill: Drill) -> None:
+    text = printed(drill_table(Outcome(drill, account(TIMELINE), 0)))
+    for words in ("acknowledged to devices", "in the central table", "lost", "not yet replicated", "duplicates in"):
+        assert words in text
+    for words in ("duplicates before deduplication", "first record through", "last record"):
+        assert words in text
+    assert "NO" not in text
+
+
+def test_json_has_null_for_a_time_that_never_came() -> None:
+    assert math.isinf(NEVER.first_through_s)
+    document = as_json(Outcome(Drill.HQ_LOSS, NEVER, 3))
+    assert json.loads(json.dumps(document, allow_nan=False))["first_through_s"] is None
+    assert document["passed"] is False
+    assert document["ingest_restarts"] == 3
+
+
+def test_the_sweep_has_at_least_thirty_runs_and_each_once() -> None:
+    todo = points(SNAPSHOTS_S, TRIGGERS_S, MOMENTS)
+    assert len(todo) == len(set(todo)) >= 30
+
+
+def test_the_sweeps_table_has_a_row_for_what_could_not_be_run() -> None:
+    good = Outcome(Drill.HQ_LOSS, account(TIMELINE), 0)
+    results = [
+        Result(Point(1.0, 1.0, Moment.ANY), (good, good)),
+        Result(Point(1.0, 1.0, Moment.DONE), (), "the machine was sold"),
+    ]
+    assert [result.passed for result in results] == [True, False]
+    text = printed(sweep_table(results))
+    assert "1 of 2 hold" in text
+    assert "not run" in text
+
+
+def test_the_settings_bound_every_wait_and_buffer() -> None:
+    settings = DrillSettings()
+    assert settings.patience_s > 0
+    assert settings.fleet.unanswered_batches > 0
+
+
+def test_the_table_is_read_from_its_log_with_the_moment_of_each_commit(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.create()
+    table = CentralTable(lake, epoch=7)
+    assert table.commits() == []
+    lake.append("records", [row(1), row(2), row(2), row(9, epoch=8)])
+    lake.append("records", [row(3)])
+    first, second = table.commits()
+    assert first.names == {Buffer("eu-0001", 7): IntervalSet([(1, 2)])}
+    assert second.names == {Buffer("eu-0001", 7): IntervalSet([(3, 3)])}
+    assert first.at_s <= second.at_s
+    assert table.names() == {Buffer("eu-0001", 7): IntervalSet([(1, 3)])}
+    assert table.rows() == 4
+
+
+def row(seq: int, epoch: int = 7) -> dict[str, object]:
+    return {"device": "eu-0001", "epoch": epoch, "seq": seq, "kind": "position", "device_time": 1_767_603_422_000_000}
