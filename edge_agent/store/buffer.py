@@ -20,7 +20,7 @@ import structlog
 
 from edge_agent.errors import StoreDamaged, StoreError
 from edge_agent.intake.redelivery import Arrival, Ring, pack_arrivals, unpack_arrivals
-from edge_agent.store.block import Block, Unnamed, block_id, ordinal_of
+from edge_agent.store.block import Block, Unnamed, block_id, first_of, ordinal_of
 from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection, Connector, connect_sqlite, mapped_errors, prepare, transaction
 from edge_agent.store.evict import Owner
@@ -280,9 +280,16 @@ class Buffer:
         if known and same and self.head + records <= known.bound:
             return
         bound = self.head + records + HEAD_STEP
-        self._lineage = Lineage(self._options.device, self._life.ordinal, self.epoch, bound)
+        self._lineage = Lineage(self._options.device, self._life.ordinal, self.epoch, bound, self._settled_through())
         with suppress(OSError):
             write_lineage(self._path.parent, self._lineage)
+
+    def _settled_through(self) -> int:
+        """Names of the present epoch up to this one wait no more."""
+        row = self.query_one(
+            "SELECT min(id) FROM blocks WHERE id > ? AND batch IS NOT NULL", (block_id(self._life.ordinal, 0),)
+        )
+        return first_of(row[0]) - 1 if row[0] is not None else self.head
 
     def _opened(self) -> _Life:
         with mapped_errors():
@@ -300,6 +307,8 @@ class Buffer:
     def _read_epochs(self, life: _Life) -> None:
         for ordinal, epoch, device, head in life.writer.execute("SELECT ordinal, epoch, device, head FROM epochs"):
             if device != self._options.device:
+                if self._lineage and self._lineage.device == self._options.device:
+                    raise StoreDamaged(f"{self._path} calls its device {device!r}")
                 raise StoreError(f"{self._path} belongs to device {device!r}, not to {self._options.device!r}")
             life.epochs[ordinal], life.heads[ordinal] = epoch, head
         life.ordinal = max(life.epochs, default=0)

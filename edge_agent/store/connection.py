@@ -103,6 +103,9 @@ def mapped_errors() -> Iterator[None]:
 
 def meaning_of(error: sqlite3.Error) -> StoreError:
     """What an error of SQLite means for the buffer."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
     kind = _MEANING.get(code & 0xFF, StoreDamaged if isinstance(error, sqlite3.IntegrityError) else StoreFailing)
+    if code == sqlite3.SQLITE_ERROR and "transaction" not in str(error):
+        # Our statements are right, so a table or column that is not there was there once.
+        kind = StoreDamaged
     return kind(f"{getattr(error, 'sqlite_errorname', type(error).__name__)}: {error}")

@@ -18,6 +18,8 @@ from edge_agent.store.salvage import (
     REASON,
     Lineage,
     Salvage,
+    is_sound,
+    lose_the_rest,
     read_lineage,
     read_tables,
     readable_rows,
@@ -63,12 +65,14 @@ def _fill(  # noqa: PLR0917 - the parts of one step
     lineage: Lineage | None,
 ) -> Salvage:
     found = Salvage()
-    bound = lineage.bound if lineage else 0
     with transaction(new):
         try:
             with closing(connect(aside)) as damaged:
+                sound = is_sound(damaged)
                 found = read_tables(damaged, lineage)
-                _copy_rows(new, damaged, device, found, bound)
+                _copy_rows(new, damaged, device, found)
+                if not sound:
+                    lose_the_rest(found, lineage)
         except sqlite3.Error:
             # Not one page can be read: all that the small file beside it knows of is lost.
             found = found if found.epochs else _nothing_but(lineage)
@@ -76,8 +80,8 @@ def _fill(  # noqa: PLR0917 - the parts of one step
     return found
 
 
-def _copy_rows(new: Connection, damaged: Connection, device: str, found: Salvage, bound: int) -> None:
-    for row in readable_rows(damaged, device, found, bound):
+def _copy_rows(new: Connection, damaged: Connection, device: str, found: Salvage) -> None:
+    for row in readable_rows(damaged, device, found):
         new.execute(
             "INSERT OR IGNORE INTO blocks"
             " (id, last, class, records, lost, size, wall_ms, boot, sent, arrivals, batch)"
@@ -90,7 +94,7 @@ def _nothing_but(lineage: Lineage | None) -> Salvage:
     found = Salvage()
     if lineage is not None:
         found.epochs[lineage.ordinal] = (lineage.epoch, 0)
-        found.lose(lineage.ordinal, 1, lineage.bound)
+        found.lose(lineage.ordinal, lineage.settled + 1, lineage.bound)
     return found
 
 

@@ -47,7 +47,7 @@ class BufferLaws(RuleBasedStateMachine):
     def commit(self, classes):
         waiting = [unnamed(self.head + place, index) for place, index in enumerate(classes, 1)]
         blocks = self.buffer.commit(waiting, WALL_MS)
-        assert [(block.first, block.last) for block in blocks][0][0] == self.head + 1
+        assert blocks[0].first == self.head + 1
         assert blocks[-1].last == self.head + len(classes)
         self.head += len(classes)
         self.waiting |= IntervalSet([(self.head - len(classes) + 1, self.head)])

@@ -1,6 +1,8 @@
 """What comes in: what it becomes, when it is committed, and what is known again."""
 
 import json
+import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -185,7 +187,5 @@ def test_a_publish_packet_is_read_as_it_was_written(topic, payload, mid, propert
 
 @given(st.binary(max_size=12))
 def test_a_publish_packet_that_is_cut_off_is_noticed(packet):
-    try:
+    with suppress(IndexError, struct.error):
         assert isinstance(read_publish(0x32, packet).topic, str)
-    except (IndexError, ValueError, Exception) as error:
-        assert type(error).__name__ in {"IndexError", "error"}

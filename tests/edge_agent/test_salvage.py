@@ -1,0 +1,134 @@
+"""A damaged buffer: what can be read keeps its names, the rest is declared lost, and life goes on in a new epoch."""
+
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from edge_agent.errors import StoreDamaged
+from edge_agent.store.buffer import DATABASE, Buffer
+from edge_agent.store.salvage import HEAD_STEP
+from telemetry import IntervalSet, decode
+from tests.edge_agent.makers import fill, open_buffer
+
+BLOCKS, RECORDS = 40, 25
+HEAD = BLOCKS * RECORDS
+
+
+def written(folder: Path) -> int:
+    """A closed buffer with every fourth block acknowledged; its epoch."""
+    buffer = open_buffer(folder)
+    for block in range(BLOCKS):
+        fill(buffer, range(block * RECORDS + 1, (block + 1) * RECORDS + 1), 1 + block % 2)
+        if block % 4 == 0:
+            buffer.acknowledge(buffer.epoch, IntervalSet([(block * RECORDS + 1, (block + 1) * RECORDS)]))
+    buffer.settle()
+    epoch = buffer.epoch
+    buffer.close()
+    return epoch
+
+
+def acknowledged() -> IntervalSet:
+    return IntervalSet((b * RECORDS + 1, (b + 1) * RECORDS) for b in range(0, BLOCKS, 4))
+
+
+def told(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
+    """What the buffer would deliver and declare of an epoch, every batch read in full."""
+    delivered, declared = IntervalSet(), IntervalSet()
+    for index in range(3):
+        for block in buffer.read_after(0, index, 10_000):
+            batch = decode(buffer.load(block.id))
+            if batch.epoch == epoch:
+                delivered, declared = delivered | batch.header.ranges, declared | batch.header.declared
+    return delivered, declared
+
+
+def whole_life(folder: Path, act) -> Buffer:
+    """Opens the buffer and goes on until the damage was met, as the threads of the agent do."""
+    buffer = open_buffer(folder)
+    try:
+        act(buffer)
+    except StoreDamaged:
+        buffer.heal(buffer.generation)
+    return buffer
+
+
+def read_all(buffer: Buffer) -> None:
+    for index in range(3):
+        for block in buffer.read_after(0, index, 10_000):
+            try:
+                decode(buffer.load(block.id))
+            except Exception as error:
+                raise StoreDamaged(str(error)) from error
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_after_any_damage_every_record_is_delivered_declared_or_was_acknowledged(tmp_path: Path, seed: int):
+    draw = Random(seed)
+    epoch = written(tmp_path)
+    file = tmp_path / DATABASE
+    content = bytearray(file.read_bytes())
+    for _ in range(draw.randint(1, 6)):
+        size = draw.choice([1, 100, 4096, 20_000])
+        offset = draw.randrange(0, len(content))
+        content[offset : offset + size] = draw.randbytes(min(size, len(content) - offset))
+    if draw.random() < 0.2:
+        del content[draw.randrange(0, len(content)) :]
+    file.write_bytes(content)
+    buffer = whole_life(tmp_path, read_all)
+    delivered, declared = told(buffer, epoch)
+    everything = IntervalSet([(1, HEAD)])
+    assert not delivered & declared
+    assert (delivered | declared | acknowledged()).covers(everything)
+    assert everything.covers(delivered)
+    if buffer.epoch != epoch:
+        assert buffer.epoch > epoch
+        assert buffer.head == 0
+        assert list(tmp_path.glob("*.damaged-1"))
+    fill(buffer, range(1, 11))
+    assert told(buffer, buffer.epoch)[0].last == buffer.head
+
+
+def test_one_rotten_batch_costs_only_itself(tmp_path: Path):
+    epoch = written(tmp_path)
+    buffer = open_buffer(tmp_path)
+    victim = buffer.read_after(0, 1, 100)[3]
+    buffer._life.writer.execute("UPDATE blocks SET batch = CAST(x'00' || batch AS BLOB) WHERE id = ?", (victim.id,))
+    buffer.heal(buffer.generation)
+    delivered, declared = told(buffer, epoch)
+    assert declared == IntervalSet([(victim.first, victim.last)])
+    assert delivered == IntervalSet([(1, HEAD)]) - acknowledged() - declared
+    assert buffer.tally("lost_corrupt") == RECORDS
+    assert buffer.tally("rebuilt") == 1
+
+
+def test_a_file_of_which_nothing_is_left_is_declared_up_to_what_it_may_have_held(tmp_path: Path):
+    epoch = written(tmp_path)
+    (tmp_path / DATABASE).write_bytes(b"nothing of a database" * 1000)
+    buffer = open_buffer(tmp_path)
+    delivered, declared = told(buffer, epoch)
+    assert not delivered
+    assert declared.covers(IntervalSet([(1, HEAD)]))
+    assert declared.count <= HEAD + 2 * HEAD_STEP
+    assert buffer.epoch > epoch
+
+
+def test_a_rebuilding_that_was_interrupted_is_done_again(tmp_path: Path):
+    epoch = written(tmp_path)
+    (tmp_path / DATABASE).rename(tmp_path / "buffer.damaged-1")
+    (tmp_path / "buffer.rebuilding").write_bytes(b"half done")
+    buffer = open_buffer(tmp_path)
+    assert told(buffer, epoch)[0] == IntervalSet([(1, HEAD)]) - acknowledged()
+    assert buffer.epoch > epoch
+
+
+def test_damage_that_two_threads_meet_is_mended_once(tmp_path: Path):
+    written(tmp_path)
+    buffer = open_buffer(tmp_path)
+    met = buffer.generation
+    buffer.heal(met)
+    epoch = buffer.epoch
+    buffer.heal(met)
+    assert buffer.epoch == epoch
+    shutil.rmtree(tmp_path)
