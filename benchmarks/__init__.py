@@ -1,0 +1,1 @@
+"""What the parts do in a second."""

@@ -1,0 +1,1 @@
+"""What the spatial engine does in a second of one core."""

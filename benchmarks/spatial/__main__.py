@@ -1,0 +1,204 @@
+"""`make bench-spatial`: what the spatial engine does in a second of one core. Prints one table.
+
+Every figure is processor time of this one thread (other people's work on the machine does not count, but it does cost
+cache); the best of some repetitions. Ratios are measured in one run, on the same points and fences. Each size of
+fence set has a process of its own, so that its memory can be told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+import psutil
+import shapely
+
+from benchmarks.spatial.worlds import outlines, polygons, scattered, vehicles
+from geo.spatial import EventSettings, Fence, FenceSet, ZoneSet, build_tracks, find_encounters, find_events
+from geo.spatial.grid import GridIndex
+
+REPEATS = 3
+POINTS = 1_000_000
+Row = tuple[str, str, str]
+
+
+def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
+    """The least processor time of some repetitions."""
+    taken = []
+    for _ in range(repeats):
+        begin = time.process_time()
+        work()
+        taken.append(time.process_time() - begin)
+    return min(taken)
+
+
+def lookups(count: int) -> list[Row]:
+    """Build an index of so many fences, and look points up in it."""
+    made = outlines(count).compact()
+    before = psutil.Process().memory_info().rss
+    begin = time.process_time()
+    index = GridIndex(made)
+    build = time.process_time() - begin
+    grown = psutil.Process().memory_info().rss - before
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    fixes = vehicles(count, 1000, POINTS // 1000, step_m=100.0, seconds=10.0)
+    lon, lat = scattered(count, POINTS)
+    driving = POINTS / seconds(lambda: index.locate(fixes.lon, fixes.lat))
+    anywhere = POINTS / seconds(lambda: index.locate(lon, lat))
+    pairs = len(index.locate(lon, lat)[0]) / POINTS
+    name = f"{count:,} fences"
+    return [
+        (f"{name}: build", f"{build:.1f} s", f"{len(made.x) / 1e6:.1f} M corners"),
+        (
+            f"{name}: index",
+            f"{index.nbytes() / 1e6:.0f} MB",
+            f"process grew {grown / 1e6:.0f} MB, peak {peak / 1e6:.0f} MB",
+        ),
+        (f"{name}: fixes of vehicles", f"{driving / 1e6:.2f} M/s", ""),
+        (f"{name}: fixes anywhere", f"{anywhere / 1e6:.2f} M/s", f"{pairs:.2f} fences hold each"),
+    ]
+
+
+def ratios(count: int = 100_000, points: int = 100_000) -> list[Row]:
+    """The same points and fences by the lattice, by an STRtree with a predicate, by a loop over prepared geometries."""
+    made = outlines(count)
+    shapes = polygons(made)
+    index, tree = GridIndex(made), shapely.STRtree(shapes)
+    lon, lat = scattered(count, points)
+    lattice = seconds(lambda: index.locate(lon, lat)) / points
+    by_tree = seconds(lambda: tree.query(shapely.points(lon, lat), predicate="intersects"), 2) / points
+    some = 20
+    near = shapes[: count // 10]
+    for shape in near:
+        shapely.prepare(shape)
+
+    def loop() -> int:
+        return sum(shape.intersects(point) for point in shapely.points(lon[:some], lat[:some]) for shape in near)
+
+    by_loop = seconds(loop, 1) / some * (count / len(near))
+    boxes = shapely.bounds(shapes)
+
+    def boxed() -> int:
+        hits = 0
+        for x, y in zip(lon[:some].tolist(), lat[:some].tolist(), strict=True):
+            at = np.flatnonzero((boxes[:, 0] <= x) & (boxes[:, 2] >= x) & (boxes[:, 1] <= y) & (boxes[:, 3] >= y))
+            hits += sum(shapes[one].intersects(shapely.Point(x, y)) for one in at)
+        return hits
+
+    by_boxes = seconds(boxed, 1) / some
+    return [
+        (
+            f"{count:,} fences: against STRtree query + predicate",
+            f"{by_tree / lattice:.0f}x",
+            f"{1e-6 / by_tree:.3f} M/s",
+        ),
+        (
+            f"{count:,} fences: against a loop over prepared geometries",
+            f"{by_loop / lattice:,.0f}x",
+            f"{1 / by_loop:.1f}/s",
+        ),
+        (
+            f"{count:,} fences: against a loop with boxes looked at first",
+            f"{by_boxes / lattice:,.0f}x",
+            f"{1 / by_boxes:,.0f}/s",
+        ),
+    ]
+
+
+def few(count: int = 100, points: int = 20_000) -> list[Row]:
+    """A set so small that a plain loop over prepared geometries is what most people write."""
+    made = outlines(count)
+    shapes = polygons(made)
+    index = GridIndex(made)
+    lon, lat = scattered(count, points)
+    for shape in shapes:
+        shapely.prepare(shape)
+    lattice = seconds(lambda: index.locate(lon, lat)) / points
+    by_loop = seconds(lambda: [shapely.intersects_xy(shape, lon, lat) for shape in shapes], 1) / points
+    return [(f"{count:,} fences: against prepared geometries, all points at once", f"{by_loop / lattice:.0f}x", "")]
+
+
+def whole_path(count: int = 10_000, devices: int = 200, fixes: int = 1000) -> list[Row]:
+    """Fixes to tracks, crossings, split lengths and events with hysteresis."""
+    shapes = polygons(outlines(count))
+    made = [Fence(f"zone-{at:06}", shape, at % 3) for at, shape in enumerate(shapes)]
+    zones, every = ZoneSet(made), FenceSet(made)
+    rows = vehicles(count, devices, fixes, step_m=150.0, seconds=10.0)
+    tracks = build_tracks(rows)
+    total = len(rows)
+    building = seconds(lambda: build_tracks(rows), 2)
+    splitting = seconds(lambda: zones.split(tracks), 2)
+    telling = seconds(lambda: find_events(tracks, every, settings=EventSettings(buffer_m=20, min_stay_s=10)), 2)
+    events = len(find_events(tracks, every, settings=EventSettings(buffer_m=20, min_stay_s=10)))
+    return [
+        (
+            "whole path",
+            f"{total / (building + splitting + telling):,.0f} fixes/s",
+            f"{total:,} fixes, {events:,} events",
+        ),
+        ("  tracks", f"{total / building:,.0f} fixes/s", ""),
+        ("  crossings and split lengths", f"{total / splitting:,.0f} fixes/s", f"{len(zones.split(tracks)):,} pieces"),
+        ("  visits and events", f"{total / telling:,.0f} fixes/s", ""),
+    ]
+
+
+def meetings(devices: int = 10_000, length_s: int = 30) -> list[Row]:
+    """Encounters of moving devices at one fix a second, over a city of 50 by 50 km and over a country."""
+    rows: list[Row] = []
+    for name, fences in (("a country of 330 by 230 km", 3000), ("a city of 75 by 50 km", 150)):
+        tracks = build_tracks(vehicles(fences, devices, length_s, step_m=15.0, seconds=1.0))
+        for within_m in (100.0, 500.0):
+            taken = seconds(lambda: find_encounters(tracks, within_m), 1)  # noqa: B023  # called at once
+            found = len(find_encounters(tracks, within_m))
+            rows.append(
+                (
+                    f"encounters of {devices:,} devices at 1 Hz within {within_m:.0f} m, {name}",
+                    f"{length_s / taken:.1f}x real time",
+                    f"{found:,} in {length_s} s",
+                )
+            )
+    return rows
+
+
+PARTS: dict[str, Callable[[], list[Row]]] = {
+    "1k": lambda: lookups(1_000),
+    "100k": lambda: lookups(100_000),
+    "1m": lambda: lookups(1_000_000),
+    "ratios": ratios,
+    "few": few,
+    "path": whole_path,
+    "encounters": meetings,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="only these parts")
+    parser.add_argument("--json", action="store_true", help="one part, as JSON")
+    options = parser.parse_args()
+    if options.json:
+        json.dump(PARTS[options.parts[0]](), sys.stdout)
+        return
+    print("| what | figure | with |\n|---|---:|---|")
+    for part in options.parts or PARTS:
+        command = [sys.executable, "-m", "benchmarks.spatial", part, "--json"]
+        done = subprocess.run(
+            command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=1800
+        )
+        for row in json.loads(done.stdout):
+            print("| " + " | ".join(row) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
