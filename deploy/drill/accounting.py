@@ -17,8 +17,10 @@ from telemetry import IntervalSet
 
 FIRST_WITHIN_S = 15.0
 """How long after the loss the first record must be through."""
-LAST_BATCHES = 2
-"""How many micro-batches may come a second time."""
+_TWICE = 2
+"""How many micro-batches may come a second time: the one under way, and the one whose end was not yet told."""
+_RECENT = 3
+"""Of how many micro-batches before the loss the largest counts."""
 
 
 class Commit(NamedTuple):
@@ -114,7 +116,7 @@ def account(seen: Evidence) -> Findings:
         not_replicated=count(waiting),
         not_replicated_s=_age_s(early, waiting, seen.counted_at_s),
         duplicates_before=sum(batch.duplicates for batch in seen.batches),
-        duplicates_bound=LAST_BATCHES * largest + math.ceil(per_s * seen.snapshot_period_s),
+        duplicates_bound=_TWICE * largest + math.ceil(per_s * seen.snapshot_period_s),
         duplicates_in_table=seen.rows - count(in_table),
         resent=seen.resent,
         largest_batch=largest,
@@ -133,8 +135,9 @@ def _all_names(commits: Iterable[Commit]) -> dict[Buffer, IntervalSet]:
 
 
 def _traffic(seen: Evidence, early: Sequence[Seen]) -> tuple[int, float]:
-    """The largest micro-batch, and the records acknowledged each second, both while the traffic was steady."""
-    batches = [one.records for one in seen.batches if seen.steady_from_s <= one.at_s <= seen.lost_at_s]
+    """The largest of the last micro-batches, and the records acknowledged each second of steady traffic."""
+    before = [one for one in seen.batches if one.at_s <= seen.lost_at_s]
+    batches = [one.records for one in before[-_RECENT:] if one.records]
     steady = names_of(one for one in early if seen.steady_from_s <= one.at_s <= seen.lost_at_s)
     lasted_s = seen.lost_at_s - seen.steady_from_s
     return max(batches, default=0), count(steady) / lasted_s if lasted_s > 0 else 0.0

@@ -30,6 +30,7 @@ from telemetry import Batch, Position, Record, encode
 TENANT = "fleet"
 _TICK_S = 0.02
 _CLIENT_S = 5
+_CRAWL_S = 0.5
 
 
 class FleetSettings(Settings):
@@ -55,7 +56,7 @@ class _Sent:
 class Fleet:
     """The devices of one region. `regions`: its name and Pulsar address, then those of the regions to go to next.
 
-    `start`, then `pause` to stop making records, then `stop`. `receipts` may be read at any time.
+    `start`, `speed_up`, then `pause` to stop making records, then `stop`. `receipts` may be read at any time.
     """
 
     def __init__(self, regions: Sequence[tuple[str, str]], epoch: int, settings: FleetSettings) -> None:
@@ -69,14 +70,19 @@ class Fleet:
         self._lock = threading.Lock()
         self._unanswered: dict[int, _Sent] = {}
         self._again: deque[_Sent] = deque()
-        self._making, self._stopping = threading.Event(), threading.Event()
+        self._making, self._stopping, self._slow = threading.Event(), threading.Event(), threading.Event()
         self._heard_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"fleet-{home}", daemon=True)
 
     def start(self) -> None:
-        """Begin to make and send records."""
+        """Begin to make and send records, at a crawl: `speed_up` when there is somebody to read them."""
+        self._slow.set()
         self._making.set()
         self._thread.start()
+
+    def speed_up(self) -> None:
+        """From now on at the rate of the settings."""
+        self._slow.clear()
 
     def pause(self) -> None:
         """Make no more records; what is unanswered is still sent until it is answered."""
@@ -113,7 +119,7 @@ class Fleet:
             # A device does not make up for time in which it could not send: what it measures comes at its own pace.
             due_s = max(due_s, time.monotonic() - 10 * period_s)
             while self._making.is_set() and due_s <= time.monotonic() and self._has_room():
-                due_s += period_s
+                due_s += max(period_s, _CRAWL_S) if self._slow.is_set() else period_s
                 self._send(producer, next(made))
             if self._silent_s() > self._settings.silence_s:
                 return

@@ -34,7 +34,7 @@ def play(drill: Drill, stage: Stage) -> Outcome:
 def _hq_loss(stage: Stage) -> Outcome:
     centre, standby = stage.topology.centres
     with running(stage, standby) as run:
-        run.settle(cursor_in=standby)
+        run.settle(cursor_in=standby, read=centre)
         stage.wait_for_moment()
         run.mark_loss(_everybody(run))
         stage.stack.pulsar[centre].kill()
@@ -47,7 +47,7 @@ def _failback(stage: Stage) -> Outcome:
     centre, standby = stage.topology.centres
     stage.start_cluster(centre)
     with running(stage, centre) as run:
-        run.settle(cursor_in=centre)
+        run.settle(cursor_in=centre, read=standby)
         stage.wait_for_moment()
         run.mark_loss(_everybody(run))
         stage.ingest.order(centre)

@@ -18,6 +18,8 @@ from deploy.drill.table import CentralTable
 from telemetry import new_epoch
 
 _ON_THE_WAY_S = 2.0
+_STEADY_COMMITS = 3
+_STEADY_S = 8.0
 _DEVICES_GO_ON_S = 2.0
 
 
@@ -54,19 +56,35 @@ class Run:
         """How often the ingest had to be started again."""
         return self.stage.ingest.starts - self.starts
 
-    def settle(self, cursor_in: str | None) -> None:
-        """Until records come through and, if asked, the cursor in another cluster follows; then a while of traffic."""
+    def settle(self, cursor_in: str | None, read: str = "") -> None:
+        """Until records come through quickly and, if asked, the cursor in another cluster follows `read`.
+
+        A slow beginning, so that Spark's first micro-batch is not all that came while it started.
+        """
         stage = self.stage
         stage.wait_for("the first record comes through", lambda: bool(self.table.commits()))
-        stage.say("records come through")
+        for fleet in self.fleets.values():
+            fleet.speed_up()
         first_s = time.time()
+        stage.wait_for("records come through quickly", lambda: self._quick(first_s))
+        stage.say(f"records come through, {self.behind_s():.1f} s after they were acknowledged")
         if cursor_in is not None:
             stage.wait_for(
-                f"the cursor in {cursor_in} follows", lambda: stage.cursor_followed(cursor_in, first_s), every_s=0.5
+                f"the cursor in {cursor_in} follows", lambda: stage.cursor_followed(cursor_in, read), every_s=0.5
             )
             stage.say(f"the ingest's cursor has travelled to {cursor_in}")
         self.moments.steady_from_s = time.time()
         self.let_traffic_flow(stage.settings.steady_s)
+
+    def behind_s(self) -> float:
+        """How long ago the newest record that is in the table was acknowledged."""
+        known = self.table.names()
+        through = (one for one in reversed(self.receipts) if one.last in known.get(one.buffer, ()))
+        return time.time() - next((one.at_s for one in through), 0.0)
+
+    def _quick(self, since_s: float) -> bool:
+        commits = sum(commit.at_s > since_s for commit in self.table.commits())
+        return commits >= _STEADY_COMMITS and self.behind_s() < _STEADY_S + 2 * self.stage.settings.trigger_s
 
     def let_traffic_flow(self, seconds: float) -> None:
         """Nothing happens for a while but traffic."""

@@ -19,6 +19,7 @@ TOPOLOGY = Path(__file__).parents[1] / "local" / "topology-dr.toml"
 _POLL_S = 0.25
 _MOMENT_POLL_S = 0.002
 _FEW_MESSAGES = 50
+_BATCHES = "/batches-partition-"
 
 
 @contextmanager
@@ -91,14 +92,26 @@ class Stage:
         self.peak_memory_bytes = max(self.peak_memory_bytes, self.stack.memory_bytes)
         return True
 
-    def cursor_followed(self, cluster: str, since_s: float) -> bool:
-        """Whether the ingest's cursor has moved there on every partition since then, and nothing waits on the links."""
-        others = {name: client for name, client in self._clients.items() if self.stack.pulsar[name].pid is not None}
-        seen = observe(self.topology, others, time.time)
-        mine = [one for one in seen.cursors if one.cluster == cluster and "/batches-partition-" in one.topic]
-        links = [one for one in seen.links if one.target == cluster and one.source in others]
-        moved = all(one.age_s is not None and time.time() - one.age_s > since_s for one in mine)
-        return bool(mine) and moved and all(one.connected and one.backlog <= _FEW_MESSAGES for one in links)
+    def cursor_followed(self, cluster: str, read: str) -> bool:
+        """Whether the ingest's cursor in a cluster stands close behind that in the one that is `read`.
+
+        That it moved is not enough: a cluster that comes back first hears of positions from before it was lost.
+        """
+        clients = {name: client for name, client in self._clients.items() if self.stack.pulsar[name].pid is not None}
+        seen = observe(self.topology, clients, time.time)
+        links = [one for one in seen.links if one.target == cluster and one.source in clients]
+        waiting = {
+            name: [one.backlog for one in seen.cursors if one.cluster == name and _BATCHES in one.topic]
+            for name in (cluster, read)
+        }
+        fleet = self.settings.fleet
+        messages_per_s = len(self.topology.regions) * fleet.records_per_s / fleet.records_per_batch
+        close = messages_per_s * (2 * self.settings.trigger_s + self.settings.snapshot_period_s)
+        return (
+            bool(waiting[cluster])
+            and sum(waiting[cluster]) - sum(waiting[read]) <= close
+            and all(one.connected and one.backlog <= _FEW_MESSAGES for one in links)
+        )
 
     def wait_for_moment(self) -> None:
         """Returns at the moment of the settings, or after a while when no micro-batch comes by."""

@@ -1,0 +1,64 @@
+"""The centre burns, the standby takes over, and the centre is taken back: every record is counted on real clusters.
+
+The two short drills run on one stack of their own, one after the other. The others, and the sweep, are nightly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.drill.fleet import FleetSettings
+from deploy.drill.play import Outcome, play
+from deploy.drill.settings import Drill, DrillSettings
+from deploy.drill.stage import Stage, drill_stack, opened_stage
+from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+
+SHORT = DrillSettings(fleet=FleetSettings(records_per_s=200), steady_s=4, after_s=2)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("drills")
+    with drill_stack(folder, SHORT, print) as stack, opened_stage(stack, folder / "ingest", SHORT, print) as opened:
+        yield opened
+
+
+def check(outcome: Outcome) -> None:
+    """Every count, exactly; the seconds are the drill's own business, because this machine has other work."""
+    found = outcome.found
+    assert found.acknowledged > 1000
+    assert (found.lost, found.lost_of_replicated, found.duplicates_in_table) == (0, 0, 0)
+    assert found.in_table == found.acknowledged
+    assert found.duplicates_before <= found.duplicates_bound
+    assert found.first_through_s < 120
+
+
+def test_the_centre_is_killed_and_then_taken_back_and_no_record_is_lost_or_counted_twice(stage: Stage) -> None:
+    check(play(Drill.HQ_LOSS, stage))
+    check(play(Drill.FAILBACK, stage))
+
+
+@pytest.mark.nightly
+def test_a_region_is_killed_and_only_what_it_had_not_replicated_burns_with_it(stage: Stage) -> None:
+    outcome = play(Drill.REGION_LOSS, stage)
+    assert outcome.found.lost_of_replicated == outcome.found.duplicates_in_table == 0
+    assert outcome.found.lost <= outcome.found.not_replicated
+    assert outcome.lost_after_return == 0
+
+
+@pytest.mark.nightly
+def test_a_link_is_cut_and_healed(stage: Stage) -> None:
+    check(play(Drill.LINK_CUT, stage))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(10_800)
+def test_every_combination_of_the_sweep_holds(tmp_path: Path) -> None:
+    results = list(sweep(tmp_path, DrillSettings(), points(SNAPSHOTS_S, TRIGGERS_S, MOMENTS), print))
+    assert len(results) >= 30
+    assert [result for result in results if not result.passed] == []
