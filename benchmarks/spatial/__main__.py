@@ -59,7 +59,7 @@ def lookups(count: int) -> list[Row]:
     pairs = len(index.locate(lon, lat)[0]) / POINTS
     name = f"{count:,} fences"
     return [
-        (f"{name}: build", f"{build:.1f} s", f"{len(made.x) / 1e6:.1f} M corners"),
+        (f"{name}: build", f"{build:.1f} s", f"{len(made.points) / 1e6:.1f} M corners"),
         (
             f"{name}: index",
             f"{index.nbytes() / 1e6:.0f} MB",

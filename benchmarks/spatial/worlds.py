@@ -37,7 +37,7 @@ def outlines(count: int, seed: int = 5) -> Outlines:
     lat[at] = np.round(y + radius * np.sin(angle), 7)
     ends = first[1:] + np.arange(count)
     lon[ends], lat[ends] = lon[at[first[:-1]]], lat[at[first[:-1]]]
-    return Outlines(lon, lat, first + np.arange(count + 1), np.arange(count), count)
+    return Outlines(np.column_stack([lon, lat]), first + np.arange(count + 1), np.arange(count), count)
 
 
 def low(count: int) -> float:

@@ -88,8 +88,8 @@ def _boxes(outlines: Outlines) -> _Boxes:
     first = outlines.first_vertices()[:-1]
     if not len(first):
         return _Boxes(*(np.zeros(0) for _ in range(4)))
-    low = (outlines.degrees(np.minimum.reduceat(column, first)) for column in (outlines.x, outlines.y))
-    high = (outlines.degrees(np.maximum.reduceat(column, first)) for column in (outlines.x, outlines.y))
+    low = (outlines.degrees(np.minimum.reduceat(column, first)) for column in outlines.points.T)
+    high = (outlines.degrees(np.maximum.reduceat(column, first)) for column in outlines.points.T)
     return _Boxes(*low, *high)
 
 
@@ -126,7 +126,7 @@ class _Maker:
     def __init__(self, outlines: Outlines, boxes: _Boxes, lattice: Lattice) -> None:
         self._outlines, self._boxes, self._lattice = outlines, boxes, lattice
         self._first = outlines.first_vertices()
-        ends = np.zeros(len(outlines.x), dtype=np.bool_)
+        ends = np.zeros(len(outlines.points), dtype=np.bool_)
         ends[outlines.rings[1:] - 1] = True
         self._ends_ring = ends
         self._root = np.full(lattice.columns * lattice.rows, -1, dtype=np.int32)

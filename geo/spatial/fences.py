@@ -40,14 +40,14 @@ class Fence:
 class Outlines:
     """The rings of many fences as columns: what an index is built from.
 
-    `at(v)` is where vertex v lies; `x` and `y` hold degrees, or (after `compact`) whole 1e-7 degrees. Rings are
+    `at(v)` is where vertex v lies; `points` (n, 2), lon and lat, are degrees or (after `compact`) whole 1e-7 degrees,
+    side by side, so that a vertex is one access of the memory. Rings are
     closed (the first vertex is there again at the end), one after the other; ring r has the vertices
     `rings[r] .. rings[r + 1]` and belongs to fence `fence[r]` (ascending). Edge v leads from vertex v to v + 1; the
     last vertex of a ring starts none. Inside is where a ray crosses an odd number of a fence's edges, and the border.
     """
 
-    x: Floats | NDArray[np.int32]
-    y: Floats | NDArray[np.int32]
+    points: Floats | NDArray[np.int32]
     rings: Ints
     fence: Ints
     count: int
@@ -56,13 +56,12 @@ class Outlines:
     def of(cls, shapes: Sequence[Shape]) -> Outlines:
         """Columns of these shapes."""
         if not len(shapes):
-            return cls(np.zeros(0), np.zeros(0), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), 0)
+            return cls(np.zeros((0, 2)), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), 0)
         multi = shapely.multipolygons(shapely.get_parts(shapes), indices=_part_owner(shapes))
         _, points, (rings, polygons, fences) = shapely.to_ragged_array(list(multi), include_z=False)
         rings_in_fence = np.diff(polygons[fences])
         return cls(
-            x=np.ascontiguousarray(points[:, 0]),
-            y=np.ascontiguousarray(points[:, 1]),
+            points=np.ascontiguousarray(points, dtype=np.float64),
             rings=np.asarray(rings, dtype=np.int64),
             fence=np.repeat(np.arange(len(shapes)), rings_in_fence),
             count=len(shapes),
@@ -70,18 +69,23 @@ class Outlines:
 
     def at(self, vertex: Ints) -> tuple[Floats, Floats]:
         """Longitudes and latitudes of vertices, in degrees."""
-        return self.degrees(self.x[vertex]), self.degrees(self.y[vertex])
+        if self.points.dtype == np.int32:
+            whole = self.points.view(np.int64)[:, 0][vertex].view(np.int32)
+            return self.degrees(whole[0::2]), self.degrees(whole[1::2])
+        both = self.points.view(np.complex128)[:, 0][vertex]
+        return both.real, both.imag
 
     def degrees(self, values: Floats | NDArray[np.int32]) -> Floats:
-        """Values of `x` or `y` in degrees. The division gives the double nearest to the decimal that was read."""
+        """Values of `points` in degrees. The division gives the double nearest to the decimal that was read."""
         return values / _PER_DEGREE if values.dtype == np.int32 else values.astype(np.float64, copy=False)
 
     def compact(self) -> Outlines:
         """The same outlines in half the memory, if not a bit of a coordinate is lost; else these."""
-        if self.x.dtype == np.int32 or not (_is_whole(self.x) and _is_whole(self.y)):
+        if self.points.dtype == np.int32 or not _is_whole(self.points):
             return self
-        x, y = ((np.rint(part * _PER_DEGREE)).astype(np.int32) for part in (self.x, self.y))
-        return Outlines(x, y, self.rings, self.fence, self.count)
+        whole = np.empty(self.points.shape, dtype=np.int32)
+        np.rint(self.points * _PER_DEGREE, out=whole, casting="unsafe")
+        return Outlines(whole, self.rings, self.fence, self.count)
 
     def first_vertices(self) -> Ints:
         """Fence f has the vertices `first[f] .. first[f + 1]`."""
@@ -97,7 +101,7 @@ class Outlines:
 
     def edges(self) -> Ints:
         """The vertices that start an edge."""
-        starts = np.ones(len(self.x), dtype=np.bool_)
+        starts = np.ones(len(self.points), dtype=np.bool_)
         starts[self.rings[1:] - 1] = False
         return np.flatnonzero(starts)
 

@@ -58,8 +58,8 @@ class GateSet:
         outlines = self._index.outlines
         gate = outlines.fence[np.searchsorted(outlines.rings, edge, side="right") - 1]
         there = edge < (outlines.rings[gate] + outlines.rings[gate + 1] - 1) // 2
-        pair = distinct(segment[there] * np.int64(len(outlines.x)) + edge[there])
-        segment, edge = pair // len(outlines.x), pair % len(outlines.x)
+        pair = distinct(segment[there] * np.int64(len(outlines.points)) + edge[there])
+        segment, edge = pair // len(outlines.points), pair % len(outlines.points)
         crossed, forward, fraction = _crossed(copies, segment, outlines, edge)
         segment, gate = (
             rows[segment[crossed]],
@@ -96,4 +96,4 @@ def _there_and_back(gates: Sequence[Gate]) -> Outlines:
     loops = [np.vstack([gate.line, gate.line[-2::-1]]) for gate in gates]
     points = np.vstack([np.zeros((0, 2)), *loops])
     rings = np.concatenate([[0], np.cumsum([len(loop) for loop in loops])]).astype(np.int64)
-    return Outlines(points[:, 0].copy(), points[:, 1].copy(), rings, np.arange(len(gates)), len(gates))
+    return Outlines(points, rings, np.arange(len(gates)), len(gates))

@@ -42,9 +42,7 @@ class GridIndex:
     def nbytes(self) -> int:
         """Bytes that the index holds, outlines included."""
         outlines = self.outlines
-        return self._cells.nbytes() + sum(
-            part.nbytes for part in (outlines.x, outlines.y, outlines.rings, outlines.fence)
-        )
+        return self._cells.nbytes() + sum(part.nbytes for part in (outlines.points, outlines.rings, outlines.fence))
 
     def locate(self, x: Floats, y: Floats) -> tuple[Ints, Ints]:
         """Pairs (point, fence) of each point with each fence that contains it or has it on its border."""

@@ -98,7 +98,7 @@ def test_no_fences_hold_nothing() -> None:
 def test_halving_the_memory_of_coordinates_loses_no_bit() -> None:
     seven = Outlines.of([box(-2.9251234, 53.4445001, 179.9999999, 89.9999999)])
     small = seven.compact()
-    assert small.x.dtype == np.int32
+    assert small.points.dtype == np.int32
     np.testing.assert_array_equal(small.at(np.arange(5)), seven.at(np.arange(5)))
     eight = Outlines.of([box(-2.92512345, 53.4, 1, 89)])
     assert eight.compact() is eight
