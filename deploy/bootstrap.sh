@@ -46,6 +46,10 @@ install_system_packages() {
   command -v apt-get >/dev/null || fail "install these with your system's package manager: ${missing[*]} (Java 17 or 21)"
   say "installing system packages: ${missing[*]}"
   "${as_root[@]}" apt-get update -qq
+  # A newer system has Java 21 in the place of 17; Pulsar and Spark run on both.
+  if ! apt-cache show openjdk-17-jre-headless >/dev/null 2>&1; then
+    missing=("${missing[@]/openjdk-17-jre-headless/openjdk-21-jre-headless}")
+  fi
   # Debian starts a broker of its own when it installs one; ours is started by the stack on its own ports.
   DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
