@@ -73,6 +73,22 @@ def usage(config: Config) -> None:
         run_usage(_settings(config))
 
 
+@app.command()
+def geofence(
+    config: Config,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with new records until stopped.")] = False,
+) -> None:
+    """Tell what happened at fences and gates, and correct what late records change.
+
+    Example: cloud-jobs geofence --config cloud.toml --follow
+    """
+    from cloud_jobs.geofence.cli import run_geofence
+
+    with _errors_said():
+        run_geofence(_settings(config), follow=follow)
+
+
 @app.command("check-config")
 def check_config(config: Config) -> None:
     """Say whether the settings can be used, and what they are.

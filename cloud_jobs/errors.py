@@ -3,7 +3,9 @@
 CloudError
 ├── SparkNotReady       Spark, Java or Delta's jars are not there
 ├── LakeError           a table is missing or is not what this version writes
-└── Fenced              another writer has written to the records: this one must stop
+├── Fenced              another writer has written to the records: this one must stop
+├── Overtaken           another run of the same job has written its table: this one must stop
+└── NotPublished        no cluster took the messages; they are published by the next run
 """
 
 from __future__ import annotations
@@ -31,3 +33,21 @@ class Fenced(CloudError):
         )
         self.expected_version = expected_version
         self.found_version = found_version
+
+
+class Overtaken(CloudError):
+    """A table changed between a run's reading and its writing. Nothing was written; the next run sees what is there."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"another run wrote to {table} at the same time; this one wrote nothing. Let one of them run.")
+        self.table = table
+
+
+class NotPublished(CloudError):
+    """No cluster took the messages of a topic. They stay due, and the next run publishes them."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(
+            f"{topic}: not published ({reason}); the rows are in the lake, and the next run publishes them"
+        )
+        self.topic = topic

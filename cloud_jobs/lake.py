@@ -119,6 +119,44 @@ USAGE = pa.schema(
 and as of an earlier moment the one computed last by then. A zone that a device left altogether gets a row of zeros. The
 zone "" is outside all zones. `evidence`: JSON `{"epoch": [[first, last], …]}`."""
 
+GEOFENCE_EVENTS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("revision", pa.int32(), nullable=False),
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("place", pa.string(), nullable=False),
+        pa.field("time", _UTC, nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+        pa.field("retracted", pa.bool_(), nullable=False),
+        pa.field("day", pa.date32(), nullable=False),
+        pa.field("told_at", _UTC, nullable=False),
+    ]
+)
+"""What happened at fences and gates. Of each `id` the row with the highest `revision` is in force; `retracted`: it did
+not happen. `kind`: enter, exit, dwell, forward, backward, speeding. `value`: seconds of the visit (exit, dwell) or the
+highest speed (speeding). `day`: the UTC day of `time`, the partition."""
+
+ENCOUNTERS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("revision", pa.int32(), nullable=False),
+        pa.field("device_a", pa.string(), nullable=False),
+        pa.field("device_b", pa.string(), nullable=False),
+        pa.field("start", _UTC, nullable=False),
+        pa.field("end", _UTC, nullable=False),
+        pa.field("min_m", pa.float64(), nullable=False),
+        pa.field("min_at", _UTC, nullable=False),
+        pa.field("retracted", pa.bool_(), nullable=False),
+        pa.field("parts", pa.string(), nullable=False),
+        pa.field("day", pa.date32(), nullable=False),
+        pa.field("told_at", _UTC, nullable=False),
+    ]
+)
+"""Pairs of devices within the distance: `device_a` is before `device_b`, each pair and time once. Of each `id` the row
+with the highest `revision` is in force. `parts`: JSON `[[start_ms, end_ms, min_m, t_min_ms], …]`, one for each slice of
+time, from which a later run makes the whole anew. `day`: the UTC day, the partition; no encounter spans two."""
+
 REFERENCE = pa.schema(
     [
         pa.field("kind", pa.string(), nullable=False),
@@ -135,6 +173,8 @@ _TABLES: dict[str, tuple[pa.Schema, list[str]]] = {
     "quarantine": (QUARANTINE, []),
     "ingest_batches": (INGEST_BATCHES, []),
     "usage": (USAGE, []),
+    "geofence_events": (GEOFENCE_EVENTS, ["day"]),
+    "encounters": (ENCOUNTERS, ["day"]),
     "reference": (REFERENCE, []),
 }
 

@@ -1,0 +1,34 @@
+"""The settings of the geofence job."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from geo.spatial import EventSettings
+
+
+class GeofenceSettings(EventSettings):
+    """When an event counts, how far around a day it may be decided, and where it is told.
+
+    Changed hysteresis holds for the days that new records touch; the others stay as they were told.
+    """
+
+    buffer_m: Annotated[float, Field(ge=0)] = 10.0
+    dwell_s: Annotated[float, Field(gt=0)] | None = 300.0
+    reach_h: float = Field(
+        default=12.0, ge=1, le=24, description="fixes this far before and after a UTC day have a say in its events"
+    )
+    topic: str = Field(default="persistent://fleet/events/geofence", description="where events are published")
+    interval_s: float = Field(default=5.0, ge=0.1, le=3600, description="the pause between two runs of --follow")
+    reference_interval_s: float = Field(
+        default=60.0, ge=1, le=86_400, description="how often --follow takes new fences from their topic"
+    )
+
+    @model_validator(mode="after")
+    def _decided_within_reach(self) -> Self:
+        longest = max(self.dwell_s or 0.0, self.min_stay_s)
+        if longest > self.reach_h * 3600:
+            raise ValueError(f"dwell_s and min_stay_s cannot exceed reach_h ({self.reach_h} h)")
+        return self

@@ -1,0 +1,170 @@
+"""From fixes and what was told before to what must be told now: a pure function of both. Knows no Spark.
+
+Events of one UTC day of a device depend on its fixes of that day and of the stretch around it, never on the order in
+which these came. So a run over everything at once ends with the same events as any number of runs over parts of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cloud_jobs.errors import CloudError
+from cloud_jobs.geofence.config import GeofenceSettings
+from cloud_jobs.geofence.units import DAY_MS, Units, units_of
+from geo.spatial import (
+    Event,
+    FenceSet,
+    Fixes,
+    GateSet,
+    Told,
+    TrackSettings,
+    build_tracks,
+    corrections,
+    fences_from_geojson,
+    find_events,
+    valid_positions,
+)
+
+ROWS: Final = pa.schema(
+    [
+        pa.field("device", pa.string()),
+        pa.field("t_ms", pa.int64()),
+        pa.field("epoch", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("latitude", pa.float64()),
+        pa.field("longitude", pa.float64()),
+        pa.field("accuracy_m", pa.float64()),
+        pa.field("speed_mps", pa.float64()),
+        pa.field("touched", pa.bool_()),
+        pa.field("id", pa.string()),
+        pa.field("revision", pa.int32()),
+        pa.field("kind", pa.string()),
+        pa.field("place", pa.string()),
+        pa.field("value", pa.float64()),
+        pa.field("retracted", pa.bool_()),
+    ]
+)
+"""Fixes (`id` is null; `touched`: its own day is asked for) and revisions told before, all of the days asked for."""
+
+NEWS: Final = pa.schema(
+    [
+        pa.field("id", pa.string()),
+        pa.field("revision", pa.int32()),
+        pa.field("device", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("place", pa.string()),
+        pa.field("time", pa.timestamp("us", tz="UTC")),
+        pa.field("value", pa.float64()),
+        pa.field("retracted", pa.bool_()),
+        pa.field("day", pa.date32()),
+    ]
+)
+"""Revisions to be told: the columns of the table `geofence_events` without the time of telling."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRules:
+    """Everything that decides what an event is, apart from the fixes. Raises CloudError for a gap beyond the reach."""
+
+    fences: FenceSet
+    gates: GateSet
+    tracks: TrackSettings
+    events: GeofenceSettings
+
+    def __post_init__(self) -> None:
+        if self.tracks.max_gap_s > self.events.reach_h * 3600:
+            raise CloudError(f"tracks.max_gap_s cannot exceed geofence.reach_h ({self.events.reach_h} h)")
+
+    @classmethod
+    def of(cls, geojson: str, tracks: TrackSettings, events: GeofenceSettings) -> EventRules:
+        """With the usable fences and gates of a GeoJSON text."""
+        report = fences_from_geojson(geojson)
+        return cls(FenceSet(report.fences), GateSet(report.gates), tracks, events)
+
+
+def tell(rows: pa.Table, rules: EventRules) -> pa.Table:
+    """New revisions (schema NEWS) of the days asked for.
+
+    `rows` (schema ROWS): whole devices, sorted by device, time, epoch, seq.
+    """
+    is_fix = pc.is_null(rows["id"])
+    fixes, before = rows.filter(is_fix), _told(rows.filter(pc.invert(is_fix)))
+    names = fixes["device"].combine_chunks().dictionary_encode()
+    told: list[dict[str, Any]] = []
+    for device, day, events in _events(names.indices, fixes, rules):
+        name = names.dictionary[device].as_py()
+        news = corrections(before.get((name, day), []), events, namespace=name)
+        told += [_row(name, one) for one in sorted(news, key=lambda one: (one.event, one.id))]
+    return pa.Table.from_pylist(told, schema=NEWS)
+
+
+def _events(device: pa.Array, fixes: pa.Table, rules: EventRules) -> Iterator[tuple[int, int, list[Event]]]:
+    """Device, day and events of each unit."""
+    columns = {name: fixes[name].to_numpy() for name in ROWS.names[1:9]}
+    usable = valid_positions(columns["latitude"], columns["longitude"])
+    columns = {name: column[usable] for name, column in columns.items()}
+    device = device.to_numpy().astype("int64")[usable]
+    units = units_of(
+        device,
+        columns["t_ms"],
+        columns["touched"].astype(bool),
+        max_gap_ms=rules.tracks.max_gap_s * 1000,
+        reach_ms=round(rules.events.reach_h * 3_600_000),
+    )
+    found = _found(units, columns, rules)
+    for number, (of, day) in enumerate(zip(units.device.tolist(), units.day.tolist(), strict=True)):
+        yield of, day, found.get(number, [])
+
+
+def _found(units: Units, columns: dict[str, Any], rules: EventRules) -> dict[int, list[Event]]:
+    """The events of each unit in its own day; in them the unit stands in the place of the device."""
+    part = {name: columns[name][units.row] for name in ("t_ms", "latitude", "longitude", "accuracy_m", "speed_mps")}
+    tracks = build_tracks(
+        Fixes(
+            device=units.unit,
+            t_ms=part["t_ms"],
+            lat=part["latitude"],
+            lon=part["longitude"],
+            accuracy_m=part["accuracy_m"],
+            speed_mps=part["speed_mps"],
+        ),
+        rules.tracks,
+    )
+    events = find_events(tracks, rules.fences, rules.gates, rules.events)
+    return {
+        unit: [replace(event, device=0) for event in several if event.t_ms // DAY_MS == units.day[unit]]
+        for unit, several in groupby(events, key=lambda event: event.device)
+    }
+
+
+def _told(rows: pa.Table) -> dict[tuple[str, int], list[Told]]:
+    """The latest revision of each event told, by device and day, in the order of ids."""
+    latest: dict[tuple[str, int], dict[str, Told]] = {}
+    for row in rows.to_pylist():
+        event = Event(0, row["t_ms"], row["kind"], row["place"], row["value"])
+        one = Told(row["id"], row["revision"], event, row["retracted"])
+        day = latest.setdefault((row["device"], row["t_ms"] // DAY_MS), {})
+        if one.id not in day or day[one.id].revision < one.revision:
+            day[one.id] = one
+    return {key: [day[name] for name in sorted(day)] for key, day in latest.items()}
+
+
+def _row(device: str, told: Told) -> dict[str, Any]:
+    event = told.event
+    return {
+        "id": told.id,
+        "revision": told.revision,
+        "device": device,
+        "kind": event.kind,
+        "place": event.place,
+        "time": event.t_ms * 1000,
+        "value": event.value,
+        "retracted": told.retracted,
+        "day": event.t_ms // DAY_MS,
+    }

@@ -1,0 +1,137 @@
+"""What a derived table's commits added, published to a Pulsar topic: every row at least once.
+
+The table is written first, and how far its commits were published is noted after Pulsar has persisted them. A crash
+between the two publishes some rows again; the key of a message, `id/revision`, lets consumers drop those. A note that
+was lost publishes the whole table again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pyarrow as pa
+
+from cloud_jobs.errors import NotPublished
+from cloud_jobs.lake import Lake
+
+_TIMEOUT_S = 10
+_SEND_TIMEOUT_MS = 30_000
+_MAX_PENDING = 5_000
+
+Send = Callable[[Iterator[dict[str, Any]]], None]
+"""Sends messages, and returns when all are persisted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """The rows of one table that are due. `note` is the file that says up to which version they were published."""
+
+    lake: Lake
+    table: str
+    note: Path
+
+    def published_version(self) -> int:
+        """The version of the table up to which everything was published; -1: nothing."""
+        try:
+            return int(json.loads(self.note.read_text(encoding="utf-8"))["version"])
+        except (FileNotFoundError, ValueError, KeyError):
+            return -1
+
+    def flush(self, send: Send) -> int:
+        """Publishes the rows that are due and returns their number."""
+        since, until = self.published_version(), self.lake.open(self.table).version()
+        if since >= until:
+            return 0
+        count = 0
+
+        def counted() -> Iterator[dict[str, Any]]:
+            nonlocal count
+            for row in self._rows(since, until):
+                count += 1
+                yield row
+
+        send(counted())
+        self._save(until)
+        return count
+
+    def _rows(self, since: int, until: int) -> Iterator[dict[str, Any]]:
+        table = self.lake.open(self.table)
+        if since < 0:
+            batches = table.to_pyarrow_dataset().to_batches(batch_size=10_000)
+        else:
+            batches = pa.RecordBatchReader.from_stream(
+                table.load_cdf(starting_version=since + 1, ending_version=until, predicate="_change_type = 'insert'")
+            )
+        for batch in batches:
+            yield from batch.to_pylist()
+
+    def _save(self, version: int) -> None:
+        self.note.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.note.with_suffix(".new")
+        with fresh.open("w", encoding="utf-8") as file:
+            json.dump({"version": version}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.note)
+
+
+def to_topic(service_urls: Sequence[str], topic: str, of_row: Callable[[dict[str, Any]], dict[str, Any]]) -> Send:
+    """Sends rows as JSON, made by `of_row`, to a topic of the first cluster that answers. Raises NotPublished."""
+
+    def send(rows: Iterator[dict[str, Any]]) -> None:
+        first = next(rows, None)
+        if first is None:
+            return
+        client, producer = _producer(service_urls, topic)
+        failures: list[Any] = []
+
+        def done(result: Any, _: Any) -> None:
+            if result != pulsar.Result.Ok:
+                failures.append(result)
+
+        try:
+            for row in _chained(first, rows):
+                text = json.dumps(of_row(row), separators=(",", ":"), ensure_ascii=False)
+                key = f"{row['id']}/{row['revision']}"
+                producer.send_async(text.encode(), done, partition_key=key)
+                if failures:
+                    break
+            producer.flush()
+        except pulsar.PulsarException as error:
+            raise NotPublished(topic, str(error)) from error
+        finally:
+            client.close()
+        if failures:
+            raise NotPublished(topic, str(failures[0]))
+
+    return send
+
+
+def _chained(first: dict[str, Any], rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    yield first
+    yield from rows
+
+
+def _producer(service_urls: Sequence[str], topic: str) -> tuple[Any, Any]:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    reason = "no cluster is configured"
+    for url in service_urls:
+        client = pulsar.Client(url, operation_timeout_seconds=_TIMEOUT_S, logger=quiet)
+        try:
+            return client, client.create_producer(
+                topic,
+                send_timeout_millis=_SEND_TIMEOUT_MS,
+                max_pending_messages=_MAX_PENDING,
+                block_if_queue_full=True,
+                batching_enabled=True,
+            )
+        except pulsar.PulsarException as error:
+            reason = f"{url}: {error}"
+            client.close()
+    raise NotPublished(topic, reason)

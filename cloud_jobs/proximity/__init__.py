@@ -1,0 +1,1 @@
+"""Who met whom: pairs of devices within a distance, each pair and time once."""

@@ -1,0 +1,22 @@
+"""The settings of the proximity job."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from settings import Settings
+
+
+class ProximitySettings(Settings):
+    """What an encounter is, how the work is cut, and where encounters are told.
+
+    One lake holds encounters of one distance: with another distance, give the job another lake.
+    """
+
+    distance_m: float = Field(default=50.0, gt=0, le=10_000, description="devices this close meet")
+    cell_m: float = Field(default=5_000.0, ge=100, description="edge of the cells by which work is shared out")
+    segments_per_task: int = Field(
+        default=50_000, ge=100, description="a cell with more is cut into blocks of pairs of groups of devices"
+    )
+    topic: str = Field(default="persistent://fleet/events/encounters", description="where encounters are published")
+    interval_s: float = Field(default=10.0, ge=0.1, le=3600, description="the pause between two runs of --follow")

@@ -1,0 +1,92 @@
+"""The geofence job without Spark: the same choice of days and rows, in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from cloud_jobs.geofence.config import GeofenceSettings
+from cloud_jobs.geofence.telling import ROWS, EventRules, tell
+from cloud_jobs.geofence.units import DAY_MS
+from geo.spatial import TrackSettings
+
+
+class Fix(NamedTuple):
+    device: str
+    seq: int
+    t_ms: int
+    latitude: float
+    longitude: float
+    accuracy_m: float | None = None
+
+
+@dataclass
+class Centre:
+    """Takes fixes in any pieces; `table` has every revision that was told."""
+
+    rules: EventRules
+    fixes: set[Fix] = field(default_factory=set)
+    table: list[dict[str, Any]] = field(default_factory=list)
+
+    def take(self, arrivals: Iterable[Fix]) -> list[dict[str, Any]]:
+        new = set(arrivals) - self.fixes
+        self.fixes |= new
+        reach = round(self.rules.events.reach_h * 3_600_000)
+        touched = {(fix.device, (fix.t_ms + shift) // DAY_MS) for fix in new for shift in (-reach, 0, reach)}
+        needed = {(device, day + by) for device, day in touched for by in (-1, 0, 1)}
+        rows = [self._fix_row(fix, touched) for fix in self.fixes if (fix.device, fix.t_ms // DAY_MS) in needed]
+        rows += [told_row(row) for row in self.table if (row["device"], row["time"] // 1000 // DAY_MS) in touched]
+        rows.sort(key=lambda row: (row["device"], row["t_ms"], row["epoch"] or 0, row["seq"] or 0))
+        news = as_rows(tell(pa.Table.from_pylist(rows, schema=ROWS), self.rules))
+        self.table += news
+        return news
+
+    def in_force(self) -> list[tuple[Any, ...]]:
+        """The events without their ids and revisions, which tell the history."""
+        return sorted(content(row) for row in latest(self.table) if not row["retracted"])
+
+    @staticmethod
+    def _fix_row(fix: Fix, touched: set[tuple[str, int]]) -> dict[str, Any]:
+        return fix._asdict() | {"epoch": 7, "touched": (fix.device, fix.t_ms // DAY_MS) in touched}
+
+
+def as_rows(news: pa.Table) -> list[dict[str, Any]]:
+    return news.set_column(5, "time", news["time"].cast("int64")).to_pylist()
+
+
+def told_row(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("id", "revision", "device", "kind", "place", "value", "retracted")
+    return {name: row[name] for name in names} | {"t_ms": row["time"] // 1000, "epoch": None, "seq": None}
+
+
+def latest(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    newest: dict[str, dict[str, Any]] = {}
+    for row in sorted(table, key=lambda row: row["revision"]):
+        newest[row["id"]] = row
+    return list(newest.values())
+
+
+def content(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["device"], row["time"], row["kind"], row["place"], row["value"]
+
+
+def rules(tracks: TrackSettings | None = None, **settings: Any) -> EventRules:
+    """A square of 0.01° at the origin's north-east with a limit of 22 m/s, and a gate east of it."""
+    features = [
+        {
+            "type": "Feature",
+            "properties": {"id": "square", "speed_limit_mps": 22},
+            "geometry": {"type": "Polygon", "coordinates": [[[0, 0], [0.01, 0], [0.01, 0.01], [0, 0.01], [0, 0]]]},
+        },
+        {
+            "type": "Feature",
+            "properties": {"id": "gate", "gate": True},
+            "geometry": {"type": "LineString", "coordinates": [[0.015, 0], [0.015, 0.01]]},
+        },
+    ]
+    text = json.dumps({"type": "FeatureCollection", "features": features})
+    return EventRules.of(text, tracks or TrackSettings(), GeofenceSettings(**settings))

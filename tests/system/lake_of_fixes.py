@@ -1,0 +1,73 @@
+"""A lake whose records are written by a test, as the ingest would have written them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from cloud_jobs.lake import RECORDS, Lake
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+NIGHT = datetime(2026, 1, 5, 23, 40, tzinfo=UTC)
+
+
+class Fix(NamedTuple):
+    device: str
+    seq: int
+    time: datetime
+    latitude: float
+    longitude: float
+    region: str = "eu"
+
+
+def lake_of(folder: Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
+    lake = Lake(folder)
+    lake.create()
+    rows = [
+        {"kind": "fence", "id": one["properties"]["id"], "body": json.dumps(one), "published_at": NOON}
+        for one in features
+    ]
+    lake.append("reference", rows)
+    return lake
+
+
+def ingest(lake: Lake, fixes: Iterable[Fix]) -> None:
+    """One commit of the ingest."""
+    rows = [_row(fix) for fix in fixes]
+    write_deltalake(lake.path("records"), pa.Table.from_pylist(rows, schema=RECORDS), mode="append")
+
+
+def _row(fix: Fix) -> dict[str, Any]:
+    return fix._asdict() | {
+        "tenant": "acme",
+        "epoch": 7,
+        "kind": "position",
+        "device_time": fix.time,
+        "received_at": fix.time + timedelta(seconds=1),
+        "device_date": date(fix.time.year, fix.time.month, fix.time.day),
+        "ingested_at": fix.time + timedelta(seconds=2),
+        "batch_id": 1,
+    }
+
+
+def square(name: str, lon: float = 0.0, lat: float = 0.0, side: float = 0.01, **more: Any) -> dict[str, Any]:
+    ring = [[lon, lat], [lon + side, lat], [lon + side, lat + side], [lon, lat + side], [lon, lat]]
+    return {
+        "type": "Feature",
+        "properties": {"id": name, **more},
+        "geometry": {"type": "Polygon", "coordinates": [ring]},
+    }
+
+
+def in_force(lake: Lake, table: str) -> list[dict[str, Any]]:
+    """The newest revision of each id that was not retracted."""
+    newest: dict[str, dict[str, Any]] = {}
+    for row in sorted(lake.rows(table).to_pylist(), key=lambda row: row["revision"]):
+        newest[row["id"]] = row
+    return [row for row in newest.values() if not row["retracted"]]
