@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 REPLAY ?=
 
-.PHONY: help setup python demo test check unit format nightly drills bench-replication
+.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-spatial
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -41,3 +41,6 @@ check: python  ## Format, lint, types, layers
 format: python  ## Put the code in its format
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
+
+bench-spatial: python  ## What the spatial engine does in a second of one core
+	@$(PYTHON) -m benchmarks.spatial
