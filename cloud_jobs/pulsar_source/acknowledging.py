@@ -8,7 +8,7 @@ import structlog
 
 from cloud_jobs.pulsar_source.clients import durable_consumer
 from cloud_jobs.pulsar_source.errors import PulsarSourceError
-from cloud_jobs.pulsar_source.feeds import id_of
+from cloud_jobs.pulsar_source.message_ids import id_of
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import WHOLE_ENTRY, Position
 

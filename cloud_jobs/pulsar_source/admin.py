@@ -10,6 +10,8 @@ from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Access, Cluster
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
+_MOST_REDIRECTS = 3
+
 
 class Admin:
     """One cluster's admin REST over kept-alive connections."""
@@ -18,11 +20,11 @@ class Admin:
         token = access.bearer()
         certificate = (str(access.tls_certificate_file), str(access.tls_key_file)) if access.tls_key_file else None
         self.cluster = cluster
+        self._partitioned: dict[TopicName, bool] = {}
         self._http = httpx.Client(
             base_url=f"{cluster.admin_url}/admin/v2/",
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=timeout_s,
-            follow_redirects=True,  # a broker that does not own the topic names the one that does
             verify=_verify(access, certificate),
         )
 
@@ -32,11 +34,16 @@ class Admin:
 
     def states(self, topic: TopicName, subscription: str) -> dict[str, TopicState]:
         """Each partition's full name -> its state; a topic that is not partitioned is its only partition."""
-        partitions = self._get(f"{topic.path}/partitions", topic)["partitions"]
-        if partitions == 0:
-            return {str(topic): TopicState.from_stats(self._get(f"{topic.path}/internalStats", topic), subscription)}
-        stats = self._get(f"{topic.path}/partitioned-internalStats", topic)["partitions"]
-        return {name: TopicState.from_stats(rows, subscription) for name, rows in sorted(stats.items())}
+        if topic not in self._partitioned:
+            self._partitioned[topic] = self._get(f"{topic.path}/partitions", topic)["partitions"] > 0
+        kind = "partitioned-internalStats" if self._partitioned[topic] else "internalStats"
+        try:
+            stats = self._get(f"{topic.path}/{kind}", topic)
+        except TopicMissing:
+            del self._partitioned[topic]  # it may come back in the other form
+            raise
+        parts = stats["partitions"] if self._partitioned[topic] else {str(topic): stats}
+        return {name: TopicState.from_stats(rows, subscription) for name, rows in sorted(parts.items())}
 
     def topics(self, namespace: TopicName) -> list[TopicName]:
         """The topics of a namespace, a partitioned one once."""
@@ -55,6 +62,12 @@ class Admin:
         doing = f"GET {path}"
         try:
             response = self._http.get(path)
+            for _ in range(_MOST_REDIRECTS):
+                if not response.has_redirect_location:
+                    break
+                # A broker that does not own the topic names the one that does. Followed by hand: httpx would not show
+                # our token to the other broker.
+                response = self._http.get(response.headers["location"])
         except httpx.HTTPError as error:
             raise ClusterUnreachable(self.cluster.name, doing, repr(error)) from error
         if response.status_code == httpx.codes.NOT_FOUND and topic is not None:

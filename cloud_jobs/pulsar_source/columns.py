@@ -1,111 +1,172 @@
 """The columns of the format `pulsar`, and how messages become Arrow batches."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cloud_jobs.pulsar_source.message_ids import batch_size_of
 from cloud_jobs.pulsar_source.topics import origin_cluster, split_partition
 
-SCHEMA = (
-    "value binary, key string, properties map<string,string>, publish_time timestamp, event_time timestamp, "
-    "topic string, message_id string, cluster string"
-)
-"""The columns, as Spark's DDL. `key`, `event_time` and `value` are null where the producer set none; `topic` is the
-topic's full name without its partition; `message_id` is `ledger:entry:partition` (-1: not partitioned), with
-`:batch-index` for a message that was sent in a batch; `cluster` is where it entered (see `topics.origin_cluster`)."""
-
 _TIME = pa.timestamp("us", tz="UTC")
-ARROW_SCHEMA = pa.schema(
-    [
-        ("value", pa.binary()),
-        ("key", pa.string()),
-        ("properties", pa.map_(pa.string(), pa.string())),
-        ("publish_time", _TIME),
-        ("event_time", _TIME),
-        ("topic", pa.string()),
-        ("message_id", pa.string()),
-        ("cluster", pa.string()),
-    ]
-)
+_TYPES = {
+    "value": ("binary", pa.binary()),
+    "key": ("string", pa.string()),
+    "properties": ("map<string,string>", pa.map_(pa.string(), pa.string())),
+    "publish_time": ("timestamp", _TIME),
+    "event_time": ("timestamp", _TIME),
+    "topic": ("string", pa.string()),
+    "message_id": ("string", pa.string()),
+    "cluster": ("string", pa.string()),
+}
+ALL = tuple(_TYPES)
+"""The names of the columns, in their order.
+
+`key`, `event_time` and `value` are null where the producer set none; `topic` is the topic's full name without its
+partition; `message_id` is `ledger:entry:partition` (-1: not partitioned), with `:batch-index` for a message that was
+sent in a batch; `cluster` is where it entered (see `topics.origin_cluster`).
+"""
+
+
+def spark_schema(names: Sequence[str] = ALL) -> str:
+    """Columns as Spark's DDL."""
+    return ", ".join(f"{name} {_TYPES[name][0]}" for name in names)
+
+
+def arrow_schema(names: Sequence[str] = ALL) -> pa.Schema:
+    """Columns as Arrow's schema; Spark takes it only when it equals the declared one."""
+    return pa.schema([(name, _TYPES[name][1]) for name in names])
+
+
+@dataclass(slots=True)
+class _Runs:
+    """Messages that came in one entry, one after the other: they share all that the broker and the batch gave them."""
+
+    lengths: list[int] = field(default_factory=list)
+    ledgers: list[int] = field(default_factory=list)
+    entries: list[int] = field(default_factory=list)
+    first_batch_indexes: list[int] = field(default_factory=list)
+    published_ms: list[int] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
 
 
 class Columns:
-    """Collects messages of one topic partition; `take` hands them over as one Arrow batch."""
+    """Collects messages of one topic partition; `take` hands them over as one Arrow batch.
 
-    def __init__(self, topic: str, cluster: str, known_clusters: frozenset[str]) -> None:
+    Written for speed: a call into the native client costs as much as receiving a message, so what an entry's messages
+    share is asked once an entry, and what nobody wants is not asked at all.
+    """
+
+    def __init__(self, topic: str, cluster: str, known_clusters: frozenset[str], names: Sequence[str] = ALL) -> None:
         self._topic, partition = split_partition(topic)
         self._partition = str(partition)
         self._cluster = cluster
         self._known_clusters = known_clusters
         self._origins: dict[str, str] = {}
+        self._schema = arrow_schema(names)
+        self._wanted = frozenset(names)
         self._clear()
 
     def _clear(self) -> None:
         self.bytes = 0
+        self._rows = 0
         self._values: list[bytes | None] = []
         self._keys: list[str] = []
-        self._ends = [0]
-        self._names: list[str] = []
-        self._texts: list[str] = []
-        self._published: list[int] = []
-        self._happened: list[int] = []
-        self._ledgers: list[int] = []
-        self._entries: list[int] = []
-        self._batches: list[int] = []
-        self._producers: list[str] = []
+        self._properties: list[dict[str, str]] = []
+        self._happened_ms: list[int] = []
+        self._runs = _Runs()
 
     def __len__(self) -> int:
-        return len(self._values)
+        return self._rows
 
-    def add(self, message: Any, ledger: int, entry: int, batch: int) -> None:
-        """One message of the native client (`_pulsar.Message`), with the parts of its id."""
-        value = message.data()
-        self.bytes += len(value)
-        self._values.append(None if not value and message.has_null_value() else value)
-        self._keys.append(message.partition_key())
-        properties = message.properties()
-        self._names.extend(properties.keys())
-        self._texts.extend(properties.values())
-        self._ends.append(len(self._names))
-        self._published.append(message.publish_timestamp())
-        self._happened.append(message.event_timestamp())
-        self._ledgers.append(ledger)
-        self._entries.append(entry)
-        self._batches.append(batch)
-        self._producers.append(message.producer_name())
+    def extend(self, messages: Sequence[Any]) -> None:
+        """Messages of the native client (`_pulsar.Message`), in the order of the topic."""
+        wanted = self._wanted
+        self._rows += len(messages)
+        if "value" in wanted:
+            self._extend_values(messages)
+        if "key" in wanted:
+            self._keys += [message.partition_key() for message in messages]
+        if "properties" in wanted:
+            self._properties += [message.properties() for message in messages]
+        if "event_time" in wanted:
+            self._happened_ms += [message.event_timestamp() for message in messages]
+        start = 0
+        while start < len(messages):
+            start += self._note_run(messages, start)
+
+    def _extend_values(self, messages: Sequence[Any]) -> None:
+        values = [message.data() for message in messages]
+        self.bytes += sum(map(len, values))
+        if all(values):
+            self._values += values
+        else:
+            self._values += [
+                None if message.has_null_value() else value for message, value in zip(messages, values, strict=True)
+            ]
+
+    def _note_run(self, messages: Sequence[Any], start: int) -> int:
+        """Notes the messages of one entry from `start` on; returns how many they are."""
+        first = messages[start]
+        message_id = first.message_id()
+        ledger, entry, batch = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
+        length = 1 if batch < 0 else min(batch_size_of(message_id) - batch, len(messages) - start)
+        if length > 1:
+            last = messages[start + length - 1].message_id()
+            # In order, from one entry, and as many as the indexes tell: then none between them is missing.
+            if (last.ledger_id(), last.entry_id(), last.batch_index()) != (ledger, entry, batch + length - 1):
+                length = 1
+        runs = self._runs
+        runs.lengths.append(length)
+        runs.ledgers.append(ledger)
+        runs.entries.append(entry)
+        runs.first_batch_indexes.append(batch)
+        runs.published_ms.append(first.publish_timestamp())
+        runs.origins.append(self._origin(first.producer_name()))
+        return length
 
     def take(self) -> pa.RecordBatch:
-        """Everything added since the last call, in order, as a batch of ARROW_SCHEMA."""
-        rows = len(self)
-        batch = pa.RecordBatch.from_arrays(
-            [
-                pa.array(self._values, pa.binary()),
-                _null_where_empty(pa.array(self._keys, pa.string())),
-                pa.MapArray.from_arrays(
-                    pa.array(self._ends, pa.int32()),
-                    pa.array(self._names, pa.string()),
-                    pa.array(self._texts, pa.string()),
-                ),
-                _times(self._published),
-                _times([time_ms or None for time_ms in self._happened]),
-                pa.repeat(pa.scalar(self._topic, pa.string()), rows),
-                self._message_ids(),
-                pa.array([self._origin(name) for name in self._producers], pa.string()),
-            ],
-            schema=ARROW_SCHEMA,
-        )
-        assert batch.num_rows == rows
+        """Everything added since the last call, in order, as a batch of the columns that are wanted."""
+        lengths = np.array(self._runs.lengths, np.int64)
+        assert lengths.sum() == self._rows
+        arrays = [self._build(name, lengths) for name in self._schema.names]
         self._clear()
-        return batch
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _message_ids(self) -> pa.Array:
-        ledgers, entries, batches = (
-            pa.array(ints).cast(pa.string()) for ints in (self._ledgers, self._entries, self._batches)
+    def _build(self, name: str, lengths: np.ndarray) -> pa.Array:  # noqa: PLR0911  # one line a column
+        match name:
+            case "value":
+                return pa.array(self._values, pa.binary())
+            case "key":
+                return _null_where_empty(pa.array(self._keys, pa.string()))
+            case "properties":
+                return _maps(self._properties)
+            case "publish_time":
+                return _times(np.repeat(np.array(self._runs.published_ms, np.int64), lengths))
+            case "event_time":
+                return _times(np.array(self._happened_ms, np.int64))
+            case "topic":
+                return pa.repeat(pa.scalar(self._topic, pa.string()), self._rows)
+            case "message_id":
+                return self._message_ids(lengths)
+            case _:
+                return _spread(pa.array(self._runs.origins, pa.string()), lengths)
+
+    def _message_ids(self, lengths: np.ndarray) -> pa.Array:
+        runs = self._runs
+        starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+        batches = pa.array(
+            np.repeat(np.array(runs.first_batch_indexes, np.int64), lengths) + np.arange(len(starts)) - starts
         )
-        ids = pc.binary_join_element_wise(ledgers, entries, self._partition, ":")
-        in_batch = pc.binary_join_element_wise(ids, batches, ":")
-        return pc.if_else(pc.equal(pa.array(self._batches), -1), ids, in_batch)
+        ledgers, entries = (pa.array(runs.ledgers).cast(pa.string()), pa.array(runs.entries).cast(pa.string()))
+        of_entries = pc.binary_join_element_wise(ledgers, entries, self._partition, ":")
+        ids = _spread(of_entries, lengths)
+        in_batch = pc.binary_join_element_wise(ids, batches.cast(pa.string()), ":")
+        return pc.if_else(pc.equal(batches, -1), ids, in_batch)
 
     def _origin(self, producer: str) -> str:
         if producer not in self._origins:
@@ -113,9 +174,23 @@ class Columns:
         return self._origins[producer]
 
 
+def _maps(properties: list[dict[str, str]]) -> pa.Array:
+    ends = np.zeros(len(properties) + 1, np.int32)
+    np.cumsum([len(one) for one in properties], out=ends[1:])
+    names = pa.array(list(chain.from_iterable(properties)), pa.string())
+    texts = pa.array(list(chain.from_iterable(map(dict.values, properties))), pa.string())
+    return pa.MapArray.from_arrays(pa.array(ends), names, texts)
+
+
 def _null_where_empty(texts: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
-def _times(times_ms: list[int] | list[int | None]) -> pa.Array:
-    return pa.array(times_ms, pa.timestamp("ms", tz="UTC")).cast(_TIME)
+def _times(times_ms: np.ndarray) -> pa.Array:
+    """Milliseconds -> timestamps; 0 is the client's word for none."""
+    return pa.array(times_ms, mask=times_ms == 0).cast(pa.timestamp("ms", tz="UTC")).cast(_TIME)
+
+
+def _spread(of_runs: pa.Array, lengths: np.ndarray) -> pa.Array:
+    """One value of each run -> one of each message."""
+    return of_runs.take(pa.array(np.repeat(np.arange(len(lengths)), lengths)))

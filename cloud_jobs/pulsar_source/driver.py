@@ -1,5 +1,6 @@
 """What the streaming reader does in Spark's driver: offsets, plans, acknowledgements."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from cloud_jobs.pulsar_source.scouting import Scout
 from cloud_jobs.pulsar_source.watching import View, Watch
 
 _log = structlog.get_logger(__name__)
+_LOOK_PERIOD_S = 0.05
 
 
 class Driver:
@@ -33,6 +35,7 @@ class Driver:
         self._target: Offset | None = None
         self._planned: Offset | None = None
         self._turn = 0
+        self._looked_at = 0.0
 
     def close(self) -> None:
         """Gives every connection back."""
@@ -64,6 +67,7 @@ class Driver:
             return self._latest(start, limited=limited)
 
     def _latest(self, start: Offset, *, limited: bool) -> Offset:
+        self._rest()
         self._view = view = self._watch.active()
         self._watch.settle(start)
         changed = self._watch.standing.from_cursor(start)
@@ -125,6 +129,11 @@ class Driver:
             return
         done = acknowledge(self._options.cluster_named(name), self._options, moved)
         self._acknowledged |= {(name, topic): at for topic, at in done.items()}
+
+    def _rest(self) -> None:
+        """Spark asks an idle source a hundred times a second; the brokers are asked twenty times."""
+        time.sleep(max(0.0, self._looked_at + _LOOK_PERIOD_S - time.monotonic()))
+        self._looked_at = time.monotonic()
 
     def _view_for(self, end: Offset, topics: set[str]) -> View | None:
         if self._view and self._view.cluster.name == end.cluster and topics <= set(self._view.states):

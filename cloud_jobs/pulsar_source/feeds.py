@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import pulsar
 
 from cloud_jobs.pulsar_source.clients import as_our_error, durable_consumer, kept_client
+from cloud_jobs.pulsar_source.message_ids import id_of, position_of
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.position import BEGINNING, WHOLE_ENTRY, Position
+from cloud_jobs.pulsar_source.position import BEGINNING, Position
 
 POLL_MS = 5
 """How long a receive waits for more before it hands over what it has."""
@@ -17,7 +18,6 @@ MAX_RECEIVE = 1000
 """Most messages that one receive hands over."""
 
 _MAX_RECEIVE_BYTES = 8 << 20
-_BATCH_SIZE_FIELD = 6
 
 
 class Feed(Protocol):
@@ -97,41 +97,3 @@ def reader_feed(cluster: Cluster, options: PulsarOptions, topic: str, after: Pos
     finally:
         with suppress(pulsar.PulsarException):
             reader.close()
-
-
-def position_of(message_id: Any) -> Position:
-    """The client's message id -> position of that message (batch -1 when it was sent alone)."""
-    return Position(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
-
-
-def id_of(position: Position) -> Any:
-    """Position -> the client's id of the last message that it takes in."""
-    batch = -1 if position.batch == WHOLE_ENTRY else position.batch
-    return pulsar.MessageId(-1, position.ledger, position.entry, batch)
-
-
-def batch_size_of(message_id: Any) -> int:
-    """How many messages the entry of this one holds; 1 when it was sent alone.
-
-    The client keeps that number in the id but shows it only in its serialised form (protobuf, field 6, a varint).
-    """
-    number, fields = 0, _varints(message_id.serialize())
-    for tag, value in fields:
-        if tag >> 3 == _BATCH_SIZE_FIELD:
-            number = value
-    return max(1, number)
-
-
-def _varints(serialized: bytes) -> Iterator[tuple[int, int]]:
-    """(tag, value) of the leading varint fields of a protobuf message."""
-    numbers: list[int] = []
-    number = shift = 0
-    for byte in serialized:
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            numbers.append(number)
-            number = shift = 0
-            if len(numbers) % 2 == 1 and numbers[-1] & 7 != 0:
-                break  # not a varint: nothing that we look for comes after it
-    yield from zip(numbers[::2], numbers[1::2], strict=False)

@@ -79,7 +79,9 @@ class Survey:
         now = time.monotonic()
         if now - self._topics_at >= self._options.topic_discovery_seconds:
             namespace, pattern = self._options.pattern()
-            self._topics = [topic for topic in self._admin.topics(namespace) if pattern.fullmatch(topic.name)]
+            # Names that begin with __ are the broker's own.
+            names = [topic for topic in self._admin.topics(namespace) if not topic.name.startswith("__")]
+            self._topics = [topic for topic in names if pattern.fullmatch(topic.name)]
             self._topics_at = now
         return self._topics
 

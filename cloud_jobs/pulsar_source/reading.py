@@ -14,6 +14,7 @@ from cloud_jobs.pulsar_source.clients import as_our_error, patience_s
 from cloud_jobs.pulsar_source.columns import Columns
 from cloud_jobs.pulsar_source.errors import ReadStalled
 from cloud_jobs.pulsar_source.feeds import Feed, durable_feed, reader_feed
+from cloud_jobs.pulsar_source.message_ids import position_of
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import Position
 
@@ -46,22 +47,17 @@ class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped 
 
 
 def read_range(options: PulsarOptions, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
-    """The messages of a planned range as Arrow batches of `columns.ARROW_SCHEMA`, each in order, none twice.
+    """The messages of a planned range as Arrow batches of `columns.arrow_schema`, each in order, none twice.
 
     Raises ReadStalled when nothing arrives for `readTimeoutSeconds`, or sooner when the broker is gone.
     """
-    columns = Columns(planned.topic, planned.cluster.name, planned.known_clusters)
+    columns = Columns(planned.topic, planned.cluster.name, planned.known_clusters, options.columns)
     timed = planned.since_ms is not None or planned.until_ms is not None
     with _open(options, planned) as feed:
         try:
             for messages in _until(feed, options, planned, time.monotonic):
-                for message, (ledger, entry, batch) in messages:
-                    if timed and not planned.keeps(message.publish_timestamp()):
-                        continue
-                    columns.add(message, ledger, entry, batch)
-                    if columns.bytes >= _BATCH_BYTES:
-                        yield columns.take()
-                if len(columns) >= _BATCH_ROWS:
+                columns.extend([m for m in messages if planned.keeps(m.publish_timestamp())] if timed else messages)
+                if len(columns) >= _BATCH_ROWS or columns.bytes >= _BATCH_BYTES:
                     yield columns.take()
         except pulsar.PulsarException as error:
             raise as_our_error(planned.cluster, f"reading {planned.topic}", error) from error
@@ -77,8 +73,8 @@ def _open(options: PulsarOptions, planned: PlannedRange) -> AbstractContextManag
 
 def _until(
     feed: Feed, options: PulsarOptions, planned: PlannedRange, clock: Callable[[], float]
-) -> Iterator[list[tuple[Any, tuple[int, int, int]]]]:
-    """Messages with the parts of their ids, from after `start` to `end` or to the newest that is delivered at all.
+) -> Iterator[list[Any]]:
+    """The messages from after `start` to `end`, or to the newest that is delivered at all.
 
     The planned end can be an entry that no consumer is given (a replication marker): what counts is `feed.last()`.
     """
@@ -92,12 +88,12 @@ def _until(
             stop = _stop(feed, end)
             continue
         heard = clock()
-        accepted, passed = _accept(messages, reached, end)
-        if accepted:
-            reached = Position(*accepted[-1][1])
-            yield accepted
-        if passed:
-            return
+        last = position_of(messages[-1].message_id())
+        if position_of(messages[0].message_id()) <= reached or last > end:
+            messages = [m for m in messages if reached < position_of(m.message_id()) <= end]
+        if messages:
+            yield messages
+        reached = max(reached, last)
 
 
 def _stop(feed: Feed, end: Position) -> Position:
@@ -108,21 +104,6 @@ def _stop(feed: Feed, end: Position) -> Position:
         return min(end, feed.last())
     except pulsar.PulsarException:
         return end
-
-
-def _accept(
-    messages: list[Any], after: tuple[int, int, int], end: tuple[int, int, int]
-) -> tuple[list[tuple[Any, tuple[int, int, int]]], bool]:
-    """The messages within (after, end], and whether one beyond the end was seen."""
-    accepted: list[tuple[Any, tuple[int, int, int]]] = []
-    for message in messages:
-        message_id = message.message_id()
-        place = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
-        if place > end:
-            return accepted, True
-        if place > after:
-            accepted.append((message, place))
-    return accepted, False
 
 
 def _check_silence(

@@ -15,7 +15,8 @@ import pulsar
 from cloud_jobs.pulsar_source.admission import Piece
 from cloud_jobs.pulsar_source.clients import as_our_error
 from cloud_jobs.pulsar_source.errors import ReadStalled
-from cloud_jobs.pulsar_source.feeds import Feed, batch_size_of, reader_feed
+from cloud_jobs.pulsar_source.feeds import Feed, reader_feed
+from cloud_jobs.pulsar_source.message_ids import batch_size_of
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import BEGINNING, Position
 

@@ -4,7 +4,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from cloud_jobs.pulsar_source.batch import PulsarBatchReader
-from cloud_jobs.pulsar_source.columns import SCHEMA
+from cloud_jobs.pulsar_source.columns import spark_schema
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.stream import PulsarStreamReader
 
@@ -43,8 +43,8 @@ class PulsarDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped 
         return "pulsar"
 
     def schema(self) -> str:
-        """The columns, as Spark's DDL."""
-        return SCHEMA
+        """The columns that the options want, as Spark's DDL; OptionError for options that do not fit."""
+        return spark_schema(PulsarOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> PulsarBatchReader:  # noqa: ARG002  # the columns are ours
         """The batch reader; OptionError for options that do not fit."""

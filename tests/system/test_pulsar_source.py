@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from cloud_jobs.pulsar_source.columns import ARROW_SCHEMA
+from cloud_jobs.pulsar_source.columns import arrow_schema
 from deploy.local import LocalStack
 from deploy.local.jvm import pulsar_home
 from tests.cloud_jobs.pulsar_source.world import (
@@ -170,7 +170,7 @@ def test_columns_carry_what_the_producer_set(hq: Place, spark: SparkSession):
     producer.send(b"\x00\xff")
     producer.close()
     frame = spark.read.format("pulsar").options(clusters=hq.text, topics=topic).load()
-    assert to_arrow_schema(frame.schema, timezone="UTC") == ARROW_SCHEMA
+    assert to_arrow_schema(frame.schema, timezone="UTC") == arrow_schema()
     first, second = frame.orderBy("publish_time").collect()
     assert (first["value"], first["key"], first["properties"]) == (b"1", "k1", {"a": "b", "c": "ü"})
     assert first["event_time"].timestamp() == pytest.approx(1_767_603_422.123)

@@ -1,0 +1,117 @@
+"""`make bench-source`: the source against plain Python readers of the same partitions, and a light micro-batch.
+
+Both sides read the same partitions of the same cluster at once, one process for each partition, in turns in one run, so
+that their ratio holds on any machine. The plain readers take the bytes of each value and nothing else; the source
+delivers its columns through Arrow into Spark's `noop` sink: once all eight, once those that a job usually needs.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benchmarks.source.plain import plain_rate
+from deploy.local import PulsarCluster, PulsarSettings
+from tests.cloud_jobs.pulsar_source.world import Place, session, stream
+
+MESSAGES = 600_000
+PARTITIONS = 2
+VALUE_BYTES = 200
+ROUNDS = 3
+LIGHT_BATCHES = 25
+USUAL = "value,key,publish_time,message_id"
+
+
+def main() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="bench-source-"))
+    server = PulsarCluster(
+        "bench", folder / "bench", settings=PulsarSettings(heap_mb=768, direct_mb=768, full_compiler=True)
+    )
+    server.start()
+    server.wait()
+    place = Place("bench", server.service_url, server.admin_url)
+    try:
+        spark = session()
+        topic = filled(place)
+        rates = [turn(spark, place, topic, folder, number) for number in range(ROUNDS + 1)]
+        light = light_batches(spark, place, folder)
+        report(rates[1:], light)  # the first turn warms both up
+        spark.stop()
+    finally:
+        place.close()
+        server.stop()
+
+
+def filled(place: Place) -> str:
+    """A topic with MESSAGES messages as the gateway sends them: batched, with a key and four properties."""
+    topic = place.new_topic(PARTITIONS)
+    properties = {"tenant": "acme", "device": "eu-0001", "epoch": "55432187654321", "region": "eu"}
+    place.send(topic, range(MESSAGES), pad=VALUE_BYTES, properties=properties)
+    return topic
+
+
+def turn(spark: SparkSession, place: Place, topic: str, folder: Path, number: int) -> dict[str, float]:
+    """Messages a second of each way, one after the other."""
+    return {
+        "plain": plain(place, topic),
+        "usual": through_spark(spark, place, topic, folder / f"usual-{number}", columns=USUAL),
+        "all": through_spark(spark, place, topic, folder / f"all-{number}"),
+    }
+
+
+def plain(place: Place, topic: str) -> float:
+    """Messages a second of plain readers, one for each partition."""
+    partitions = [f"{topic}-partition-{number}" for number in range(PARTITIONS)]
+    return plain_rate(place.service_url, partitions, MESSAGES, VALUE_BYTES)
+
+
+def through_spark(spark: SparkSession, place: Place, topic: str, folder: Path, **options: str) -> float:
+    """Messages a second of one micro-batch that takes them all, from its plan to its commit."""
+    frame = stream(spark, place.text, topics=topic, subscription=folder.name, **options)
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(folder))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(300)
+    progress = [row for row in query.recentProgress if row["numInputRows"]]
+    assert sum(row["numInputRows"] for row in progress) == MESSAGES
+    return MESSAGES / sum(row["durationMs"]["triggerExecution"] for row in progress) * 1000
+
+
+def light_batches(spark: SparkSession, place: Place, folder: Path) -> list[int]:
+    """Milliseconds of each micro-batch of a topic that gets a few messages a second."""
+    topic = place.new_topic(PARTITIONS)
+    frame = stream(spark, place.text, topics=topic, subscription="light")
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(folder / "light")).start()
+    producer = place.client.create_producer(topic, batching_max_publish_delay_ms=1)
+    for _ in range(LIGHT_BATCHES + 5):
+        for number in range(4):
+            producer.send_async(b"x", None, partition_key=str(number))
+        producer.flush()
+        time.sleep(0.5)
+    query.stop()
+    taken = [row["durationMs"]["triggerExecution"] for row in query.recentProgress if row["numInputRows"]]
+    return taken[5:]
+
+
+def report(rates: list[dict[str, float]], light: list[int]) -> None:
+    light = sorted(light)
+    speeds = {way: statistics.median(rate[way] for rate in rates) for way in rates[0]}
+    ratios = {way: statistics.median(rate[way] / rate["plain"] for rate in rates) for way in ("usual", "all")}
+    write = sys.stdout.write
+    write(f"{MESSAGES:,} messages of {VALUE_BYTES} bytes, {PARTITIONS} partitions, median of {ROUNDS} turns\n\n")
+    write("| what | asked | measured |\n|---|---|---|\n")
+    write(f"| plain Python readers, the value only | | {speeds['plain']:,.0f} messages/s |\n")
+    write(f"| the source, {USUAL} | | {speeds['usual']:,.0f} messages/s |\n")
+    write(f"| the source, all columns | | {speeds['all']:,.0f} messages/s |\n")
+    write(f"| ratio, {USUAL} | at least 0.60 | {ratios['usual']:.2f} |\n")
+    write(f"| ratio, all columns | | {ratios['all']:.2f} |\n")
+    write(f"| lightly loaded micro-batch, median | under 400 ms | {statistics.median(light):.0f} ms |\n")
+    write(f"| lightly loaded micro-batch, 95 % | | {light[int(len(light) * 0.95)]} ms |\n")
+    Path("benchmarks/source/latest.json").write_text(json.dumps({"turns": rates, "light_ms": light}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

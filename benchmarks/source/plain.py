@@ -1,0 +1,45 @@
+"""Plain Python readers: what the source is measured against. One process for each partition, all at once."""
+
+import multiprocessing
+import time
+from typing import Any
+
+import pulsar
+
+_barrier: Any = None
+
+
+def plain_rate(service_url: str, partitions: list[str], messages: int, value_bytes: int) -> float:
+    """Messages a second from the first reader's start to the last one's end, without the start of the processes."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(len(partitions))
+    with context.Pool(len(partitions), initializer=_remember, initargs=(barrier,)) as pool:
+        work = [(service_url, partition, value_bytes) for partition in partitions]
+        spans = pool.starmap_async(_read, work, chunksize=1).get(timeout=300)
+    assert sum(count for count, *_ in spans) == messages
+    return messages / (max(end for *_, end in spans) - min(start for _, start, _ in spans))
+
+
+def _remember(barrier: Any) -> None:
+    global _barrier  # noqa: PLW0603  # how a pool hands its workers something
+    _barrier = barrier
+
+
+def _read(service_url: str, partition: str, value_bytes: int) -> tuple[int, float, float]:
+    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    _barrier.wait(60)
+    start = time.time()
+    reader = client.create_reader(partition, pulsar.MessageId.earliest)
+    count = size = 0
+    while reader.has_message_available():
+        # What a careful plain reader does: ask now and then, not before each message.
+        for _ in range(1000):
+            try:
+                size += len(reader.read_next(timeout_millis=100).data())
+            except pulsar.Timeout:
+                break
+            count += 1
+    end = time.time()
+    client.close()
+    assert size == count * value_bytes
+    return count, start, end
