@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deploy.drill.errors import DrillError
+from deploy.drill.following import follows
 from deploy.drill.ingest import Ingest
 from deploy.drill.settings import DrillSettings, Moment
 from deploy.local import LocalStack, PulsarCluster, PulsarSettings, StackSettings
@@ -18,8 +19,6 @@ Say = Callable[[str], None]
 TOPOLOGY = Path(__file__).parents[1] / "local" / "topology-dr.toml"
 _POLL_S = 0.25
 _MOMENT_POLL_S = 0.002
-_FEW_MESSAGES = 50
-_BATCHES = "/batches-partition-"
 
 
 @contextmanager
@@ -93,25 +92,12 @@ class Stage:
         return True
 
     def cursor_followed(self, cluster: str, read: str) -> bool:
-        """Whether the ingest's cursor in a cluster stands close behind that in the one that is `read`.
-
-        That it moved is not enough: a cluster that comes back first hears of positions from before it was lost.
-        """
+        """Whether the ingest's cursor there is at most two micro-batches and a snapshot behind the one it reads at."""
         clients = {name: client for name, client in self._clients.items() if self.stack.pulsar[name].pid is not None}
-        seen = observe(self.topology, clients, time.time)
-        links = [one for one in seen.links if one.target == cluster and one.source in clients]
-        waiting = {
-            name: [one.backlog for one in seen.cursors if one.cluster == name and _BATCHES in one.topic]
-            for name in (cluster, read)
-        }
         fleet = self.settings.fleet
         messages_per_s = len(self.topology.regions) * fleet.records_per_s / fleet.records_per_batch
         close = messages_per_s * (2 * self.settings.trigger_s + self.settings.snapshot_period_s)
-        return (
-            bool(waiting[cluster])
-            and sum(waiting[cluster]) - sum(waiting[read]) <= close
-            and all(one.connected and one.backlog <= _FEW_MESSAGES for one in links)
-        )
+        return follows(observe(self.topology, clients, time.time), cluster, read, close)
 
     def wait_for_moment(self) -> None:
         """Returns at the moment of the settings, or after a while when no micro-batch comes by."""
