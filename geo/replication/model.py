@@ -95,8 +95,10 @@ class Topic(Settings):
 class Namespace(Settings):
     """A namespace and its policies. `{region}` in its name makes one namespace for each region."""
 
-    clusters: tuple[str, ...] | Literal["all"] | None = Field(
-        None, description="where it lives; not needed with {region}: the region's cluster, the centre and the standby"
+    clusters: tuple[str, ...] | Literal["all", "centre"] | None = Field(
+        None,
+        description="where it lives; centre: there and on its standby; not needed with {region}: the region's "
+        "cluster, the centre and the standby",
     )
     retention: Retention | None = Field(None, description="none: acknowledged messages go at once")
     backlog_quota: BacklogQuota | None = Field(None, description="none: the broker's own")
@@ -163,6 +165,8 @@ class Topology(Settings):
                     placed[name.replace(_REGION, region)] = spec, frozenset({where.cluster, *self.centres})
             elif isinstance(spec.clusters, tuple):
                 placed[name] = spec, frozenset(spec.clusters)
+            elif spec.clusters == "centre":
+                placed[name] = spec, frozenset(self.centres)
             else:
                 placed[name] = spec, frozenset(self.clusters)
         return placed

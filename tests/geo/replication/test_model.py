@@ -32,6 +32,7 @@ def test_each_region_has_a_namespace_on_its_cluster_and_the_centre() -> None:
         "fleet/telemetry-eu": {"eu", "hq"},
         "fleet/telemetry-us": {"us", "hq"},
         "fleet/reference": {"eu", "us", "hq"},
+        "fleet/events": {"hq"},
     }
 
 
@@ -40,6 +41,7 @@ def test_a_standby_is_a_second_centre() -> None:
     assert topology.centres == ("hq", "dr")
     assert topology.placed()["fleet/telemetry-eu"][1] == {"eu", "hq", "dr"}
     assert topology.placed()["fleet/reference"][1] == {"eu", "us", "hq", "dr"}
+    assert topology.placed()["fleet/events"][1] == {"hq", "dr"}
 
 
 def test_both_local_topologies_differ_in_the_standby_only() -> None:
