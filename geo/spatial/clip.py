@@ -25,7 +25,10 @@ _ROUNDING: Final = 4e-16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """Straight pieces from (px, py) to (qx, qy), degrees; px in [-180, 180), qx within 180° of it; times in ms."""
+    """Straight pieces from (px, py) to (qx, qy), degrees; px in [-180, 180), qx within 180° of it; times in ms.
+
+    `follows[i]`: segment i starts at the fix that ends segment i - 1 (None: not known of any).
+    """
 
     px: Floats
     py: Floats
@@ -33,6 +36,7 @@ class Segments:
     qy: Floats
     start_ms: Floats
     end_ms: Floats
+    follows: Bools | None = None
 
     def __len__(self) -> int:
         return len(self.px)
@@ -54,6 +58,8 @@ def segments_of(tracks: Tracks) -> Segments:
     """The segments of tracks, in track order (see `Tracks.segments`)."""
     end = tracks.segments()
     a, b, fixes = tracks.row[end - 1], tracks.row[end], tracks.fixes
+    follows = np.zeros(len(end), dtype=np.bool_)
+    follows[1:] = end[1:] - 1 == end[:-1]
     return Segments(
         px=fixes.lon[a],
         py=fixes.lat[a],
@@ -61,6 +67,7 @@ def segments_of(tracks: Tracks) -> Segments:
         qy=fixes.lat[b],
         start_ms=fixes.t_ms[a].astype(np.float64),
         end_ms=fixes.t_ms[b].astype(np.float64),
+        follows=follows,
     )
 
 

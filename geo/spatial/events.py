@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, Literal
 
 import numpy as np
@@ -52,7 +53,7 @@ def find_events(
     found += _speeding(tracks, fences, settings.min_stay_s)
     if gates is not None:
         found += _of_gates(tracks, gates)
-    return sorted(found)
+    return sorted(found, key=attrgetter("device", "t_ms", "kind", "place", "value"))
 
 
 def _of_visits(visits: Visits, names: tuple[str, ...], dwell_s: float | None) -> Iterator[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from geo.spatial.ragged import Bools, Floats, Ints, expand
 from geo.spatial.rings import Shape
 
 IndexMaker = Callable[[Sequence[Shape]], FenceIndex]
+
+
+Pairs: TypeAlias = tuple[Ints, Ints]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,10 +90,22 @@ class FenceSet:
         """Cut segments at borders and switches, and find what holds each part."""
         met = meet(segments, self.index)
         stretches = cut(segments, met.segment, met.fraction, self._timed.instants)
-        start = self.holding(segments.px, segments.py, segments.start_ms)
-        # half a millisecond before: times of fixes and of switches are whole ones
-        end = self.holding(segments.qx, segments.qy, segments.end_ms - 0.5)
+        start, end = self._ends(segments)
         return Placed(segments, stretches, *self._stretch_fences(segments, stretches, met), *start, *end)
+
+    def _ends(self, segments: Segments) -> tuple[Pairs, Pairs]:
+        """Pairs (segment, fence in force) of the first and of the second fixes; a shared fix is looked up once."""
+        segment, fence = self._locate(segments.px, segments.py)
+        follows = np.zeros(len(segments), dtype=np.bool_) if segments.follows is None else segments.follows
+        shared = follows[segment]
+        alone = np.flatnonzero(~np.append(follows[1:], False)[: len(segments)])
+        row, end_fence = self._locate(wrap_lon(segments.qx[alone]), segments.qy[alone])
+        end = np.concatenate([segment[shared] - 1, alone[row]])
+        end_fence = np.concatenate([fence[shared], end_fence])
+        now = self._timed.in_force(fence, segments.start_ms[segment])
+        # half a millisecond before: times of fixes and of switches are whole ones
+        then = self._timed.in_force(end_fence, segments.end_ms[end] - 0.5)
+        return (segment[now], fence[now]), (end[then], end_fence[then])
 
     def _stretch_fences(self, segments: Segments, stretches: Stretches, met: Meetings) -> tuple[Ints, Ints]:
         """Pairs (stretch, fence in force), by the stretch's middle, or because it lies on the border."""

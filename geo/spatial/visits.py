@@ -76,8 +76,7 @@ class _Course:
     def __init__(self, tracks: Tracks) -> None:
         ends = tracks.segments()
         self.tracks, self.ends, self.segments = tracks, ends, segments_of(tracks)
-        opens = np.ones(len(ends), dtype=np.bool_)
-        opens[1:] = ends[1:] - 1 != ends[:-1]
+        opens = np.ones(len(ends), dtype=np.bool_) if self.segments.follows is None else ~self.segments.follows
         self.of_segment: Ints = np.cumsum(opens) - 1
         self.first: Ints = np.append(np.flatnonzero(opens), len(ends))
 
