@@ -5,7 +5,6 @@ that their ratio holds on any machine. The plain readers take the bytes of each 
 delivers its columns through Arrow into Spark's `noop` sink: once all eight, once those that a job usually needs.
 """
 
-import json
 import statistics
 import sys
 import tempfile
@@ -110,7 +109,6 @@ def report(rates: list[dict[str, float]], light: list[int]) -> None:
     write(f"| ratio, all columns | | {ratios['all']:.2f} |\n")
     write(f"| lightly loaded micro-batch, median | under 400 ms | {statistics.median(light):.0f} ms |\n")
     write(f"| lightly loaded micro-batch, 95 % | | {light[int(len(light) * 0.95)]} ms |\n")
-    Path("benchmarks/source/latest.json").write_text(json.dumps({"turns": rates, "light_ms": light}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

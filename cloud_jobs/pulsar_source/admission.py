@@ -69,16 +69,23 @@ def admit(
     waiting = {name: _Ahead(pieces) for name, pieces in ahead.items()}
     total = _Budget(_or_endless(limits.messages), _or_endless(limits.bytes))
     order = _rotated(sorted(name for name, pieces in waiting.items() if pieces.next is not None), turn)
+    shares = _shares(order, weights, limits)
     if order:
-        waiting[order[0]].take(total)
-    whole = sum(weights[name] for name in order) or 1.0
+        waiting[order[0]].take(total, shares[order[0]])
     for name in order:
-        part = weights[name] / whole
-        share = _Budget(_or_endless(limits.messages) * part, _or_endless(limits.bytes) * part)
-        waiting[name].take_while_fits(total, share)
+        waiting[name].take_while_fits(total, shares[name])
     for name in order:
         waiting[name].take_while_fits(total)
     return {name: pieces.end for name, pieces in waiting.items() if pieces.end is not None}
+
+
+def _shares(names: list[str], weights: Mapping[str, float], limits: Limits) -> dict[str, _Budget]:
+    whole = sum(weights[name] for name in names) or 1.0
+    parts = {name: weights[name] / whole for name in names}
+    return {
+        name: _Budget(_or_endless(limits.messages) * part, _or_endless(limits.bytes) * part)
+        for name, part in parts.items()
+    }
 
 
 def _or_endless(limit: int | None) -> float:

@@ -47,7 +47,7 @@ class TopicState:
         return self.ledgers[0].number if self.ledgers else self.last.ledger
 
     def entries_between(self, start: Position, end: Position) -> int:
-        """How many entries after `start`, up to and with `end`, are still stored."""
+        """How many entries after `start`, up to and with the whole entry `end`, are still stored."""
         return sum(_overlap(ledger, start, end) for ledger in self.ledgers)
 
     def has_more_than(self, start: Position) -> bool:

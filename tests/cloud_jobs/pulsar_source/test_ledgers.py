@@ -1,0 +1,62 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.pulsar_source.ledgers import Ledger, TopicState
+from cloud_jobs.pulsar_source.position import BEGINNING, WHOLE_ENTRY, Position
+
+#   ledger 3: 10 entries, ledger 5: none, ledger 7: 4 entries and open
+STATE = TopicState((Ledger(3, 10, 1000), Ledger(5, 0, 0), Ledger(7, 4, 100)), Position(7, 3), Position(3, 4))
+within = st.builds(Position, st.sampled_from([3, 5, 7]), st.integers(-1, 9), st.just(WHOLE_ENTRY))
+
+
+def test_entries_are_counted_over_ledgers():
+    assert STATE.entries_between(BEGINNING, STATE.last) == 14
+    assert STATE.entries_between(Position(3, 4), Position(7, 0)) == 6
+    assert STATE.entries_between(Position(3, 9), Position(7, -1)) == 0
+    assert STATE.entries_between(Position(7, 3), STATE.last) == 0
+
+
+def test_an_entry_of_which_messages_are_left_counts_as_waiting():
+    assert STATE.entries_between(Position(7, 3, 0), STATE.last) == 1
+    assert STATE.has_more_than(Position(7, 3, 0))
+    assert not STATE.has_more_than(Position(7, 3))
+
+
+@given(within, within, within)
+def test_neighbouring_stretches_add_up(one: Position, two: Position, three: Position):
+    first, middle, last = sorted([one, two, three])
+    parts = STATE.entries_between(first, middle) + STATE.entries_between(middle, last)
+    assert parts == STATE.entries_between(first, last)
+
+
+def test_the_open_ledger_is_counted_by_its_newest_entry():
+    stats = {
+        "lastConfirmedEntry": "9:41",
+        "currentLedgerSize": 4200,
+        "ledgers": [{"ledgerId": 8, "entries": 5, "size": 50}, {"ledgerId": 9, "entries": 0, "size": 0}],
+        "cursors": {"s": {"markDeletePosition": "8:4", "properties": {"pulsar.replicated.subscription": 1}}},
+    }
+    state = TopicState.from_stats(stats, "s")
+    assert state.ledgers == (Ledger(8, 5, 50), Ledger(9, 42, 4200))
+    assert (state.cursor, state.replicated) == (Position(8, 4), True)
+    assert TopicState.from_stats(stats, "other").cursor is None
+
+
+def gone(start: Position, cursor: Position | None) -> bool:
+    return TopicState((Ledger(3, 10, 1000),), Position(3, 9), cursor).loss_after(start) is not None
+
+
+def test_a_removed_ledger_is_no_loss_when_only_we_moved_the_cursor():
+    assert not gone(Position(2, 5), Position(2, 5))
+    assert not gone(Position(2, 5), Position(3, -1))  # the broker moves a cursor out of the ledger that it removes
+
+
+def test_a_removed_ledger_is_a_loss_when_the_subscription_is_gone_or_its_cursor_was_moved_by_others():
+    assert gone(Position(2, 5), None)
+    assert gone(Position(2, 5), Position(3, 2))
+
+
+def test_what_is_still_stored_is_no_loss():
+    assert not gone(Position(3, -1), None)
+    assert not gone(Position(3, 4), Position(3, 8))
+    assert not gone(BEGINNING, None)

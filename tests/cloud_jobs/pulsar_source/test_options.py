@@ -1,0 +1,83 @@
+import pickle
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cloud_jobs.pulsar_source import OptionError
+from cloud_jobs.pulsar_source.options import PulsarOptions
+
+ONE = {"clusters": "hq=pulsar://h:6650|http://h:8080", "topics": "t"}
+TWO = ONE | {"clusters": "hq=pulsar://h:6650|http://h:8080, dr=pulsar://d:6650|http://d:8080/"}
+DOCUMENT = Path(__file__).parents[3] / "docs" / "pulsar-source.md"
+
+
+def test_options_are_taken_in_any_case_as_spark_gives_them():
+    options = PulsarOptions.parse({key.lower(): value for key, value in ONE.items()} | {"maxmessagespertrigger": "7"})
+    assert options.max_messages_per_trigger == 7
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("topic", "topics"), ("maxMessagePerTriger", "maxMessagesPerTrigger"), ("subscriptionName", "subscription")],
+)
+def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right: str):
+    with pytest.raises(OptionError, match=f"unknown option '{wrong}': did you mean {right}"):
+        PulsarOptions.parse(ONE | {wrong: "x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topics": "t"}, "either clusters, or both serviceUrl and adminUrl"),
+        (ONE | {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:1"}, "either clusters"),
+        ({"clusters": ONE["clusters"]}, "either topics or topicsPattern"),
+        (ONE | {"topicsPattern": "t/n/.*"}, "either topics or topicsPattern"),
+        (ONE | {"clusters": "hq"}, "no cluster"),
+        (TWO, "need failoverFile"),
+        (ONE | {"clusters": f"{ONE['clusters']},{ONE['clusters']}", "failoverFile": "f"}, "named twice"),
+        (ONE | {"token": "a", "tokenFile": "b"}, "not both"),
+        (ONE | {"tlsKeyFile": "k"}, "belong together"),
+        (ONE | {"maxMessagesPerTrigger": "0"}, "greater than or equal to 1"),
+        (ONE | {"startingPosition": "sometime"}, "startingPosition"),
+        (ONE | {"columns": "value,colour"}, "takes some of value"),
+        (ONE | {"topics": "non-persistent://a/b/c"}, "is no topic"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_with_the_reason(options: dict[str, str], message: str):
+    with pytest.raises(OptionError, match=message):
+        PulsarOptions.parse(options)
+
+
+def test_clusters_keep_their_order():
+    options = PulsarOptions.parse(TWO | {"failoverFile": "f"})
+    assert [(cluster.name, cluster.admin_url) for cluster in options.all_clusters()] == [
+        ("hq", "http://h:8080"),
+        ("dr", "http://d:8080"),
+    ]
+    with pytest.raises(OptionError, match="only hq, dr"):
+        options.cluster_named("moon")
+
+
+def test_a_time_without_a_zone_is_utc():
+    options = PulsarOptions.parse(ONE | {"startingPosition": "2026-01-02T03:04:05"})
+    assert options.starting_position == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_a_stream_needs_a_subscription():
+    with pytest.raises(OptionError, match="needs the option subscription"):
+        PulsarOptions.parse(ONE).subscription_name()
+
+
+def test_a_token_is_kept_for_the_workers_and_out_of_every_text(tmp_path: Path):
+    options = PulsarOptions.parse(ONE | {"token": "s3cret"})
+    assert "s3cret" not in repr(options) + str(options)
+    assert pickle.loads(pickle.dumps(options)).bearer() == "s3cret"  # noqa: S301  # as Spark does
+    (tmp_path / "token").write_text("from-file\n")
+    assert PulsarOptions.parse(ONE | {"tokenFile": str(tmp_path / "token")}).bearer() == "from-file"
+
+
+def test_every_option_is_documented():
+    text = DOCUMENT.read_text(encoding="utf-8")
+    missing = [field.alias for field in PulsarOptions.model_fields.values() if f"`{field.alias}`" not in text]
+    assert not missing

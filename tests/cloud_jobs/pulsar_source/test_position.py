@@ -1,0 +1,80 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.pulsar_source.acknowledging import whole_entries
+from cloud_jobs.pulsar_source.position import BEGINNING, Offset, Position, ranges
+
+positions = st.builds(Position, st.integers(0, 9), st.integers(-1, 9)) | st.builds(
+    Position, st.integers(0, 9), st.integers(0, 9), st.integers(0, 5)
+)
+topics = st.sampled_from([f"persistent://t/n/topic-partition-{number}" for number in range(4)])
+by_topic = st.dictionaries(topics, positions)
+offsets = st.builds(Offset, st.sampled_from(["hq", "dr"]), by_topic, by_topic)
+
+
+@given(positions)
+def test_a_position_comes_back_from_its_text(position: Position):
+    assert Position.parse(str(position)) == position
+
+
+@pytest.mark.parametrize("text", ["", "1", "1:2:3:4", "a:b", "1:", "(1,2)"])
+def test_other_text_is_no_position(text: str):
+    with pytest.raises(ValueError, match="no position"):
+        Position.parse(text)
+
+
+def test_a_whole_entry_takes_in_each_of_its_messages():
+    assert (
+        Position(3, 6) < Position(3, 7, -1) < Position(3, 7, 0) < Position(3, 7, 9) < Position(3, 7) < Position(4, -1)
+    )
+    assert Position(0, 0, -1) > BEGINNING
+
+
+@given(offsets)
+def test_an_offset_comes_back_from_its_json(offset: Offset):
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+@given(offsets)
+def test_equal_offsets_are_equal_text_whatever_the_order_of_their_topics(offset: Offset):
+    backwards = Offset(
+        offset.cluster,
+        dict(sorted(offset.positions.items(), reverse=True)),
+        dict(sorted(offset.origin.items(), reverse=True)),
+    )
+    assert json.dumps(backwards.to_json()) == json.dumps(offset.to_json())
+
+
+@given(by_topic, by_topic)
+def test_neighbouring_ranges_meet_without_a_gap(start: dict[str, Position], end: dict[str, Position]):
+    pieces = {piece.topic: piece for piece in ranges(Offset("hq", start), Offset("hq", end))}
+    for topic, last in end.items():
+        first = start.get(topic, BEGINNING)
+        if last > first:
+            assert (pieces[topic].start, pieces[topic].end) == (first, last)
+        else:
+            assert topic not in pieces
+
+
+def test_after_a_change_of_cluster_a_range_begins_at_the_origin_and_never_at_the_other_clusters_position():
+    start = Offset("hq", {"t": Position(900, 5)})
+    end = Offset("dr", {"t": Position(3, 9)}, {"t": Position(3, 1)})
+    assert [(piece.start, piece.end) for piece in ranges(start, end)] == [(Position(3, 1), Position(3, 9))]
+
+
+def test_a_change_of_cluster_without_an_origin_is_refused():
+    with pytest.raises(ValueError, match="without an origin"):
+        list(ranges(Offset("hq", {}), Offset("dr", {})))
+
+
+def test_a_document_of_another_shape_is_no_offset():
+    with pytest.raises(ValueError, match="not an offset"):
+        Offset.from_json({"positions": {}})
+
+
+def test_the_cursor_is_moved_by_whole_entries_only():
+    assert whole_entries(Position(3, 7)) == Position(3, 7)
+    assert whole_entries(Position(3, 7, 2)) == Position(3, 6)
