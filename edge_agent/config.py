@@ -123,8 +123,8 @@ class ClassSettings(Settings):
 
 DEFAULT_CLASSES = (
     ClassSettings(name="urgent", topics=("vehicle/event",), urgent=True),
-    ClassSettings(name="position", topics=("vehicle/position", "vehicle/canary"), thin_keep_one_in=2),
-    ClassSettings(name="signal", topics=("vehicle/signal",), thin_keep_one_in=4),
+    ClassSettings(name="position", topics=("vehicle/position", "vehicle/canary"), thin_keep_one_in=5),
+    ClassSettings(name="signal", topics=("vehicle/signal",), thin_keep_one_in=10),
     ClassSettings(name="other", topics=("#",)),
 )
 

@@ -13,7 +13,7 @@ from random import Random
 import structlog
 
 from edge_agent.clock.jumps import Jump
-from edge_agent.config import AgentSettings, UplinkSettings
+from edge_agent.config import MAX_CLASSES, AgentSettings, UplinkSettings
 from edge_agent.drain.account import Account
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.errors import LinkError, StoreDamaged, StoreError
@@ -66,7 +66,8 @@ class Drainer:
         self._backoff = Backoff(first.backoff_first_s, first.backoff_most_s, parts.random)
         self._regions = Regions(len(settings.uplinks), settings.failover, parts.random)
         urgent = [index for index, one in enumerate(settings.classes) if one.urgent]
-        self.dispatcher = Dispatcher(settings.drain, parts.buffer, range(len(settings.classes)), urgent)
+        # Blocks of classes that were taken out of the settings are still there, after all others.
+        self.dispatcher = Dispatcher(settings.drain, parts.buffer, range(MAX_CLASSES), urgent)
         self._news: deque[Block] = deque(maxlen=NEWS_BLOCKS)
         self._missed = False
         self._jumps: deque[tuple[Jump, int]] = deque()

@@ -13,7 +13,7 @@ from edge_agent.intake.redelivery import Arrival
 from telemetry import Body
 
 SEQ_BITS = 44
-_SEQ_MASK = (1 << SEQ_BITS) - 1
+SEQ_MASK = (1 << SEQ_BITS) - 1
 
 
 def block_id(ordinal: int, first: int) -> int:
@@ -28,7 +28,7 @@ def ordinal_of(identity: int) -> int:
 
 def first_of(identity: int) -> int:
     """The first sequence number of a block."""
-    return identity & _SEQ_MASK
+    return identity & SEQ_MASK
 
 
 @dataclass(frozen=True, slots=True)

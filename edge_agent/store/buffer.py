@@ -18,14 +18,15 @@ from typing import Any
 
 import structlog
 
+from edge_agent.config import MAX_CLASSES
 from edge_agent.errors import StoreDamaged, StoreError
 from edge_agent.intake.redelivery import Arrival, Ring, pack_arrivals, unpack_arrivals
-from edge_agent.store.block import Block, Unnamed, block_id, first_of, ordinal_of
+from edge_agent.store.block import SEQ_MASK, Block, Unnamed, block_id, first_of, ordinal_of
 from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection, Connector, connect_sqlite, mapped_errors, prepare, transaction
 from edge_agent.store.evict import Owner
 from edge_agent.store.rebuild import interrupted_rebuild, rebuild
-from edge_agent.store.salvage import HEAD_STEP, Lineage, read_lineage, write_lineage
+from edge_agent.store.salvage import HEAD_STEP, Lineage, is_sound, read_lineage, write_lineage
 from edge_agent.store.schema import create_tables
 from edge_agent.store.settle import settle_range
 from telemetry import Batch, IntervalSet, Record, encode
@@ -34,6 +35,8 @@ log = structlog.get_logger("edge_agent.store")
 
 DATABASE = "buffer.db"
 PAGE_BYTES = 4096
+CHECKED_BYTES = 16 << 20
+"""A file up to this size is checked page by page when it is opened; a larger one would keep the start waiting."""
 _BLOCK = "id, last, class, records, size, wall_ms"
 
 
@@ -296,6 +299,8 @@ class Buffer:
             writer = self._options.connect(self._path)
             prepare(writer)
             create_tables(writer)
+            if self._path.exists() and self._path.stat().st_size <= CHECKED_BYTES and not is_sound(writer):
+                raise StoreDamaged(f"{self._path}: its pages contradict each other")
             reader = self._options.connect(self._path)
             for pragma in ("query_only = ON", "cache_size = -512"):
                 reader.execute(f"PRAGMA {pragma}").fetchall()
@@ -322,6 +327,7 @@ class Buffer:
 
     @staticmethod
     def _read_totals(life: _Life) -> None:
+        _refuse_nonsense(life.writer)
         for index, records, size in life.writer.execute(
             "SELECT class, sum(records), sum(size) FROM blocks WHERE batch IS NOT NULL GROUP BY class"
         ):
@@ -420,6 +426,17 @@ class Buffer:
         for connection in (self._life.reader, self._life.writer):
             with suppress(sqlite3.Error):
                 connection.close()
+
+
+def _refuse_nonsense(connection: Connection) -> None:
+    """Raises StoreDamaged when a row says what is never written: a damage that SQLite itself does not see."""
+    found = connection.execute(
+        "SELECT id FROM blocks WHERE class NOT BETWEEN 0 AND ? OR last < id & ? OR records < 0 OR lost < 0"
+        " OR (batch IS NULL AND records + lost > 0) OR (batch IS NOT NULL AND size <> length(batch)) LIMIT 1",
+        (MAX_CLASSES - 1, SEQ_MASK),
+    ).fetchone()
+    if found:
+        raise StoreDamaged(f"block {found[0]} contradicts itself")
 
 
 def _columns(block: Block) -> tuple[int, ...]:

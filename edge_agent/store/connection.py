@@ -97,6 +97,8 @@ def mapped_errors() -> Iterator[None]:
     """Turns SQLite's errors into ours."""
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise StoreDamaged(f"text that is none: {error}") from error
     except sqlite3.Error as error:
         raise meaning_of(error) from error
 
@@ -105,7 +107,7 @@ def meaning_of(error: sqlite3.Error) -> StoreError:
     """What an error of SQLite means for the buffer."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
     kind = _MEANING.get(code & 0xFF, StoreDamaged if isinstance(error, sqlite3.IntegrityError) else StoreFailing)
-    if code == sqlite3.SQLITE_ERROR and "transaction" not in str(error):
+    if "Could not decode" in str(error) or (code == sqlite3.SQLITE_ERROR and "transaction" not in str(error)):
         # Our statements are right, so a table or column that is not there was there once.
         kind = StoreDamaged
     return kind(f"{getattr(error, 'sqlite_errorname', type(error).__name__)}: {error}")

@@ -11,7 +11,11 @@ from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection
 from edge_agent.store.settle import empty_block, replace_batch, stored_batch
 from edge_agent.store.thinning import thinned
-from telemetry import Batch, Header, IntervalSet, Tombstone, WireError, read_header
+from telemetry import Batch, Header, IntervalSet, Tombstone, WireError, encode, read_header
+
+RUNS = (1, 2, 4, 8, 16, 32)
+WORTH_IT = 0.75
+"""Thinning must make a block smaller by a quarter at least."""
 
 
 class Row(NamedTuple):
@@ -66,9 +70,12 @@ def drop_block(connection: Connection, row: Row, owner: Owner, reason: str, chan
 
 
 def thin_block(connection: Connection, row: Row, keep_one_in: int, changes: Changes) -> int:
-    """Leaves some of a block's records out, if that makes it smaller; the bytes that are free by it."""
+    """Leaves some of a block's records out, as evenly as pays; the bytes that are free by it, 0 if nothing pays."""
     batch = stored_batch(connection, row.id)
-    fewer = thinned(batch, keep_one_in)
+    tries = (thinned(batch, keep_one_in, run) for run in RUNS)
+    fewer = next((one for one in tries if len(encode(one)) <= row.size * WORTH_IT), None)
+    if fewer is None:
+        return 0
     records, size = replace_batch(connection, row.id, fewer)
     changes.add(row.class_index, row.records - records, row.size - size)
     changes.counted["lost_thinned"] += row.records - records
@@ -82,8 +89,8 @@ def _declared(connection: Connection, row: Row, owner: Owner, reason: str) -> tu
     except WireError:
         whole = IntervalSet([(first_of(row.id), row.last)])
         header = Header(owner.device, owner.epoch, owner.head, whole)
-    lost = [Tombstone(first, last, reason) for first, last in header.ranges.ranges]
-    return joined([*header.tombstones, *lost])
+    # One reason for all of it: tombstones of several reasons would take more room than the records did.
+    return tuple(Tombstone(first, last, reason) for first, last in header.accounted.ranges)
 
 
 def _tombstones_before(connection: Connection, identity: int) -> Row | None:

@@ -20,6 +20,7 @@ from edge_agent.store.salvage import (
     Salvage,
     is_sound,
     lose_the_rest,
+    lose_the_tail,
     read_lineage,
     read_tables,
     readable_rows,
@@ -71,11 +72,14 @@ def _fill(  # noqa: PLR0917 - the parts of one step
                 sound = is_sound(damaged)
                 found = read_tables(damaged, lineage)
                 _copy_rows(new, damaged, device, found)
+                lose_the_tail(found, lineage)
                 if not sound:
                     lose_the_rest(found, lineage)
-        except sqlite3.Error:
+        except (sqlite3.Error, UnicodeDecodeError):
             # Not one page can be read: all that the small file beside it knows of is lost.
             found = found if found.epochs else _nothing_but(lineage)
+        for ordinal, names in found.lost.items():
+            found.lost[ordinal] = names - found.found.get(ordinal, IntervalSet())
         _write_tables(new, device, found, epoch_for)
     return found
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edge_agent.config import MAX_CLASSES
 from edge_agent.store.block import block_id, first_of, ordinal_of
 from edge_agent.store.connection import Connection
 from telemetry import IntervalSet, WireError, decode
@@ -53,6 +54,7 @@ class Salvage:
     lost: dict[int, IntervalSet] = field(default_factory=dict)
     found: dict[int, IntervalSet] = field(default_factory=dict)
     blocks: int = 0
+    tail: int | None = None
 
     def find(self, ordinal: int, names: IntervalSet) -> None:
         """Names that are accounted for."""
@@ -109,7 +111,7 @@ def read_tables(damaged: Connection, lineage: Lineage | None) -> Salvage:
     with suppress(sqlite3.Error, TypeError, ValueError):
         for name, value in damaged.execute("SELECT name, value FROM tallies").fetchall():
             found.tallies[str(name)] = int(value)
-    with suppress(sqlite3.Error):
+    with suppress(sqlite3.Error, ValueError):
         found.boots = damaged.execute("SELECT * FROM boots").fetchall()
     if lineage is not None:
         found.epochs.setdefault(lineage.ordinal, (lineage.epoch, 0))
@@ -120,20 +122,45 @@ def is_sound(damaged: Connection) -> bool:
     """Whether the structure of the file is whole, whatever its batches hold."""
     try:
         return bool(damaged.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)])
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         return False
 
 
 def readable_rows(damaged: Connection, device: str, found: Salvage) -> Iterator[tuple[Any, ...]]:
-    """The rows of `blocks` whose batch is whole, ascending. The names of the others go to `found.lost`."""
+    """The rows of `blocks` whose batch is whole, ascending. The names of the others go to `found.lost`.
+
+    A row that is not whole may be wrong about its end too: what lies between it and the next whole row goes with it.
+    """
+    distrusted: int | None = None
     for row in _rows(damaged, max(found.epochs, default=1)):
         names = _names_in(row, device, found)
-        if names is not None:
-            found.blocks += row[10] is not None
-            found.find(ordinal_of(row[0]), names)
-            yield row
-        elif isinstance(row[1], int):
-            found.lose(ordinal_of(row[0]), first_of(row[0]), row[1])
+        if names is None:
+            distrusted = row[0] if distrusted is None else distrusted
+            continue
+        if distrusted is not None:
+            _lose_up_to(found, distrusted, row[0])
+            distrusted = None
+        found.blocks += row[10] is not None
+        found.find(ordinal_of(row[0]), names)
+        yield row
+    if distrusted is not None:
+        found.tail = distrusted
+
+
+def lose_the_tail(found: Salvage, lineage: Lineage | None) -> None:
+    """Declares what followed the last whole row, if rows that are not whole did."""
+    if found.tail is None:
+        return
+    ordinal = ordinal_of(found.tail)
+    bound = lineage.bound if lineage and lineage.ordinal == ordinal else found.epochs.get(ordinal, (0, 0))[1]
+    found.lose(ordinal, first_of(found.tail), max(bound, first_of(found.tail)))
+
+
+def _lose_up_to(found: Salvage, identity: int, following: int) -> None:
+    ordinal = ordinal_of(identity)
+    head = found.epochs.get(ordinal, (0, 0))[1]
+    last = first_of(following) - 1 if ordinal_of(following) == ordinal else max(head, first_of(identity))
+    found.lose(ordinal, first_of(identity), last)
 
 
 def lose_the_rest(found: Salvage, lineage: Lineage | None) -> None:
@@ -142,20 +169,20 @@ def lose_the_rest(found: Salvage, lineage: Lineage | None) -> None:
         first, last = 1, max(head, found.found.get(ordinal, IntervalSet()).last or 0)
         if lineage is not None and lineage.ordinal == ordinal:
             first, last = lineage.settled + 1, max(last, lineage.bound)
-        missing = IntervalSet([(first, last)] if first <= last else []) - found.found.get(ordinal, IntervalSet())
-        found.lost[ordinal] = (found.lost.get(ordinal, IntervalSet()) | missing) - found.found.get(
-            ordinal, IntervalSet()
-        )
+        found.lose(ordinal, first, last)
 
 
 def _names_in(row: tuple[Any, ...], device: str, found: Salvage) -> IntervalSet | None:
     """The names that a row accounts for; None when it cannot be trusted."""
-    identity, last, data = row[0], row[1], row[10]
+    identity, last, class_index, records, lost, data = *row[:5], row[10]
     try:
         span = IntervalSet([(first_of(identity), last)])
         if data is None:
-            return span
+            return span if records == lost == 0 else None
         batch = decode(data)
+        counts = (len(batch.records), batch.header.declared.count, len(data))
+        if counts != (records, lost, row[5]) or class_index not in range(MAX_CLASSES):
+            return None
         epoch = found.epochs.get(ordinal_of(identity), (batch.epoch, 0))[0]
         names = batch.header.accounted
         return names if span.covers(names) and (batch.device, batch.epoch) == (device, epoch) else None
@@ -164,7 +191,7 @@ def _names_in(row: tuple[Any, ...], device: str, found: Salvage) -> IntervalSet 
 
 
 def _rows(damaged: Connection, newest: int) -> Iterator[tuple[Any, ...]]:
-    """Every row that can be read, ascending; at an error it steps over what cannot be read, by steps that grow."""
+    """Every row that can be read, ascending; at an error one of an id and ten times None, and a step that grows."""
     end = block_id(newest + 1, 0)
     at, step = 0, 1
     while at < end:
@@ -173,7 +200,8 @@ def _rows(damaged: Connection, newest: int) -> Iterator[tuple[Any, ...]]:
                 f"SELECT {_ROW} FROM blocks WHERE id > ? ORDER BY id LIMIT 1",  # noqa: S608 - fixed columns
                 (at,),
             ).fetchone()
-        except sqlite3.Error:
+        except (sqlite3.Error, UnicodeDecodeError):
+            yield (max(at + 1, block_id(1, 1)), *(None,) * 10)
             at, step = max(at + step, block_id(1, 0)), step * 2
             continue
         if row is None:

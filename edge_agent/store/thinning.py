@@ -8,17 +8,18 @@ from edge_agent.drain.merge import joined
 from telemetry import Batch, Body, IntervalSet, Position, Raw, Signal, Tombstone
 
 
-def thinned(batch: Batch, keep_one_in: int, reason: str = "thinned") -> Batch:
+def thinned(batch: Batch, keep_one_in: int, run: int = 1, reason: str = "thinned") -> Batch:
     """The batch with one in `keep_one_in` of the records of each series; the others become tombstones.
 
     A series is what is measured again and again: positions, one signal, one raw topic. Events and canaries stay. The
-    first record of a series stays, so that what came seldom is still there.
+    first record of a series stays, so that what came seldom is still there. Records are kept and left out in runs of
+    `run` and its multiples: a tombstone costs some 20 bytes, more than a record, so short runs may save nothing.
     """
     seen: Counter[tuple[type[Body], str]] = Counter()
     kept, left_out = [], []
     for record in batch.records:
         series = _series(record.body)
-        if series is None or seen[series] % keep_one_in == 0:
+        if series is None or seen[series] // run % keep_one_in == 0:
             kept.append(record)
         else:
             left_out.append(record.seq)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from edge_agent.intake.redelivery import arrival_of
@@ -39,10 +40,12 @@ def open_buffer(folder: Path, ring_size: int = 50) -> Buffer:
 
 def unnamed(number: int, class_index: int = 1, *, boot: str = "boot", device_time_us: int | None = None) -> Unnamed:
     """A record whose device time is its number in seconds, taken in at that monotonic time."""
+    draw = Random(number)
+    noise = [round(draw.random(), 5) for _ in range(3)]
     body = (
         Event(name="door", attributes=f'{{"number":{number}}}'),
-        Position(latitude=53.4, longitude=-2.9 + number * 1e-6),
-        Signal(path=f"Vehicle.S{number % 2}", value=float(number)),
+        Position(latitude=53 + noise[0], longitude=-3 + noise[1], speed_mps=30 * noise[2]),
+        Signal(path=f"Vehicle.S{number % 2}", value=noise[0]),
     )[class_index]
     time_us = number * 1_000_000 if device_time_us is None else device_time_us
     arrival = arrival_of(number % 65_535 + 1, "t", str(number).encode())

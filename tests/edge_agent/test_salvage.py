@@ -63,7 +63,7 @@ def read_all(buffer: Buffer) -> None:
                 raise StoreDamaged(str(error)) from error
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(60), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(60, 1000))])
 def test_after_any_damage_every_record_is_delivered_declared_or_was_acknowledged(tmp_path: Path, seed: int):
     draw = Random(seed)
     epoch = written(tmp_path)

@@ -1,0 +1,122 @@
+"""A clock that jumps: what it stamped before is mended, once, and never what may have been sent."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.clock.jumps import ClockWatch, Jump, Mending
+from edge_agent.store.mending import Mender
+from telemetry import decode
+from tests.edge_agent.makers import WALL_MS, open_buffer, unnamed
+
+SECOND = 1_000_000
+MENDING = Mending(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=2 * SECOND)
+
+
+def test_a_slow_drift_is_followed_and_a_jump_is_noticed_both_ways():
+    watch = ClockWatch("boot", 0, 2 * SECOND)
+    assert [watch.look(at * SECOND + at * 1000, at * SECOND) for at in range(100)] == [None] * 100
+    forward = watch.look(1_000_000 * SECOND, 100 * SECOND)
+    assert forward is not None
+    assert forward.delta_us == 999_900 * SECOND - 99_000
+    back = watch.look(50 * SECOND, 101 * SECOND)
+    assert back is not None
+    assert back.delta_us < 0
+
+
+@given(
+    st.integers(-(10**9), 10**9).filter(lambda s: abs(s) > 2),
+    st.integers(0, 10**6),
+    st.integers(0, 10**5),
+    st.integers(0, 900_000),
+)
+def test_a_time_of_the_jumping_clock_becomes_what_the_right_clock_would_have_said(delta_s, record_s, later_s, lag_us):
+    offset_us = 2 * 10**9 * SECOND
+    jump = Jump("boot", offset_us, delta_s * SECOND, (record_s + later_s) * SECOND)
+    stamped_us = record_s * SECOND + offset_us - lag_us
+    assert MENDING.time_of(stamped_us, record_s * SECOND, jump) == stamped_us + delta_s * SECOND
+    assert MENDING.uncertainty_ms(record_s * SECOND, jump) >= 2000 + later_s // 10
+
+
+@pytest.mark.parametrize("delta_s", [3600 * 24 * 365, -3600])
+def test_a_time_from_elsewhere_stays(delta_s):
+    jump = Jump("boot", 0, delta_s * SECOND, 100 * SECOND)
+    right_us = 50 * SECOND + delta_s * SECOND
+    assert MENDING.time_of(right_us, 50 * SECOND, jump) is None
+
+
+def times(buffer):
+    blocks = buffer.read_after(0, 1, 1000)
+    records = [record for block in blocks for record in decode(buffer.load(block.id)).records]
+    return {record.seq: (record.device_time_us // SECOND, record.uncertainty_ms) for record in records}
+
+
+def filled(tmp_path):
+    """Ten batches of one record; the wall clock says what the monotonic clock says."""
+    buffer = open_buffer(tmp_path)
+    for number in range(1, 11):
+        buffer.commit([unnamed(number)], WALL_MS)
+    return buffer
+
+
+def jump_of(delta_s):
+    return Jump("boot", 0, delta_s * SECOND, 20 * SECOND)
+
+
+@pytest.mark.parametrize("delta_s", [10_000, -5])
+def test_what_was_never_sent_is_mended_and_what_was_sent_is_not(tmp_path, delta_s):
+    buffer = filled(tmp_path)
+    sent = {block.id for block in buffer.read_after(0, 1, 3)}
+    mender = Mender(buffer, MENDING)
+    assert mender.resume("boot", 0) == (0, 0)
+    assert mender.mend(jump_of(delta_s), buffer.last_id(), sent) == 7
+    mended = times(buffer)
+    assert [mended[seq][0] for seq in range(1, 11)] == [
+        *range(1, 4),
+        *(max(0, seq + delta_s) for seq in range(4, 11)),
+    ]
+    assert [mended[seq][1] > 0 for seq in range(1, 11)] == [False] * 3 + [True] * 7
+    assert buffer.tally("mended") == 7
+
+
+def test_a_mending_that_a_crash_interrupted_ends_at_the_next_start_and_mends_nothing_twice(tmp_path, monkeypatch):
+    buffer = filled(tmp_path)
+    mender = Mender(buffer, MENDING)
+    mender.resume("boot", 0)
+    monkeypatch.setattr("edge_agent.store.mending.BLOCKS_AT_ONCE", 4)
+    step = Mender._mend_some
+    steps = []
+
+    def interrupted(self, *arguments):
+        if len(steps) == 1:
+            raise KeyboardInterrupt
+        steps.append(1)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Mender, "_mend_some", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mender.mend(jump_of(10_000), buffer.last_id(), set())
+    monkeypatch.setattr(Mender, "_mend_some", step)
+    again = open_buffer(tmp_path)
+    assert Mender(again, MENDING).resume("boot", 10_000 * SECOND) == (10_000 * SECOND, 6)
+    assert [time for time, _ in times(again).values()] == [seq + 10_000 for seq in range(1, 11)]
+    assert Mender(again, MENDING).resume("boot", 10_000 * SECOND) == (10_000 * SECOND, 0)
+
+
+def test_after_a_run_that_was_connected_everything_it_left_counts_as_sent(tmp_path):
+    buffer = filled(tmp_path)
+    Mender(buffer, MENDING).connected()
+    again = open_buffer(tmp_path)
+    mender = Mender(again, MENDING)
+    mender.resume("boot", 0)
+    again.commit([unnamed(11)], WALL_MS)
+    assert mender.mend(jump_of(10_000), again.last_id(), set()) == 1
+    assert [time for time, _ in times(again).values()] == [*range(1, 11), 10_011]
+
+
+def test_another_boots_records_stay(tmp_path):
+    buffer = filled(tmp_path)
+    buffer.commit([unnamed(11, boot="other")], WALL_MS)
+    mender = Mender(buffer, MENDING)
+    assert mender.mend(jump_of(10_000), buffer.last_id(), set()) == 10
+    assert times(buffer)[11] == (11, 0)

@@ -1,0 +1,106 @@
+"""Settings: wrong ones are named with the right word, pushed ones are tried, and everything is documented."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+import edge_agent
+from edge_agent import metrics
+from edge_agent.__main__ import app
+from edge_agent.config import AgentSettings
+from edge_agent.pushed import IN_FORCE, ON_TRIAL, PushRefused, Trial, effective_settings
+from settings import SettingsError, parse
+
+DOCS = Path(__file__).parents[2] / "docs/edge-agent.md"
+MINIMAL = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[device]\nidd = 'x'\n" + MINIMAL.partition("\n")[2], "'id'"),
+        (MINIMAL + "[drian]\n", "'drain'"),
+        (MINIMAL + "[drain]\nwindw = 3\n", "'window'"),
+        (MINIMAL + "tokn = 3\n", "no such setting"),
+        (MINIMAL + 'kind = "pulsar"\n', "service_url and topic"),
+        (MINIMAL + '[[uplinks]]\nregion = "eu"\n', "same region"),
+        (MINIMAL + '[[classes]]\nname = "a"\ntopics = ["x"]\n', 'no class takes "#"'),
+        (MINIMAL + '[uplinks.tls]\nca = "a"\nkey = "b"\n', "certificate and key"),
+        ('[device]\nid = "../x"\n[[uplinks]]\nregion = "eu"\n', "pattern"),
+    ],
+)
+def test_a_mistake_is_named_with_what_is_right(text, problem):
+    with pytest.raises(SettingsError, match=re.escape(problem)):
+        parse(AgentSettings, text, "agent.toml")
+
+
+@pytest.fixture
+def config(tmp_path):
+    file = tmp_path / "agent.toml"
+    file.write_text(MINIMAL + f'[buffer]\npath = "{tmp_path}"\ncommit_delay_ms = 100\n')
+    return file
+
+
+def test_pushed_settings_are_laid_over_the_file_for_a_trial_and_kept_when_confirmed(config, tmp_path):
+    trial = Trial(config, tmp_path)
+    assert trial.begin(b"[buffer]\ncommit_delay_ms = 777\n[drain]\nwindow = 9\n")
+    settings = effective_settings(config)
+    assert (settings.buffer.commit_delay_ms, settings.drain.window, settings.device.id) == (777, 9, "eu-0001")
+    trial.confirm()
+    assert not trial.is_on
+    assert effective_settings(config).drain.window == 9
+    assert not trial.begin(b"[buffer]\ncommit_delay_ms = 777\n[drain]\nwindow = 9\n"), "it is in force already"
+
+
+def test_pushed_settings_that_are_taken_back_leave_what_was_there(config, tmp_path):
+    trial = Trial(config, tmp_path)
+    trial.begin(b"[drain]\nwindow = 9\n")
+    trial.confirm()
+    trial.begin(b"[drain]\nwindow = 3\n")
+    assert effective_settings(config).drain.window == 3
+    assert trial.take_back()
+    assert effective_settings(config).drain.window == 9
+    assert not trial.begin(b"[drain]\nwindow = 3\n"), "the same text is not tried again"
+    assert not trial.take_back()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xff",
+        b"[drain",
+        b"[drain]\nwindow = 0\n",
+        b"[device]\nid = 'x'\n",
+        b"[buffer]\npath = '/tmp/x'\n",
+        b"x" * 100_000,
+    ],
+)
+def test_pushed_settings_that_are_wrong_or_reach_too_far_are_refused_and_change_nothing(config, tmp_path, text):
+    with pytest.raises(PushRefused):
+        Trial(config, tmp_path).begin(text)
+    assert not (tmp_path / ON_TRIAL).exists()
+    assert not (tmp_path / IN_FORCE).exists()
+
+
+def keys(model):
+    for name, field in model.model_fields.items():
+        parts = [field.annotation, *get_args(field.annotation)]
+        inner = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+        yield from keys(inner[0]) if inner else [name]
+
+
+def test_every_setting_metric_and_command_is_documented():
+    text = DOCS.read_text(encoding="utf-8")
+    names = set(keys(AgentSettings))
+    names |= {name for name, _ in [*metrics.COUNTERS.values(), *metrics.GAUGES.values()]}
+    names |= {name for name, _ in (metrics.DEPTH, metrics.DEPTH_BYTES, metrics.ODD, metrics.TALLY)}
+    names |= {(command.name or command.callback.__name__).replace("_", "-") for command in app.registered_commands}
+    assert sorted(name for name in names if f"`{name}`" not in text) == []
+
+
+def test_the_public_names_are_sorted_and_there():
+    assert edge_agent.__all__ == sorted(edge_agent.__all__)
+    assert all(hasattr(edge_agent, name) for name in edge_agent.__all__)
