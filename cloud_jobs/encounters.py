@@ -23,7 +23,10 @@ def encounters(
     max_gap_s: MaxGap = 300.0,
     plausibility: Plausibility = True,
 ) -> None:
-    """Each time that two devices come within a distance of each other, with their closest approach."""
+    """Each time that two devices come within a distance of each other, with their closest approach.
+
+    Example: cloud-jobs encounters --fixes fixes.csv --distance-m 500 --out encounters.csv
+    """
     read = read_fix_file(fixes)
     tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
     found = find_encounters(tracks, distance_m)

@@ -47,7 +47,10 @@ def measure(
     max_gap_s: MaxGap = 300.0,
     plausibility: Plausibility = True,
 ) -> None:
-    """Kilometres, seconds and entries of each device in each fence, every fence on its own, and in all (fence *)."""
+    """Kilometres, seconds and entries of each device in each fence, every fence on its own, and in all (fence *).
+
+    Example: cloud-jobs measure --fixes fixes.csv --fences fences.geojson --out usage.csv
+    """
     read = read_fix_file(fixes)
     report = fences_from_geojson(fences.read_text(encoding="utf-8-sig", errors="replace"))
     complain(fences, [*report.refused, *report.repaired])
