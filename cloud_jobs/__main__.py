@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloud_jobs.encounters import encounters
+from cloud_jobs.measure import measure
+
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
 
@@ -89,6 +92,22 @@ def geofence(
         run_geofence(_settings(config), follow=follow)
 
 
+@app.command()
+def proximity(
+    config: Config,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with new records until stopped.")] = False,
+) -> None:
+    """Tell which devices were near each other, each pair once, and correct what late records change.
+
+    Example: cloud-jobs proximity --config cloud.toml
+    """
+    from cloud_jobs.proximity.cli import run_proximity
+
+    with _errors_said():
+        run_proximity(_settings(config), follow=follow)
+
+
 @app.command("check-config")
 def check_config(config: Config) -> None:
     """Say whether the settings can be used, and what they are.
@@ -96,6 +115,11 @@ def check_config(config: Config) -> None:
     Example: cloud-jobs check-config --config cloud.toml
     """
     typer.echo(_settings(config).model_dump_json(indent=2))
+
+
+# these two start no Spark: they work on files alone
+app.command()(measure)
+app.command()(encounters)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""`cloud-jobs proximity`: encounters, once or for as long as records come."""
+
+from __future__ import annotations
+
+import structlog
+from pyspark.sql import SparkSession
+
+from cloud_jobs.config import CloudSettings
+from cloud_jobs.outbox import Outbox, to_topic
+from cloud_jobs.proximity.job import TABLE, ProximityRun, tell_encounters
+from cloud_jobs.proximity.message import encounter_message
+from cloud_jobs.repeating import repeat, stopped_by_signals
+from cloud_jobs.spark import start_spark
+
+_log = structlog.get_logger("proximity")
+
+
+def run_proximity(settings: CloudSettings, *, follow: bool = False) -> None:
+    """Tells the encounters that changed, and publishes them; with `follow` until SIGTERM or SIGINT."""
+    settings.tables.create()
+    stop = stopped_by_signals()
+    spark = start_spark("waybill-proximity", settings.spark)
+    try:
+        if not follow:
+            proximity_once(spark, settings)
+            return
+        repeat(
+            lambda: proximity_once(spark, settings),
+            interval_s=settings.proximity.interval_s,
+            complain=lambda error: _log.warning("not published", error=str(error)),
+            stop=stop,
+        )
+    finally:
+        spark.stop()
+
+
+def proximity_once(spark: SparkSession, settings: CloudSettings) -> ProximityRun:
+    """One run: encounters, and whatever of them was not published yet."""
+    lake = settings.tables
+    run = tell_encounters(spark, lake, settings.tracks, settings.proximity)
+    outbox = Outbox(lake, TABLE, settings.checkpoints / "published" / TABLE)
+    published = outbox.flush(to_topic(settings.service_urls, settings.proximity.topic, encounter_message))
+    if run.touched_slices or published:
+        _log.info(
+            "proximity",
+            touched_slices=run.touched_slices,
+            told=run.told,
+            published=published,
+            records=run.to_version,
+        )
+    return run

@@ -1,0 +1,197 @@
+"""The proximity job: which slices of time new records touch, who met in them, and what is to be told of the pairs.
+
+Pieces of tracks are shared out by slice and cell, and compared there; a pair's parts then come together again.
+
+A cell that holds more pieces than one task may take is cut into blocks: its devices are dealt into groups, and each
+pair of groups is one block. So a depot with ten thousand vehicles is many small tasks, and no key is a hot one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from cloud_jobs.changes import commit, covered_version, positions_since, records_at
+from cloud_jobs.lake import Lake
+from cloud_jobs.proximity.config import ProximitySettings
+from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of
+from cloud_jobs.proximity.slices import SLICE_MS
+from cloud_jobs.proximity.telling import NEWS, ROWS, tell
+from cloud_jobs.shards import whole_keys
+from geo.spatial import TrackSettings
+from geo.spatial.ragged import Ints
+
+TABLE = "encounters"
+MAX_GROUPS = 64
+_FIXES_AT_ONCE = 200_000
+_PAIR_ROWS_AT_ONCE = 50_000
+_Cut = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+_TASK = pa.schema([*PIECES, pa.field("task", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class ProximityRun:
+    """What one run did: versions of the records it covers, slices of devices touched, revisions told."""
+
+    from_version: int
+    to_version: int
+    touched_slices: int
+    told: int
+
+
+def tell_encounters(
+    spark: SparkSession, lake: Lake, tracks: TrackSettings, settings: ProximitySettings
+) -> ProximityRun:
+    """Brings the encounters up to the records as they are now. Running it again writes nothing.
+
+    The revisions and the version of the records that they cover are one commit. Raises Overtaken.
+    """
+    read_version = lake.open(TABLE).version()
+    since, until = covered_version(lake, TABLE), lake.open("records").version()
+    if since >= until:
+        return ProximityRun(since, until, 0, 0)
+    touched = _touched(positions_since(spark, lake, since, until), margin_ms(tracks)).persist()
+    held = [touched]
+    try:
+        count = touched.count()
+        if not count:
+            return ProximityRun(since, until, 0, 0)
+        slices = np.sort(touched.select("slice").distinct().toArrow()["slice"].to_numpy())
+        cutting = _cut_pieces(slices, tracks, settings)
+        pieces = _pieces(
+            spark, lake, touched, slices, version=until, cutting=cutting, margin=margin_ms(tracks)
+        ).persist()
+        held.append(pieces)
+        parts = _parts(pieces, settings)
+        news = _news(spark, lake, touched, parts).persist()
+        held.append(news)
+        told = news.count()
+        commit(lake, TABLE, news, read_version=read_version, covers=until)
+        return ProximityRun(since, until, count, told)
+    finally:
+        for frame in held:
+            frame.unpersist()
+
+
+def _slice(t_ms: Column) -> Column:
+    return f.floor(t_ms / SLICE_MS)
+
+
+def _touched(positions: DataFrame, margin: int) -> DataFrame:
+    """The slices of devices in which a new fix can change something: those within the margin around it."""
+    t_ms = f.unix_millis("device_time")
+    around = f.sequence(_slice(t_ms - margin), _slice(t_ms + margin))
+    return positions.select("device", f.explode(around).alias("slice")).distinct()
+
+
+def _pieces(
+    spark: SparkSession,
+    lake: Lake,
+    touched: DataFrame,
+    slices: Ints,
+    *,
+    version: int,
+    cutting: _Cut,
+    margin: int,
+) -> DataFrame:
+    """Pieces of all devices in the touched slices (schema PIECES)."""
+    reach = -(-margin // SLICE_MS)
+    needed = np.unique(slices[:, None] + np.arange(-reach, reach + 1))
+    days = needed * SLICE_MS // 86_400_000
+    wanted = spark.createDataFrame(pa.table({"near": needed}))
+    fixes = (
+        records_at(spark, lake, version)
+        .where(f.unix_date("device_date").between(int(days[0]), int(days[-1])))
+        .withColumn("t_ms", f.unix_millis("device_time"))
+        .join(f.broadcast(wanted), _slice(f.col("t_ms")) == f.col("near"), "left_semi")
+        .withColumn("asked", f.lit(None).cast("bigint"))
+    )
+    asked = touched.select("device", f.col("slice").alias("asked"))
+    rows = _as(FIXES, fixes).unionByName(_as(FIXES, asked)).repartition("device")
+    in_order = rows.sortWithinPartitions("device", "t_ms", "epoch", "seq")
+    return in_order.mapInArrow(cutting, from_arrow_schema(PIECES))
+
+
+def _cut_pieces(slices: Ints, tracks: TrackSettings, settings: ProximitySettings) -> _Cut:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for shard in whole_keys(batches, FIXES, "device", _FIXES_AT_ONCE):
+            yield from pieces_of(shard, slices, tracks, distance_m=settings.distance_m, cell_m=settings.cell_m)
+
+    return run
+
+
+def _parts(pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
+    """Parts of encounters (schema PARTS): every piece meets those of its cell, block by block."""
+    cells = (
+        pieces.groupBy("slice", "cell")
+        .agg(f.count("*").alias("held"), f.max("asked").alias("any_asked"))
+        .where("any_asked AND held > 1")
+        .withColumn("groups", f.least(f.ceil(f.col("held") / settings.segments_per_task), f.lit(MAX_GROUPS)))
+        .select("slice", "cell", "groups")
+    )
+    group = f.pmod(f.xxhash64("device"), f.col("groups"))
+    blocks = (
+        pieces.join(cells, ["slice", "cell"])
+        .withColumn("group", group)
+        .withColumn("other", f.explode(f.sequence(f.lit(0).cast("bigint"), f.col("groups") - 1)))
+        .withColumn("task", f.xxhash64("slice", "cell", f.least("group", "other"), f.greatest("group", "other")))
+        .select(*_TASK.names)
+    )
+    return blocks.repartition("task").sortWithinPartitions("task").mapInArrow(_meet(settings), from_arrow_schema(PARTS))
+
+
+def _meet(settings: ProximitySettings) -> _Cut:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for shard in whole_keys(batches, _TASK, "task", settings.segments_per_task):
+            yield from parts_of(shard, settings.distance_m)
+
+    return run
+
+
+def _news(spark: SparkSession, lake: Lake, touched: DataFrame, parts: DataFrame) -> DataFrame:
+    """What is to be told (schema NEWS) of pairs of which a device was touched."""
+    per_day = f.expr(f"date_from_unix_date(cast(floor(slice * {SLICE_MS} / 86400000) as int))")
+    asked = touched.groupBy("device", per_day.alias("day")).agg(f.collect_set("slice").alias("slices"))
+    of_a = asked.select(f.col("device").alias("device_a"), "day", f.col("slices").alias("slices_a"))
+    of_b = asked.select(f.col("device").alias("device_b"), "day", f.col("slices").alias("slices_b"))
+    days = asked.agg(f.min("day").alias("first"), f.max("day").alias("last")).collect()[0]
+    none = f.array().cast("array<bigint>")
+    told = (
+        spark.read.format("delta")
+        .load(lake.path(TABLE))
+        .where(f.col("day").between(days["first"], days["last"]))
+        .join(of_a, ["device_a", "day"], "left")
+        .join(of_b, ["device_b", "day"], "left")
+        .where("slices_a IS NOT NULL OR slices_b IS NOT NULL")
+        .withColumn("asked", f.array_union(f.coalesce("slices_a", none), f.coalesce("slices_b", none)))
+        .withColumn("slice", f.floor(f.unix_date("day") * f.lit(86_400_000 // SLICE_MS)))
+        .drop("min_m")
+    )
+    rows = _as(ROWS, _paired(parts)).unionByName(_as(ROWS, _paired(told))).repartition("pair")
+    return rows.sortWithinPartitions("pair").mapInArrow(_tell_pairs, from_arrow_schema(NEWS))
+
+
+def _paired(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("pair", f.concat_ws("\n", "device_a", "device_b"))
+
+
+def _tell_pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for shard in whole_keys(batches, ROWS, "pair", _PAIR_ROWS_AT_ONCE):
+        yield from tell(shard).to_batches()
+
+
+def _as(schema: pa.Schema, frame: DataFrame) -> DataFrame:
+    """The columns of a schema; those that are not there are null."""
+    types = {field.name: field.dataType for field in from_arrow_schema(schema)}
+    return frame.select(
+        *(
+            f.col(name).cast(kind) if name in frame.columns else f.lit(None).cast(kind).alias(name)
+            for name, kind in types.items()
+        )
+    )

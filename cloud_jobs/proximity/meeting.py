@@ -1,0 +1,143 @@
+"""From fixes to pieces of tracks, and from pieces that lie near each other to the parts of encounters. Knows no Spark.
+
+A part is the stretch of one encounter in one slice of time. Each is a function of the two devices' fixes around the
+slice alone: not of who else was computed with them, nor of how the work was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cloud_jobs.proximity.slices import SLICE_MS, cells, cut
+from geo.spatial import Encounters, Fixes, TrackSettings, build_tracks, valid_positions
+from geo.spatial.clip import Segments, segments_of
+
+# the engine's evaluation of pairs of segments; `encounters_among` cuts them in slices that depend on the whole call
+from geo.spatial.encounters import _meetings, joined
+from geo.spatial.nearby import Candidates, candidates
+from geo.spatial.ragged import Bools, Ints, distinct
+
+COLUMNS: Final = ("px", "py", "qx", "qy", "start_ms", "end_ms")
+"""The columns of `Segments` that make a piece."""
+
+FIXES: Final = pa.schema(
+    [
+        pa.field("device", pa.string()),
+        pa.field("t_ms", pa.int64()),
+        pa.field("epoch", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("latitude", pa.float64()),
+        pa.field("longitude", pa.float64()),
+        pa.field("accuracy_m", pa.float64()),
+        pa.field("asked", pa.int64()),
+    ]
+)
+"""Fixes (`asked` is null), and the slices of devices that are asked for (`asked`: the slice; no fix)."""
+
+PIECES: Final = pa.schema(
+    [
+        pa.field("device", pa.string()),
+        pa.field("slice", pa.int64()),
+        pa.field("cell", pa.int64()),
+        pa.field("asked", pa.bool_()),
+        *(pa.field(name, pa.float64()) for name in COLUMNS),
+    ]
+)
+"""Pieces of tracks, one row for each cell that a piece may matter in; `asked`: the slice of its device is asked for."""
+
+PARTS: Final = pa.schema(
+    [
+        pa.field("device_a", pa.string()),
+        pa.field("device_b", pa.string()),
+        pa.field("slice", pa.int64()),
+        pa.field("start_ms", pa.float64()),
+        pa.field("end_ms", pa.float64()),
+        pa.field("min_m", pa.float64()),
+        pa.field("t_min_ms", pa.float64()),
+    ]
+)
+"""Parts of encounters; parts of one pair and slice may overlap, and then agree."""
+
+
+def margin_ms(settings: TrackSettings) -> int:
+    """How far from a moment fixes can have a say in it: a fix's verdict reaches over two gaps."""
+    return round(2_000 * settings.max_gap_s)
+
+
+def pieces_of(
+    rows: pa.Table, slices: Ints, tracks: TrackSettings, *, distance_m: float, cell_m: float
+) -> Iterator[pa.RecordBatch]:
+    """Pieces (schema PIECES) in the given slices (ascending), from whole devices (schema FIXES)."""
+    names = pc.unique(rows["device"].combine_chunks()).sort()
+    device = pc.index_in(rows["device"], names).to_numpy()
+    asked = rows["asked"].to_numpy()
+    is_fix = np.isnan(asked) if asked.dtype.kind == "f" else np.zeros(len(asked), dtype=np.bool_)
+    wanted = distinct(device[~is_fix] * np.int64(1 << 40) + asked[~is_fix].astype(np.int64))
+    lat, lon = rows["latitude"].to_numpy(), rows["longitude"].to_numpy()
+    use = is_fix & valid_positions(lat, lon)
+    fixes = Fixes(
+        device=device[use],
+        t_ms=rows["t_ms"].to_numpy()[use],
+        lat=lat[use],
+        lon=lon[use],
+        accuracy_m=rows["accuracy_m"].to_numpy()[use],
+    )
+    track = build_tracks(fixes, tracks)
+    pieces, owner, number = cut(segments_of(track))
+    device = fixes.device[track.row[track.segments()]][owner]
+    keep = np.flatnonzero(np.isin(number, slices))
+    pieces = rows_of(pieces, keep)
+    device, number = device[keep], number[keep]
+    is_asked = np.isin(device * np.int64(1 << 40) + number, wanted)
+    piece, cell = cells(pieces, distance_m, cell_m)
+    columns: dict[str, Any] = {name: getattr(pieces, name)[piece] for name in COLUMNS}
+    columns |= {"slice": number[piece], "cell": cell, "asked": is_asked[piece]}
+    columns["device"] = names.take(pa.array(device[piece]))
+    yield from pa.table([columns[name] for name in PIECES.names], schema=PIECES).to_batches()
+
+
+def parts_of(pieces: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:
+    """Parts (schema PARTS) of the encounters among pieces (schema PIECES) in which a device was asked for."""
+    for number in pc.unique(pieces["slice"]).sort().to_pylist():
+        mine = pieces.filter(pc.equal(pieces["slice"], number))
+        names = pc.unique(mine["device"].combine_chunks()).sort()
+        device = pc.index_in(mine["device"], names).to_numpy().astype(np.int64)
+        start_ms = mine["start_ms"].to_numpy()
+        # a piece is here once for each cell or block that it came by
+        order = np.lexsort((start_ms, device))
+        order = order[np.append(True, (np.diff(device[order]) != 0) | (np.diff(start_ms[order]) != 0))]
+        segments = Segments(*(mine[name].to_numpy()[order] for name in COLUMNS))
+        found = _parts(segments, device[order], mine["asked"].to_numpy()[order], distance_m)
+        columns: dict[str, Any] = {name: getattr(found, name) for name in PARTS.names[3:]}
+        columns |= {"device_a": names.take(pa.array(found.device_a)), "device_b": names.take(pa.array(found.device_b))}
+        columns["slice"] = np.full(len(found), number, dtype=np.int64)
+        yield from pa.table([columns[name] for name in PARTS.names], schema=PARTS).to_batches()
+
+
+def _parts(segments: Segments, device: Ints, asked: Bools, distance_m: float) -> Encounters:
+    """Each pair of pieces is compared over all the time that they share, whatever made them candidates."""
+    count = np.int64(len(segments))
+    found = []
+    for near in candidates(segments, device, distance_m):
+        ask = asked[near.one] | asked[near.other]
+        pair = distinct(near.one[ask] * count + near.other[ask])
+        one, other = pair // count, pair % count
+        start = np.maximum(segments.start_ms[one], segments.start_ms[other])
+        end = np.minimum(segments.end_ms[one], segments.end_ms[other])
+        found.append(_meetings(device, segments, Candidates(one, other, start, end), distance_m))
+    return joined(found)
+
+
+def rows_of(segments: Segments, rows: Ints) -> Segments:
+    """Some of the segments."""
+    return Segments(*(getattr(segments, name)[rows] for name in COLUMNS))
+
+
+def slice_day(number: int) -> int:
+    """The UTC day of a slice, in days since 1970."""
+    return number * SLICE_MS // 86_400_000

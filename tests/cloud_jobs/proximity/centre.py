@@ -1,0 +1,101 @@
+"""The proximity job without Spark: the same choice of slices, pieces and pairs, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of, slice_day
+from cloud_jobs.proximity.slices import SLICE_MS
+from cloud_jobs.proximity.telling import ROWS, tell
+from geo.spatial import TrackSettings
+
+DAY_SLICES = 86_400_000 // SLICE_MS
+
+
+class Fix(NamedTuple):
+    device: str
+    seq: int
+    t_ms: int
+    latitude: float
+    longitude: float
+
+
+@dataclass
+class Centre:
+    """Takes fixes in any pieces; `table` has every revision that was told."""
+
+    distance_m: float = 100.0
+    cell_m: float = 1_000.0
+    fixes: set[Fix] = field(default_factory=set)
+    table: list[dict[str, Any]] = field(default_factory=list)
+
+    def take(self, arrivals: Iterable[Fix]) -> list[dict[str, Any]]:
+        new = set(arrivals) - self.fixes
+        self.fixes |= new
+        margin = margin_ms(TrackSettings())
+        touched = {
+            (fix.device, number)
+            for fix in new
+            for number in range((fix.t_ms - margin) // SLICE_MS, (fix.t_ms + margin) // SLICE_MS + 1)
+        }
+        parts = self._parts(touched)
+        rows = [row | {"pair": pair(row)} for row in parts.to_pylist()]
+        for row in self.table:
+            asked = [
+                number
+                for device, number in touched
+                if slice_day(number) == row["day"] and device in {row["device_a"], row["device_b"]}
+            ]
+            if asked:
+                rows.append(told_row(row) | {"pair": pair(row), "asked": asked})
+        news = as_rows(tell(pa.Table.from_pylist(sorted(rows, key=lambda row: row["pair"]), schema=ROWS)))
+        self.table += news
+        return news
+
+    def _parts(self, touched: set[tuple[str, int]]) -> pa.Table:
+        slices = np.array(sorted({number for _, number in touched}), dtype=np.int64)
+        near = {number + by for number in slices.tolist() for by in (-1, 0, 1)}
+        rows: list[dict[str, Any]] = [
+            fix._asdict() | {"epoch": 7} for fix in self.fixes if fix.t_ms // SLICE_MS in near
+        ]
+        rows.sort(key=lambda row: (row["device"], row["t_ms"], row["seq"]))
+        rows += [{"device": device, "asked": number} for device, number in touched]
+        table = pa.Table.from_pylist(rows, schema=FIXES)
+        if not rows:
+            return PARTS.empty_table()
+        pieces = pa.Table.from_batches(
+            pieces_of(table, slices, TrackSettings(), distance_m=self.distance_m, cell_m=self.cell_m), PIECES
+        )
+        # cell by cell, as tasks would have them
+        found: list[pa.RecordBatch] = []
+        for cell in set(pieces["cell"].to_pylist()):
+            found += parts_of(pieces.filter(pa.compute.equal(pieces["cell"], cell)), self.distance_m)
+        return pa.Table.from_batches(found, PARTS)
+
+    def in_force(self) -> list[tuple[Any, ...]]:
+        newest: dict[str, dict[str, Any]] = {}
+        for row in sorted(self.table, key=lambda row: row["revision"]):
+            newest[row["id"]] = row
+        names = ("device_a", "device_b", "start", "end", "min_m", "min_at", "parts")
+        return sorted(tuple(row[name] for name in names) for row in newest.values() if not row["retracted"])
+
+
+def pair(row: dict[str, Any]) -> str:
+    return f"{row['device_a']}\n{row['device_b']}"
+
+
+def told_row(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("id", "revision", "device_a", "device_b", "retracted", "parts")
+    return {name: row[name] for name in names} | {"slice": row["day"] * DAY_SLICES}
+
+
+def as_rows(news: pa.Table) -> list[dict[str, Any]]:
+    for name in ("start", "end", "min_at"):
+        news = news.set_column(news.schema.get_field_index(name), name, news[name].cast("int64"))
+    days = news["day"].cast("int32")
+    return news.set_column(news.schema.get_field_index("day"), "day", days).to_pylist()

@@ -1,0 +1,121 @@
+"""Encounters: each pair once, the same in whatever order and pieces the fixes came, and as the engine finds them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.lake import ENCOUNTERS
+from cloud_jobs.proximity.slices import SLICE_MS
+from cloud_jobs.proximity.telling import NEWS, Part, whole
+from geo.spatial import Fixes, build_tracks, find_encounters
+from tests.cloud_jobs.proximity.centre import Centre, Fix
+
+MIDNIGHT = 20_000 * 86_400_000
+MINUTE = 60_000
+
+
+def drive(device: str, start_ms: int, *places: tuple[float, float], step_ms: int = MINUTE) -> list[Fix]:
+    return [Fix(device, number, start_ms + number * step_ms, lat, lon) for number, (lat, lon) in enumerate(places, 1)]
+
+
+def test_two_that_pass_meet_once_and_the_ids_are_in_order() -> None:
+    centre = Centre()
+    centre.take(drive("b", MIDNIGHT, (50.0, 0.0), (50.0, 0.01)) + drive("a", MIDNIGHT, (50.0, 0.01), (50.0, 0.0)))
+    ((a, b, start, end, least, when, _),) = centre.in_force()
+    assert (a, b, least) == ("a", "b", 0.0)
+    assert start < when < end
+    assert when == (MIDNIGHT + MINUTE + MINUTE // 2) * 1000
+
+
+def test_side_by_side_over_slices_is_one_encounter_and_over_midnight_two_that_touch() -> None:
+    places = [(50.0, 0.0)] * 90
+    centre = Centre()
+    start = MIDNIGHT - 60 * MINUTE
+    centre.take(drive("a", start, *places) + drive("b", start, *places))
+    (before, after) = centre.in_force()
+    assert before[3] == after[2] == MIDNIGHT * 1000
+    assert len(json.loads(before[6])) == 4
+    assert (before[2], after[3]) == ((start + MINUTE) * 1000, (start + 90 * MINUTE) * 1000)
+
+
+def test_an_encounter_that_goes_on_is_the_next_revision_and_a_late_fix_retracts_what_was_none() -> None:
+    centre = Centre()
+    together = [(50.0, 0.0)] * 3
+    (first,) = centre.take(drive("a", MIDNIGHT, *together) + drive("b", MIDNIGHT, *together[:2]))
+    (second,) = centre.take([Fix("b", 9, MIDNIGHT + 3 * MINUTE, 50.0, 0.0)])
+    assert (first["id"], first["revision"]) == (second["id"], second["revision"] - 1)
+    far = [Fix("b", 20 + at, MIDNIGHT + MINUTE + at * 1_000, 51.0, 0.0) for at in range(121)]
+    assert len(centre.in_force()) == 1
+    centre.take(far)
+    assert all(row[3] - row[2] < MINUTE * 1000 for row in centre.in_force())
+
+
+def test_parts_that_overlap_in_a_slice_are_one() -> None:
+    parts = [Part(0, 0.0, 5.0, 3.0, 1.0), Part(0, 4.0, 9.0, 2.0, 8.0), Part(1, 9.0, 10.0, 2.5, 9.0)]
+    assert whole(parts) == [(Part(0, 0.0, 9.0, 2.0, 8.0), parts[2])]
+    assert whole(reversed(parts)) == whole(parts)
+    assert [len(one) for one in whole([parts[0], Part(1, 9.0, 10.0, 1.0, 9.0)])] == [1, 1]
+
+
+def test_news_have_the_columns_of_the_table() -> None:
+    assert NEWS.names == ENCOUNTERS.names[:-1]
+    assert 86_400_000 % SLICE_MS == 0
+
+
+places = st.tuples(st.integers(0, 30).map(lambda y: 50 + y / 1e4), st.integers(0, 30).map(lambda x: x / 1e4))
+steps = st.tuples(st.sampled_from([0, 1_000, 30_000, 120_000, 300_000, 300_001, 1_000_000]), places)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> list[Fix]:
+    """Four devices in a small place around midnight, with pauses and equal times; side by side as often as not."""
+    fixes: list[Fix] = []
+    for device in "abcd":
+        t_ms = MIDNIGHT - draw(st.sampled_from([0, 600_000, 700_001]))
+        for seq, (wait, (lat, lon)) in enumerate(draw(st.lists(steps, max_size=10)), 1):
+            t_ms += wait
+            fixes.append(Fix(device, seq, t_ms, lat, lon))
+    return fixes
+
+
+@given(worlds(), st.randoms(use_true_random=False), st.integers(1, 5), st.sampled_from([300.0, 5_000.0]))
+def test_streaming_equals_batch_whatever_the_cells(fixes: list[Fix], random: object, cuts: int, cell_m: float) -> None:
+    batch, stream = Centre(), Centre(cell_m=cell_m)
+    batch.take(fixes)
+    shuffled = list(fixes)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    for at in range(cuts):
+        stream.take(shuffled[at::cuts])
+    assert stream.in_force() == batch.in_force()
+    names = [(row["id"], row["revision"]) for row in stream.table]
+    assert len(names) == len(set(names))
+    assert Centre(fixes=set(), table=list(stream.table)).take(fixes) == []
+
+
+@given(worlds())
+def test_the_job_finds_what_the_engine_finds(fixes: list[Fix]) -> None:
+    today = [fix for fix in fixes if fix.t_ms >= MIDNIGHT]
+    centre = Centre()
+    centre.take(today)
+    today.sort()
+    tracks = build_tracks(
+        Fixes(
+            device=["abcd".index(fix.device) for fix in today],
+            t_ms=[fix.t_ms for fix in today],
+            lat=[fix.latitude for fix in today],
+            lon=[fix.longitude for fix in today],
+        )
+    )
+    found = find_encounters(tracks, centre.distance_m)
+    mine = centre.in_force()
+    assert [("abcd"[a], "abcd"[b]) for a, b in zip(found.device_a, found.device_b, strict=True)] == [
+        row[:2] for row in mine
+    ]
+    for at, row in enumerate(mine):
+        assert row[2] == pytest.approx(found.start_ms[at] * 1000, abs=2000)
+        assert row[3] == pytest.approx(found.end_ms[at] * 1000, abs=2000)
+        assert row[4] == pytest.approx(found.min_m[at], abs=0.01)
