@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from geo.spatial.nearby import Candidates, candidates
 from geo.spatial.ragged import Bools, Floats, Ints, Points, run_starts
 from geo.spatial.tracks import Tracks
 
+MAX_PARTS_HELD: Final = 4_000_000
 _REFINEMENTS = 2
 _JOINED_MS = 1e-3
 _EXACT_M = 1e-7
@@ -56,26 +58,39 @@ def encounters_among(segments: Segments, device: Ints, within_m: float, first_gr
 
 
 def joined(parts: Iterable[Encounters]) -> Encounters:
-    """Encounters whose parts follow on each other, made whole: of slices of time, of batches, of partitions."""
-    found = list(parts)
-    empty = np.zeros(0)
-    columns = [
-        np.concatenate([empty, *(getattr(part, name) for part in found)])
-        for name in ("device_a", "device_b", "start_ms", "end_ms", "min_m", "t_min_ms")
-    ]
-    order = np.lexsort((columns[2], columns[1], columns[0]))
-    a, b, start, end, least, when = (column[order] for column in columns)
-    if not len(order):
-        return Encounters(a.astype(np.int64), b.astype(np.int64), start, end, least, when)
+    """Encounters whose parts follow on each other, made whole: of slices of time, of batches, of partitions.
+
+    Holds at most about `MAX_PARTS_HELD` rows more than there are encounters.
+    """
+    whole, waiting, held = _empty(), list[Encounters](), 0
+    for part in parts:
+        waiting.append(part)
+        held += len(part)
+        if held > MAX_PARTS_HELD:
+            whole, waiting, held = _joined([whole, *waiting]), [], 0
+    return _joined([whole, *waiting])
+
+
+def _empty() -> Encounters:
+    whole, real = np.zeros(0, dtype=np.int64), np.zeros(0)
+    return Encounters(whole, whole, real, real, real, real)
+
+
+def _joined(found: list[Encounters]) -> Encounters:
+    a, b, start, end, least, when = (
+        np.concatenate([getattr(part, name) for part in found]) for name in Encounters.__slots__
+    )
+    if not len(a):
+        return _empty()
+    order = np.lexsort((start, b, a))
+    a, b, start, end, least, when = a[order], b[order], start[order], end[order], least[order], when[order]
     opens = run_starts(a, b)
     opens[1:] |= start[1:] - end[:-1] > _JOINED_MS
     at = np.flatnonzero(opens)
     group = np.cumsum(opens) - 1
     minimum = np.minimum.reduceat(least, at)
     time = np.minimum.reduceat(np.where(least == minimum[group], when, np.inf), at)
-    return Encounters(
-        a[at].astype(np.int64), b[at].astype(np.int64), start[at], np.maximum.reduceat(end, at), minimum, time
-    )
+    return Encounters(a[at], b[at], start[at], np.maximum.reduceat(end, at), minimum, time)
 
 
 class _Motion:

@@ -127,3 +127,15 @@ def test_the_distance_to_a_place_is_interpolated_too() -> None:
 def test_nobody_meets_when_nobody_is_there() -> None:
     assert len(find_encounters(every_fix(Fixes(device=[], t_ms=[], lat=[], lon=[])), 100.0)) == 0
     assert len(find_encounters(every_fix(line([(0, 0), (0, 1)])), 100.0)) == 0
+
+
+def test_joining_in_small_steps_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    ways = [10 + np.cumsum(rng.normal(0, 0.001, (2, 40)), axis=1) for _ in range(8)]
+    tracks = every_fix(joined([line(list(zip(*way, strict=True)), 5000, at) for at, way in enumerate(ways)]))
+    whole = find_encounters(tracks, 400.0)
+    monkeypatch.setattr("geo.spatial.nearby.MAX_PARTS_AT_ONCE", 20)
+    monkeypatch.setattr("geo.spatial.nearby.MAX_PAIRS_AT_ONCE", 50)
+    monkeypatch.setattr("geo.spatial.encounters.MAX_PARTS_HELD", 10)
+    assert rows(find_encounters(tracks, 400.0)) == rows(whole)
+    assert len(whole) > 20
