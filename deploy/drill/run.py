@@ -19,7 +19,7 @@ from telemetry import new_epoch
 
 _ON_THE_WAY_S = 2.0
 _STEADY_COMMITS = 3
-_STEADY_S = 8.0
+_ALIKE = 1.5
 _DEVICES_GO_ON_S = 2.0
 
 
@@ -57,7 +57,7 @@ class Run:
         return self.stage.ingest.starts - self.starts
 
     def settle(self, cursor_in: str | None, read: str = "") -> None:
-        """Until records come through quickly and, if asked, the cursor in another cluster follows `read`.
+        """Until the ingest keeps up and, if asked, the cursor in another cluster follows `read`.
 
         A slow beginning, so that Spark's first micro-batch is not all that came while it started.
         """
@@ -66,7 +66,7 @@ class Run:
         for fleet in self.fleets.values():
             fleet.speed_up()
         first_s = time.time()
-        stage.wait_for("records come through quickly", lambda: self._quick(first_s))
+        stage.wait_for("the ingest keeps up", lambda: self._keeps_up(first_s))
         stage.say(f"records come through, {self.behind_s():.1f} s after they were acknowledged")
         if cursor_in is not None:
             stage.wait_for(
@@ -82,9 +82,10 @@ class Run:
         through = (one for one in reversed(self.receipts) if one.last in known.get(one.buffer, ()))
         return time.time() - next((one.at_s for one in through), 0.0)
 
-    def _quick(self, since_s: float) -> bool:
-        commits = sum(commit.at_s > since_s for commit in self.table.commits())
-        return commits >= _STEADY_COMMITS and self.behind_s() < _STEADY_S + 2 * self.stage.settings.trigger_s
+    def _keeps_up(self, since_s: float) -> bool:
+        """Whether the last two micro-batches are about equal, so that what came while Spark started is worked off."""
+        sizes = [count(commit.names) for commit in self.table.commits() if commit.at_s > since_s]
+        return len(sizes) >= _STEADY_COMMITS and max(sizes[-2:]) <= _ALIKE * min(sizes[-2:])
 
     def let_traffic_flow(self, seconds: float) -> None:
         """Nothing happens for a while but traffic."""
