@@ -147,6 +147,7 @@ class Drainer:
         self._uplink = uplink
         self._parts.account.connected()
         self.connected_region = uplink.region
+        self.is_well = True
         log.info("uplink connected", region=uplink.region)
         while not self._stopping and not self._is_leaving_now():
             self._step(uplink)

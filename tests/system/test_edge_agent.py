@@ -105,7 +105,7 @@ def test_sigterm_commits_what_waits_and_leaves_within_two_seconds(agent, vehicle
 
 
 def wait_for_subscription(agent: AgentProcess) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while "listening" not in agent.log.read_text():
         assert time.monotonic() < deadline, agent.log.read_text()
         time.sleep(0.02)

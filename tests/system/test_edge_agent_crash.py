@@ -69,7 +69,7 @@ def _drive(vehicle: Vehicle, seconds: float) -> None:
 
 
 def _wait_for_agent(agent: AgentProcess) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while "listening" not in agent.log.read_text():
         assert time.monotonic() < deadline, agent.log.read_text()
         time.sleep(0.02)

@@ -1,0 +1,117 @@
+"""What every uplink must do. A subclass brings the fixture `side`: how to make one, and what arrived at its far end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from edge_agent.errors import LinkError
+from edge_agent.uplink.protocol import Outgoing, Uplink, UplinkEvent
+from telemetry import Ack, Batch, Canary, IntervalSet, Record, encode
+
+EPOCH = 77
+
+
+@dataclass
+class FarSide:
+    """`make`: an uplink to a region that works. `make_unreachable`: to one that does not. `arrived`: payloads there."""
+
+    device: str
+    make: Callable[[], Uplink]
+    make_unreachable: Callable[[], Uplink]
+    arrived: Callable[[], list[bytes]]
+    cut: Callable[[], None] | None = None
+
+
+def batch(device: str, first: int, last: int) -> Outgoing:
+    records = tuple(Record(seq, seq, Canary(id=f"c{seq}")) for seq in range(first, last + 1))
+    return Outgoing(EPOCH, IntervalSet([(first, last)]), encode(Batch(device, EPOCH, last, records)))
+
+
+def collect(uplink: Uplink, names: IntervalSet, timeout_s: float = 15.0) -> list[UplinkEvent]:
+    """Events until these names are acknowledged."""
+    events: list[UplinkEvent] = []
+    deadline = time.monotonic() + timeout_s
+    missing = names
+    while missing and time.monotonic() < deadline:
+        for event in uplink.poll(0.2):
+            events.append(event)
+            if isinstance(event, Ack) and event.epoch == EPOCH:
+                missing -= event.ranges
+    assert not missing, f"not acknowledged: {missing}"
+    return events
+
+
+class UplinkConformance:
+    def test_what_is_acknowledged_arrived_unchanged(self, side: FarSide):
+        uplink = side.make()
+        uplink.open()
+        sent = [batch(side.device, first, first + 9) for first in range(1, 101, 10)]
+        for one in sent:
+            uplink.send(one)
+        collect(uplink, IntervalSet([(1, 100)]))
+        uplink.close()
+        assert {one.data for one in sent} <= set(side.arrived())
+
+    def test_sending_and_closing_do_not_wait_for_an_answer(self, side: FarSide):
+        uplink = side.make()
+        uplink.open()
+        began = time.monotonic()
+        uplink.send(batch(side.device, 201, 210))
+        assert time.monotonic() - began < 1
+        collect(uplink, IntervalSet([(201, 210)]))
+        uplink.close()
+        uplink.close()
+
+    def test_poll_returns_in_time_and_when_it_is_woken(self, side: FarSide):
+        uplink = side.make()
+        uplink.open()
+        uplink.poll(0.0)
+        began = time.monotonic()
+        uplink.poll(0.3)
+        assert time.monotonic() - began < 2
+        threading.Timer(0.2, uplink.wake).start()
+        began = time.monotonic()
+        uplink.poll(20.0)
+        assert time.monotonic() - began < 5
+        uplink.close()
+
+    def test_bytes_on_the_wire_are_at_least_those_of_the_batch(self, side: FarSide):
+        uplink = side.make()
+        uplink.open()
+        before, _ = uplink.wire_bytes()
+        one = batch(side.device, 301, 600)
+        uplink.send(one)
+        collect(uplink, one.names)
+        after, received = uplink.wire_bytes()
+        uplink.close()
+        assert len(one.data) < after - before < 4 * len(one.data) + 4000
+        assert received > 0
+
+    def test_a_region_that_does_not_answer_is_a_link_error_within_the_time_out(self, side: FarSide):
+        uplink = side.make_unreachable()
+        began = time.monotonic()
+        with pytest.raises(LinkError):
+            uplink.open()
+        uplink.close()
+        assert time.monotonic() - began < 15
+
+    def test_a_connection_that_is_cut_is_a_link_error(self, side: FarSide):
+        if side.cut is None:
+            pytest.skip("the far side is shared with other tests")
+        uplink = side.make()
+        uplink.open()
+        side.cut()
+
+        def use() -> None:
+            for number in range(40):
+                uplink.send(batch(side.device, 1000 + number, 1000 + number))
+                uplink.poll(0.5)
+
+        with pytest.raises(LinkError):
+            use()
+        uplink.close()

@@ -1,0 +1,159 @@
+"""The agent's life on real brokers: another region and back, settings reloaded and pushed, health, bad input."""
+
+import json
+import signal
+import socket
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local import MosquittoBroker
+from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, Vehicle
+from tests.edge_agent.region import Region
+
+pytestmark = pytest.mark.system
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[dict[str, MosquittoBroker]]:
+    brokers = {name: MosquittoBroker(name, tmp_path / name) for name in ("car", "eu", "us")}
+    for broker in brokers.values():
+        broker.start()
+    for broker in brokers.values():
+        broker.wait()
+    yield brokers
+    for broker in brokers.values():
+        broker.stop()
+
+
+@pytest.fixture
+def regions(brokers: dict[str, MosquittoBroker]) -> Iterator[dict[str, Region]]:
+    regions = {name: Region(brokers[name].port, name) for name in ("eu", "us")}
+    yield regions
+    for region in regions.values():
+        region.close()
+
+
+@pytest.fixture
+def agent(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> Iterator[AgentProcess]:
+    extra = (
+        f"[failover]\nafter_s = 1.0\nreturn_after_s = 2.0\nhold_s = 1.0\njitter = 0.1\n"
+        f"[push]\nconfirm_s = 4.0\n[health]\nport = {free_port()}\n"
+    )
+    ports = {name: brokers[name].port for name in ("eu", "us")}
+    agent = AgentProcess(tmp_path, brokers["car"].port, ports, extra)
+    agent.start()
+    assert wait_for(lambda: "listening" in agent.log.read_text() and "uplink connected" in agent.log.read_text())
+    yield agent
+    agent.stop()
+
+
+@pytest.fixture
+def vehicle(brokers: dict[str, MosquittoBroker]) -> Iterator[Vehicle]:
+    vehicle = Vehicle(brokers["car"].port)
+    yield vehicle
+    vehicle.close()
+
+
+def test_a_lost_region_is_replaced_and_returned_to_and_no_record_changes_its_name(agent, vehicle, regions, brokers):
+    for _ in range(100):
+        vehicle.position()
+    assert regions["eu"].wait_for(lambda it: len(it.records) == 100)
+    brokers["eu"].stop()
+    for _ in range(100):
+        vehicle.position()
+    assert regions["us"].wait_for(lambda it: len(it.records) >= 100, 20)
+    brokers["eu"].start()
+    brokers["eu"].wait()
+    assert wait_for(lambda: "back to the preferred region" in agent.log.read_text(), 30)
+    for _ in range(100):
+        vehicle.position()
+    assert regions["eu"].wait_for(lambda it: len(it.records) >= 200, 20)
+    both = {**regions["eu"].records, **regions["us"].records}
+    assert sorted(seq for _, _, seq in both) == list(range(1, 301))
+    assert len({record.device_time_us for record in both.values()}) == 300
+    twice = regions["eu"].records.keys() & regions["us"].records.keys()
+    assert all(regions["eu"].records[name] == regions["us"].records[name] for name in twice)
+
+
+def test_settings_are_reloaded_on_sighup_and_wrong_ones_change_nothing(agent, vehicle, regions):
+    text = agent.config.read_text()
+    agent.config.write_text(text + "nonsense = 1\n")
+    agent.signal(signal.SIGHUP)
+    assert wait_for(lambda: "the present ones stay" in agent.log.read_text())
+    agent.config.write_text(text.replace("ack_timeout_s = 3.0", "ack_timeout_s = 4.0"))
+    agent.signal(signal.SIGHUP)
+    assert wait_for(lambda: "settings loaded" in agent.log.read_text())
+    for _ in range(50):
+        vehicle.position()
+    assert regions["eu"].wait_for(lambda it: len(it.records) == 50)
+
+
+def test_pushed_settings_are_applied_when_the_uplink_is_well_with_them_and_taken_back_when_not(agent, vehicle, regions):
+    eu = regions["eu"]
+    eu.push(TENANT, DEVICE, "[drain]\nwindow = 7\n")
+    assert eu.wait_for(lambda it: any(b"applied" in report for report in it.reports))
+    eu.push(TENANT, DEVICE, "[drain]\nwindow = 0\n")
+    assert eu.wait_for(lambda it: any(b"refused" in report for report in it.reports))
+    eu.push(TENANT, DEVICE, f'[[uplinks]]\nregion = "nowhere"\nport = {free_port()}\n')
+    for _ in range(50):
+        vehicle.position()
+    assert eu.wait_for(lambda it: any(b"taken back" in report for report in it.reports), 30)
+    assert eu.wait_for(lambda it: len(it.records) == 50)
+    assert (agent.config.parent / "buffer/pushed.toml").read_text() == "[drain]\nwindow = 7\n"
+
+
+def test_the_endpoint_on_loopback_tells_metrics_health_and_status(agent, vehicle, regions):
+    for _ in range(10):
+        vehicle.position()
+    assert regions["eu"].wait_for(lambda it: len(it.records) == 10)
+    port = int(agent.config.read_text().rpartition("[health]\nport = ")[2].split()[0])
+
+    def get(path: str) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            body: bytes = answer.read()
+            return body
+
+    assert json.loads(get("/health")) == {"healthy": True}
+    assert b"edge_agent_messages_total 10.0" in get("/metrics")
+    status = json.loads(get("/status"))
+    assert (status["region"], status["messages"], status["head"]) == ("eu", 10, 10)
+
+
+def test_ten_megabytes_and_odd_topics_are_refused_or_carried_and_the_agent_lives(agent, vehicle, regions):
+    vehicle.publish("vehicle/position", b"x" * (7 << 20))
+    vehicle.publish("vehicle/a/../b", b"{")
+    vehicle.publish("vehicle/event", b'{"time": 0, "name": "old"}')
+    assert regions["eu"].wait_for(lambda it: len(it.records) == 3)
+    bodies = [record.body for _, record in sorted(regions["eu"].records.items())]
+    assert sorted(type(body).__name__ for body in bodies) == ["Event", "Event", "Raw"]
+
+
+def test_a_gateway_that_asks_for_a_pause_gets_it(agent, vehicle, regions):
+    eu = regions["eu"]
+    eu.pause_s = 1.5
+    vehicle.position()
+    assert eu.wait_for(lambda it: len(it.records) == 1)
+    time.sleep(0.3)
+    vehicle.position()
+    assert eu.wait_for(lambda it: len(it.records) == 2)
+    first, second = (at for at, _, _ in eu.batches)
+    assert second - first >= 1.4
