@@ -1,0 +1,224 @@
+"""`make bench-edge`: what the agent takes in, keeps and delivers in a second, and beside it a Mosquitto bridge."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.edge.contenders import Contender, EdgeAgent, MosquittoBridge
+from benchmarks.edge.load import Publisher, positions
+from benchmarks.edge.sink import LIVE_MS, Sink, percentile
+from deploy.local import MosquittoBroker
+from edge_agent.config import AgentSettings
+from edge_agent.intake.parse import parse_message
+from edge_agent.intake.redelivery import arrival_of
+from edge_agent.status import read_status
+from edge_agent.store.block import Unnamed
+from edge_agent.store.buffer import Buffer, BufferOptions
+from settings import load
+
+MESSAGES = 100_000
+BACKLOG = 1_000_000
+SIDE_MESSAGES = 40_000
+PAYLOAD = 150
+
+
+def wait(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def line(what: str, measured: str, asked: str, *, met: bool) -> None:
+    print(f"{what:<58}{measured:>22}   asked {asked:<14}{'met' if met else 'NOT MET'}", flush=True)
+
+
+def broker(folder: Path, name: str = "eu") -> MosquittoBroker:
+    made = MosquittoBroker(name, folder / name)
+    made.start()
+    made.wait()
+    return made
+
+
+def intake(folder: Path) -> None:
+    """100,000 messages while the region is away."""
+    agent = EdgeAgent(folder, 9)
+    agent.start()
+    settings = load(AgentSettings, agent.config)
+    assert wait(lambda: "listening" in (folder / "log").read_text(), 10)
+    payloads = list(positions(MESSAGES))
+    publisher = Publisher(agent.intake_port)
+    cpu_s, written, began = agent.cpu_s, agent.written, time.monotonic()
+    publisher.publish(payloads)
+    publisher.finish()
+    assert wait(lambda: read_status(settings)["head"] >= MESSAGES, 120)
+    took_s = time.monotonic() - began
+    publisher.close()
+    state = read_status(settings)
+    payload_bytes = sum(map(len, payloads))
+    rate, flash = MESSAGES / took_s, (agent.written - written) / payload_bytes
+    share = state["depth_bytes"] / payload_bytes
+    line("messages in, synced before PUBACK, a second", f"{rate:,.0f}", ">= 8,000", met=rate >= 8_000)
+    line("CPU seconds for 100,000 messages", f"{agent.cpu_s - cpu_s:.1f}", "-", met=True)
+    line("bytes to flash for each payload byte", f"{flash:.2f}", "<= 2.5", met=flash <= 2.5)
+    line("batch bytes of the JSON's bytes", f"{share:.1%}", "<= 40 %", met=share <= 0.4)
+    agent.close()
+
+
+def fill(folder: Path, records: int) -> None:
+    """A backlog in the buffer's folder, committed as the agent would."""
+    options = BufferOptions(device="eu-0001", ring_size=2000, epoch_for=lambda least: least + 1)
+    buffer = Buffer(folder, options)
+    waiting = []
+    for number, payload in enumerate(positions(records)):
+        parsed = parse_message("vehicle/position", payload)
+        arrival = arrival_of(number % 65_535 + 1, "vehicle/position", payload)
+        waiting.append(Unnamed(1, parsed.body, parsed.device_time_us or 0, number * 1000, "boot", arrival))
+        if len(waiting) == 1000:
+            buffer.commit(waiting, time.time_ns() // 1_000_000)
+            waiting.clear()
+    buffer.close()
+
+
+def drain(folder: Path) -> None:
+    """A backlog of a million drains while live data come."""
+    region = broker(folder)
+    agent = EdgeAgent(folder, region.port)
+    fill(folder / "buffer", BACKLOG)
+    region.stop()
+    began = time.monotonic()
+    agent.start()
+    assert wait(lambda: "listening" in (folder / "log").read_text(), 30)
+    start_s = time.monotonic() - began
+    agent.look()
+    region.start()
+    region.wait()
+    sink = Sink(region.port, count_only_above=BACKLOG)
+    stopping = threading.Event()
+    publisher = Publisher(agent.intake_port)
+    sender = threading.Thread(target=live, args=(publisher, sink, stopping))
+    assert wait(lambda: sink.records > 0, 30)
+    began = time.monotonic()
+    sender.start()
+    while sink.records < BACKLOG and time.monotonic() - began < 300:
+        agent.look()
+        time.sleep(0.1)
+    took_s = time.monotonic() - began
+    stopping.set()
+    sender.join()
+    rate, p99, rss = sink.records / took_s, percentile(sink.live, 0.99), agent.peak_rss / (1 << 20)
+    line("start with a backlog of 1,000,000, seconds", f"{start_s:.2f}", "< 2", met=start_s < 2)
+    line("records drained a second", f"{rate:,.0f}", ">= 30,000", met=rate >= 30_000)
+    line(f"live p99 meanwhile, seconds ({len(sink.live)} messages)", f"{p99:.2f}", "< 1", met=p99 < 1)
+    line("resident memory at most, MiB", f"{rss:.0f}", "<= 64", met=rss <= 64)
+    publisher.close()
+    sink.close()
+    agent.close()
+    region.stop()
+
+
+def live(publisher: Publisher, sink: Sink, stopping: threading.Event) -> None:
+    """A hundred messages a second, each noted when it is sent."""
+    number = 0
+    while not stopping.wait(0.01):
+        sink.sending_live(number)
+        publisher.publish([f'{{"time":{LIVE_MS + number},"latitude":53.4,"longitude":-2.9}}'.encode()])
+        number += 1
+
+
+def side(contender: Contender, region: MosquittoBroker) -> dict[str, Any]:
+    """The same load for everybody: up, an outage with one SIGKILL, and back with live data."""
+    sink = Sink(region.port)
+    contender.start()
+    time.sleep(3)
+    payloads = list(positions(SIDE_MESSAGES * 2))
+    publisher = Publisher(contender.intake_port)
+    began = time.monotonic()
+    publisher.publish(payloads[:SIDE_MESSAGES])
+    publisher.finish()
+    wait(lambda: len(sink.numbers) >= SIDE_MESSAGES, 90)
+    throughput = len(sink.numbers) / (time.monotonic() - began)
+    region.stop()
+    publisher.publish(payloads[SIDE_MESSAGES : SIDE_MESSAGES * 2 - 2000])
+    publisher.finish()
+    publisher.close()
+    contender.stop(signal.SIGKILL)
+    contender.start()
+    time.sleep(3)
+    publisher = Publisher(contender.intake_port, b"load-2")
+    publisher.publish(payloads[SIDE_MESSAGES * 2 - 2000 :])
+    publisher.finish()
+    region.start()
+    region.wait()
+    stopping = threading.Event()
+    sender = threading.Thread(target=live, args=(publisher, sink, stopping))
+    before, began = len(sink.numbers), time.monotonic()
+    sender.start()
+    finished = began
+    while time.monotonic() - began < 60 and len(sink.numbers) < len(payloads):
+        contender.look()
+        known = len(sink.numbers)
+        time.sleep(0.2)
+        if len(sink.numbers) > known:
+            finished = time.monotonic()
+        elif time.monotonic() - finished > 15:
+            break
+    stopping.set()
+    sender.join()
+    time.sleep(1)
+    contender.look()
+    result = {
+        "messages/s": f"{throughput:,.0f}",
+        "lost": len(payloads) - len(sink.numbers),
+        "duplicated": sum(count - 1 for count in sink.numbers.values()),
+        "out of order": sink.out_of_order,
+        "drained/s": f"{(len(sink.numbers) - before) / max(0.1, finished - began):,.0f}",
+        "live p99 s": f"{percentile(sink.live, 0.99):.2f}",
+        "peak MiB": f"{contender.peak_rss / (1 << 20):.0f}",
+        "flash/payload byte": f"{contender.written / sum(map(len, payloads)):.2f}",
+        "CPU s/100,000": f"{contender.cpu_s / len(payloads) * 100_000:.1f}",
+    }
+    publisher.close()
+    sink.close()
+    contender.close()
+    return result
+
+
+def side_by_side(folder: Path) -> None:
+    results = {}
+    for kind in (EdgeAgent, MosquittoBridge):
+        region = broker(folder / kind.__name__)
+        results[kind.name] = side(kind(folder / kind.__name__, region.port), region)
+        region.stop()
+    rows = list(next(iter(results.values())))
+    print(f"\n{'':<22}" + "".join(f"{name:>22}" for name in results))
+    for row in rows:
+        print(f"{row:<22}" + "".join(f"{result[row]!s:>22}" for result in results.values()))
+
+
+def main() -> None:
+    parts = {"intake": intake, "drain": drain, "side": side_by_side}
+    wanted = sys.argv[1:] or list(parts)
+    print(f"{psutil.cpu_count()} cores, load {psutil.getloadavg()[0]:.1f} before; 150-byte messages, loopback\n")
+    for name in wanted:
+        folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-"))
+        try:
+            parts[name](folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What is measured side by side: each stands between a vehicle's broker and a region's broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from deploy.local import MosquittoBroker
+from deploy.local.ports import PortBook
+
+
+class Contender:
+    """A process that can be killed, and what it costs."""
+
+    name = ""
+
+    def __init__(self, folder: Path, region_port: int) -> None:
+        self.folder = folder
+        self.region_port = region_port
+        folder.mkdir(parents=True, exist_ok=True)
+        self.cpu_before_s = 0.0
+        self.written_before = 0
+        self.peak_rss = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    intake_port: int
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(self.command(), stderr=log, stdout=log)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        assert self.process is not None
+        self.look()
+        self.cpu_before_s, self.written_before = self.cpu_s, self.written
+        self.process.send_signal(number)
+        self.process.wait(15)
+        self.process = None
+
+    def look(self) -> None:
+        if self.process is not None:
+            self.peak_rss = max(self.peak_rss, psutil.Process(self.process.pid).memory_info().rss)
+
+    @property
+    def cpu_s(self) -> float:
+        if self.process is None:
+            return self.cpu_before_s
+        times = psutil.Process(self.process.pid).cpu_times()
+        return self.cpu_before_s + float(times.user + times.system)
+
+    @property
+    def written(self) -> int:
+        if self.process is None:
+            return self.written_before
+        return self.written_before + int(psutil.Process(self.process.pid).io_counters().write_bytes)
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.stop()
+
+
+class EdgeAgent(Contender):
+    """This agent behind a Mosquitto of its own."""
+
+    name = "edge-agent"
+
+    def __init__(self, folder: Path, region_port: int, extra: str = "") -> None:
+        super().__init__(folder, region_port)
+        self._broker = MosquittoBroker("car", folder / "car")
+        self._broker.start()
+        self._broker.wait()
+        self.intake_port = self._broker.port
+        self.config = folder / "agent.toml"
+        self.config.write_text(
+            f'[device]\nid = "eu-0001"\n[intake]\nport = {self.intake_port}\nbackoff_first_s = 0.1\n'
+            f'[buffer]\npath = "{folder}/buffer"\n{extra}\n'
+            f'[[uplinks]]\nregion = "eu"\nport = {region_port}\nbackoff_first_s = 0.1\nbackoff_most_s = 1\n'
+        )
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "edge_agent.daemon", str(self.config)]
+
+    def close(self) -> None:
+        super().close()
+        self._broker.stop()
+
+
+class MosquittoBridge(Contender):
+    """Debian's Mosquitto as a bridge with persistence, its queue written every second."""
+
+    name = "Mosquitto bridge"
+
+    def __init__(self, folder: Path, region_port: int) -> None:
+        super().__init__(folder, region_port)
+        self.intake_port = PortBook(folder / "ports.json").port("bridge")
+        (folder / "mosquitto.conf").write_text(
+            f"listener {self.intake_port} 127.0.0.1\nallow_anonymous true\nuser root\n"
+            f"persistence true\npersistence_location {folder}/\nautosave_interval 1\n"
+            "max_queued_messages 0\nmax_inflight_messages 1000\n"
+            f"connection region\naddress 127.0.0.1:{region_port}\ntopic vehicle/# out 1\n"
+            "cleansession false\nrestart_timeout 1\nbridge_protocol_version mqttv311\n"
+        )
+
+    def command(self) -> list[str]:
+        program = "/usr/sbin/mosquitto" if os.access("/usr/sbin/mosquitto", os.X_OK) else "mosquitto"
+        return [program, "-c", str(self.folder / "mosquitto.conf")]
