@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 REPLAY ?=
 
-.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-spatial
+.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-source bench-spatial
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -28,6 +28,9 @@ nightly: setup  ## The long forms of the proofs
 
 drills: setup  ## The centre lost and taken back 36 times, and each other drill once: every record counted
 	@failed=0; for drill in region-loss link-cut sweep; do $(PYTHON) -m deploy drill $$drill || failed=1; done; exit $$failed
+
+bench-source: setup  ## The Pulsar source against plain readers, and a light micro-batch
+	@$(PYTHON) -m benchmarks.source
 
 bench-replication: setup  ## How long a record takes from a region to the centre, at rest and over a slow link
 	@$(PYTHON) -m benchmarks.replication
