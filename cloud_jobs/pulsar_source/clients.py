@@ -1,7 +1,6 @@
 """Pulsar clients, kept for the life of the process: a micro-batch must not pay for connections."""
 
 import atexit
-import math
 import os
 import threading
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ def kept_client(cluster: Cluster, options: PulsarOptions) -> Any:
     key = (os.getpid(), cluster, repr(access) + str(access.bearer()) + str(options.operation_timeout_seconds))
     with _lock:
         if key not in _kept:
-            _kept[key] = _build(cluster, access, _timeout_s(options))
+            _kept[key] = _build(cluster, access, options.call_timeout_s())
         return _kept[key]
 
 
@@ -41,13 +40,6 @@ def forget_clients() -> None:
 
 
 atexit.register(forget_clients)
-
-
-def _timeout_s(options: PulsarOptions) -> int:
-    """With another cluster to go to, a call that hangs is worth no more than the silence of a lost cluster."""
-    if len(options.all_clusters()) == 1:
-        return options.operation_timeout_seconds
-    return min(options.operation_timeout_seconds, math.ceil(options.cluster_lost_after_seconds))
 
 
 def _build(cluster: Cluster, access: Access, timeout_s: int) -> Any:

@@ -1,6 +1,7 @@
 """The options of the format `pulsar`, typed. An unknown one is an error that names the nearest right one."""
 
 import difflib
+import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -165,6 +166,12 @@ class PulsarOptions(Access):
         assert self.admin_url is not None
         admin = self.admin_url.rstrip("/")
         return (Cluster(name=self.cluster, service_url=self.service_url, admin_url=admin),)
+
+    def call_timeout_s(self) -> int:
+        """Bound of one call. With another cluster to go to, no more than the silence after which one counts as gone."""
+        if len(self.all_clusters()) == 1:
+            return self.operation_timeout_seconds
+        return min(self.operation_timeout_seconds, math.ceil(self.cluster_lost_after_seconds))
 
     def cluster_named(self, name: str) -> Cluster:
         """The cluster of that name; OptionError when the options do not know it (a checkpoint can)."""

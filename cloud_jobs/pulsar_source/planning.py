@@ -29,7 +29,7 @@ class Survey:
     def __init__(self, cluster: Cluster, options: PulsarOptions) -> None:
         self.cluster = cluster
         self._options = options
-        self._admin = Admin(cluster, options, options.operation_timeout_seconds)
+        self._admin = Admin(cluster, options, options.call_timeout_s())
         self._pool = ThreadPoolExecutor(max_workers=_PARALLEL, thread_name_prefix="pulsar-survey")
         self._topics: list[TopicName] = []
         self._topics_at = float("-inf")

@@ -142,6 +142,7 @@ class Watch:
 
     def _try(self, name: str, create_at: Start | None) -> View | None:
         survey = self._surveys[name]
+        asked = self._clock()
         try:
             states = survey.states()
             missing = frozenset(topic for topic, state in states.items() if state.cursor is None)
@@ -151,7 +152,7 @@ class Watch:
         except ClusterUnreachable as error:
             if name not in self._silent_since:
                 _log.warning("cluster_silent", cluster=name, error=str(error))
-            self._silent_since.setdefault(name, self._clock())
+            self._silent_since.setdefault(name, asked)
             return None
         self._silent_since.pop(name, None)
         return View(survey.cluster, states, missing)

@@ -59,6 +59,12 @@ def test_clusters_keep_their_order():
         options.cluster_named("moon")
 
 
+def test_a_call_takes_no_longer_than_a_cluster_may_be_silent_when_there_is_another():
+    times = {"operationTimeoutSeconds": "20", "clusterLostAfterSeconds": "3.5"}
+    assert PulsarOptions.parse(ONE | times).call_timeout_s() == 20
+    assert PulsarOptions.parse(TWO | times | {"failoverFile": "f"}).call_timeout_s() == 4
+
+
 def test_a_time_without_a_zone_is_utc():
     options = PulsarOptions.parse(ONE | {"startingPosition": "2026-01-02T03:04:05"})
     assert options.starting_position == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
