@@ -16,7 +16,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from cloud_jobs.errors import CloudError
-from cloud_jobs.lake import REFERENCE, Lake
+from cloud_jobs.lake import Lake
+from cloud_jobs.tables import REFERENCE
 
 Kind = Literal["fence", "tariff", "account"]
 TOPICS: dict[Kind, str] = {"fence": "fences", "tariff": "tariffs", "account": "accounts"}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from cloud_jobs.config import CloudSettings
@@ -30,7 +33,7 @@ def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
     try:
         _run(spark, settings, stop, available_now=available_now)
     finally:
-        spark.stop()
+        _quietly(spark.stop)
     _log.info("stopped")
 
 
@@ -58,8 +61,18 @@ def _watch(ingest: Ingest, stop: threading.Event) -> Exception | None:
         while query.isActive and not stop.is_set():
             stop.wait(_POLL_S)
         return None if stop.is_set() else query.exception()
+    except (Py4JError, OSError):
+        if stop.is_set():
+            return None
+        raise
     finally:
-        query.stop()
+        _quietly(query.stop)
+
+
+def _quietly(stop: Callable[[], None]) -> None:
+    """Stops what may be gone already: who ends a process group ends Spark's own process with it."""
+    with suppress(Py4JError, OSError):
+        stop()
 
 
 def _first_lines(failure: Exception) -> str:

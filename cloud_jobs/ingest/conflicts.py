@@ -13,7 +13,8 @@ from pyspark.sql import functions as f
 
 from cloud_jobs.ingest.admission import Place
 from cloud_jobs.ingest.coverage import Buffer
-from cloud_jobs.lake import CONTENT, Lake
+from cloud_jobs.lake import Lake
+from cloud_jobs.tables import CONTENT
 from telemetry import IntervalSet
 
 MAX_CONFLICTS = 10_000

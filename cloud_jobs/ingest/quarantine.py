@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from cloud_jobs.lake import QUARANTINE, Lake
+from cloud_jobs.lake import Lake
+from cloud_jobs.tables import QUARANTINE
 
 
 def refusals(refused: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:

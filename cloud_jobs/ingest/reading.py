@@ -15,36 +15,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cloud_jobs.ingest.admission import Place
+from cloud_jobs.tables import RECORDS
 from telemetry import IntervalSet, Kind, WireError
 from telemetry.columns import Columns, decode_columns
 
-_UTC = pa.timestamp("us", tz="UTC")
-
 ROWS = pa.schema(
-    [
-        pa.field("tenant", pa.string()),
-        pa.field("region", pa.string()),
-        pa.field("device", pa.string()),
-        pa.field("epoch", pa.int64()),
-        pa.field("seq", pa.int64()),
-        pa.field("kind", pa.string()),
-        pa.field("device_time", _UTC),
-        pa.field("received_at", _UTC),
-        pa.field("latitude", pa.float64()),
-        pa.field("longitude", pa.float64()),
-        pa.field("altitude_m", pa.float64()),
-        pa.field("speed_mps", pa.float64()),
-        pa.field("heading_deg", pa.float64()),
-        pa.field("accuracy_m", pa.float64()),
-        pa.field("name", pa.string()),
-        pa.field("number", pa.float64()),
-        pa.field("text", pa.string()),
-        pa.field("payload", pa.binary()),
-        pa.field("time_uncertainty_ms", pa.int32()),
-        pa.field("monotonic_us", pa.int64()),
-        pa.field("boot", pa.string()),
-        pa.field("device_date", pa.date32()),
-    ]
+    [pa.field(field.name, field.type) for field in RECORDS if field.name not in {"ingested_at", "batch_id"}]
 )
 """The records table without what the driver adds: when and by which micro-batch a record was let in."""
 

@@ -13,7 +13,7 @@ from cloud_jobs.errors import CloudError
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.telling import NEWS, ROWS, tell
 from cloud_jobs.geofence.units import DAY_MS
-from cloud_jobs.lake import GEOFENCE_EVENTS
+from cloud_jobs.tables import GEOFENCE_EVENTS
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.geofence.centre import Centre, Fix, latest, rules
 

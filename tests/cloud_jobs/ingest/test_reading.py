@@ -11,7 +11,7 @@ from hypothesis import given
 
 from cloud_jobs.ingest.admission import Place
 from cloud_jobs.ingest.reading import OPENED, ROWS, opened, records
-from cloud_jobs.lake import RECORDS
+from cloud_jobs.tables import RECORDS
 from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
 from tests.strategies import batches
 from tests.telemetry.test_wire import framed

@@ -1,0 +1,162 @@
+"""The schemas of the lake's tables. Arrow only: what the executors import, too."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_UTC = pa.timestamp("us", tz="UTC")
+
+RECORDS = pa.schema(
+    [
+        pa.field("tenant", pa.string()),
+        pa.field("region", pa.string()),
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("device_time", _UTC, nullable=False),
+        pa.field("received_at", _UTC),
+        pa.field("latitude", pa.float64()),
+        pa.field("longitude", pa.float64()),
+        pa.field("altitude_m", pa.float64()),
+        pa.field("speed_mps", pa.float64()),
+        pa.field("heading_deg", pa.float64()),
+        pa.field("accuracy_m", pa.float64()),
+        pa.field("name", pa.string()),
+        pa.field("number", pa.float64()),
+        pa.field("text", pa.string()),
+        pa.field("payload", pa.binary()),
+        pa.field("time_uncertainty_ms", pa.int32()),
+        pa.field("monotonic_us", pa.int64()),
+        pa.field("boot", pa.string()),
+        pa.field("device_date", pa.date32()),
+        pa.field("ingested_at", _UTC),
+        pa.field("batch_id", pa.int64()),
+    ]
+)
+"""One row a record. `device_date` is the UTC day of the device time, the partition; null for a clock far off."""
+
+CONTENT = (
+    "kind",
+    "device_time",
+    "latitude",
+    "longitude",
+    "altitude_m",
+    "speed_mps",
+    "heading_deg",
+    "accuracy_m",
+    "name",
+    "number",
+    "text",
+    "payload",
+    "monotonic_us",
+    "boot",
+)
+"""The columns that two records of the same name must agree on, or they are in conflict. The repaired uncertainty is
+left out: a device may learn more of its clock between two sendings, and that is no other record."""
+
+COVERAGE = pa.schema(
+    [
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("received", pa.string(), nullable=False),
+        pa.field("declared", pa.string(), nullable=False),
+        pa.field("head", pa.int64(), nullable=False),
+    ]
+)
+"""What is known of each buffer. `received`: JSON `[[first, last], …]`; `declared`: `[[first, last, reason], …]`."""
+
+QUARANTINE = pa.schema(
+    [
+        pa.field("cause", pa.string(), nullable=False),
+        pa.field("fingerprint", pa.string(), nullable=False),
+        pa.field("device", pa.string()),
+        pa.field("epoch", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("detail", pa.string()),
+        pa.field("payload", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("message_id", pa.string()),
+        pa.field("quarantined_at", _UTC, nullable=False),
+    ]
+)
+"""What was not let in. `cause`: `conflict` (a known name with other content, in `detail` as JSON) or `refused`."""
+
+INGEST_BATCHES = pa.schema(
+    [
+        pa.field("batch_id", pa.int64(), nullable=False),
+        pa.field("committed_at", _UTC, nullable=False),
+        pa.field("messages", pa.int64(), nullable=False),
+        pa.field("records", pa.int64(), nullable=False),
+        pa.field("admitted", pa.int64(), nullable=False),
+        pa.field("duplicates", pa.int64(), nullable=False),
+        pa.field("conflicts", pa.int64(), nullable=False),
+        pa.field("refused", pa.int64(), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),
+    ]
+)
+"""One row for each micro-batch that was completed."""
+
+USAGE = pa.schema(
+    [
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("hour", _UTC, nullable=False),
+        pa.field("zone", pa.string(), nullable=False),
+        pa.field("distance_mm", pa.int64(), nullable=False),
+        pa.field("duration_ms", pa.int64(), nullable=False),
+        pa.field("entries", pa.int32(), nullable=False),
+        pa.field("evidence", pa.string(), nullable=False),
+        pa.field("computed_at", _UTC, nullable=False),
+    ]
+)
+"""Metered quantities, never changed, only followed: for each device, hour and zone the row computed last is in force,
+and as of an earlier moment the one computed last by then. A zone that a device left altogether gets a row of zeros. The
+zone "" is outside all zones. `evidence`: JSON `{"epoch": [[first, last], …]}`."""
+
+GEOFENCE_EVENTS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("revision", pa.int32(), nullable=False),
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("place", pa.string(), nullable=False),
+        pa.field("time", _UTC, nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+        pa.field("retracted", pa.bool_(), nullable=False),
+        pa.field("day", pa.date32(), nullable=False),
+        pa.field("told_at", _UTC, nullable=False),
+    ]
+)
+"""What happened at fences and gates. Of each `id` the row with the highest `revision` is in force; `retracted`: it did
+not happen. `kind`: enter, exit, dwell, forward, backward, speeding. `value`: seconds of the visit (exit, dwell) or the
+highest speed (speeding). `day`: the UTC day of `time`, the partition."""
+
+ENCOUNTERS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("revision", pa.int32(), nullable=False),
+        pa.field("device_a", pa.string(), nullable=False),
+        pa.field("device_b", pa.string(), nullable=False),
+        pa.field("start", _UTC, nullable=False),
+        pa.field("end", _UTC, nullable=False),
+        pa.field("min_m", pa.float64(), nullable=False),
+        pa.field("min_at", _UTC, nullable=False),
+        pa.field("retracted", pa.bool_(), nullable=False),
+        pa.field("parts", pa.string(), nullable=False),
+        pa.field("day", pa.date32(), nullable=False),
+        pa.field("told_at", _UTC, nullable=False),
+    ]
+)
+"""Pairs of devices within the distance: `device_a` is before `device_b`, each pair and time once. Of each `id` the row
+with the highest `revision` is in force. `parts`: JSON `[[start_ms, end_ms, min_m, t_min_ms], …]`, one for each slice of
+time, from which a later run makes the whole anew. `day`: the UTC day, the partition; no encounter spans two."""
+
+REFERENCE = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("body", pa.string(), nullable=False),
+        pa.field("published_at", _UTC, nullable=False),
+    ]
+)
+"""Fences, tariffs and accounts as they were published: every version that reached the centre."""
