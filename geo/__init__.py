@@ -1,0 +1,1 @@
+"""Where things are (`spatial`), and how clusters copy each other (`replication`)."""
