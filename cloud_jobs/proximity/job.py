@@ -128,22 +128,28 @@ def _cut_pieces(slices: Ints, tracks: TrackSettings, settings: ProximitySettings
 
 def _parts(pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
     """Parts of encounters (schema PARTS): every piece meets those of its cell, block by block."""
+    tasks = _blocks(pieces, settings.segments_per_task).repartition("task").sortWithinPartitions("task")
+    return tasks.mapInArrow(_meet(settings), from_arrow_schema(PARTS))
+
+
+def _blocks(pieces: DataFrame, most: int) -> DataFrame:
+    """Pieces of the cells that are asked for, by task: a task has `most` pieces of a cell, or two groups of as many."""
     cells = (
         pieces.groupBy("slice", "cell")
         .agg(f.count("*").alias("held"), f.max("asked").alias("any_asked"))
         .where("any_asked AND held > 1")
-        .withColumn("groups", f.least(f.ceil(f.col("held") / settings.segments_per_task), f.lit(MAX_GROUPS)))
+        .withColumn("groups", f.least(f.ceil(f.col("held") / most), f.lit(MAX_GROUPS)))
         .select("slice", "cell", "groups")
     )
-    group = f.pmod(f.xxhash64("device"), f.col("groups"))
-    blocks = (
+    others = f.sequence(f.lit(0).cast("bigint"), f.col("groups") - 1)
+    task = f.xxhash64("slice", "cell", f.least("group", "other"), f.greatest("group", "other"))
+    return (
         pieces.join(cells, ["slice", "cell"])
-        .withColumn("group", group)
-        .withColumn("other", f.explode(f.sequence(f.lit(0).cast("bigint"), f.col("groups") - 1)))
-        .withColumn("task", f.xxhash64("slice", "cell", f.least("group", "other"), f.greatest("group", "other")))
+        .withColumn("group", f.pmod(f.xxhash64("device"), f.col("groups")))
+        .withColumn("other", f.explode(others))
+        .withColumn("task", task)
         .select(*_TASK.names)
     )
-    return blocks.repartition("task").sortWithinPartitions("task").mapInArrow(_meet(settings), from_arrow_schema(PARTS))
 
 
 def _meet(settings: ProximitySettings) -> _Cut:
