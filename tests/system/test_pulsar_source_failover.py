@@ -1,13 +1,15 @@
 """The source between two data centres: hq burns, dr takes over from the replicated cursor, and back again."""
 
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from deploy.local import LocalStack
+from deploy.local import LocalStack, PulsarCluster
 from tests.cloud_jobs.pulsar_source.world import (
     Collected,
     Place,
@@ -75,22 +77,46 @@ def centres(places: dict[str, Place]) -> str:
     return ",".join(places[name].text for name in ("hq", "dr"))
 
 
+def killed(server: PulsarCluster) -> Callable[[], None]:
+    """The power is cut; returns how it comes back."""
+    server.kill()
+
+    def back() -> None:
+        server.start()
+        server.wait()
+
+    return back
+
+
+def frozen(server: PulsarCluster) -> Callable[[], None]:
+    """It takes connections and answers nothing; returns how it comes back."""
+    process = psutil.Process(server.pid)
+    process.suspend()
+    return process.resume
+
+
+@pytest.mark.parametrize("lost", [killed, pytest.param(frozen, marks=pytest.mark.nightly)])
 def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
-    stack: LocalStack, places: dict[str, Place], topic: str, spark: SparkSession, tmp_path: Path
+    stack: LocalStack,
+    places: dict[str, Place],
+    topic: str,
+    *,
+    spark: SparkSession,
+    tmp_path: Path,
+    lost: Callable[[PulsarCluster], Callable[[], None]],
 ):
     collected, state, order = Collected(), tmp_path / "active.json", tmp_path / "active.json.order"
     frame = stream(spark, centres(places), topics=topic, subscription="ingest", failoverFile=str(state))
     with Sender(places["eu"], topic, RATE) as sender, running_again(frame, collected, tmp_path / "checkpoint"):
         eventually("the cursor of dr follows", lambda: travelled(places["dr"], topic))
         time.sleep(3)
-        stack.pulsar["hq"].kill()
-        killed, known, largest = time.monotonic(), set(collected.numbers()), max(collected.sizes())
+        come_back = lost(stack.pulsar["hq"])
+        lost_at, known, largest = time.monotonic(), set(collected.numbers()), max(collected.sizes())
         eventually("records come through dr", lambda: set(collected.numbers()) - known)
-        first_s = time.monotonic() - killed
+        first_s = time.monotonic() - lost_at
         time.sleep(1)
         again = collected.duplicates()
-        stack.pulsar["hq"].start()
-        stack.pulsar["hq"].wait()
+        come_back()
         back_at = places["hq"].cursors(topic, "ingest")
         eventually("the cursor of hq follows", lambda: differ(back_at, places["hq"].cursors(topic, "ingest")))
         order.write_text("hq")
@@ -100,7 +126,8 @@ def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
         eventually("everything is there", lambda: set(collected.numbers()) >= set(sender.sent))
     assert set(collected.numbers()) == set(sender.sent)
     assert changes(tmp_path / "checkpoint") == ["hq", "dr", "hq"]
-    assert first_s < 30  # a loaded machine; benchmarks/source measures it
+    sys.stdout.write(f"first record after {first_s:.1f} s, {again} came again ({RATE} a second)\n")
+    assert first_s < 30  # a machine that others use; the drills measure it
     assert again <= 2 * largest + RATE * SNAPSHOT_S
 
 
