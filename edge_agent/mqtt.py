@@ -119,7 +119,8 @@ class Session:
         self._client = self._new_client()
         self._ended: str | None = None
         self._answered: ReasonCode | None = None
-        self._granted: list[ReasonCode] | None = None
+        self._ungranted = 0
+        self._grant_by_s = 0.0
         self._published: list[tuple[int, ReasonCode]] = []
         self._wake_out, self._wake_in = socket.socketpair()
         self._wake_out.setblocking(False)
@@ -146,15 +147,15 @@ class Session:
             raise LinkRefused(f"{self._broker.host}:{self._broker.port} refused: {self._answered}")
 
     def subscribe(self, topic: str) -> None:
-        """Subscribes with QoS 1 and waits for the answer. Raises LinkError."""
-        self._granted = None
+        """Asks for a subscription with QoS 1. A `poll` raises LinkError if it is refused or not answered in time."""
         self._client.subscribe(topic, options=SubscribeOptions(qos=1))
-        deadline_s = time.monotonic() + self._broker.connect_timeout_s
-        self._wait_for(lambda: self._granted is not None, deadline_s, "no answer to SUBSCRIBE")
-        granted: list[ReasonCode] = self._granted or []
-        refused = [str(code) for code in granted if code.is_failure]
-        if refused:
-            raise LinkRefused(f"subscription to {topic} refused: {', '.join(refused)}")
+        self._ungranted += 1
+        self._grant_by_s = time.monotonic() + self._broker.connect_timeout_s
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether every subscription was granted."""
+        return self._ungranted == 0
 
     def publish(self, topic: str, payload: bytes) -> int:
         """Publishes with QoS 1; the message id it got. It is sent by the next `poll`."""
@@ -182,6 +183,8 @@ class Session:
             elif events & ~select.POLLOUT:
                 self._read()
         self._client.loop_misc()
+        if self._ungranted and time.monotonic() > self._grant_by_s:
+            raise LinkError(f"{self._broker.host}:{self._broker.port}: no answer to SUBSCRIBE")
         self._flush()
 
     def wake(self) -> None:
@@ -307,7 +310,10 @@ class Session:
         self._answered = reason
 
     def _note_granted(self, _c: Client, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
-        self._granted = reasons
+        self._ungranted -= 1
+        refused = [str(code) for code in reasons if code.is_failure]
+        if refused:
+            self._ended = f"subscription refused: {', '.join(refused)}"
 
     def _note_published(self, _c: Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any) -> None:
         self._published.append((mid, reason))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
+from itertools import pairwise
 
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from benchmarks.edge.load import FIRST_MS
 from telemetry import Ack, decode, encode_ack, read_header
@@ -24,19 +27,31 @@ class Sink:
         self.records = 0
         self.wire_bytes = 0
         self.live: list[float] = []
-        self.out_of_order = 0
+        self.repeated = 0
+        self.names: dict[tuple[int, int], int] = {}
+        self._out_of_order = 0
         self._latest = -1
         self._live_sent: dict[int, float] = {}
         self._above = count_only_above
+        self._seen: set[tuple[int, int]] = set()
         self._ready = threading.Event()
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="sink", protocol=MQTTProtocolVersion.MQTTv5)
         self._client.on_connect = lambda client, *_: client.subscribe([("waybill/1/+/+/batch", 1), ("vehicle/#", 1)])
         self._client.on_subscribe = lambda *_: self._ready.set()
         self._client.on_message = self._take
-        self._client.connect_async("127.0.0.1", port, keepalive=600)
+        # The region's broker keeps what comes while the sink reconnects: nothing is lost on this side.
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = 3600
+        self._client.connect("127.0.0.1", port, keepalive=600, clean_start=False, properties=properties)
         self._client.reconnect_delay_set(1, 1)
         self._client.loop_start()
         self._ready.wait(30)
+
+    @property
+    def out_of_order(self) -> int:
+        """Messages that stand after a later one: in the order of their names, where they have names."""
+        in_order = [number for _, number in sorted(self.names.items())]
+        return self._out_of_order + sum(after < before for before, after in pairwise(in_order))
 
     def sending_live(self, number: int) -> None:
         self._live_sent[number] = time.monotonic()
@@ -49,8 +64,12 @@ class Sink:
         payload = message.payload
         self.wire_bytes += len(payload)
         if not message.topic.startswith("waybill"):
-            self._note(int(json.loads(payload)["time"]) - FIRST_MS)
+            number = int(json.loads(payload)["time"]) - FIRST_MS
+            self._note(number)
             self.records += 1
+            if number < LIVE_MS - FIRST_MS:
+                self._out_of_order += number < self._latest
+                self._latest = max(number, self._latest)
             return
         header = read_header(payload)
         client.publish(
@@ -59,7 +78,13 @@ class Sink:
         self.records += header.ranges.count
         if self._above is None or (header.ranges.last or 0) > self._above:
             for record in decode(payload).records:
-                self._note(record.device_time_us // 1000 - FIRST_MS)
+                number = record.device_time_us // 1000 - FIRST_MS
+                if self.names.setdefault((header.epoch, record.seq), number) != number:
+                    raise AssertionError("a name has two contents")
+                self.repeated += (header.epoch, record.seq) in self._seen
+                if (header.epoch, record.seq) not in self._seen:
+                    self._seen.add((header.epoch, record.seq))
+                    self._note(number)
 
     def _note(self, number: int) -> None:
         live = number - (LIVE_MS - FIRST_MS)
@@ -69,8 +94,6 @@ class Sink:
                 self.live.append(time.monotonic() - sent_s)
             return
         self.numbers[number] = self.numbers.get(number, 0) + 1
-        self.out_of_order += number < self._latest
-        self._latest = max(number, self._latest)
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -68,15 +68,17 @@ class Listener:
         )
         self._session = session = Session(intake, options, self._take)
         session.open()
+        # Not waited for: a broker that has kept messages sends them before it answers, and those want to be committed.
         session.subscribe(intake.topic)
-        self.connected = True
-        self._backoff.succeeded()
-        log.info("listening", broker=f"{intake.host}:{intake.port}", topic=intake.topic)
         while not self._stopping.is_set():
             due_s = self.reception.due_in(time.monotonic())
             if due_s == 0:
                 self._commit(session)
             session.poll(LONGEST_WAIT_S if due_s is None else due_s)
+            if session.is_subscribed and not self.connected:
+                self.connected = True
+                self._backoff.succeeded()
+                log.info("listening", broker=f"{intake.host}:{intake.port}", topic=intake.topic)
             self.reception.look_at_clocks()
             self.beat_s = time.monotonic()
         self._commit(session)
