@@ -47,3 +47,6 @@ format: python  ## Put the code in its format
 
 bench-spatial: python  ## What the spatial engine does in a second of one core
 	@$(PYTHON) -m benchmarks.spatial
+
+bench-edge: python  ## What the agent takes in, keeps and delivers in a second, beside a Mosquitto bridge
+	@$(PYTHON) -m benchmarks.edge

@@ -99,7 +99,7 @@ class Agent:
         deadline_s = time.monotonic() + STOP_WITHIN_S
         self.listener.stop()
         self.drainer.stop()
-        for thread in self._threads:
+        for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))
         self.buffer.close()
         self._lock_file.close()

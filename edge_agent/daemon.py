@@ -1,6 +1,6 @@
 """The process: signals, logs, reloading, and the agent between them.
 
-`edge-agent run` replaces itself with `python -m edge_agent.daemon`, which imports no command line.
+`edge-agent run` replaces itself with a process that runs `main` here and imports no command line.
 """
 
 from __future__ import annotations

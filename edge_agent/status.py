@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
-import urllib.request
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,6 @@ from edge_agent.store.block import ordinal_of
 from edge_agent.store.buffer import DATABASE
 from edge_agent.store.connection import mapped_errors
 
-LIVE_TIMEOUT_S = 2.0
-
 
 def connect_reading(path: Path) -> sqlite3.Connection:
     """A connection that cannot write. Raises StoreError."""
@@ -25,19 +21,6 @@ def connect_reading(path: Path) -> sqlite3.Connection:
         raise StoreFailing(f"there is no buffer at {path}")
     with mapped_errors():
         return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5, isolation_level=None)
-
-
-def ask_live(settings: AgentSettings) -> dict[str, Any]:
-    """The state of the running agent, if it has an endpoint and answers; else nothing."""
-    if settings.health.port == 0:
-        return {}
-    url = f"http://127.0.0.1:{settings.health.port}/status"
-    try:
-        with urllib.request.urlopen(url, timeout=LIVE_TIMEOUT_S) as answer:
-            state: dict[str, Any] = json.load(answer)
-            return state
-    except (OSError, ValueError):
-        return {}
 
 
 def read_status(settings: AgentSettings) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class EdgeAgent(Contender):
         )
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "edge_agent.daemon", str(self.config)]
+        return [sys.executable, "-m", "edge_agent", "run", "-c", str(self.config)]
 
     def close(self) -> None:
         super().close()

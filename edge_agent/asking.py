@@ -1,0 +1,24 @@
+"""Asking the running agent, from the command line."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+from edge_agent.config import AgentSettings
+
+LIVE_TIMEOUT_S = 2.0
+
+
+def ask_live(settings: AgentSettings) -> dict[str, Any]:
+    """The state of the running agent, if it has an endpoint and answers; else nothing."""
+    if settings.health.port == 0:
+        return {}
+    url = f"http://127.0.0.1:{settings.health.port}/status"
+    try:
+        with urllib.request.urlopen(url, timeout=LIVE_TIMEOUT_S) as answer:
+            state: dict[str, Any] = json.load(answer)
+            return state
+    except (OSError, ValueError):
+        return {}

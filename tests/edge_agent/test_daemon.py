@@ -1,0 +1,115 @@
+"""What systemd and an operator are told."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from edge_agent.agent import Agent
+from edge_agent.config import AgentSettings
+from edge_agent.errors import StoreFailing, StoreInUse
+from edge_agent.flash import FlashMeter
+from edge_agent.inspection import exported_lines, stored_batches
+from edge_agent.notify import notify, watchdog_interval_s
+from edge_agent.status import read_status
+from edge_agent.store.evict import drop_block, oldest_rows
+from tests.edge_agent.makers import DEVICE, fill, open_buffer
+
+UNIT = Path(__file__).parents[2] / "deploy/systemd/edge-agent.service"
+
+
+def settings(folder: Path) -> AgentSettings:
+    return AgentSettings.model_validate(
+        {"device": {"id": DEVICE}, "uplinks": [{"region": "eu"}], "buffer": {"path": str(folder)}}
+    )
+
+
+def test_systemd_hears_what_it_asked_for(tmp_path, monkeypatch):
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(address)
+        sock.settimeout(2)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        notify("READY=1", "STATUS=eu")
+        assert sock.recv(100) == b"READY=1\nSTATUS=eu"
+
+
+def test_without_systemd_nothing_happens(monkeypatch):
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/at/all")
+    notify("READY=1")
+
+
+@pytest.mark.parametrize(
+    ("usec", "pid", "expected"),
+    [("10000000", "", 5.0), ("10000000", "me", 5.0), ("10000000", "1", None), ("", "", None)],
+)
+def test_the_watchdog_is_fed_twice_in_its_time(monkeypatch, usec, pid, expected):
+    monkeypatch.setenv("WATCHDOG_USEC", usec)
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "me" else pid)
+    assert watchdog_interval_s() == expected
+
+
+def test_the_unit_waits_for_the_agent_watches_it_and_does_not_restart_it_on_wrong_settings():
+    unit = UNIT.read_text(encoding="utf-8")
+    assert all(word in unit for word in ("Type=notify", "WatchdogSec=", "RestartPreventExitStatus=78"))
+
+
+def test_status_counts_what_waits_and_what_is_lost(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11), 1)
+    fill(buffer, range(11, 16), 2)
+
+    def change(connection, changes):
+        for row in oldest_rows(connection, 2, 0, 1):
+            drop_block(connection, row, buffer.owner_of(row.id), "quota", changes)
+
+    buffer.edit(change)
+    state = read_status(settings(tmp_path))
+    assert (state["head"], state["depth_records"], state["tombstones_waiting"]) == (15, 10, 5)
+    assert state["classes"]["position"]["records"] == 10
+    assert state["oldest_age_s"] > 0
+    assert state["tallies"]["lost_quota"] == 5
+
+
+def test_inspect_and_export_show_every_record_and_tombstone(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 4), 0)
+    assert [(row["first"], row["last"], row["class"]) for row in stored_batches(settings(tmp_path), 10)] == [
+        (1, 3, "urgent")
+    ]
+    lines = list(exported_lines(settings(tmp_path)))
+    assert len(lines) == 3
+    assert '"name": "door"' in lines[0]
+
+
+def test_a_buffer_that_is_not_there_is_said_to_be_missing(tmp_path):
+    with pytest.raises(StoreFailing, match="there is no buffer"):
+        read_status(settings(tmp_path / "nowhere"))
+
+
+def test_two_agents_never_share_a_buffer(tmp_path):
+    first = Agent(settings(tmp_path))
+    with pytest.raises(StoreInUse, match="another agent"):
+        Agent(settings(tmp_path))
+    first.stop()
+
+
+def test_flash_is_counted_by_the_day_beyond_restarts():
+    class Tallies(dict):
+        def tally(self, name, increase=0, *, lazily=False):
+            self[name] = self.get(name, 0) + increase
+            return self[name]
+
+    tallies, written = Tallies(), [100]
+    meter = FlashMeter(tallies, lambda: written[0])
+    written[0] = 150
+    meter.look(1_795_262_400)
+    written[0] = 170
+    meter.look(1_795_262_460)
+    assert tallies["flash_bytes_today"] == 70
+    written[0] = 180
+    meter.look(1_795_262_400 + 86_400)
+    assert tallies["flash_bytes_today"] == 10
