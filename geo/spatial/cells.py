@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,11 @@ MIN_CELLS: Final = 4096
 MAX_CELLS: Final = 1 << 24
 EDGES_PER_CELL: Final = 48
 MAX_LEVELS: Final = 5
-_EDGES_AT_ONCE: Final = 1_000_000
+_EDGES_AT_ONCE: Final = 200_000
+
+_COLUMNS: Final = (
+    "inner_first", "inner_fence", "run_first", "run_edge", "run_edges", "run_fence", "child", "children",
+)  # fmt: skip
 
 Small = NDArray[np.int32]
 
@@ -120,17 +124,33 @@ class _Crowded:
     keys: Ints
 
 
+class _Column:
+    """A column that grows in place: many small arrays, joined at the end, would leave the memory full of holes."""
+
+    def __init__(self, kind: type[np.generic]) -> None:
+        self._values, self._count = np.empty(1 << 16, dtype=kind), 0
+
+    def add(self, values: NDArray[np.generic]) -> None:
+        end = self._count + len(values)
+        if end > len(self._values):
+            self._values.resize(max(end, len(self._values) * 17 // 16), refcheck=False)
+        self._values[self._count : end] = values
+        self._count = end
+
+    def taken(self) -> NDArray[Any]:
+        self._values.resize(self._count, refcheck=False)
+        return self._values
+
+
 class _Maker:
     """Builds the columns level by level, a band of rows at a time, which bounds the memory."""
 
     def __init__(self, outlines: Outlines, boxes: _Boxes, lattice: Lattice) -> None:
         self._outlines, self._boxes, self._lattice = outlines, boxes, lattice
         self._first = outlines.first_vertices()
-        ends = np.zeros(len(outlines.points), dtype=np.bool_)
-        ends[outlines.rings[1:] - 1] = True
-        self._ends_ring = ends
+        self._first_ring = np.searchsorted(outlines.fence, np.arange(outlines.count + 1))
         self._root = np.full(lattice.columns * lattice.rows, -1, dtype=np.int32)
-        self._columns: dict[str, list[NDArray[np.generic]]] = {"children": [np.zeros(0, dtype=np.int32)]}
+        self._columns = {name: _Column(np.int32) for name in _COLUMNS} | {"run_bits": _Column(np.uint8)}
         self._nodes = self._inners = self._runs = self._children = 0
         self._levels = 0
         self._above: _Crowded | None = None
@@ -149,11 +169,11 @@ class _Maker:
             np.concatenate([np.zeros(0, dtype=np.int64), *(getattr(part, name) for part in crowded)])
             for name in ("cells", "nodes", "keys")
         )
-        self._columns["children"].append(block)
+        self._columns["children"].add(block)
         self._children += len(block)
         child = np.full(self._nodes - first_node, -1, dtype=np.int32)
         child[nodes - first_node] = self._children + np.arange(len(nodes)) * FOLD * FOLD
-        self._columns.setdefault("child", []).append(child)
+        self._columns["child"].add(child)
         self._above = _Crowded(cells, nodes, np.sort(keys))
         self._levels = number + 1
         return len(cells) > 0
@@ -174,9 +194,8 @@ class _Maker:
 
     def _add_band(self, level: Level, fences: Ints, *, last: bool) -> tuple[Ints, _Crowded]:
         """Add the nodes of a band; gives their cells, and those to divide."""
-        owner, vertex = expand(self._first[fences], self._first[fences + 1] - self._first[fences])
-        edge = np.flatnonzero(~self._ends_ring[vertex])
-        raster = rasterise(self._outlines, level, vertex[edge], fences[owner[edge]])
+        edge, owner = self._edges_of(fences)
+        raster = rasterise(self._outlines, level, edge, owner)
         order = np.argsort(raster.cell, kind="stable")
         cell = raster.cell[order]
         inner_order = np.argsort(raster.inner_cell, kind="stable")
@@ -189,20 +208,24 @@ class _Maker:
         keys = distinct(raster.fence[dropped] * (level.columns * level.rows) + raster.cell[dropped])
         kept = ~crowded[at]
         order, cell = order[kept], cell[kept]
-        self._add("inner_first", np.searchsorted(inner_cell, place) + self._inners, np.int32)
-        self._add("run_first", np.searchsorted(cell, place) + self._runs, np.int32)
-        self._add("inner_fence", raster.inner_fence[inner_order], np.int32)
+        self._columns["inner_first"].add(np.searchsorted(inner_cell, place) + self._inners)
+        self._columns["run_first"].add(np.searchsorted(cell, place) + self._runs)
+        self._columns["inner_fence"].add(raster.inner_fence[inner_order])
         for name, column in (("run_edge", raster.edge), ("run_edges", raster.edges), ("run_fence", raster.fence)):
-            self._add(name, column[order], np.int32)
-        self._add("run_bits", raster.bits[order], np.uint8)
+            self._columns[name].add(column[order])
+        self._columns["run_bits"].add(raster.bits[order])
         nodes = np.flatnonzero(crowded) + self._nodes
         self._nodes += len(place)
         self._inners += len(inner_cell)
         self._runs += len(cell)
         return place, _Crowded(place[crowded], nodes, keys)
 
-    def _add(self, name: str, values: NDArray[np.generic], kind: type[np.generic]) -> None:
-        self._columns.setdefault(name, []).append(values.astype(kind))
+    def _edges_of(self, fences: Ints) -> tuple[Ints, Ints]:
+        """(edge, its fence) of all edges of some fences."""
+        rings, first = self._outlines.rings, self._first_ring[fences]
+        fence, ring = expand(first, self._first_ring[fences + 1] - first)
+        row, edge = expand(rings[ring], rings[ring + 1] - rings[ring] - 1)
+        return edge, fences[fence[row]]
 
     def _link(self, level: Level, place: Ints, block: Small) -> None:
         """Make the nodes just added known to the level above."""
@@ -216,12 +239,12 @@ class _Maker:
 
     def result(self) -> Cells:
         """All columns, joined."""
-        self._add("inner_first", np.array([self._inners]), np.int32)
-        self._add("run_first", np.array([self._runs]), np.int32)
+        self._columns["inner_first"].add(np.array([self._inners]))
+        self._columns["run_first"].add(np.array([self._runs]))
         return Cells(
             outlines=self._outlines,
             lattice=self._lattice,
             levels=self._levels,
             root=self._root,
-            **{name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)},
+            **{name: column.taken() for name, column in self._columns.items()},
         )
