@@ -241,11 +241,11 @@ def test_a_foreign_producer_is_read_completely(hq: Place, spark: SparkSession, c
     topic = hq.new_topic(2)
     command = [pulsar_home() / "bin/pulsar-perf", "produce", topic, "-u", hq.service_url, "-m", 4000, "-r", 4000]
     frame = stream(spark, hq.text, topics=topic, subscription="s", maxMessagesPerTrigger="1500")
-    subprocess.run([*map(str, command), "-s", "100"], check=True, capture_output=True, timeout=90)
+    subprocess.run([*map(str, command), "-s", "100"], check=True, capture_output=True, timeout=240)
     # Its payloads are no numbers of ours, so they are counted.
     writer = frame.writeStream.foreachBatch(lambda rows, batch: collected.batches.update({batch: [0] * rows.count()}))
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(180)
     stats = hq.call("GET", f"{hq.path(topic)}/partitioned-stats?perPartition=false")
     assert len(collected.numbers()) == stats["msgInCounter"] >= 4000
     assert max(collected.sizes()) <= 1500

@@ -195,7 +195,7 @@ def running(
         query.stop()
 
 
-def read_available(frame: DataFrame, collected: Collected, checkpoint: Path, timeout_s: float = 60) -> StreamingQuery:
+def read_available(frame: DataFrame, collected: Collected, checkpoint: Path, timeout_s: float = 180) -> StreamingQuery:
     """Runs a query with Trigger.AvailableNow to its end."""
     with running(frame, collected, checkpoint, available_now=True) as query:
         assert query.awaitTermination(timeout_s), "AvailableNow did not end"
