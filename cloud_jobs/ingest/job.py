@@ -26,6 +26,7 @@ from cloud_jobs.pulsar_source import PulsarDataSource
 from telemetry import Header, IntervalSet, Tombstone
 
 _log = structlog.get_logger("ingest")
+_READ = ("value", "properties", "publish_time", "topic", "message_id")
 _HEADER_COLUMNS = ("device", "epoch", "payload", *HEADER.names)
 
 
@@ -47,6 +48,7 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
         .options(**settings.source_options)
         .option("topics", ",".join(ingest.topics))
         .option("subscription", ingest.subscription)
+        .option("columns", ",".join(_READ))
         .option("maxMessagesPerTrigger", str(ingest.max_messages_per_trigger))
         .options(**ingest.options)
         .load()
@@ -84,8 +86,7 @@ class MicroBatch:
 
     def _process(self, messages: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
-        messages = messages.select("value", "properties", "publish_time", "topic", "message_id")
-        messages = messages.mapInArrow(opened, from_arrow_schema(OPENED)).persist()
+        messages = messages.select(*_READ).mapInArrow(opened, from_arrow_schema(OPENED)).persist()
         try:
             found = messages.where("seq IS NULL").select(*_HEADER_COLUMNS).toArrow().to_pylist()
             refused = [row for row in found if row["refused"] is not None]

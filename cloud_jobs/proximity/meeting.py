@@ -18,7 +18,7 @@ from geo.spatial import Encounters, Fixes, TrackSettings, build_tracks, valid_po
 from geo.spatial.clip import Segments, segments_of
 
 # the engine's evaluation of pairs of segments; `encounters_among` cuts them in slices that depend on the whole call
-from geo.spatial.encounters import _meetings, joined
+from geo.spatial.encounters import joined, meetings
 from geo.spatial.nearby import Candidates, candidates
 from geo.spatial.ragged import Bools, Ints, distinct
 
@@ -129,7 +129,7 @@ def _parts(segments: Segments, device: Ints, asked: Bools, distance_m: float) ->
         one, other = pair // count, pair % count
         start = np.maximum(segments.start_ms[one], segments.start_ms[other])
         end = np.minimum(segments.end_ms[one], segments.end_ms[other])
-        found.append(_meetings(device, segments, Candidates(one, other, start, end), distance_m))
+        found.append(meetings(device, segments, Candidates(one, other, start, end), distance_m))
     return joined(found)
 
 

@@ -54,7 +54,7 @@ def encounters_among(segments: Segments, device: Ints, within_m: float, first_gr
         pairs = (
             found.rows((device[found.one] < first_group) & (device[found.other] >= first_group)) for found in pairs
         )
-    return joined(_meetings(device, segments, found, within_m) for found in pairs)
+    return joined(meetings(device, segments, found, within_m) for found in pairs)
 
 
 def joined(parts: Iterable[Encounters]) -> Encounters:
@@ -158,7 +158,7 @@ def _nearest(look: Points, offsets: tuple[Points, Points], limits: Points) -> Fl
     return np.clip(look[0] + fraction * (look[1] - look[0]), *limits)
 
 
-def _meetings(device: Ints, segments: Segments, pairs: Candidates, within_m: float) -> Encounters:
+def meetings(device: Ints, segments: Segments, pairs: Candidates, within_m: float) -> Encounters:
     """For each pair of parts: the stretch of its time within the distance, if any."""
     motion, start, end = _Motion(segments, pairs.one, pairs.other), pairs.start_ms, pairs.end_ms
     rough = _nearest((start, end), (motion.offset(start), motion.offset(end)), (start, end))
