@@ -145,7 +145,9 @@ def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_server_ends_when_its_parent_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     parent_code = (
-        "import sys, time\nfrom pathlib import Path\nfrom deploy.local import DaemonProcess\n"
+        # A test run in the background of a shell ignores SIGINT, and its children inherit that.
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from pathlib import Path\nfrom deploy.local import DaemonProcess\nimport sys\n"
         f"server = DaemonProcess('sample', [sys.executable, '-c', {SLEEP!r}], Path({str(tmp_path)!r}))\n"
         "server.start()\nprint(server.pid, flush=True)\ntime.sleep(60)\n"
     )
