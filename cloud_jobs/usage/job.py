@@ -12,13 +12,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from cloud_jobs.changes import RECORDS_VERSION, covered_version, positions_since
 from cloud_jobs.lake import Lake
 from cloud_jobs.reference import fences_in
 from cloud_jobs.usage.metering import FIXES, HOUR_MS, METERED, margin_ms, meter
 from geo.spatial import TrackSettings, ZoneSet, fences_from_geojson
 
-_NOTE = "records_version"
-_RECENT_COMMITS = 20
 _FIXES_AT_ONCE = 200_000
 _KEY = ["device", "hour", "zone"]
 
@@ -38,11 +37,11 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
 
     The rows and the version of the records that they cover are one commit, so a crash leaves either both or none.
     """
-    since, until = _covered_version(lake), lake.open("records").version()
+    since, until = covered_version(lake, "usage"), lake.open("records").version()
     if since >= until:
         return UsageRun(since, until, 0, 0)
     margin_h = -(-margin_ms(settings) // HOUR_MS)
-    touched = _touched(_positions_since(spark, lake, since, until), margin_ms(settings)).persist()
+    touched = _touched(positions_since(spark, lake, since, until), margin_ms(settings)).persist()
     try:
         count = touched.count()
         rows = _metered(spark, lake, touched, margin_h, settings).persist() if count else None
@@ -56,7 +55,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
                 .coalesce(1)
                 .write.format("delta")
                 .mode("append")
-                .option("userMetadata", json.dumps({_NOTE: until}))
+                .option("userMetadata", json.dumps({RECORDS_VERSION: until}))
                 .save(lake.path("usage"))
             )
             return UsageRun(since, until, count, rows.count())
@@ -64,24 +63,6 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
             rows.unpersist()
     finally:
         touched.unpersist()
-
-
-def _covered_version(lake: Lake) -> int:
-    for commit in lake.open("usage").history(_RECENT_COMMITS):
-        if commit.get("userMetadata"):
-            return int(json.loads(commit["userMetadata"])[_NOTE])
-    return -1
-
-
-def _positions_since(spark: SparkSession, lake: Lake, since: int, until: int) -> DataFrame:
-    changes = (
-        spark.read.format("delta")
-        .option("readChangeFeed", "true")
-        .option("startingVersion", since + 1)
-        .option("endingVersion", until)
-        .load(lake.path("records"))
-    )
-    return changes.where("kind = 'position' AND _change_type = 'insert'").select("device", "device_time")
 
 
 def _hour(moment: Column) -> Column:
