@@ -79,7 +79,7 @@ def _usage(device: str, hour: int, zone: str, total: _Sum) -> Usage:
 
 
 def _pieces(start: Position, end: Position, here: str, zones: Zones) -> Iterator[Piece]:
-    """The way from `start`, which is in zone `here`, to `end`; a zone only touched gives a piece of no length."""
+    """The way from `start`, which is in zone `here`, to `end`; a zone only reached by it gives a piece of no length."""
     a, b = _point(start), _point(end)
     duration_ms = Fraction(end.time_us - start.time_us, 1000)
     for zone, first, last, entered in _stays(a, b, here, zones):
@@ -98,13 +98,15 @@ def _stays(a: Point, b: Point, here: str, zones: Zones) -> Iterator[tuple[str, F
 
 
 def _zones_along(a: Point, b: Point, zones: Zones) -> Iterator[tuple[Fraction, str]]:
-    """The zone at each border that the way meets and between each two; every change of zone is among them."""
+    """The zone between each two borders that the way meets, and at its end; every change of zone is among them.
+
+    The zone at a border itself is not asked for: a way that touches one point of a zone and turns off crosses nothing.
+    """
     cuts = zones.cuts(a, b)
     if not cuts:
         return
     marks = sorted({Fraction(0), *cuts, Fraction(1)})
     for mark, following in pairwise(marks):
-        yield mark, zones.at(_between(a, b, mark))
         yield mark, zones.at(_between(a, b, (mark + following) / 2))
     yield Fraction(1), zones.at(b)
 

@@ -1,0 +1,154 @@
+"""What only touches a border: the engine and the simulator's exact truth, which share no code, count the same."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geo.spatial import OUTSIDE, EventSettings, FenceSet, Fixes, ZoneSet, fences_from_geojson, find_events, use_by_fence
+from simulator.truth.journal import Position
+from simulator.truth.metering import usage_of
+from simulator.truth.shapes import Zones, read_zones
+from tests.geo.spatial.worlds import START_MS, every_fix
+
+Steps = list[tuple[int, int]]
+STEP_MS = 100_000
+# in thousandths of a degree: a square with a hole, one over it, two that share a border and a corner with it
+RINGS = {
+    "square": (10, [[(0, 0), (10, 0), (10, 10), (0, 10)], [(3, 3), (6, 3), (6, 6), (3, 6)]]),
+    "over": (20, [[(8, 8), (14, 8), (14, 12), (8, 12)]]),
+    "beside": (5, [[(-4, 0), (0, 0), (0, 4), (-4, 4)]]),
+    "corner": (5, [[(10, 0), (10, -4), (14, -4), (14, 0)]]),
+}
+
+
+def geojson() -> str:
+    def closed(ring: list[tuple[int, int]]) -> list[list[float]]:
+        return [[(10_000 + x) / 1000, (50_000 + y) / 1000] for x, y in [*ring, ring[0]]]
+
+    features = [
+        {
+            "type": "Feature",
+            "properties": {"id": name, "priority": priority},
+            "geometry": {"type": "Polygon", "coordinates": [closed(ring) for ring in rings]},
+        }
+        for name, (priority, rings) in RINGS.items()
+    ]
+    return json.dumps({"type": "FeatureCollection", "features": features})
+
+
+@pytest.fixture(scope="module")
+def exactly(tmp_path_factory: pytest.TempPathFactory) -> Zones:
+    path = tmp_path_factory.mktemp("town") / "fences.geojson"
+    path.write_text(geojson())
+    return read_zones(path)
+
+
+FENCES = fences_from_geojson(geojson()).fences
+ZONES = ZoneSet(FENCES)
+
+
+def by_truth(steps: Steps, zones: Zones) -> dict[str, tuple[int, int]]:
+    """(milliseconds, entries) in each zone."""
+    fixes = [
+        Position((START_MS + at * STEP_MS) * 1000, (10_000 + x) * 10_000, (50_000 + y) * 10_000, None)
+        for at, (x, y) in enumerate(steps)
+    ]
+    ms, entries = Counter[str](), Counter[str]()
+    for row in usage_of("d", fixes, zones):
+        ms[row.zone] += row.duration_ms
+        entries[row.zone] += row.entries
+    return {zone: (ms[zone], entries[zone]) for zone in ms if ms[zone] or entries[zone]}
+
+
+def fixes_of(steps: Steps) -> Fixes:
+    return Fixes(
+        device=[0] * len(steps),
+        t_ms=[START_MS + at * STEP_MS for at in range(len(steps))],
+        lat=[(50_000 + y) / 1000 for _, y in steps],
+        lon=[(10_000 + x) / 1000 for x, _ in steps],
+    )
+
+
+def by_engine(steps: Steps) -> dict[str, tuple[int, int]]:
+    pieces = ZONES.split(every_fix(fixes_of(steps)))
+    ms, entries = Counter[str](), Counter[str]()
+    for zone, part_ms, entry in zip(pieces.zone.tolist(), pieces.ms.tolist(), pieces.entry.tolist(), strict=True):
+        name = "" if zone == OUTSIDE else ZONES.names[zone]
+        ms[name] += part_ms
+        entries[name] += entry
+    return {name: (round(ms[name]), entries[name]) for name in ms if round(ms[name]) or entries[name]}
+
+
+def by_every_fence(steps: Steps) -> dict[str, int]:
+    use = use_by_fence(every_fix(fixes_of(steps)), FenceSet(FENCES))
+    names = FenceSet(FENCES).names
+    return {names[fence]: int(count) for fence, count in zip(use.fence, use.entries, strict=True) if count}
+
+
+def events(steps: Steps) -> list[tuple[str, str]]:
+    found = find_events(every_fix(fixes_of(steps)), FenceSet(FENCES), settings=EventSettings())
+    return [(event.kind, event.place) for event in found]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(-2, 8), (2, 12)],  # the corner of the square at (0, 10)
+        [(2, 12), (-2, 8)],
+        [(-6, 2), (-2, 6)],  # the corner of its neighbour at (-4, 4)
+        [(-7, 3), (-3, 5)],  # at another angle
+        [(7, -1), (13, -7)],  # the corner of the one that meets a corner, at (10, -4)
+    ],
+)
+def test_a_way_that_touches_one_point_between_two_fixes_enters_nothing(exactly: Zones, steps: Steps) -> None:
+    #        ╲
+    #  ┏━━━━━━●      one point, and off again: no border was crossed
+    #  ┃ zone ┃╲
+    assert by_truth(steps, exactly) == by_engine(steps) == {"": (STEP_MS, 0)}
+    assert by_every_fence(steps) == {}
+    assert events(steps) == []
+
+
+def test_from_one_zone_to_another_past_the_corner_of_a_third_only_the_other_is_entered(exactly: Zones) -> None:
+    # outside ──▶ (10, 0), which the square and its neighbour share ──▶ outside
+    past = [(8, -1), (12, 1)]
+    assert by_truth(past, exactly) == by_engine(past) == {"": (STEP_MS, 0)}
+    # over (8, 8), where another begins that would win the place: the square is not left
+    within = [(7, 9), (9, 7)]
+    assert by_truth(within, exactly) == by_engine(within) == {"square": (STEP_MS, 0)}
+    # from the square over the shared corner straight into its neighbour
+    across = [(8, 2), (12, -2)]
+    assert by_truth(across, exactly) == by_engine(across) == {"square": (STEP_MS // 2, 0), "corner": (STEP_MS // 2, 1)}
+
+
+def test_a_way_out_of_a_zone_that_touches_a_corner_of_its_hole_stays_in_it(exactly: Zones) -> None:
+    steps = [(2, 4), (4, 2)]  # touches the hole's corner at (3, 3)
+    assert by_truth(steps, exactly) == by_engine(steps) == {"square": (STEP_MS, 0)}
+    assert events(steps) == []
+
+
+def test_a_way_along_a_border_is_inside_and_entered_once(exactly: Zones) -> None:
+    steps = [(2, 14), (2, 10), (6, 10), (6, 14)]
+    assert by_truth(steps, exactly) == by_engine(steps) == {"": (2 * STEP_MS, 0), "square": (STEP_MS, 1)}
+
+
+def test_a_fix_on_the_border_is_inside_so_reaching_it_is_an_entry(exactly: Zones) -> None:
+    steps = [(-2, 12), (0, 10), (-2, 8)]
+    assert by_truth(steps, exactly) == by_engine(steps) == {"": (2 * STEP_MS, 0), "square": (0, 1)}
+
+
+grid = st.integers(-5, 15)
+
+
+@given(st.lists(st.tuples(grid, grid), min_size=2, max_size=12))
+def test_on_a_grid_where_ways_touch_corners_all_the_time_both_count_the_same(exactly: Zones, steps: Steps) -> None:
+    truth, engine = by_truth(steps, exactly), by_engine(steps)
+    assert {zone: entries for zone, (_, entries) in truth.items()} == {
+        zone: entries for zone, (_, entries) in engine.items()
+    }
+    assert all(abs(truth[zone][0] - engine[zone][0]) <= 1 for zone in truth)
