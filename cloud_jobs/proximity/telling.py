@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from cloud_jobs.proximity.meeting import slice_day
+from geo.spatial.corrections import new_id
 
 JOINED_MS: Final = 1e-3
 """Parts that are no farther apart follow on each other."""
@@ -145,7 +145,7 @@ def corrections(
         overlaps = [(_overlap_ms(one, now), one.start_ms, one.id) for one in left.values()]
         overlap, _, name = max(overlaps, default=(-1.0, 0.0, ""))
         if overlap < 0.0:
-            news.append(replace(now, id=_new_id(namespace, now, used)))
+            news.append(replace(now, id=new_id(f"{namespace}|{round(now.start_ms)}", used)))
             continue
         one = left.pop(name)
         if one.parts != parts:
@@ -156,18 +156,6 @@ def corrections(
 
 def _overlap_ms(one: Told, other: Told) -> float:
     return min(one.end_ms, other.end_ms) - max(one.start_ms, other.start_ms)
-
-
-def _new_id(namespace: str, encounter: Told, used: set[str]) -> str:
-    """A name from the pair and the first telling of the start, with a count where it was there before."""
-    count = 0
-    while True:
-        text = f"{namespace}|{round(encounter.start_ms)}|{count}"
-        name = hashlib.sha256(text.encode()).hexdigest()[:24]
-        if name not in used:
-            used.add(name)
-            return name
-        count += 1
 
 
 def parts_from(text: str) -> tuple[Part, ...]:

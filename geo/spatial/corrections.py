@@ -73,16 +73,23 @@ def _matched(before: list[Told], now: list[Event], used: set[str], namespace: st
     moved = zip(left, unmatched, strict=False)
     changed += [replace(one, revision=one.revision + 1, event=event) for one, event in moved]
     changed += [replace(one, revision=one.revision + 1, retracted=True) for one in left[len(unmatched) :]]
-    changed += [Told(_new_id(event, used, namespace), 0, event) for event in unmatched[len(left) :]]
+    changed += [Told(new_id(_telling(event, namespace), used), 0, event) for event in unmatched[len(left) :]]
     return changed
 
 
-def _new_id(event: Event, used: set[str], namespace: str) -> str:
-    """A name that no other event has: by the event's first time, and a count where one was there before."""
+def _telling(event: Event, namespace: str) -> str:
+    return f"{namespace}|{event.device}|{event.place}|{event.kind}|{event.t_ms}"
+
+
+def new_id(telling: str, used: set[str]) -> str:
+    """A name that nothing else has, and that is taken from then on: drawn from how something was first told.
+
+    Pure: the same tellings in the same order have the same names in every replay. In another order of arrival the
+    first telling is another one, so names tell the history, never the facts.
+    """
     count = 0
     while True:
-        text = f"{namespace}|{event.device}|{event.place}|{event.kind}|{event.t_ms}|{count}"
-        name = hashlib.sha256(text.encode()).hexdigest()[:24]
+        name = hashlib.sha256(f"{telling}|{count}".encode()).hexdigest()[:24]
         if name not in used:
             used.add(name)
             return name
