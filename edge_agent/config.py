@@ -150,6 +150,10 @@ class DrainSettings(Settings):
     """Live data that is not urgent waits so long for company: fewer, larger messages on a costly link."""
     ack_timeout_s: Seconds = 30.0
     """A batch is sent again when its acknowledgement stays away for so long."""
+    refusals_most: int = Field(default=6, ge=1, le=100)
+    """A batch that was refused so often, while others are taken, is set aside: kept, and not sent any more."""
+    refusal_pause_s: Seconds = 10.0
+    """A refused batch is tried again, by itself, after so long; the pause doubles with each refusal, up to an hour."""
 
 
 class LinkSettings(Settings):

@@ -104,7 +104,7 @@ class Daemon:
                 return 0
             if number == signal.SIGHUP:
                 self._reload()
-            while self._pushes:
+            while self._pushes and self._trial_until_s is None:
                 self._try_pushed(self._pushes.popleft())
             self._tick(time.monotonic())
         log.error("a thread ended")
@@ -132,12 +132,20 @@ class Daemon:
             log.error("settings are wrong, the present ones stay", error=str(error))
             return
         notify("RELOADING=1")
+        self._take_up()
         self._restart()
         notify("READY=1")
         log.info("settings loaded")
 
+    def _take_up(self) -> None:
+        """Who loads settings anew may have found what the region refused, so it is offered once more."""
+        try:
+            self._agent.buffer.take_up()
+        except StoreError as error:
+            log.error("cannot take up what was set aside", reason=error.reason, error=str(error))
+
     def _try_pushed(self, text: bytes) -> None:
-        if not self._agent.settings.push.accept or self._trial_until_s is not None:
+        if not self._agent.settings.push.accept:
             self._tell("refused", "no settings are taken now")
             return
         try:

@@ -22,10 +22,10 @@ from telemetry import Batch, Raw, WireError, decode
 def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
     """The oldest batches that wait, as rows for people. Raises StoreError."""
     names = [one.name for one in settings.classes]
-    columns = "id, last, class, records, lost, size, wall_ms, sent"
     with mapped_errors(), closing(connect_reading(settings.buffer.path / DATABASE)) as connection:
         rows = Database(connection).query(
-            f"SELECT {columns} FROM blocks WHERE batch IS NOT NULL ORDER BY id LIMIT ?",  # noqa: S608 - fixed columns
+            "SELECT id, last, class, records, lost, size, wall_ms, reason FROM blocks LEFT JOIN aside USING (id)"
+            " WHERE batch IS NOT NULL ORDER BY id LIMIT ?",
             (limit,),
         )
         return [
@@ -38,6 +38,7 @@ def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
                 "lost": row["lost"],
                 "bytes": row["size"],
                 "committed": datetime.fromtimestamp(row["wall_ms"] / 1000, UTC).isoformat(timespec="seconds"),
+                "set aside": row["reason"] or "",
             }
             for row in rows
         ]
@@ -46,14 +47,17 @@ def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
 def exported_lines(settings: AgentSettings) -> Iterator[str]:
     """Every record and tombstone that waits, as JSON; a batch that cannot be read as an object that says so."""
     with mapped_errors(), closing(connect_reading(settings.buffer.path / DATABASE)) as connection:
-        for row in Database(connection).query("SELECT id, batch FROM blocks WHERE batch IS NOT NULL ORDER BY id"):
+        for row in Database(connection).query(
+            "SELECT id, batch, reason FROM blocks LEFT JOIN aside USING (id) WHERE batch IS NOT NULL ORDER BY id"
+        ):
+            about = {"set_aside": row["reason"]} if row["reason"] else {}
             try:
-                yield from _lines(decode(row["batch"]))
+                yield from _lines(decode(row["batch"]), about)
             except WireError as error:
                 yield json.dumps({"unreadable": row["id"], "first": first_of(row["id"]), "error": str(error)})
 
 
-def _lines(batch: Batch) -> Iterator[str]:
+def _lines(batch: Batch, about: dict[str, str]) -> Iterator[str]:
     for record in batch.records:
         body = record.body.model_dump(exclude_none=True, exclude={"payload"})
         if isinstance(record.body, Raw):
@@ -67,7 +71,10 @@ def _lines(batch: Batch) -> Iterator[str]:
                 "device_time_us": record.device_time_us,
                 "uncertainty_ms": record.uncertainty_ms,
                 **body,
+                **about,
             }
         )
     for first, last, reason in batch.tombstones:
-        yield json.dumps({"device": batch.device, "epoch": batch.epoch, "lost": [first, last], "reason": reason})
+        yield json.dumps(
+            {"device": batch.device, "epoch": batch.epoch, "lost": [first, last], "reason": reason, **about}
+        )

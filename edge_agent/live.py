@@ -32,6 +32,7 @@ def live_state(agent: Agent) -> dict[str, Any]:
         "batches_again": sent.again,
         "records_sent": sent.records,
         "batch_bytes_sent": sent.size,
+        "resting": drain.dispatcher.resting,
         "in_flight": drain.dispatcher.in_flight,
         "wire_bytes_sent": agent.account.sent_bytes,
         "wire_bytes_received": agent.account.received_bytes,

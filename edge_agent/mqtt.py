@@ -31,6 +31,8 @@ RECEIVE_BYTES = 1 << 16
 MOST_PACKETS = 100
 """Packets handed on by one `poll`, so that its caller looks at the time in between."""
 NEVER_EXPIRES = 0xFFFFFFFF
+LARGEST_PACKET = 0xFFFFFFF
+"""Of MQTT itself, in bytes (1.5.5)."""
 HEADERS_BYTES = {socket.AF_INET: 40, socket.AF_INET6: 60}
 """IP and TCP headers of one segment, without options."""
 
@@ -119,6 +121,8 @@ class Session:
         self._client = self._new_client()
         self._ended: str | None = None
         self._answered: ReasonCode | None = None
+        self.most_packet_bytes = LARGEST_PACKET
+        """The largest packet that the broker takes, as it said when it answered CONNECT."""
         self._ungranted = 0
         self._grant_by_s = 0.0
         self._published: list[tuple[int, ReasonCode]] = []
@@ -306,8 +310,9 @@ class Session:
             while self._wake_out.recv(4096):
                 pass
 
-    def _note_answer(self, _client: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
+    def _note_answer(self, _client: Client, _data: Any, _flags: Any, reason: ReasonCode, properties: Any) -> None:
         self._answered = reason
+        self.most_packet_bytes = getattr(properties, "MaximumPacketSize", LARGEST_PACKET)
 
     def _note_granted(self, _c: Client, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
         self._ungranted -= 1

@@ -13,6 +13,7 @@ from edge_agent.errors import StoreFailing
 from edge_agent.store.block import ordinal_of
 from edge_agent.store.buffer import DATABASE
 from edge_agent.store.connection import mapped_errors
+from edge_agent.store.gaps import gaps
 
 
 def connect_reading(path: Path) -> sqlite3.Connection:
@@ -33,8 +34,13 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
         ).fetchone()
         newest = connection.execute("SELECT id, last FROM blocks ORDER BY id DESC LIMIT 1").fetchone()
         classes = _classes(connection, settings)
-        (oldest_ms,) = connection.execute("SELECT min(wall_ms) FROM blocks WHERE batch IS NOT NULL").fetchone()
+        (oldest_ms,) = connection.execute(
+            "SELECT min(wall_ms) FROM blocks WHERE batch IS NOT NULL AND id NOT IN (SELECT id FROM aside)"
+        ).fetchone()
         (lost,) = connection.execute("SELECT sum(lost) FROM blocks WHERE batch IS NOT NULL").fetchone()
+        aside, aside_records = connection.execute(
+            "SELECT count(*), coalesce(sum(records), 0) FROM blocks JOIN aside USING (id) WHERE batch IS NOT NULL"
+        ).fetchone()
         if newest and ordinal_of(newest[0]) == ordinal:
             head = max(head, newest[1])
         return {
@@ -49,7 +55,10 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
             "classes": classes,
             "acknowledged": tallies.get("acknowledged", 0),
             "duplicates": tallies.get("duplicates", 0),
+            "set_aside_batches": aside,
+            "set_aside_records": aside_records,
             "tombstones_waiting": lost or 0,
+            **gaps(connection, ordinal, head, tallies),
             "tallies": tallies,
             "file_bytes": _file_bytes(settings.buffer.path / DATABASE),
         }

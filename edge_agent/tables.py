@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-_APART = {"classes", "tallies", "odd", "device", "epoch", "head"}
+_APART = {"classes", "tallies", "odd", "device", "epoch", "head", "gap_ranges", "tombstones"}
 
 
 def print_status(state: dict[str, Any]) -> None:
@@ -24,6 +24,12 @@ def print_status(state: dict[str, Any]) -> None:
         if key not in _APART and value is not None:
             rest.add_row(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
     console.print(rest)
+    ranges = [*((*one, "GAP") for one in state["gap_ranges"]), *state["tombstones"]]
+    if ranges:
+        lost = _table("why", "first", "last")
+        for first, last, reason in ranges:
+            lost.add_row(reason, f"{first:,}", f"{last:,}")
+        console.print(lost)
 
 
 def print_batches(rows: Sequence[dict[str, Any]]) -> None:

@@ -25,10 +25,11 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a batch does not pass: a short stable word, and the sentence for people."""
+    """Why a batch does not pass: a short stable word, and the sentence for people. `header`: if it is the device's."""
 
     reason: str
     detail: str
+    header: Header | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,8 @@ def judge(rules: Rules, sender: Address, payload: bytes) -> Header | Refusal:
     if not DEVICE_PATTERN.fullmatch(sender.tenant):
         return Refusal("bad-tenant", f"{sender.tenant[:80]!r} is no name of a tenant")
     if len(payload) > rules.max_batch_bytes:
-        return Refusal("too-large", f"{len(payload)} bytes, at most {rules.max_batch_bytes} are taken")
+        detail = f"{len(payload)} bytes, at most {rules.max_batch_bytes} are taken"
+        return Refusal("too-large", detail, _own_header(sender, payload))
     try:
         header = read_header(payload)
     except WireError as error:
@@ -60,3 +62,12 @@ def judge(rules: Rules, sender: Address, payload: bytes) -> Header | Refusal:
     if header.device != sender.device:
         return Refusal("wrong-device", f"a batch of {header.device!r} on the topic of {sender.device!r}")
     return header
+
+
+def _own_header(sender: Address, payload: bytes) -> Header | None:
+    """What a batch says of itself, for its own device; None if it says nothing that can be relied on."""
+    try:
+        header = read_header(payload)
+    except WireError:
+        return None
+    return header if header.device == sender.device else None

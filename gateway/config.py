@@ -74,6 +74,12 @@ class Drain(Settings):
     overload_pause_s: float = Field(default=5, ge=0, le=3600)
 
 
+class Push(Settings):
+    """Settings for devices. `folder` has one file `{tenant}/{device}.toml` for each; SIGHUP reads it again."""
+
+    folder: Path | None = None
+
+
 class Observe(Settings):
     """Where metrics, health and status are served; loopback unless said otherwise."""
 
@@ -100,6 +106,7 @@ class GatewaySettings(Settings):
     pulsar: Pulsar
     acks: Acks = Acks()
     drain: Drain = Drain()
+    push: Push = Push()
     observe: Observe = Observe()
     log: Log = Log()
 

@@ -74,9 +74,10 @@ class Engine:
         if isinstance(verdict, Refusal):
             delivery.refusal = verdict
         else:
-            delivery.epoch = verdict.epoch
-            delivery.accounted = verdict.accounted
             delivery.records = verdict.ranges.count
+        header = verdict.header if isinstance(verdict, Refusal) else verdict
+        if header is not None:
+            delivery.epoch, delivery.accounted = header.epoch, header.accounted
         self.in_flight.add(delivery, mid)
         return self.produce(delivery.token)
 
@@ -106,7 +107,8 @@ class Engine:
         if delivery.refusal is None:
             self.ledger.persisted(sender, delivery.epoch, delivery.accounted, token=token, now_s=now_s)
         else:
-            self.ledger.refused(sender, delivery.refusal.reason, token=token, now_s=now_s)
+            names = (delivery.epoch, delivery.accounted)
+            self.ledger.refused(sender, delivery.refusal.reason, *names, token=token, now_s=now_s)
         waited_s = now_s - delivery.arrived_s
         self.ledger.pause(sender, self.drain.pause_s(delivery.records, load=load, waited_s=waited_s, now_s=now_s))
         return delivery
@@ -115,6 +117,10 @@ class Engine:
         """Pulsar will never take it as it is: it goes to the refused ones."""
         self.in_flight.get(token).refusal = refusal
         return self.produce(token)
+
+    def heard(self, mid: int) -> None:
+        """A message that needs no more than to be acknowledged to the broker, in its turn."""
+        self.in_flight.pass_through(mid, next(self._tokens))
 
     def due(self, now_s: float, limit: int) -> list[Tell]:
         """What devices are to be told now, at most `limit` of them. The caller publishes, then calls `release`."""

@@ -66,6 +66,11 @@ class InFlight:
         self._pending_of[delivery.sender] = self._pending_of.get(delivery.sender, 0) + 1
         self.bytes += len(delivery.payload)
 
+    def pass_through(self, mid: int, token: int) -> None:
+        """A message that is not kept: its id may go when those before it have gone."""
+        self._order.append((mid, token))
+        self._done.add(token)
+
     def get(self, token: int) -> Delivery:
         """The delivery of that token."""
         return self._deliveries[token]

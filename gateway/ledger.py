@@ -15,14 +15,14 @@ class Owed:
 
     since_s: float
     ranges: dict[int, IntervalSet] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
+    refused: dict[tuple[str, int], IntervalSet] = field(default_factory=dict)
     pause_s: float = 0.0
     tokens: list[int] = field(default_factory=list)
 
     def acks(self) -> list[Ack]:
-        """The fewest messages that say it: one for each epoch and each reason; the first carries the pause."""
+        """The fewest messages that say it: one for each epoch, and each reason in it; the first carries the pause."""
         messages = [(epoch, self.ranges[epoch], "") for epoch in sorted(self.ranges)]
-        messages += [(0, IntervalSet(), reason) for reason in dict.fromkeys(self.refused)]
+        messages += [(epoch, names, reason) for (reason, epoch), names in self.refused.items()]
         return [
             Ack(epoch, ranges, 0.0 if position else self.pause_s, refused)
             for position, (epoch, ranges, refused) in enumerate(messages)
@@ -45,10 +45,12 @@ class Ledger:
         owed.ranges[epoch] = owed.ranges.get(epoch, IntervalSet()) | ranges
         owed.tokens.append(token)
 
-    def refused(self, device: Address, reason: str, *, token: int, now_s: float) -> None:
-        """A batch was put aside for this reason."""
+    def refused(
+        self, device: Address, reason: str, epoch: int, names: IntervalSet, *, token: int, now_s: float
+    ) -> None:
+        """A batch was put aside for this reason. The names are empty when it could not be read."""
         owed = self._of(device, now_s)
-        owed.refused.append(reason)
+        owed.refused[reason, epoch] = owed.refused.get((reason, epoch), IntervalSet()) | names
         owed.tokens.append(token)
 
     def pause(self, device: Address, pause_s: float) -> None:

@@ -16,22 +16,24 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from gateway.admission import SUBSCRIPTION
 from gateway.config import GatewaySettings
 from gateway.errors import BrokerUnreachable
+from gateway.push import ANSWERS
 
+_SUBSCRIPTIONS = (SUBSCRIPTION, ANSWERS)
 _MOST_READS = 64
 
 
 class MqttSide:
-    """The shared subscription and the acknowledgements to devices.
+    """The shared subscriptions, and what devices are told.
 
-    `on_batch(topic, payload, mid)` is called inside `read`. Manual acknowledgement: `puback` says what is safe. The
+    `on_message(topic, payload, mid)` is called inside `read`. Manual acknowledgement: `puback` says what is safe. The
     session outlives a lost connection by `session_expiry_s`, so the broker sends again what was not acknowledged.
     """
 
-    def __init__(self, settings: GatewaySettings, on_batch: Callable[[str, bytes, int], None]) -> None:
+    def __init__(self, settings: GatewaySettings, on_message: Callable[[str, bytes, int], None]) -> None:
         self._settings = settings.mqtt
         self._window = settings.acks.window
         self._free = self._window
-        self._on_batch = on_batch
+        self._on_message = on_message
         self.subscribed = False
         self.has_left = False
         self.trouble = ""
@@ -89,15 +91,15 @@ class MqttSide:
         if mid:
             self._client.ack(mid, 1)
 
-    def publish(self, topic: str, payload: bytes) -> None:
-        """Send an acknowledgement to a device, QoS 1."""
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        """Send something to a device, QoS 1. `retain`: the broker keeps it for one that is away."""
         self._free -= 1
-        self._client.publish(topic, payload, qos=1)
+        self._client.publish(topic, payload, qos=1, retain=retain)
 
     def leave(self) -> None:
         """Give the share to the others; `has_left` once the broker confirms. What it queued for us still comes."""
         if self.socket is not None:
-            self._client.unsubscribe(SUBSCRIPTION)
+            self._client.unsubscribe(list(_SUBSCRIPTIONS))
 
     def disconnect(self, *, keep_session: bool) -> None:
         """Go in good order; a session that is kept holds what was not taken, until its expiry."""
@@ -157,11 +159,12 @@ class MqttSide:
         theirs = getattr(properties, "ReceiveMaximum", 65_535)
         # Acknowledgements that the old connection left unanswered are sent again by paho and count.
         self._free = min(self._window, theirs) - len(client._out_messages)  # noqa: SLF001 - there is no other way to ask
-        client.subscribe(SUBSCRIPTION, options=SubscribeOptions(qos=1))
+        client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in _SUBSCRIPTIONS])
 
     def _subscribed(self, _: mqtt.Client, __: Any, ___: int, reasons: list[ReasonCode], ____: Any) -> None:
         if any(reason.is_failure for reason in reasons):
-            self.trouble = f"the MQTT broker refuses the subscription {SUBSCRIPTION}: {reasons[0]}"
+            refused = [str(reason) for reason in reasons if reason.is_failure]
+            self.trouble = f"the MQTT broker refuses a subscription of {', '.join(_SUBSCRIPTIONS)}: {refused[0]}"
         else:
             self.subscribed = True
 
@@ -176,4 +179,4 @@ class MqttSide:
         self._free += 1
 
     def _message(self, _: mqtt.Client, __: Any, message: mqtt.MQTTMessage) -> None:
-        self._on_batch(message.topic, bytes(message.payload), message.mid)
+        self._on_message(message.topic, bytes(message.payload), message.mid)

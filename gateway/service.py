@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 import os
 import random
 import select
@@ -14,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from gateway.admission import Refusal
+from gateway.admission import Refusal, address_of
 from gateway.backoff import Backoff, delay_s
 from gateway.config import Drain, GatewaySettings
 from gateway.engine import Engine
@@ -22,6 +23,7 @@ from gateway.errors import BrokerUnreachable, PulsarUnreachable
 from gateway.mqtt_side import MqttSide
 from gateway.observe import Board, Observatory
 from gateway.pulsar_side import TOO_BIG, PulsarSide, Receipt
+from gateway.push import Pushes
 from gateway.status import Status
 from gateway.tally import Tally
 from gateway.wakeup import WakeUp
@@ -43,6 +45,7 @@ class Service:
         self._engine = Engine(settings, jitter=random.random, now_s=now_s)
         self._pulsar = PulsarSide(settings, self._wake.ring)
         self._mqtt = MqttSide(settings, self._arrived)
+        self._pushes = Pushes(settings.push.folder)
         self._tally = Tally()
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._status = Status(gateway=settings.name, region=settings.region, pid=os.getpid(), started_at=started_at)
@@ -162,11 +165,25 @@ class Service:
         self._arrived_s = now_s = time.monotonic()
         if self._leave_by_s is not None and self._leave_by_s - now_s < self._settings.stop_timeout_s / 2:
             return  # the second half of the time is for what was taken; the broker keeps this one
+        if topic.endswith("/config-result"):
+            self._answered(topic, payload, mid)
+            return
         order = self._engine.arrived(topic, payload, mid, now_s)
         if order is None:
             self._tally.joined()
         else:
             self._pulsar.send(order)
+
+    def _answered(self, topic: str, payload: bytes, mid: int) -> None:
+        """What a device says of the settings that were pushed to it."""
+        try:
+            answer = json.loads(payload)
+            outcome, reason = str(answer["outcome"]), str(answer.get("reason", ""))[:500]
+        except (ValueError, TypeError, KeyError, AttributeError):
+            outcome, reason = "unknown", repr(payload[:100])
+        _LOG.info("settings answered", sender=address_of(topic), outcome=outcome, reason=reason)
+        self._tally.answered(outcome)
+        self._engine.heard(mid)
 
     def _settle(self, now_s: float) -> None:
         for receipt in self._pulsar.receipts():
@@ -207,6 +224,9 @@ class Service:
             for ack in tell.acks:
                 self._mqtt.publish(tell.device.ack_topic, encode_ack(ack))
                 self._tally.acknowledged(ack)
+        while self._mqtt.free and (push := self._pushes.next()) is not None:
+            self._mqtt.publish(push.topic, push.text, retain=True)
+            self._tally.pushed()
         if self._mqtt.subscribed:
             for mid in self._engine.release():
                 self._mqtt.puback(mid)
@@ -215,6 +235,7 @@ class Service:
         if signal.SIGHUP in signals:
             signals.discard(signal.SIGHUP)
             self._engine.drain.change(self._reload(), time.monotonic())
+            self._pushes.load()
         if signals and self._leave_by_s is None:
             self._arrived_s = now_s = time.monotonic()
             self._leave_by_s = now_s + self._settings.stop_timeout_s

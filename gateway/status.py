@@ -38,6 +38,11 @@ class Status(BaseModel):
     batches_joined: int = 0
     acks_published: int = 0
     pauses_asked: int = 0
+    pushes_published: int = 0
+    pushes_applied: int = 0
+    pushes_refused: int = 0
+    pushes_taken_back: int = 0
+    pushes_unknown: int = 0
     pulsar_failures: int = 0
 
 

@@ -7,6 +7,7 @@ from collections import Counter as Counts
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.inflight import Delivery
+from gateway.push import OUTCOMES
 from gateway.status import Status
 from telemetry import Ack
 
@@ -26,6 +27,8 @@ class Tally:
         self._joined = _counter(registry, "joined", "Batches that came again while they were in flight")
         self._acks = _counter(registry, "acks", "Acknowledgements published to devices")
         self._pauses = _counter(registry, "pauses", "Acknowledgements that asked for a pause")
+        self._pushes = _counter(registry, "pushes", "Settings published to devices")
+        self._answers = _counter(registry, "push_answers", "What devices said of pushed settings", "outcome")
         self._pulsar_failures = _counter(registry, "pulsar_failures", "Sends that failed and are retried", "result")
         self._mqtt_failures = _counter(registry, "mqtt_failures", "Broker connections that failed or ended")
         self._in_flight = _gauge(registry, "in_flight", "Batches taken and not yet persisted")
@@ -66,6 +69,17 @@ class Tally:
         if ack.pause_s:
             self._pauses.inc()
             self.counts["pauses_asked"] += 1
+
+    def pushed(self) -> None:
+        """Settings were published."""
+        self._pushes.inc()
+        self.counts["pushes_published"] += 1
+
+    def answered(self, outcome: str) -> None:
+        """A device said what became of its settings: one of `OUTCOMES`, or something else."""
+        known = outcome if outcome in OUTCOMES else "unknown"
+        self._answers.labels(known).inc()
+        self.counts[f"pushes_{known.replace(' ', '_')}"] += 1
 
     def pulsar_failed(self, result: str) -> None:
         """A send failed and is retried."""

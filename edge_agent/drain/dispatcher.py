@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from edge_agent.config import DrainSettings
 from edge_agent.drain.backlog import Backlog, Stored
 from edge_agent.drain.fresh import FreshLane
 from edge_agent.drain.merge import merged
+from edge_agent.drain.refusals import Refusals
 from edge_agent.drain.share import Share
 from edge_agent.drain.window import Flight, Window
 from edge_agent.errors import StoreDamaged
@@ -33,6 +34,13 @@ class Source(Stored, Protocol):
     def is_acknowledged(self, block: Block) -> bool:
         """Whether all of a block is safe elsewhere."""
 
+    def set_aside(self, identities: Sequence[int], reason: str) -> None:
+        """Blocks that are kept and not sent any more."""
+
+
+UNANSWERED = "unanswered"
+"""The reason of a batch that gets no acknowledgement while later ones do."""
+
 
 @dataclass(slots=True)
 class Sent:
@@ -54,6 +62,7 @@ class Dispatcher:
         self._fresh = FreshLane(settings.fresh_s)
         self._backlog = Backlog(source, classes, self._is_taken)
         self._share = Share(settings.backlog_share)
+        self._refusals = Refusals(settings.refusals_most, settings.refusal_pause_s, settings.window)
         self._window = Window(settings.window, settings.window_bytes, settings.ack_timeout_s)
         self.maybe_sent: set[int] = set()
         """Ids of stored blocks that have been handed to an uplink."""
@@ -65,9 +74,24 @@ class Dispatcher:
         return len(self._window)
 
     @property
+    def resting(self) -> int:
+        """Stored blocks that were refused and will be tried again."""
+        return len(self._refusals)
+
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether the region refuses whatever it is given."""
+        return self._refusals.is_all
+
+    @property
     def waiting_since_s(self) -> float | None:
-        """Since when the oldest batch on its way waits for its acknowledgement."""
-        return self._window.oldest_s
+        """Since when the oldest batch on its way waits for its acknowledgement; from ever if all is refused."""
+        return float("-inf") if self._refusals.is_all else self._window.oldest_s
+
+    def connected(self) -> None:
+        """A new connection, maybe to another region: what the former one took nothing of may go again."""
+        if self._refusals.is_all:
+            self._backlog.release(self._refusals.clear())
 
     def committed(self, now_s: float, blocks: Iterable[Block]) -> None:
         """Blocks were committed."""
@@ -93,20 +117,39 @@ class Dispatcher:
 
     def next_event_in(self, now_s: float) -> float | None:
         """Seconds until something changes by itself: a batch is overdue, or lingering data is ripe."""
-        times = [self._window.next_timeout_in(now_s), self._ripe_in(now_s, None)]
+        times = [
+            self._window.next_timeout_in(now_s),
+            self._ripe_in(now_s, None),
+            self._refusals.next_due_in(now_s),
+        ]
         return min((time for time in times if time), default=None)
 
     def acknowledged(self, epoch: int, names: IntervalSet) -> int:
         """Names are safe at the other side; the number of batches that are complete by it."""
         self._source.acknowledge(epoch, names)
         done = self._window.acknowledged(epoch, names)
-        self.maybe_sent.difference_update(block.id for flight in done for block in flight.blocks)
+        for flight in done:
+            self._refusals.acknowledged(flight.sent_s)
+            for block in flight.blocks:
+                self._refusals.forget(block.id)
+                self.maybe_sent.discard(block.id)
         return len(done)
 
+    def refused(self, now_s: float, epoch: int, names: IntervalSet, reason: str) -> int:
+        """The other side does not take these names; how many blocks are set aside by it. Raises StoreError."""
+        return sum(self._rest(now_s, flight, names, reason) for flight in self._window.refused(epoch, names))
+
     def retry_overdue(self, now_s: float) -> int:
-        """Batches whose acknowledgement stayed away will be sent again; how many."""
+        """Batches whose acknowledgement stayed away will be sent again; how many. Raises StoreError.
+
+        One that was passed over, because a later one was acknowledged, is taken for refused.
+        """
         late = self._window.overdue(now_s)
-        self._release(late)
+        for flight in late:
+            if self._refusals.is_passed_over(flight.sent_s):
+                self._rest(now_s, flight, flight.missing, UNANSWERED)
+            else:
+                self._release([flight])
         return len(late)
 
     def disconnected(self) -> None:
@@ -120,6 +163,7 @@ class Dispatcher:
     def rewind(self) -> None:
         """The buffer was replaced under our feet: forget everything and begin with the oldest block."""
         self._window.clear()
+        self._refusals.clear()
         self.maybe_sent.clear()
         self._fresh.clear()
         self._backlog.rewind()
@@ -127,10 +171,26 @@ class Dispatcher:
     def _release(self, flights: Iterable[Flight]) -> None:
         for flight in flights:
             self.sent.again += 1
-            self._backlog.release(flight.blocks)
+            if flight.again:
+                self._refusals.returned(flight.blocks[0].id)
+            else:
+                self._backlog.release(flight.blocks)
+
+    def _rest(self, now_s: float, flight: Flight, names: IntervalSet, reason: str) -> int:
+        """Lets the blocks with these names rest, each by itself from now on; how many are set aside instead."""
+        hit = [block for block in flight.blocks if names & IntervalSet([(block.first, block.last)])]
+        self._backlog.release(block for block in flight.blocks if block not in hit)
+        self.sent.again += 1
+        hopeless = [block.id for block in hit if self._refusals.refused(now_s, block, reason, flight.sent_s)]
+        if hopeless:
+            self._source.set_aside(hopeless, reason)
+            for identity in hopeless:
+                self._refusals.forget(identity)
+        return len(hopeless)
 
     def _is_taken(self, block: Block) -> bool:
-        return block.id in self._window.ids or block.id in self._fresh.ids or self._source.is_acknowledged(block)
+        held = (self._window.ids, self._fresh.ids, self._refusals)
+        return any(block.id in ids for ids in held) or self._source.is_acknowledged(block)
 
     def _ripe_in(self, now_s: float, allowed: frozenset[int] | None) -> float | None:
         """Seconds until live data may go: 0 now; None when there is none."""
@@ -143,6 +203,9 @@ class Dispatcher:
         return max(0.0, came_s + self._settings.linger_ms / 1000 - now_s)
 
     def _choose(self, now_s: float, allowed: frozenset[int] | None) -> tuple[list[Block], bool] | None:
+        again = self._due_again(now_s, allowed) if self._window.has_room(backlog=True) else None
+        if again is not None or self._refusals.is_all:
+            return None if again is None else ([again], True)
         fresh = self._fresh.peek(allowed) if self._window.has_room(backlog=False) else None
         if fresh is not None and self._ripe_in(now_s, allowed):
             fresh = None
@@ -156,10 +219,19 @@ class Dispatcher:
             return None
         return self._fresh.take(fresh[1].class_index, settings.batch_records, settings.batch_bytes), False
 
+    def _due_again(self, now_s: float, allowed: frozenset[int] | None) -> Block | None:
+        while (block := self._refusals.due(now_s, allowed)) is not None:
+            if not self._source.is_acknowledged(block):
+                return block
+            self._refusals.forget(block.id)
+        return None
+
     def _pack(self, now_s: float, blocks: list[Block], backlog: bool) -> Outgoing | None:
         encoded = [(block, block.data or self._source.load(block.id)) for block in blocks]
         present = [(block, data) for block, data in encoded if data]
         if not present:
+            for block in blocks:
+                self._refusals.forget(block.id)
             return None
         epoch = present[0][0].epoch
         try:
@@ -169,7 +241,9 @@ class Dispatcher:
         names = read_header(data).accounted
         stripped = tuple(_without_data(block) for block, _ in present)
         self.maybe_sent.update(block.id for block in stripped)
-        self._window.add(Flight(epoch, names, stripped, len(data), backlog, now_s))
+        again = stripped[0].id in self._refusals
+        self._refusals.sent(stripped[0].id)
+        self._window.add(Flight(epoch, names, stripped, len(data), backlog, now_s, again))
         self._share.sent(len(data), backlog=backlog)
         self.sent.batches += 1
         self.sent.records += sum(block.records for block in stripped)

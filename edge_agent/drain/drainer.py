@@ -81,6 +81,7 @@ class Drainer:
         self._leave_at_s: float | None = None
         self._settle_at_s: float | None = None
         self._paused_until_s = 0.0
+        self._heard_s = 0.0
         self.beat_s = time.monotonic()
         """When the thread was last seen alive, by the monotonic clock."""
         self.connected_region: str | None = None
@@ -145,6 +146,8 @@ class Drainer:
             uplink.close()
             raise
         self._uplink = uplink
+        self._heard_s = time.monotonic()
+        self.dispatcher.connected()
         self._parts.account.connected()
         self.connected_region = uplink.region
         self.is_well = True
@@ -185,6 +188,7 @@ class Drainer:
 
     def _handle(self, event: UplinkEvent) -> None:
         if isinstance(event, Ack):
+            self._heard_s = time.monotonic()
             if self.dispatcher.acknowledged(event.epoch, event.ranges):
                 self._backoff.succeeded()
                 self._regions.well()
@@ -193,14 +197,25 @@ class Drainer:
             if self._settle_at_s is None:
                 self._settle_at_s = time.monotonic() + self._settings.buffer.settle_delay_s
         elif isinstance(event, Refused):
-            log.error("the gateway refused a batch", reason=event.reason)
-            self._buffer.tally("refused", 1)
+            self._refused(event)
         elif isinstance(event, Pushed):
             self._parts.on_push(event.text)
+
+    def _refused(self, event: Refused) -> None:
+        now_s = time.monotonic()
+        log.error("the gateway refused a batch", reason=event.reason, names=event.names.count)
+        self._buffer.tally("refused", 1)
+        aside = self.dispatcher.refused(now_s, event.epoch, event.names, event.reason)
+        if aside:
+            log.error("set aside", reason=event.reason, batches=aside)
+        if not self.dispatcher.takes_nothing:
+            self._heard_s = now_s
 
     def _look_after(self, uplink: Uplink, now_s: float) -> None:
         self._parts.account.counted(now_s, *uplink.wire_bytes())
         waiting_since_s = self.dispatcher.waiting_since_s
+        if waiting_since_s is not None:
+            waiting_since_s = max(waiting_since_s, self._heard_s)
         silent_s = 0.0 if waiting_since_s is None else now_s - waiting_since_s
         self.is_well = silent_s < self._settings.drain.ack_timeout_s
         if silent_s == 0:
@@ -209,7 +224,7 @@ class Drainer:
             raise LinkError(f"{uplink.region} is silent")
         if not self.is_well:
             log.warning("acknowledgements stay away", region=uplink.region)
-            self.dispatcher.retry_overdue(now_s)
+        self.dispatcher.retry_overdue(now_s)
         if self._settle_at_s is not None and now_s >= self._settle_at_s:
             self._settle_at_s = None
             self._buffer.settle()

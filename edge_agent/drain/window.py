@@ -12,7 +12,7 @@ from telemetry import IntervalSet
 
 @dataclass(slots=True)
 class Flight:
-    """One batch on its way. `missing`: what of it is not acknowledged."""
+    """One batch on its way. `missing`: what of it is not acknowledged. `again`: it was refused before."""
 
     epoch: int
     missing: IntervalSet
@@ -20,6 +20,7 @@ class Flight:
     size: int
     backlog: bool
     sent_s: float
+    again: bool = False
 
 
 class Window:
@@ -41,8 +42,8 @@ class Window:
 
     @property
     def oldest_s(self) -> float | None:
-        """When the batch that waits longest was sent."""
-        return next((flight.sent_s for flight in self._flights.values()), None)
+        """When the batch that waits longest was sent; not counting those that were refused before."""
+        return next((flight.sent_s for flight in self._flights.values() if not flight.again), None)
 
     def has_room(self, *, backlog: bool) -> bool:
         """Whether one more batch may be sent. The backlog leaves a quarter of the window to live data."""
@@ -69,6 +70,11 @@ class Window:
                     done.append(self._remove(number))
         return done
 
+    def refused(self, epoch: int, names: IntervalSet) -> list[Flight]:
+        """Takes out the flights that were refused."""
+        hit = [number for number, one in self._flights.items() if one.epoch == epoch and one.missing & names]
+        return [self._remove(number) for number in hit]
+
     def overdue(self, now_s: float) -> list[Flight]:
         """Takes out the flights whose acknowledgement stayed away."""
         late = [number for number, flight in self._flights.items() if flight.sent_s + self._timeout_s <= now_s]
@@ -80,7 +86,7 @@ class Window:
 
     def next_timeout_in(self, now_s: float) -> float | None:
         """Seconds until the next flight is overdue."""
-        oldest_s = self.oldest_s
+        oldest_s = next((flight.sent_s for flight in self._flights.values()), None)
         return None if oldest_s is None else max(0.0, oldest_s + self._timeout_s - now_s)
 
     def _remove(self, number: int) -> Flight:

@@ -25,6 +25,7 @@ from edge_agent.store.block import SEQ_MASK, Block, Unnamed, block_id, first_of,
 from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection, Connector, connect_sqlite, mapped_errors, prepare, transaction
 from edge_agent.store.evict import Owner
+from edge_agent.store.gaps import unaccounted
 from edge_agent.store.rebuild import interrupted_rebuild, rebuild
 from edge_agent.store.salvage import HEAD_STEP, Lineage, is_sound, read_lineage, write_lineage
 from edge_agent.store.schema import create_tables
@@ -139,6 +140,11 @@ class Buffer:
         with self._lock:
             return dict(Counter(self._life.tallies) + self._increases)
 
+    def unaccounted(self) -> int:
+        """How many names neither wait nor were acknowledged nor are declared lost: none, unless something is wrong."""
+        with self._lock, mapped_errors():
+            return unaccounted(self._life.writer, self.head, self._life.tallies)
+
     def commit(self, waiting: Sequence[Unnamed], wall_ms: int) -> list[Block]:
         """Names and stores records: one block for each class, in order of class, in one synced transaction.
 
@@ -169,6 +175,28 @@ class Buffer:
         with self._lock:
             names = self._acknowledged.get(block.epoch)
             return names is not None and names.covers(IntervalSet([(block.first, block.last)]))
+
+    def set_aside(self, identities: Sequence[int], reason: str) -> None:
+        """Blocks that are kept and not sent any more, until `take_up`. Raises StoreError."""
+
+        def change(connection: Connection, changes: Changes) -> None:
+            for identity in identities:
+                connection.execute(
+                    "INSERT OR REPLACE INTO aside SELECT id, ? FROM blocks WHERE id = ? AND batch IS NOT NULL",
+                    (reason, identity),
+                )
+            changes.counted["set_aside"] += len(identities)
+
+        self.edit(change)
+
+    def take_up(self) -> None:
+        """What was set aside waits to be sent like anything else. Raises StoreError."""
+
+        def change(connection: Connection, _: Changes) -> None:
+            connection.execute("DELETE FROM aside")
+
+        if self.query_one("SELECT id FROM aside LIMIT 1", ()) is not None:
+            self.edit(change)
 
     def settle(self) -> None:
         """Stores what was acknowledged and counted since the last transaction. Raises StoreError."""
@@ -206,10 +234,11 @@ class Buffer:
             return int(pages) * PAGE_BYTES
 
     def read_after(self, identity: int, class_index: int, limit: int) -> list[Block]:
-        """The next blocks of a class, without their data, in the order in which they were named."""
+        """The next blocks of a class that are to be sent, without their data, in the order of their names."""
         with mapped_errors():
             rows = self._life.reader.execute(
-                f"SELECT {_BLOCK} FROM blocks WHERE id > ? AND class = ? AND batch IS NOT NULL ORDER BY id LIMIT ?",  # noqa: S608
+                f"SELECT {_BLOCK} FROM blocks WHERE id > ? AND class = ? AND batch IS NOT NULL"  # noqa: S608
+                " AND id NOT IN (SELECT id FROM aside) ORDER BY id LIMIT ?",
                 (identity, class_index, limit),
             ).fetchall()
             return [self._block(row) for row in rows]

@@ -9,11 +9,13 @@ from edge_agent.errors import StoreDamaged
 from edge_agent.store.block import block_id, first_of, ordinal_of
 from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection
-from edge_agent.store.settle import empty_block, replace_batch, stored_batch
+from edge_agent.store.settle import empty_block, no_longer_aside, replace_batch, stored_batch
 from edge_agent.store.thinning import thinned
 from telemetry import Batch, Header, IntervalSet, Tombstone, WireError, encode, read_header
 
 RUNS = (1, 2, 4, 8, 16, 32)
+REFUSED = "refused"
+"""Why records are lost that nobody wanted, whatever they had to make room for."""
 WORTH_IT = 0.75
 """Thinning must make a block smaller by a quarter at least."""
 
@@ -57,6 +59,9 @@ def oldest_rows(connection: Connection, class_index: int, after: int, limit: int
 
 def drop_block(connection: Connection, row: Row, owner: Owner, reason: str, changes: Changes) -> int:
     """Puts a tombstone in the place of a block's records, joined with the one before it, if any; the bytes freed."""
+    if connection.execute("SELECT 1 FROM aside WHERE id = ?", (row.id,)).fetchone():
+        reason = REFUSED
+        no_longer_aside(connection, row.id)
     declared = _declared(connection, row, owner, reason)
     batch = Batch(owner.device, owner.epoch, max(owner.head, row.last), (), declared)
     records, size = replace_batch(connection, row.id, batch)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from edge_agent.store.block import block_id, ordinal_of
 from edge_agent.store.connection import Connection, Connector, mapped_errors, prepare, transaction
+from edge_agent.store.gaps import EXPLAINED, unaccounted
 from edge_agent.store.salvage import (
     REASON,
     Lineage,
@@ -118,6 +119,8 @@ def _write_tables(new: Connection, device: str, found: Salvage, epoch_for: Calla
     found.tallies["rebuilt"] = found.tallies.get("rebuilt", 0) + 1
     lost = sum(names.count for names in found.lost.values())
     found.tallies[f"lost_{REASON}"] = found.tallies.get(f"lost_{REASON}", 0) + lost
+    known = {**found.tallies, EXPLAINED: 0}
+    found.tallies[EXPLAINED] = unaccounted(new, 0, known)
     for name, value in found.tallies.items():
         new.execute("INSERT OR REPLACE INTO tallies VALUES (?, ?)", (name, value))
     for row in found.boots:

@@ -5,6 +5,7 @@
           `arrivals` (10 bytes a message: id and digest), for as long as a broker may deliver those again
 `boots`   wall minus monotonic time of each boot of the device, and how far the mending of a jump has come
 `tallies` counters that outlive a restart
+`aside`   the blocks that wait and are not sent, because the other side refused them, and why
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.connection import Connection
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS epochs (
@@ -26,15 +27,16 @@ _TABLES = (
         boot TEXT PRIMARY KEY, offset_us INTEGER NOT NULL, delta_us INTEGER NOT NULL, at_us INTEGER NOT NULL,
         after INTEGER NOT NULL, through INTEGER NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS tallies (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS aside (id INTEGER PRIMARY KEY, reason TEXT NOT NULL)",
 )
 
 
 def create_tables(connection: Connection) -> None:
-    """Makes what is missing. Raises StoreDamaged for a buffer of a later version."""
+    """Makes what is missing, also of an earlier version. Raises StoreDamaged for a buffer of a later one."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == SCHEMA_VERSION:
         return
-    if version != 0:
+    if not 0 <= version < SCHEMA_VERSION:
         raise StoreDamaged(f"the buffer has version {version}; this agent reads version {SCHEMA_VERSION}")
     connection.execute("BEGIN IMMEDIATE")
     for table in _TABLES:

@@ -38,7 +38,13 @@ def _overlapping(connection: Connection, ordinal: int, first: int, last: int) ->
 def empty_block(connection: Connection, identity: int, last: int, changes: Changes) -> None:
     """Takes the batch out of a row (id, last); the row still remembers its arrivals."""
     connection.execute("UPDATE blocks SET batch = NULL, records = 0, lost = 0, size = 0 WHERE id = ?", (identity,))
+    no_longer_aside(connection, identity)
     changes.hollow.append((identity, last))
+
+
+def no_longer_aside(connection: Connection, identity: int) -> None:
+    """A block that was set aside is gone, or another one now."""
+    connection.execute("DELETE FROM aside WHERE id = ?", (identity,))
 
 
 def _trim(connection: Connection, identity: int, class_index: int, acknowledged: IntervalSet, changes: Changes) -> None:

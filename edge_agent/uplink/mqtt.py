@@ -11,6 +11,8 @@ from telemetry import Malformed, decode_ack
 TOPIC_ROOT = "waybill/1"
 SESSION_EXPIRY_S = 3600
 """How long the broker keeps acknowledgements for a device that is away."""
+PUBLISH_BYTES = 256
+"""What a PUBLISH packet holds beside its payload, at most: names of tenant and device have 63 letters."""
 
 
 class MqttUplink:
@@ -30,8 +32,11 @@ class MqttUplink:
         self._session.subscribe(f"{self._base}/config")
 
     def send(self, batch: Outgoing) -> None:
-        """See Uplink."""
-        self._session.publish(f"{self._base}/batch", batch.data)
+        """See Uplink. What the broker would end the connection for is refused here."""
+        if len(batch.data) + PUBLISH_BYTES > self._session.most_packet_bytes:
+            self._events.append(Refused("larger-than-the-broker-takes", batch.epoch, batch.names))
+        else:
+            self._session.publish(f"{self._base}/batch", batch.data)
 
     def report(self, text: bytes) -> None:
         """See Uplink."""
@@ -71,4 +76,4 @@ def _acknowledgement(payload: bytes) -> list[UplinkEvent]:
         ack = decode_ack(payload)
     except Malformed as error:
         return [Refused(f"unreadable acknowledgement: {error}")]
-    return [Refused(ack.refused)] if ack.refused else [ack]
+    return [Refused(ack.refused, ack.epoch, ack.ranges)] if ack.refused else [ack]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from telemetry import Ack, IntervalSet
@@ -26,9 +26,11 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The other side will not take the batches as they are; `reason` says why."""
+    """The other side will not take a batch; `reason` says why, and the names say which, where it could tell."""
 
     reason: str
+    epoch: int = 0
+    names: IntervalSet = field(default_factory=IntervalSet)
 
 
 UplinkEvent = Ack | Pushed | Refused

@@ -14,6 +14,7 @@ from edge_agent.inspection import exported_lines, stored_batches
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.status import read_status
 from edge_agent.store.evict import drop_block, oldest_rows
+from telemetry import IntervalSet
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 
 UNIT = Path(__file__).parents[2] / "deploy/systemd/edge-agent.service"
@@ -72,6 +73,31 @@ def test_status_counts_what_waits_and_what_is_lost(tmp_path):
     assert state["classes"]["position"]["records"] == 10
     assert state["oldest_age_s"] > 0
     assert state["tallies"]["lost_quota"] == 5
+
+
+def test_status_tells_a_name_that_is_nowhere_and_where_it_must_have_been(tmp_path):
+    buffer = open_buffer(tmp_path)
+    for first in (1, 11, 21):
+        fill(buffer, range(first, first + 10))
+    buffer.acknowledge(buffer.epoch, IntervalSet([(1, 5)]))
+    buffer.settle()
+    state = read_status(settings(tmp_path))
+    assert (state["gaps"], state["gap_ranges"], state["acknowledged"]) == (0, [], 5)
+    buffer._life.writer.execute("DELETE FROM blocks WHERE id & 65535 = 11")
+    state = read_status(settings(tmp_path))
+    assert (state["gaps"], state["gap_ranges"]) == (10, [[11, 20]])
+    assert buffer.unaccounted() == 10
+
+
+def test_a_buffer_of_the_version_before_is_opened_and_keeps_what_it_holds(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    buffer._life.writer.execute("DROP TABLE aside")
+    buffer._life.writer.execute("PRAGMA user_version = 1")
+    epoch = buffer.epoch
+    buffer._close_connections()
+    buffer = open_buffer(tmp_path)
+    assert (buffer.epoch, buffer.head, read_status(settings(tmp_path))["depth_records"]) == (epoch, 10, 10)
 
 
 def test_inspect_and_export_show_every_record_and_tombstone(tmp_path):

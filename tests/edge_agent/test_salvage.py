@@ -86,6 +86,7 @@ def test_after_any_damage_every_record_is_delivered_declared_or_was_acknowledged
         assert buffer.epoch > epoch
         assert buffer.head == 0
         assert list(tmp_path.glob("*.damaged-1"))
+        assert buffer.unaccounted() == 0
     fill(buffer, range(1, 11))
     assert told(buffer, buffer.epoch)[0].last == buffer.head
 
@@ -101,6 +102,7 @@ def test_one_rotten_batch_costs_only_itself(tmp_path: Path):
     assert delivered == IntervalSet([(1, HEAD)]) - acknowledged() - declared
     assert buffer.tally("lost_corrupt") == RECORDS
     assert buffer.tally("rebuilt") == 1
+    assert buffer.unaccounted() == 0
 
 
 def test_a_file_of_which_nothing_is_left_is_declared_up_to_what_it_may_have_held(tmp_path: Path):

@@ -209,6 +209,11 @@ class World:
             on_jump=lambda jump: None,
         )
         self.reception = Reception(self.settings, parts)
+        self._quietly(self._account)
+
+    def _account(self) -> None:
+        found = self.buffer.unaccounted()
+        assert found == 0, f"{found} names are neither waiting nor acknowledged nor declared"
 
     def _now_s(self) -> float:
         return self.clocks.now_us / 1_000_000

@@ -48,8 +48,12 @@ def test_a_tenant_that_is_not_served_is_refused() -> None:
     assert reason(RULES, Address("", "d1"), batch("d1", 1, 3)) == "bad-tenant"
 
 
-def test_a_batch_that_is_too_large_is_refused_unread() -> None:
-    assert reason(Rules(max_batch_bytes=10), D1, batch("d1", 1, 3)) == "too-large"
+def test_a_batch_that_is_too_large_is_refused_with_its_names_for_its_own_device() -> None:
+    rules = Rules(max_batch_bytes=10)
+    assert reason(rules, D1, batch("d1", 1, 3)) == "too-large"
+    verdicts = [judge(rules, D1, payload) for payload in (batch("d1", 1, 3), batch("d2", 1, 3), b"x" * 20)]
+    headers = [verdict.header for verdict in verdicts if isinstance(verdict, Refusal)]
+    assert [header and header.accounted.ranges for header in headers] == [((1, 3),), None, None]
 
 
 @given(batches().map(encode), st.data())

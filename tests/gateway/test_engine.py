@@ -91,7 +91,36 @@ def test_a_batch_that_pulsar_will_never_take_is_refused() -> None:
     assert again.refused
     assert again.token == order.token
     made.persisted(order.token, 0.0)
-    assert made.due(0.0, 10) == [Tell(D1, [Ack(refused="too-large")])]
+    assert made.due(0.0, 10) == [Tell(D1, [Ack(1, IntervalSet([(1, 3)]), refused="too-large")])], "which it was"
+
+
+def test_refusals_are_told_by_reason_and_epoch_beside_what_is_safe() -> None:
+    made = engine()
+    for epoch, first in ((1, 1), (1, 2001), (2, 1)):
+        order = produced(made.arrived(topic("d1"), batch("d1", first, first + 999, epoch=epoch), 1, 0.0))
+        made.refused_by_pulsar(order.token, Refusal("too-large", "at most so many"))
+        made.persisted(order.token, 0.0)
+    made.persisted(produced(made.arrived(topic("d1"), batch("d1", 5001, 5002), 1, 0.0)).token, 0.0)
+    assert made.due(0.0, 10) == [
+        Tell(
+            D1,
+            [
+                Ack(1, IntervalSet([(5001, 5002)])),
+                Ack(1, IntervalSet([(1, 1000), (2001, 3000)]), refused="too-large"),
+                Ack(2, IntervalSet([(1, 1000)]), refused="too-large"),
+            ],
+        )
+    ]
+
+
+def test_an_answer_of_a_device_is_acknowledged_to_the_broker_in_its_turn() -> None:
+    made = engine()
+    order = produced(made.arrived(topic("d1"), batch("d1", 1, 3), 7, 0.0))
+    made.heard(8)
+    assert made.release() == []
+    made.persisted(order.token, 0.0)
+    made.due(0.0, 10)
+    assert made.release() == [7, 8]
 
 
 def test_a_batch_that_comes_again_while_it_is_in_flight_is_produced_once_and_released_twice() -> None:

@@ -1,0 +1,67 @@
+"""Settings for devices: a folder of files, each published where its device listens and kept there by the broker."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import deque
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from gateway.admission import Address
+from telemetry import DEVICE_PATTERN
+
+MAX_BYTES = 64 << 10
+"""What a device takes at most."""
+OUTCOMES = ("applied", "refused", "taken back")
+ANSWERS = "$share/gateway/waybill/1/+/+/config-result"
+_LOG = structlog.get_logger("gateway")
+
+
+class Push(NamedTuple):
+    """One device's settings."""
+
+    device: Address
+    text: bytes
+
+    @property
+    def topic(self) -> str:
+        """Where the device listens."""
+        return f"waybill/1/{self.device.tenant}/{self.device.device}/config"
+
+
+class Pushes:
+    """The files that are still to be published. The device knows what it has already, so each may go twice."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._waiting: deque[Path] = deque()
+        self.load()
+
+    def load(self) -> None:
+        """Publish all of them, the new, the changed and the known."""
+        self._waiting = deque(sorted(self._folder.glob("*/*.toml")) if self._folder else ())
+
+    def next(self) -> Push | None:
+        """The next of them that can be published; what cannot is passed over and said."""
+        while self._waiting:
+            path = self._waiting.popleft()
+            try:
+                return read_push(path)
+            except (OSError, ValueError) as error:
+                _LOG.error("settings not pushed", file=str(path), problem=str(error))
+        return None
+
+
+def read_push(path: Path) -> Push:
+    """The file `{tenant}/{device}.toml`. Raises OSError, ValueError."""
+    device = Address(path.parent.name, path.stem)
+    if not all(DEVICE_PATTERN.fullmatch(name) for name in device):
+        raise ValueError(f"{device.tenant}/{device.device} is no name of a device")
+    text = path.read_bytes()
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"{len(text)} bytes, a device takes {MAX_BYTES}")
+    tomllib.loads(text.decode("utf-8"))
+    # Empty would mean to a broker that there is nothing to keep; to a device a blank line says the same as nothing.
+    return Push(device, text or b"\n")

@@ -1,0 +1,206 @@
+"""What a region will not take is isolated: the rest goes on, nothing is lost, and an operator sees it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_agent.config import AgentSettings, DrainSettings
+from edge_agent.drain.dispatcher import UNANSWERED, Dispatcher
+from edge_agent.inspection import exported_lines, stored_batches
+from edge_agent.metrics import AgentCollector
+from edge_agent.status import read_status
+from edge_agent.store.buffer import Buffer
+from edge_agent.store.evict import drop_block, row_of
+from edge_agent.uplink.protocol import Outgoing
+from telemetry import IntervalSet, decode
+from tests.edge_agent.makers import DEVICE, fill, open_buffer
+
+SETTINGS = DrainSettings(
+    batch_records=100, merge_below_records=50, window=8, ack_timeout_s=5, refusals_most=3, refusal_pause_s=10
+)
+
+
+class Region:
+    """Acknowledges what it takes, refuses batches with one of the `poison` names, is silent about the `dropped`."""
+
+    def __init__(self, poison: set[int], dropped: set[int] = frozenset()) -> None:
+        self.poison, self.dropped = poison, dropped
+        self.taken: list[int] = []
+        self.tried: list[tuple[float, int]] = []
+
+    def answer(self, it: Dispatcher, outgoing: Outgoing, now_s: float) -> None:
+        seqs = {record.seq for record in decode(outgoing.data).records}
+        self.tried.extend((now_s, seq) for seq in seqs & (self.poison | self.dropped))
+        if seqs & self.poison:
+            it.refused(now_s, outgoing.epoch, outgoing.names, "too-large")
+        elif not seqs & self.dropped:
+            self.taken.extend(seqs)
+            it.acknowledged(outgoing.epoch, outgoing.names)
+
+
+def made(buffer: Buffer, **changed: float) -> Dispatcher:
+    return Dispatcher(SETTINGS.model_copy(update=changed), buffer, range(3), [0])
+
+
+def run(it: Dispatcher, region: Region, until_s: int, from_s: int = 0) -> None:
+    for now_s in range(from_s, until_s):
+        while (outgoing := it.next_batch(float(now_s))) is not None:
+            region.answer(it, outgoing, float(now_s))
+        it.retry_overdue(float(now_s))
+
+
+def state(buffer: Buffer) -> dict[str, object]:
+    buffer.settle()
+    return read_status(agent_settings(buffer))
+
+
+def agent_settings(buffer: Buffer) -> AgentSettings:
+    folder = str(buffer.path.parent)
+    return AgentSettings.model_validate(
+        {"device": {"id": DEVICE}, "uplinks": [{"region": "eu"}], "buffer": {"path": folder}}
+    )
+
+
+def filled(folder, blocks: int = 10, size: int = 60) -> Buffer:
+    buffer = open_buffer(folder)
+    for number in range(blocks):
+        fill(buffer, range(number * size + 1, (number + 1) * size + 1))
+    return buffer
+
+
+def test_a_refused_batch_is_set_aside_after_a_bounded_number_of_tries_and_the_rest_is_delivered(tmp_path):
+    buffer = filled(tmp_path)
+    it, region = made(buffer), Region({130})
+    run(it, region, 100)
+    assert sorted(region.taken) == [seq for seq in range(1, 601) if not 121 <= seq <= 180]
+    assert [at_s for at_s, _ in region.tried] == [0.0, 10.0, 30.0], "three tries, the pause twice as long each time"
+    found = state(buffer)
+    assert (found["set_aside_batches"], found["set_aside_records"], found["depth_records"]) == (1, 60, 60)
+    assert (found["gaps"], found["oldest_age_s"]) == (0, None)
+    assert it.resting == 0
+
+
+def test_of_batches_that_were_merged_only_the_bad_one_is_set_aside(tmp_path):
+    buffer = filled(tmp_path, blocks=30, size=20)
+    it, region = made(buffer), Region({205})
+    run(it, region, 100)
+    assert sorted(region.taken) == [seq for seq in range(1, 601) if not 201 <= seq <= 220]
+    assert state(buffer)["set_aside_records"] == 20
+
+
+def test_a_batch_that_is_passed_over_is_refused_and_one_that_is_only_late_is_not(tmp_path):
+    buffer = filled(tmp_path, blocks=3)
+    it, region = made(buffer), Region(set(), dropped={70})
+    run(it, region, 100)
+    assert [at_s for at_s, _ in region.tried][:2] == [0.0, 6.0], "nothing was sent after it, so it may only be late"
+    assert state(buffer)["set_aside_batches"] == 0
+    for second in range(100, 300):
+        fill(buffer, [second * 60])
+        it.missed()
+        run(it, region, second + 1, second)
+    assert state(buffer)["set_aside_batches"] == 1
+    assert len(region.tried) < 30
+    rows = stored_batches(agent_settings(buffer), 10)
+    assert [row["set aside"] for row in rows] == [UNANSWERED]
+
+
+def test_on_the_word_of_a_region_that_takes_nothing_nothing_is_set_aside(tmp_path):
+    buffer = filled(tmp_path, blocks=40)
+    it, region = made(buffer), Region(set(range(1, 2401)))
+    run(it, region, 400)
+    assert (it.takes_nothing, it.resting, it.waiting_since_s) == (True, 8, float("-inf"))
+    assert {seq // 60 for _, seq in region.tried if seq % 60} == set(range(8)), "no more than the window is tried"
+    assert state(buffer)["set_aside_batches"] == 0
+    region.poison.clear()
+    it.connected()
+    run(it, region, 401, 400)
+    assert sorted(region.taken) == list(range(1, 2401)), "another region may take it at once"
+
+
+def test_what_is_set_aside_outlives_a_restart_is_exported_and_is_taken_up_again(tmp_path):
+    buffer = filled(tmp_path, blocks=3)
+    run(made(buffer), Region({70}), 100)
+    buffer.close()
+    buffer = open_buffer(tmp_path)
+    again = Region({70})
+    run(made(buffer), again, 100)
+    assert again.tried == []
+    lines = [json.loads(line) for line in exported_lines(agent_settings(buffer))]
+    assert [(line["seq"], line["set_aside"]) for line in lines] == [(seq, "too-large") for seq in range(61, 121)]
+    buffer.take_up()
+    healthy = Region(set())
+    run(made(buffer), healthy, 100)
+    assert sorted(healthy.taken) == list(range(61, 121))
+    found = state(buffer)
+    assert (found["set_aside_batches"], found["depth_records"], found["gaps"]) == (0, 0, 0)
+    assert found["tallies"]["set_aside"] == 1
+
+
+def test_what_was_set_aside_and_has_to_go_is_declared_as_refused(tmp_path):
+    buffer = filled(tmp_path, blocks=3)
+    it, region = made(buffer), Region({70})
+    run(it, region, 100)
+    (row,) = buffer.query_one("SELECT id FROM aside", ())[:1]
+    buffer.edit(lambda c, changes: drop_block(c, row_of(c, row), buffer.owner_of(row), "quota", changes))
+    found = state(buffer)
+    assert (found["set_aside_batches"], found["tombstones"], found["gaps"]) == (0, [[61, 120, "refused"]], 0)
+    it.missed()
+    outgoing = made(buffer).next_batch(200.0)
+    assert outgoing.names == IntervalSet([(61, 120)]), "the tombstone is delivered like any other"
+
+
+def test_a_connection_that_breaks_during_a_retry_costs_no_try(tmp_path):
+    buffer = filled(tmp_path, blocks=3)
+    it, region = made(buffer), Region({70})
+    run(it, region, 5)
+    for now_s in (10.0, 11.0, 12.0, 13.0):
+        assert it.next_batch(now_s).names == IntervalSet([(61, 120)])
+        it.disconnected()
+    assert it.resting == 1
+    assert state(buffer)["set_aside_batches"] == 0
+
+
+def test_a_refused_batch_that_is_acknowledged_late_is_forgotten(tmp_path):
+    buffer = filled(tmp_path, blocks=3)
+    it, region = made(buffer), Region({70})
+    run(it, region, 5)
+    it.acknowledged(buffer.epoch, IntervalSet([(61, 120)]))
+    run(it, region, 100, 5)
+    assert (len(region.tried), it.resting, state(buffer)["depth_records"]) == (1, 0, 0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(poison=st.sets(st.integers(1, 400), max_size=6), size=st.integers(5, 90))
+def test_every_record_is_delivered_or_kept_whatever_is_refused(tmp_path_factory, poison, size):
+    buffer = filled(tmp_path_factory.mktemp("refused"), blocks=400 // size + 2, size=size)
+    it, region = made(buffer), Region(poison)
+    run(it, region, 30)
+    fill(buffer, [9_000])
+    it.missed()
+    run(it, region, 200, 30)
+    kept = {json.loads(line)["seq"] for line in exported_lines(agent_settings(buffer))}
+    assert len(region.taken) == len(set(region.taken))
+    assert set(region.taken) | kept == set(range(1, buffer.head + 1))
+    found = state(buffer)
+    assert found["gaps"] == 0
+    assert found["set_aside_records"] <= size * len(poison), "a block of the size of a commit at most for each"
+    assert found["depth_records"] == found["set_aside_records"] == buffer.head - len(region.taken)
+
+
+def test_the_metrics_show_what_is_set_aside(tmp_path):
+    buffer = filled(tmp_path, blocks=3)
+    run(made(buffer), Region({70}), 100)
+    live = dict.fromkeys(("messages", "payload_bytes", "commits", "batches_sent", "batches_again", "records_sent"), 0)
+    live |= dict.fromkeys(("wire_bytes_sent", "wire_bytes_received", "flash_bytes", "local_broker", "uplink_well"), 0)
+    live |= dict.fromkeys(("in_flight", "resting", "paused_for_s", "wire_bytes_today", "wire_bytes_this_month"), 0)
+    told = {**state(buffer), **live, "rss_bytes": 1, "odd": {}}
+    samples = {
+        sample.name: sample.value for metric in AgentCollector(lambda: told).collect() for sample in metric.samples
+    }
+    assert samples["edge_agent_set_aside_batches"] == 1
+    assert samples["edge_agent_set_aside_records"] == 60
+    assert samples["edge_agent_gaps"] == pytest.approx(0)
