@@ -12,7 +12,7 @@ vehicle may be there twice; `Summary.maybe_doubled` counts them, and the truth (
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any, NamedTuple, TextIO, assert_never
 
 from paho.mqtt import client as mqtt
@@ -122,7 +122,8 @@ class _Fleet:
     def __init__(self, brokers: Mapping[str, Address], settings: PublishSettings) -> None:
         self._settings = settings
         self._brokers = brokers
-        self._news: SimpleQueue[_News] = SimpleQueue()
+        # Not a SimpleQueue: CPython's may wait for ever where a short time-out has passed before it looks again.
+        self._news: Queue[_News] = Queue()
         self._began_s = self._next_round_s = time.monotonic()
         self._reconnects = self._maybe_doubled = self._made = self._kept = 0
         self._connected: dict[str, bool] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
 import pulsar
@@ -25,7 +25,8 @@ class PulsarUplink:
         self.region = settings.region
         self._device = device
         self._settings = settings
-        self._news: SimpleQueue[Ack | LinkError | None] = SimpleQueue()
+        # Not a SimpleQueue: CPython's may wait for ever where a short time-out has passed before it looks again.
+        self._news: Queue[Ack | LinkError | None] = Queue()
         self._client: Any = None
         self._producer: Any = None
         self._sent = self._received = 0
