@@ -7,11 +7,11 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from pydantic import ValidationError
@@ -43,64 +43,74 @@ AsJson = Annotated[bool, typer.Option("--json", help="The figures as JSON instea
 FOLDER = Path("var/drill")
 
 
-@app.command("hq-loss")
-def hq_loss(
-    *,
-    folder: Folder = FOLDER,
-    rate: Rate = 400,
-    trigger_s: Trigger = 1.0,
-    snapshot_period_s: Snapshot = 1.0,
-    moment: When = Moment.ANY,
-    json_only: AsJson = False,
-) -> None:
-    """Kill the centre while the ingest reads it; the ingest goes on at the standby.
+class _Command(NamedTuple):
+    """A command that plays drills, one after the other, on one stack."""
 
-    Exit status of each drill: 0 all figures hold, 1 one does not, 2 it could not be run.
-    """
-    _command([Drill.HQ_LOSS], folder, _settings(rate, trigger_s, snapshot_period_s, moment), json_only=json_only)
+    name: str
+    help: str
+    drills: Sequence[Drill]
 
 
-@app.command("region-loss")
-def region_loss(
-    *,
-    folder: Folder = FOLDER,
-    rate: Rate = 400,
-    trigger_s: Trigger = 1.0,
-    snapshot_period_s: Snapshot = 1.0,
-    moment: When = Moment.ANY,
-    json_only: AsJson = False,
-) -> None:
-    """Kill a region's cluster; its devices go to the next region. At the end it comes back with its disks."""
-    _command([Drill.REGION_LOSS], folder, _settings(rate, trigger_s, snapshot_period_s, moment), json_only=json_only)
+_EXIT_STATUS = "Exit status: 0 all figures hold, 1 one does not, 2 it could not be run."
+_COMMANDS = (
+    _Command(
+        "hq-loss",
+        "Kill the centre while the ingest reads it; the ingest goes on at the standby.",
+        [Drill.HQ_LOSS],
+    ),
+    _Command(
+        "region-loss",
+        "Kill a region's cluster; its devices go to the next region. At the end it comes back with its disks.",
+        [Drill.REGION_LOSS],
+    ),
+    _Command(
+        "link-cut",
+        "Cut the link between a region and the centre for a while, and heal it.",
+        [Drill.LINK_CUT],
+    ),
+    _Command(
+        "failback",
+        "Kill the centre, start it again, and order the ingest back to it: both drills, one after the other.",
+        [Drill.HQ_LOSS, Drill.FAILBACK],
+    ),
+)
 
 
-@app.command("link-cut")
-def link_cut(
-    *,
-    folder: Folder = FOLDER,
-    rate: Rate = 400,
-    trigger_s: Trigger = 1.0,
-    snapshot_period_s: Snapshot = 1.0,
-    moment: When = Moment.ANY,
-    json_only: AsJson = False,
-) -> None:
-    """Cut the link between a region and the centre for a while, and heal it."""
-    _command([Drill.LINK_CUT], folder, _settings(rate, trigger_s, snapshot_period_s, moment), json_only=json_only)
+def _add(command: _Command) -> None:
+    @app.command(command.name, help=f"{command.help}\n\n{_EXIT_STATUS}")
+    def run(
+        *,
+        folder: Folder = FOLDER,
+        rate: Rate = 400,
+        trigger_s: Trigger = 1.0,
+        snapshot_period_s: Snapshot = 1.0,
+        moment: When = Moment.ANY,
+        json_only: AsJson = False,
+    ) -> None:
+        with said_and_stopped():
+            settings = DrillSettings(
+                fleet=FleetSettings(records_per_s=rate),
+                trigger_s=trigger_s,
+                snapshot_period_s=snapshot_period_s,
+                moment=moment,
+            )
+            began = time.monotonic()
+            outcomes, peak_bytes = _played(command.drills, folder, settings, teller(quiet=json_only))
+        if json_only:
+            shown: Any = [as_json(outcome) for outcome in outcomes]
+            typer.echo(json.dumps(shown if len(shown) > 1 else shown[0], indent=2))
+        else:
+            for outcome in outcomes:
+                console.print("", drill_table(outcome))
+            console.print(
+                f"\n{time.monotonic() - began:.0f} s in all; the memory of all servers at its peak: "
+                f"{peak_bytes / 2**30:.1f} GiB"
+            )
+        raise typer.Exit(0 if all(outcome.found.passed for outcome in outcomes) else 1)
 
 
-@app.command("failback")
-def failback(
-    *,
-    folder: Folder = FOLDER,
-    rate: Rate = 400,
-    trigger_s: Trigger = 1.0,
-    snapshot_period_s: Snapshot = 1.0,
-    moment: When = Moment.ANY,
-    json_only: AsJson = False,
-) -> None:
-    """Kill the centre, start it again, and order the ingest back to it: both drills, one after the other."""
-    drills = [Drill.HQ_LOSS, Drill.FAILBACK]
-    _command(drills, folder, _settings(rate, trigger_s, snapshot_period_s, moment), json_only=json_only)
+for _command in _COMMANDS:
+    _add(_command)
 
 
 @app.command("sweep")
@@ -128,32 +138,6 @@ def run_sweep(
     else:
         console.print("", sweep_table(results))
     raise typer.Exit(0 if all(result.passed for result in results) else 1)
-
-
-def _settings(rate: float, trigger_s: float, snapshot_period_s: float, moment: Moment) -> Callable[[], DrillSettings]:
-    return lambda: DrillSettings(
-        fleet=FleetSettings(records_per_s=rate),
-        trigger_s=trigger_s,
-        snapshot_period_s=snapshot_period_s,
-        moment=moment,
-    )
-
-
-def _command(drills: Sequence[Drill], folder: Path, settings: Callable[[], DrillSettings], *, json_only: bool) -> None:
-    with said_and_stopped():
-        began = time.monotonic()
-        outcomes, peak_bytes = _played(drills, folder, settings(), teller(quiet=json_only))
-    if json_only:
-        shown: Any = [as_json(outcome) for outcome in outcomes]
-        typer.echo(json.dumps(shown if len(shown) > 1 else shown[0], indent=2))
-    else:
-        for outcome in outcomes:
-            console.print("", drill_table(outcome))
-        console.print(
-            f"\n{time.monotonic() - began:.0f} s in all; the memory of all servers at its peak: "
-            f"{peak_bytes / 2**30:.1f} GiB"
-        )
-    raise typer.Exit(0 if all(outcome.found.passed for outcome in outcomes) else 1)
 
 
 def _played(drills: Sequence[Drill], folder: Path, settings: DrillSettings, say: Say) -> tuple[list[Outcome], int]:

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import pulsar
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from cloud_jobs.ingest.coverage import Buffer
 from deploy.drill.names import Seen
 from telemetry import WireError, read_header
 
 _OPERATION_S = 15
+_PATIENCE_S = 120.0
 _CLOSE_S = 5.0
 
 
@@ -33,10 +35,17 @@ class Follower:
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
         )
         start = pulsar.MessageId.earliest if earliest else pulsar.MessageId.latest
+        # A cluster that just came back is healthy before it has loaded its topics.
+        patiently = Retrying(
+            retry=retry_if_exception_type(pulsar.PulsarException),
+            stop=stop_after_delay(_PATIENCE_S),
+            wait=wait_fixed(1),
+            reraise=True,
+        )
         self._readers = [
-            self._client.create_reader(partition, start, reader_listener=self._heard)
+            patiently(self._client.create_reader, partition, start, reader_listener=self._heard)
             for topic in topics
-            for partition in self._client.get_topic_partitions(topic)
+            for partition in patiently(self._client.get_topic_partitions, topic)
         ]
 
     def __enter__(self) -> Self:

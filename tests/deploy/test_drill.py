@@ -20,7 +20,7 @@ from deploy.drill.cli import app
 from deploy.drill.play import Outcome
 from deploy.drill.report import as_json, drill_table
 from deploy.drill.settings import Drill, DrillSettings, Moment
-from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, Point, Result, points, sweep_table
+from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, Point, Result, points, sweep, sweep_table
 from deploy.drill.table import CentralTable
 from telemetry import IntervalSet
 from tests.deploy.test_drill_accounting import TIMELINE
@@ -82,6 +82,18 @@ def test_the_sweeps_table_has_a_row_for_what_could_not_be_run() -> None:
     text = printed(sweep_table(results))
     assert "1 of 2 hold" in text
     assert "not run" in text
+
+
+def test_a_stack_that_cannot_start_leaves_its_points_not_run_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAYBILL_CACHE", str(tmp_path / "no-pulsar-here"))
+    todo = points([0.5, 1.0], [1.0], [Moment.ANY, Moment.DONE])
+    results = list(sweep(tmp_path / "drill", DrillSettings(), todo, lambda _: None))
+    assert [result.point for result in results] == todo
+    assert all("Pulsar" in result.trouble and not result.passed for result in results)
+    kept = [json.loads(line) for line in (tmp_path / "drill" / "runs.jsonl").read_text().splitlines()]
+    assert [(line["passed"], line["drills"]) for line in kept] == [(False, [])] * 4
 
 
 def test_the_settings_bound_every_wait_and_buffer() -> None:
