@@ -55,15 +55,15 @@ def records_at(spark: SparkSession, lake: Lake, version: int) -> DataFrame:
     return table.where("kind = 'position' AND device_date IS NOT NULL")
 
 
-def commit(lake: Lake, table: str, rows: DataFrame, *, read_version: int, covers: int) -> None:
+def commit(lake: Lake, table: str, rows: DataFrame, *, read_version: int, covers: int, stamp: str = "told_at") -> None:
     """Appends rows, with the version of the records that they cover. No rows: only that.
 
-    `read_version`: the version of the table from which the rows were computed. Raises Overtaken if it is not the
-    newest any more; nothing is written then.
+    `stamp`: the column that takes the time of now. `read_version`: the version of the table from which the rows were
+    computed. Raises Overtaken if it is not the newest any more; nothing is written then.
     """
     token = uuid4().hex
     (
-        rows.withColumn("told_at", f.lit(datetime.now(UTC)))
+        rows.withColumn(stamp, f.lit(datetime.now(UTC)))
         .coalesce(1)
         .write.format("delta")
         .mode("append")

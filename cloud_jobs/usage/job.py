@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cloud_jobs.changes import RECORDS_VERSION, covered_version, positions_since
+from cloud_jobs.changes import commit, covered_version, positions_since
 from cloud_jobs.lake import Lake
 from cloud_jobs.reference import fences_in
 from cloud_jobs.usage.metering import FIXES, HOUR_MS, METERED, margin_ms, meter
@@ -36,7 +34,9 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     """Brings the usage table up to the records as they are now. Running it again changes nothing.
 
     The rows and the version of the records that they cover are one commit, so a crash leaves either both or none.
+    Raises Overtaken when another run has written meanwhile; nothing is written then.
     """
+    read_version = lake.open("usage").version()
     since, until = covered_version(lake, "usage"), lake.open("records").version()
     if since >= until:
         return UsageRun(since, until, 0, 0)
@@ -48,16 +48,8 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
         if rows is None:
             return UsageRun(since, until, 0, 0)
         try:
-            written = rows.unionByName(_zones_left(spark, lake, touched, rows))
-            written = written.withColumn("computed_at", f.lit(datetime.now(UTC)))
-            (
-                written.select(*METERED.names, "computed_at")
-                .coalesce(1)
-                .write.format("delta")
-                .mode("append")
-                .option("userMetadata", json.dumps({RECORDS_VERSION: until}))
-                .save(lake.path("usage"))
-            )
+            written = rows.unionByName(_zones_left(spark, lake, touched, rows)).select(*METERED.names)
+            commit(lake, "usage", written, read_version=read_version, covers=until, stamp="computed_at")
             return UsageRun(since, until, count, rows.count())
         finally:
             rows.unpersist()
