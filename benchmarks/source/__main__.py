@@ -1,8 +1,9 @@
 """`make bench-source`: the source against plain Python readers of the same partitions, and a light micro-batch.
 
 Both sides read the same partitions of the same cluster at once, one process for each partition, in turns in one run, so
-that their ratio holds on any machine. The plain readers take the bytes of each value and nothing else; the source
-delivers its columns through Arrow into Spark's `noop` sink: once all eight, once those that a job usually needs.
+that their ratio holds on any machine. The plain readers take the bytes of each value and nothing else, and
+once more all that the source has columns for; the source delivers its columns through Arrow into Spark's `noop` sink:
+once those that a job usually needs, once all eight.
 """
 
 import statistics
@@ -56,16 +57,17 @@ def filled(place: Place) -> str:
 def turn(spark: SparkSession, place: Place, topic: str, folder: Path, number: int) -> dict[str, float]:
     """Messages a second of each way, one after the other."""
     return {
-        "plain": plain(place, topic),
+        "plain": plain(place, topic, everything=False),
+        "plain all": plain(place, topic, everything=True),
         "usual": through_spark(spark, place, topic, folder / f"usual-{number}", columns=USUAL),
         "all": through_spark(spark, place, topic, folder / f"all-{number}"),
     }
 
 
-def plain(place: Place, topic: str) -> float:
+def plain(place: Place, topic: str, *, everything: bool) -> float:
     """Messages a second of plain readers, one for each partition."""
     partitions = [f"{topic}-partition-{number}" for number in range(PARTITIONS)]
-    return plain_rate(place.service_url, partitions, MESSAGES, VALUE_BYTES)
+    return plain_rate(place.service_url, partitions, MESSAGES, VALUE_BYTES, everything=everything)
 
 
 def through_spark(spark: SparkSession, place: Place, topic: str, folder: Path, **options: str) -> float:
@@ -98,15 +100,18 @@ def light_batches(spark: SparkSession, place: Place, folder: Path) -> list[int]:
 def report(rates: list[dict[str, float]], light: list[int]) -> None:
     light = sorted(light)
     speeds = {way: statistics.median(rate[way] for rate in rates) for way in rates[0]}
-    ratios = {way: statistics.median(rate[way] / rate["plain"] for rate in rates) for way in ("usual", "all")}
+    pairs = (("usual", "plain"), ("all", "plain all"), ("all", "plain"))
+    ratios = {pair: statistics.median(rate[pair[0]] / rate[pair[1]] for rate in rates) for pair in pairs}
     write = sys.stdout.write
     write(f"{MESSAGES:,} messages of {VALUE_BYTES} bytes, {PARTITIONS} partitions, median of {ROUNDS} turns\n\n")
     write("| what | asked | measured |\n|---|---|---|\n")
     write(f"| plain Python readers, the value only | | {speeds['plain']:,.0f} messages/s |\n")
+    write(f"| plain Python readers, all that there is | | {speeds['plain all']:,.0f} messages/s |\n")
     write(f"| the source, {USUAL} | | {speeds['usual']:,.0f} messages/s |\n")
     write(f"| the source, all columns | | {speeds['all']:,.0f} messages/s |\n")
-    write(f"| ratio, {USUAL} | at least 0.60 | {ratios['usual']:.2f} |\n")
-    write(f"| ratio, all columns | | {ratios['all']:.2f} |\n")
+    write(f"| ratio, {USUAL} to the value only | at least 0.60 | {ratios['usual', 'plain']:.2f} |\n")
+    write(f"| ratio, all columns to all that there is | at least 0.60 | {ratios['all', 'plain all']:.2f} |\n")
+    write(f"| ratio, all columns to the value only | | {ratios['all', 'plain']:.2f} |\n")
     write(f"| lightly loaded micro-batch, median | under 400 ms | {statistics.median(light):.0f} ms |\n")
     write(f"| lightly loaded micro-batch, 95 % | | {light[int(len(light) * 0.95)]} ms |\n")
 

@@ -9,12 +9,15 @@ import pulsar
 _barrier: Any = None
 
 
-def plain_rate(service_url: str, partitions: list[str], messages: int, value_bytes: int) -> float:
-    """Messages a second from the first reader's start to the last one's end, without the start of the processes."""
+def plain_rate(service_url: str, partitions: list[str], messages: int, value_bytes: int, *, everything: bool) -> float:
+    """Messages a second from the first reader's start to the last one's end, without the start of the processes.
+
+    `everything`: take all that the source has columns for, not the value alone.
+    """
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(partitions))
     with context.Pool(len(partitions), initializer=_remember, initargs=(barrier,)) as pool:
-        work = [(service_url, partition, value_bytes) for partition in partitions]
+        work = [(service_url, partition, value_bytes, everything) for partition in partitions]
         spans = pool.starmap_async(_read, work, chunksize=1).get(timeout=300)
     assert sum(count for count, *_ in spans) == messages
     return messages / (max(end for *_, end in spans) - min(start for _, start, _ in spans))
@@ -25,7 +28,7 @@ def _remember(barrier: Any) -> None:
     _barrier = barrier
 
 
-def _read(service_url: str, partition: str, value_bytes: int) -> tuple[int, float, float]:
+def _read(service_url: str, partition: str, value_bytes: int, everything: bool) -> tuple[int, float, float]:
     client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     _barrier.wait(60)
     start = time.time()
@@ -35,11 +38,27 @@ def _read(service_url: str, partition: str, value_bytes: int) -> tuple[int, floa
         # What a careful plain reader does: ask now and then, not before each message.
         for _ in range(1000):
             try:
-                size += len(reader.read_next(timeout_millis=100).data())
+                message = reader.read_next(timeout_millis=100)
             except pulsar.Timeout:
                 break
+            size += len(message.data())
             count += 1
+            if everything:
+                _take(message)
     end = time.time()
     client.close()
     assert size == count * value_bytes
     return count, start, end
+
+
+def _take(message: pulsar.Message) -> tuple[object, ...]:
+    place = message.message_id()
+    return (
+        message.partition_key(),
+        message.properties(),
+        message.publish_timestamp(),
+        message.event_timestamp(),
+        message.topic_name(),
+        f"{place.ledger_id()}:{place.entry_id()}:{place.partition()}:{place.batch_index()}",
+        message.producer_name(),
+    )

@@ -11,7 +11,7 @@ from cloud_jobs.pulsar_source.errors import ClusterUnreachable, PulsarSourceErro
 from cloud_jobs.pulsar_source.failover import FailoverFile, Standing
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.planning import States, Survey
-from cloud_jobs.pulsar_source.position import Offset
+from cloud_jobs.pulsar_source.position import BEGINNING, Offset
 
 _log = structlog.get_logger(__name__)
 _PROBE_PERIOD_S = 0.25
@@ -69,10 +69,20 @@ class Watch:
         return order if order != self._standing.active else None
 
     def obey(self) -> None:
-        """Moves to the cluster that the operator named."""
+        """Moves to the cluster that the operator named; one that does not answer is refused, and the word removed.
+
+        Tells how many entries lie before the cursor there: what was read here already is read once more.
+        """
         assert self._file is not None  # only called when there is an order
         if order := self.ordered_elsewhere():
-            self._move(order, "ordered")
+            view = self.named(order, create_at=None)
+            if view is None:
+                _log.error("failover_order_refused", order=order, reason="the cluster does not answer")
+            else:
+                waiting = sum(
+                    state.entries_between(state.cursor or BEGINNING, state.last) for state in view.states.values()
+                )
+                self._move(order, "ordered", waiting_entries=waiting)
         self._file.obeyed()
 
     def reachable(self, cluster: str) -> bool:
@@ -157,8 +167,8 @@ class Watch:
         self._silent_since.pop(name, None)
         return View(survey.cluster, states, missing)
 
-    def _move(self, name: str, why: str) -> None:
-        _log.warning("cluster_changed", old=self._standing.active, new=name, why=why)
+    def _move(self, name: str, why: str, **known: int) -> None:
+        _log.warning("cluster_changed", old=self._standing.active, new=name, why=why, **known)
         self._standing = self._standing.moved(name)
         self._save()
 
