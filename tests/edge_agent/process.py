@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -23,15 +24,25 @@ FIRST_MS = 1_767_603_422_000
 class AgentProcess:
     """The agent as an operating system sees it."""
 
-    def __init__(self, folder: Path, intake_port: int, uplink_ports: dict[str, int], extra: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        intake_port: int,
+        uplink_ports: dict[str, int],
+        extra: str = "",
+        *,
+        tls: str = "",
+        tenant: str = TENANT,
+    ) -> None:
+        self.environment: dict[str, str] = {}
         self.config = folder / "agent.toml"
         self.log = folder / "agent.log"
         uplinks = "".join(
-            f'[[uplinks]]\nregion = "{region}"\nport = {port}\nbackoff_first_s = 0.1\nbackoff_most_s = 0.5\n'
+            f'[[uplinks]]\nregion = "{region}"\nport = {port}\nbackoff_first_s = 0.1\nbackoff_most_s = 0.5\n{tls}\n'
             for region, port in uplink_ports.items()
         )
         self.config.write_text(
-            f'[device]\nid = "{DEVICE}"\ntenant = "{TENANT}"\n'
+            f'[device]\nid = "{DEVICE}"\ntenant = "{tenant}"\n'
             f"[intake]\nport = {intake_port}\nbackoff_first_s = 0.1\nbackoff_most_s = 0.5\n"
             f'[buffer]\npath = "{folder}/buffer"\nsettle_delay_s = 0.3\n'
             f"[drain]\nack_timeout_s = 3.0\n{extra}\n{uplinks}"
@@ -46,7 +57,8 @@ class AgentProcess:
     def start(self) -> None:
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "edge_agent", "run", "--config", str(self.config)]
-            self._process = subprocess.Popen(command, stderr=log, stdout=log)
+            environment = {**os.environ, **self.environment}
+            self._process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -76,6 +88,7 @@ class Vehicle:
     """Publishes positions whose time is their number, and counts what its broker has taken."""
 
     def __init__(self, port: int) -> None:
+        self.port = port
         self.sent = 0
         self.taken: set[int] = set()
         self._number_of: dict[int, int] = {}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from deploy.local import TlsFiles
 from telemetry import Ack, IntervalSet, Record, decode, encode_ack
 
 Name = tuple[str, int, int]
@@ -18,7 +19,7 @@ Name = tuple[str, int, int]
 class Region:
     """A gateway on a broker at `port` that acknowledges what it remembers, as long as `answers` is true."""
 
-    def __init__(self, port: int, name: str = "region") -> None:
+    def __init__(self, port: int, name: str = "region", tls: TlsFiles | None = None) -> None:
         self.records: dict[Name, Record] = {}
         self.lost: dict[tuple[str, int], IntervalSet] = {}
         self.reasons: Counter[str] = Counter()
@@ -42,6 +43,8 @@ class Region:
         )
         self.client.on_subscribe = lambda *_: self._ready.set()
         self.client.on_message = self._take
+        if tls is not None:
+            self.client.tls_set(str(tls.authority), str(tls.certificate), str(tls.key))
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
         assert self._ready.wait(10)

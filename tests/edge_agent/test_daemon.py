@@ -1,11 +1,15 @@
 """What systemd and an operator are told."""
 
 import os
+import shutil
+import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from deploy.local import free_port
 from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFailing, StoreInUse
@@ -16,6 +20,7 @@ from edge_agent.status import read_status
 from edge_agent.store.evict import drop_block, oldest_rows
 from telemetry import IntervalSet
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
+from tests.edge_agent.process import AgentProcess
 
 UNIT = Path(__file__).parents[2] / "deploy/systemd/edge-agent.service"
 
@@ -51,6 +56,39 @@ def test_the_watchdog_is_fed_twice_in_its_time(monkeypatch, usec, pid, expected)
     monkeypatch.setenv("WATCHDOG_USEC", usec)
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "me" else pid)
     assert watchdog_interval_s() == expected
+
+
+def told(sock: socket.socket, seconds: float) -> str:
+    sock.settimeout(seconds)
+    return sock.recv(4096).decode()
+
+
+def test_the_daemon_says_that_it_is_ready_that_it_lives_and_that_it_goes(tmp_path):
+    agent = AgentProcess(tmp_path, free_port(), {"eu": free_port()})
+    agent.environment = {"NOTIFY_SOCKET": f"{tmp_path}/notify", "WATCHDOG_USEC": "1000000"}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(agent.environment["NOTIFY_SOCKET"])
+        agent.start()
+        try:
+            assert told(sock, 20) == "READY=1"
+            for _ in range(3):
+                assert told(sock, 1.0).startswith("WATCHDOG=1\nSTATUS=no uplink"), "within its time, without any broker"
+            agent.signal(signal.SIGTERM)
+            while (state := told(sock, 2.0)) != "STOPPING=1":
+                assert state.startswith("WATCHDOG=1")
+        finally:
+            assert agent.stop() == 0
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
+    program = tmp_path / "edge-agent"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text(encoding="utf-8").replace("/usr/bin/edge-agent", str(program)))
+    judged = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (judged.returncode, judged.stdout + judged.stderr) == (0, "")
 
 
 def test_the_unit_waits_for_the_agent_watches_it_and_does_not_restart_it_on_wrong_settings():

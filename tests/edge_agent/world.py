@@ -36,7 +36,15 @@ def settings(**buffer: int) -> AgentSettings:
             "uplinks": [{"region": "eu"}],
             "intake": {"receive_maximum": WINDOW},
             "buffer": {"commit_records": 25, "commit_delay_ms": 50, **buffer},
-            "drain": {"batch_records": 60, "merge_below_records": 15, "window": 6, "fresh_s": 3, "ack_timeout_s": 5},
+            "drain": {
+                "batch_records": 60,
+                "merge_below_records": 15,
+                "window": 6,
+                "fresh_s": 3,
+                "ack_timeout_s": 5,
+                "refusals_most": 1,
+                "refusal_pause_s": 1,
+            },
         }
     )
 
@@ -103,12 +111,16 @@ class Broker:
 
 
 class Region:
-    """What has arrived."""
+    """What has arrived. One record in fifty spoils the batch that it is in, until `takes_all`."""
 
     def __init__(self) -> None:
+        self.takes_all = False
         self.records: dict[tuple[int, int], Record] = {}
         self.lost: dict[int, IntervalSet] = {}
         self.heads: dict[int, int] = {}
+
+    def refuses(self, data: bytes) -> bool:
+        return not self.takes_all and any(number_of(record) % 50 == 49 for record in decode(data).records)
 
     def take(self, data: bytes) -> tuple[int, IntervalSet]:
         batch = decode(data)
@@ -171,6 +183,8 @@ class World:
         for _ in range(rounds):
             self._round()
         if rounds == 0:
+            self.region.takes_all = True
+            self.buffer.take_up()
             for _ in range(400):
                 self._finish_round()
                 if not self.broker.open and not any(one.records or one.size for one in self.buffer.depth().values()):
@@ -239,7 +253,6 @@ class World:
         self._take_in(puback=1.0)
         self._drain(answers=1.0)
         self._quietly(self.buffer.settle)
-        self.dispatcher.retry_overdue(self._now_s())
 
     def _take_in(self, puback: float) -> None:
         now_s = self._now_s()
@@ -257,14 +270,17 @@ class World:
         now_s = self._now_s()
         try:
             while (batch := self.dispatcher.next_batch(now_s)) is not None:
-                self.on_the_way.append(self.region.take(batch.data))
+                if self.region.refuses(batch.data):
+                    self.dispatcher.refused(now_s, batch.epoch, batch.names, "spoiled")
+                else:
+                    self.on_the_way.append(self.region.take(batch.data))
         except StoreError:
             self.dispatcher.disconnected()
         for epoch, names in self.on_the_way:
             if self.draw.random() < answers:
                 self.dispatcher.acknowledged(epoch, names)
         self.on_the_way.clear()
-        self.dispatcher.retry_overdue(now_s)
+        self._quietly(lambda: self.dispatcher.retry_overdue(now_s))
 
     @staticmethod
     def _quietly(action: Callable[[], None]) -> None:

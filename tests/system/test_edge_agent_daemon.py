@@ -1,6 +1,7 @@
 """The agent's life on real brokers: another region and back, settings reloaded and pushed, health, bad input."""
 
 import json
+import os
 import signal
 import socket
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import MosquittoBroker
+from deploy.local import CertificateAuthority, MosquittoBroker, MosquittoSettings, TlsFiles
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, Vehicle
 from tests.edge_agent.region import Region
 
@@ -157,3 +158,88 @@ def test_a_gateway_that_asks_for_a_pause_gets_it(agent, vehicle, regions):
     assert eu.wait_for(lambda it: len(it.records) == 2)
     first, second = (at for at, _, _ in eu.batches)
     assert second - first >= 1.4
+
+
+def uplink_tls(authority: Path, own: TlsFiles | None) -> str:
+    lines = ["[uplinks.tls]", f'ca = "{authority}"']
+    return "\n".join(lines if own is None else [*lines, f'certificate = "{own.certificate}"', f'key = "{own.key}"'])
+
+
+def test_over_mutual_tls_the_agent_delivers_and_with_wrong_certificates_it_keeps_what_it_has(tmp_path):
+    authority, stranger = CertificateAuthority(tmp_path / "authority"), CertificateAuthority(tmp_path / "stranger")
+    car = MosquittoBroker("car", tmp_path / "car")
+    eu = MosquittoBroker("eu", tmp_path / "eu", settings=MosquittoSettings(tls=authority.server()))
+    for broker in (car, eu):
+        broker.start()
+    for broker in (car, eu):
+        broker.wait()
+    vehicle, region = Vehicle(car.port), Region(eu.port, tls=authority.client("gateway"))
+    wrong = {
+        "none": uplink_tls(authority.file, None),
+        "of a stranger": uplink_tls(authority.file, stranger.client(DEVICE)),
+        "trusts a stranger": uplink_tls(stranger.file, authority.client(DEVICE)),
+    }
+    try:
+        for why, tls in wrong.items():
+            log = run_until(tmp_path, vehicle, eu, tls, "uplink lost")
+            assert "uplink connected" not in log, why
+        assert not region.records
+        right = uplink_tls(authority.file, authority.client(DEVICE))
+        run_until(tmp_path, vehicle, eu, right, "uplink connected")
+        assert region.wait_for(lambda it: len(it.records) == 50), region.errors
+    finally:
+        vehicle.close()
+        region.close()
+        car.stop()
+        eu.stop()
+
+
+def run_until(folder: Path, vehicle: Vehicle, eu: MosquittoBroker, tls: str, said: str) -> str:
+    """Runs an agent until it says something and keeps, or has delivered, its 50 records; all that it said."""
+    agent = AgentProcess(folder, vehicle.port, {"eu": eu.port}, tls=tls)
+    agent.log.unlink(missing_ok=True)
+    agent.start()
+    try:
+        assert wait_for(lambda: all(word in agent.log.read_text() for word in (said, "listening")))
+        while vehicle.sent < 50:
+            vehicle.position()
+        expected = 0 if said == "uplink connected" else 50
+        assert wait_for(lambda: agent.status()["head"] == 50 and agent.status()["depth_records"] == expected)
+    finally:
+        agent.stop()
+    return agent.log.read_text()
+
+
+def test_what_the_broker_would_hang_up_for_is_set_aside_and_the_rest_goes_on(tmp_path):
+    car = MosquittoBroker("car", tmp_path / "car")
+    eu = MosquittoBroker("eu", tmp_path / "eu", settings=MosquittoSettings(max_packet_mb=1))
+    for broker in (car, eu):
+        broker.start()
+    for broker in (car, eu):
+        broker.wait()
+    vehicle, region = Vehicle(car.port), Region(eu.port)
+    agent = AgentProcess(tmp_path, car.port, {"eu": eu.port})
+    text = agent.config.read_text()
+    agent.config.write_text(
+        text.replace("[drain]\n", "commit_bytes = 4000000\n[drain]\nrefusals_most = 2\nrefusal_pause_s = 0.2\n")
+    )
+    agent.start()
+    try:
+        assert wait_for(lambda: "listening" in agent.log.read_text())
+        for _ in range(2):
+            vehicle.client.publish("vehicle/odd", os.urandom(900_000), qos=1)
+        assert wait_for(lambda: agent.status()["depth_records"] == 2)
+        for _ in range(100):
+            vehicle.position()
+            time.sleep(0.005)
+        assert region.wait_for(lambda it: len(it.records) == 100)
+        assert wait_for(lambda: agent.status()["set_aside_records"] == 2), agent.log.read_text()
+        assert wait_for(lambda: agent.status()["depth_records"] == 2), "they alone are left"
+        assert agent.status()["gaps"] == 0
+        assert "uplink lost" not in agent.log.read_text()
+    finally:
+        agent.stop()
+        vehicle.close()
+        region.close()
+        car.stop()
+        eu.stop()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,9 +32,11 @@ from deploy.local import (
     free_port,
     wait_all,
 )
+from edge_agent.store.buffer import DATABASE
 from gateway import Status, read_status
 from gateway.config import Observe
 from telemetry import Ack, Batch, Canary, IntervalSet, Record, decode_ack, encode, read_header
+from tests.edge_agent.process import DEVICE, AgentProcess, Vehicle
 
 pytestmark = pytest.mark.system
 
@@ -73,8 +76,10 @@ class Region:
         return found
 
     @contextmanager
-    def gateway(self, name: str, broker: MosquittoBroker | None = None, tls: str = "") -> Iterator[Gateway]:
-        gateway = Gateway(self, name, broker or self.broker, tls)
+    def gateway(
+        self, name: str, broker: MosquittoBroker | None = None, tls: str = "", more: str = ""
+    ) -> Iterator[Gateway]:
+        gateway = Gateway(self, name, broker or self.broker, tls, more)
         gateway.start()
         try:
             yield gateway
@@ -85,12 +90,13 @@ class Region:
 class Gateway:
     """A gateway process and its configuration."""
 
-    def __init__(self, region: Region, name: str, broker: MosquittoBroker, tls: str) -> None:
+    def __init__(self, region: Region, name: str, broker: MosquittoBroker, tls: str, more: str = "") -> None:
         self.observe = Observe(port=free_port())
         self.config = region.folder / f"{name}.toml"
         self.text = f"""
             name = "{name}"
             region = "eu"
+            {more}
             [mqtt]
             host = "127.0.0.1"
             port = {broker.port}
@@ -412,3 +418,87 @@ def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_not
     finally:
         broker.stop()
     assert region.persisted("tls") == fleet.snapshot()
+
+
+@pytest.fixture
+def vehicle(tmp_path: Path) -> Iterator[Vehicle]:
+    """A vehicle's own broker and what publishes there."""
+    broker = MosquittoBroker("car", tmp_path / "car")
+    broker.start()
+    broker.wait(20)
+    vehicle = Vehicle(broker.port)
+    yield vehicle
+    vehicle.close()
+    broker.stop()
+
+
+@contextmanager
+def running(agent: AgentProcess) -> Iterator[AgentProcess]:
+    agent.start()
+    try:
+        until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
+        yield agent
+    finally:
+        agent.stop()
+
+
+def stored(agent: AgentProcess) -> list[tuple[int, bytes]]:
+    """The batches in the buffer, byte by byte."""
+    with closing(sqlite3.connect(agent.config.parent / "buffer" / DATABASE)) as connection:
+        return connection.execute("SELECT id, batch FROM blocks WHERE batch IS NOT NULL ORDER BY id").fetchall()
+
+
+def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_stored_data_stay_as_they_are(
+    region: Region, vehicle: Vehicle, tmp_path: Path
+) -> None:
+    file = tmp_path / "pushes" / "push" / f"{DEVICE}.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("[drain]\nwindow = 7\n", encoding="utf-8")
+    only_wifi = '[[classes]]\nname = "all"\ntopics = ["#"]\nlinks = ["wifi"]\n'
+    extra = f'{only_wifi}[link]\nlink = "cellular"\n[push]\nconfirm_s = 1.2'
+    agent = AgentProcess(tmp_path, vehicle.port, {"eu": region.broker.port}, extra, tenant="push")
+    in_force = tmp_path / "buffer" / "pushed.toml"
+
+    def push(gateway: Gateway, text: str) -> None:
+        file.write_text(text, encoding="utf-8")
+        gateway.signal(signal.SIGHUP)
+
+    with region.gateway("push-1", more=f'push = {{ folder = "{tmp_path}/pushes" }}') as gateway, running(agent):
+        for _ in range(50):
+            vehicle.position()
+        until(lambda: agent.status()["depth_records"] == 50, 10)
+        before = stored(agent)
+        until(lambda: gateway.status().pushes_applied == 1, 20)
+        push(gateway, "[drain]\nwindow = 0\n")
+        until(lambda: gateway.status().pushes_refused == 1, 20)
+        push(gateway, f'[[uplinks]]\nregion = "nowhere"\nport = {free_port()}\n')
+        until(lambda: gateway.status().pushes_taken_back == 1, 20)
+        assert in_force.read_text(encoding="utf-8") == "[drain]\nwindow = 7\n"
+        assert stored(agent) == before, "stored data are not touched by any of it"
+        assert "push" not in {properties["tenant"] for _, properties in region.messages("batches-partition-0")}
+        push(gateway, '[link]\nlink = "wifi"\n')
+        until(lambda: gateway.status().pushes_applied == 2, 20)
+        until(lambda: region.persisted("push").get(DEVICE, IntervalSet()).count == 50, 20, pause_s=0.3)
+        assert gateway.status().pushes_unknown == 0
+
+
+def test_a_batch_that_the_gateway_refuses_is_set_aside_on_the_vehicle_and_the_rest_is_delivered(
+    region: Region, vehicle: Vehicle, tmp_path: Path
+) -> None:
+    agent = AgentProcess(tmp_path, vehicle.port, {"eu": region.broker.port}, tenant="poison")
+    text = agent.config.read_text(encoding="utf-8")
+    impatient = "[drain]\nrefusals_most = 3\nrefusal_pause_s = 0.2\n"
+    agent.config.write_text(text.replace("[drain]\n", impatient), encoding="utf-8")
+    with region.gateway("poison-1", more="max_batch_bytes = 20000") as gateway, running(agent):
+        vehicle.publish("vehicle/odd", os.urandom(30_000))
+        until(lambda: agent.status()["depth_records"] == 1, 10)
+        for _ in range(40):
+            vehicle.position()
+            time.sleep(0.03)
+        until(lambda: agent.status()["set_aside_records"] == 1, 20)
+        until(lambda: agent.status()["depth_records"] == 1, 10)
+        assert gateway.status().batches_refused == 3
+        (told,) = [properties for _, properties in region.messages("refused") if properties["tenant"] == "poison"][:1]
+        assert told["reason"] == "too-large"
+    assert agent.status()["gaps"] == 0
+    assert region.persisted("poison")[DEVICE] == IntervalSet([(2, 41)]), "all but the first, which is kept"
