@@ -151,7 +151,7 @@ class DrainSettings(Settings):
     ack_timeout_s: Seconds = 30.0
     """A batch is sent again when its acknowledgement stays away for so long."""
     refusals_most: int = Field(default=6, ge=1, le=100)
-    """A batch that was refused so often, while others are taken, is set aside: kept, and not sent any more."""
+    """A batch refused so often, while others are taken, is halved; a single record is set aside: kept, not sent."""
     refusal_pause_s: Seconds = 10.0
     """A refused batch is tried again, by itself, after so long; the pause doubles with each refusal, up to an hour."""
 

@@ -24,7 +24,10 @@ GAUGES = {
     "local_broker": ("edge_agent_local_broker", "1 when connected to the vehicle's broker"),
     "uplink_well": ("edge_agent_uplink_well", "1 when the uplink is connected and acknowledges"),
     "resting": ("edge_agent_resting_batches", "Batches that were refused and will be tried again"),
-    "set_aside_batches": ("edge_agent_set_aside_batches", "Batches that were refused too often: kept, not sent"),
+    "set_aside_batches": (
+        "edge_agent_set_aside_batches",
+        "Batches, of one record each, that were refused too often: kept, not sent",
+    ),
     "set_aside_records": ("edge_agent_set_aside_records", "Records in them"),
     "gaps": ("edge_agent_gaps", "Names that are neither waiting nor acknowledged nor declared lost; should be 0"),
     "in_flight": ("edge_agent_in_flight_batches", "Batches sent and not acknowledged"),

@@ -49,6 +49,12 @@ class Backlog:
                 self._ahead[index].clear()
             self._caught_up.discard(index)
 
+    def drop(self, identities: Iterable[int]) -> None:
+        """Blocks that are not what they were when they were read ahead."""
+        gone = frozenset(identities)
+        for index, ahead in self._ahead.items():
+            self._ahead[index] = deque(block for block in ahead if block.id not in gone)
+
     def rewind(self) -> None:
         """Begin again with the oldest."""
         for index in self._cursors:

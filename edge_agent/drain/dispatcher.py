@@ -34,8 +34,8 @@ class Source(Stored, Protocol):
     def is_acknowledged(self, block: Block) -> bool:
         """Whether all of a block is safe elsewhere."""
 
-    def set_aside(self, identities: Sequence[int], reason: str) -> None:
-        """Blocks that are kept and not sent any more."""
+    def isolate(self, identities: Sequence[int], reason: str) -> list[Block]:
+        """Halves refused blocks, and keeps those of one record without their being sent; the halves."""
 
 
 UNANSWERED = "unanswered"
@@ -182,11 +182,17 @@ class Dispatcher:
         self._backlog.release(block for block in flight.blocks if block not in hit)
         self.sent.again += 1
         hopeless = [block.id for block in hit if self._refusals.refused(now_s, block, reason, flight.sent_s)]
-        if hopeless:
-            self._source.set_aside(hopeless, reason)
-            for identity in hopeless:
-                self._refusals.forget(identity)
-        return len(hopeless)
+        if not hopeless:
+            return 0
+        halves = self._source.isolate(hopeless, reason)
+        self._backlog.drop(hopeless)
+        first_s = min(self._refusals.first_s(identity) for identity in hopeless)
+        for identity in hopeless:
+            self._refusals.forget(identity)
+        for half in halves:
+            self._refusals.halved(now_s, half, reason, first_s)
+            self.maybe_sent.add(half.id)
+        return len(hopeless) - len(halves) // 2
 
     def _is_taken(self, block: Block) -> bool:
         held = (self._window.ids, self._fresh.ids, self._refusals)

@@ -1,9 +1,10 @@
 """Batches that the other side will not take: each is tried again by itself, ever more seldom, and then set aside.
 
     on its way ──refused, or unanswered while later ones are acknowledged──▶ resting ──its pause is over──▶ on its way
-                                                                                │ the last time
-                                                                                ▼
-                                                                            set aside
+                                                                               │
+                                                                               │ refused too often
+                                                                               ├─ several records ─▶ two halves, resting
+                                                                               └─ one record ──────▶ set aside
 
 Nothing is set aside on the word of a region that takes nothing: only if it acknowledged something else meanwhile. Pure:
 handed the time.
@@ -62,6 +63,14 @@ class Refusals:
         one.reason = reason
         one.due_s = now_s + min(LONGEST_PAUSE_S, self._pause_s * (1 << min(one.times - 1, 30)))
         return one.times >= self._most and self._acknowledged_s >= one.first_s
+
+    def halved(self, now_s: float, block: Block, reason: str, first_s: float) -> None:
+        """A half of a block that was refused too often: it has one try."""
+        self._known[block.id] = Resting(block, reason, first_s, self._most - 1, now_s + self._pause_s)
+
+    def first_s(self, identity: int) -> float:
+        """When a block was sent that was then refused for the first time."""
+        return self._known[identity].first_s
 
     def returned(self, identity: int) -> None:
         """A block on its way was neither taken nor refused: it is due at once."""

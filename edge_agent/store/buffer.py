@@ -26,6 +26,7 @@ from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection, Connector, connect_sqlite, mapped_errors, prepare, transaction
 from edge_agent.store.evict import Owner
 from edge_agent.store.gaps import unaccounted
+from edge_agent.store.isolate import isolate
 from edge_agent.store.rebuild import interrupted_rebuild, rebuild
 from edge_agent.store.salvage import HEAD_STEP, Lineage, is_sound, read_lineage, write_lineage
 from edge_agent.store.schema import create_tables
@@ -176,18 +177,12 @@ class Buffer:
             names = self._acknowledged.get(block.epoch)
             return names is not None and names.covers(IntervalSet([(block.first, block.last)]))
 
-    def set_aside(self, identities: Sequence[int], reason: str) -> None:
-        """Blocks that are kept and not sent any more, until `take_up`. Raises StoreError."""
-
-        def change(connection: Connection, changes: Changes) -> None:
-            for identity in identities:
-                connection.execute(
-                    "INSERT OR REPLACE INTO aside SELECT id, ? FROM blocks WHERE id = ? AND batch IS NOT NULL",
-                    (reason, identity),
-                )
-            changes.counted["set_aside"] += len(identities)
-
-        self.edit(change)
+    def isolate(self, identities: Sequence[int], reason: str) -> list[Block]:
+        """Halves refused blocks; those of one record are kept and not sent until `take_up`. Raises StoreError."""
+        halves: list[int] = []
+        self.edit(lambda connection, changes: halves.extend(isolate(connection, changes, identities, reason)))
+        sql = f"SELECT {_BLOCK} FROM blocks WHERE id = ?"  # noqa: S608
+        return [self._block(self.query_one(sql, (identity,))) for identity in halves]
 
     def take_up(self) -> None:
         """What was set aside waits to be sent like anything else. Raises StoreError."""

@@ -13,8 +13,9 @@ from edge_agent.drain.dispatcher import UNANSWERED, Dispatcher
 from edge_agent.inspection import exported_lines, stored_batches
 from edge_agent.metrics import AgentCollector
 from edge_agent.status import read_status
+from edge_agent.store.block import block_id
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.evict import drop_block, row_of
+from edge_agent.store.evict import drop_block, row_of, thin_block
 from edge_agent.uplink.protocol import Outgoing
 from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
@@ -72,24 +73,41 @@ def filled(folder, blocks: int = 10, size: int = 60) -> Buffer:
     return buffer
 
 
-def test_a_refused_batch_is_set_aside_after_a_bounded_number_of_tries_and_the_rest_is_delivered(tmp_path):
+def test_a_refused_batch_is_tried_a_bounded_number_of_times_and_the_rest_is_delivered_meanwhile(tmp_path):
     buffer = filled(tmp_path)
     it, region = made(buffer), Region({130})
-    run(it, region, 100)
+    run(it, region, 30)
     assert sorted(region.taken) == [seq for seq in range(1, 601) if not 121 <= seq <= 180]
-    assert [at_s for at_s, _ in region.tried] == [0.0, 10.0, 30.0], "three tries, the pause twice as long each time"
+    run(it, region, 200, 30)
+    tries = [at_s for at_s, _ in region.tried]
+    assert tries[:3] == [0.0, 10.0, 30.0], "the pause is twice as long each time"
+    assert len(tries) <= 3 + 6, "then the halves have one try each: 60 records, 30, 15, 8, 4, 2, 1"
     found = state(buffer)
-    assert (found["set_aside_batches"], found["set_aside_records"], found["depth_records"]) == (1, 60, 60)
+    assert (found["set_aside_batches"], found["set_aside_records"], found["depth_records"]) == (1, 1, 1)
     assert (found["gaps"], found["oldest_age_s"]) == (0, None)
+    assert sorted(region.taken) == [seq for seq in range(1, 601) if seq != 130]
     assert it.resting == 0
 
 
-def test_of_batches_that_were_merged_only_the_bad_one_is_set_aside(tmp_path):
-    buffer = filled(tmp_path, blocks=30, size=20)
-    it, region = made(buffer), Region({205})
-    run(it, region, 100)
-    assert sorted(region.taken) == [seq for seq in range(1, 601) if not 201 <= seq <= 220]
-    assert state(buffer)["set_aside_records"] == 20
+def test_a_block_that_is_halved_keeps_its_names_its_messages_and_its_tombstones(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 21))
+    buffer.acknowledge(buffer.epoch, IntervalSet([(3, 4)]))
+    buffer.settle()
+    identity = block_id(1, 1)
+    buffer.edit(lambda c, changes: thin_block(c, row_of(c, identity), 10, changes) and None)
+    before = decode(buffer.load(identity))
+    one, other = buffer.isolate([identity], "too-large")
+    parts = [decode(buffer.load(half.id)) for half in (one, other)]
+    assert parts[0].records + parts[1].records == before.records
+    assert parts[0].header.accounted | parts[1].header.accounted == before.header.accounted
+    assert not parts[0].header.accounted & parts[1].header.accounted
+    assert one.last + 1 == other.first
+    assert buffer.depth()[1].records == len(before.records)
+    assert buffer.depth()[1].size == one.size + other.size
+    buffer.close()
+    buffer = open_buffer(tmp_path)
+    assert (buffer.head, buffer.unaccounted(), len(buffer.ring)) == (20, 0, 20)
 
 
 def test_a_batch_that_is_passed_over_is_refused_and_one_that_is_only_late_is_not(tmp_path):
@@ -102,10 +120,10 @@ def test_a_batch_that_is_passed_over_is_refused_and_one_that_is_only_late_is_not
         fill(buffer, [second * 60])
         it.missed()
         run(it, region, second + 1, second)
-    assert state(buffer)["set_aside_batches"] == 1
-    assert len(region.tried) < 30
+    assert state(buffer)["set_aside_records"] == 1
+    assert len(region.tried) < 40
     rows = stored_batches(agent_settings(buffer), 10)
-    assert [row["set aside"] for row in rows] == [UNANSWERED]
+    assert [(row["first"], row["set aside"]) for row in rows] == [(70, UNANSWERED)]
 
 
 def test_on_the_word_of_a_region_that_takes_nothing_nothing_is_set_aside(tmp_path):
@@ -123,34 +141,34 @@ def test_on_the_word_of_a_region_that_takes_nothing_nothing_is_set_aside(tmp_pat
 
 def test_what_is_set_aside_outlives_a_restart_is_exported_and_is_taken_up_again(tmp_path):
     buffer = filled(tmp_path, blocks=3)
-    run(made(buffer), Region({70}), 100)
+    run(made(buffer), Region({70, 71}), 200)
     buffer.close()
     buffer = open_buffer(tmp_path)
     again = Region({70})
     run(made(buffer), again, 100)
     assert again.tried == []
     lines = [json.loads(line) for line in exported_lines(agent_settings(buffer))]
-    assert [(line["seq"], line["set_aside"]) for line in lines] == [(seq, "too-large") for seq in range(61, 121)]
+    assert [(line["seq"], line["set_aside"]) for line in lines] == [(70, "too-large"), (71, "too-large")]
     buffer.take_up()
     healthy = Region(set())
     run(made(buffer), healthy, 100)
-    assert sorted(healthy.taken) == list(range(61, 121))
+    assert sorted(healthy.taken) == [70, 71]
     found = state(buffer)
     assert (found["set_aside_batches"], found["depth_records"], found["gaps"]) == (0, 0, 0)
-    assert found["tallies"]["set_aside"] == 1
+    assert found["tallies"]["set_aside"] == 2
 
 
 def test_what_was_set_aside_and_has_to_go_is_declared_as_refused(tmp_path):
     buffer = filled(tmp_path, blocks=3)
     it, region = made(buffer), Region({70})
-    run(it, region, 100)
+    run(it, region, 200)
     (row,) = buffer.query_one("SELECT id FROM aside", ())[:1]
     buffer.edit(lambda c, changes: drop_block(c, row_of(c, row), buffer.owner_of(row), "quota", changes))
     found = state(buffer)
-    assert (found["set_aside_batches"], found["tombstones"], found["gaps"]) == (0, [[61, 120, "refused"]], 0)
+    assert (found["set_aside_batches"], found["tombstones"], found["gaps"]) == (0, [[70, 70, "refused"]], 0)
     it.missed()
     outgoing = made(buffer).next_batch(200.0)
-    assert outgoing.names == IntervalSet([(61, 120)]), "the tombstone is delivered like any other"
+    assert outgoing.names == IntervalSet([(70, 70)]), "the tombstone is delivered like any other"
 
 
 def test_a_connection_that_breaks_during_a_retry_costs_no_try(tmp_path):
@@ -181,19 +199,19 @@ def test_every_record_is_delivered_or_kept_whatever_is_refused(tmp_path_factory,
     run(it, region, 30)
     fill(buffer, [9_000])
     it.missed()
-    run(it, region, 200, 30)
+    run(it, region, 300, 30)
+    found = state(buffer)
     kept = {json.loads(line)["seq"] for line in exported_lines(agent_settings(buffer))}
     assert len(region.taken) == len(set(region.taken))
     assert set(region.taken) | kept == set(range(1, buffer.head + 1))
-    found = state(buffer)
     assert found["gaps"] == 0
-    assert found["set_aside_records"] <= size * len(poison), "a block of the size of a commit at most for each"
-    assert found["depth_records"] == found["set_aside_records"] == buffer.head - len(region.taken)
+    assert kept == {seq for seq in poison if seq <= buffer.head}, "and nothing else"
+    assert found["depth_records"] == found["set_aside_records"] == len(kept)
 
 
 def test_the_metrics_show_what_is_set_aside(tmp_path):
     buffer = filled(tmp_path, blocks=3)
-    run(made(buffer), Region({70}), 100)
+    run(made(buffer), Region({70}), 200)
     live = dict.fromkeys(("messages", "payload_bytes", "commits", "batches_sent", "batches_again", "records_sent"), 0)
     live |= dict.fromkeys(("wire_bytes_sent", "wire_bytes_received", "flash_bytes", "local_broker", "uplink_well"), 0)
     live |= dict.fromkeys(("in_flight", "resting", "paused_for_s", "wire_bytes_today", "wire_bytes_this_month"), 0)
@@ -202,5 +220,5 @@ def test_the_metrics_show_what_is_set_aside(tmp_path):
         sample.name: sample.value for metric in AgentCollector(lambda: told).collect() for sample in metric.samples
     }
     assert samples["edge_agent_set_aside_batches"] == 1
-    assert samples["edge_agent_set_aside_records"] == 60
+    assert samples["edge_agent_set_aside_records"] == 1
     assert samples["edge_agent_gaps"] == pytest.approx(0)
