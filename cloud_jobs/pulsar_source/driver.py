@@ -127,8 +127,13 @@ class Driver:
         moved = {topic: at for topic, at in end.positions.items() if self._acknowledged.get((name, topic)) != at}
         if not moved:
             return
+        began = time.monotonic()
         done = acknowledge(self._options.cluster_named(name), self._options, moved)
         self._acknowledged |= {(name, topic): at for topic, at in done.items()}
+        if not done:
+            # Perhaps it is gone: no batch is planned on what was seen of it before.
+            self._watch.suspect(name, began)
+            self._view = None
 
     def _rest(self) -> None:
         """Spark asks an idle source a hundred times a second; the brokers are asked twenty times."""
@@ -141,7 +146,9 @@ class Driver:
         self._options.cluster_named(end.cluster)
         view = self._watch.named(end.cluster)
         if view is None:
-            self._watch.active()  # raises when there is no other cluster to go to
+            # Another cluster, or this one if it came back before any other answered; raises when none does.
+            active = self._watch.active()
+            view = active if active.cluster.name == end.cluster else None
         return view
 
     def _ends(self, begin: Mapping[str, Position], view: View, *, limited: bool) -> dict[str, Position]:

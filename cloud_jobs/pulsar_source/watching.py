@@ -45,6 +45,7 @@ class Watch:
         self._pause = pause
         self._surveys = {cluster.name: Survey(cluster, options) for cluster in options.all_clusters()}
         self._silent_since: dict[str, float] = {}
+        self._suspect_since: dict[str, float] = {}
         self._file = FailoverFile(options.failover_file) if options.failover_file else None
         first = options.all_clusters()[0].name
         self._standing = self._file.load(first) if self._file else Standing(first)
@@ -61,12 +62,19 @@ class Watch:
         return self._standing
 
     def ordered_elsewhere(self) -> str | None:
-        """The cluster that an operator wants read instead of the active one."""
+        """The cluster that an operator wants read instead of the active one.
+
+        A word that moves nothing is removed, so that it cannot move the query on another day.
+        """
         order = self._file.order() if self._file else None
-        if order is not None and order not in self._surveys:
-            _log.error("failover_order_unknown", order=order, clusters=sorted(self._surveys))
+        if self._file is None or order is None:
             return None
-        return order if order != self._standing.active else None
+        if order in self._surveys and order != self._standing.active:
+            return order
+        if order not in self._surveys:
+            _log.error("failover_order_unknown", order=order, clusters=sorted(self._surveys))
+        self._file.obeyed()
+        return None
 
     def obey(self) -> None:
         """Moves to the cluster that the operator named; one that does not answer is refused, and the word removed.
@@ -88,6 +96,10 @@ class Watch:
     def reachable(self, cluster: str) -> bool:
         """Whether the cluster answered when it was last asked."""
         return cluster not in self._silent_since
+
+    def suspect(self, cluster: str, since_s: float) -> None:
+        """It left a call that began at `since_s` unanswered: silent since then, unless it answers the next look."""
+        self._suspect_since.setdefault(cluster, since_s)
 
     def known_clusters(self, cluster: str) -> frozenset[str]:
         """The names of clusters that messages can come from, as one cluster knows them."""
@@ -162,9 +174,10 @@ class Watch:
         except ClusterUnreachable as error:
             if name not in self._silent_since:
                 _log.warning("cluster_silent", cluster=name, error=str(error))
-            self._silent_since.setdefault(name, asked)
+            self._silent_since.setdefault(name, self._suspect_since.pop(name, asked))
             return None
         self._silent_since.pop(name, None)
+        self._suspect_since.pop(name, None)
         return View(survey.cluster, states, missing)
 
     def _move(self, name: str, why: str, **known: int) -> None:

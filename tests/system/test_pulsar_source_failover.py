@@ -112,6 +112,7 @@ def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
         time.sleep(3)
         come_back = lost(stack.pulsar["hq"])
         lost_at, known, largest = time.monotonic(), set(collected.numbers()), max(collected.sizes())
+        eventually("dr is read", lambda: "dr" in changes(tmp_path / "checkpoint"))
         eventually("records come through dr", lambda: set(collected.numbers()) - known)
         first_s = time.monotonic() - lost_at
         time.sleep(1)
@@ -119,6 +120,8 @@ def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
         come_back()
         back_at = places["hq"].cursors(topic, "ingest")
         eventually("the cursor of hq follows", lambda: differ(back_at, places["hq"].cursors(topic, "ingest")))
+        order.write_text("dr")
+        eventually("an order to where it reads is removed", lambda: not order.exists())
         order.write_text("hq")
         eventually("the order is obeyed", lambda: not order.exists())
         time.sleep(2)
