@@ -44,6 +44,7 @@ def proximity_once(spark: SparkSession, settings: CloudSettings) -> ProximityRun
         _log.info(
             "proximity",
             touched_slices=run.touched_slices,
+            in_crowds=run.in_crowds,
             told=run.told,
             published=published,
             records=run.to_version,

@@ -18,5 +18,8 @@ class ProximitySettings(Settings):
     segments_per_task: int = Field(
         default=50_000, ge=100, description="a cell with more is cut into blocks of pairs of groups of devices"
     )
+    crowd_devices: int = Field(
+        default=100, ge=2, description="a device with more devices around it than this is in a crowd, and meets that"
+    )
     topic: str = Field(default="persistent://fleet/events/encounters", description="where encounters are published")
     interval_s: float = Field(default=10.0, ge=0.1, le=3600, description="the pause between two runs of --follow")

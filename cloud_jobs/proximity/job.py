@@ -3,12 +3,14 @@
 Pieces of tracks are shared out by slice and cell, and compared there; a pair's parts then come together again.
 
 A cell that holds more pieces than one task may take is cut into blocks: its devices are dealt into groups, and each
-pair of groups is one block. So a depot with ten thousand vehicles is many small tasks, and no key is a hot one.
+pair of groups is one block, so no key is a hot one. Devices that stand so close that their pairs are beyond counting
+are in a crowd, and meet that instead of each other (see `crowds`): so what is to be told grows with the devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from cloud_jobs.changes import commit, covered_version, positions_since, records_at
 from cloud_jobs.lake import Lake
 from cloud_jobs.proximity.config import ProximitySettings
+from cloud_jobs.proximity.crowds import CROWD, IN_CROWD, PLACES, crowded, parts_of_crowds, places_of
 from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of
 from cloud_jobs.proximity.slices import SLICE_MS
 from cloud_jobs.proximity.telling import NEWS, ROWS, tell
@@ -37,11 +40,13 @@ _TASK = pa.schema([*PIECES, pa.field("task", pa.int64())])
 
 @dataclass(frozen=True, slots=True)
 class ProximityRun:
-    """What one run did: versions of the records it covers, slices of devices touched, revisions told."""
+    """What one run did: versions of the records it covers, slices of devices touched, of these in crowds, and
+    revisions told."""
 
     from_version: int
     to_version: int
     touched_slices: int
+    in_crowds: int
     told: int
 
 
@@ -55,28 +60,38 @@ def tell_encounters(
     read_version = lake.open(TABLE).version()
     since, until = covered_version(lake, TABLE), lake.open("records").version()
     if since >= until:
-        return ProximityRun(since, until, 0, 0)
-    touched = _touched(positions_since(spark, lake, since, until), margin_ms(tracks)).persist()
-    held = [touched]
-    try:
+        return ProximityRun(since, until, 0, 0, 0)
+    with ExitStack() as held:
+        margin = margin_ms(tracks)
+        touched = _held(held, _touched(positions_since(spark, lake, since, until), margin))
         count = touched.count()
         if not count:
-            return ProximityRun(since, until, 0, 0)
+            return ProximityRun(since, until, 0, 0, 0)
         slices = np.sort(touched.select("slice").distinct().toArrow()["slice"].to_numpy())
         cutting = _cut_pieces(slices, tracks, settings)
-        pieces = _pieces(
-            spark, lake, touched, slices, version=until, cutting=cutting, margin=margin_ms(tracks)
-        ).persist()
-        held.append(pieces)
-        parts = _parts(pieces, settings)
-        news = _news(spark, lake, touched, parts).persist()
-        held.append(news)
+        pieces = _held(held, _pieces(spark, lake, touched, slices, version=until, cutting=cutting, margin=margin))
+        in_crowd = _held(held, _in_crowd(pieces, settings))
+        crowd_count = in_crowd.count()
+        told_crowds = _held(held, _told_crowds(spark, lake, slices))
+        asked = touched
+        if crowd_count or told_crowds.count():
+            # one device more or less decides whether all around it are in a crowd: all of them are asked for
+            crowds = in_crowd.select("device", "slice").unionByName(told_crowds)
+            asked = _held(held, touched.unionByName(crowds).distinct())
+            pieces = _held(held, _with_crowds(pieces, asked, in_crowd))
+        parts = _parts(pieces, settings).unionByName(
+            in_crowd.mapInArrow(_tell_crowds(settings), from_arrow_schema(PARTS))
+        )
+        news = _held(held, _news(spark, lake, asked, parts))
         told = news.count()
         commit(lake, TABLE, news, read_version=read_version, covers=until)
-        return ProximityRun(since, until, count, told)
-    finally:
-        for frame in held:
-            frame.unpersist()
+        return ProximityRun(since, until, count, crowd_count, told)
+
+
+def _held(held: ExitStack, frame: DataFrame) -> DataFrame:
+    frame.persist()
+    held.callback(frame.unpersist)
+    return frame
 
 
 def _slice(t_ms: Column) -> Column:
@@ -116,6 +131,54 @@ def _pieces(
     rows = _as(FIXES, fixes).unionByName(_as(FIXES, asked)).repartition("device")
     in_order = rows.sortWithinPartitions("device", "t_ms", "epoch", "seq")
     return in_order.mapInArrow(cutting, from_arrow_schema(PIECES))
+
+
+def _in_crowd(pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
+    """Which devices are in a crowd when (schema IN_CROWD, a row for each device and slice)."""
+
+    def places(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for shard in whole_keys(batches, PIECES, "device", _FIXES_AT_ONCE):
+            yield from places_of(shard, settings.distance_m)
+
+    def crowds(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for shard in whole_keys(batches, PLACES, "minute", _FIXES_AT_ONCE):
+            yield from crowded(shard, settings.crowd_devices)
+
+    by_minute = pieces.where("home").mapInArrow(places, from_arrow_schema(PLACES)).repartition("minute")
+    found = by_minute.sortWithinPartitions("minute").mapInArrow(crowds, from_arrow_schema(IN_CROWD))
+    return found.groupBy("device", "slice").agg(f.bit_or("minutes").alias("minutes"))
+
+
+def _told_crowds(spark: SparkSession, lake: Lake, slices: Ints) -> DataFrame:
+    """Which devices were ever told to be in a crowd in these slices: (device, slice)."""
+    days = slices * SLICE_MS // 86_400_000
+    return (
+        spark.read.format("delta")
+        .load(lake.path(TABLE))
+        .where(f.unix_date("day").between(int(days[0]), int(days[-1])) & (f.col("device_a") == CROWD))
+        .select(
+            f.col("device_b").alias("device"), f.explode(f.from_json("parts", "array<array<double>>")).alias("part")
+        )
+        .select("device", f.col("part")[0].cast("bigint").alias("slice"))
+        .join(f.broadcast(spark.createDataFrame(pa.table({"slice": slices}))), "slice", "left_semi")
+        .select("device", "slice")
+    )
+
+
+def _with_crowds(pieces: DataFrame, asked: DataFrame, in_crowd: DataFrame) -> DataFrame:
+    """The same pieces, with those asked for marked anew, and the minutes in which their devices are in a crowd."""
+    marked = asked.join(in_crowd, ["device", "slice"], "left").withColumn("now_asked", f.lit(True))
+    both = pieces.withColumnRenamed("minutes", "none").join(marked, ["device", "slice"], "left")
+    both = both.withColumn("asked", f.coalesce("now_asked", f.lit(False)))
+    return _as(PIECES, both.withColumn("minutes", f.coalesce("minutes", "none")))
+
+
+def _tell_crowds(settings: ProximitySettings) -> _Cut:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from parts_of_crowds(pa.Table.from_batches([batch]), settings.distance_m)
+
+    return run
 
 
 def _cut_pieces(slices: Ints, tracks: TrackSettings, settings: ProximitySettings) -> _Cut:
@@ -160,10 +223,10 @@ def _meet(settings: ProximitySettings) -> _Cut:
     return run
 
 
-def _news(spark: SparkSession, lake: Lake, touched: DataFrame, parts: DataFrame) -> DataFrame:
-    """What is to be told (schema NEWS) of pairs of which a device was touched."""
+def _news(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFrame) -> DataFrame:
+    """What is to be told (schema NEWS) of pairs of which a device is asked for."""
     per_day = f.expr(f"date_from_unix_date(cast(floor(slice * {SLICE_MS} / 86400000) as int))")
-    asked = touched.groupBy("device", per_day.alias("day")).agg(f.collect_set("slice").alias("slices"))
+    asked = asked.groupBy("device", per_day.alias("day")).agg(f.collect_set("slice").alias("slices"))
     of_a = asked.select(f.col("device").alias("device_a"), "day", f.col("slices").alias("slices_a"))
     of_b = asked.select(f.col("device").alias("device_b"), "day", f.col("slices").alias("slices_b"))
     days = asked.agg(f.min("day").alias("first"), f.max("day").alias("last")).collect()[0]

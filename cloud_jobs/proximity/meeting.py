@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.proximity.slices import SLICE_MS, cells, cut
+from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES, SLICE_MS, cells, cut
 from geo.spatial import Encounters, Fixes, TrackSettings, build_tracks, valid_positions
 from geo.spatial.clip import Segments, segments_of
 
 # the engine's evaluation of pairs of segments; `encounters_among` cuts them in slices that depend on the whole call
 from geo.spatial.encounters import joined, meetings
 from geo.spatial.nearby import Candidates, candidates
-from geo.spatial.ragged import Bools, Ints, distinct
+from geo.spatial.ragged import Ints, distinct, run_starts
 
 COLUMNS: Final = ("px", "py", "qx", "qy", "start_ms", "end_ms")
 """The columns of `Segments` that make a piece."""
@@ -45,10 +45,14 @@ PIECES: Final = pa.schema(
         pa.field("slice", pa.int64()),
         pa.field("cell", pa.int64()),
         pa.field("asked", pa.bool_()),
+        pa.field("home", pa.bool_()),
+        pa.field("minutes", pa.int32()),
         *(pa.field(name, pa.float64()) for name in COLUMNS),
     ]
 )
-"""Pieces of tracks, one row for each cell that a piece may matter in; `asked`: the slice of its device is asked for."""
+"""Pieces of tracks, one row for each cell that a piece may matter in; `asked`: the slice of its device is asked for.
+
+`home`: the first row of the piece. `minutes`: when its device was in a crowd, bit k for minute k of the slice."""
 
 PARTS: Final = pa.schema(
     [
@@ -97,6 +101,7 @@ def pieces_of(
     piece, cell = cells(pieces, distance_m, cell_m)
     columns: dict[str, Any] = {name: getattr(pieces, name)[piece] for name in COLUMNS}
     columns |= {"slice": number[piece], "cell": cell, "asked": is_asked[piece]}
+    columns |= {"home": run_starts(piece), "minutes": np.zeros(len(piece), dtype=np.int32)}
     columns["device"] = names.take(pa.array(device[piece]))
     yield from pa.table([columns[name] for name in PIECES.names], schema=PIECES).to_batches()
 
@@ -110,27 +115,44 @@ def parts_of(pieces: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:
         start_ms = mine["start_ms"].to_numpy()
         # a piece is here once for each cell or block that it came by
         order = np.lexsort((start_ms, device))
-        order = order[np.append(True, (np.diff(device[order]) != 0) | (np.diff(start_ms[order]) != 0))]
-        segments = Segments(*(mine[name].to_numpy()[order] for name in COLUMNS))
-        found = _parts(segments, device[order], mine["asked"].to_numpy()[order], distance_m)
+        order = order[run_starts(device[order], start_ms[order])]
+        found = _parts(rows_of(segments_in(mine), order), device[order], _kinds(mine)[order], distance_m)
         columns: dict[str, Any] = {name: getattr(found, name) for name in PARTS.names[3:]}
         columns |= {"device_a": names.take(pa.array(found.device_a)), "device_b": names.take(pa.array(found.device_b))}
         columns["slice"] = np.full(len(found), number, dtype=np.int64)
         yield from pa.table([columns[name] for name in PARTS.names], schema=PARTS).to_batches()
 
 
-def _parts(segments: Segments, device: Ints, asked: Bools, distance_m: float) -> Encounters:
+def _kinds(pieces: pa.Table) -> Ints:
+    """Two pieces of one kind above 0 are not compared: 1, both are in a crowd; 2, neither was asked for.
+
+    Every device in a crowd is asked for, so there is no third kind.
+    """
+    slice_ms = pieces["slice"].to_numpy() * SLICE_MS
+    first = np.floor((pieces["start_ms"].to_numpy() - slice_ms) / MINUTE_MS).astype(np.int64)
+    last = np.ceil((pieces["end_ms"].to_numpy() - slice_ms) / MINUTE_MS).astype(np.int64)
+    assert ((first >= 0) & (last <= SLICE_MINUTES)).all(), "a piece lies in one slice"
+    within = np.left_shift(1, last) - np.left_shift(1, first)
+    crowded = (pieces["minutes"].to_numpy() & within) != 0
+    return np.where(crowded, 1, np.where(pieces["asked"].to_numpy(), 0, 2))
+
+
+def _parts(segments: Segments, device: Ints, kind: Ints, distance_m: float) -> Encounters:
     """Each pair of pieces is compared over all the time that they share, whatever made them candidates."""
     count = np.int64(len(segments))
     found = []
-    for near in candidates(segments, device, distance_m):
-        ask = asked[near.one] | asked[near.other]
-        pair = distinct(near.one[ask] * count + near.other[ask])
+    for near in candidates(segments, device, distance_m, kind):
+        pair = distinct(near.one * count + near.other)
         one, other = pair // count, pair % count
         start = np.maximum(segments.start_ms[one], segments.start_ms[other])
         end = np.minimum(segments.end_ms[one], segments.end_ms[other])
         found.append(meetings(device, segments, Candidates(one, other, start, end), distance_m))
     return joined(found)
+
+
+def segments_in(pieces: pa.Table) -> Segments:
+    """The columns of pieces as segments."""
+    return Segments(*(pieces[name].to_numpy() for name in COLUMNS))
 
 
 def rows_of(segments: Segments, rows: Ints) -> Segments:

@@ -10,7 +10,9 @@ from geo.spatial.clip import Segments
 from geo.spatial.nearby import Corners, earth_centred
 from geo.spatial.ragged import Floats, Ints, expand, run_starts
 
-SLICE_MS: Final = 900_000
+MINUTE_MS: Final = 60_000
+SLICE_MINUTES: Final = 15
+SLICE_MS: Final = SLICE_MINUTES * MINUTE_MS
 """A slice of time: 15 minutes, so that slices do not span days."""
 
 _EARTH_M: Final = 6_378_137.0

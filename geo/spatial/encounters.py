@@ -47,13 +47,9 @@ def find_encounters(tracks: Tracks, within_m: float) -> Encounters:
     return encounters_among(segments, device, within_m)
 
 
-def encounters_among(segments: Segments, device: Ints, within_m: float, first_group: int = 0) -> Encounters:
-    """Encounters of the owners of segments; with `first_group`, only of one below that number with one not below."""
-    pairs = candidates(segments, device, within_m)
-    if first_group:
-        pairs = (
-            found.rows((device[found.one] < first_group) & (device[found.other] >= first_group)) for found in pairs
-        )
+def encounters_among(segments: Segments, device: Ints, within_m: float, apart: Ints | None = None) -> Encounters:
+    """Encounters of the owners of segments; two segments with the same number above 0 in `apart` do not meet."""
+    pairs = candidates(segments, device, within_m, apart)
     return joined(meetings(device, segments, found, within_m) for found in pairs)
 
 

@@ -53,16 +53,12 @@ class Candidates:
     start_ms: Floats
     end_ms: Floats
 
-    def rows(self, keep: Bools) -> Candidates:
-        """Some of the pairs."""
-        return Candidates(self.one[keep], self.other[keep], self.start_ms[keep], self.end_ms[keep])
 
-
-def candidates(segments: Segments, device: Ints, distance_m: float) -> Iterator[Candidates]:
+def candidates(segments: Segments, device: Ints, distance_m: float, apart: Ints | None = None) -> Iterator[Candidates]:
     """Pairs of segments that may come within `distance_m` of each other, each for the time of one slice.
 
     Complete: no pair that does is missing. Each pair of parts comes once. Chunks hold at most about
-    `MAX_PAIRS_AT_ONCE` pairs.
+    `MAX_PAIRS_AT_ONCE` pairs. With `apart`, two segments with the same number above 0 are no pair, and cost nothing.
     """
     if len(segments) < 2:
         return
@@ -81,7 +77,7 @@ def candidates(segments: Segments, device: Ints, distance_m: float) -> Iterator[
         segment = row[segment]
         start = np.maximum(segments.start_ms[segment], number * slice_ms)
         end = np.minimum(segments.end_ms[segment], (number + 1) * slice_ms)
-        yield from _pairs(segments, device, Parts(segment, number, start, end), distance_m)
+        yield from _pairs(segments, device, Parts(segment, number, start, end), distance_m, apart)
 
 
 def _slice_blocks(first: Ints, final: Ints) -> Iterator[tuple[int, int, Ints]]:
@@ -104,20 +100,21 @@ def _slice_blocks(first: Ints, final: Ints) -> Iterator[tuple[int, int, Ints]]:
             yield low, high, rows
 
 
-def _pairs(segments: Segments, device: Ints, parts: Parts, distance_m: float) -> Iterator[Candidates]:
+def _pairs(
+    segments: Segments, device: Ints, parts: Parts, distance_m: float, apart: Ints | None
+) -> Iterator[Candidates]:
     low, high = _boxes(segments, parts, distance_m)
     cell_m = max(2.0 * distance_m, 2.0 * float(np.median(high - low)), 1.0)
     low_cell = np.floor(low / cell_m).astype(np.int64)
     span = np.floor(high / cell_m).astype(np.int64) - low_cell + 1
     row, cell = _cells(low_cell, span)
     key = (cell * _MIXERS[:3, None]).sum(axis=0) ^ (parts.slice_number[row] * _MIXERS[3])
-    order = np.argsort(key, kind="stable")
+    group = None if apart is None else apart[parts.segment[row]]
+    order = np.argsort(key, kind="stable") if group is None else np.lexsort((group, key))
     row, key, cell = row[order], key[order], cell[:, order]
-    starts = np.flatnonzero(run_starts(key))
-    sizes = np.diff(np.append(starts, len(key)))
-    after = np.repeat(starts + sizes, sizes) - np.arange(len(key)) - 1
+    following, after = _partners(key, None if group is None else group[order])
     for begin, end in _chunks(after):
-        place, other = expand(np.arange(begin, end) + 1, after[begin:end])
+        place, other = expand(following[begin:end], after[begin:end])
         place += begin
         one, two = row[place], row[other]
         # of the cells that two boxes share, the one at their lowest common corner reports the pair
@@ -128,6 +125,22 @@ def _pairs(segments: Segments, device: Ints, parts: Parts, distance_m: float) ->
             fit &= (cell[axis, place] == home) & (cell[axis, other] == home)
             fit &= (low[axis, one] <= high[axis, two]) & (low[axis, two] <= high[axis, one])
         yield _ordered(device, parts, one[fit], two[fit])
+
+
+def _partners(key: Ints, group: Ints | None) -> tuple[Ints, Ints]:
+    """For each row of sorted (key, group): its first partner, and how many follow on, to the end of its key."""
+    following = np.arange(len(key)) + 1
+    ends = _ends(run_starts(key))
+    if group is not None:
+        following = np.where(group > 0, _ends(run_starts(key, group)), following)
+    return following, ends - following
+
+
+def _ends(starts: Bools) -> Ints:
+    """For each row: where its run ends."""
+    first = np.flatnonzero(starts)
+    last = np.append(first[1:], len(starts))
+    return np.repeat(last, last - first)
 
 
 def _boxes(segments: Segments, parts: Parts, distance_m: float) -> tuple[Corners, Corners]:

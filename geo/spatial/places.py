@@ -31,5 +31,6 @@ def find_approaches(tracks: Tracks, lon: Floats, lat: Floats, within_m: float) -
     )
     shift = places - int(device.min())
     numbers = np.concatenate([np.arange(places), device + shift])
-    found = encounters_among(both, numbers, within_m, first_group=places)
+    kind = np.repeat([1, 2], [places, len(segments)])
+    found = encounters_among(both, numbers, within_m, apart=kind)
     return Encounters(found.device_a, found.device_b - shift, found.start_ms, found.end_ms, found.min_m, found.t_min_ms)

@@ -1,13 +1,17 @@
-"""Encounters on real Spark and Delta: once over partitions and regions, equal in any order, and no hot cell."""
+"""Encounters on real Spark and Delta: once over partitions and regions, equal in any order; hot cells; the command."""
 
 from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,8 +19,10 @@ from cloud_jobs.lake import Lake
 from cloud_jobs.outbox import Outbox
 from cloud_jobs.proximity import job
 from cloud_jobs.proximity.config import ProximitySettings
+from cloud_jobs.proximity.crowds import CROWD
 from cloud_jobs.proximity.job import TABLE, ProximityRun, tell_encounters
 from cloud_jobs.proximity.message import encounter_message
+from deploy.local import LocalStack
 from geo.spatial import TrackSettings
 from tests.system.lake_of_fixes import NIGHT, Fix, in_force, ingest, lake_of
 
@@ -84,7 +90,7 @@ def test_streaming_equals_batch_with_a_hot_cell_in_blocks_or_whole(
     assert all(row["device_a"] < row["device_b"] for row in rows)
     assert {(row["device_a"][:2], row["device_b"][:2]) for row in rows} >= {("eu", "us"), ("eu", "eu"), ("us", "us")}
     assert ("eu-far1", "us-far2") in {(row["device_a"], row["device_b"]) for row in rows}
-    assert run(spark, stream) == ProximityRun(2, 2, 0, 0)
+    assert run(spark, stream) == ProximityRun(2, 2, 0, 0, 0)
     assert stream.open(TABLE).version() == 2
     sent: list[dict[str, Any]] = []
     written = stream.rows(TABLE).to_pylist()
@@ -92,3 +98,105 @@ def test_streaming_equals_batch_with_a_hot_cell_in_blocks_or_whole(
     assert outbox.flush(sent.extend) == 0
     by_key = {(one["id"], one["revision"]): one for one in sent}
     assert by_key == {(row["id"], row["revision"]): encounter_message(row) for row in written}
+
+
+def yard(devices: range, lat: float = 50.0) -> list[Fix]:
+    """Vehicles parked within 40 m of each other from 23:50 to 23:53, each with a fix a minute on its own second."""
+    moments = [NIGHT + timedelta(minutes=10, seconds=60 * at) for at in range(4)]
+    return [
+        Fix(f"eu-{one:05}", at + 1, moment + timedelta(seconds=one % 60), lat + one % 36 / 1e5, one // 36 % 50 / 1e5)
+        for one in devices
+        for at, moment in enumerate(moments)
+    ]
+
+
+def test_three_thousand_in_one_yard_are_told_once_each_and_do_not_stall_the_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = lake_of(tmp_path / "lake")
+    ingest(lake, yard(range(40)))
+    assert run(spark, lake).in_crowds == 0
+    assert len(in_force(lake, TABLE)) == 40 * 39 / 2
+    pairs = [fix for one in range(0, 400, 2) for fix in yard(range(90_000 + one, 90_002 + one), 51.0 + one / 100)]
+    # it comes from a kilometre away and is beyond the yard before the minute is over: it stands in no crowd
+    passing = [
+        Fix("p", at, NIGHT + timedelta(minutes=11, seconds=29 * at), 49.9905 + at * 0.005, 0.0002) for at in range(3)
+    ]
+    ingest(lake, [*yard(range(40, 3_000)), *pairs, *passing])
+    done = run(spark, lake)
+    assert done.in_crowds == 3_000
+    told = in_force(lake, TABLE)
+    crowd = {row["device_b"]: row for row in told if row["device_a"] == CROWD}
+    assert set(crowd) == {f"eu-{one:05}" for one in range(3_000)}
+    assert crowd["eu-00007"]["start"] == NIGHT + timedelta(minutes=10)
+    assert crowd["eu-00007"]["end"] == NIGHT + timedelta(minutes=14)
+    met = {(row["device_a"], row["device_b"]) for row in told if row["device_a"] != CROWD}
+    by_passing = {(a, b) for a, b in met if b == "p"}
+    assert by_passing == {(f"eu-{one:05}", "p") for one in range(3_000)}
+    assert met - by_passing == {(f"eu-{one:05}", f"eu-{one + 1:05}") for one in range(90_000, 90_400, 2)}
+    retracted = [row for row in lake.rows(TABLE).to_pylist() if row["retracted"]]
+    assert len(retracted) == 40 * 39 / 2
+
+
+def command(*options: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    arguments = [sys.executable, "-m", "cloud_jobs", "proximity", *options]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def settings_file(folder: Path, service_url: str, admin_url: str, topic: str, more: str = "") -> Path:
+    path = folder / "cloud.toml"
+    path.write_text(
+        f'lake = "{folder}/lake"\ncheckpoints = "{folder}/checkpoints"\n'
+        f'[[clusters]]\nname = "hq"\nservice_url = "{service_url}"\nadmin_url = "{admin_url}"\n'
+        f'[proximity]\ntopic = "{topic}"\n{more}'
+    )
+    return path
+
+
+def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+    shown = command("--help")
+    assert shown.returncode == 0
+    assert "Example: cloud-jobs proximity --config cloud.toml" in shown.stdout
+    assert "--follow" in shown.stdout
+    config = settings_file(tmp_path, "pulsar://localhost:1", "http://localhost:1", "t", "crowd_device = 5\n")
+    wrong = command("--config", str(config))
+    assert wrong.returncode == 2
+    assert wrong.stderr == f"{config}: proximity.crowd_device: no such setting; did you mean 'crowd_devices'?\n"
+    missing = command("--config", str(tmp_path / "none.toml"))
+    assert missing.returncode == 2
+    assert "none.toml: cannot be read" in missing.stderr
+    assert command().returncode == command("--config", str(config), "--nonsense").returncode == 2
+    assert not (tmp_path / "lake").exists(), "nothing was made"
+
+
+def test_the_command_tells_what_is_in_the_lake_and_publishes_it_when_a_cluster_answers(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    topic = f"persistent://fleet/events/encounters-{uuid4().hex[:8]}"
+    lake = lake_of(tmp_path / "lake")
+    ingest(lake, yard(range(3)))
+    nobody = command("--config", str(settings_file(tmp_path, "pulsar://127.0.0.1:1", "http://127.0.0.1:1", topic)))
+    assert nobody.returncode == 1
+    assert f"cloud-jobs: {topic}: not published" in nobody.stderr
+    assert "Traceback" not in nobody.stderr
+    rows = in_force(lake, TABLE)
+    assert [
+        (row["device_a"], row["device_b"]) for row in sorted(rows, key=lambda row: row["device_a"] + row["device_b"])
+    ] == [
+        ("eu-00000", "eu-00001"),
+        ("eu-00000", "eu-00002"),
+        ("eu-00001", "eu-00002"),
+    ]
+    hq = stack.pulsar["hq"]
+    done = command("--config", str(settings_file(tmp_path, hq.service_url, hq.admin_url, topic)))
+    assert done.returncode == 0, done.stderr
+    assert lake.open(TABLE).count() == 3, "the second run had nothing to compute"
+    client = pulsar.Client(hq.service_url)
+    try:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        found = [reader.read_next(10_000) for _ in rows]
+        assert not reader.has_message_available()
+    finally:
+        client.close()
+    sent = {message.partition_key(): json.loads(message.data()) for message in found}
+    assert sent == {f"{row['id']}/{row['revision']}": encounter_message(row) for row in rows}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from cloud_jobs.proximity.crowds import CROWD, IN_CROWD, PLACES, crowded, parts_of_crowds, places_of
 from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of, slice_day
 from cloud_jobs.proximity.slices import SLICE_MS
 from cloud_jobs.proximity.telling import ROWS, tell
@@ -31,6 +33,7 @@ class Centre:
 
     distance_m: float = 100.0
     cell_m: float = 1_000.0
+    crowd_devices: int = 100
     fixes: set[Fix] = field(default_factory=set)
     table: list[dict[str, Any]] = field(default_factory=list)
 
@@ -43,12 +46,12 @@ class Centre:
             for fix in new
             for number in range((fix.t_ms - margin) // SLICE_MS, (fix.t_ms + margin) // SLICE_MS + 1)
         }
-        parts = self._parts(touched)
+        parts, asked_for = self._parts(touched)
         rows = [row | {"pair": pair(row)} for row in parts.to_pylist()]
         for row in self.table:
             asked = [
                 number
-                for device, number in touched
+                for device, number in asked_for
                 if slice_day(number) == row["day"] and device in {row["device_a"], row["device_b"]}
             ]
             if asked:
@@ -57,7 +60,8 @@ class Centre:
         self.table += news
         return news
 
-    def _parts(self, touched: set[tuple[str, int]]) -> pa.Table:
+    def _parts(self, touched: set[tuple[str, int]]) -> tuple[pa.Table, set[tuple[str, int]]]:
+        """The parts of touched slices, and the slices of devices that these are all parts of."""
         slices = np.array(sorted({number for _, number in touched}), dtype=np.int64)
         near = {number + by for number in slices.tolist() for by in (-1, 0, 1)}
         rows: list[dict[str, Any]] = [
@@ -67,15 +71,45 @@ class Centre:
         rows += [{"device": device, "asked": number} for device, number in touched]
         table = pa.Table.from_pylist(rows, schema=FIXES)
         if not rows:
-            return PARTS.empty_table()
+            return PARTS.empty_table(), touched
         pieces = pa.Table.from_batches(
             pieces_of(table, slices, TrackSettings(), distance_m=self.distance_m, cell_m=self.cell_m), PIECES
         )
+        in_crowd = self._in_crowd(pieces)
+        asked = touched | in_crowd.keys() | self._told_crowds(set(slices.tolist()))
+        marked = [
+            row
+            | {
+                "asked": (row["device"], row["slice"]) in asked,
+                "minutes": in_crowd.get((row["device"], row["slice"]), 0),
+            }
+            for row in pieces.to_pylist()
+        ]
+        pieces = pa.Table.from_pylist(marked, schema=PIECES)
+        crowds = [{"device": device, "slice": number, "minutes": bits} for (device, number), bits in in_crowd.items()]
+        found = list(parts_of_crowds(pa.Table.from_pylist(crowds, schema=IN_CROWD), self.distance_m))
         # cell by cell, as tasks would have them
-        found: list[pa.RecordBatch] = []
         for cell in set(pieces["cell"].to_pylist()):
             found += parts_of(pieces.filter(pa.compute.equal(pieces["cell"], cell)), self.distance_m)
-        return pa.Table.from_batches(found, PARTS)
+        return pa.Table.from_batches(found, PARTS), asked
+
+    def _in_crowd(self, pieces: pa.Table) -> dict[tuple[str, int], int]:
+        """The minutes (bits) in which devices are in a crowd, by device and slice."""
+        places = pa.Table.from_batches(places_of(pieces, self.distance_m), PLACES).sort_by("minute")
+        found: dict[tuple[str, int], int] = {}
+        for row in pa.Table.from_batches(crowded(places, self.crowd_devices), IN_CROWD).to_pylist():
+            key = row["device"], row["slice"]
+            found[key] = found.get(key, 0) | row["minutes"]
+        return found
+
+    def _told_crowds(self, slices: set[int]) -> set[tuple[str, int]]:
+        told = {
+            (row["device_b"], int(part[0]))
+            for row in self.table
+            if row["device_a"] == CROWD
+            for part in json.loads(row["parts"])
+        }
+        return {one for one in told if one[1] in slices}
 
     def in_force(self) -> list[tuple[Any, ...]]:
         newest: dict[str, dict[str, Any]] = {}

@@ -82,9 +82,17 @@ def worlds(draw: st.DrawFn) -> list[Fix]:
     return fixes
 
 
-@given(worlds(), st.randoms(use_true_random=False), st.integers(1, 5), st.sampled_from([300.0, 5_000.0]))
-def test_streaming_equals_batch_whatever_the_cells(fixes: list[Fix], random: object, cuts: int, cell_m: float) -> None:
-    batch, stream = Centre(), Centre(cell_m=cell_m)
+@given(
+    worlds(),
+    st.randoms(use_true_random=False),
+    st.integers(1, 5),
+    st.sampled_from([300.0, 5_000.0]),
+    st.sampled_from([2, 3, 100]),
+)
+def test_streaming_equals_batch_whatever_the_cells_and_crowds(
+    fixes: list[Fix], random: object, cuts: int, cell_m: float, crowd_devices: int
+) -> None:
+    batch, stream = Centre(crowd_devices=crowd_devices), Centre(cell_m=cell_m, crowd_devices=crowd_devices)
     batch.take(fixes)
     shuffled = list(fixes)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -93,7 +101,7 @@ def test_streaming_equals_batch_whatever_the_cells(fixes: list[Fix], random: obj
     assert stream.in_force() == batch.in_force()
     names = [(row["id"], row["revision"]) for row in stream.table]
     assert len(names) == len(set(names))
-    assert Centre(fixes=set(), table=list(stream.table)).take(fixes) == []
+    assert Centre(crowd_devices=crowd_devices, fixes=set(), table=list(stream.table)).take(fixes) == []
 
 
 @given(worlds())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geo.spatial import Encounters, Fixes, find_approaches, find_encounters
+from geo.spatial.clip import segments_of
 from geo.spatial.geodesic import distance_m
+from geo.spatial.nearby import Candidates, candidates
 from tests.geo.spatial.worlds import START_MS, every_fix, joined, line
 
 SECONDS = 60
@@ -127,6 +131,24 @@ def test_the_distance_to_a_place_is_interpolated_too() -> None:
 def test_nobody_meets_when_nobody_is_there() -> None:
     assert len(find_encounters(every_fix(Fixes(device=[], t_ms=[], lat=[], lon=[])), 100.0)) == 0
     assert len(find_encounters(every_fix(line([(0, 0), (0, 1)])), 100.0)) == 0
+
+
+@given(fleets(), st.randoms(use_true_random=False))
+def test_segments_that_are_kept_apart_are_no_pair_and_nothing_else_changes(fixes: Fixes, random: Random) -> None:
+    tracks = every_fix(fixes)
+    segments, device = segments_of(tracks), tracks.fixes.device[tracks.row[tracks.segments()]]
+    apart = np.array([random.choice([0, 1, 2]) for _ in range(len(segments))], dtype=np.int64)
+    every = pairs(candidates(segments, device, 200.0))
+    kept = {pair for pair in every if not apart[pair[0]] or apart[pair[0]] != apart[pair[1]]}
+    assert pairs(candidates(segments, device, 200.0, apart)) == kept
+
+
+def pairs(found: Iterable[Candidates]) -> set[tuple[int, int, float, float]]:
+    """Pairs of segments with the time they share; devices are in order, so a pair has one name."""
+    columns = [(part.one, part.other, part.start_ms, part.end_ms) for part in found]
+    listed = [row for part in columns for row in zip(*(column.tolist() for column in part), strict=True)]
+    assert len(listed) == len(set(listed)), "a pair comes once"
+    return set(listed)
 
 
 def test_joining_in_small_steps_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
