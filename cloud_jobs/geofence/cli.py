@@ -6,6 +6,7 @@ import structlog
 from pyspark.sql import SparkSession
 
 from cloud_jobs.config import CloudSettings
+from cloud_jobs.geofence.fence_changes import AppliedFences
 from cloud_jobs.geofence.job import TABLE, GeofenceRun, tell_events
 from cloud_jobs.geofence.message import event_message
 from cloud_jobs.outbox import Outbox, to_topic
@@ -46,9 +47,17 @@ def geofence_once(spark: SparkSession, settings: CloudSettings, reference_due: D
     lake = settings.tables
     if reference_due():
         collect(spark, lake, settings.source_options)
-    run = tell_events(spark, lake, settings.tracks, settings.geofence)
+    applied = AppliedFences(settings.checkpoints / "applied" / "fences.geojson")
+    run = tell_events(spark, lake, settings.tracks, settings.geofence, applied)
     outbox = Outbox(lake, TABLE, settings.checkpoints / "published" / TABLE)
     published = outbox.flush(to_topic(settings.service_urls, settings.geofence.topic, event_message))
     if run.touched_days or published:
-        _log.info("geofence", touched_days=run.touched_days, told=run.told, published=published, records=run.to_version)
+        _log.info(
+            "geofence",
+            fence_changes=run.fence_changes,
+            touched_days=run.touched_days,
+            told=run.told,
+            published=published,
+            records=run.to_version,
+        )
     return run

@@ -1,18 +1,21 @@
-"""The geofence job: which days of which devices the new records touch, and what is to be told of them now."""
+"""The geofence job: which days of devices new records and new fences touch, and what is to be told of them now."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cloud_jobs.changes import commit, covered_version, positions_since, records_at
 from cloud_jobs.geofence.config import GeofenceSettings
+from cloud_jobs.geofence.fence_changes import AppliedFences, Change
 from cloud_jobs.geofence.telling import NEWS, ROWS, EventRules, tell
+from cloud_jobs.geofence.units import DAY_MS
 from cloud_jobs.lake import Lake
 from cloud_jobs.reference import fences_in
 from cloud_jobs.shards import whole_keys
@@ -20,50 +23,94 @@ from geo.spatial import TrackSettings
 
 TABLE = "geofence_events"
 _ROWS_AT_ONCE = 200_000
+_Tell = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
 class GeofenceRun:
-    """What one run did: versions of the records it covers, days of devices touched, revisions told."""
+    """What one run did: versions of the records it covers, fences that changed, days of devices touched, revisions."""
 
     from_version: int
     to_version: int
+    fence_changes: int
     touched_days: int
     told: int
 
 
-def tell_events(spark: SparkSession, lake: Lake, tracks: TrackSettings, settings: GeofenceSettings) -> GeofenceRun:
-    """Brings the events up to the records as they are now. Running it again writes nothing.
+def tell_events(
+    spark: SparkSession, lake: Lake, tracks: TrackSettings, settings: GeofenceSettings, applied: AppliedFences
+) -> GeofenceRun:
+    """Brings the events up to the records and the fences as they are now. Running it again writes nothing.
 
-    The revisions and the version of the records that they cover are one commit. Raises Overtaken.
+    The revisions and the version of the records that they cover are one commit; the fences are noted in `applied`
+    after it, so that after a crash between the two the days of new fences are looked at once more. Raises Overtaken.
     """
     read_version = lake.open(TABLE).version()
     since, until = covered_version(lake, TABLE), lake.open("records").version()
-    if since >= until:
-        return GeofenceRun(since, until, 0, 0)
+    fences = fences_in(lake)
+    reach_ms = round(settings.reach_h * 3_600_000)
+    # the first run computes every day that there is, whatever the fences
+    changes = applied.changes(fences, reach_ms) if since >= 0 else []
+    if since >= until and not changes:
+        return GeofenceRun(since, until, 0, 0, 0)
     EventRules.of('{"type": "FeatureCollection", "features": []}', tracks, settings)
-    touched = _touched_days(positions_since(spark, lake, since, until), settings.reach_h).persist()
-    try:
-        count = touched.count()
-        if not count:
-            return GeofenceRun(since, until, 0, 0)
-        shards = _rows(spark, lake, touched, until).repartition("device")
-        rows = shards.sortWithinPartitions("device", "t_ms", "epoch", "seq")
-        told = _tell_shards(fences_in(lake), tracks, settings)
-        news = rows.mapInArrow(told, from_arrow_schema(NEWS)).persist()
-        try:
-            told_count = news.count()
+    touched = _touched_days(positions_since(spark, lake, since, until), reach_ms) if since < until else None
+    if changes:
+        near = _days_near(spark, records_at(spark, lake, until), changes)
+        touched = near if touched is None else touched.unionByName(near).distinct()
+    assert touched is not None
+    with ExitStack() as held:
+        held.callback(touched.persist().unpersist)
+        count, told = touched.count(), 0
+        if count:
+            news = _news(_rows(spark, lake, touched, until, reach_ms), _tell_shards(fences, tracks, settings))
+            held.callback(news.persist().unpersist)
+            told = int(news.count())
             commit(lake, TABLE, news, read_version=read_version, covers=until)
-            return GeofenceRun(since, until, count, told_count)
-        finally:
-            news.unpersist()
-    finally:
-        touched.unpersist()
+        applied.save(fences)
+        return GeofenceRun(since, until, len(changes), count, told)
 
 
-def _touched_days(positions: DataFrame, reach_h: float) -> DataFrame:
+def _news(rows: DataFrame, told: _Tell) -> DataFrame:
+    in_order = rows.repartition("unit").sortWithinPartitions("unit", "t_ms", "epoch", "seq")
+    return in_order.mapInArrow(told, from_arrow_schema(NEWS))
+
+
+def _days_near(spark: SparkSession, positions: DataFrame, changes: list[Change]) -> DataFrame:
+    """The days of devices in which a change of fences may matter: those in its time whose way came near it.
+
+    A way is judged by the box around its fixes, from the day before to the day after.
+    """
+    first, last = min(one.first_day for one in changes), max(one.last_day for one in changes)
+    boxes = (
+        positions.where(f.unix_date("device_date").cast("bigint").between(first - 1, last + 1))
+        .groupBy("device", "device_date")
+        .agg(*_box("longitude", "latitude", "longitude", "latitude"))
+        .withColumn("day", f.explode(f.array(*(f.date_add("device_date", by) for by in (-1, 0, 1)))))
+        .groupBy("device", "day")
+        .agg(*_box("west", "south", "east", "north"), f.max(f.col("day") == f.col("device_date")).alias("driven"))
+        .where("driven")
+    )
+    names = Change._fields
+    changed = pa.table({f"of_{name}": [one[at] for one in changes] for at, name in enumerate(names)})
+    number = f.unix_date("day").cast("bigint")
+    in_time = number.between(f.col("of_first_day"), f.col("of_last_day"))
+    beside = (f.col("west") <= f.col("of_east")) & (f.col("east") >= f.col("of_west"))
+    # a way over the antimeridian has a box around all of the world but what it crossed
+    around = (f.col("east") - f.col("west") > 180.0) | (f.col("west") <= -180.0) | (f.col("east") >= 180.0)
+    level = (f.col("south") <= f.col("of_north")) & (f.col("north") >= f.col("of_south"))
+    near = boxes.join(f.broadcast(spark.createDataFrame(changed)), in_time & level & (beside | around), "left_semi")
+    return near.select("device", "day")
+
+
+def _box(west: str, south: str, east: str, north: str) -> list[Column]:
+    lows = [f.min(west).alias("west"), f.min(south).alias("south")]
+    return [*lows, f.max(east).alias("east"), f.max(north).alias("north")]
+
+
+def _touched_days(positions: DataFrame, reach_ms: int) -> DataFrame:
     """The days of devices in whose events a new fix may have a say: its own, and those within reach."""
-    reach_s = round(reach_h * 3600)
+    reach_s = reach_ms // 1000
     shifts = f.array(*(f.lit(shift) for shift in (-reach_s, 0, reach_s)))
     return (
         positions.withColumn("shift", f.explode(shifts))
@@ -72,19 +119,19 @@ def _touched_days(positions: DataFrame, reach_h: float) -> DataFrame:
     )
 
 
-def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int) -> DataFrame:
-    """The fixes of touched days and their neighbours, and what was told of touched days (schema ROWS)."""
+def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int, reach_ms: int) -> DataFrame:
+    """What each touched day of a device needs (schema ROWS): a day is a key, so that no device is a hot one."""
     days = touched.agg(f.min("day").alias("first"), f.max("day").alias("last")).collect()[0]
-    needed = (
-        touched.withColumn("device_date", f.explode(f.array(*(f.date_add("day", by) for by in (-1, 0, 1)))))
-        .groupBy("device", "device_date")
-        .agg(f.max(f.col("device_date") == f.col("day")).alias("touched"))
-    )
+    around = touched.withColumn("device_date", f.explode(f.array(*(f.date_add("day", by) for by in (-1, 0, 1)))))
+    midnight_ms = f.unix_date("day").cast("bigint") * DAY_MS
     fixes = (
         records_at(spark, lake, version)
         .where(f.col("device_date").between(f.date_sub(f.lit(days["first"]), 1), f.date_add(f.lit(days["last"]), 1)))
-        .join(needed, ["device", "device_date"])
+        .join(around, ["device", "device_date"])
         .withColumn("t_ms", f.unix_millis("device_time"))
+        .where(f.col("t_ms").between(midnight_ms - reach_ms, midnight_ms + (DAY_MS + reach_ms)))
+        .withColumn("touched", f.col("device_date") == f.col("day"))
+        .withColumn("unit", f.concat_ws("\n", "device", "day"))
     )
     told = (
         spark.read.format("delta")
@@ -92,6 +139,7 @@ def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int) -> 
         .where(f.col("day").between(days["first"], days["last"]))
         .join(touched, ["device", "day"])
         .withColumn("t_ms", f.unix_millis("time"))
+        .withColumn("unit", f.concat_ws("\n", "device", "day"))
     )
     types = {field.name: field.dataType for field in from_arrow_schema(ROWS)}
     both = [
@@ -106,14 +154,12 @@ def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int) -> 
     return both[0].unionByName(both[1])
 
 
-def _tell_shards(
-    fences: str, tracks: TrackSettings, settings: GeofenceSettings
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function from rows sorted by device to what is to be told: a shard of devices is one columnar value."""
+def _tell_shards(fences: str, tracks: TrackSettings, settings: GeofenceSettings) -> _Tell:
+    """A function from rows sorted by unit to what is to be told: a shard of units is one columnar value."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rules = EventRules.of(fences, tracks, settings)
-        for shard in whole_keys(batches, ROWS, "device", _ROWS_AT_ONCE):
+        for shard in whole_keys(batches, ROWS, "unit", _ROWS_AT_ONCE):
             yield from tell(shard, rules).to_batches()
 
     return run

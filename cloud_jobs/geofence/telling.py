@@ -33,7 +33,7 @@ from geo.spatial import (
 
 ROWS: Final = pa.schema(
     [
-        pa.field("device", pa.string()),
+        pa.field("unit", pa.string()),
         pa.field("t_ms", pa.int64()),
         pa.field("epoch", pa.int64()),
         pa.field("seq", pa.int64()),
@@ -50,7 +50,8 @@ ROWS: Final = pa.schema(
         pa.field("retracted", pa.bool_()),
     ]
 )
-"""Fixes (`id` is null; `touched`: its own day is asked for) and revisions told before, all of the days asked for."""
+"""What one day of a device needs: the fixes of the day (`touched`) and around it, and the revisions told of it before
+(`id` is not null). `unit` names the device and the day: see `device_of`."""
 
 NEWS: Final = pa.schema(
     [
@@ -88,38 +89,43 @@ class EventRules:
         return cls(FenceSet(report.fences), GateSet(report.gates), tracks, events)
 
 
+def device_of(unit: str) -> str:
+    """The device of a unit, which is named `device`, a line feed, `day`."""
+    return unit.partition("\n")[0]
+
+
 def tell(rows: pa.Table, rules: EventRules) -> pa.Table:
     """New revisions (schema NEWS) of the days asked for.
 
-    `rows` (schema ROWS): whole devices, sorted by device, time, epoch, seq.
+    `rows` (schema ROWS): whole units, sorted by unit, time, epoch, seq.
     """
     is_fix = pc.is_null(rows["id"])
     fixes, before = rows.filter(is_fix), _told(rows.filter(pc.invert(is_fix)))
-    names = fixes["device"].combine_chunks().dictionary_encode()
+    names = fixes["unit"].combine_chunks().dictionary_encode()
     told: list[dict[str, Any]] = []
-    for device, day, events in _events(names.indices, fixes, rules):
-        name = names.dictionary[device].as_py()
-        news = corrections(before.get((name, day), []), events, namespace=name)
-        told += [_row(name, one) for one in sorted(news, key=lambda one: (one.event, one.id))]
+    for number, events in _events(names.indices, fixes, rules):
+        unit = names.dictionary[number].as_py()
+        device = device_of(unit)
+        news = corrections(before.get(unit, []), events, namespace=device)
+        told += [_row(device, one) for one in sorted(news, key=lambda one: (one.event, one.id))]
     return pa.Table.from_pylist(told, schema=NEWS)
 
 
-def _events(device: pa.Array, fixes: pa.Table, rules: EventRules) -> Iterator[tuple[int, int, list[Event]]]:
-    """Device, day and events of each unit."""
+def _events(unit: pa.Array, fixes: pa.Table, rules: EventRules) -> Iterator[tuple[int, list[Event]]]:
+    """The events of each unit that has a fix of its day."""
     columns = {name: fixes[name].to_numpy() for name in ROWS.names[1:9]}
     usable = valid_positions(columns["latitude"], columns["longitude"])
     columns = {name: column[usable] for name, column in columns.items()}
-    device = device.to_numpy().astype("int64")[usable]
     units = units_of(
-        device,
+        unit.to_numpy().astype("int64")[usable],
         columns["t_ms"],
         columns["touched"].astype(bool),
         max_gap_ms=rules.tracks.max_gap_s * 1000,
         reach_ms=round(rules.events.reach_h * 3_600_000),
     )
     found = _found(units, columns, rules)
-    for number, (of, day) in enumerate(zip(units.device.tolist(), units.day.tolist(), strict=True)):
-        yield of, day, found.get(number, [])
+    for number, of in enumerate(units.device.tolist()):
+        yield of, found.get(number, [])
 
 
 def _found(units: Units, columns: dict[str, Any], rules: EventRules) -> dict[int, list[Event]]:
@@ -143,16 +149,16 @@ def _found(units: Units, columns: dict[str, Any], rules: EventRules) -> dict[int
     }
 
 
-def _told(rows: pa.Table) -> dict[tuple[str, int], list[Told]]:
-    """The latest revision of each event told, by device and day, in the order of ids."""
-    latest: dict[tuple[str, int], dict[str, Told]] = {}
+def _told(rows: pa.Table) -> dict[str, list[Told]]:
+    """The latest revision of each event told, by unit, in the order of ids."""
+    latest: dict[str, dict[str, Told]] = {}
     for row in rows.to_pylist():
         event = Event(0, row["t_ms"], row["kind"], row["place"], row["value"])
         one = Told(row["id"], row["revision"], event, row["retracted"])
-        day = latest.setdefault((row["device"], row["t_ms"] // DAY_MS), {})
-        if one.id not in day or day[one.id].revision < one.revision:
-            day[one.id] = one
-    return {key: [day[name] for name in sorted(day)] for key, day in latest.items()}
+        unit = latest.setdefault(row["unit"], {})
+        if one.id not in unit or unit[one.id].revision < one.revision:
+            unit[one.id] = one
+    return {key: [unit[name] for name in sorted(unit)] for key, unit in latest.items()}
 
 
 def _row(device: str, told: Told) -> dict[str, Any]:

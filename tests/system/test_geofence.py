@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ from pyspark.sql import SparkSession
 from cloud_jobs.errors import Overtaken
 from cloud_jobs.geofence import job
 from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.job import TABLE, tell_events
+from cloud_jobs.geofence.fence_changes import AppliedFences
+from cloud_jobs.geofence.job import TABLE, GeofenceRun, tell_events
 from cloud_jobs.geofence.message import event_message
 from cloud_jobs.lake import Lake
 from cloud_jobs.outbox import Outbox, to_topic
@@ -59,8 +62,8 @@ def world(devices: int = 8, fixes: int = 60) -> list[Fix]:
     return found
 
 
-def run(spark: SparkSession, lake: Lake) -> job.GeofenceRun:
-    return tell_events(spark, lake, TrackSettings(), SETTINGS)
+def run(spark: SparkSession, lake: Lake) -> GeofenceRun:
+    return tell_events(spark, lake, TrackSettings(), SETTINGS, AppliedFences(lake.folder.with_suffix(".applied")))
 
 
 def told(lake: Lake) -> bytes:
@@ -70,16 +73,35 @@ def told(lake: Lake) -> bytes:
     return json.dumps(sorted(rows, key=lambda row: tuple(map(str, row.values()))), default=str).encode()
 
 
-def test_streaming_equals_batch_byte_for_byte_and_again_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    fixes = world()
-    batch, stream = lake_of(tmp_path / "batch", FEATURES), lake_of(tmp_path / "stream", FEATURES)
+def published(lake: Lake, feature: dict[str, Any], hour: int) -> None:
+    """A fence as it is taken from its topic."""
+    at = NOON + timedelta(hours=hour)
+    row = {"kind": "fence", "id": feature["properties"]["id"], "body": json.dumps(feature), "published_at": at}
+    lake.append("reference", [row])
+
+
+def test_streaming_equals_batch_byte_for_byte_with_late_fixes_and_late_fences(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fixes, (small, wide, gate) = world(), FEATURES
+    batch = lake_of(tmp_path / "batch", FEATURES)
     ingest(batch, fixes)
     assert run(spark, batch).told > 50
+    # the other centre first knows half of the fixes in any order, no gate, and a wide fence of the wrong size
+    stream = lake_of(tmp_path / "stream", [small, square("wide", -0.02, -0.02, 0.03, speed_limit_mps=25.0)])
     shuffled = list(fixes)
     random.Random(1).shuffle(shuffled)
-    for at in range(2):
-        ingest(stream, shuffled[at::2])
-        assert run(spark, stream).told
+    ingest(stream, shuffled[::2])
+    assert run(spark, stream).told
+    ingest(stream, shuffled[1::2])
+    published(stream, wide, hour=1)
+    late = run(spark, stream)
+    assert late.told
+    assert late.fence_changes == 1
+    published(stream, gate, hour=2)
+    later = run(spark, stream)
+    assert (later.from_version, later.fence_changes) == (later.to_version, 1), "no new record, and still it is told"
+    assert later.told
     assert told(stream) == told(batch)
     assert {row["kind"] for row in in_force(batch, TABLE)} == {
         "enter",
@@ -89,14 +111,33 @@ def test_streaming_equals_batch_byte_for_byte_and_again_writes_nothing(spark: Sp
         "forward",
         "backward",
     }
-    assert max(row["revision"] for row in stream.rows(TABLE).to_pylist()) > 0, "late fixes corrected something"
+    corrected = [row for row in stream.rows(TABLE).to_pylist() if row["revision"] > 0]
+    assert {row["retracted"] for row in corrected} == {True, False}, "late fixes and fences moved and took back events"
     version = stream.open(TABLE).version()
-    assert run(spark, stream).told == 0
+    assert run(spark, stream) == GeofenceRun(2, 2, 0, 0, 0)
     ingest(stream, [Fix("eu-9999", 1, NOON, 50.0, 50.0)])
-    assert run(spark, stream).told == 0
+    published(stream, square("far", 100.0), hour=3)
+    assert run(spark, stream) == GeofenceRun(2, 3, 1, 2, 0), "nobody was near the new fence: only the fix has its days"
     assert stream.open(TABLE).version() == version + 1
-    assert run(spark, stream).touched_days == 0
+    assert run(spark, stream) == GeofenceRun(3, 3, 0, 0, 0)
     assert stream.open(TABLE).version() == version + 1
+
+
+def test_one_device_with_nine_of_ten_fixes_is_told_like_the_others(spark: SparkSession, tmp_path: Path) -> None:
+    def shuttle(device: str, count: int, step_s: float) -> Iterator[Fix]:
+        # over the square from west to east in 100 s, and back
+        for at in range(count):
+            phase = at * step_s % 200
+            lon = 0.0003 * min(phase, 200 - phase) - 0.01
+            yield Fix(device, at + 1, NIGHT + timedelta(seconds=at * step_s), 0.005, round(lon, 7))
+
+    lake = lake_of(tmp_path / "lake", [square("square")])
+    few = [fix for number in range(9) for fix in shuttle(f"eu-{number:04}", 500, 20.0)]
+    ingest(lake, [*few, *shuttle("eu-busy", 40_000, 0.25)])
+    assert run(spark, lake).told
+    entries = Counter(row["device"] for row in in_force(lake, TABLE) if row["kind"] == "enter")
+    assert set(entries.values()) == {100}, "each drove for 10,000 s, and went in twice in 200 s"
+    assert len(entries) == 10
 
 
 def messages(stack: LocalStack, topic: str, count: int, timeout_s: float = 30) -> list[tuple[str, dict[str, Any]]]:
@@ -151,7 +192,7 @@ def test_a_crash_before_publishing_loses_nothing_and_of_two_runs_at_once_one_wri
     assert dict(found) == {key: event_message(row) for key, row in rows.items()}
 
 
-def test_the_command_follows_new_records_with_fences_from_their_topic(stack: LocalStack, tmp_path: Path) -> None:
+def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: LocalStack, tmp_path: Path) -> None:
     hq, place = stack.pulsar["hq"], uuid4().hex[:8]
     folder = tmp_path / "reference"
     folder.mkdir()
@@ -159,13 +200,12 @@ def test_the_command_follows_new_records_with_fences_from_their_topic(stack: Loc
     (folder / "fences.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": [fence]}))
     for name in ("tariffs.json", "accounts.json"):
         (folder / name).write_text("[]")
-    publish(hq.service_url, read_folder(folder))
     topic = f"persistent://fleet/events/geofence-{place}"
     config = tmp_path / "cloud.toml"
     config.write_text(
         f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
         f'[[clusters]]\nname = "hq"\nservice_url = "{hq.service_url}"\nadmin_url = "{hq.admin_url}"\n'
-        f'[geofence]\ntopic = "{topic}"\ninterval_s = 0.5\n'
+        f'[geofence]\ntopic = "{topic}"\ninterval_s = 0.5\nreference_interval_s = 1\n'
     )
     lake = lake_of(tmp_path / "lake")
     inside = [Fix("eu-0001", seq, NOON + timedelta(minutes=seq), 0.005, -0.009 + 0.005 * seq) for seq in (1, 2, 3, 4)]
@@ -173,7 +213,11 @@ def test_the_command_follows_new_records_with_fences_from_their_topic(stack: Loc
     command = [sys.executable, "-m", "cloud_jobs", "geofence", "--config", str(config), "--follow"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            first = [row for _, row in messages(stack, topic, 1, 240) if row["place"] == f"square-{place}"]
+            end = time.monotonic() + 240
+            while lake.open(TABLE).version() < 1 and time.monotonic() < end:
+                time.sleep(0.2)
+            publish(hq.service_url, read_folder(folder))
+            first = [row for _, row in messages(stack, topic, 1, 120) if row["place"] == f"square-{place}"]
             ingest(lake, inside[2:])
             every = [row for _, row in messages(stack, topic, 2, 120) if row["place"] == f"square-{place}"]
             process.send_signal(signal.SIGTERM)

@@ -37,10 +37,14 @@ class Centre:
         self.fixes |= new
         reach = round(self.rules.events.reach_h * 3_600_000)
         touched = {(fix.device, (fix.t_ms + shift) // DAY_MS) for fix in new for shift in (-reach, 0, reach)}
-        needed = {(device, day + by) for device, day in touched for by in (-1, 0, 1)}
-        rows = [self._fix_row(fix, touched) for fix in self.fixes if (fix.device, fix.t_ms // DAY_MS) in needed]
+        rows = [
+            self._fix_row(fix, day)
+            for fix in self.fixes
+            for day in range(fix.t_ms // DAY_MS - 1, fix.t_ms // DAY_MS + 2)
+            if (fix.device, day) in touched
+        ]
         rows += [told_row(row) for row in self.table if (row["device"], row["time"] // 1000 // DAY_MS) in touched]
-        rows.sort(key=lambda row: (row["device"], row["t_ms"], row["epoch"] or 0, row["seq"] or 0))
+        rows.sort(key=lambda row: (row["unit"], row["t_ms"], row["epoch"] or 0, row["seq"] or 0))
         news = as_rows(tell(pa.Table.from_pylist(rows, schema=ROWS), self.rules))
         self.table += news
         return news
@@ -50,8 +54,8 @@ class Centre:
         return sorted(content(row) for row in latest(self.table) if not row["retracted"])
 
     @staticmethod
-    def _fix_row(fix: Fix, touched: set[tuple[str, int]]) -> dict[str, Any]:
-        return fix._asdict() | {"epoch": 7, "touched": (fix.device, fix.t_ms // DAY_MS) in touched}
+    def _fix_row(fix: Fix, day: int) -> dict[str, Any]:
+        return fix._asdict() | {"unit": f"{fix.device}\n{day}", "epoch": 7, "touched": fix.t_ms // DAY_MS == day}
 
 
 def as_rows(news: pa.Table) -> list[dict[str, Any]]:
@@ -59,8 +63,10 @@ def as_rows(news: pa.Table) -> list[dict[str, Any]]:
 
 
 def told_row(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("id", "revision", "device", "kind", "place", "value", "retracted")
-    return {name: row[name] for name in names} | {"t_ms": row["time"] // 1000, "epoch": None, "seq": None}
+    names = ("id", "revision", "kind", "place", "value", "retracted")
+    t_ms = row["time"] // 1000
+    unit = f"{row['device']}\n{t_ms // DAY_MS}"
+    return {name: row[name] for name in names} | {"unit": unit, "t_ms": t_ms, "epoch": None, "seq": None}
 
 
 def latest(table: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,125 @@
+"""Fences that are new or changed since they were last applied, and when and where that can matter. Knows no Spark.
+
+A fence may be published after the days for which it holds. Then the events of those days are computed again, of every
+device that was near it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from cloud_jobs.geofence.units import DAY_MS
+from geo.spatial import Activity, Fence, fences_from_geojson
+from geo.spatial.activity import FOREVER_MS
+from geo.spatial.gates import Gate
+
+MAX_CHANGES: Final = 100
+"""More changes than this are taken for one that holds wherever and whenever any of them does."""
+
+
+class Change(NamedTuple):
+    """Days since 1970 (both included) and a box, in degrees, outside of which a change makes no event another one."""
+
+    first_day: int
+    last_day: int
+    west: float
+    south: float
+    east: float
+    north: float
+
+
+_LAST_DAY: Final = FOREVER_MS // DAY_MS
+EVERYTHING: Final = Change(-_LAST_DAY, _LAST_DAY, -180.0, -90.0, 180.0, 90.0)
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedFences:
+    """The fences that the events were last computed with, all days of them. `note` is the file that holds them."""
+
+    note: Path
+
+    def changes(self, fences: str, reach_ms: int) -> list[Change]:
+        """How `fences` (GeoJSON) differ. Without a note nothing is known of the events: everything may differ."""
+        try:
+            return changes_between(self.note.read_text(encoding="utf-8"), fences, reach_ms)
+        except (FileNotFoundError, ValueError):
+            return [EVERYTHING]
+
+    def save(self, fences: str) -> None:
+        """Notes that the events of all days are those of `fences` now."""
+        self.note.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.note.with_suffix(".new")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(fences)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.note)
+
+
+def changes_between(before: str, now: str, reach_ms: int) -> list[Change]:
+    """The changes from one GeoJSON text to another; `reach_ms`: how far an event is decided by what is around it.
+
+    A version ends the one before it, so from its beginning on every version of its id matters, the old ones too.
+    """
+    if before == now:
+        return []
+    old, new = _by_id(before), _by_id(now)
+    changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    found = [
+        change
+        for name in changed
+        if (change := _change(old.get(name, set()), new.get(name, set()), reach_ms)) is not None
+    ]
+    return found if len(found) <= MAX_CHANGES else [_around(found)]
+
+
+def _by_id(text: str) -> dict[str, set[str]]:
+    """The features of each id, as texts."""
+    features: dict[str, set[str]] = {}
+    for feature in json.loads(text)["features"]:
+        name = str(feature["properties"]["id"])
+        features.setdefault(name, set()).add(json.dumps(feature, sort_keys=True))
+    return features
+
+
+def _change(old: set[str], new: set[str], reach_ms: int) -> Change | None:
+    """Of one id: from where its versions differ to where the last of them ends, around all of them."""
+    differing, every = _usable(old ^ new), _usable(old | new)
+    if not differing:
+        return None
+    begin = min(_span_ms(one.active)[0] for one in differing)
+    end = max(_span_ms(one.active)[1] for one in every)
+    box = _around(Change(0, 0, *_bounds(one)) for one in every)
+    return box._replace(first_day=(begin - reach_ms) // DAY_MS, last_day=(end + reach_ms) // DAY_MS)
+
+
+def _usable(features: Iterable[str]) -> list[Fence | Gate]:
+    # one at a time: of two versions with the same beginning each is asked for
+    reports = [fences_from_geojson(feature) for feature in sorted(features)]
+    return [*(one for report in reports for one in report.fences), *(one for report in reports for one in report.gates)]
+
+
+def _span_ms(active: Activity) -> tuple[int, int]:
+    return (int(active.switches[0]), int(active.switches[-1])) if len(active.switches) else (0, 0)
+
+
+def _bounds(one: Fence | Gate) -> tuple[float, float, float, float]:
+    if isinstance(one, Fence):
+        west, south, east, north = one.shape.bounds
+        return west, south, east, north
+    west, south = np.min(one.line, axis=0).tolist()
+    east, north = np.max(one.line, axis=0).tolist()
+    # a line over the antimeridian is near it on both sides
+    return (west, south, east, north) if east - west <= 180.0 else (-180.0, south, 180.0, north)
+
+
+def _around(changes: Iterable[Change]) -> Change:
+    first_day, last_day, west, south, east, north = zip(*changes, strict=True)
+    return Change(min(first_day), max(last_day), min(west), min(south), max(east), max(north))

@@ -1,0 +1,93 @@
+"""Fences that are new or changed: when and where that can matter, and what is noted of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_jobs.geofence.fence_changes import EVERYTHING, MAX_CHANGES, AppliedFences, Change, changes_between
+from cloud_jobs.geofence.units import DAY_MS
+from geo.spatial.activity import FOREVER_MS
+
+FIFTH = 20_458  # 2026-01-05
+REACH_MS = 12 * 3_600_000
+EVER = (FOREVER_MS + REACH_MS) // DAY_MS
+
+
+def fences(*features: dict[str, Any]) -> str:
+    return json.dumps({"type": "FeatureCollection", "features": list(features)})
+
+
+def square(name: str, lon: float = 0.0, **more: Any) -> dict[str, Any]:
+    ring = [[lon, 0], [lon + 1, 0], [lon + 1, 1], [lon, 1], [lon, 0]]
+    return {
+        "type": "Feature",
+        "properties": {"id": name, **more},
+        "geometry": {"type": "Polygon", "coordinates": [ring]},
+    }
+
+
+OLD = square("old", 5.0)
+FIRST = {"effective_from": "2026-01-05T00:00:00Z"}
+
+
+def test_the_same_fences_are_no_change_in_whatever_order() -> None:
+    assert changes_between(fences(OLD, square("b")), fences(square("b"), OLD), REACH_MS) == []
+
+
+def test_a_new_fence_matters_from_its_beginning_on_and_where_it_is() -> None:
+    (change,) = changes_between(fences(OLD), fences(OLD, square("new", **FIRST)), REACH_MS)
+    # what happens in the first hours may be decided by the hours before
+    assert change == Change(FIFTH - 1, EVER, 0.0, 0.0, 1.0, 1.0)
+    until = square("new", **FIRST, effective_until="2026-01-07T18:00:00Z")
+    (bounded,) = changes_between(fences(OLD), fences(OLD, until), REACH_MS)
+    assert (bounded.first_day, bounded.last_day) == (FIFTH - 1, FIFTH + 3)
+
+
+def test_a_new_version_matters_where_the_one_before_it_was_too() -> None:
+    before = square("a", 3.0)
+    (change,) = changes_between(fences(before), fences(before, square("a", **FIRST)), REACH_MS)
+    assert change == Change(FIFTH - 1, EVER, 0.0, 0.0, 4.0, 1.0)
+
+
+def test_a_version_that_was_corrected_matters_where_it_was_and_where_it_is() -> None:
+    (change,) = changes_between(fences(square("a", 3.0, **FIRST)), fences(square("a", **FIRST)), REACH_MS)
+    assert change == Change(FIFTH - 1, EVER, 0.0, 0.0, 4.0, 1.0)
+
+
+def test_a_fence_that_cannot_be_used_changes_nothing() -> None:
+    flat = {"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [0, 0]]]}
+    assert changes_between(fences(OLD), fences(OLD, square("bad") | {"geometry": flat}), REACH_MS) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "box"), [([[1, 2], [3, 1]], (1, 1, 3, 2)), ([[179, 2], [-179, 1]], (-180, 1, 180, 2))]
+)
+def test_a_gate_matters_along_its_line_and_over_the_antimeridian_everywhere(
+    line: list[list[int]], box: tuple[int, ...]
+) -> None:
+    gate = {
+        "type": "Feature",
+        "properties": {"id": "gate", "gate": True},
+        "geometry": {"type": "LineString", "coordinates": line},
+    }
+    (change,) = changes_between(fences(), fences(gate), REACH_MS)
+    assert change[2:] == box
+
+
+def test_many_changes_are_taken_for_one() -> None:
+    (change,) = changes_between(fences(), fences(*(square(f"f{at}", at) for at in range(MAX_CHANGES + 1))), REACH_MS)
+    assert change[2:] == (0, 0, MAX_CHANGES + 1, 1)
+
+
+def test_what_was_applied_is_noted_and_without_a_note_everything_is_looked_at(tmp_path: Path) -> None:
+    applied = AppliedFences(tmp_path / "new folder" / "fences.geojson")
+    assert applied.changes(fences(OLD), REACH_MS) == [EVERYTHING]
+    applied.save(fences(OLD))
+    assert applied.changes(fences(OLD), REACH_MS) == []
+    assert len(applied.changes(fences(OLD, square("new")), REACH_MS)) == 1
+    applied.note.write_text("half a no")
+    assert applied.changes(fences(OLD), REACH_MS) == [EVERYTHING]
