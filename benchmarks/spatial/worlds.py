@@ -1,8 +1,14 @@
-"""Made-up fences and vehicles for the benchmarks: the same from the same seed."""
+"""Made-up fences and vehicles for the benchmarks: the same from the same seed.
+
+`python -m benchmarks.spatial.worlds COUNT FOLDER` writes fences to files, so that a process can read them which never
+held what making them takes.
+"""
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import shapely
@@ -40,6 +46,17 @@ def outlines(count: int, seed: int = 5) -> Outlines:
     return Outlines(np.column_stack([lon, lat]), first + np.arange(count + 1), np.arange(count), count)
 
 
+def written(count: int, folder: Path) -> None:
+    made = outlines(count).compact()
+    for name in ("points", "rings", "fence"):
+        np.save(folder / f"{name}.npy", getattr(made, name))
+
+
+def read(folder: Path) -> Outlines:
+    points, rings, fence = (np.load(folder / f"{name}.npy") for name in ("points", "rings", "fence"))
+    return Outlines(points, rings, fence, len(rings) - 1)
+
+
 def low(count: int) -> float:
     """The southern border of a world: it grows towards both poles around 45° north."""
     return SOUTH - side_deg(count) / 4
@@ -74,3 +91,7 @@ def vehicles(count: int, devices: int, fixes: int, *, step_m: float, seconds: fl
         lat=np.round(np.clip(lat, -89, 89).ravel(), 7),
         lon=np.round((lon.ravel() + 180) % 360 - 180, 7),
     )
+
+
+if __name__ == "__main__":
+    written(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,148 @@
+"""`python -m benchmarks.spatial.jobs`: a hot cell and a skewed device in the real jobs, on real Spark and Delta.
+
+Needs what `make setup` fetches. Prints one table of wall time on `local[2]`: each row is one run of a job over a lake
+that is made for it, after small runs that warm Spark up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
+
+from cloud_jobs.geofence.config import GeofenceSettings
+from cloud_jobs.geofence.fence_changes import AppliedFences
+from cloud_jobs.geofence.job import tell_events
+from cloud_jobs.lake import Lake
+from cloud_jobs.proximity.config import ProximitySettings
+from cloud_jobs.proximity.job import tell_encounters
+from cloud_jobs.spark import SparkSettings, start_spark
+from cloud_jobs.tables import RECORDS
+from geo.spatial import TrackSettings
+
+START_MS = 1_767_603_600_000  # 2026-01-05T09:00:00Z
+DEGREE_M = 111_195.0
+Row = tuple[str, str, str]
+
+
+def fixes(device: np.ndarray, t_ms: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> pa.Table:
+    """Positions as the ingest writes them."""
+    order = np.lexsort((t_ms, device))
+    device, t_ms, lat, lon = device[order], t_ms[order], lat[order], lon[order]
+    count = len(device)
+    names = pa.array([f"eu-{number:05}" for number in range(int(device.max()) + 1)])
+    moment = pa.array(t_ms * 1000, pa.timestamp("us", tz="UTC"))
+    seq = np.arange(count) - np.searchsorted(device, device) + 1
+    columns = {
+        "device": names.take(pa.array(device)),
+        "epoch": np.full(count, 7),
+        "seq": seq,
+        "kind": pa.repeat("position", count),
+        "device_time": moment,
+        "latitude": np.round(lat, 7),
+        "longitude": np.round(lon, 7),
+        "device_date": pa.array(t_ms // 86_400_000, pa.int32()).cast(pa.date32()),
+    }
+    return pa.table([columns.get(field.name, pa.nulls(count, field.type)) for field in RECORDS], schema=RECORDS)
+
+
+def yard(parked: int, elsewhere: int, each: int = 6, seed: int = 3) -> pa.Table:
+    """Vehicles that shunt within 50 m, a fix every 30 s, and others spread over a country, on the same beat."""
+    rng = np.random.default_rng(seed)
+    count = parked + elsewhere
+    far = np.arange(count) >= parked
+    lat = np.where(far, 48 + rng.uniform(0, 3, count), 50.0 + rng.uniform(0, 25, count) / DEGREE_M)
+    lon = np.where(far, 8 + rng.uniform(0, 4, count), 8.0 + rng.uniform(0, 25, count) / DEGREE_M)
+    t_ms = START_MS + rng.integers(0, 30_000, (count, 1)) + 30_000 * np.arange(each)
+    step = np.where(far, 300.0, 3.0)[:, None] / DEGREE_M
+    lats, lons = (place[:, None] + np.cumsum(step * rng.normal(0, 1, (count, each)), axis=1) for place in (lat, lon))
+    device = np.repeat(np.arange(count), each)
+    return fixes(device, t_ms.ravel(), lats.ravel(), lons.ravel())
+
+
+def drives(share: float, total: int = 1_000_000, devices: int = 100, days: int = 2, seed: int = 4) -> pa.Table:
+    """Vehicles that drive round a town for some days; the first of them has this share of all fixes."""
+    rng = np.random.default_rng(seed)
+    first = round(total * share)
+    counts = np.array([first, *[(total - first) // (devices - 1)] * (devices - 1)])
+    device = np.repeat(np.arange(devices), counts)
+    at = np.arange(len(device)) - np.repeat(np.cumsum(counts) - counts, counts)
+    t_ms = START_MS + at * (days * 86_400_000 // counts[device])
+    turn = (t_ms - START_MS) / 600_000.0 + device
+    lat, lon = 50.0 + 0.05 * np.sin(turn) + 0.01 * np.sin(7 * turn), 8.0 + 0.08 * np.cos(turn) + 0.01 * np.cos(5 * turn)
+    return fixes(device, t_ms, lat + rng.normal(0, 3e-6, len(at)), lon)
+
+
+def town(count: int = 400) -> list[dict[str, object]]:
+    """Squares of 800 m all over the town, as the reference table holds them."""
+    rows: list[dict[str, object]] = []
+    for number in range(count):
+        x, y = 7.9 + 0.01 * (number % 20), 49.93 + 0.007 * (number // 20)
+        ring = [[x, y], [x + 0.007, y], [x + 0.007, y + 0.005], [x, y + 0.005], [x, y]]
+        shape = {"type": "Polygon", "coordinates": [ring]}
+        body = {"type": "Feature", "properties": {"id": f"zone-{number:03}"}, "geometry": shape}
+        published = datetime(2026, 1, 1, tzinfo=UTC)
+        rows.append({"kind": "fence", "id": f"zone-{number:03}", "body": json.dumps(body), "published_at": published})
+    return rows
+
+
+def run(spark: SparkSession, folder: Path, rows: pa.Table, job: str) -> tuple[float, int]:
+    """Seconds of one run of a job over these records, and the revisions that it told."""
+    lake = Lake(folder)
+    lake.create()
+    lake.append("reference", town())
+    write_deltalake(lake.path("records"), rows, mode="append")
+    begin = time.monotonic()
+    if job == "proximity":
+        told = tell_encounters(spark, lake, TrackSettings(), ProximitySettings()).told
+    else:
+        told = tell_events(spark, lake, TrackSettings(), GeofenceSettings(), AppliedFences(folder / "note")).told
+    return time.monotonic() - begin, told
+
+
+WORLDS: dict[str, tuple[str, Callable[[], pa.Table]]] = {
+    "proximity: 12,000 devices spread over a country": ("proximity", lambda: yard(0, 12_000)),
+    "proximity: 10,000 of them within 50 m": ("proximity", lambda: yard(10_000, 2_000)),
+    "proximity: 20,000 of 22,000 within 50 m": ("proximity", lambda: yard(20_000, 2_000)),
+    "geofence: 100 devices with as many fixes each": ("geofence", lambda: drives(0.01)),
+    "geofence: one of them has 90 % of the fixes": ("geofence", lambda: drives(0.9)),
+}
+
+
+def measured(spark: SparkSession, folder: Path, only: str) -> Iterator[Row]:
+    for job in ("proximity", "geofence"):
+        run(spark, folder / f"warm-{job}", yard(50, 50), job)
+    for at, (name, (job, world)) in enumerate(WORLDS.items()):
+        if only in name:
+            rows = world()
+            seconds, told = run(spark, folder / str(at), rows, job)
+            yield name, f"{seconds:.1f} s", f"{rows.num_rows:,} fixes, {told:,} rows told"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="?", default="", help="only the rows whose name holds this")
+    options = parser.parse_args()
+    spark = start_spark("waybill-bench", SparkSettings())
+    try:
+        sys.stdout.write("| what | figure | with |\n|---|---:|---|\n")
+        with tempfile.TemporaryDirectory() as folder:
+            for row in measured(spark, Path(folder), options.only):
+                sys.stdout.write("| " + " | ".join(row) + " |\n")
+                sys.stdout.flush()
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
