@@ -11,19 +11,17 @@ from numpy.typing import NDArray
 
 from geo.spatial.fences import Outlines
 from geo.spatial.lattice import FOLD, SLACK, Lattice
-from geo.spatial.ragged import Floats, Ints, distinct, expand, run_starts
-from geo.spatial.raster import Level, rasterise
+from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, run_starts
+from geo.spatial.raster import LENGTH_SHIFT, Level, rasterise
 
-CELLS_PER_FENCE: Final = 32
+CELLS_PER_FENCE: Final = 64
 MIN_CELLS: Final = 4096
-MAX_CELLS: Final = 1 << 24
+MAX_CELLS: Final = 1 << 25
 EDGES_PER_CELL: Final = 48
 MAX_LEVELS: Final = 5
 _EDGES_AT_ONCE: Final = 200_000
 
-_COLUMNS: Final = (
-    "inner_first", "inner_fence", "run_first", "run_edge", "run_edges", "run_fence", "child", "children",
-)  # fmt: skip
+_COLUMNS: Final = ("inner_first", "inner_fence", "run_first", "run_edge", "run_fence", "parents", "children")
 
 Small = NDArray[np.int32]
 
@@ -34,8 +32,9 @@ class Cells:
 
     `root[row * columns + column]`: the node of each cell of level 0, or -1. Node n is wholly inside the fences
     `inner_fence[inner_first[n] : inner_first[n + 1]]`; the runs of edges `run_first[n] .. run_first[n + 1]` go
-    through it, each `run_edges` edges from `run_edge` on, of `run_fence`, with `run_bits` (see `raster`). `child[n]`:
-    where its FOLD x FOLD children begin in `children` (nodes, row by row), or -1; a node with children has no runs.
+    through it, from `run_edge` on, of `run_fence`, each with its length and bits in `run_code` (see `raster`).
+    `divided[n]`: it has FOLD x FOLD children, and no runs. `parents` are the divided nodes, ascending, and `children`
+    the nodes below each of them, row by row, or -1.
     """
 
     outlines: Outlines
@@ -46,10 +45,10 @@ class Cells:
     inner_fence: Small
     run_first: Small
     run_edge: Small
-    run_edges: Small
     run_fence: Small
-    run_bits: NDArray[np.uint8]
-    child: Small
+    run_code: NDArray[np.uint8]
+    divided: Bools
+    parents: Small
     children: Small
 
     def inner_of(self, node: NDArray[np.integer]) -> tuple[Ints, Ints]:
@@ -61,6 +60,15 @@ class Cells:
         """(row of `node`, run) of every run through a node."""
         first = self.run_first[node]
         return expand(first, self.run_first[node + 1] - first)
+
+    def edges_of(self, run: Ints) -> tuple[Ints, Ints]:
+        """(row of `run`, edge) of every edge of some runs."""
+        return expand(self.run_edge[run], self.run_code[run] >> LENGTH_SHIFT)
+
+    def child_of(self, node: NDArray[np.integer], place: Ints) -> Small:
+        """The node at `place` (row by row) below each divided node; -1: nothing is there."""
+        below: Small = self.children[np.searchsorted(self.parents, node) * (FOLD * FOLD) + place]
+        return below
 
     def nbytes(self) -> int:
         """Bytes of all columns, without the outlines."""
@@ -107,7 +115,7 @@ def _lattice_for(boxes: _Boxes) -> Lattice:
     west, south = west - (width - (east - west)) * 0.4367, south - (height - (north - south)) * 0.4211
     # how many fences lie over a place on average: keeps large fences from filling the memory
     cover = float(((boxes.east - boxes.west) * (boxes.north - boxes.south)).sum()) / (width * height)
-    cells = int((40.0 * count + 4e6) / max(cover, 1e-9))
+    cells = int((52.0 * count + 12e6) / max(cover, 1e-9))
     cells = max(min(max(CELLS_PER_FENCE * count, MIN_CELLS), MAX_CELLS, cells), 64)
     shape = width * np.cos(np.radians(south + height / 2)) / height
     columns = int(np.clip(np.sqrt(cells * shape), 1, cells))
@@ -150,8 +158,9 @@ class _Maker:
         self._first = outlines.first_vertices()
         self._first_ring = np.searchsorted(outlines.fence, np.arange(outlines.count + 1))
         self._root = np.full(lattice.columns * lattice.rows, -1, dtype=np.int32)
-        self._columns = {name: _Column(np.int32) for name in _COLUMNS} | {"run_bits": _Column(np.uint8)}
-        self._nodes = self._inners = self._runs = self._children = 0
+        self._columns = {name: _Column(np.int32) for name in _COLUMNS}
+        self._columns |= {"run_code": _Column(np.uint8), "divided": _Column(np.bool_)}
+        self._nodes = self._inners = self._runs = 0
         self._levels = 0
         self._above: _Crowded | None = None
 
@@ -159,7 +168,6 @@ class _Maker:
         """Add the nodes of a level. Are there cells to divide?"""
         level = Level(self._lattice, number, (0, 0), None if self._above is None else self._above.keys)
         block = np.full(0 if self._above is None else len(self._above.cells) * FOLD * FOLD, -1, dtype=np.int32)
-        first_node = self._nodes
         crowded: list[_Crowded] = []
         for band, fences in self._bands(level):
             place, found = self._add_band(replace(level, band=band), fences, last=last)
@@ -170,10 +178,7 @@ class _Maker:
             for name in ("cells", "nodes", "keys")
         )
         self._columns["children"].add(block)
-        self._children += len(block)
-        child = np.full(self._nodes - first_node, -1, dtype=np.int32)
-        child[nodes - first_node] = self._children + np.arange(len(nodes)) * FOLD * FOLD
-        self._columns["child"].add(child)
+        self._columns["parents"].add(nodes)
         self._above = _Crowded(cells, nodes, np.sort(keys))
         self._levels = number + 1
         return len(cells) > 0
@@ -211,9 +216,10 @@ class _Maker:
         self._columns["inner_first"].add(np.searchsorted(inner_cell, place) + self._inners)
         self._columns["run_first"].add(np.searchsorted(cell, place) + self._runs)
         self._columns["inner_fence"].add(raster.inner_fence[inner_order])
-        for name, column in (("run_edge", raster.edge), ("run_edges", raster.edges), ("run_fence", raster.fence)):
-            self._columns[name].add(column[order])
-        self._columns["run_bits"].add(raster.bits[order])
+        self._columns["run_edge"].add(raster.edge[order])
+        self._columns["run_fence"].add(raster.fence[order])
+        self._columns["run_code"].add(raster.bits[order] | raster.edges[order] << LENGTH_SHIFT)
+        self._columns["divided"].add(crowded)
         nodes = np.flatnonzero(crowded) + self._nodes
         self._nodes += len(place)
         self._inners += len(inner_cell)

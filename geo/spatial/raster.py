@@ -21,6 +21,8 @@ _CLOSE: Final = 1e-7
 FIRST: Final = 1  # a run that opens a (cell, fence)
 INSIDE: Final = 2  # the mark is inside
 HARD: Final = 4  # the mark is too close to the border to tell
+LENGTH_SHIFT: Final = 3  # a run's code is a byte: its bits, and above them how many edges it has
+_MOST_EDGES: Final = 0xFF >> LENGTH_SHIFT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +30,8 @@ class Raster:
     """Of some fences on one level; `cell` is row * columns + column of that level.
 
     Border: run i are the edges `edge[i] .. edge[i] + edges[i] - 1` of `fence[i]` in `cell[i]`, with `bits`; the
-    runs of a (cell, fence) are neighbours. Inner: `inner_cell[j]` lies wholly inside `inner_fence[j]`.
+    runs of a (cell, fence) are neighbours, and none has more edges than a code has room for. Inner: `inner_cell[j]`
+    lies wholly inside `inner_fence[j]`.
     """
 
     cell: Ints
@@ -109,7 +112,15 @@ def _runs(edge: Ints, fence: Ints, cell: Ints) -> _Runs:
     at, count = at[order], count[order]
     cell, fence, edge = cell[at], fence[at], edge[at]
     joined = np.flatnonzero(run_starts(cell, fence, edge - (np.cumsum(count) - count)))
-    return _Runs(cell[joined], fence[joined], edge[joined], _sums(count, joined))
+    return _cut(_Runs(cell[joined], fence[joined], edge[joined], _sums(count, joined)))
+
+
+def _cut(runs: _Runs) -> _Runs:
+    """Runs with more than `_MOST_EDGES` edges as several."""
+    row, part = expand(np.zeros(len(runs.edges), dtype=np.int64), -(-runs.edges // _MOST_EDGES))
+    before = part * _MOST_EDGES
+    edges = np.minimum(runs.edges[row] - before, _MOST_EDGES)
+    return _Runs(runs.cell[row], runs.fence[row], runs.edge[row] + before, edges)
 
 
 def _sums(values: Ints, starts: Ints) -> Ints:

@@ -85,6 +85,31 @@ def test_a_hundred_thousand_points_among_overlapping_fences_of_all_sizes() -> No
     assert by_lattice(polygons, x, y) == by_shapely(polygons, x, y)
 
 
+def test_a_cell_with_a_long_run_of_edges_of_one_fence_holds_it_in_parts() -> None:
+    # 45 corners on 20 m: too few to divide the cell, too many for one run
+    turn = np.arange(45) * 2 * np.pi / 45
+    tiny = Polygon(np.column_stack([10 + 1e-4 * np.cos(turn), 50 + 1e-4 * np.sin(turn)]))
+    polygons = [tiny, box(0, 40, 20, 60)]
+    x, y = np.random.default_rng(1).uniform(-1.2e-4, 1.2e-4, (2, 5_000))
+    index = GridIndex.of(polygons)
+    run = np.flatnonzero(index._cells.run_fence == 0)
+    assert len(run) > 1
+    assert np.bincount(index._cells.edges_of(run)[0]).max() == 31
+    assert by_lattice(polygons, 10 + x, 50 + y) == by_shapely(polygons, 10 + x, 50 + y)
+
+
+def test_points_in_any_order_find_the_same_as_along_a_track() -> None:
+    rng = np.random.default_rng(2)
+    polygons = [Polygon(box(x, y, x + 0.1, y + 0.1).exterior) for x, y in rng.uniform(0, 4, (300, 2))]
+    x, y = np.linspace(0, 4, 30_000), 2 + 2 * np.sin(np.linspace(0, 9, 30_000))
+    mixed = rng.permutation(len(x))
+    index = GridIndex.of(polygons)
+    assert index._near_each_other(x, y) is None
+    assert index._near_each_other(x[mixed], y[mixed]) is not None
+    along, (point, fence) = by_lattice(polygons, x, y), index.locate(x[mixed], y[mixed])
+    assert set(zip(mixed[point].tolist(), fence.tolist(), strict=True)) == along
+
+
 def test_one_fence_round_the_world_among_many_small_ones() -> None:
     polygons = [box(-180, -90, 180, 90), *(box(10 + n / 1e4, 50, 10 + (n + 1) / 1e4, 50.0001) for n in range(300))]
     x, y = np.linspace(9.99, 10.04, 5000), np.full(5000, 50.00005)
