@@ -67,7 +67,8 @@ def tell_events(
             held.callback(news.persist().unpersist)
             told = int(news.count())
             commit(lake, TABLE, news, read_version=read_version, covers=until)
-        applied.save(fences)
+        if changes or since < 0:
+            applied.save(fences)
         return GeofenceRun(since, until, len(changes), count, told)
 
 
