@@ -131,7 +131,7 @@ def run_sweep(
     with said_and_stopped():
         if folder.exists():
             shutil.rmtree(folder)
-        settings = DrillSettings(fleet=FleetSettings(records_per_s=rate))
+        settings = DrillSettings(fleet=FleetSettings(records_per_s=rate), steady_s=3, after_s=3)
         results = list(sweep(folder.absolute(), settings, todo, teller(quiet=json_only)))
     if json_only:
         typer.echo((folder / "runs.jsonl").read_text(encoding="utf-8"), nl=False)
