@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.edge import telegraf
 from deploy.local import MosquittoBroker
 from deploy.local.ports import PortBook
 
@@ -29,6 +30,11 @@ class Contender:
         self.process: subprocess.Popen[bytes] | None = None
 
     intake_port: int
+
+    @classmethod
+    def absent(cls) -> str:
+        """Why it cannot take part here; empty when it can."""
+        return ""
 
     def command(self) -> list[str]:
         raise NotImplementedError
@@ -67,17 +73,28 @@ class Contender:
             self.stop()
 
 
-class EdgeAgent(Contender):
-    """This agent behind a Mosquitto of its own."""
+class BehindBroker(Contender):
+    """A contender behind a Mosquitto of its own."""
 
-    name = "edge-agent"
-
-    def __init__(self, folder: Path, region_port: int, extra: str = "") -> None:
+    def __init__(self, folder: Path, region_port: int) -> None:
         super().__init__(folder, region_port)
         self._broker = MosquittoBroker("car", folder / "car")
         self._broker.start()
         self._broker.wait()
         self.intake_port = self._broker.port
+
+    def close(self) -> None:
+        super().close()
+        self._broker.stop()
+
+
+class EdgeAgent(BehindBroker):
+    """This agent."""
+
+    name = "edge-agent"
+
+    def __init__(self, folder: Path, region_port: int, extra: str = "") -> None:
+        super().__init__(folder, region_port)
         self.config = folder / "agent.toml"
         self.config.write_text(
             f'[device]\nid = "eu-0001"\n[intake]\nport = {self.intake_port}\nbackoff_first_s = 0.1\n'
@@ -88,9 +105,23 @@ class EdgeAgent(Contender):
     def command(self) -> list[str]:
         return [sys.executable, "-m", "edge_agent", "run", "-c", str(self.config)]
 
-    def close(self) -> None:
-        super().close()
-        self._broker.stop()
+
+class Telegraf(BehindBroker):
+    """Telegraf with its buffer on disk, synced; a message goes out as it came."""
+
+    name = f"Telegraf {telegraf.VERSION}"
+
+    def __init__(self, folder: Path, region_port: int) -> None:
+        super().__init__(folder, region_port)
+        filled = telegraf.CONFIG.format(folder=folder, intake_port=self.intake_port, region_port=region_port)
+        (folder / "telegraf.conf").write_text(filled)
+
+    @classmethod
+    def absent(cls) -> str:
+        return "" if telegraf.find_telegraf() else "Go is not installed, so it could not be built"
+
+    def command(self) -> list[str]:
+        return [str(telegraf.find_telegraf()), "--config", str(self.folder / "telegraf.conf")]
 
 
 class MosquittoBridge(Contender):

@@ -70,17 +70,25 @@ class Publisher:
 
     def _packet(self, payload: bytes, topic: bytes) -> bytes:
         self._mid = self._mid % 65_535 + 1
-        body = struct.pack(">H", len(topic)) + topic + struct.pack(">H", self._mid) + payload
-        length, digits = len(body), bytearray()
-        while True:
-            length, digit = divmod(length, 128)
-            digits.append(digit | (0x80 if length else 0))
-            if not length:
-                break
-        return b"\x32" + bytes(digits) + body
+        return packet(0x32, text(topic) + struct.pack(">H", self._mid) + payload)
 
     def _receive(self) -> None:
         received = self._rest + self._socket.recv(1 << 16)
         whole = len(received) // 4 * 4
         self._open -= whole // 4
         self._rest = received[whole:]
+
+
+def packet(first: int, body: bytes) -> bytes:
+    """An MQTT packet: its first byte, the length of its body in groups of seven bits, its body."""
+    length, digits = len(body), bytearray([first])
+    while True:
+        length, digit = divmod(length, 128)
+        digits.append(digit | (0x80 if length else 0))
+        if not length:
+            return bytes(digits) + body
+
+
+def text(value: bytes) -> bytes:
+    """A string as MQTT writes it."""
+    return struct.pack(">H", len(value)) + value

@@ -1,101 +1,195 @@
-"""The region's side of the benchmark: takes batches (or bridged messages), acknowledges, notes when what arrived."""
+"""The region's side of the benchmark: takes batches (or single messages), acknowledges, keeps what arrived when.
+
+It shares two cores with what it measures, so while the clock runs it only cuts packets apart; what is in them is looked
+at afterwards, by `digest`.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import socket
+import struct
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 
-from paho.mqtt import client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-
-from benchmarks.edge.load import FIRST_MS
+from benchmarks.edge.load import FIRST_MS, packet, text
+from edge_agent.mqtt import Message, read_publish
 from telemetry import Ack, decode, encode_ack, read_header
 
 LIVE_MS = FIRST_MS + 10**9
 """Live messages have times from here on; their place says when they were sent."""
+TOPICS = (b"waybill/1/+/+/batch", b"vehicle/#")
+CONNACK, PUBLISH, SUBACK = 2, 3, 9
 
 
 class Sink:
-    """`numbers`: how often each message arrived, by its number. `live`: seconds from sending to arrival."""
+    """A client with a lasting session: the region's broker keeps what comes while the sink reconnects.
+
+    `records`: what arrived, repetitions too. After `digest`: `numbers`, how often each message arrived; `first_s`, when
+    it did first; `repeated`, records that came again under the same name.
+    """
 
     def __init__(self, port: int, *, count_only_above: int | None = None) -> None:
-        self.numbers: dict[int, int] = {}
         self.records = 0
-        self.wire_bytes = 0
-        self.live: list[float] = []
+        self.numbers: dict[int, int] = {}
+        self.first_s: dict[int, float] = {}
         self.repeated = 0
-        self.names: dict[tuple[int, int], int] = {}
+        self._names: dict[tuple[int, int], int] = {}
         self._out_of_order = 0
         self._latest = -1
         self._live_sent: dict[int, float] = {}
+        self._live_took: dict[int, float] = {}
         self._above = count_only_above
-        self._seen: set[tuple[int, int]] = set()
+        self._arrived: list[tuple[float, str, bytes]] = []
+        self._digested = 0
+        self._port = port
+        self._mid = 0
         self._ready = threading.Event()
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="sink", protocol=MQTTProtocolVersion.MQTTv5)
-        self._client.on_connect = lambda client, *_: client.subscribe([("waybill/1/+/+/batch", 1), ("vehicle/#", 1)])
-        self._client.on_subscribe = lambda *_: self._ready.set()
-        self._client.on_message = self._take
-        # The region's broker keeps what comes while the sink reconnects: nothing is lost on this side.
-        properties = Properties(PacketTypes.CONNECT)
-        properties.SessionExpiryInterval = 3600
-        self._client.connect("127.0.0.1", port, keepalive=600, clean_start=False, properties=properties)
-        self._client.reconnect_delay_set(1, 1)
-        self._client.loop_start()
-        self._ready.wait(30)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
+        self._thread.start()
+        assert self._ready.wait(30)
 
     @property
     def out_of_order(self) -> int:
         """Messages that stand after a later one: in the order of their names, where they have names."""
-        in_order = [number for _, number in sorted(self.names.items())]
+        in_order = [number for _, number in sorted(self._names.items())]
         return self._out_of_order + sum(after < before for before, after in pairwise(in_order))
 
     def sending_live(self, number: int) -> None:
+        """A live message is sent now."""
         self._live_sent[number] = time.monotonic()
 
+    def live_latencies(self, sent_by_s: float = math.inf) -> list[float]:
+        """Seconds from sending to arrival of the live messages sent by then; of one that is not there, so far."""
+        now_s = time.monotonic()
+        sent = [(number, sent_s) for number, sent_s in self._live_sent.items() if sent_s <= sent_by_s]
+        return [self._live_took.get(number, now_s - sent_s) for number, sent_s in sent]
+
+    def digest(self) -> None:
+        """Looks into what arrived since the last time."""
+        arrived, self._digested = self._arrived[self._digested :], len(self._arrived)
+        for at_s, topic, payload in arrived:
+            if topic.startswith("waybill"):
+                self._digest_batch(at_s, payload)
+            else:
+                number = int(json.loads(payload)["time"]) - FIRST_MS
+                self._note(at_s, number)
+                if number < LIVE_MS - FIRST_MS:
+                    self._out_of_order += number < self._latest
+                    self._latest = max(number, self._latest)
+
     def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
+        """Ends the session's connection."""
+        self._closing.set()
+        self._thread.join(5)
 
-    def _take(self, client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
-        payload = message.payload
-        self.wire_bytes += len(payload)
-        if not message.topic.startswith("waybill"):
-            number = int(json.loads(payload)["time"]) - FIRST_MS
-            self._note(number)
-            self.records += 1
-            if number < LIVE_MS - FIRST_MS:
-                self._out_of_order += number < self._latest
-                self._latest = max(number, self._latest)
-            return
+    def _digest_batch(self, at_s: float, payload: bytes) -> None:
         header = read_header(payload)
-        client.publish(
-            message.topic.removesuffix("batch") + "ack", encode_ack(Ack(header.epoch, header.accounted)), qos=1
-        )
-        self.records += header.ranges.count
-        if self._above is None or (header.ranges.last or 0) > self._above:
-            for record in decode(payload).records:
-                number = record.device_time_us // 1000 - FIRST_MS
-                if self.names.setdefault((header.epoch, record.seq), number) != number:
-                    raise AssertionError("a name has two contents")
-                self.repeated += (header.epoch, record.seq) in self._seen
-                if (header.epoch, record.seq) not in self._seen:
-                    self._seen.add((header.epoch, record.seq))
-                    self._note(number)
+        if self._above is not None and (header.ranges.last or 0) <= self._above:
+            return
+        for record in decode(payload).records:
+            name, number = (header.epoch, record.seq), record.device_time_us // 1000 - FIRST_MS
+            if name not in self._names:
+                self._names[name] = number
+                self._note(at_s, number)
+                continue
+            self.repeated += 1
+            assert self._names[name] == number, "a name has two contents"
 
-    def _note(self, number: int) -> None:
+    def _note(self, at_s: float, number: int) -> None:
         live = number - (LIVE_MS - FIRST_MS)
         if live >= 0:
-            sent_s = self._live_sent.pop(live, None)
-            if sent_s is not None:
-                self.live.append(time.monotonic() - sent_s)
+            self._live_took.setdefault(live, at_s - self._live_sent[live])
             return
+        self.first_s.setdefault(number, at_s)
         self.numbers[number] = self.numbers.get(number, 0) + 1
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=0.2) as sock:
+                self._listen(sock)
+            self._closing.wait(0.02)
+
+    def _listen(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(_connect())
+        rest = b""
+        while not self._closing.is_set():
+            try:
+                received = sock.recv(1 << 18)
+            except TimeoutError:
+                continue
+            if not received:
+                return
+            at_s, answers = time.monotonic(), bytearray()
+            rest = self._take(at_s, rest + received, answers)
+            if answers:
+                sock.settimeout(10)
+                sock.sendall(answers)
+                sock.settimeout(0.2)
+
+    def _take(self, at_s: float, data: bytes, answers: bytearray) -> bytes:
+        """Handles the whole packets and puts the answers together; the bytes of the packet that is not whole yet."""
+        end = 0
+        for first, begin, end in _packets(data):
+            kind = first >> 4
+            if kind == PUBLISH:
+                message = read_publish(first, data[begin:end])
+                answers += b"\x40\x02" + struct.pack(">H", message.mid)
+                self._arrived.append((at_s, message.topic, message.payload))
+                self.records += self._acknowledged(message, answers) if message.topic.startswith("waybill") else 1
+            elif kind == CONNACK:
+                answers += _subscribe()
+            elif kind == SUBACK:
+                self._ready.set()
+        return data[end:]
+
+    def _acknowledged(self, message: Message, answers: bytearray) -> int:
+        """Acknowledges a batch to its device; how many records it holds."""
+        header = read_header(message.payload)
+        topic = (message.topic.removesuffix("batch") + "ack").encode()
+        self._mid = self._mid % 65_535 + 1
+        ack = encode_ack(Ack(header.epoch, header.accounted))
+        answers += packet(0x32, text(topic) + struct.pack(">H", self._mid) + b"\x00" + ack)
+        return header.ranges.count
+
+
+def _packets(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """The whole packets: first byte, where the body begins and where it ends."""
+    at, size = 0, len(data)
+    while at + 2 <= size:
+        begin, length, shift = at + 1, 0, 0
+        while True:
+            if begin >= size:
+                return
+            digit = data[begin]
+            begin += 1
+            length |= (digit & 0x7F) << shift
+            shift += 7
+            if digit < 0x80:
+                break
+        if begin + length > size:
+            return
+        yield data[at], begin, begin + length
+        at = begin + length
+
+
+def _connect() -> bytes:
+    """MQTT 5, the old session if there is one, kept for an hour, no bound on what is unacknowledged."""
+    properties = b"\x05\x11" + struct.pack(">I", 3600)
+    return packet(0x10, text(b"MQTT") + b"\x05\x00" + struct.pack(">H", 0) + properties + text(b"sink"))
+
+
+def _subscribe() -> bytes:
+    return packet(0x82, struct.pack(">H", 1) + b"\x00" + b"".join(text(topic) + b"\x01" for topic in TOPICS))
 
 
 def percentile(values: list[float], share: float) -> float:
+    """The value below which this share of them lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
