@@ -10,7 +10,7 @@ import pulsar
 
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError
-from edge_agent.uplink.protocol import Outgoing, UplinkEvent
+from edge_agent.uplink.protocol import Outgoing, Refused, UplinkEvent
 from telemetry import Ack
 
 MOST_PENDING = 1024
@@ -26,7 +26,7 @@ class PulsarUplink:
         self._device = device
         self._settings = settings
         # Not a SimpleQueue: CPython's may wait for ever where a short time-out has passed before it looks again.
-        self._news: Queue[Ack | LinkError | None] = Queue()
+        self._news: Queue[Ack | Refused | LinkError | None] = Queue()
         self._client: Any = None
         self._producer: Any = None
         self._sent = self._received = 0
@@ -66,6 +66,8 @@ class PulsarUplink:
         def receipt(result: Any, _message_id: Any) -> None:
             if result == pulsar.Result.Ok:
                 self._news.put(Ack(batch.epoch, batch.names))
+            elif result == pulsar.Result.MessageTooBig:
+                self._news.put(Refused("too-large", batch.epoch, batch.names))
             else:
                 self._news.put(LinkError(f"{self._settings.service_url}: {result}"))
 

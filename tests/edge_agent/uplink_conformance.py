@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 import pytest
 
 from edge_agent.errors import LinkError
-from edge_agent.uplink.protocol import Outgoing, Uplink, UplinkEvent
-from telemetry import Ack, Batch, Canary, IntervalSet, Record, encode
+from edge_agent.uplink.protocol import Outgoing, Refused, Uplink, UplinkEvent
+from telemetry import Ack, Batch, Canary, IntervalSet, Raw, Record, encode
 
 EPOCH = 77
 
@@ -91,6 +92,21 @@ class UplinkConformance:
         uplink.close()
         assert len(one.data) < after - before < 4 * len(one.data) + 4000
         assert received > 0
+
+    def test_what_is_larger_than_it_can_carry_is_refused_by_its_names_and_the_rest_goes_on(self, side: FarSide):
+        uplink = side.make()
+        uplink.open()
+        records = tuple(Record(seq, seq, Raw(topic="t", payload=os.urandom(1_000_000))) for seq in range(701, 710))
+        large = Outgoing(EPOCH, IntervalSet([(701, 709)]), encode(Batch(side.device, EPOCH, 709, records)))
+        uplink.send(large)
+        after = batch(side.device, 710, 719)
+        uplink.send(after)
+        events = collect(uplink, after.names)
+        events += [] if any(isinstance(event, Refused) for event in events) else uplink.poll(5.0)
+        uplink.close()
+        (refused,) = [event for event in events if isinstance(event, Refused)]
+        assert (refused.epoch, refused.names) == (EPOCH, large.names)
+        assert not any(isinstance(event, Ack) and event.ranges & large.names for event in events)
 
     def test_a_region_that_does_not_answer_is_a_link_error_within_the_time_out(self, side: FarSide):
         uplink = side.make_unreachable()
