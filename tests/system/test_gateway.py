@@ -203,7 +203,8 @@ class Devices:
         device, ack = message.topic.split("/")[3], decode_ack(bytes(message.payload))
         with self._lock:
             self.acks.append((device, ack))
-            self.told[device] = self.told.get(device, IntervalSet()) | ack.ranges
+            if not ack.refused:
+                self.told[device] = self.told.get(device, IntervalSet()) | ack.ranges
 
 
 def read(payload: bytes) -> IntervalSet:
