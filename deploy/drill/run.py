@@ -70,7 +70,9 @@ class Run:
         stage.say(f"records come through, {self.behind_s():.1f} s after they were acknowledged")
         if cursor_in is not None:
             stage.wait_for(
-                f"the cursor in {cursor_in} follows", lambda: stage.cursor_followed(cursor_in, read), every_s=0.5
+                f"the cursor in {cursor_in} follows",
+                lambda: stage.cursor_followed(cursor_in, read, self._batch_s()),
+                every_s=0.5,
             )
             stage.say(f"the ingest's cursor has travelled to {cursor_in}")
         self.moments.steady_from_s = time.time()
@@ -81,6 +83,11 @@ class Run:
         known = self.table.names()
         through = (one for one in reversed(self.receipts) if one.last in known.get(one.buffer, ()))
         return time.time() - next((one.at_s for one in through), 0.0)
+
+    def _batch_s(self) -> float:
+        """From one micro-batch to the next: the trigger's interval, or longer where the machine needs longer."""
+        before, last = self.table.commits()[-2:]
+        return max(self.stage.settings.trigger_s, last.at_s - before.at_s)
 
     def _keeps_up(self, since_s: float) -> bool:
         """Whether the last two micro-batches are about equal, so that what came while Spark started is worked off."""

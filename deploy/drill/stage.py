@@ -91,12 +91,15 @@ class Stage:
         self.peak_memory_bytes = max(self.peak_memory_bytes, self.stack.memory_bytes)
         return True
 
-    def cursor_followed(self, cluster: str, read: str) -> bool:
-        """Whether the ingest's cursor there is at most two micro-batches and a snapshot behind the one it reads at."""
+    def cursor_followed(self, cluster: str, read: str, batch_s: float) -> bool:
+        """Whether the ingest's cursor there is at most two micro-batches and a snapshot behind the one it reads at.
+
+        `batch_s`: how long a micro-batch really takes.
+        """
         clients = {name: client for name, client in self._clients.items() if self.stack.pulsar[name].pid is not None}
         fleet = self.settings.fleet
         messages_per_s = len(self.topology.regions) * fleet.records_per_s / fleet.records_per_batch
-        close = messages_per_s * (2 * self.settings.trigger_s + self.settings.snapshot_period_s)
+        close = messages_per_s * (2 * batch_s + self.settings.snapshot_period_s)
         return follows(observe(self.topology, clients, time.time), cluster, read, close)
 
     def wait_for_moment(self) -> None:
