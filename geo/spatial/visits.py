@@ -116,8 +116,9 @@ def _sides(course: _Course, fences: FenceSet) -> _Sides:
     first = run_starts(track, fence)
     final = np.append(first[1:], True)[: len(first)]
     number = np.cumsum(first) - 1
-    before = np.flatnonzero(first & (start > course.start_ms(track)))
-    after = np.flatnonzero(~final | (end < course.end_ms(track)))
+    # a crossing says that there was another side, also where its time is that of a fix to the last bit
+    before = np.flatnonzero(first & ((start > course.start_ms(track)) | entry))
+    after = np.flatnonzero(~final | (end < course.end_ms(track)) | leaves)
     until = np.where(final, course.end_ms(track), np.append(start[1:], 0.0)[: len(start)])
     rows = np.concatenate([np.arange(len(track)), before, after])
     inside = np.zeros(len(rows), dtype=np.bool_)
@@ -125,7 +126,8 @@ def _sides(course: _Course, fences: FenceSet) -> _Sides:
     starts = np.concatenate([start, course.start_ms(track[before]), end[after]])
     ends = np.concatenate([end, start[before], until[after]])
     crossed = np.concatenate([entry, np.zeros(len(before), dtype=np.bool_), leaves[after]])
-    order = np.lexsort((ends, starts, number[rows]))
+    place = 3 * rows + np.repeat([1, 0, 2], [len(track), len(before), len(after)])
+    order = np.argsort(place)
     rows = rows[order]
     return _Sides(number[rows], track[rows], fence[rows], inside[order], starts[order], ends[order], crossed[order])
 

@@ -104,6 +104,15 @@ def test_speeding_is_told_once_for_each_stretch_with_its_highest_speed() -> None
     assert one.value == 12.5
 
 
+def test_a_crossing_at_the_time_of_a_fix_to_the_last_bit_is_an_event() -> None:
+    # a millisecond for 700 m, of which the first and the last centimetre are outside: less than a double can tell
+    fixes = Fixes(device=[0, 0], t_ms=[START_MS, START_MS + 1], lat=[53.4, 53.4], lon=[-3.0, -2.99])
+    zone = FenceSet(fences(("zone", box(-2.9999999, 53, -2.9900001, 54))))
+    assert kinds(find_events(every_fix(fixes), zone)) == ["enter", "exit"]
+    whole = FenceSet(fences(("zone", box(-3.1, 53, -2.9, 54))))
+    assert kinds(find_events(every_fix(fixes), whole)) == []
+
+
 @given(walks(), fence_lists())
 def test_without_hysteresis_events_are_the_entries_that_are_metered(fixes: Fixes, made: list[Fence]) -> None:
     tracks, every = every_fix(fixes), FenceSet(made)
