@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -25,7 +26,7 @@ from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.crowds import CROWD, IN_CROWD, PLACES, crowded, parts_of_crowds, places_of
 from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of
 from cloud_jobs.proximity.slices import SLICE_MS
-from cloud_jobs.proximity.telling import NEWS, ROWS, tell
+from cloud_jobs.proximity.telling import NEWS, ROWS, parts_from, tell
 from cloud_jobs.shards import whole_keys
 from geo.spatial import TrackSettings
 from geo.spatial.ragged import Ints
@@ -72,11 +73,11 @@ def tell_encounters(
         pieces = _held(held, _pieces(spark, lake, touched, slices, version=until, cutting=cutting, margin=margin))
         in_crowd = _held(held, _in_crowd(pieces, settings))
         crowd_count = in_crowd.count()
-        told_crowds = _held(held, _told_crowds(spark, lake, slices))
+        told_crowds = _told_crowds(lake, slices)
         asked = touched
-        if crowd_count or told_crowds.count():
+        if crowd_count or told_crowds.num_rows:
             # one device more or less decides whether all around it are in a crowd: all of them are asked for
-            crowds = in_crowd.select("device", "slice").unionByName(told_crowds)
+            crowds = in_crowd.select("device", "slice").unionByName(spark.createDataFrame(told_crowds))
             asked = _held(held, touched.unionByName(crowds).distinct())
             pieces = _held(held, _with_crowds(pieces, asked, in_crowd))
         parts = _parts(pieces, settings).unionByName(
@@ -149,20 +150,19 @@ def _in_crowd(pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
     return found.groupBy("device", "slice").agg(f.bit_or("minutes").alias("minutes"))
 
 
-def _told_crowds(spark: SparkSession, lake: Lake, slices: Ints) -> DataFrame:
-    """Which devices were ever told to be in a crowd in these slices: (device, slice)."""
-    days = slices * SLICE_MS // 86_400_000
-    return (
-        spark.read.format("delta")
-        .load(lake.path(TABLE))
-        .where(f.unix_date("day").between(int(days[0]), int(days[-1])) & (f.col("device_a") == CROWD))
-        .select(
-            f.col("device_b").alias("device"), f.explode(f.from_json("parts", "array<array<double>>")).alias("part")
-        )
-        .select("device", f.col("part")[0].cast("bigint").alias("slice"))
-        .join(f.broadcast(spark.createDataFrame(pa.table({"slice": slices}))), "slice", "left_semi")
-        .select("device", "slice")
+def _told_crowds(lake: Lake, slices: Ints) -> pa.Table:
+    """Which devices were ever told to be in a crowd in these slices: columns `device` and `slice`."""
+    first, last = (pa.scalar(int(number) * SLICE_MS // 86_400_000).cast(pa.int32()) for number in slices[[0, -1]])
+    of_crowds = (pc.field("device_a") == CROWD) & (pc.field("day") >= first.cast(pa.date32()))
+    rows = (
+        lake.open(TABLE)
+        .to_pyarrow_dataset()
+        .to_table(columns=["device_b", "parts"], filter=of_crowds & (pc.field("day") <= last.cast(pa.date32())))
     )
+    wanted = set(slices.tolist())
+    told = {(row["device_b"], part.slice) for row in rows.to_pylist() for part in parts_from(row["parts"])}
+    found = [{"device": device, "slice": number} for device, number in sorted(told) if number in wanted]
+    return pa.Table.from_pylist(found, schema=pa.schema([PIECES.field("device"), PIECES.field("slice")]))
 
 
 def _with_crowds(pieces: DataFrame, asked: DataFrame, in_crowd: DataFrame) -> DataFrame:
