@@ -36,7 +36,12 @@ class IngestSettings(Settings):
     restarts: int = Field(
         default=10, ge=0, description="how often in a row a failed query is started again without completing anything"
     )
-    restart_wait_s: float = Field(default=1.0, gt=0, le=600)
+    restart_wait_s: float = Field(
+        default=1.0,
+        gt=0,
+        le=600,
+        description="pause before a query that failed again is started again; grows each time",
+    )
     options: dict[str, str] = Field(
         default_factory=dict, description="any further options of the source `pulsar`, by their own names"
     )

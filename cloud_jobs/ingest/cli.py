@@ -17,7 +17,7 @@ from cloud_jobs.ingest.job import Ingest, start_ingest
 from cloud_jobs.spark import start_spark
 
 _log = structlog.get_logger("ingest")
-_POLL_S = 0.5
+_POLL_S = 0.1
 
 
 def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
@@ -51,7 +51,7 @@ def _run(spark: SparkSession, settings: CloudSettings, stop: threading.Event, *,
         if failures > settings.ingest.restarts:
             raise CloudError(f"the ingest failed {failures} times in a row: {failure}") from failure
         _log.warning("failed, starting again", failures=failures, error=_first_lines(failure))
-        stop.wait(settings.ingest.restart_wait_s * failures)
+        stop.wait(settings.ingest.restart_wait_s * (failures - 1))
 
 
 def _watch(ingest: Ingest, stop: threading.Event) -> Exception | None:

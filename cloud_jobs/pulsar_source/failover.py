@@ -66,6 +66,19 @@ class FailoverFile:
             os.fsync(file.fileno())
         draft.replace(self._path)
 
+    def heard(self, standing: Standing, now_s: float) -> None:
+        """Notes, as the file's time of change, that the active cluster answered at `now_s` (seconds since 1970)."""
+        if not self._path.exists():
+            self.save(standing)
+        os.utime(self._path, (now_s, now_s))
+
+    def heard_at(self) -> float | None:
+        """When a cluster answered last, to whichever process reads it; None when that was never noted."""
+        try:
+            return self._path.stat().st_mtime
+        except FileNotFoundError:
+            return None
+
     def order(self) -> str | None:
         """The operator's word, if there is one."""
         try:

@@ -15,6 +15,11 @@ from cloud_jobs.pulsar_source.position import BEGINNING, Offset
 
 _log = structlog.get_logger(__name__)
 _PROBE_PERIOD_S = 0.25
+_NOTE_PERIOD_S = 1.0
+_FRESH_S = 60.0
+"""For how long it counts that another process heard from the cluster."""
+_OWN_LOOK_S = 1.0
+"""How long a process looks itself before it calls a cluster silent, whatever others heard."""
 
 Start = str | datetime
 
@@ -50,6 +55,15 @@ class Watch:
         first = options.all_clusters()[0].name
         self._standing = self._file.load(first) if self._file else Standing(first)
         options.cluster_named(self._standing.active)
+        self._heard_s = time.time()
+        self._remember()
+
+    def _remember(self) -> None:
+        """A query that failed because its cluster is silent need not wait for the whole of that silence again."""
+        heard_s = self._file.heard_at() if self._file else None
+        if heard_s is not None and 0 <= self._heard_s - heard_s < _FRESH_S:
+            most_s = max(0.0, self._options.cluster_lost_after_seconds - _OWN_LOOK_S)
+            self.suspect(self._standing.active, self._clock() - min(self._heard_s - heard_s, most_s))
 
     def close(self) -> None:
         """Gives every connection back."""
@@ -178,7 +192,13 @@ class Watch:
             return None
         self._silent_since.pop(name, None)
         self._suspect_since.pop(name, None)
+        self._note_heard(name)
         return View(survey.cluster, states, missing)
+
+    def _note_heard(self, name: str) -> None:
+        if self._file and name == self._standing.active and time.time() - self._heard_s >= _NOTE_PERIOD_S:
+            self._heard_s = time.time()
+            self._file.heard(self._standing, self._heard_s)
 
     def _move(self, name: str, why: str, **known: int) -> None:
         _log.warning("cluster_changed", old=self._standing.active, new=name, why=why, **known)

@@ -43,3 +43,11 @@ def test_what_is_kept_is_bounded():
         standing = standing.abandoning(Offset("hq", {"t": Position(number, 0)}))
     assert len(standing.abandoned) == 16
     assert standing.abandoned_at(Offset("hq", {"t": Position(99, 0)}))
+
+
+def test_when_the_cluster_was_heard_last_is_kept_for_the_next_process(tmp_path: Path):
+    kept = FailoverFile(tmp_path / "failover.json")
+    assert kept.heard_at() is None
+    kept.heard(Standing("dr"), 1_767_603_422.5)
+    assert kept.heard_at() == 1_767_603_422.5
+    assert kept.load("hq") == Standing("dr")
