@@ -191,7 +191,7 @@ def test_a_refused_batch_that_is_acknowledged_late_is_forgotten(tmp_path):
     assert (len(region.tried), it.resting, state(buffer)["depth_records"]) == (1, 0, 0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(poison=st.sets(st.integers(1, 400), max_size=6), size=st.integers(5, 90))
 def test_every_record_is_delivered_or_kept_whatever_is_refused(tmp_path_factory, poison, size):
     buffer = filled(tmp_path_factory.mktemp("refused"), blocks=400 // size + 2, size=size)
