@@ -48,5 +48,5 @@ format: python  ## Put the code in its format
 bench-spatial: python  ## What the spatial engine does in a second of one core
 	@$(PYTHON) -m benchmarks.spatial
 
-bench-edge: python  ## What the agent takes in, keeps and delivers in a second, beside a Mosquitto bridge
+bench-edge: python  ## What the agent takes in, keeps and delivers in a second, beside Telegraf and a Mosquitto bridge
 	@$(PYTHON) -m benchmarks.edge

@@ -25,3 +25,8 @@ def test_keys_of_a_newer_gateway_are_passed_over() -> None:
 def test_an_acknowledgement_that_cannot_be_read_is_refused(data: bytes) -> None:
     with pytest.raises(Malformed):
         decode_ack(data)
+
+
+def test_ranges_that_are_not_taken_are_never_told_as_taken() -> None:
+    told = msgpack.unpackb(encode_ack(Ack(3, IntervalSet([(1, 2)]), refused="too-large")))
+    assert "ranges" not in told
