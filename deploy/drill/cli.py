@@ -123,7 +123,7 @@ def run_sweep(
     moment: Annotated[list[Moment] | None, typer.Option(help="Moments of the kill; may be repeated.")] = None,
     json_only: AsJson = False,
 ) -> None:
-    """Lose the centre and take it back for every combination: 36 runs, some 40 minutes on a quiet machine.
+    """Lose the centre and take it back for every combination: 36 runs, about an hour on two cores.
 
     Every run is also kept as a line of runs.jsonl in the folder.
     """
