@@ -99,22 +99,22 @@ def sweep_table(results: Sequence[Result]) -> Table:
     """One row a loss of the centre; of the failback after it, only whether it held."""
     table = Table(title="The centre lost, again and again", title_justify="left", caption_justify="left")
     words = (
-        "snapshot",
+        "snap",
         "batch",
         "killed when",
-        "acknowledged",
+        "records",
         "lost",
         "RPO",
         "in table twice",
-        "duplicates",
-        "bound",
+        "read again",
+        "at most",
         "first",
         "last",
-        "failback",
+        "back",
         "holds",
     )
     for column in words:
-        table.add_column(column, justify="left" if column == "killed when" else "right", no_wrap=True)
+        table.add_column(column, justify="left" if column == "killed when" else "right")
     for result in results:
         table.add_row(*_row(result))
     passed = sum(result.passed for result in results)
