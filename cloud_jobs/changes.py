@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from cloud_jobs.errors import Overtaken
 from cloud_jobs.lake import Lake
 
-RECORDS_VERSION = "records_version"
+_RECORDS_VERSION = "records_version"
 """Under which name a commit says what version of the records it covers."""
 _RECENT_COMMITS = 20
 
@@ -25,7 +25,7 @@ def covered_version(lake: Lake, table: str) -> int:
     """The version of the records that a table covers; -1: none yet."""
     for commit in lake.open(table).history(_RECENT_COMMITS):
         if commit.get("userMetadata"):
-            return int(json.loads(commit["userMetadata"])[RECORDS_VERSION])
+            return int(json.loads(commit["userMetadata"])[_RECORDS_VERSION])
     return -1
 
 
@@ -70,7 +70,7 @@ def commit(lake: Lake, table: str, rows: DataFrame, *, read_version: int, covers
         # Delta drops, without an error, a commit under a number that was used: compare and swap on the version
         .option("txnAppId", table)
         .option("txnVersion", read_version + 1)
-        .option("userMetadata", json.dumps({RECORDS_VERSION: covers, "token": token}))
+        .option("userMetadata", json.dumps({_RECORDS_VERSION: covers, "token": token}))
         .save(lake.path(table))
     )
     if all(token not in (done.get("userMetadata") or "") for done in lake.open(table).history(_RECENT_COMMITS)):

@@ -19,8 +19,13 @@ class Address(NamedTuple):
 
     @property
     def ack_topic(self) -> str:
-        """Where this device listens."""
+        """Where this device hears what is safe."""
         return f"waybill/1/{self.tenant}/{self.device}/ack"
+
+    @property
+    def config_topic(self) -> str:
+        """Where this device hears of new settings."""
+        return f"waybill/1/{self.tenant}/{self.device}/config"
 
 
 @dataclass(frozen=True, slots=True)

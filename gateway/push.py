@@ -25,11 +25,6 @@ class Push(NamedTuple):
     device: Address
     text: bytes
 
-    @property
-    def topic(self) -> str:
-        """Where the device listens."""
-        return f"waybill/1/{self.device.tenant}/{self.device.device}/config"
-
 
 class Pushes:
     """The files that are still to be published. The device knows what it has already, so each may go twice."""

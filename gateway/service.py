@@ -225,7 +225,7 @@ class Service:
                 self._mqtt.publish(tell.device.ack_topic, encode_ack(ack))
                 self._tally.acknowledged(ack)
         while self._mqtt.free and (push := self._pushes.next()) is not None:
-            self._mqtt.publish(push.topic, push.text, retain=True)
+            self._mqtt.publish(push.device.config_topic, push.text, retain=True)
             self._tally.pushed()
         if self._mqtt.subscribed:
             for mid in self._engine.release():

@@ -80,8 +80,7 @@ class Watch:
 
         A word that moves nothing is removed, so that it cannot move the query on another day.
         """
-        order = self._file.order() if self._file else None
-        if self._file is None or order is None:
+        if self._file is None or (order := self._file.order()) is None:
             return None
         if order in self._surveys and order != self._standing.active:
             return order
