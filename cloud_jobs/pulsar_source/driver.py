@@ -79,7 +79,7 @@ class Driver:
             # Spark asks from `start` on, so the batch that ended there is done; it says so only with the next batch.
             self.commit(start)
             return start
-        return Offset(view.cluster.name, ends, begin if changed else {})
+        return Offset(view.cluster.name, ends, _origin(begin, {} if changed else start.positions))
 
     def fix_target(self) -> None:
         """Trigger.AvailableNow: nothing that arrives after this moment is read."""
@@ -175,6 +175,9 @@ class Driver:
 
     def _check_loss(self, start: Offset, view: View, *, changed: bool) -> None:
         for topic, position in start.positions.items():
+            if not self._options.asks_for(topic):
+                _log.info("topic_left_out", cluster=view.cluster.name, topic=topic)
+                continue
             loss = _loss(topic, position, view, changed=changed)
             if loss is None:
                 continue
@@ -190,6 +193,10 @@ def _loss(topic: str, position: Position, view: View, *, changed: bool) -> str |
     if changed:
         return None  # the position speaks of another cluster; the cursor here decides
     return (replace(state, cursor=None) if topic in view.created else state).loss_after(position)
+
+
+def _origin(begin: Mapping[str, Position], known: Mapping[str, Position]) -> dict[str, Position]:
+    return {topic: position for topic, position in begin.items() if topic not in known}
 
 
 def _newest(view: View) -> Offset:

@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from cloud_jobs.pulsar_source.columns import ALL
 from cloud_jobs.pulsar_source.errors import OptionError
-from cloud_jobs.pulsar_source.topics import TopicName
+from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
 
 class Cluster(BaseModel):
@@ -186,6 +186,16 @@ class PulsarOptions(Access):
         assert self.topics_pattern is not None
         name = TopicName.parse(self.topics_pattern)
         return name, re.compile(name.name)
+
+    def asks_for(self, partition: str) -> bool:
+        """Whether the options name the topic of a partition (or the partition itself); a checkpoint can know others."""
+        topic = split_partition(partition)[0]
+        if self.topics:
+            return bool({topic, partition} & {str(one) for one in self.topics})
+        namespace, pattern = self.pattern()
+        parsed = TopicName.parse(topic)
+        same = (parsed.tenant, parsed.namespace) == (namespace.tenant, namespace.namespace)
+        return same and pattern.fullmatch(parsed.name) is not None
 
     def subscription_name(self) -> str:
         """The subscription; OptionError where there is none."""

@@ -42,8 +42,9 @@ BEGINNING = Position(-1, -1)
 class Offset:
     """Where a query stands: one position for each topic partition, in one named cluster.
 
-    `origin` is there only on the first offset after a change of cluster: where the batch that ends here begins,
-    because the offset before it speaks of another cluster. A replay therefore reads the same range again.
+    `origin` is where the batch that ends here begins, for the partitions of which the offset before it says nothing:
+    all of them after a change of cluster, and those that are met for the first time. A replay therefore reads the same
+    range again.
     """
 
     cluster: str
@@ -79,12 +80,13 @@ class Range:
 def ranges(start: Offset, end: Offset) -> Iterator[Range]:
     """What lies between two offsets, by topic partition, in the cluster of `end`.
 
-    Neighbours in one cluster: from `start` to `end`. Where `end` has an origin (a change of cluster), from there.
-    A partition that `start` does not know begins at the beginning; one that `end` does not know any more is left out.
+    Neighbours in one cluster: from `start` to `end`. Where `end` has an origin, from there (see `Offset`).
+    A partition of which neither says where it begins, begins at the beginning; one that `end` does not know any more is
+    left out.
     """
     if end.cluster != start.cluster and not end.origin:
         raise ValueError(f"offset of cluster {end.cluster!r} follows one of {start.cluster!r} without an origin")
-    begin = end.origin or start.positions
+    begin = {**(start.positions if end.cluster == start.cluster else {}), **end.origin}
     for topic, last in sorted(end.positions.items()):
         first = begin.get(topic, BEGINNING)
         if last > first:

@@ -70,6 +70,21 @@ def test_a_time_without_a_zone_is_utc():
     assert options.starting_position == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
+@pytest.mark.parametrize(
+    ("options", "asked", "others"),
+    [
+        ({"topics": "t,a/b/c"}, ["public/default/t", "public/default/t-partition-3", "a/b/c"], ["public/default/u"]),
+        ({"topics": "t-partition-3"}, ["public/default/t-partition-3"], ["public/default/t-partition-4"]),
+        ({"topicsPattern": "a/b/c.*"}, ["a/b/c", "a/b/cd-partition-0"], ["a/b/dc", "a/c/c", "b/b/c"]),
+    ],
+)
+def test_a_topic_of_a_checkpoint_is_asked_for_or_was_taken_out(
+    options: dict[str, str], asked: list[str], others: list[str]
+):
+    parsed = PulsarOptions.parse({"clusters": ONE["clusters"]} | options)
+    assert [name for name in asked + others if parsed.asks_for(f"persistent://{name}")] == asked
+
+
 def test_a_stream_needs_a_subscription():
     with pytest.raises(OptionError, match="needs the option subscription"):
         PulsarOptions.parse(ONE).subscription_name()

@@ -78,3 +78,12 @@ def test_a_document_of_another_shape_is_no_offset():
 def test_the_cursor_is_moved_by_whole_entries_only():
     assert whole_entries(Position(3, 7)) == Position(3, 7)
     assert whole_entries(Position(3, 7, 2)) == Position(3, 6)
+
+
+def test_a_partition_that_is_met_for_the_first_time_is_read_from_where_it_was_planned():
+    start = Offset("hq", {"old": Position(1, 1)})
+    end = Offset("hq", {"old": Position(1, 4), "new": Position(2, 19)}, {"new": Position(2, 9)})
+    assert [(piece.topic, piece.start) for piece in ranges(start, end)] == [
+        ("new", Position(2, 9)),
+        ("old", Position(1, 1)),
+    ]
