@@ -1,0 +1,34 @@
+"""Replaces a file so that a reader, a crash or a power cut finds the old content or the new one."""
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+__all__ = ["replace_durably"]
+
+
+def replace_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write `content` beside `path`, rename it over `path`, and return when both are on disk. Raises OSError.
+
+    `mode` is the new file's, less the process's umask. After an error `path` has the old content or the new one, whole,
+    and nothing is left beside it.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+    # The rename itself is an entry of the folder: without this a power cut may take it back.
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

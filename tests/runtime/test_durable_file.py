@@ -1,0 +1,53 @@
+"""A file is replaced whole or not at all, and nothing is left beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from runtime import replace_durably
+
+
+def test_a_file_has_the_new_content_and_no_neighbour(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    file.write_bytes(b"old")
+    replace_durably(file, b"new", mode=0o600)
+    assert file.read_bytes() == b"new"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("fails", ["fsync", "rename"])
+def test_after_an_error_the_old_content_stands_and_no_neighbour_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    file = tmp_path / "state.json"
+    file.write_bytes(b"old")
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if fails == "fsync":
+        monkeypatch.setattr(os, "fsync", refuse)
+    else:
+        monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="No space"):
+        replace_durably(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_folder_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    replace_durably(tmp_path / "state.json", b"new")
+    assert synced[-1] == str(tmp_path)
+    assert synced[0].startswith(str(tmp_path / ".state.json."))
