@@ -3,11 +3,12 @@
 `telemetry.columns` decodes batches into numpy columns for a centre and is not imported here.
 """
 
-from telemetry.ack import Ack, decode_ack, encode_ack
+from telemetry.ack import Ack, decode_ack, encode_ack, split_ack
 from telemetry.bodies import MAX_RAW_BYTES, Body, Canary, Event, Kind, Position, Raw, Signal
 from telemetry.errors import (
     ChecksumMismatch,
     DishonestRanges,
+    InvalidJson,
     Malformed,
     NotABatch,
     TelemetryError,
@@ -17,6 +18,7 @@ from telemetry.errors import (
 )
 from telemetry.intervals import IntervalSet
 from telemetry.record import DEVICE_PATTERN, Batch, Header, Record, Tombstone, new_epoch
+from telemetry.strict_json import parse_json
 from telemetry.wire import MAX_RECORDS, decode, encode, read_header
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "Event",
     "Header",
     "IntervalSet",
+    "InvalidJson",
     "Kind",
     "Malformed",
     "NotABatch",
@@ -49,5 +52,7 @@ __all__ = [
     "encode",
     "encode_ack",
     "new_epoch",
+    "parse_json",
     "read_header",
+    "split_ack",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
@@ -10,15 +11,23 @@ import msgpack
 from telemetry.errors import Malformed
 from telemetry.intervals import IntervalSet
 
+MAX_ACK_BYTES = 256 << 10
+MAX_ACK_RANGES = 8_192
+"""The most ranges of one acknowledgement; `split_ack` makes several of more."""
+MAX_PAUSE_S = 86_400.0
+MAX_REFUSED_CHARACTERS = 256
+MAX_NUMBER = (1 << 63) - 1
+
 _TAKEN = "ranges"
 _NOT_TAKEN = "refused_ranges"
+_MAX_MEMBERS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
     """`ranges` of `epoch` are persisted and may be deleted; with `refused` (why not) they are the ones *not* taken.
 
-    `pause_s`: send nothing for so long.
+    `pause_s`: send nothing for so long, 0 to MAX_PAUSE_S. `epoch`: 0 to 2**63-1. Numbers in `ranges`: 1 to 2**63-1.
     """
 
     epoch: int = 0
@@ -27,11 +36,21 @@ class Ack:
     refused: str = ""
 
 
+def split_ack(ack: Ack) -> Iterator[Ack]:
+    """The same in as many acknowledgements as it takes, of at most MAX_ACK_RANGES; the first carries the pause."""
+    ranges = ack.ranges.ranges
+    yield replace(ack, ranges=IntervalSet(ranges[:MAX_ACK_RANGES]))
+    for start in range(MAX_ACK_RANGES, len(ranges), MAX_ACK_RANGES):
+        yield replace(ack, ranges=IntervalSet(ranges[start : start + MAX_ACK_RANGES]), pause_s=0.0)
+
+
 def encode_ack(ack: Ack) -> bytes:
     """An acknowledgement as it travels: a msgpack map without the parts that say nothing.
 
     Ranges that are not taken travel under a key of their own: a device that does not know it must not delete them.
+    Raises Malformed where `decode_ack` would.
     """
+    _check(ack)
     ranges = _NOT_TAKEN if ack.refused else _TAKEN
     message: dict[str, Any] = {"epoch": ack.epoch, ranges: [list(bounds) for bounds in ack.ranges.ranges]}
     if ack.pause_s:
@@ -44,11 +63,63 @@ def encode_ack(ack: Ack) -> bytes:
 
 def decode_ack(data: bytes) -> Ack:
     """The acknowledgement. Unknown keys are passed over, for gateways newer than a device. Raises Malformed."""
+    if len(data) > MAX_ACK_BYTES:
+        raise Malformed(f"an acknowledgement of {len(data)} bytes, {MAX_ACK_BYTES} are allowed")
     try:
-        message = msgpack.unpackb(data, raw=False)
-        refused = str(message.get("refused", ""))
-        named = message.get(_NOT_TAKEN if refused else _TAKEN, ())
-        ranges = IntervalSet((int(first), int(last)) for first, last in named)
-        return Ack(int(message.get("epoch", 0)), ranges, float(message.get("pause_s", 0)), refused)
-    except (AttributeError, TypeError, ValueError, msgpack.UnpackException) as error:
+        ack = _read(data)
+    except (TypeError, ValueError, msgpack.UnpackException) as error:
         raise Malformed(f"an acknowledgement that cannot be read: {error}") from error
+    _check(ack)
+    return ack
+
+
+def _read(data: bytes) -> Ack:
+    """Reads piece by piece: an array is as long, and as deep, as its place allows before it is made."""
+    unpacker = msgpack.Unpacker(max_buffer_size=MAX_ACK_BYTES, raw=False, max_array_len=0, max_map_len=0)
+    unpacker.feed(data)
+    members = unpacker.read_map_header()
+    if members > _MAX_MEMBERS:
+        raise Malformed(f"an acknowledgement of {members} members, {_MAX_MEMBERS} are allowed")
+    known: dict[str, Any] = {}
+    for _ in range(members):
+        key = unpacker.unpack()
+        if key in (_TAKEN, _NOT_TAKEN):
+            known[key] = _read_ranges(unpacker)
+        elif key in ("epoch", "pause_s", "refused"):
+            known[key] = unpacker.unpack()
+        else:
+            unpacker.skip()
+    if unpacker.tell() != len(data):
+        raise Malformed(f"{len(data) - unpacker.tell()} bytes follow the acknowledgement")
+    refused = known.get("refused", "")
+    bounds = known.get(_NOT_TAKEN if refused else _TAKEN, [])
+    return Ack(known.get("epoch", 0), IntervalSet(bounds), known.get("pause_s", 0.0), refused)
+
+
+def _read_ranges(unpacker: msgpack.Unpacker) -> list[tuple[int, int]]:
+    count = unpacker.read_array_header()
+    if count > MAX_ACK_RANGES:
+        raise Malformed(f"an acknowledgement of {count} ranges, {MAX_ACK_RANGES} are allowed")
+    bounds: list[tuple[int, int]] = []
+    for _ in range(count):
+        if unpacker.read_array_header() != 2:
+            raise Malformed("a range of an acknowledgement is no [first, last]")
+        first, last = unpacker.unpack(), unpacker.unpack()
+        if type(first) is not int or type(last) is not int:
+            raise Malformed(f"a range of an acknowledgement is {first!r} to {last!r}"[:200])
+        bounds.append((first, last))
+    return bounds
+
+
+def _check(ack: Ack) -> None:
+    """Refuses what a device could not keep, or what would silence it for ever."""
+    if type(ack.epoch) is not int or not 0 <= ack.epoch <= MAX_NUMBER:
+        raise Malformed(f"epoch {ack.epoch!r} of an acknowledgement is no integer from 0 to 2**63-1"[:200])
+    if len(ack.ranges.ranges) > MAX_ACK_RANGES:
+        raise Malformed(f"an acknowledgement of {len(ack.ranges.ranges)} ranges, {MAX_ACK_RANGES} are allowed")
+    if ack.ranges and not 1 <= (ack.ranges.first or 0) <= (ack.ranges.last or 0) <= MAX_NUMBER:
+        raise Malformed(f"an acknowledgement of {ack.ranges.first} to {ack.ranges.last}, outside 1 to 2**63-1")
+    if type(ack.pause_s) not in (int, float) or not 0 <= ack.pause_s <= MAX_PAUSE_S:
+        raise Malformed(f"a pause of {ack.pause_s!r} s is outside 0 to {MAX_PAUSE_S:.0f}"[:200])
+    if type(ack.refused) is not str or len(ack.refused) > MAX_REFUSED_CHARACTERS:
+        raise Malformed(f"a reason that is no text of at most {MAX_REFUSED_CHARACTERS} characters")

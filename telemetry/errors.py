@@ -1,6 +1,7 @@
 """What can be wrong with bytes that claim to be telemetry.
 
 TelemetryError
+├── InvalidJson            a JSON text is refused
 └── WireError              the bytes are refused; nothing of them is used
     ├── NotABatch          they do not begin like a batch
     ├── UnknownVersion     a batch of a version this code does not read
@@ -15,6 +16,19 @@ from __future__ import annotations
 
 class TelemetryError(Exception):
     """Base of everything this package raises."""
+
+
+class InvalidJson(TelemetryError):
+    """A JSON text is refused.
+
+    `reason`: too-large, too-deep, too-many-values, not-utf-8, not-json, duplicate-name, number-out-of-range or
+    lone-surrogate. `position`: the offset of the byte, where it is known.
+    """
+
+    def __init__(self, reason: str, detail: str, position: int | None = None) -> None:
+        super().__init__(detail if position is None else f"{detail}, at byte {position}")
+        self.reason = reason
+        self.position = position
 
 
 class WireError(TelemetryError):

@@ -1,14 +1,26 @@
-"""What a gateway says to a device is understood, also by an older one."""
+"""What a gateway says to a device is understood, also by an older one, and can never harm it."""
 
 from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry import Ack, IntervalSet, Malformed, decode_ack, encode_ack
+from telemetry import Ack, IntervalSet, Malformed, decode_ack, encode_ack, split_ack
+from telemetry.ack import MAX_ACK_BYTES, MAX_ACK_RANGES, MAX_PAUSE_S
 from tests.strategies import interval_sets
+
+EDGES = [0, 1, -1, 1 << 31, 1 << 53, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -(1 << 63)]
+junk = st.recursive(
+    st.none() | st.booleans() | st.sampled_from(EDGES) | st.floats() | st.text(max_size=3) | st.binary(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+)
+KEYS = ["epoch", "ranges", "refused_ranges", "pause_s", "refused", "new"]
 
 
 @given(st.integers(0, 1 << 62), interval_sets, st.sampled_from([0.0, 2.5]), st.sampled_from(["", "checksum"]))
@@ -18,13 +30,89 @@ def test_an_acknowledgement_comes_back_as_it_was(epoch: int, ranges: IntervalSet
 
 
 def test_keys_of_a_newer_gateway_are_passed_over() -> None:
-    assert decode_ack(msgpack.packb({"epoch": 3, "ranges": [[1, 2]], "new": {"x": 1}})) == Ack(3, IntervalSet([(1, 2)]))
+    newer = msgpack.packb({"epoch": 3, "ranges": [[1, 2]], "new": {"x": [1, {"y": [[]]}]}})
+    assert decode_ack(newer) == Ack(3, IntervalSet([(1, 2)]))
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x01", msgpack.packb({"ranges": [[2, 1]]}), b"not msgpack"])
-def test_an_acknowledgement_that_cannot_be_read_is_refused(data: bytes) -> None:
+@given(st.dictionaries(st.sampled_from(KEYS), junk) | junk)
+def test_whatever_msgpack_says_is_refused_or_is_an_acknowledgement_that_can_be_written(message: Any) -> None:
+    with contextlib.suppress(Malformed):
+        ack = decode_ack(msgpack.packb(message))
+        assert decode_ack(encode_ack(ack)) == ack
+
+
+@given(st.binary(max_size=100))
+def test_arbitrary_bytes_are_refused_or_are_an_acknowledgement(data: bytes) -> None:
+    with contextlib.suppress(Malformed):
+        decode_ack(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        b"\x01",
+        b"not msgpack",
+        msgpack.packb({"epoch": 1}) + b"\x00",
+        msgpack.packb({"ranges": [[2, 1]]}),
+        msgpack.packb({"ranges": [[0, 1]]}),
+        msgpack.packb({"ranges": [[-5, 1]]}),
+        msgpack.packb({"ranges": [[1, (1 << 64) - 1]]}),
+        msgpack.packb({"ranges": [[1, 1 << 63]]}),
+        msgpack.packb({"ranges": [[1.0, 2]]}),
+        msgpack.packb({"ranges": [[True, 2]]}),
+        msgpack.packb({"ranges": [[1, 2, 3]]}),
+        msgpack.packb({"ranges": {"1": 2}}),
+        msgpack.packb({"ranges": "12"}),
+        msgpack.packb({"ranges": [[number, number] for number in range(1, 3 * MAX_ACK_RANGES, 2)]}),
+        msgpack.packb({"epoch": math.inf}),
+        msgpack.packb({"epoch": -1}),
+        msgpack.packb({"epoch": 1 << 63}),
+        msgpack.packb({"epoch": "1"}),
+        msgpack.packb({"pause_s": math.inf}),
+        msgpack.packb({"pause_s": math.nan}),
+        msgpack.packb({"pause_s": -1}),
+        msgpack.packb({"pause_s": MAX_PAUSE_S + 1}),
+        msgpack.packb({"pause_s": "1"}),
+        msgpack.packb({"refused": "x" * 257}),
+        msgpack.packb({"refused": ["x"]}),
+        b"\x81\xa7refused\xa2\xff\xff",
+        b"\x81\xa1x" + b"\x91" * 5000 + b"\x01",
+        b"\xdf\xff\xff\xff\xff",
+        bytes(MAX_ACK_BYTES + 1),
+    ],
+)
+def test_an_acknowledgement_that_a_device_cannot_keep_is_refused(data: bytes) -> None:
     with pytest.raises(Malformed):
         decode_ack(data)
+
+
+@pytest.mark.parametrize(
+    "ack",
+    [
+        Ack(1 << 63),
+        Ack(1, IntervalSet([(0, 3)])),
+        Ack(1, IntervalSet([(1, 1 << 63)])),
+        Ack(1, pause_s=math.inf),
+        Ack(1, refused="x" * 300),
+        Ack(1, IntervalSet((number, number) for number in range(1, 3 * MAX_ACK_RANGES, 2))),
+    ],
+)
+def test_what_would_be_refused_is_not_written(ack: Ack) -> None:
+    with pytest.raises(Malformed):
+        encode_ack(ack)
+
+
+@pytest.mark.parametrize("refused", ["", "too-large"])
+def test_an_acknowledgement_of_many_ranges_travels_as_several(refused: str) -> None:
+    ranges = IntervalSet((number, number) for number in range(1, 5 * MAX_ACK_RANGES, 2))
+    parts = [decode_ack(encode_ack(part)) for part in split_ack(Ack(7, ranges, 2.5, refused))]
+    assert len(parts) == 3
+    assert IntervalSet(bounds for part in parts for bounds in part.ranges.ranges) == ranges
+    assert [part.pause_s for part in parts] == [2.5, 0, 0]
+    assert {(part.epoch, part.refused) for part in parts} == {(7, refused)}
+    assert list(split_ack(Ack(7))) == [Ack(7)]
 
 
 def test_ranges_that_are_not_taken_are_never_told_as_taken() -> None:

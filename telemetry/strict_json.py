@@ -1,0 +1,99 @@
+"""JSON from outside, judged before anything is made of it.
+
+Accepted is RFC 8259 in UTF-8, and less: every value can also be held by msgpack, an Arrow table and a database. Names
+of an object are unique, whole numbers fit a signed 64-bit integer, other numbers a finite double, and text is Unicode
+without lone surrogates. Time and memory are proportional to `max_bytes` and `max_values`, never to what is nested.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from telemetry.errors import InvalidJson
+
+MAX_DEPTH = 100
+"""The deepest nesting that a caller may allow: far below the interpreter's limit of recursion."""
+MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 63) - 1
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_BRACKET = re.compile(rb"[\[\]{}]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def parse_json(data: bytes, *, max_bytes: int, max_depth: int = 16, max_values: int = 10_000) -> Any:
+    """The value of a JSON text. Raises InvalidJson, and nothing else for any bytes.
+
+    `max_bytes`: length of `data`. `max_depth`: arrays and objects inside each other, at most MAX_DEPTH.
+    `max_values`: elements of arrays and members of objects, in all.
+    """
+    assert 0 <= max_depth <= MAX_DEPTH
+    if len(data) > max_bytes:
+        raise InvalidJson("too-large", f"{len(data)} bytes, {max_bytes} are allowed", max_bytes)
+    _check_shape(data, max_depth, max_values)
+    try:
+        value = _DECODER.decode(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InvalidJson("not-utf-8", error.reason, error.start) from error
+    except json.JSONDecodeError as error:
+        raise InvalidJson("not-json", error.msg, len(error.doc[: error.pos].encode())) from error
+    if _SURROGATE.search(data):
+        _check_text(value)
+    return value
+
+
+def _check_shape(data: bytes, max_depth: int, max_values: int) -> None:
+    """Counts brackets and commas, those inside of strings too, and looks closer only if these were too many."""
+    opened = data.count(b"[") + data.count(b"{")
+    if opened <= max_depth and opened + data.count(b",") <= max_values:
+        return
+    bare = _STRING.sub(lambda found: b'"' * (len(found[0])), data)  # every byte keeps its place
+    values = bare.count(b"[") + bare.count(b"{") + bare.count(b",")
+    if values > max_values:
+        raise InvalidJson("too-many-values", f"more than {max_values} values")
+    depth = 0
+    for bracket in _BRACKET.finditer(bare):
+        depth += 1 if bracket[0] in b"[{" else -1
+        if depth > max_depth:
+            raise InvalidJson("too-deep", f"nested more than {max_depth} deep", bracket.start())
+        if depth < 0:
+            raise InvalidJson("not-json", "a bracket closes what was not opened", bracket.start())
+
+
+def _object(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(members)
+    if len(made) != len(members):
+        twice, _ = Counter(name for name, _ in members).most_common(1)[0]
+        raise InvalidJson("duplicate-name", f"the name {twice[:80]!r} stands twice in one object")
+    return made
+
+
+def _integer(text: str) -> int:
+    if len(text) <= 20 and MIN_INTEGER <= (value := int(text)) <= MAX_INTEGER:
+        return value
+    raise InvalidJson("number-out-of-range", f"{text[:40]} is outside of 64 bits, signed")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if value - value != 0:  # infinite
+        raise InvalidJson("number-out-of-range", f"{text[:40]} is outside of the range of a double")
+    return value
+
+
+def _constant(text: str) -> NoReturn:
+    raise InvalidJson("not-json", f"{text} is no number of JSON")
+
+
+def _check_text(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        before = error.object[max(0, error.start - 20) : error.start]
+        raise InvalidJson("lone-surrogate", f"half of a surrogate pair after {before!r}") from error
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant)

@@ -1,0 +1,136 @@
+"""JSON from outside is a value that everything behind can hold, or one typed error, whatever comes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import tracemalloc
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telemetry.errors import InvalidJson
+from telemetry.strict_json import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, parse_json
+
+KIB_64 = 64 << 10
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(MIN_INTEGER, MAX_INTEGER)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8"))
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+    max_leaves=30,
+)
+
+
+def parsed(data: bytes) -> Any:
+    return parse_json(data, max_bytes=KIB_64)
+
+
+@given(values, st.booleans())
+def test_what_json_writes_is_read(value: Any, ascii_only: bool) -> None:
+    data = json.dumps(value, ensure_ascii=ascii_only).encode()
+    assert parse_json(data, max_bytes=1 << 20, max_depth=MAX_DEPTH) == value
+
+
+@given(values)
+def test_what_is_read_fits_msgpack(value: Any) -> None:
+    assert msgpack.unpackb(msgpack.packb(parse_json(json.dumps(value).encode(), max_bytes=1 << 20))) == value
+
+
+@given(st.binary(max_size=60) | st.text(alphabet='[]{}",:\\ue0d8-19.NaInfty', max_size=60).map(str.encode))
+def test_arbitrary_bytes_are_refused_with_the_typed_error_or_read_as_json_reads_them(data: bytes) -> None:
+    try:
+        value = parsed(data)
+    except InvalidJson:
+        return
+    assert value == json.loads(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "message"),
+    [
+        (b" " * (KIB_64 + 1), "too-large", "65537 bytes"),
+        (b"[" * 17 + b"]" * 17, "too-deep", "more than 16 deep, at byte 16"),
+        (b"[" * KIB_64, "too-many-values", "10000"),
+        (b'{"a":' * 5000, "too-deep", "at byte 80"),
+        (b"[" + b"1," * 10_001 + b"1]", "too-many-values", "10000"),
+        (b"]" * 20_000, "not-json", "byte 0"),
+        (b"[" * 9 + b"]" * 20_000, "not-json", "Extra data|closes"),
+        (b"[1,]", "not-json", "at byte 3"),
+        (b"", "not-json", "at byte 0"),
+        ("\ufeff{}".encode(), "not-json", "at byte 0"),
+        ("{}".encode("utf-16"), "not-utf-8", "at byte 0"),
+        (b'"\xff"', "not-utf-8", "at byte 1"),
+        (b'"\xed\xa0\xbd"', "not-utf-8", "at byte 1"),
+        (b"[NaN]", "not-json", "NaN"),
+        (b"[-Infinity]", "not-json", "Infinity"),
+        (b"[1e309]", "number-out-of-range", "1e309"),
+        (b"[-1e99999999999999999999]", "number-out-of-range", "1e999"),
+        (b"[9223372036854775808]", "number-out-of-range", "64 bits"),
+        (b"[" + b"1" * 60_000 + b"]", "number-out-of-range", "64 bits"),
+        (b"[" + b"1" * 60_000 + b".5]", "number-out-of-range", "double"),
+        (b'{"a": 1, "b": 2, "a": 3}', "duplicate-name", "'a' stands twice"),
+        (rb'{"value": "\ud83d"}', "lone-surrogate", "value"),
+        (rb'{"\uDE00": 1}', "lone-surrogate", "half"),
+    ],
+)
+def test_what_is_refused_says_why_and_where(data: bytes, reason: str, message: str) -> None:
+    with pytest.raises(InvalidJson, match=message) as caught:
+        parsed(data)
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "data", [rb'"\ud83d\ude00"', rb'"\\ud83d"', b'"' + b"[,{" * 20_000 + b'"', b'"\\"[[[[[[[[[[[[[[[[[["']
+)
+def test_text_that_only_looks_dangerous_is_read(data: bytes) -> None:
+    assert parsed(data) == json.loads(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * KIB_64,
+        b"]" * KIB_64,
+        b'"\\"' * (KIB_64 // 3),
+        b'["' + b"\\" * (KIB_64 - 2),
+        b"[" + b"[]," * 9_000 + b"1]",
+        b"[" + b'{"":[]},' * 4_900 + b"1]",
+        b"{" + b",".join(b'"%d":1' % number for number in range(4_900)) + b',"1":1}',
+        b"[" + b"1" * (KIB_64 - 4) + b".1]",
+        b"[0." + b"1" * (KIB_64 - 4) + b"]",
+        b'"' + b"\\ud83d" * (KIB_64 // 6 - 1) + b'"',
+        ('"' + "\U0001f600" * (KIB_64 // 4 - 1) + '"').encode(),
+        b"-" * KIB_64,
+        b" " * KIB_64,
+    ],
+    ids=range(13),
+)
+def test_any_64_kilobytes_are_judged_in_50_ms_and_16_megabytes(data: bytes) -> None:
+    assert len(data) <= KIB_64
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        _judged(data)
+        times.append(time.process_time() - start)
+    assert min(times) < 0.05
+    tracemalloc.start()
+    try:
+        _judged(data)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def _judged(data: bytes) -> None:
+    with contextlib.suppress(InvalidJson):
+        parsed(data)
