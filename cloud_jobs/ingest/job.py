@@ -26,7 +26,7 @@ from cloud_jobs.pulsar_source import PulsarDataSource
 from telemetry import Header, IntervalSet, Tombstone
 
 _log = structlog.get_logger("ingest")
-_READ = ("value", "properties", "publish_time", "topic", "message_id")
+_READ = ("value", "properties", "publish_time", "topic", "message_id", "malformed")
 _HEADER_COLUMNS = ("device", "epoch", "payload", *HEADER.names)
 
 

@@ -1,6 +1,6 @@
 """The executor's side: messages in Arrow batches are opened, and become rows of the records table. Pure, on Arrow.
 
-Messages come with the columns `value, properties, publish_time, topic, message_id` of the `pulsar` source.
+Messages come with the columns `value, properties, publish_time, topic, message_id, malformed` of the `pulsar` source.
 """
 
 from __future__ import annotations
@@ -72,11 +72,13 @@ def _opened(message: dict[str, Any], gathered: list[tuple[dict[str, Any], Column
     """The header row of a message; its records are added to those gathered."""
     value = message["value"] or b""
     row = {"topic": message["topic"], "message_id": message["message_id"]}
+    if message["malformed"] is not None:
+        # Messages with the same value can be malformed in different ways.
+        return row | _refused(f"message: {message['malformed']}", value, message["malformed"].encode())
     try:
         columns = decode_columns(value)
     except WireError as error:
-        digest = hashlib.sha256(value).hexdigest()
-        return row | {"refused": f"{error.reason}: {error}", "fingerprint": digest, "payload": value}
+        return row | _refused(f"{error.reason}: {error}", value)
     header = columns.header
     if len(columns.seq):
         gathered.append((message, columns))
@@ -88,6 +90,10 @@ def _opened(message: dict[str, Any], gathered: list[tuple[dict[str, Any], Column
         "lost": [bound for tombstone in header.tombstones for bound in tombstone[:2]],
         "reasons": [tombstone.reason for tombstone in header.tombstones],
     }
+
+
+def _refused(reason: str, value: bytes, more: bytes = b"") -> dict[str, Any]:
+    return {"refused": reason, "fingerprint": hashlib.sha256(value + more).hexdigest(), "payload": value}
 
 
 def _together(headers: list[dict[str, Any]], gathered: list[tuple[dict[str, Any], Columns]]) -> pa.RecordBatch:

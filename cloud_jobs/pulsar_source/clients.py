@@ -115,6 +115,8 @@ def durable_consumer(
             replicate_subscription_state_enabled=options.replicate_subscription,
             is_read_compacted=options.read_compacted,
             batch_receive_policy=policy,
+            # The client's own choice is to deliver an encrypted message never, and to stop there.
+            crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
         )
     except pulsar.ConsumerBusy:
         raise SubscriptionBusy(cluster.name, topic, name, wait_s) from None

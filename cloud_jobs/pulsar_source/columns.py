@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 
+from cloud_jobs.pulsar_source.malformed import ENCRYPTED, LAST_MS, Malformed
 from cloud_jobs.pulsar_source.message_ids import batch_size_of
 from cloud_jobs.pulsar_source.topics import origin_cluster, split_partition
 
+_log = structlog.get_logger(__name__)
 _TIME = pa.timestamp("us", tz="UTC")
 _TYPES = {
     "value": ("binary", pa.binary()),
@@ -22,14 +25,19 @@ _TYPES = {
     "topic": ("string", pa.string()),
     "message_id": ("string", pa.string()),
     "cluster": ("string", pa.string()),
+    "malformed": ("string", pa.string()),
 }
 ALL = tuple(_TYPES)
 """The names of the columns, in their order.
 
 `key`, `event_time` and `value` are null where the producer set none; `topic` is the topic's full name without its
 partition; `message_id` is `ledger:entry:partition` (-1: not partitioned), with `:batch-index` for a message that was
-sent in a batch; `cluster` is where it entered (see `topics.origin_cluster`).
+sent in a batch; `cluster` is where it entered (see `topics.origin_cluster`). `malformed` says what of the message its
+columns cannot hold, which is null there; null when all is well. Only the columns that are wanted are looked at.
 """
+
+_MOST_ORIGINS = 1000
+"""Names of producers that are kept with their cluster: they are the producers' own choice."""
 
 
 def spark_schema(names: Sequence[str] = ALL) -> str:
@@ -73,10 +81,12 @@ class Columns:
 
     def _clear(self) -> None:
         self.bytes = 0
+        """What is held of the messages' values, keys and properties: bytes and characters."""
         self._rows = 0
+        self._malformed = Malformed()
         self._values: list[bytes | None] = []
-        self._keys: list[str] = []
-        self._properties: list[dict[str, str]] = []
+        self._keys: list[str | None] = []
+        self._properties: list[dict[str, str] | None] = []
         self._happened_ms: list[int] = []
         self._runs = _Runs()
 
@@ -85,19 +95,24 @@ class Columns:
 
     def extend(self, messages: Sequence[Any]) -> None:
         """Messages of the native client (`_pulsar.Message`), in the order of the topic."""
-        wanted = self._wanted
+        wanted, row, malformed = self._wanted, self._rows, self._malformed
         self._rows += len(messages)
         if "value" in wanted:
             self._extend_values(messages)
         if "key" in wanted:
-            self._keys += [message.partition_key() for message in messages]
+            keys = malformed.texts("key", _key_of, messages, row)
+            self.bytes += sum(map(len, filter(None, keys)))
+            self._keys += keys
         if "properties" in wanted:
-            self._properties += [message.properties() for message in messages]
+            properties = malformed.texts("properties", _properties_of, messages, row)
+            self.bytes += _characters(properties)
+            self._properties += properties
         if "event_time" in wanted:
-            self._happened_ms += [message.event_timestamp() for message in messages]
+            times_ms = [message.event_timestamp() for message in messages]
+            self._happened_ms += malformed.times("event_time", times_ms, row)
         start = 0
         while start < len(messages):
-            start += self._note_run(messages, start)
+            start += self._note_run(messages, start, row + start)
 
     def _extend_values(self, messages: Sequence[Any]) -> None:
         values = [message.data() for message in messages]
@@ -109,8 +124,8 @@ class Columns:
                 None if message.has_null_value() else value for message, value in zip(messages, values, strict=True)
             ]
 
-    def _note_run(self, messages: Sequence[Any], start: int) -> int:
-        """Notes the messages of one entry from `start` on; returns how many they are."""
+    def _note_run(self, messages: Sequence[Any], start: int, row: int) -> int:
+        """Notes the messages of one entry from `start` on, the first being that row; returns how many they are."""
         first = messages[start]
         message_id = first.message_id()
         ledger, entry, batch = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
@@ -126,14 +141,29 @@ class Columns:
         runs.entries.append(entry)
         runs.first_batch_indexes.append(batch)
         runs.published_ms.append(first.publish_timestamp())
-        runs.origins.append(self._origin(first.producer_name()))
+        runs.origins.append(self._origin(first))
+        if not 0 < runs.published_ms[-1] <= LAST_MS:
+            self._refuse_publish_time(range(row, row + length))
+        if length == 1 and "value" in self._wanted and first.encryption_context() is not None:
+            # Nobody else can take an encrypted batch apart: it comes as one message.
+            self._malformed.note(row, ENCRYPTED)
         return length
+
+    def _refuse_publish_time(self, rows: range) -> None:
+        time_ms, self._runs.published_ms[-1] = self._runs.published_ms[-1], 0
+        if "publish_time" in self._wanted:
+            for row in rows:
+                self._malformed.note_time(row, "publish_time", time_ms)
 
     def take(self) -> pa.RecordBatch:
         """Everything added since the last call, in order, as a batch of the columns that are wanted."""
         lengths = np.array(self._runs.lengths, np.int64)
         assert lengths.sum() == self._rows
         arrays = [self._build(name, lengths) for name in self._schema.names]
+        if reasons := self._malformed.reasons:
+            row, reason = next(iter(sorted(reasons.items())))
+            place = self._message_ids(lengths)[row].as_py()
+            _log.warning("malformed_messages", count=len(reasons), topic=self._topic, first=place, reason=reason)
         self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -153,6 +183,13 @@ class Columns:
                 return pa.repeat(pa.scalar(self._topic, pa.string()), self._rows)
             case "message_id":
                 return self._message_ids(lengths)
+            case "malformed":
+                reasons = self._malformed.reasons
+                return (
+                    pa.array(map(reasons.get, range(self._rows)), pa.string())
+                    if reasons
+                    else pa.nulls(self._rows, pa.string())
+                )
             case _:
                 return _spread(pa.array(self._runs.origins, pa.string()), lengths)
 
@@ -168,18 +205,38 @@ class Columns:
         in_batch = pc.binary_join_element_wise(ids, batches.cast(pa.string()), ":")
         return pc.if_else(pc.equal(batches, -1), ids, in_batch)
 
-    def _origin(self, producer: str) -> str:
+    def _origin(self, message: Any) -> str:
+        try:
+            producer = message.producer_name()
+        except UnicodeDecodeError:
+            return self._cluster  # no broker drew that name: it says nothing
         if producer not in self._origins:
+            if len(self._origins) == _MOST_ORIGINS:
+                self._origins.clear()
             self._origins[producer] = origin_cluster(producer, self._known_clusters, self._cluster)
         return self._origins[producer]
 
 
-def _maps(properties: list[dict[str, str]]) -> pa.Array:
-    ends = np.zeros(len(properties) + 1, np.int32)
-    np.cumsum([len(one) for one in properties], out=ends[1:])
-    names = _names(properties)
-    texts = pa.array(list(chain.from_iterable(map(dict.values, properties))), pa.string())
-    return pa.MapArray.from_arrays(pa.array(ends), names, texts)
+def _key_of(message: Any) -> Any:
+    return message.partition_key()
+
+
+def _properties_of(message: Any) -> Any:
+    return message.properties()
+
+
+def _characters(properties: list[dict[str, str] | None]) -> int:
+    return sum(len(text) for each in properties if each for pair in each.items() for text in pair)
+
+
+def _maps(properties: list[dict[str, str] | None]) -> pa.Array:
+    held = [each or {} for each in properties]
+    ends = np.zeros(len(held) + 1, np.int32)
+    np.cumsum([len(one) for one in held], out=ends[1:])
+    names = _names(held)
+    texts = pa.array(list(chain.from_iterable(map(dict.values, held))), pa.string())
+    mask = pa.array([each is None for each in properties]) if None in properties else None
+    return pa.MapArray.from_arrays(pa.array(ends), names, texts, mask=mask)
 
 
 def _names(properties: list[dict[str, str]]) -> pa.Array:

@@ -89,6 +89,7 @@ def reader_feed(cluster: Cluster, options: PulsarOptions, topic: str, after: Pos
             pulsar.MessageId.earliest if after == BEGINNING else id_of(after),
             receiver_queue_size=queue,
             is_read_compacted=options.read_compacted,
+            crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
         )
     except pulsar.PulsarException as error:
         raise as_our_error(cluster, f"opening a reader on {topic}", error) from error

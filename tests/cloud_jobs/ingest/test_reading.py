@@ -23,6 +23,7 @@ MESSAGES = pa.schema(
         ("publish_time", pa.timestamp("us", tz="UTC")),
         ("topic", pa.string()),
         ("message_id", pa.string()),
+        ("malformed", pa.string()),
     ]
 )
 RECEIVED = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -91,6 +92,20 @@ def test_a_content_that_contradicts_its_honest_header_is_refused_before_anything
     (row,) = part.to_pylist()
     assert row["seq"] is None
     assert row["refused"].startswith("malformed: ")
+
+
+def test_a_message_that_the_source_calls_malformed_is_refused_though_its_value_is_a_batch() -> None:
+    honest = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),)))
+    reasons = ["properties not UTF-8: ff", "publish_time not a time of the years 1970 to 9999: 0 ms", None]
+    rows = messages(honest, honest, honest).to_pylist()
+    told = [row | {"malformed": reason} for row, reason in zip(rows, reasons, strict=True)]
+    told[0]["properties"] = told[1]["publish_time"] = None
+    (part,) = opened([pa.RecordBatch.from_pylist(told, schema=MESSAGES)])
+    headers = [row for row in part.to_pylist() if row["seq"] is None]
+    assert [row["refused"] for row in headers] == [f"message: {reasons[0]}", f"message: {reasons[1]}", None]
+    assert headers[0]["payload"] == honest
+    assert len({row["fingerprint"] for row in headers}) == 3
+    assert sum(row["seq"] is not None for row in part.to_pylist()) == 1
 
 
 def test_a_batch_of_tombstones_only_has_a_header_and_no_rows() -> None:

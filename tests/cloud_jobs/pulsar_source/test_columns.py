@@ -3,10 +3,12 @@ from typing import Any
 
 import pulsar
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source.columns import ALL, Columns, arrow_schema
+from cloud_jobs.pulsar_source.malformed import LAST_MS
 from cloud_jobs.pulsar_source.message_ids import batch_size_of
 
 TOPIC = "persistent://t/n/x-partition-2"
@@ -25,17 +27,23 @@ def native_id(ledger: int, entry: int, batch: int = -1, size: int = 1) -> Any:
     return pulsar.MessageId.deserialize(data)
 
 
+def decoded(text: str | bytes) -> str:
+    """As the native client gives a text that the producer sent as these bytes."""
+    return text.decode() if isinstance(text, bytes) else text
+
+
 @dataclass
 class Message:
     """What the columns ask of a native message; a native one can only be made by a broker."""
 
     id: Any
     body: bytes = b"x"
-    key: str = ""
-    props: dict[str, str] = field(default_factory=dict)
+    key: str | bytes = ""
+    props: dict[str | bytes, str | bytes] = field(default_factory=dict)
     published: int = 1_767_603_422_000
     happened: int = 0
-    producer: str = "eu-0-1"
+    producer: str | bytes = "eu-0-1"
+    encrypted: bool = False
 
     def message_id(self) -> Any:
         return self.id
@@ -44,10 +52,10 @@ class Message:
         return self.body
 
     def partition_key(self) -> str:
-        return self.key
+        return decoded(self.key)
 
     def properties(self) -> dict[str, str]:
-        return self.props
+        return {decoded(name): decoded(text) for name, text in self.props.items()}
 
     def publish_timestamp(self) -> int:
         return self.published
@@ -56,7 +64,10 @@ class Message:
         return self.happened
 
     def producer_name(self) -> str:
-        return self.producer
+        return decoded(self.producer)
+
+    def encryption_context(self) -> object | None:
+        return object() if self.encrypted else None
 
     def has_null_value(self) -> bool:
         return not self.body
@@ -103,7 +114,8 @@ def test_every_row_is_its_message_however_they_arrive(messages: list[Message], c
         assert (row["event_time"] is None) == (message.happened == 0)
         assert row["message_id"] == f"{ledger}:{entry}:2" + (f":{index}" if index >= 0 else "")
         assert row["topic"] == "persistent://t/n/x"
-        assert row["cluster"] == ("eu" if message.producer.startswith("eu") else "hq")
+        assert row["cluster"] == ("eu" if message.producer == "eu-0-1" else "hq")
+        assert row["malformed"] is None
     assert len(collected) == collected.bytes == 0
 
 
@@ -116,3 +128,96 @@ def test_only_the_columns_that_are_wanted_are_built():
 def test_an_id_knows_how_many_messages_its_entry_holds():
     assert batch_size_of(native_id(3, 0, 5, 655)) == 655
     assert batch_size_of(native_id(3, 300)) == 1
+
+
+def is_text(data: str | bytes) -> bool:
+    try:
+        decoded(data)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+any_time = st.sampled_from([0, 1, LAST_MS, LAST_MS + 1, 1_767_603_422_000_000_000, 2**63 - 1, 2**63, 2**64 - 1])
+any_bytes = st.binary(max_size=3)
+
+
+@st.composite
+def any_streams(draw: st.DrawFn) -> list[Message]:
+    """Messages of which a producer set every field as it liked."""
+    return [
+        Message(
+            native_id(7, entry),
+            draw(any_bytes),
+            draw(any_bytes),
+            draw(st.dictionaries(any_bytes, any_bytes, max_size=2)),
+            draw(any_time),
+            draw(any_time),
+            draw(any_bytes),
+            draw(st.booleans()),
+        )
+        for entry in range(draw(st.integers(0, 5)))
+    ]
+
+
+@given(any_streams(), st.integers(0, 5))
+def test_whatever_a_producer_sets_becomes_a_row_that_says_what_its_columns_cannot_hold(
+    messages: list[Message], cut: int
+):
+    collected = columns()
+    for part in (messages[:cut], messages[cut:]):
+        if part:
+            collected.extend(part)
+    for row, message in zip(collected.take().to_pylist(), messages, strict=True):
+        held = {
+            "key": is_text(message.key),
+            "properties": all(is_text(text) for pair in message.props.items() for text in pair),
+            "publish_time": 0 < message.published <= LAST_MS,
+            "event_time": message.happened <= LAST_MS,
+            "value": not message.encrypted,
+        }
+        said = row["malformed"] or ""
+        assert {name for name in held if name in said} == {name for name, good in held.items() if not good}
+        assert (row["malformed"] is None) == all(held.values())
+        assert all(row[name] is None for name in ("key", "properties", "publish_time", "event_time") if not held[name])
+        assert row["value"] == (message.body or None)
+        assert (row["message_id"], row["cluster"]) == (f"7:{message.id.entry_id()}:2", "hq")
+
+
+def test_what_is_malformed_is_kept_as_bytes_and_cut_when_it_is_long():
+    collected = columns(("key", "malformed"))
+    collected.extend([Message(native_id(1, 1), key=b"a\xff"), Message(native_id(1, 2), key=b"\xff" * 1000)])
+    assert collected.take().to_pylist() == [
+        {"key": None, "malformed": "key not UTF-8: 61ff"},
+        {"key": None, "malformed": "key not UTF-8: " + "ff" * 256 + "... (1000 bytes)"},
+    ]
+
+
+def test_a_column_that_is_not_wanted_is_not_looked_at():
+    collected = columns(("value", "malformed"))
+    collected.extend([Message(native_id(1, 1), key=b"\xff", props={b"\xff": b""}, published=2**63, happened=2**63)])
+    assert collected.take().to_pylist() == [{"value": b"x", "malformed": None}]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("value", Message(native_id(1, 1), b"x" * 900)),
+        ("key", Message(native_id(1, 1), key="k" * 900)),
+        ("properties", Message(native_id(1, 1), props={"a" * 400: "b" * 500})),
+    ],
+)
+def test_what_is_held_is_counted_whichever_column_holds_it(name: str, message: Message):
+    collected = columns((name,))
+    collected.extend([message])
+    assert collected.bytes == 900
+    other = columns(("message_id",))
+    other.extend([message])
+    assert other.bytes == 0
+
+
+def test_names_of_producers_are_not_kept_without_end():
+    collected = columns(("cluster",))
+    for number in range(3000):
+        collected.extend([Message(native_id(1, number), producer=f"name {number}")])
+    assert len(collected._origins) <= 1000  # nothing else shows what is kept
