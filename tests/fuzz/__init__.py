@@ -1,0 +1,10 @@
+"""Every parser of bytes from outside, fuzzed: with Hypothesis in the tests, with coverage for minutes in the night.
+
+A parser is registered by a module in `tests/fuzz/targets/`, named for it, which has
+
+- `seeds()`: valid and nearly valid inputs to start from;
+- `judge(data)`: parses the bytes and returns, whether they were read or refused with the typed error; any other
+  exception, and any law that does not hold, is a finding.
+
+`python -m tests.fuzz NAME --seconds 600 --seed 1` fuzzes one, without a name all, one after the other.
+"""

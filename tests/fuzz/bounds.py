@@ -1,0 +1,45 @@
+"""What a parser may take for one input, and the measuring of it."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable
+
+MAX_BYTES = 64 << 10
+MAX_SECONDS = 0.05
+MAX_MEMORY_BYTES = 64 << 20
+_TRIES = 5
+
+
+class TooSlow(AssertionError):
+    """An input took more than MAX_SECONDS of processor time, in the best of several tries."""
+
+
+class TooLarge(AssertionError):
+    """An input took more than MAX_MEMORY_BYTES."""
+
+
+def check_bounds(judge: Callable[[bytes], object], data: bytes, max_seconds: float = MAX_SECONDS) -> None:
+    """Judges the input in bounded time and memory. Raises TooSlow, TooLarge, and whatever `judge` raises."""
+    best_s = min(_seconds(judge, data, max_seconds))
+    if best_s > max_seconds:
+        raise TooSlow(f"{len(data)} bytes took {best_s * 1000:.0f} ms, {max_seconds * 1000:.0f} are allowed")
+    tracemalloc.start()
+    try:
+        judge(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    if peak > MAX_MEMORY_BYTES:
+        raise TooLarge(f"{len(data)} bytes took {peak >> 20} MiB, {MAX_MEMORY_BYTES >> 20} are allowed")
+
+
+def _seconds(judge: Callable[[bytes], object], data: bytes, enough_s: float) -> list[float]:
+    """How long it took: tried again only while it is too slow, for the machine may be busy."""
+    taken: list[float] = []
+    while len(taken) < _TRIES and (not taken or taken[-1] > enough_s):
+        start = time.process_time()
+        judge(data)
+        taken.append(time.process_time() - start)
+    return taken
