@@ -61,5 +61,5 @@ def test_minutes_of_fuzzing_with_coverage_find_nothing(name: str) -> None:
         os.environ.get("FUZZ_SEED", "1"),
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=int(seconds) + 600, check=False)
-    print(done.stdout)
+    sys.stdout.write(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
