@@ -1,10 +1,24 @@
-"""The few questions that the source asks a cluster's admin REST, each bounded in time."""
+"""The few questions that the source asks a cluster's admin REST, each bounded in time and size."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx
+from pydantic import TypeAdapter
 
+from cloud_jobs.pulsar_source.answers import (
+    MOST_BYTES,
+    NAMES,
+    PARTITIONED_STATS,
+    PARTITIONS,
+    STATS,
+    Answer,
+    Question,
+    judge,
+)
+from cloud_jobs.pulsar_source.credentials import Token
 from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, TopicMissing
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Access, Cluster
@@ -14,18 +28,21 @@ _MOST_REDIRECTS = 3
 
 
 class Admin:
-    """One cluster's admin REST over kept-alive connections."""
+    """One cluster's admin REST over kept-alive connections. Its calls raise what `answers` names."""
 
-    def __init__(self, cluster: Cluster, access: Access, timeout_s: float) -> None:
-        token = access.bearer()
+    def __init__(
+        self, cluster: Cluster, access: Access, timeout_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         certificate = (str(access.tls_certificate_file), str(access.tls_key_file)) if access.tls_key_file else None
         self.cluster = cluster
+        self._token = Token(access)
+        self._timeout_s = timeout_s
+        self._clock = clock
         self._partitioned: dict[TopicName, bool] = {}
+        self._base = f"{cluster.admin_url}/admin/v2/"
+        # A compressed answer could unpack to any size.
         self._http = httpx.Client(
-            base_url=f"{cluster.admin_url}/admin/v2/",
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=timeout_s,
-            verify=_verify(access, certificate),
+            headers={"Accept-Encoding": "identity"}, timeout=timeout_s, verify=_verify(access, certificate)
         )
 
     def close(self) -> None:
@@ -35,48 +52,80 @@ class Admin:
     def states(self, topic: TopicName, subscription: str) -> dict[str, TopicState]:
         """Each partition's full name -> its state; a topic that is not partitioned is its only partition."""
         if topic not in self._partitioned:
-            self._partitioned[topic] = self._get(f"{topic.path}/partitions", topic)["partitions"] > 0
-        kind = "partitioned-internalStats" if self._partitioned[topic] else "internalStats"
+            self._partitioned[topic] = self._get(f"{topic.path}/partitions", topic, PARTITIONS)["partitions"] > 0
+        partitioned = self._partitioned[topic]
         try:
-            stats = self._get(f"{topic.path}/{kind}", topic)
+            if partitioned:
+                parts = self._get(f"{topic.path}/partitioned-internalStats", topic, PARTITIONED_STATS)["partitions"]
+            else:
+                parts = {str(topic): self._get(f"{topic.path}/internalStats", topic, STATS)}
         except TopicMissing:
-            del self._partitioned[topic]  # it may come back in the other form
+            self._partitioned.pop(topic, None)  # it may come back in the other form
             raise
-        parts = stats["partitions"] if self._partitioned[topic] else {str(topic): stats}
-        return {name: TopicState.from_stats(rows, subscription) for name, rows in sorted(parts.items())}
+        return {name: self._state(name, stats, subscription) for name, stats in sorted(parts.items())}
+
+    def _state(self, name: str, stats: Mapping[str, Any], subscription: str) -> TopicState:
+        try:
+            return TopicState.from_stats(stats, subscription)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            detail = f"no statistics of Pulsar: {error!r}"
+            raise ClusterUnreachable(self.cluster.name, f"telling how {name} stands", detail) from error
 
     def topics(self, namespace: TopicName) -> list[TopicName]:
         """The topics of a namespace, a partitioned one once."""
-        path = f"persistent/{namespace.tenant}/{namespace.namespace}"
-        plain = {split_partition(name)[0] for name in self._get(path, namespace)}
-        return sorted(TopicName.parse(name) for name in plain | set(self._get(f"{path}/partitioned", namespace)))
+        path = namespace.namespace_path
+        plain = {split_partition(name)[0] for name in self._get(path, namespace, NAMES)}
+        names = plain | set(self._get(f"{path}/partitioned", namespace, NAMES))
+        # Topics that are kept nowhere are listed too.
+        return sorted(TopicName.parse(name) for name in names if name.startswith("persistent://"))
 
     def clusters(self) -> frozenset[str]:
         """The names of the clusters that this one knows, itself included; empty when we may not ask."""
         try:
-            return frozenset(self._get("clusters", None))
+            return frozenset(self._get("clusters", None, NAMES))
         except AccessRefused:
             return frozenset()
 
-    def _get(self, path: str, topic: TopicName | None) -> Any:
-        doing = f"GET {path}"
+    def _get(self, path: str, topic: TopicName | None, shape: TypeAdapter[Any]) -> Any:
+        question = Question(self.cluster.name, f"GET {path}", str(topic) if topic else None)
+        deadline_s = self._clock() + self._timeout_s
         try:
-            response = self._http.get(path)
-            for _ in range(_MOST_REDIRECTS):
+            answer = self._fetch(self._base + path, question, deadline_s)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ClusterUnreachable(self.cluster.name, question.doing, repr(error)) from error
+        return judge(question, answer, shape)
+
+    def _fetch(self, url: str, question: Question, deadline_s: float) -> Answer:
+        for _ in range(_MOST_REDIRECTS + 1):
+            headers = {"Authorization": f"Bearer {self._token()}"} if self._token else {}
+            with self._http.stream("GET", url, headers=headers) as response:
+                body = self._body(response, question, deadline_s)
                 if not response.has_redirect_location:
-                    break
-                # A broker that does not own the topic names the one that does. Followed by hand: httpx would not show
-                # our token to the other broker.
-                response = self._http.get(response.headers["location"])
-        except httpx.HTTPError as error:
-            raise ClusterUnreachable(self.cluster.name, doing, repr(error)) from error
-        if response.status_code == httpx.codes.NOT_FOUND and topic is not None:
-            raise TopicMissing(self.cluster.name, str(topic))
-        if response.is_client_error:
-            raise AccessRefused(self.cluster.name, doing, _reason(response))
-        if not response.is_success:
-            raise ClusterUnreachable(self.cluster.name, doing, _reason(response))
-        return response.json()
+                    return Answer(response.status_code, response.headers.get("content-type", ""), body)
+            # A broker that does not own the topic names the one that does. Followed by hand: httpx would not show our
+            # token to the other broker.
+            url = self._followed(url, response.headers["location"], question)
+        raise ClusterUnreachable(self.cluster.name, question.doing, f"more than {_MOST_REDIRECTS} redirects")
+
+    def _followed(self, url: str, location: str, question: Question) -> str:
+        target = urljoin(url, location)
+        if url.startswith("https:") and not target.startswith("https:"):
+            detail = "a redirect to an address without TLS would show our token"
+            raise ClusterUnreachable(self.cluster.name, question.doing, detail)
+        return target
+
+    def _body(self, response: httpx.Response, question: Question, deadline_s: float) -> bytes:
+        body = bytearray()
+        for part in response.iter_raw():
+            body += part
+            if len(body) > MOST_BYTES:
+                raise ClusterUnreachable(
+                    self.cluster.name, question.doing, f"an answer of more than {MOST_BYTES} bytes"
+                )
+            if self._clock() > deadline_s:
+                detail = f"an answer that was not whole after {self._timeout_s:g} s"
+                raise ClusterUnreachable(self.cluster.name, question.doing, detail)
+        return bytes(body)
 
 
 def _verify(access: Access, certificate: tuple[str, str] | None) -> Any:
@@ -89,11 +138,3 @@ def _verify(access: Access, certificate: tuple[str, str] | None) -> Any:
         context.load_cert_chain(*certificate)
     context.check_hostname = access.tls_validate_hostname
     return context
-
-
-def _reason(response: httpx.Response) -> str:
-    body: Any = None
-    if response.headers.get("content-type", "").startswith("application/json"):
-        body = response.json()
-    detail = body.get("reason") if isinstance(body, Mapping) else response.text[:200]
-    return f"{response.status_code} {detail}"

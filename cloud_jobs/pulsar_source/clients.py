@@ -10,11 +10,12 @@ from typing import Any
 import pulsar
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
+from cloud_jobs.pulsar_source.credentials import Token
 from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, PulsarSourceError, SubscriptionBusy
 from cloud_jobs.pulsar_source.options import Access, Cluster, PulsarOptions
 
 _lock = threading.Lock()
-_kept: dict[tuple[int, Cluster, str], Any] = {}
+_kept: dict[tuple[int, Cluster, Access, int], Any] = {}
 _CONNECT_TIMEOUT_MS = 3000
 
 
@@ -22,7 +23,7 @@ def kept_client(cluster: Cluster, options: PulsarOptions) -> Any:
     """This process's client of a cluster (`pulsar.Client`), built at the first call."""
     access = Access.model_validate(options.model_dump(include=set(Access.model_fields)))
     # The process number is part of the key: Spark forks its Python workers, and a forked client is dead.
-    key = (os.getpid(), cluster, repr(access) + str(access.bearer()) + str(options.operation_timeout_seconds))
+    key = (os.getpid(), cluster, access, options.call_timeout_s())
     with _lock:
         if key not in _kept:
             _kept[key] = _build(cluster, access, options.call_timeout_s())
@@ -46,7 +47,8 @@ def _build(cluster: Cluster, access: Access, timeout_s: int) -> Any:
     authentication = None
     if access.tls_certificate_file:
         authentication = pulsar.AuthenticationTLS(str(access.tls_certificate_file), str(access.tls_key_file))
-    if token := access.bearer():
+    if token := Token(access):
+        # Asked for at each new connection: a rotated token needs no other client.
         authentication = pulsar.AuthenticationToken(token)
     return pulsar.Client(
         cluster.service_url,

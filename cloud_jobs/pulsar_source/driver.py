@@ -10,7 +10,7 @@ import structlog
 from cloud_jobs.pulsar_source.acknowledging import acknowledge
 from cloud_jobs.pulsar_source.admission import Limits, admit
 from cloud_jobs.pulsar_source.clients import forget_clients
-from cloud_jobs.pulsar_source.errors import ClusterUnreachable, DataLoss
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable, DataLoss, NoClusterAnswers
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.planning import begin_of, check_topics, everything, planned_range, queue_size, upto_target
 from cloud_jobs.pulsar_source.position import Offset, Position, ranges
@@ -61,6 +61,8 @@ class Driver:
             self._watch.obey()
         try:
             return self._latest(start, limited=limited)
+        except NoClusterAnswers:
+            raise
         except ClusterUnreachable:
             # It went away after it had answered: let the watch decide once more, with nothing left open.
             self._close_scouts()

@@ -2,7 +2,8 @@
 
 PulsarSourceError
 ├── OptionError          an option is unknown, missing or does not fit another
-├── ClusterUnreachable   a cluster did not answer within its time
+├── ClusterUnreachable   a cluster did not answer within its time, or what answered is no cluster
+│   └── NoClusterAnswers none of the clusters did, for as long as is waited at most
 ├── AccessRefused        a cluster answered, and said no
 ├── TopicMissing         a topic does not exist (or does not any more)
 ├── SubscriptionBusy     somebody else holds the durable subscription
@@ -20,11 +21,15 @@ class OptionError(PulsarSourceError):
 
 
 class ClusterUnreachable(PulsarSourceError):
-    """A cluster did not answer within its time."""
+    """A cluster did not answer within its time, or what answered in its place is no cluster."""
 
     def __init__(self, cluster: str, doing: str, detail: str) -> None:
         self.cluster = cluster
         super().__init__(f"cluster {cluster!r} did not answer while {doing}: {detail}")
+
+
+class NoClusterAnswers(ClusterUnreachable):
+    """None of the clusters answered for `readTimeoutSeconds`: nobody need wait once more."""
 
 
 class AccessRefused(PulsarSourceError):

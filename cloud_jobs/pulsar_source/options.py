@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
@@ -14,6 +15,9 @@ from pydantic.alias_generators import to_camel
 from cloud_jobs.pulsar_source.columns import ALL
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
+
+_MOST_WAIT_S = 86_400
+_MOST_MESSAGES = 10_000_000
 
 
 class Cluster(BaseModel):
@@ -32,6 +36,10 @@ class Cluster(BaseModel):
         service, _, admin = urls.partition("|")
         if not (name and service and admin):
             raise ValueError(f"{text!r} is no cluster: expected name=pulsar://host:6650|http://host:8080")
+        try:
+            _ = urlsplit(service).port, urlsplit(admin).port
+        except ValueError as error:
+            raise ValueError(f"{text!r} is no cluster: {error}") from error
         return cls(name=name.strip(), service_url=service.strip(), admin_url=admin.strip().rstrip("/"))
 
 
@@ -41,7 +49,7 @@ class Access(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
     token: SecretStr | None = Field(None, description="token (JWT) of the role that reads")
-    token_file: Path | None = Field(None, description="file that holds the token; read again when a client is built")
+    token_file: Path | None = Field(None, description="file that holds the token; read again at each use")
     tls_trust_certs_file: Path | None = Field(None, description="PEM of the authorities that signed the brokers")
     tls_certificate_file: Path | None = Field(None, description="PEM of our own certificate (mutual TLS)")
     tls_key_file: Path | None = Field(None, description="PEM of our own private key (mutual TLS)")
@@ -54,12 +62,6 @@ class Access(BaseModel):
         if bool(self.tls_certificate_file) != bool(self.tls_key_file):
             raise ValueError("tlsCertificateFile and tlsKeyFile belong together")
         return self
-
-    def bearer(self) -> str | None:
-        """The token in clear, if there is one."""
-        if self.token_file:
-            return self.token_file.read_text(encoding="utf-8").strip()
-        return self.token.get_secret_value() if self.token else None
 
 
 class PulsarOptions(Access):
@@ -88,17 +90,30 @@ class PulsarOptions(Access):
     read_compacted: bool = Field(False, description="read the compacted form of a topic: the newest of each key")
     fail_on_data_loss: bool = Field(True, description="stop when unread records or topics are gone, or go on")
 
-    max_messages_per_trigger: int | None = Field(None, ge=1, description="most messages of one micro-batch")
-    max_bytes_per_trigger: int | None = Field(
-        None, ge=1, description="most bytes of values in one micro-batch; a bigger message goes through alone"
+    max_messages_per_trigger: int | None = Field(
+        None, ge=1, le=_MOST_MESSAGES, description="most messages of one micro-batch"
     )
-    prefetch_bytes: int = Field(16 << 20, ge=1, description="most bytes that a reader holds before Spark takes them")
+    max_bytes_per_trigger: int | None = Field(
+        None,
+        ge=1,
+        le=1 << 40,
+        description="most bytes of values in one micro-batch; a bigger message goes through alone",
+    )
+    prefetch_bytes: int = Field(
+        16 << 20, ge=1, le=1 << 30, description="most bytes that a reader holds before Spark takes them"
+    )
 
-    operation_timeout_seconds: int = Field(5, ge=1, description="bound of one call to a cluster")
-    read_timeout_seconds: float = Field(60, gt=0, description="bound of the silence of a range that was planned")
-    topic_discovery_seconds: float = Field(10, ge=0, description="age at which the list of topics is asked again")
+    operation_timeout_seconds: int = Field(5, ge=1, le=_MOST_WAIT_S, description="bound of one call to a cluster")
+    read_timeout_seconds: float = Field(
+        60, gt=0, le=_MOST_WAIT_S, description="bound of the silence of a range that was planned"
+    )
+    topic_discovery_seconds: float = Field(
+        10, ge=0, le=_MOST_WAIT_S, description="age at which the list of topics is asked again"
+    )
 
-    cluster_lost_after_seconds: float = Field(3, gt=0, description="silence after which a cluster counts as gone")
+    cluster_lost_after_seconds: float = Field(
+        3, gt=0, le=_MOST_WAIT_S, description="silence after which a cluster counts as gone"
+    )
     failover_file: Path | None = Field(
         None, description="where the source keeps which cluster it reads (required with several clusters)"
     )
@@ -185,7 +200,10 @@ class PulsarOptions(Access):
         """topicsPattern as (its namespace, with the pattern as the name; the compiled pattern)."""
         assert self.topics_pattern is not None
         name = TopicName.parse(self.topics_pattern)
-        return name, re.compile(name.name)
+        try:
+            return name, re.compile(name.name)
+        except re.error as error:
+            raise ValueError(f"topicsPattern {name.name!r} is no regular expression: {error}") from error
 
     def asks_for(self, partition: str) -> bool:
         """Whether the options name the topic of a partition (or the partition itself); a checkpoint can know others."""

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from typing import Self
+from urllib.parse import quote
 
 _PARTITION = re.compile(r"^(?P<base>.+)-partition-(?P<number>\d+)$")
 
@@ -25,12 +26,19 @@ class TopicName:
         parts = path.split("/")
         if scheme not in {"", "persistent"} or not all(parts) or len(parts) not in {1, 3}:
             raise ValueError(f"{text!r} is no topic: expected persistent://tenant/namespace/name")
+        if {".", ".."} & set(parts):
+            raise ValueError(f"{text!r} is no topic: no part of it can be . or ..")
         return cls("public", "default", parts[0]) if len(parts) == 1 else cls(*parts)
 
     @property
     def path(self) -> str:
-        """The part of the admin REST address that names this topic."""
-        return f"persistent/{self.tenant}/{self.namespace}/{self.name}"
+        """The part of the admin REST address that names this topic, quoted."""
+        return f"{self.namespace_path}/{quote(self.name, safe='')}"
+
+    @property
+    def namespace_path(self) -> str:
+        """The part of the admin REST address that names this topic's namespace, quoted."""
+        return f"persistent/{quote(self.tenant, safe='')}/{quote(self.namespace, safe='')}"
 
 
 def split_partition(topic: str) -> tuple[str, int]:

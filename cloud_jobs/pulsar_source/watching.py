@@ -7,7 +7,7 @@ from datetime import datetime
 
 import structlog
 
-from cloud_jobs.pulsar_source.errors import ClusterUnreachable, PulsarSourceError
+from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, NoClusterAnswers, PulsarSourceError
 from cloud_jobs.pulsar_source.failover import FailoverFile, Standing
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.planning import States, Survey
@@ -51,6 +51,8 @@ class Watch:
         self._surveys = {cluster.name: Survey(cluster, options) for cluster in options.all_clusters()}
         self._silent_since: dict[str, float] = {}
         self._suspect_since: dict[str, float] = {}
+        self._refused_by: dict[str, AccessRefused] = {}
+        self._last_word = "none of the clusters answers"
         self._file = FailoverFile(options.failover_file) if options.failover_file else None
         first = options.all_clusters()[0].name
         self._standing = self._file.load(first) if self._file else Standing(first)
@@ -137,7 +139,8 @@ class Watch:
         """The active cluster as it stands; another one becomes active when it is silent for too long.
 
         Where the subscription is missing it is created at `create_at`, or left missing for None.
-        Raises ClusterUnreachable when no cluster answers for `readTimeoutSeconds`.
+        Raises NoClusterAnswers when no cluster answers for `readTimeoutSeconds`, and AccessRefused as soon as each of
+        them refuses us.
         """
         began = self._clock()
         while self._clock() - began < self._options.read_timeout_seconds:
@@ -149,9 +152,11 @@ class Watch:
                 if view is not None:
                     self._move(name, "lost")
                     return view
+            if len(self._refused_by) == len(self._surveys):
+                raise self._refused_by[self._standing.active]
             self._pause(_PROBE_PERIOD_S)
         lost = ", ".join(sorted(self._silent_since))
-        raise ClusterUnreachable(lost, "looking for a cluster to read", "none of the clusters answers")
+        raise NoClusterAnswers(lost, "looking for a cluster to read", self._last_word)
 
     def named(self, name: str, create_at: Start | None = "earliest") -> View | None:
         """One cluster as it stands; None when it stays silent for `clusterLostAfterSeconds`."""
@@ -184,15 +189,26 @@ class Watch:
             if missing and create_at is not None:
                 survey.subscribe_missing(states, create_at)
                 states = survey.states()
-        except ClusterUnreachable as error:
+        except (ClusterUnreachable, AccessRefused) as error:
+            self._note_unserved(name, error)
             if name not in self._silent_since:
                 _log.warning("cluster_silent", cluster=name, error=str(error))
             self._silent_since.setdefault(name, self._suspect_since.pop(name, asked))
             return None
+        self._refused_by.pop(name, None)
         self._silent_since.pop(name, None)
         self._suspect_since.pop(name, None)
         self._note_heard(name)
         return View(survey.cluster, states, missing)
+
+    def _note_unserved(self, name: str, error: ClusterUnreachable | AccessRefused) -> None:
+        """A cluster that refuses us serves us as little as a silent one; the only one that there is says so at once."""
+        self._last_word = str(error)
+        self._refused_by.pop(name, None)
+        if isinstance(error, AccessRefused):
+            if len(self._surveys) == 1:
+                raise error
+            self._refused_by[name] = error
 
     def _note_heard(self, name: str) -> None:
         if self._file and name == self._standing.active and time.time() - self._heard_s >= _NOTE_PERIOD_S:

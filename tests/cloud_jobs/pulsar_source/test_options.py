@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.pulsar_source import OptionError
+from cloud_jobs.pulsar_source.credentials import Token
 from cloud_jobs.pulsar_source.options import PulsarOptions
 
 ONE = {"clusters": "hq=pulsar://h:6650|http://h:8080", "topics": "t"}
@@ -29,6 +30,9 @@ def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (ONE | {"topicsPattern": "t/n/(", "topics": ""}, "no regular expression"),
+        (ONE | {"clusters": "hq=pulsar://h:6650|http://h:port"}, "is no cluster"),
+        (ONE | {"topics": "t/n/.."}, "is no topic"),
         ({"topics": "t"}, "either clusters, or both serviceUrl and adminUrl"),
         (ONE | {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:1"}, "either clusters"),
         ({"clusters": ONE["clusters"]}, "either topics or topicsPattern"),
@@ -93,9 +97,37 @@ def test_a_stream_needs_a_subscription():
 def test_a_token_is_kept_for_the_workers_and_out_of_every_text(tmp_path: Path):
     options = PulsarOptions.parse(ONE | {"token": "s3cret"})
     assert "s3cret" not in repr(options) + str(options)
-    assert pickle.loads(pickle.dumps(options)).bearer() == "s3cret"  # noqa: S301  # as Spark does
+    assert Token(pickle.loads(pickle.dumps(options)))() == "s3cret"  # noqa: S301  # as Spark does
     (tmp_path / "token").write_text("from-file\n")
-    assert PulsarOptions.parse(ONE | {"tokenFile": str(tmp_path / "token")}).bearer() == "from-file"
+    assert Token(PulsarOptions.parse(ONE | {"tokenFile": str(tmp_path / "token")}))() == "from-file"
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe", b"two words", b"line\r\nX-Header: 1", None])
+def test_a_token_file_that_is_being_replaced_leaves_the_token_before_it(tmp_path: Path, content: bytes | None):
+    file = tmp_path / "token"
+    file.write_bytes(b"first")
+    token = Token(PulsarOptions.parse(ONE | {"tokenFile": str(file)}))
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    assert token() == "first"
+    with pytest.raises(OptionError, match="tokenFile"):
+        Token(PulsarOptions.parse(ONE | {"tokenFile": str(file)}))
+    file.write_bytes(b"second\n")
+    assert token() == "second"
+
+
+NUMBERS = [field.alias for field in PulsarOptions.model_fields.values() if "int" in str(field.annotation)] + [
+    field.alias for field in PulsarOptions.model_fields.values() if field.annotation is float
+]
+
+
+@pytest.mark.parametrize("option", NUMBERS)
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e300", "-1", str(2**63), "10000000000000"])
+def test_a_number_without_bound_is_refused(option: str, number: str):
+    with pytest.raises(OptionError, match=option):
+        PulsarOptions.parse(ONE | {option: number})
 
 
 def test_every_option_is_documented():

@@ -1,0 +1,135 @@
+"""What an admin address answered, judged before anything is made of it. Pure.
+
+Between us and a broker stand load balancers, proxies and login pages, and each answers with a status that Pulsar uses
+too. An answer counts as the cluster's only if it is of the form that Pulsar gives it:
+
+- **value**: 200, JSON, with the fields that are used in their types;
+- **not found**: 404 with Pulsar's reason in JSON: TopicMissing;
+- **refused**: 401 and 403, from whomever; another 4xx with Pulsar's reason: AccessRefused;
+- **all else** is no answer of the cluster: ClusterUnreachable. Busy (408, 429), 5xx, pages, truncated or foreign JSON.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, PulsarSourceError, TopicMissing
+from telemetry import InvalidJson, parse_json
+
+MOST_BYTES = 64 << 20
+"""The longest answer: the statistics of ten thousand partitions have about a third of it."""
+_MOST_VALUES = 5_000_000
+_MOST_REASON = 200
+_OK, _UNAUTHORISED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 200, 401, 403, 404, 500
+_BUSY = frozenset({408, 425, 429})
+
+
+class _Ledger(TypedDict):
+    ledgerId: int
+    entries: int
+    size: int
+
+
+class _Cursor(TypedDict):
+    markDeletePosition: str
+    properties: NotRequired[dict[str, Any]]
+
+
+class _Stats(TypedDict):
+    lastConfirmedEntry: str
+    currentLedgerSize: int
+    ledgers: list[_Ledger]
+    cursors: dict[str, _Cursor]
+
+
+class _PartitionedStats(TypedDict):
+    partitions: dict[str, _Stats]
+
+
+class _Partitions(TypedDict):
+    partitions: Annotated[int, Field(ge=0)]
+
+
+NAMES: TypeAdapter[Any] = TypeAdapter(list[str])
+PARTITIONS: TypeAdapter[Any] = TypeAdapter(_Partitions)
+STATS: TypeAdapter[Any] = TypeAdapter(_Stats)
+PARTITIONED_STATS: TypeAdapter[Any] = TypeAdapter(_PartitionedStats)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One HTTP answer, whole."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was asked: the cluster, the request in words, and the topic that it is about."""
+
+    cluster: str
+    doing: str
+    topic: str | None
+
+
+def judge(question: Question, answer: Answer, shape: TypeAdapter[Any]) -> Any:
+    """The value that a cluster answered, of that shape. Raises TopicMissing, AccessRefused or ClusterUnreachable."""
+    if answer.status != _OK:
+        raise _refusal(question, answer)
+    if not _is_json(answer):
+        raise _foreign(question, answer, f"{answer.content_type or 'no content type'} instead of JSON")
+    try:
+        value = _parsed(answer)
+        shape.validate_python(value, strict=True)
+    except InvalidJson as error:
+        raise _foreign(question, answer, str(error)) from error
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise _foreign(question, answer, f"{place}: {problem['msg']}"[:_MOST_REASON]) from error
+    return value
+
+
+def _refusal(question: Question, answer: Answer) -> PulsarSourceError:
+    reason = _reason(answer)
+    detail = f"{answer.status} {reason or _start(answer)}".strip()
+    if answer.status == _NOT_FOUND and reason is not None and question.topic is not None:
+        return TopicMissing(question.cluster, question.topic)
+    if answer.status in {_UNAUTHORISED, _FORBIDDEN}:
+        return AccessRefused(question.cluster, question.doing, detail)
+    if _OK <= answer.status < _SERVER_ERROR and answer.status not in _BUSY and reason is not None:
+        return AccessRefused(question.cluster, question.doing, detail)
+    return ClusterUnreachable(question.cluster, question.doing, detail)
+
+
+def _foreign(question: Question, answer: Answer, detail: str) -> ClusterUnreachable:
+    return ClusterUnreachable(question.cluster, question.doing, f"{answer.status}, and no answer of Pulsar: {detail}")
+
+
+def _is_json(answer: Answer) -> bool:
+    return answer.content_type.split(";")[0].strip().lower() == "application/json"
+
+
+def _parsed(answer: Answer) -> Any:
+    return parse_json(answer.body, max_bytes=MOST_BYTES, max_values=_MOST_VALUES)
+
+
+def _reason(answer: Answer) -> str | None:
+    """The reason that Pulsar gives; None when the answer is not Pulsar's."""
+    if not _is_json(answer):
+        return None
+    try:
+        document = _parsed(answer)
+    except InvalidJson:
+        return None
+    reason = document.get("reason") if isinstance(document, Mapping) else None
+    return reason[:_MOST_REASON] if isinstance(reason, str) else None
+
+
+def _start(answer: Answer) -> str:
+    return " ".join(answer.body[:_MOST_REASON].decode(errors="replace").split())

@@ -1,0 +1,195 @@
+"""What an admin address answers, and what is made of it."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.pulsar_source import AccessRefused, ClusterUnreachable, TopicMissing
+from cloud_jobs.pulsar_source import answers as judged
+from cloud_jobs.pulsar_source.admin import Admin
+from cloud_jobs.pulsar_source.answers import NAMES, PARTITIONED_STATS, PARTITIONS, Answer, Question, judge
+from cloud_jobs.pulsar_source.ledgers import TopicState
+from cloud_jobs.pulsar_source.options import Access, Cluster
+from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source.topics import TopicName
+from tests.cloud_jobs.pulsar_source.addresses import JSON, STATS, Address, Reply, address, cluster_says, document, page
+
+TOPIC = TopicName("t", "n", "x")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Address]:
+    with address() as one:
+        yield one
+
+
+@pytest.fixture
+def place(shared: Address) -> Address:
+    shared.says = cluster_says
+    shared.asked.clear()
+    shared.authorizations.clear()
+    return shared
+
+
+def admin(place: Address, timeout_s: float = 5, **access: Any) -> Admin:
+    cluster = Cluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=place.url)
+    return Admin(cluster, Access(**access), timeout_s)
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in STATS.items() if key != name}
+
+
+NO_ANSWER_OF_PULSAR = {
+    "a page with 200": page(200),
+    "a page with 404": page(404),
+    "a page with 400": page(400),
+    "429": page(429),
+    "429 in JSON": document({"reason": "busy"}, 429),
+    "503": page(503),
+    "500 in JSON": document({"reason": "broken"}, 500),
+    "204": Reply(204),
+    "302 to nowhere": Reply(302),
+    "307 to itself": Reply(307, headers={"Location": "/admin/v2/again"}),
+    "404 in other JSON": document({"message": "no route"}, 404),
+    "404 that says it is JSON": Reply(404, b"<html>"),
+    "nothing": Reply(200),
+    "no content type": Reply(200, json.dumps(STATS).encode(), ""),
+    "JSON that ends early": Reply(200, json.dumps(STATS).encode()[:-3]),
+    "not UTF-8": Reply(200, b'{"a": "\xff"}'),
+    "NaN": Reply(200, b'{"partitions": NaN}'),
+    "depth": Reply(200, b"[" * 100_000),
+    "a list": document([]),
+    "null": document(None),
+    "an object": document({}),
+    "a number as text": document(STATS | {"currentLedgerSize": "100"}),
+    "a truth as number": document(STATS | {"currentLedgerSize": True}),
+    "no ledgers": document(without("ledgers")),
+    "a ledger without entries": document(STATS | {"ledgers": [{"ledgerId": 1, "size": 0}]}),
+    "a cursor without a position": document(STATS | {"cursors": {"s": {}}}),
+    "a position that is none": document(STATS | {"lastConfirmedEntry": "here"}),
+    "a cursor's position that is none": document(STATS | {"cursors": {"s": {"markDeletePosition": "a:b"}}}),
+    "2^64": document(STATS | {"currentLedgerSize": 2**64}),
+}
+
+
+@pytest.mark.parametrize("reply", NO_ANSWER_OF_PULSAR.values(), ids=NO_ANSWER_OF_PULSAR.keys())
+def test_what_pulsar_would_not_answer_counts_as_no_answer(place: Address, reply: Reply):
+    place.says = lambda path: reply if path.endswith(("internalStats", "again")) else cluster_says(path)
+    with closing(admin(place)) as one, pytest.raises(ClusterUnreachable, match=r"GET|telling"):
+        one.states(TOPIC, "s")
+
+
+def test_only_a_404_with_pulsars_reason_is_a_missing_topic(place: Address):
+    place.says = lambda _: document({"reason": "Topic not found"}, 404)
+    with closing(admin(place)) as one, pytest.raises(TopicMissing):
+        one.states(TOPIC, "s")
+
+
+@pytest.mark.parametrize(
+    "reply", [page(401), page(403), document({"reason": "no"}, 401), document({"reason": "x"}, 412)]
+)
+def test_who_refuses_us_is_told_from_who_is_silent(place: Address, reply: Reply):
+    place.says = lambda _: reply
+    with closing(admin(place)) as one:
+        with pytest.raises(AccessRefused, match=str(reply.status)):
+            one.states(TOPIC, "s")
+        assert one.clusters() == frozenset()
+
+
+def test_a_topic_that_comes_back_in_the_other_form_is_asked_anew(place: Address):
+    with closing(admin(place)) as one:
+        assert list(one.states(TOPIC, "s")) == [str(TOPIC)]
+        place.says = lambda _: document({"reason": "Topic not found"}, 404)
+        with pytest.raises(TopicMissing):
+            one.states(TOPIC, "s")
+        parts = {f"{TOPIC}-partition-0": STATS}
+        place.says = lambda path: document({"partitions": 1 if path.endswith("/partitions") else parts})
+        assert one.states(TOPIC, "s") == {
+            f"{TOPIC}-partition-0": TopicState.from_stats(STATS, "s"),
+        }
+        assert one.states(TOPIC, "s")[f"{TOPIC}-partition-0"].cursor == Position(3, 4)
+
+
+def test_an_answer_without_end_is_given_up(place: Address, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cloud_jobs.pulsar_source.admin.MOST_BYTES", 1 << 20)
+    place.says = lambda _: Reply(200, b"[" * 65536, endless=True)
+    with closing(admin(place)) as one, pytest.raises(ClusterUnreachable, match="more than 1048576 bytes"):
+        one.states(TOPIC, "s")
+
+
+def test_an_answer_that_trickles_is_given_up_with_the_time_of_one_call(place: Address):
+    ticks = itertools.count(0, 4)
+    cluster = Cluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=place.url)
+    place.says = lambda _: Reply(200, b"[" * 65536, endless=True)
+    one = Admin(cluster, Access(), 5, clock=lambda: float(next(ticks)))
+    with closing(one), pytest.raises(ClusterUnreachable, match="not whole after 5 s"):
+        one.states(TOPIC, "s")
+
+
+@pytest.mark.parametrize(
+    ("name", "quoted"),
+    [("a+b", "a%2Bb"), ("a%20b", "a%2520b"), ("a?b", "a%3Fb"), ("a#b", "a%23b"), ("ü ", "%C3%BC%20"), ("..a", "..a")],
+)
+def test_names_are_quoted(place: Address, name: str, quoted: str):
+    with closing(admin(place)) as one:
+        one.states(TopicName("t", "n", name), "s")
+    assert place.asked == [
+        f"/admin/v2/persistent/t/n/{quoted}/partitions",
+        f"/admin/v2/persistent/t/n/{quoted}/internalStats",
+    ]
+
+
+def test_a_redirect_is_followed_with_the_token(place: Address):
+    with address() as owner:
+        place.says = lambda path: Reply(307, headers={"Location": owner.url + path})
+        with closing(admin(place, token="abc")) as one:
+            assert list(one.states(TOPIC, "s")) == [str(TOPIC)]
+        assert set(owner.authorizations) == {"Bearer abc"}
+
+
+def test_a_rotated_token_is_shown_with_the_next_question(place: Address, tmp_path: Path):
+    file = tmp_path / "token"
+    file.write_text("first")
+    with closing(admin(place, token_file=file)) as one:
+        one.states(TOPIC, "s")
+        file.write_text("second")
+        one.states(TOPIC, "s")
+        file.write_text("")
+        one.states(TOPIC, "s")
+    assert place.authorizations == ["Bearer first"] * 2 + ["Bearer second"] * 2
+
+
+def test_topics_that_are_kept_nowhere_are_left_out(place: Address):
+    place.says = lambda path: document(
+        ["persistent://t/n/p"]
+        if path.endswith("/partitioned")
+        else ["persistent://t/n/a+b", "persistent://t/n/p-partition-0", "non-persistent://t/n/c"]
+    )
+    with closing(admin(place)) as one:
+        assert [topic.name for topic in one.topics(TOPIC)] == ["a+b", "p"]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*STATS, "partitions"]), inner),
+    max_leaves=10,
+)
+bodies = values.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20)
+shapes = st.sampled_from([NAMES, PARTITIONS, judged.STATS, PARTITIONED_STATS])
+statuses = st.sampled_from([200, 204, 301, 400, 401, 404, 409, 429, 500, 599])
+
+
+@given(statuses, st.sampled_from([JSON, JSON + ";charset=utf-8", "text/html", ""]), bodies, shapes)
+def test_any_answer_is_a_value_or_an_error_of_ours(status: int, content_type: str, body: bytes, shape: Any):
+    with suppress(TopicMissing, AccessRefused, ClusterUnreachable):
+        value = judge(Question("hq", "GET x", "t"), Answer(status, content_type, body), shape)
+        assert status == 200
+        shape.validate_python(value)

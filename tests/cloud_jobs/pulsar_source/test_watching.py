@@ -1,0 +1,151 @@
+"""Which cluster is read when what answers is not what it should be; clusters are addresses on loopback."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from cloud_jobs.pulsar_source import AccessRefused, ClusterUnreachable
+from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.errors import NoClusterAnswers
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.position import Offset, Position
+from cloud_jobs.pulsar_source.watching import Watch
+from tests.cloud_jobs.pulsar_source.addresses import Address, Reply, address, cluster_says, document, page
+
+TOPIC = "persistent://t/n/x"
+
+
+class Clock:
+    """Time that passes when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pause(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[tuple[Address, Address]]:
+    with address() as first, address() as second:
+        yield first, second
+
+
+@pytest.fixture
+def hq(places: tuple[Address, Address]) -> Address:
+    places[0].says = cluster_says
+    return places[0]
+
+
+@pytest.fixture
+def dr(places: tuple[Address, Address]) -> Address:
+    places[1].says = cluster_says
+    return places[1]
+
+
+def options_of(tmp_path: Path, *places: Address) -> PulsarOptions:
+    clusters = (f"{name}=pulsar://127.0.0.1:1|{place.url}" for name, place in zip(("hq", "dr"), places, strict=False))
+    return PulsarOptions.parse(
+        {
+            "clusters": ",".join(clusters),
+            "topics": TOPIC,
+            "subscription": "s",
+            "failoverFile": str(tmp_path / "failover.json"),
+            "readTimeoutSeconds": "20",
+        }
+    )
+
+
+@contextmanager
+def watch(clock: Clock, tmp_path: Path, *places: Address) -> Iterator[Watch]:
+    with closing(Watch(options_of(tmp_path, *places), clock, clock.pause)) as one:
+        yield one
+
+
+NO_CLUSTER = [page(200), page(404), page(401), page(403), page(429), page(503), document({}), Reply(200)]
+
+
+@pytest.mark.parametrize("reply", NO_CLUSTER, ids=lambda reply: f"{reply.status} {reply.content_type}")
+def test_a_load_balancer_that_answers_for_a_lost_cluster_does_not_keep_the_query_there(
+    tmp_path: Path, hq: Address, dr: Address, reply: Reply
+):
+    clock = Clock()
+    with watch(clock, tmp_path, hq, dr) as one:
+        assert one.active().cluster.name == "hq"
+        hq.says = lambda _: reply
+        assert one.active().cluster.name == "dr"
+        assert 3 <= clock.now_s < 4  # clusterLostAfterSeconds
+
+
+def test_a_page_that_passes_does_not_move_the_query(tmp_path: Path, hq: Address, dr: Address):
+    clock = Clock()
+    replies = iter([page(502), page(429), page(401)])
+    with watch(clock, tmp_path, hq, dr) as one:
+        hq.says = lambda path: next(replies, None) or cluster_says(path)
+        assert one.active().cluster.name == "hq"
+
+
+def test_the_only_cluster_says_at_once_that_it_refuses_us(tmp_path: Path, hq: Address):
+    clock = Clock()
+    hq.says = lambda _: page(401)
+    with watch(clock, tmp_path, hq) as one, pytest.raises(AccessRefused, match=r"hq.*401"):
+        one.active()
+    assert clock.now_s == 0
+
+
+def test_where_every_cluster_refuses_us_the_query_says_so_and_does_not_wait_for_all_the_time(
+    tmp_path: Path, hq: Address, dr: Address
+):
+    clock = Clock()
+    hq.says = dr.says = lambda _: page(401)
+    with watch(clock, tmp_path, hq, dr) as one, pytest.raises(AccessRefused):
+        one.active()
+    assert clock.now_s < 4
+
+
+def test_where_no_cluster_answers_the_last_word_is_told(tmp_path: Path, hq: Address):
+    clock = Clock()
+    hq.says = lambda _: page(429)
+    with watch(clock, tmp_path, hq) as one, pytest.raises(NoClusterAnswers, match="429 <html"):
+        one.active()
+    assert 20 <= clock.now_s < 24  # readTimeoutSeconds
+
+
+def test_a_time_out_is_waited_for_once(tmp_path: Path, hq: Address, monkeypatch: pytest.MonkeyPatch):
+    waits = []
+
+    def active(_: Watch) -> None:
+        waits.append(1)
+        raise NoClusterAnswers("hq", "looking", "nothing")
+
+    monkeypatch.setattr(Watch, "active", active)
+    with closing(Driver(options_of(tmp_path, hq))) as driver, pytest.raises(ClusterUnreachable):
+        driver.latest(Offset("hq", {TOPIC: Position(3, 4)}), limited=False)
+    assert len(waits) == 1
+
+
+def test_a_page_in_the_place_of_a_topic_is_no_loss_of_its_data(tmp_path: Path, hq: Address, dr: Address):
+    start = Offset("hq", {TOPIC: Position(3, 4)})
+    with closing(Driver(options_of(tmp_path, hq, dr))) as driver:
+        assert driver.latest(start, limited=False).positions == {TOPIC: Position(3, 9)}
+        replies = iter([page(404), page(404)])
+        hq.says = lambda path: next(replies, None) or cluster_says(path)
+        assert driver.latest(start, limited=False).positions == {TOPIC: Position(3, 9)}
+
+
+def test_a_topic_that_was_taken_out_of_the_options_is_no_loss(tmp_path: Path, hq: Address):
+    start = Offset("hq", {TOPIC: Position(3, 4), "persistent://t/n/taken-out": Position(1, 1)})
+    with closing(Driver(options_of(tmp_path, hq))) as driver:
+        assert driver.latest(start, limited=False).positions == {TOPIC: Position(3, 9)}
+
+
+def test_a_topic_that_is_met_with_a_cursor_is_planned_from_there(tmp_path: Path, hq: Address):
+    with closing(Driver(options_of(tmp_path, hq))) as driver:
+        end = driver.latest(Offset("hq", {}), limited=False)
+        (planned,) = driver.plan(Offset("hq", {}), end)
+        assert (planned.start, planned.end, planned.durable) == (Position(3, 4), Position(3, 9), True)
