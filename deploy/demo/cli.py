@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import sys
 import time
@@ -22,7 +21,7 @@ from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.report import as_json, bill_table, completeness_table, records_table, verdict_table
 from deploy.demo.story import DemoSettings, Story
-from deploy.local import LocalStack, LocalStackError
+from deploy.local import LocalStack, LocalStackError, empty
 from geo.replication import ReplicationError
 from simulator import SimulatorError
 
@@ -69,8 +68,7 @@ def demo(
 
 
 def _run(folder: Path, settings: DemoSettings, *, quiet: bool) -> tuple[Audit, int]:
-    if folder.exists():
-        shutil.rmtree(folder)
+    empty(folder)
     began = time.monotonic()
     with _progress(quiet=quiet) as progress:
         task = progress.add_task("starting Pulsar, Mosquitto and the links", total=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import sys
 import time
@@ -24,7 +23,7 @@ from deploy.drill.report import as_json, drill_table
 from deploy.drill.settings import Drill, DrillSettings, Moment
 from deploy.drill.stage import Say, drill_stack, opened_stage
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep, sweep_table
-from deploy.local import LocalStackError
+from deploy.local import LocalStackError, empty
 from geo.replication import ReplicationError
 from settings import SettingsError
 
@@ -129,8 +128,7 @@ def run_sweep(
     """
     todo = points(snapshot_period_s or SNAPSHOTS_S, trigger_s or TRIGGERS_S, moment or MOMENTS)
     with said_and_stopped():
-        if folder.exists():
-            shutil.rmtree(folder)
+        empty(folder)
         settings = DrillSettings(fleet=FleetSettings(records_per_s=rate), steady_s=3, after_s=3)
         results = list(sweep(folder.absolute(), settings, todo, teller(quiet=json_only)))
     if json_only:
@@ -141,8 +139,7 @@ def run_sweep(
 
 
 def _played(drills: Sequence[Drill], folder: Path, settings: DrillSettings, say: Say) -> tuple[list[Outcome], int]:
-    if folder.exists():
-        shutil.rmtree(folder)
+    empty(folder)
     folder = folder.absolute()
     with (
         drill_stack(folder, settings, say) as stack,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -16,7 +15,7 @@ from deploy.drill.play import Outcome, play
 from deploy.drill.report import as_json
 from deploy.drill.settings import Drill, DrillSettings, Moment
 from deploy.drill.stage import Say, drill_stack, opened_stage
-from deploy.local import LocalStackError
+from deploy.local import LocalStackError, empty
 from geo.replication import ReplicationError
 
 TRIGGERS_S = (0.5, 1.0, 3.0)
@@ -68,7 +67,7 @@ def _on_stacks(folder: Path, settings: DrillSettings, todo: Sequence[Point], say
     for snapshot_s in dict.fromkeys(point.snapshot_period_s for point in todo):
         mine = [point for point in todo if point.snapshot_period_s == snapshot_s]
         place = folder / f"snapshot-{snapshot_s:g}"
-        shutil.rmtree(place, ignore_errors=True)
+        empty(place)
         done = 0
         try:
             for result in _on_stack(place, settings, mine, say):

@@ -4,6 +4,8 @@ from deploy.local.answers import answers
 from deploy.local.certificates import CertificateAuthority
 from deploy.local.daemon import DaemonProcess
 from deploy.local.errors import (
+    FolderDamaged,
+    FolderNotOurs,
     LinkError,
     LocalStackError,
     ProgramMissing,
@@ -11,6 +13,7 @@ from deploy.local.errors import (
     StackInUse,
     StackNotRunning,
 )
+from deploy.local.folder import empty
 from deploy.local.link import CuttableLink, CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings, TlsFiles
 from deploy.local.ports import PortBook, free_port
@@ -24,6 +27,8 @@ __all__ = [
     "CuttableLink",
     "CuttableLinks",
     "DaemonProcess",
+    "FolderDamaged",
+    "FolderNotOurs",
     "LinkError",
     "LocalStack",
     "LocalStackError",
@@ -42,6 +47,7 @@ __all__ = [
     "StackState",
     "TlsFiles",
     "answers",
+    "empty",
     "free_port",
     "wait_all",
 ]

@@ -1,6 +1,5 @@
 """A stack that outlives the command that started it, and the command that ends it."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -8,11 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from deploy.local.errors import ServerFailed, StackInUse, StackNotRunning
-from deploy.local.state import StackState, is_held
+from deploy.local.errors import FolderDamaged, ServerFailed, StackInUse, StackNotRunning
+from deploy.local.folder import claim, holder
+from deploy.local.state import StackState
 
-__all__ = ["start_in_background", "stop_running"]
+__all__ = ["DETACHED_LOG", "start_in_background", "stop_running"]
 
+DETACHED_LOG = "up.log"
 _POLL_S = 0.2
 _STOP_S = 60.0
 
@@ -22,12 +23,12 @@ def start_in_background(
 ) -> StackState:
     """Run `waybill up` with these arguments in a session of its own; return when its stack is ready.
 
-    Raises ServerFailed with the last lines of its output when it ends before, or is late.
+    Raises ServerFailed with the last lines of its output when it ends before, or is late; FolderNotOurs, StackInUse.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if is_held(folder):
+    claim(folder)
+    if holder(folder) is not None:
         raise StackInUse(folder)
-    log = folder / "up.log"
+    log = folder / DETACHED_LOG
     with log.open("wb") as output:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "deploy", "up", "--folder", str(folder), *arguments],
@@ -36,39 +37,58 @@ def start_in_background(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    try:
+        state = _when_ready(supervisor, folder, timeout_s, on_state)
+    except BaseException:  # an interrupted start leaves nothing running
+        _end(supervisor)
+        raise
+    if state is not None:
+        return state
+    ended = supervisor.poll() is not None
+    reason = "ended before the stack was ready" if ended else f"was not ready after {timeout_s} s"
+    _end(supervisor)
+    raise ServerFailed("waybill up", reason, log, log.read_text(errors="replace").splitlines()[-40:])
+
+
+def _when_ready(
+    supervisor: subprocess.Popen[bytes], folder: Path, timeout_s: float, on_state: Callable[[StackState], None]
+) -> StackState | None:
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if supervisor.poll() is not None:
-            break
+    while time.monotonic() < deadline and supervisor.poll() is None:
         state = _state(folder)
-        if state is not None and state.pid == supervisor.pid:
+        if state is not None and state.supervisor.pid == supervisor.pid:
             on_state(state)
             if state.phase == "ready":
                 return state
         time.sleep(_POLL_S)
-    reason = (
-        "ended before the stack was ready" if supervisor.poll() is not None else f"was not ready after {timeout_s} s"
-    )
-    if supervisor.poll() is None:
-        stop_running(folder)
-    raise ServerFailed("waybill up", reason, log, log.read_text(errors="replace").splitlines()[-40:])
+    return None
+
+
+def _end(supervisor: subprocess.Popen[bytes]) -> None:
+    supervisor.terminate()
+    try:
+        supervisor.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        supervisor.kill()  # its servers are tied to it by the kernel and end with it
+        supervisor.wait(_STOP_S)
 
 
 def stop_running(folder: Path, *, timeout_s: float = _STOP_S) -> bool:
-    """Stop the stack of this folder; False when it had to be killed. Raises StackNotRunning."""
-    state = StackState.load(folder)
-    os.kill(state.pid, signal.SIGTERM)
+    """Stop the stack of this folder; False when it had to be killed. Raises StackNotRunning, PermissionError."""
+    supervisor = holder(folder)
+    if supervisor is None or not supervisor.send(signal.SIGTERM):
+        raise StackNotRunning(folder)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if not is_held(folder):
+        if holder(folder) != supervisor:
             return True
         time.sleep(_POLL_S)
-    os.kill(state.pid, signal.SIGKILL)  # its servers are tied to it by the kernel and end with it
+    supervisor.send(signal.SIGKILL)  # its servers are tied to it by the kernel and end with it
     return False
 
 
 def _state(folder: Path) -> StackState | None:
     try:
         return StackState.load(folder)
-    except StackNotRunning:
+    except (StackNotRunning, FolderDamaged):
         return None

@@ -1,9 +1,10 @@
 """waybill up, down, status and link: the local stack on the command line."""
 
 import json
-import shutil
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -13,11 +14,12 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from deploy.local.background import start_in_background, stop_running
+from deploy.local.background import DETACHED_LOG, start_in_background, stop_running
 from deploy.local.errors import LocalStackError, StackNotRunning
+from deploy.local.folder import empty
 from deploy.local.server import Server
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack
-from deploy.local.state import StackState, hold
+from deploy.local.state import StackState
 from deploy.local.view import LiveStack, links_table, servers_table
 from geo.replication import ReplicationError
 from settings import SettingsError
@@ -39,26 +41,23 @@ def up(
         Path, typer.Option(help="Clusters, regions and namespaces.", show_default="the stack's own")
     ] = DEFAULT_TOPOLOGY,
     detach: Annotated[bool, typer.Option("--detach", help="Return when all is ready, and leave it running.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the data of an earlier stack first.")] = False,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="First delete everything in the folder, which must be one that waybill made."),
+    ] = False,
 ) -> None:
     """Start the local stack: Pulsar clusters, regional MQTT brokers, and the links between them."""
-    try:
+    with _errors_told():
         if detach:
             _detach(folder, topology, fresh)
         else:
             _foreground(folder, topology, fresh)
-    except (LocalStackError, ReplicationError, SettingsError) as trouble:
-        errors.print(str(trouble), style="red", markup=False)
-        raise typer.Exit(1) from trouble
 
 
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
     """Stop the local stack; its data stays in the folder."""
-    try:
+    with _errors_told():
         in_order = stop_running(folder)
-    except StackNotRunning as absent:
-        errors.print(str(absent), markup=False)
-        raise typer.Exit(3) from absent
     console.print("stopped" if in_order else "killed: it did not stop in time")
 
 
@@ -67,11 +66,8 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Show servers, addresses, memory and links. Exit status: 0 ready, 1 something is wrong, 3 not running."""
-    try:
+    with _errors_told():
         state = StackState.load(folder)
-    except StackNotRunning as absent:
-        errors.print(str(absent), markup=False)
-        raise typer.Exit(3) from absent
     if as_json:
         memory = {record.name: record.memory_bytes for record in state.servers}
         print(json.dumps(state.model_dump(mode="json") | {"memory_bytes": memory}, indent=2))  # noqa: T201
@@ -97,7 +93,7 @@ def link(
     seconds: Annotated[float, typer.Option(help="delay: added each way.", min=0, max=10)] = 0.0,
 ) -> None:
     """Cut, heal or slow a link of the running stack."""
-    try:
+    with _errors_told():
         one = StackState.load(folder).link(name)
         done = {
             LinkAction.CUT: lambda: one.cut(silent=silent),
@@ -105,15 +101,12 @@ def link(
             LinkAction.DELAY: lambda: one.delay(seconds),
             LinkAction.STATE: one.state,
         }[action]()
-    except LocalStackError as trouble:
-        errors.print(str(trouble), style="red", markup=False)
-        raise typer.Exit(1) from trouble
     console.print_json(done.model_dump_json())
 
 
 def _foreground(folder: Path, topology: Path, fresh: bool) -> None:
     if fresh:
-        _forget(folder)
+        empty(folder, keep=frozenset({DETACHED_LOG}))
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _interrupt)
     if console.is_terminal:
@@ -125,15 +118,12 @@ def _foreground(folder: Path, topology: Path, fresh: bool) -> None:
 
 
 def _run(stack: LocalStack) -> None:
-    try:
-        with stack:
-            if not console.is_terminal:
-                console.print("ready")
-            while True:
-                stack.check()
-                time.sleep(_WATCH_S)
-    except KeyboardInterrupt:
-        return
+    with stack:
+        if not console.is_terminal:
+            console.print("ready")
+        while True:
+            stack.check()
+            time.sleep(_WATCH_S)
 
 
 def _detach(folder: Path, topology: Path, fresh: bool) -> None:
@@ -160,15 +150,19 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     # Once: a second Ctrl-C while everything is being stopped must not stop the stopping.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    # A KeyboardInterrupt that passes through code run by `exec` (pydantic's, for instance) makes CPython end itself by
+    # SIGINT at its exit, although it was caught; SystemExit keeps the exit status.
+    raise SystemExit(0)
 
 
-def _forget(folder: Path) -> None:
-    if folder.exists() and not (folder / "stack.lock").exists() and any(folder.iterdir()):
-        errors.print(f"{folder} was not made by a stack; it is not deleted", style="red", markup=False)
-        raise typer.Exit(1)
-    if folder.exists():
-        with hold(folder):
-            for entry in folder.iterdir():
-                if entry.name not in ("stack.lock", "up.log"):
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    """Exit status 3 when no stack runs, 1 for what else cannot be done: in words, never as a stack trace."""
+    try:
+        yield
+    except StackNotRunning as absent:
+        errors.print(str(absent), markup=False)
+        raise typer.Exit(3) from absent
+    except (LocalStackError, ReplicationError, SettingsError, OSError) as error:
+        errors.print(str(error), style="red", markup=False)
+        raise typer.Exit(1) from error

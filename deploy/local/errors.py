@@ -3,6 +3,8 @@
 LocalStackError
 ├── ProgramMissing    a server's program is not installed
 ├── ServerFailed      a server ended, or did not become healthy in time
+├── FolderDamaged     a file of the stack's folder cannot be read as what it should be
+├── FolderNotOurs     the folder has content and was not made by Waybill
 ├── StackInUse        another process runs a stack in this folder
 ├── StackNotRunning   no stack runs in this folder
 └── LinkError         a link's control did not answer, or refused
@@ -10,7 +12,16 @@ LocalStackError
 
 from pathlib import Path
 
-__all__ = ["LinkError", "LocalStackError", "ProgramMissing", "ServerFailed", "StackInUse", "StackNotRunning"]
+__all__ = [
+    "FolderDamaged",
+    "FolderNotOurs",
+    "LinkError",
+    "LocalStackError",
+    "ProgramMissing",
+    "ServerFailed",
+    "StackInUse",
+    "StackNotRunning",
+]
 
 
 class LocalStackError(Exception):
@@ -32,6 +43,25 @@ class ServerFailed(LocalStackError):
         self.server, self.reason, self.log, self.last_lines = server, reason, log, last_lines
         quoted = "\n".join(f"    {line}" for line in last_lines) or "    (the log is empty)"
         super().__init__(f"server {server} {reason}\n  last lines of {log}:\n{quoted}")
+
+
+class FolderDamaged(LocalStackError):
+    """A file of the stack's folder is not what the stack writes; says which, and the way out."""
+
+    def __init__(self, file: Path, reason: str, remedy: str) -> None:
+        self.file, self.reason, self.remedy = file, reason, remedy
+        super().__init__(f"{file} {reason}; {remedy}")
+
+
+class FolderNotOurs(LocalStackError):
+    """The folder has content that Waybill did not put there: nothing is written or deleted in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(
+            f"{folder} has content and was not made by waybill: nothing was written or deleted; "
+            "name a folder that is empty or does not exist, or delete this one yourself"
+        )
 
 
 class StackInUse(LocalStackError):

@@ -6,6 +6,7 @@ from pathlib import Path
 from deploy.local.link import CuttableLink
 from deploy.local.pulsar import PulsarCluster
 from geo.replication import Topology
+from runtime import replace_durably
 from settings import load
 
 __all__ = ["located"]
@@ -19,7 +20,8 @@ def located(
     Clusters see each other over the links, so that a link can be cut.
     """
     tables = [line for name in sorted(clusters) for line in _tables(name, clusters[name], links)]
-    file.write_text(source.read_text() + "\n# Addresses, added when the stack started.\n" + "\n".join(tables) + "\n")
+    text = source.read_text() + "\n# Addresses, added when the stack started.\n" + "\n".join(tables) + "\n"
+    replace_durably(file, text.encode())
     return load(Topology, file)
 
 

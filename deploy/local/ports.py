@@ -4,12 +4,19 @@ import json
 import random
 import socket
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from deploy.local.errors import FolderDamaged
+from runtime import replace_durably
 
 __all__ = ["PortBook", "free_port", "is_free"]
 
 # Below the kernel's range for outgoing connections, so that no client socket takes a port between choice and use.
 _RANGE = (20_000, 32_000)
 _ATTEMPTS = 200
+_BOOK = TypeAdapter(dict[str, Annotated[int, Field(gt=0, lt=65536)]])
 
 
 def is_free(port: int) -> bool:
@@ -33,11 +40,11 @@ def free_port(taken: set[int] | None = None) -> int:
 
 
 class PortBook:
-    """Ports by name, remembered in a JSON file; a name keeps its port while that port is free."""
+    """Ports by name, remembered in a JSON file; a name keeps its port while that port is free. Raises FolderDamaged."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._remembered: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+        self._remembered = _read(file)
         self._given: dict[str, int] = {}
 
     def port(self, name: str) -> int:
@@ -47,5 +54,14 @@ class PortBook:
             if port is None or not is_free(port):
                 port = free_port({*self._given.values(), *self._remembered.values()})
             self._given[name] = self._remembered[name] = port
-            self._file.write_text(json.dumps(self._remembered, indent=2, sort_keys=True))
+            replace_durably(self._file, json.dumps(self._remembered, indent=2, sort_keys=True).encode())
         return self._given[name]
+
+
+def _read(file: Path) -> dict[str, int]:
+    if not file.exists():
+        return {}
+    try:
+        return _BOOK.validate_json(file.read_bytes())
+    except ValidationError as error:
+        raise FolderDamaged(file, "is not a book of ports", "delete it, and new ports are chosen") from error

@@ -14,6 +14,8 @@ from settings import Settings
 __all__ = ["PulsarCluster", "PulsarSettings"]
 
 _HOST = "127.0.0.1"
+# The server's own folder. Pulsar puts these paths into URIs as they are: a space in one would end the start.
+_HERE = "/proc/self/cwd"
 _OPENED = ["java.base/java.io", "java.base/java.util.zip", "java.base/java.nio", "java.base/jdk.internal.misc"]
 _OPENED += ["java.base/jdk.internal.platform", "java.management/sun.management"]
 _OPENED += ["jdk.management/com.sun.management.internal"]
@@ -146,12 +148,7 @@ class PulsarCluster(Server):
             f"-Dbookkeeper.metadata.client.drivers={_METADATA}ClientDriver",
         ]
         arguments = ["--no-functions-worker", "--no-stream-storage", "--config", str(self._conf)]
-        arguments += [
-            "--metadata-dir",
-            str(self.folder / "metadata"),
-            "--bookkeeper-dir",
-            str(self.folder / "bookkeeper"),
-        ]
+        arguments += ["--metadata-dir", f"{_HERE}/metadata", "--bookkeeper-dir", f"{_HERE}/bookkeeper"]
         arguments += ["--bookkeeper-port", str(self._bookie_port), "--advertised-address", _HOST]
         starter = ["-cp", self._class_path, *opened, *defines, "org.apache.pulsar.PulsarStandaloneStarter"]
         return [java(), *self._jvm_options(), *starter, *arguments]

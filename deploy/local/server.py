@@ -9,14 +9,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from threading import RLock
 
 from deploy.local.errors import ServerFailed
 from deploy.local.memory import resident_bytes
+from deploy.local.process import ProcessIdentity
 from deploy.local.spawn import spawn
 
 __all__ = ["Server", "ServerState", "wait_all"]
 
 _POLL_S = 0.2
+_STOP_POLL_S = 0.02
+_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _LAST_LINES = 15
 _TAIL_BYTES = 64 * 1024
 
@@ -47,6 +51,7 @@ class Server(ABC):
         self.log = self.folder / f"{name}.log"
         self.healthy = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._reaping = RLock()
         self._log_start = 0
         self._wanted = False
 
@@ -72,12 +77,17 @@ class Server(ABC):
     @property
     def pid(self) -> int | None:
         """The process id while the process lives."""
-        return self._process.pid if self._process and self._process.poll() is None else None
+        return self._process.pid if self._process and not self._has_ended() else None
+
+    @property
+    def identity(self) -> ProcessIdentity | None:
+        """The process while it lives, told from any later one of its id."""
+        return ProcessIdentity.of(self.pid) if self.pid else None
 
     @property
     def exit_status(self) -> int | None:
         """How the process ended; None while it lives, was not started or was killed by us."""
-        return self._process.poll() if self._process else None
+        return self._process.returncode if self._process and self._has_ended() else None
 
     @property
     def wanted(self) -> bool:
@@ -89,7 +99,7 @@ class Server(ABC):
         """Where the server is in its life, as far as we looked."""
         if self._process is None or not self._wanted:
             return ServerState.STOPPED
-        if self._process.poll() is not None:
+        if self._has_ended():
             return ServerState.FAILED
         return ServerState.HEALTHY if self.healthy else ServerState.STARTING
 
@@ -112,8 +122,8 @@ class Server(ABC):
         """Raise ServerFailed when the process is not there although nobody stopped it."""
         if self._process is None or not self._wanted:
             raise ServerFailed(self.name, "was not started", self.log, [])
-        code = self._process.poll()
-        if code is not None:
+        if self._has_ended():
+            code = self._process.returncode
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
             raise ServerFailed(self.name, how, self.log, self.last_lines())
 
@@ -133,8 +143,9 @@ class Server(ABC):
         if self._process is None:
             return
         self._signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(self.stop_timeout_s if timeout_s is None else timeout_s)
+        deadline = time.monotonic() + (self.stop_timeout_s if timeout_s is None else timeout_s)
+        while not self._has_ended() and time.monotonic() < deadline:
+            time.sleep(_STOP_POLL_S)
         self.kill()
 
     def kill(self) -> None:
@@ -143,7 +154,8 @@ class Server(ABC):
         if self._process is None:
             return
         self._signal(signal.SIGKILL)
-        self._process.wait(10)
+        if self._process.returncode is None:
+            self._process.wait(10)
         self.stopped(self._process.returncode)
         self._process = None
 
@@ -160,8 +172,20 @@ class Server(ABC):
             lines = log.read().decode(errors="replace").splitlines()
         return [line[:400] for line in lines[-count:]]
 
+    def _has_ended(self) -> bool:
+        """Whether the process is gone; what is left of its group is killed before its id can be another's."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return True
+        with self._reaping:
+            if process.returncode is None and os.waitid(os.P_PID, process.pid, _ENDED) is not None:
+                self._signal(signal.SIGKILL)
+                process.wait(10)
+        return process.returncode is not None
+
     def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
+        # As long as it was not waited for, its id is its own.
+        if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 

@@ -1,6 +1,6 @@
 """The whole local stack: Pulsar clusters, regional brokers, links, and any daemon that is added."""
 
-import os
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -11,13 +11,15 @@ from typing import Self
 
 from pydantic import Field
 
+from deploy.local.folder import hold
 from deploy.local.link import CuttableLink, CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings
 from deploy.local.places import located
 from deploy.local.ports import PortBook
+from deploy.local.process import ProcessIdentity
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import Server, wait_all
-from deploy.local.state import LinkRecord, Phase, ServerRecord, StackState, hold
+from deploy.local.state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import Topology, admins, apply
 from settings import Settings, load
 
@@ -70,6 +72,7 @@ class LocalStack:
         self._added: dict[str, Server] = {}
         self._told: list[ServerRecord] = []
         self._started_s = 0.0
+        self._supervisor = ProcessIdentity.mine()
         self.pulsar: dict[str, PulsarCluster] = {}
         self.brokers: dict[str, MosquittoBroker] = {}
         self.links: dict[str, CuttableLink] = {}
@@ -100,19 +103,21 @@ class LocalStack:
             self._replicate()
             self._save("ready")
         except BaseException as trouble:
-            self.stop(failure=str(trouble) or type(trouble).__name__)
+            self.stop(failure=(str(trouble) or type(trouble).__name__) if isinstance(trouble, Exception) else "")
             raise
 
     def stop(self, *, failure: str = "") -> None:
-        """Stop all servers, the last started first; harmless when nothing runs."""
+        """Stop all servers, the last started first; harmless when nothing runs, and when the disk is full."""
         if not self._is_held:
             return
-        self._save("stopping", failure)
+        with contextlib.suppress(OSError):
+            self._save("stopping", failure)
         for server in reversed(self.servers):
             server.stop()
             if self._on_change:
                 self._on_change(server)
-        self._save("failed" if failure else "stopping", failure)
+        with contextlib.suppress(OSError):
+            self._save("failed" if failure else "stopping", failure)
         self._added.clear()
         self._is_held = False
         self._held.close()
@@ -135,7 +140,7 @@ class LocalStack:
                 name=server.name,
                 kind=server.kind,
                 state=server.state,
-                pid=server.pid,
+                process=server.identity,
                 log=server.log,
                 addresses=server.addresses(),
             )
@@ -208,7 +213,7 @@ class LocalStack:
     def _write(self, phase: Phase, detail: str) -> None:
         self._told = self.records()
         StackState(
-            pid=os.getpid(),
+            supervisor=self._supervisor,
             phase=phase,
             detail=detail,
             started_s=self._started_s,

@@ -1,23 +1,24 @@
 """What a running stack tells other processes: one JSON file in its folder."""
 
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from deploy.local.errors import StackInUse, StackNotRunning
+from pydantic import ValidationError
+
+from deploy.local.errors import FolderDamaged, LinkError, StackNotRunning
+from deploy.local.folder import holder
 from deploy.local.link import CuttableLink
 from deploy.local.memory import resident_bytes
+from deploy.local.process import ProcessIdentity
+from runtime import replace_durably
 from settings import Settings
 
-__all__ = ["LinkRecord", "Phase", "ServerRecord", "StackState", "hold", "is_held"]
+__all__ = ["LinkRecord", "Phase", "ServerRecord", "StackState"]
 
 Phase = Literal["starting", "connecting", "ready", "stopping", "failed"]
 
 _STATE = "stack.json"
-_LOCK = "stack.lock"
 
 
 class ServerRecord(Settings):
@@ -26,9 +27,14 @@ class ServerRecord(Settings):
     name: str
     kind: str
     state: str
-    pid: int | None
+    process: ProcessIdentity | None
     log: Path
     addresses: dict[str, str]
+
+    @property
+    def pid(self) -> int | None:
+        """The process id that it had."""
+        return self.process.pid if self.process else None
 
     @property
     def is_well(self) -> bool:
@@ -37,8 +43,8 @@ class ServerRecord(Settings):
 
     @property
     def memory_bytes(self) -> int:
-        """Resident memory now, of the process and its children."""
-        return resident_bytes(self.pid) if self.pid else 0
+        """Resident memory now, of the process and its children; 0 when it is gone."""
+        return resident_bytes(self.process.pid) if self.process and self.process.lives else 0
 
 
 class LinkRecord(Settings):
@@ -52,7 +58,7 @@ class LinkRecord(Settings):
 class StackState(Settings):
     """A running stack: its supervisor, servers, addresses and links."""
 
-    pid: int
+    supervisor: ProcessIdentity
     phase: Phase
     detail: str = ""
     started_s: float
@@ -61,17 +67,29 @@ class StackState(Settings):
 
     @classmethod
     def load(cls, folder: Path) -> "StackState":
-        """The state of the stack that runs in this folder; raises StackNotRunning when none does."""
+        """The state of the stack that runs in this folder. Raises StackNotRunning, FolderDamaged, OSError.
+
+        What an earlier stack left is no state: its supervisor is not the one that holds the folder.
+        """
+        running = holder(folder)
         file = folder / _STATE
-        if not file.exists() or not is_held(folder):
+        if running is None or not file.exists():
             raise StackNotRunning(folder)
-        return cls.model_validate_json(file.read_text())
+        try:
+            state = cls.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            raise FolderDamaged(
+                file,
+                f"is not the state of a stack ({error.error_count()} mistakes)",
+                f"stop the stack with `waybill down --folder {folder}` and start it again",
+            ) from error
+        if state.supervisor != running:
+            raise StackNotRunning(folder)
+        return state
 
     def save(self, folder: Path) -> None:
-        """Write atomically: a reader sees the old state or the new one."""
-        part = folder / f"{_STATE}.part"
-        part.write_text(self.model_dump_json(indent=2))
-        part.replace(folder / _STATE)
+        """Write durably: a reader sees the old state or the new one."""
+        replace_durably(folder / _STATE, self.model_dump_json(indent=2).encode())
 
     def address(self, server: str, name: str) -> str:
         """An address of a server, such as ("pulsar-hq", "service_url")."""
@@ -81,30 +99,10 @@ class StackState(Settings):
         raise KeyError(f"no server {server} in this stack; it has {', '.join(one.name for one in self.servers)}")
 
     def link(self, name: str) -> CuttableLink:
-        """A link to cut or heal."""
+        """A link to cut or heal. Raises LinkError when the stack has none of this name."""
+        if name not in self.links:
+            nearest = get_close_matches(name, self.links, n=1)
+            advice = f"did you mean {nearest[0]!r}? " if nearest else ""
+            raise LinkError(name, f"no such link; {advice}this stack has {', '.join(sorted(self.links))}")
         record = self.links[name]
         return CuttableLink(name, record.port, record.target, record.control)
-
-
-@contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Own the folder while the block runs; the kernel lets go of it however this process ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StackInUse(folder) from None
-        yield
-    finally:
-        os.close(lock)
-
-
-def is_held(folder: Path) -> bool:
-    """Whether a process owns the folder now."""
-    try:
-        with hold(folder):
-            return False
-    except StackInUse:
-        return True

@@ -60,16 +60,27 @@ def test_without_a_stack_the_exit_status_is_three_and_the_remedy_is_said(tmp_pat
 
 def test_a_link_without_a_stack_says_so(tmp_path: Path) -> None:
     code, output = run("link", "eu", "cut", "--folder", str(tmp_path))
-    assert code == 1
+    assert code == 3
     assert "no stack runs" in output
 
 
-def test_a_fresh_start_deletes_no_folder_that_is_not_a_stacks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [["up"], ["up", "--fresh"], ["up", "--detach", "--fresh"], ["demo"], ["drill", "hq-loss"]]
+)
+def test_no_command_writes_to_or_deletes_a_folder_that_is_not_ours(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    code, output = run("up", "--fresh", "--folder", str(tmp_path))
+    code, output = run(*words, "--folder", str(tmp_path))
+    assert code in (1, 2)
+    assert "nothing was written or deleted" in " ".join(output.split())
+    assert list(tmp_path.iterdir()) == [tmp_path / "thesis.txt"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, output = run("up", "--folder", str(tmp_path / "file" / "stack"))
     assert code == 1
-    assert "not deleted" in output
-    assert (tmp_path / "thesis.txt").exists()
+    assert "Not a directory" in output
+    assert "Traceback" not in output
 
 
 def test_what_is_shown_is_sorted_and_there() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from deploy.local import PortBook, StackInUse, StackNotRunning, StackState
-from deploy.local.state import LinkRecord, ServerRecord, hold, is_held
+from deploy.local import FolderDamaged, LinkError, PortBook, StackNotRunning, StackState
+from deploy.local.folder import hold
+from deploy.local.process import ProcessIdentity
+from deploy.local.state import LinkRecord, ServerRecord
 
 
 def state() -> StackState:
@@ -17,12 +18,14 @@ def state() -> StackState:
         name="pulsar-hq",
         kind="pulsar",
         state="healthy",
-        pid=os.getpid(),
+        process=ProcessIdentity.mine(),
         log=Path("hq.log"),
         addresses={"service_url": "pulsar://127.0.0.1:1"},
     )
     link = LinkRecord(port=2, target=3, control=4)
-    return StackState(pid=os.getpid(), phase="ready", started_s=0.0, servers=[server], links={"eu": link})
+    return StackState(
+        supervisor=ProcessIdentity.mine(), phase="ready", started_s=0.0, servers=[server], links={"eu": link}
+    )
 
 
 def test_a_name_keeps_its_port_for_the_next_book(tmp_path: Path) -> None:
@@ -40,15 +43,6 @@ def test_a_port_that_somebody_took_is_not_given_again(tmp_path: Path) -> None:
         assert PortBook(tmp_path / "ports.json").port("a") != port
 
 
-def test_a_folder_belongs_to_one_stack_at_a_time(tmp_path: Path) -> None:
-    assert not is_held(tmp_path)
-    with hold(tmp_path):
-        assert is_held(tmp_path)
-        with pytest.raises(StackInUse, match="waybill down"), hold(tmp_path):
-            pass
-    assert not is_held(tmp_path)
-
-
 def test_the_state_is_read_back_while_the_stack_runs(tmp_path: Path) -> None:
     with hold(tmp_path):
         state().save(tmp_path)
@@ -63,6 +57,43 @@ def test_a_state_that_was_left_behind_is_not_a_running_stack(tmp_path: Path) -> 
     state().save(tmp_path)
     with pytest.raises(StackNotRunning, match="waybill up"):
         StackState.load(tmp_path)
+
+
+def test_the_state_of_an_earlier_supervisor_is_not_that_of_the_one_that_starts(tmp_path: Path) -> None:
+    earlier = state().supervisor.model_copy(update={"start_ticks": 1})
+    with hold(tmp_path):
+        state().model_copy(update={"supervisor": earlier}).save(tmp_path)
+        with pytest.raises(StackNotRunning):
+            StackState.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a": 0}', b'{"a": 65536}', b'{"a": "x"}', b"\xff"])
+def test_a_book_of_ports_that_cannot_be_read_is_named_with_the_way_out(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ports.json").write_bytes(content)
+    with pytest.raises(FolderDamaged, match="delete it, and new ports are chosen"):
+        PortBook(tmp_path / "ports.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff"])
+def test_a_state_that_cannot_be_read_is_named_with_the_way_out(tmp_path: Path, content: bytes) -> None:
+    with hold(tmp_path):
+        (tmp_path / "stack.json").write_bytes(content)
+        with pytest.raises(FolderDamaged, match="waybill down"):
+            StackState.load(tmp_path)
+
+
+def test_an_unknown_link_is_named_with_the_nearest_and_the_known_ones() -> None:
+    with pytest.raises(LinkError, match=r"link eur: no such link; did you mean 'eu'\? this stack has eu"):
+        state().link("eur")
+
+
+def test_a_server_whose_id_another_process_has_now_is_not_well() -> None:
+    server = state().servers[0]
+    assert server.is_well
+    assert server.process is not None
+    other = server.model_copy(update={"process": server.process.model_copy(update={"start_ticks": 1})})
+    assert not other.is_well
+    assert other.memory_bytes == 0
 
 
 def test_an_unknown_server_is_named_with_the_known_ones() -> None:

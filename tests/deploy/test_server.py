@@ -132,6 +132,33 @@ def test_the_children_of_a_server_end_with_it(tmp_path: Path) -> None:
     assert until(lambda: not is_alive(child))
 
 
+def test_the_children_of_a_server_that_failed_end_when_that_is_seen(tmp_path: Path) -> None:
+    code = (
+        f"import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {SLEEP!r}])\n"
+        "print(child.pid, flush=True); raise SystemExit(3)"
+    )
+    server = daemon(tmp_path, code, settle_s=60)
+    server.start()
+    assert until(lambda: server.state is ServerState.FAILED)
+    child = int(server.log.read_text())
+    assert until(lambda: not is_alive(child))
+    assert server.exit_status == 3
+
+
+def test_a_process_that_was_waited_for_is_never_signalled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # From then on its id may be another's.
+    server = daemon(tmp_path, "pass")
+    server.start()
+    assert until(lambda: server.state is ServerState.FAILED)
+    signalled: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: signalled.append(group))
+    server.stop()
+    server.kill()
+    assert signalled == []
+
+
 def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     # The kernel ties a child to the thread that forked it, so a pool's thread must not be the one that forks.
     server = daemon(tmp_path, SLEEP)

@@ -85,7 +85,7 @@ class Up:
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    one = Up(tmp_path / "stack")
+    one = Up(tmp_path / "a stack")  # a space in its name, as people have them
     yield one
     if one.process.poll() is None:
         one.process.kill()

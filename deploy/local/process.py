@@ -1,0 +1,60 @@
+"""Which process: an id together with the moment at which the process started."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Self
+
+from settings import Settings
+
+__all__ = ["ProcessIdentity"]
+
+_START_TICKS = 19  # field 22 of /proc/PID/stat, counted from the first one behind the command's name
+
+
+class ProcessIdentity(Settings):
+    """One process, told apart from every later one that gets its id.
+
+    Linux gives an id again, but never the same id with the same start within one boot. `start_ticks` counts from the
+    boot that `boot_id` names.
+    """
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """The process that has this id now; None when there is none."""
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return cls(pid=pid, start_ticks=int(fields[_START_TICKS]), boot_id=boot_id)
+
+    @classmethod
+    def mine(cls) -> Self:
+        """This process."""
+        me = cls.of(os.getpid())
+        assert me is not None, "/proc shows no process of our own"
+        return me
+
+    @property
+    def lives(self) -> bool:
+        """Whether this very process is there now (one that ended and was not waited for is)."""
+        return ProcessIdentity.of(self.pid) == self
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal to this very process; False when it is gone. Raises PermissionError for another user's."""
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                # The descriptor stays with its process, so the one that is looked at is the one that is signalled.
+                if self.lives:
+                    signal.pidfd_send_signal(descriptor, number)
+                    return True
+            finally:
+                os.close(descriptor)
+        return False

@@ -1,0 +1,165 @@
+"""A folder is marked before it is written to, held by one process at a time, and emptied only when it is ours."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from deploy.local import FolderDamaged, FolderNotOurs, StackInUse, StackNotRunning
+from deploy.local.background import start_in_background, stop_running
+from deploy.local.folder import claim, empty, hold, holder
+from deploy.local.process import ProcessIdentity
+
+HOLD = (
+    "import sys, time\nfrom pathlib import Path\nfrom deploy.local.folder import hold\n"
+    "with hold(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
+)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait(10)
+
+
+def held_by_another(folder: Path) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    return process
+
+
+def test_a_folder_is_held_by_one_process_at_a_time_which_is_known(tmp_path: Path) -> None:
+    assert holder(tmp_path) is None
+    with hold(tmp_path):
+        assert holder(tmp_path) == ProcessIdentity.mine()
+        with pytest.raises(StackInUse, match="waybill down"), hold(tmp_path):
+            pass
+    assert holder(tmp_path) is None
+
+
+def test_asking_who_holds_a_folder_changes_nothing(tmp_path: Path) -> None:
+    assert holder(tmp_path / "absent") is None
+    assert holder(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_who_ask_at_once_never_take_each_other_for_a_holder(tmp_path: Path) -> None:
+    with hold(tmp_path):
+        pass
+    found: list[object] = []
+
+    def ask() -> None:
+        found.extend(holder(tmp_path) for _ in range(2_000))
+
+    threads = [Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(found) == 8_000
+    assert set(found) == {None}
+
+
+def test_a_folder_with_content_of_others_is_neither_taken_nor_emptied_nor_written_to(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "stack.lock").write_text("")  # such a file alone makes no folder ours
+
+    def detach() -> None:
+        start_in_background(tmp_path, ["--fresh"], timeout_s=1, on_state=lambda _: None)
+
+    for attempt in (lambda: claim(tmp_path), lambda: empty(tmp_path), detach):
+        with pytest.raises(FolderNotOurs, match="nothing was written or deleted"):
+            attempt()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["stack.lock", "thesis.txt"]
+
+
+def test_emptying_our_folder_keeps_what_is_asked_and_never_follows_a_link_out_of_it(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "thesis.txt").write_text("years of work")
+    ours = tmp_path / "ours"
+    claim(ours)
+    (ours / "up.log").write_text("")
+    (ours / "pulsar-hq").mkdir()
+    (ours / "pulsar-hq" / "data").write_text("")
+    (ours / "link").symlink_to(outside, target_is_directory=True)
+    empty(ours, keep=frozenset({"up.log"}))
+    assert sorted(entry.name for entry in ours.iterdir() if not entry.name.startswith(".")) == ["stack.lock", "up.log"]
+    assert (outside / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_folder_in_use_is_not_emptied(tmp_path: Path) -> None:
+    with hold(tmp_path):
+        (tmp_path / "data").write_text("")
+        with pytest.raises(StackInUse):
+            empty(tmp_path)
+    assert (tmp_path / "data").exists()
+
+
+def test_a_holder_that_was_killed_holds_nothing(tmp_path: Path) -> None:
+    process = held_by_another(tmp_path)
+    assert process.stdout is not None
+    with process.stdout:
+        known = holder(tmp_path)
+        assert known is not None
+        assert known.pid == process.pid
+        process.kill()
+        process.wait(10)
+    assert holder(tmp_path) is None
+
+
+def test_a_lock_that_does_not_name_its_holder_is_said_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy.local.folder._SETTLE_S", 0.05)
+    with hold(tmp_path):
+        (tmp_path / "stack.lock").write_text("")
+        with pytest.raises(FolderDamaged, match="fuser"):
+            holder(tmp_path)
+
+
+def test_down_stops_the_process_that_holds_the_folder(tmp_path: Path) -> None:
+    process = held_by_another(tmp_path)
+    assert process.stdout is not None
+    with process.stdout:
+        assert stop_running(tmp_path, timeout_s=10)
+        assert process.wait(10) == -signal.SIGTERM
+    with pytest.raises(StackNotRunning):
+        stop_running(tmp_path)
+
+
+def test_a_process_that_got_the_id_of_another_is_never_signalled(sleeper: subprocess.Popen[bytes]) -> None:
+    known = ProcessIdentity.of(sleeper.pid)
+    assert known is not None
+    for change in ({"start_ticks": known.start_ticks - 1}, {"boot_id": "another"}):
+        other = known.model_copy(update=change)
+        assert not other.lives
+        assert not other.send(signal.SIGKILL)
+    assert sleeper.poll() is None
+    assert known.send(signal.SIGTERM)
+    assert sleeper.wait(10) == -signal.SIGTERM
+    assert not known.send(signal.SIGTERM)
+
+
+def test_a_process_of_another_user_is_not_signalled_and_that_is_said() -> None:
+    code = (
+        "import os, signal, sys\nfrom deploy.local.process import ProcessIdentity\n"
+        "one = ProcessIdentity.of(int(sys.argv[1]))\nos.setuid(65534)\n"
+        "try:\n    one.send(signal.SIGTERM)\nexcept PermissionError:\n    print('refused')\n"
+    )
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(os.getpid())], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "refused\n", done.stderr
