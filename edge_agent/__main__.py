@@ -81,12 +81,14 @@ def inspect(
     config: Config,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many of the oldest batches.")] = 50,
 ) -> None:
-    """List the batches that wait in the buffer."""
-    from edge_agent.inspection import stored_batches
-    from edge_agent.tables import print_batches
+    """List the batches that wait in the buffer, and the dead letters."""
+    from edge_agent.inspection import dead_letters, stored_batches
+    from edge_agent.tables import print_batches, print_dead_letters
 
     with _refusals():
-        print_batches(stored_batches(load(AgentSettings, config), limit))
+        settings = load(AgentSettings, config)
+        print_batches(stored_batches(settings, limit))
+        print_dead_letters(dead_letters(settings, limit))
 
 
 @app.command()

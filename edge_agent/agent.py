@@ -34,6 +34,8 @@ log = structlog.get_logger("edge_agent")
 
 STOP_WITHIN_S = 1.5
 """Intake gets this long to commit what waits; systemd and the contract allow 2 s."""
+RESTART_WITHIN_S = 20.0
+"""A commit on a slow medium gets this long before settings are loaded anew; after that the process has to end."""
 
 
 class Agent:
@@ -94,16 +96,25 @@ class Agent:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """Commits what waits, stores what was acknowledged, and closes the buffer, all within `STOP_WITHIN_S`."""
-        deadline_s = time.monotonic() + STOP_WITHIN_S
+    def stop(self, within_s: float = STOP_WITHIN_S) -> bool:
+        """Commits what waits, stores what was acknowledged, and closes the buffer; whether all of it was done in time.
+
+        A thread that does not end in time may be in the middle of a commit: the buffer and its lock stay as they are,
+        and the process must end without opening them again. That is as safe as SIGKILL.
+        """
+        deadline_s = time.monotonic() + within_s
         self.listener.stop()
         self.drainer.stop()
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))
+        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+        if stuck:
+            log.error("a thread does not end", threads=stuck)
+            return False
         self.buffer.close()
         self._lock_file.close()
         log.info("stopped", head=self.buffer.head)
+        return True
 
     @property
     def is_running(self) -> bool:

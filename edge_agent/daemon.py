@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from edge_agent.agent import Agent
+from edge_agent.agent import RESTART_WITHIN_S, Agent
 from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError, StoreError
 from edge_agent.live import is_alive, live_state
@@ -179,7 +179,9 @@ class Daemon:
 
     def _restart(self) -> None:
         """The same buffer with the settings that are in force now; stored data are not touched."""
-        self._agent.stop()
+        if not self._agent.stop(RESTART_WITHIN_S):
+            # Its thread still has the buffer: only the end of the process takes it away for certain.
+            raise AgentError("a thread does not end, so the process does")
         self._agent = self._new_agent()
         self._agent.start()
 

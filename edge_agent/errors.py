@@ -5,7 +5,8 @@ AgentError
 │   ├── StoreFull      no space is left (`ENOSPC`, or the free-space floor)
 │   ├── StoreFailing   the medium answers with errors (`EIO`); try again later
 │   ├── StoreDamaged   what is on the disk is not what was written: salvage it
-│   └── StoreInUse     another agent has the buffer
+│   ├── StoreInUse     another agent has the buffer
+│   └── StoreClosed    this buffer was closed; another may have the file now
 └── LinkError          a broker cannot be reached, or ended the connection
     └── LinkRefused    the broker answered and said no
 """
@@ -45,6 +46,12 @@ class StoreInUse(StoreError):
     """Another process has the buffer open for writing."""
 
     reason = "in-use"
+
+
+class StoreClosed(StoreError):
+    """The buffer was closed: a thread that should have ended still uses it."""
+
+    reason = "closed"
 
 
 class LinkError(AgentError):

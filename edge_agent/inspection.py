@@ -18,6 +18,8 @@ from edge_agent.store.buffer import DATABASE
 from edge_agent.store.connection import mapped_errors
 from telemetry import Batch, Raw, WireError, decode
 
+SHOWN_BYTES = 32
+
 
 def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
     """The oldest batches that wait, as rows for people. Raises StoreError."""
@@ -44,6 +46,24 @@ def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
         ]
 
 
+def dead_letters(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
+    """The newest messages that no record could carry, as rows for people. Raises StoreError."""
+    with mapped_errors(), closing(connect_reading(settings.buffer.path / DATABASE)) as connection:
+        rows = Database(connection).query(
+            "SELECT wall_ms, topic, bytes, reason, payload FROM dead_letters ORDER BY id DESC LIMIT ?", (limit,)
+        )
+        return [
+            {
+                "came": datetime.fromtimestamp(row["wall_ms"] / 1000, UTC).isoformat(timespec="seconds"),
+                "topic": row["topic"],
+                "bytes": row["bytes"],
+                "reason": row["reason"],
+                "begins": repr(row["payload"][:SHOWN_BYTES]),
+            }
+            for row in rows
+        ]
+
+
 def exported_lines(settings: AgentSettings) -> Iterator[str]:
     """Every record and tombstone that waits, as JSON; a batch that cannot be read as an object that says so."""
     with mapped_errors(), closing(connect_reading(settings.buffer.path / DATABASE)) as connection:
@@ -55,6 +75,9 @@ def exported_lines(settings: AgentSettings) -> Iterator[str]:
                 yield from _lines(decode(row["batch"]), about)
             except WireError as error:
                 yield json.dumps({"unreadable": row["id"], "first": first_of(row["id"]), "error": str(error)})
+        for row in Database(connection).query("SELECT topic, reason, payload FROM dead_letters ORDER BY id"):
+            payload = base64.b64encode(row["payload"]).decode("ascii")
+            yield json.dumps({"dead_letter": row["reason"], "topic": row["topic"], "payload_base64": payload})
 
 
 def _lines(batch: Batch, about: dict[str, str]) -> Iterator[str]:

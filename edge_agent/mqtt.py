@@ -29,7 +29,8 @@ from edge_agent.errors import LinkError, LinkRefused
 
 RECEIVE_BYTES = 1 << 16
 MOST_PACKETS = 100
-"""Packets handed on by one `poll`, so that its caller looks at the time in between."""
+MOST_PACKETS_BYTES = 4 << 20
+"""Packets handed on by one `poll`, so that its caller looks at the time, and at its memory, in between."""
 NEVER_EXPIRES = 0xFFFFFFFF
 LARGEST_PACKET = 0xFFFFFFF
 """Of MQTT itself, in bytes (1.5.5)."""
@@ -69,6 +70,7 @@ class _CorkedClient(Client):
         self._taken = b""
         self._at = 0
         self._outgoing = bytearray()
+        self.handed_on_bytes = 0
 
     def _sock_recv(self, bufsize: int) -> bytes:
         if self._at >= len(self._taken):
@@ -88,6 +90,7 @@ class _CorkedClient(Client):
             message = read_publish(self._in_packet["command"], bytes(self._in_packet["packet"]))
         except (IndexError, struct.error):
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        self.handed_on_bytes += len(message.payload)
         self._on_packet(message)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
@@ -123,6 +126,8 @@ class Session:
         self._answered: ReasonCode | None = None
         self.most_packet_bytes = LARGEST_PACKET
         """The largest packet that the broker takes, as it said when it answered CONNECT."""
+        self.is_resumed = False
+        """Whether the broker knew the session: it may deliver again what it has no acknowledgement for."""
         self._ungranted = 0
         self._grant_by_s = 0.0
         self._published: list[tuple[int, ReasonCode]] = []
@@ -282,9 +287,10 @@ class Session:
             self.poll(remaining_s)
 
     def _read(self) -> None:
+        enough = self._client.handed_on_bytes + MOST_PACKETS_BYTES
         self._client.loop_read()
         for _ in range(MOST_PACKETS):
-            if not self._client.has_taken or self._ended is not None:
+            if not self._client.has_taken or self._ended is not None or self._client.handed_on_bytes >= enough:
                 break
             self._client.loop_read()
         self._check_end()
@@ -310,8 +316,9 @@ class Session:
             while self._wake_out.recv(4096):
                 pass
 
-    def _note_answer(self, _client: Client, _data: Any, _flags: Any, reason: ReasonCode, properties: Any) -> None:
+    def _note_answer(self, _client: Client, _data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
         self._answered = reason
+        self.is_resumed = bool(flags.session_present)
         self.most_packet_bytes = getattr(properties, "MaximumPacketSize", LARGEST_PACKET)
 
     def _note_granted(self, _c: Client, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:

@@ -55,6 +55,7 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
             "classes": classes,
             "acknowledged": tallies.get("acknowledged", 0),
             "duplicates": tallies.get("duplicates", 0),
+            "dead_letters": tallies.get("dead_letters", 0),
             "set_aside_batches": aside,
             "set_aside_records": aside_records,
             "tombstones_waiting": lost or 0,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 _APART = {"classes", "tallies", "odd", "device", "epoch", "head", "gap_ranges", "tombstones"}
@@ -34,14 +35,24 @@ def print_status(state: dict[str, Any]) -> None:
 
 def print_batches(rows: Sequence[dict[str, Any]]) -> None:
     """The batches that wait."""
-    console = Console()
     if not rows:
-        console.print("nothing waits")
+        Console().print("nothing waits")
         return
+    _print_rows(rows)
+
+
+def print_dead_letters(rows: Sequence[dict[str, Any]]) -> None:
+    """The messages that no record could carry; nothing where there are none."""
+    if rows:
+        Console().print("dead letters")
+        _print_rows(rows)
+
+
+def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
     table = _table(*rows[0])
     for row in rows:
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
-    console.print(table)
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else escape(str(value)) for value in row.values()))
+    Console().print(table)
 
 
 def _rates(state: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -68,11 +68,12 @@ class Listener:
         )
         self._session = session = Session(intake, options, self._take)
         session.open()
+        self.reception.connected(resumed=session.is_resumed)
         # Not waited for: a broker that has kept messages sends them before it answers, and those want to be committed.
         session.subscribe(intake.topic)
         while not self._stopping.is_set():
             due_s = self.reception.due_in(time.monotonic())
-            if due_s == 0:
+            if due_s == 0 or self.reception.is_full:
                 self._commit(session)
             session.poll(LONGEST_WAIT_S if due_s is None else due_s)
             if session.is_subscribed and not self.connected:
@@ -93,6 +94,8 @@ class Listener:
         """Commits what waits and acknowledges it; a buffer that cannot leaves all of it waiting at the broker."""
         mids = self.reception.commit(time.monotonic())
         if mids is None:
+            if self.reception.is_full:
+                raise LinkError("the buffer cannot commit; the broker keeps what comes")
             self._stopping.wait(self._retry.failed())
             return
         self._retry.succeeded()

@@ -17,10 +17,13 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from telemetry import MAX_RAW_BYTES, Body, Canary, Event, Position, Raw, Signal
+from telemetry import MAX_RAW_BYTES, Body, Canary, Event, InvalidJson, Position, Raw, Signal, parse_json
 
 LATEST_US = 253_402_300_800_000_000
 """The year 10000: a `time` at or beyond it is none."""
+MAX_DEPTH = 32
+MAX_VALUES = 10_000
+"""Of a message; what is deeper or larger is carried raw."""
 REFUSED_EVENT = "waybill.refused"
 
 
@@ -59,9 +62,9 @@ def _refusal(topic: str, payload: bytes) -> Event:
 
 def _json_object(payload: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        raise _Odd("no-json") from error
+        message = parse_json(payload, max_bytes=MAX_RAW_BYTES, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
+    except InvalidJson as error:
+        raise _Odd("no-json" if error.reason in {"not-json", "not-utf-8"} else error.reason) from error
     if not isinstance(message, dict):
         raise _Odd("no-object")
     return message

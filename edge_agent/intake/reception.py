@@ -13,14 +13,18 @@ from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreDamaged, StoreError, StoreFull
 from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import CommitBudget, GroupCommit
-from edge_agent.intake.parse import parse_message
-from edge_agent.intake.redelivery import Arrival, arrival_of
+from edge_agent.intake.parse import Parsed, parse_message
+from edge_agent.intake.redelivery import Arrival, Resumption, arrival_of
 from edge_agent.mqtt import Message
 from edge_agent.store.block import Block, Unnamed
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.keeper import Keeper
+from telemetry import Raw
 
 log = structlog.get_logger("edge_agent.intake")
+
+MAX_WAITING_BYTES = 32 << 20
+"""Payloads that wait for a commit, beyond which the broker has to keep what comes."""
 
 
 @dataclass(slots=True)
@@ -63,6 +67,9 @@ class Reception:
         self._arrivals: set[Arrival] = set()
         self._mids: list[int] = []
         self._doubt: tuple[int, int, int] | None = None
+        self._resumption: Resumption | None = None
+        self._suspects: set[Arrival] = set()
+        self._waiting_bytes = 0
         self.taken = Taken()
 
     @property
@@ -74,30 +81,28 @@ class Reception:
         """Seconds until the commit is due; None when nothing waits."""
         return self._group.due_in(now_s)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may be taken in before a commit succeeds."""
+        return self._waiting_bytes >= MAX_WAITING_BYTES
+
     def take(self, message: Message, now_s: float) -> bool:
         """Takes a message in; True when it was committed before, and has to be acknowledged once more."""
         arrival = arrival_of(message.mid, message.topic, message.payload)
-        if message.dup and arrival in self._parts.buffer.ring:
-            self._parts.buffer.tally("duplicates", 1)
-            return True
         if message.dup and arrival in self._arrivals:
             self._mids.append(message.mid)
             return False
-        parsed = parse_message(message.topic, message.payload)
-        if parsed.odd:
-            self.taken.odd[parsed.odd] = self.taken.odd.get(parsed.odd, 0) + 1
-        index = self._classify(message.topic)
-        wall_us, monotonic_us = self.look_at_clocks()
-        time_us = wall_us if parsed.device_time_us is None else parsed.device_time_us
-        unnamed = Unnamed(index, parsed.body, time_us, monotonic_us, self._parts.clocks.boot, arrival)
-        self._waiting.append(self._mended(unnamed, self._jump) if self._jump else unnamed)
-        if message.qos:
-            self._mids.append(message.mid)
-            self._arrivals.add(arrival)
-        self.taken.messages += 1
-        self.taken.payload_bytes += len(message.payload)
-        self._group.add(now_s, len(message.payload), urgent=self._urgent[index])
+        parsed = _parsed(message)
+        if message.qos and self._was_committed(message, arrival, parsed):
+            self._parts.buffer.tally("duplicates", 1)
+            return True
+        self._accept(message, arrival, parsed, now_s)
         return False
+
+    def connected(self, *, resumed: bool) -> None:
+        """A connection to the broker begins. `resumed`: the broker knows the session, and may deliver again."""
+        self._resumption = Resumption(self._parts.buffer.ring.arrivals()) if resumed else None
+        self._suspects.clear()
 
     def disconnected(self) -> None:
         """Nothing can be acknowledged any more: the broker will deliver again, and the ring will know."""
@@ -107,8 +112,54 @@ class Reception:
         """Stores what waits; the message ids that may be acknowledged now, or None if the buffer could not."""
         if self._waiting and not self._store(now_s):
             return None
+        if self._group.waiting and not self._waiting:
+            self._group.committed(now_s)
         mids, self._mids = self._mids, []
         return mids
+
+    def _was_committed(self, message: Message, arrival: Arrival, parsed: Parsed) -> bool:
+        """Whether the message is stored under a name already; see `edge_agent.intake.redelivery`."""
+        resumption = self._resumption
+        if resumption is None:
+            return message.dup and arrival in self._parts.buffer.ring
+        if not resumption.follows(arrival):
+            self._resumption = None
+            return message.dup and arrival in self._parts.buffer.ring
+        if message.dup or resumption.is_anchor(arrival, parsed.device_time_us):
+            self._drop_suspects()
+            return True
+        self._suspects.add(arrival)
+        return False
+
+    def _drop_suspects(self) -> None:
+        """What came before a message that was delivered again was delivered again too."""
+        if not self._suspects or self._doubt is not None:
+            return
+        kept = [one for one in self._waiting if one.arrival not in self._suspects]
+        self._parts.buffer.tally("duplicates", len(self._waiting) - len(kept))
+        self._waiting = kept
+        self._arrivals -= self._suspects
+        self._suspects.clear()
+
+    def _accept(self, message: Message, arrival: Arrival, parsed: Parsed, now_s: float) -> None:
+        if parsed.odd:
+            self.taken.odd[parsed.odd] = self.taken.odd.get(parsed.odd, 0) + 1
+        index = self._classify(message.topic)
+        wall_us, monotonic_us = self.look_at_clocks()
+        time_us = wall_us if parsed.device_time_us is None else parsed.device_time_us
+        boot = self._parts.clocks.boot
+        unnamed = Unnamed(
+            index, parsed.body, time_us, monotonic_us, boot, arrival, topic=message.topic, payload=message.payload
+        )
+        self._waiting.append(self._mended(unnamed, self._jump) if self._jump else unnamed)
+        if message.qos:
+            self._mids.append(message.mid)
+            self._arrivals.add(arrival)
+        size = len(message.payload)
+        self.taken.messages += 1
+        self.taken.payload_bytes += size
+        self._waiting_bytes += size
+        self._group.add(now_s, size, urgent=self._urgent[index])
 
     def look_at_clocks(self) -> tuple[int, int]:
         """Wall and monotonic time in microseconds; a jump of the wall clock is mended."""
@@ -153,7 +204,11 @@ class Reception:
         self._doubt = None
         self._group.committed(now_s)
         self._waiting.clear()
+        self._waiting_bytes = 0
         self._arrivals.clear()
+        if self._suspects:
+            self._parts.buffer.tally("possible_duplicates", len(self._suspects))
+            self._suspects.clear()
         self._parts.on_commit(blocks)
         self._tidy()
 
@@ -168,7 +223,7 @@ class Reception:
         buffer = self._parts.buffer
         buffer.reopen()
         if generation == buffer.generation:
-            assert buffer.head in {head, head + count}, "a commit is whole or absent"
+            assert head <= buffer.head <= head + count, "a commit is whole or absent"
             if buffer.head > head:
                 del self._waiting[:count]
                 self._parts.on_missed()
@@ -188,3 +243,12 @@ class Reception:
             self._parts.keeper.tidy()
         except StoreError as error:
             log.error("the buffer cannot be kept within its bounds", reason=error.reason, error=str(error))
+
+
+def _parsed(message: Message) -> Parsed:
+    """The message's body; raw where reading it raises what nobody thought of: one message never stops the intake."""
+    try:
+        return parse_message(message.topic, message.payload)
+    except Exception as error:  # noqa: BLE001 - see above
+        log.error("a message that cannot be read is carried raw", topic=message.topic, error=repr(error))
+        return Parsed(Raw.model_construct(topic=message.topic, payload=message.payload), None, "unreadable")

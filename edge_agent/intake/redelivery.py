@@ -1,4 +1,19 @@
-"""Telling a message that is delivered again from a new one that says the same."""
+"""Telling a message that is delivered again from a new one that says the same.
+
+A broker delivers again, on a new connection to the same session, what it holds no PUBACK for: in the order in which it
+sent it, before anything newer. Three kinds of evidence say that a message was stored before:
+
+- DUP=1, and the message id and content of a stored one: the broker's own word.
+- DUP=0 (a broker that was killed and came back from its last save forgot that it had sent it): on a connection that
+  resumed a session, in the order of what was stored, with the message id and content of a stored one, a content that
+  was stored once only and that carries a set clock's time. Such a message is an *anchor*.
+- It came on the same connection before an anchor, and its message id and content were stored, in that order: what the
+  broker sent before something that was received was received too.
+
+Everything else is new. A message that looks like a stored one without being proven to be (no time of its own, a value
+that repeats) is stored again and counted: the error is on the side that loses nothing. The first message that was not
+stored ends the search until the next connection.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +25,8 @@ from typing import NamedTuple
 
 _ENTRY = Struct(">H8s")
 _DIGEST_BYTES = 8
+SET_CLOCK_US = 1_577_836_800_000_000
+"""2020-01-01: an earlier device time is of a clock that nobody had set, and may come again after the next start."""
 
 
 class Arrival(NamedTuple):
@@ -38,7 +55,7 @@ class Ring:
     """The last `size` committed arrivals.
 
     A broker may deliver again whatever it has no acknowledgement for: at most its window of unacknowledged messages, so
-    a ring of that size sees every redelivery (MQTT 5, 4.4 and 4.9).
+    a ring of that size sees every redelivery (MQTT 5, 4.4 and 4.9), but for a broker that lost more than that.
     """
 
     def __init__(self, size: int, arrivals: Iterable[Arrival] = ()) -> None:
@@ -64,3 +81,32 @@ class Ring:
 
     def __len__(self) -> int:
         return len(self._order)
+
+    def arrivals(self) -> tuple[Arrival, ...]:
+        """All of them, the oldest first."""
+        return tuple(self._order)
+
+
+class Resumption:
+    """What a broker may deliver again at the beginning of a connection that resumed a session."""
+
+    def __init__(self, stored: Iterable[Arrival]) -> None:
+        self._places: dict[Arrival, list[int]] = {}
+        self._times: dict[bytes, int] = {}
+        for place, arrival in enumerate(stored):
+            self._places.setdefault(arrival, []).append(place)
+            self._times[arrival.digest] = self._times.get(arrival.digest, 0) + 1
+        self._at = -1
+
+    def follows(self, arrival: Arrival) -> bool:
+        """Whether the arrival was stored behind those that were asked for before; the search goes on behind it."""
+        place = next((place for place in self._places.get(arrival, ()) if place > self._at), None)
+        if place is None:
+            return False
+        self._at = place
+        return True
+
+    def is_anchor(self, arrival: Arrival, device_time_us: int | None) -> bool:
+        """Whether a message that follows can only be the stored one."""
+        timed = device_time_us is not None and device_time_us >= SET_CLOCK_US
+        return timed and self._times.get(arrival.digest) == 1

@@ -51,7 +51,7 @@ class Block:
 
 
 class Unnamed(NamedTuple):
-    """A record before its commit gives it a name."""
+    """A record before its commit names it. `topic`, `payload`: the message, should its body not be writable."""
 
     class_index: int
     body: Body
@@ -60,3 +60,5 @@ class Unnamed(NamedTuple):
     boot: str
     arrival: Arrival
     uncertainty_ms: int = 0
+    topic: str = ""
+    payload: bytes = b""

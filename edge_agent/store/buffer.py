@@ -8,30 +8,31 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
-from operator import attrgetter
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from edge_agent.config import MAX_CLASSES
-from edge_agent.errors import StoreDamaged, StoreError
+from edge_agent.errors import StoreClosed, StoreDamaged, StoreError
 from edge_agent.intake.redelivery import Arrival, Ring, pack_arrivals, unpack_arrivals
 from edge_agent.store.block import SEQ_MASK, Block, Unnamed, block_id, first_of, ordinal_of
 from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection, Connector, connect_sqlite, mapped_errors, prepare, transaction
+from edge_agent.store.dead_letters import add_dead_letters
 from edge_agent.store.evict import Owner
 from edge_agent.store.gaps import unaccounted
 from edge_agent.store.isolate import isolate
+from edge_agent.store.packing import packed
 from edge_agent.store.rebuild import interrupted_rebuild, rebuild
 from edge_agent.store.salvage import HEAD_STEP, Lineage, is_sound, read_lineage, write_lineage
 from edge_agent.store.schema import create_tables
 from edge_agent.store.settle import settle_range
-from telemetry import Batch, IntervalSet, Record, encode
+from telemetry import IntervalSet
 
 log = structlog.get_logger("edge_agent.store")
 
@@ -85,6 +86,7 @@ class Buffer:
         self._acknowledged: dict[int, IntervalSet] = {}
         self._increases: Counter[str] = Counter()
         self._is_due = False
+        self._is_closed = False
         self.generation = 0
         """Counts the times that the file was replaced: what was remembered of its blocks is void then."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -147,24 +149,29 @@ class Buffer:
             return unaccounted(self._life.writer, self.head, self._life.tallies)
 
     def commit(self, waiting: Sequence[Unnamed], wall_ms: int) -> list[Block]:
-        """Names and stores records: one block for each class, in order of class, in one synced transaction.
+        """Names and stores records: blocks in order of class, in one synced transaction with the dead letters.
 
         Raises StoreError; then nothing of it is stored, except that after StoreFailing only `reopen` can tell.
         """
-        with self._lock:
-            blocks, arrivals = self._encoded(waiting, wall_ms)
+        with self._open():
+            new = packed(waiting, self.owner_of(self.last_id()), self._life.ordinal, wall_ms)
             self._bound_head(len(waiting))
+            came = [one.arrival for one in waiting if one.arrival.mid]
             with transaction(self._life.writer):
                 changes = self._settle()
-                for block, came in zip(blocks, arrivals, strict=True):
+                changes.counted["unencodable"] += new.unencodable
+                for place, block in enumerate(new.blocks):
+                    # The first row remembers the arrivals of all, in the order in which they came.
+                    arrivals = pack_arrivals(came) if place == 0 else None
                     self._life.writer.execute(
                         f"INSERT INTO blocks ({_BLOCK}, boot, arrivals, batch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-                        (*_columns(block), waiting[0].boot, pack_arrivals(came), block.data),
+                        (*_columns(block), waiting[0].boot, arrivals, block.data),
                     )
+                add_dead_letters(self._life.writer, new.dead_letters, wall_ms, changes)
                 self._store_tallies(changes)
-            self._after_commit(blocks, arrivals)
+            self._after_commit(new.blocks, came)
             self._after_settling(changes)
-            return blocks
+            return new.blocks
 
     def acknowledge(self, epoch: int, names: IntervalSet) -> None:
         """Names that are safe elsewhere. They leave the disk with the next commit or `settle`."""
@@ -195,7 +202,7 @@ class Buffer:
 
     def settle(self) -> None:
         """Stores what was acknowledged and counted since the last transaction. Raises StoreError."""
-        with self._lock:
+        with self._open():
             if not self._acknowledged and not self._is_due:
                 return
             with transaction(self._life.writer):
@@ -205,7 +212,7 @@ class Buffer:
 
     def edit(self, change: Callable[[Connection, Changes], None]) -> None:
         """Runs a change of stored blocks in one synced transaction, after what was acknowledged. Raises StoreError."""
-        with self._lock:
+        with self._open():
             with transaction(self._life.writer):
                 changes = self._settle()
                 change(self._life.writer, changes)
@@ -262,7 +269,7 @@ class Buffer:
         A commit whose sync failed may be in the log or not, and the system may have forgotten to write it: what is in
         the log is moved to the main file, which syncs it again.
         """
-        with self._lock:
+        with self._open():
             self._close_connections()
             self._life = self._opened()
             with mapped_errors():
@@ -274,7 +281,7 @@ class Buffer:
 
         `generation`: the one in which the damage was met; if the file was replaced since, there is nothing to do.
         """
-        with self._lock:
+        with self._open():
             if generation != self.generation:
                 return
             self._close_connections()
@@ -286,13 +293,27 @@ class Buffer:
             self._bound_head(0)
 
     def close(self) -> None:
-        """Stores what was acknowledged, if the medium lets it, and gives the file back."""
+        """Stores what was acknowledged, if the medium lets it, and gives the file back, for good.
+
+        Whatever thread uses the buffer afterwards gets StoreClosed: another may have the file by then.
+        """
         with self._lock:
+            if self._is_closed:
+                return
             with suppress(StoreError):
                 self.settle()
             with suppress(sqlite3.Error):
                 self._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._is_closed = True
             self._close_connections()
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """The lock on a buffer that is open. Raises StoreClosed."""
+        with self._lock:
+            if self._is_closed:
+                raise StoreClosed(f"{self._path} was closed")
+            yield
 
     def _rebuild(self, aside: Path | None = None) -> None:
         options = self._options
@@ -375,32 +396,14 @@ class Buffer:
             found += len(newest_first[-1])
         return (arrival for block in reversed(newest_first) for arrival in block)
 
-    def _encoded(self, waiting: Sequence[Unnamed], wall_ms: int) -> tuple[list[Block], list[list[Arrival]]]:
-        blocks: list[Block] = []
-        arrivals: list[list[Arrival]] = []
-        seq = self.head
-        for index, group in groupby(sorted(waiting, key=attrgetter("class_index")), key=attrgetter("class_index")):
-            ones = list(group)
-            records = tuple(
-                Record(number, one.device_time_us, one.body, one.monotonic_us, one.boot, one.uncertainty_ms)
-                for number, one in enumerate(ones, seq + 1)
-            )
-            seq += len(ones)
-            data = encode(Batch(self._options.device, self.epoch, seq, records))
-            identity = block_id(self._life.ordinal, records[0].seq)
-            blocks.append(Block(identity, self.epoch, seq, index, len(ones), len(data), wall_ms, data))
-            arrivals.append([one.arrival for one in ones])
-        assert seq == self.head + len(waiting)
-        return blocks, arrivals
-
-    def _after_commit(self, blocks: Sequence[Block], arrivals: Sequence[Sequence[Arrival]]) -> None:
-        for block, came in zip(blocks, arrivals, strict=True):
+    def _after_commit(self, blocks: Sequence[Block], came: Sequence[Arrival]) -> None:
+        for block in blocks:
             assert block.first == self.head + 1, "names are given without a hole"
             self._life.heads[self._life.ordinal] = block.last
             depth = self._life.depth.setdefault(block.class_index, Depth())
             depth.records += block.records
             depth.size += block.size
-            self.ring.add(came)
+        self.ring.add(came)
 
     def _settle(self) -> Changes:
         changes = Changes()
@@ -424,7 +427,9 @@ class Buffer:
     def _is_outlived(self, hollow: tuple[int, int]) -> bool:
         """Whether the messages of a hollow row can be delivered again no more."""
         identity, last = hollow
-        return ordinal_of(identity) < self._life.ordinal or last <= self.head - self._options.ring_size
+        if ordinal_of(identity) < self._life.ordinal:
+            return self.head >= self._options.ring_size
+        return last <= self.head - self._options.ring_size
 
     def _after_settling(self, changes: Changes) -> None:
         for _ in changes.outlived:

@@ -6,6 +6,7 @@
 `boots`   wall minus monotonic time of each boot of the device, and how far the mending of a jump has come
 `tallies` counters that outlive a restart
 `aside`   the blocks that wait and are not sent, because the other side refused them, and why
+`dead_letters`  messages that no record can carry: when they came, how long they were, and why
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.connection import Connection
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS epochs (
@@ -28,6 +29,9 @@ _TABLES = (
         after INTEGER NOT NULL, through INTEGER NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS tallies (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS aside (id INTEGER PRIMARY KEY, reason TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS dead_letters (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, wall_ms INTEGER NOT NULL, topic TEXT NOT NULL, bytes INTEGER NOT NULL,
+        payload BLOB NOT NULL, reason TEXT NOT NULL)""",
 )
 
 

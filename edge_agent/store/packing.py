@@ -1,0 +1,102 @@
+"""From what waits to what is stored: batches that can be read again, and dead letters for what no batch can carry.
+
+A batch that cannot be written is halved until the records that spoil it stand alone. Such a record is carried as the
+raw message that it came as; if even that cannot be written, the message is a dead letter, and all others are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+import structlog
+
+from edge_agent.store.block import Block, Unnamed, block_id
+from edge_agent.store.evict import Owner
+from telemetry import Batch, Raw, Record, encode
+
+log = structlog.get_logger("edge_agent.store")
+
+BLOCK_CONTENT_BYTES = 16 << 20
+"""A block's records unpack to at most so much, a quarter of what a decoder takes (`telemetry.wire`)."""
+_EXPANSION, _FIXED_BYTES = 4, 512
+"""A record unpacks to at most so many times its message (`\\u00e9` for two bytes, `1e15` written out), and so much."""
+
+
+class DeadLetter(NamedTuple):
+    """A message that no record can carry, with the class of the error that said so."""
+
+    topic: str
+    payload: bytes
+    reason: str
+
+
+@dataclass(slots=True)
+class Packed:
+    """The blocks of a commit, and what could not be carried."""
+
+    blocks: list[Block] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    unencodable: int = 0
+
+
+def packed(waiting: Sequence[Unnamed], owner: Owner, ordinal: int, wall_ms: int) -> Packed:
+    """Names records behind the owner's head: a block for each class in order of class, more where one is too large."""
+    found = Packed()
+    seq = owner.head
+    for index, group in groupby(sorted(waiting, key=attrgetter("class_index")), key=attrgetter("class_index")):
+        for ones in _chunks(group):
+            for named, data in _encoded(ones, owner, seq, found):
+                identity = block_id(ordinal, seq + 1)
+                seq += named
+                found.blocks.append(Block(identity, owner.epoch, seq, index, named, len(data), wall_ms, data))
+    return found
+
+
+def _chunks(group: Iterator[Unnamed]) -> Iterator[list[Unnamed]]:
+    chunk: list[Unnamed] = []
+    size = 0
+    for one in group:
+        bound = _EXPANSION * len(one.payload) + _FIXED_BYTES
+        if size + bound > BLOCK_CONTENT_BYTES and chunk:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(one)
+        size += bound
+    yield chunk
+
+
+def _encoded(ones: Sequence[Unnamed], owner: Owner, seq: int, found: Packed) -> Iterator[tuple[int, bytes]]:
+    """Encoded batches behind `seq`, each with how many records it names."""
+    try:
+        yield len(ones), _batch(ones, owner, seq)
+        return
+    except Exception as error:  # noqa: BLE001 - whatever one record raises, the others are stored
+        reason = type(error).__name__
+    if len(ones) > 1:
+        middle = len(ones) // 2
+        for part in (ones[:middle], ones[middle:]):
+            for named, data in _encoded(part, owner, seq, found):
+                seq += named
+                yield named, data
+        return
+    (one,) = ones
+    if not isinstance(one.body, Raw):
+        found.unencodable += 1
+        log.warning("a record that cannot be written is carried raw", topic=one.topic, reason=reason)
+        raw = Raw.model_construct(topic=one.topic, payload=one.payload)
+        yield from _encoded([one._replace(body=raw)], owner, seq, found)
+        return
+    log.error("dead letter", topic=one.topic, bytes=len(one.payload), reason=reason)
+    found.dead_letters.append(DeadLetter(one.topic, one.payload, reason))
+
+
+def _batch(ones: Sequence[Unnamed], owner: Owner, seq: int) -> bytes:
+    records = tuple(
+        Record(number, one.device_time_us, one.body, one.monotonic_us, one.boot, one.uncertainty_ms)
+        for number, one in enumerate(ones, seq + 1)
+    )
+    return encode(Batch(owner.device, owner.epoch, seq + len(ones), records))

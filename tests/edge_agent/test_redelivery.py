@@ -1,0 +1,124 @@
+"""A message that is delivered again keeps its one name, whatever the broker says; equal messages are all stored."""
+
+import json
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_agent.mqtt import Message
+from tests.edge_agent.intake_parts import Intake
+
+SET_MS = 1_767_603_422_000
+
+
+def timed(mid: int, number: int, *, dup: bool = False) -> Message:
+    payload = json.dumps({"time": SET_MS + number, "path": "Vehicle.Speed", "value": number}).encode()
+    return Message(mid, 1, dup, "vehicle/signal", payload)
+
+
+def untimed(mid: int, text: bytes = b"open", *, dup: bool = False) -> Message:
+    return Message(mid, 1, dup, "vehicle/door", text)
+
+
+def taken(tmp_path, before: Sequence[Message], after: Sequence[Message], *, resumed: bool = True) -> Intake:
+    """An intake that took the first messages, and after a reconnection the others; all are acknowledged."""
+    intake = Intake(tmp_path)
+    intake.connect(resumed=False)
+    assert sorted(intake.deliver(before)) == sorted(message.mid for message in before)
+    intake.connect(resumed=resumed)
+    assert sorted(intake.deliver(after)) == sorted(message.mid for message in after)
+    return intake
+
+
+def test_a_broker_that_was_killed_delivers_again_without_saying_so_and_nothing_is_stored_twice(tmp_path):
+    messages = [timed(n, n) for n in range(1, 301)]
+    intake = taken(tmp_path, messages, [*messages, timed(301, 301)])
+    assert len(intake.records()) == 301
+    assert intake.buffer.tally("duplicates") == 300
+
+
+def test_what_it_delivers_again_ends_before_what_was_taken_last(tmp_path):
+    """The broker's last save was made in between: what came after it is gone there, and its ids are given anew."""
+    messages = [timed(n, n) for n in range(1, 301)]
+    intake = taken(tmp_path, messages, [*messages[100:200], *(timed(n, 1_000 + n) for n in range(201, 260))])
+    assert len(intake.records()) == 300 + 59
+
+
+def test_messages_without_a_time_are_known_by_the_one_that_follows_them(tmp_path):
+    messages = [untimed(1), untimed(2, b"closed"), timed(3, 3)]
+    intake = taken(tmp_path, messages, messages)
+    assert len(intake.records()) == 3
+    assert intake.buffer.tally("duplicates") == 3
+
+
+@pytest.mark.parametrize("dup", [False, True])
+def test_a_message_that_may_be_new_is_stored_and_counted_and_one_that_the_broker_marks_is_not(tmp_path, dup):
+    intake = taken(tmp_path, [untimed(1)], [untimed(1, dup=dup)])
+    assert len(intake.records()) == 1 + (not dup)
+    assert intake.buffer.tally("possible_duplicates") == (not dup)
+
+
+@pytest.mark.parametrize("make", [lambda mid: timed(mid, 7), untimed], ids=["timed", "untimed"])
+def test_a_sensor_that_repeats_a_value_loses_none_of_them(tmp_path, make):
+    intake = taken(tmp_path, [make(mid) for mid in range(1, 11)], [make(mid) for mid in range(11, 21)])
+    assert len(intake.records()) == 20
+
+
+def test_a_value_that_repeats_is_stored_again_when_its_ids_come_again_too(tmp_path):
+    """A broker that uses the lowest free id, or one that was killed: it cannot be told, so nothing is lost."""
+    messages = [timed(mid, 7) for mid in range(1, 4)]
+    intake = taken(tmp_path, messages, messages)
+    assert len(intake.records()) == 6
+    assert intake.buffer.tally("possible_duplicates") == 3
+
+
+def test_a_clock_that_nobody_set_proves_nothing(tmp_path):
+    payload = b'{"time": 5000, "path": "Vehicle.Speed", "value": 0}'
+    message = Message(1, 1, False, "vehicle/signal", payload)
+    assert len(taken(tmp_path, [message], [message]).records()) == 2
+
+
+def test_on_a_connection_without_a_former_session_everything_is_new(tmp_path):
+    messages = [timed(n, n) for n in range(1, 11)]
+    assert len(taken(tmp_path, messages, messages, resumed=False).records()) == 20
+
+
+def test_in_another_order_than_it_was_stored_nothing_is_taken_for_delivered_again(tmp_path):
+    messages = [timed(n, n) for n in range(1, 4)]
+    intake = taken(tmp_path, messages, [messages[2], messages[1], messages[0]])
+    assert len(intake.records()) == 5
+
+
+def test_the_order_of_what_came_outlives_a_restart_whatever_its_classes(tmp_path):
+    draw = random.Random(1)
+    messages = [draw.choice([timed(n, n), untimed(n, b"%d" % n)]) for n in range(1, 41)]
+    messages.append(timed(41, 41))
+    first = Intake(tmp_path)
+    first.deliver(messages, commit_every=9)
+    first.buffer.close()
+    again = Intake(tmp_path)
+    again.connect(resumed=True)
+    again.deliver(messages)
+    assert len(again.records()) == 41
+    assert again.buffer.tally("duplicates") == 41
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 20), st.integers(1, 70), st.randoms())
+def test_any_part_of_what_was_stored_may_come_again_before_what_is_new(start, length, new, commit_every, draw):
+    before = [timed(n, n) for n in range(1, 61)]
+    again = [message._replace(dup=draw.random() < 0.5) for message in before[start : start + length]]
+    after = [*again, *(timed(100 + n, 100 + n) for n in range(new))]
+    with tempfile.TemporaryDirectory() as folder:
+        intake = Intake(Path(folder))
+        intake.connect(resumed=False)
+        intake.deliver(before, commit_every=commit_every)
+        intake.connect(resumed=True)
+        intake.deliver(after, commit_every=commit_every)
+        assert len(intake.records()) == 60 + new
+        intake.buffer.close()

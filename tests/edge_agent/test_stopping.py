@@ -1,0 +1,90 @@
+"""Stopping and reloading: an old thread never reaches a buffer that somebody else may have by then."""
+
+import sqlite3
+import threading
+
+import pytest
+
+from edge_agent.agent import Agent
+from edge_agent.errors import StoreClosed, StoreInUse
+from edge_agent.intake import listener
+from tests.edge_agent.makers import WALL_MS, connect_unsynced, fill, open_buffer, options, unnamed
+from tests.edge_agent.test_daemon import settings as agent_settings
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda buffer: buffer.commit([unnamed(1)], WALL_MS),
+        lambda buffer: buffer.settle(),
+        lambda buffer: buffer.edit(lambda *_: None),
+        lambda buffer: buffer.reopen(),
+        lambda buffer: buffer.heal(buffer.generation),
+    ],
+    ids=["commit", "settle", "edit", "reopen", "heal"],
+)
+def test_a_closed_buffer_stays_closed_for_whoever_still_has_it(tmp_path, use):
+    old = open_buffer(tmp_path)
+    fill(old, range(1, 11))
+    old.close()
+    new = open_buffer(tmp_path)
+    with pytest.raises(StoreClosed):
+        use(old)
+    fill(new, range(11, 21))
+    assert new.head == 20
+
+
+def test_an_agent_whose_commit_takes_longer_than_it_may_keeps_the_buffer_to_itself(tmp_path, monkeypatch):
+    """What `reload` does then is to end the process; here the commit ends after all."""
+    agent = Agent(agent_settings(tmp_path))
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(_self: object) -> None:
+        agent.buffer.commit([unnamed(1)], WALL_MS)
+        began.set()
+        assert may_end.wait(10)
+        agent.buffer.commit([unnamed(2)], WALL_MS)
+
+    monkeypatch.setattr(listener.Listener, "_listen", slow)
+    agent.start()
+    assert began.wait(10)
+    assert not agent.stop(0.05)
+    with pytest.raises(StoreInUse):
+        Agent(agent_settings(tmp_path))
+    may_end.set()
+    assert agent.stop(10)
+    again = Agent(agent_settings(tmp_path))
+    assert (again.buffer.head, again.buffer.epoch) == (2, agent.buffer.epoch)
+    assert again.stop()
+
+
+def test_closing_waits_for_a_commit_that_is_being_synced(tmp_path):
+    syncing, may_sync = threading.Event(), threading.Event()
+
+    class Slow(sqlite3.Connection):
+        def execute(self, sql, parameters=(), /):
+            if sql == "COMMIT" and armed:
+                syncing.set()
+                assert may_sync.wait(10)
+            return super().execute(sql, parameters)
+
+    armed: list[bool] = []
+
+    def connect(path):
+        return sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Slow)
+
+    given = options()
+    buffer = type(open_buffer(tmp_path / "other"))(
+        tmp_path, type(given)(device=given.device, ring_size=50, epoch_for=given.epoch_for, connect=connect)
+    )
+    armed.append(True)
+    committing = threading.Thread(target=lambda: fill(buffer, range(1, 11)))
+    committing.start()
+    assert syncing.wait(10)
+    closing = threading.Thread(target=buffer.close)
+    closing.start()
+    assert connect_unsynced(tmp_path / "buffer.db").execute("SELECT count(*) FROM blocks").fetchone() == (0,)
+    may_sync.set()
+    committing.join(10)
+    closing.join(10)
+    assert open_buffer(tmp_path).head == 10
