@@ -2,39 +2,54 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from cloud_jobs.measure import FixesFile, MaxGap, Plausibility, read_fix_file, tell, track_settings
+from cloud_jobs.measure import (
+    REFUSED,
+    FixesFile,
+    MaxGap,
+    Plausibility,
+    errors_said,
+    finite,
+    read_fix_file,
+    tell,
+    track_settings,
+)
+from cloud_jobs.result_file import write_csv
 from geo.spatial import Encounters, build_tracks, find_encounters
 
 HEADER: Final = ("device_a", "device_b", "start_ms", "end_ms", "min_m", "t_min_ms")
+MAX_DISTANCE_M: Final = 100_000.0
 
 
 def encounters(
     *,
     fixes: FixesFile,
-    distance_m: Annotated[float, typer.Option(min=0.001, help="Devices this close meet (metres)")],
+    distance_m: Annotated[
+        float, typer.Option(min=0.001, max=MAX_DISTANCE_M, callback=finite, help="Devices this close meet (metres)")
+    ],
     out: Annotated[Path, typer.Option(dir_okay=False, help="CSV: device_a,device_b,start_ms,end_ms,min_m,t_min_ms")],
     max_gap_s: MaxGap = 300.0,
     plausibility: Plausibility = True,
 ) -> None:
     """Each time that two devices come within a distance of each other, with their closest approach.
 
+    Exit status as of `measure`.
+
     Example: cloud-jobs encounters --fixes fixes.csv --distance-m 500 --out encounters.csv
     """
-    read = read_fix_file(fixes)
-    tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
-    found = find_encounters(tracks, distance_m)
-    with out.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADER)
-        writer.writerows(encounter_rows(read.devices, found))
+    with errors_said():
+        read = read_fix_file(fixes)
+        tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
+        found = find_encounters(tracks, distance_m)
+        write_csv(out, HEADER, encounter_rows(read.devices, found))
     tell(tracks, f"{len(found)} encounters written to {out}")
+    if read.fault_count:
+        raise typer.Exit(REFUSED)
 
 
 def encounter_rows(devices: tuple[str, ...], found: Encounters) -> Iterator[tuple[str, str, int, int, str, int]]:

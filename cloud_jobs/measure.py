@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import csv
+import math
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import numpy as np
 import typer
 
+from cloud_jobs.result_file import write_csv
 from geo.spatial import (
+    FenceError,
+    FenceReport,
     FenceSet,
     FixError,
     FixFile,
     GateSet,
+    SpatialError,
     Tracks,
     TrackSettings,
+    bounded_lines,
     build_tracks,
     fences_from_geojson,
     read_fixes,
@@ -27,12 +33,31 @@ from geo.spatial import (
 HEADER: Final = ("device_id", "fence_id", "km", "seconds", "entries")
 WHOLE_TRACK: Final = "*"
 MAX_ZERO_ROWS: Final = 100_000
+FAILED: Final = 1
+REFUSED: Final = 3
+"""Exit status: written, but rows or features were refused."""
 
 FixesFile = Annotated[
     Path,
     typer.Option("--fixes", exists=True, dir_okay=False, help="CSV: device_id,t_ms,lat,lon[,speed_mps,accuracy_m]"),
 ]
-MaxGap = Annotated[float, typer.Option(min=0.001, help="A longer gap between two fixes breaks the track (seconds)")]
+MAX_GAP_S: Final = 31_622_400.0
+MAX_FENCE_BYTES: Final = 1 << 29
+
+
+def finite(value: float) -> float:
+    """Refuses what a range lets pass: nan lies in every range."""
+    if math.isnan(value):
+        raise typer.BadParameter("it is not a number")
+    return value
+
+
+MaxGap = Annotated[
+    float,
+    typer.Option(
+        min=0.001, max=MAX_GAP_S, callback=finite, help="A longer gap between two fixes breaks the track (seconds)"
+    ),
+]
 Plausibility = Annotated[
     bool,
     typer.Option("--plausibility/--no-plausibility", help="Set aside fixes of impossible speed, place or accuracy"),
@@ -49,20 +74,23 @@ def measure(
 ) -> None:
     """Kilometres, seconds and entries of each device in each fence, every fence on its own, and in all (fence *).
 
+    Exit status: 0; 1 when nothing was written; 2 for wrong options; 3 when rows or features were refused, each named on
+    standard error, and the rest was written.
+
     Example: cloud-jobs measure --fixes fixes.csv --fences fences.geojson --out usage.csv
     """
-    read = read_fix_file(fixes)
-    report = fences_from_geojson(fences.read_text(encoding="utf-8-sig", errors="replace"))
-    complain(fences, [*report.refused, *report.repaired])
-    tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
-    usable = len(report.fences) + len(report.gates)
-    with out.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADER)
-        writer.writerows(usage_rows(read.devices, tracks, FenceSet(report.fences), GateSet(report.gates)))
+    with errors_said():
+        read = read_fix_file(fixes)
+        report = read_fence_file(fences)
+        tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
+        usable = len(report.fences) + len(report.gates)
+        if not usable:
+            raise FenceError(f"{fences} holds no fence that can be used; nothing is written")
+        rows = usage_rows(read.devices, tracks, FenceSet(report.fences), GateSet(report.gates))
+        write_csv(out, HEADER, rows)
     tell(tracks, f"{usable} fences, {len(report.refused)} refused; written to {out}")
-    if not usable:
-        raise typer.Exit(1)
+    if read.fault_count or report.refused:
+        raise typer.Exit(REFUSED)
 
 
 def usage_rows(
@@ -81,36 +109,63 @@ def usage_rows(
     all_ms = np.bincount(device, weights=ms, minlength=len(devices))
     zeros = len(devices) * len(fences.names) <= MAX_ZERO_ROWS
     first = np.searchsorted(use.device, np.arange(len(devices) + 1))
-    forward = _forward(tracks, gates)
+    forward, gate_ids = _forward(tracks, gates), list(dict.fromkeys(gate.id for gate in gates.gates))
     for number, name in enumerate(devices):
         rows = range(first[number], first[number + 1])
         used = {int(use.fence[at]): (use.metres[at], use.ms[at], int(use.entries[at])) for at in rows}
         for fence in range(len(fences.names)) if zeros else used:
             yield _row(name, fences.names[fence], *used.get(fence, (0.0, 0.0, 0)))
-        for at, gate in enumerate(gates.gates):
-            yield _row(name, gate.id, 0.0, 0.0, forward[number, at])
+        for gate in gate_ids:
+            yield _row(name, gate, 0.0, 0.0, forward[number, gate])
         yield _row(name, WHOLE_TRACK, all_metres[number], all_ms[number], 0)
 
 
-def _forward(tracks: Tracks, gates: GateSet) -> Counter[tuple[int, int]]:
-    """How often each device crossed each gate forwards."""
+def _forward(tracks: Tracks, gates: GateSet) -> Counter[tuple[int, str]]:
+    """How often each device crossed each gate forwards, whichever version of it."""
     crossings = gates.crossings(tracks)
     device = tracks.fixes.device[crossings.end_fix[crossings.forward]]
-    return Counter(zip(device.tolist(), crossings.gate[crossings.forward].tolist(), strict=True))
+    ids = (gates.gates[gate].id for gate in crossings.gate[crossings.forward].tolist())
+    return Counter(zip(device.tolist(), ids, strict=True))
+
+
+@contextmanager
+def errors_said() -> Iterator[None]:
+    """What cannot be read, written or used is a message and exit status 1."""
+    try:
+        yield
+    except SpatialError as error:
+        typer.echo(str(error), err=True)
+    except OSError as error:
+        typer.echo(f"{error.filename or 'a file'}: {error.strerror or error}", err=True)
+    except MemoryError:
+        typer.echo("the memory does not suffice for these files; nothing is written", err=True)
+    else:
+        return
+    raise typer.Exit(FAILED)
 
 
 def read_fix_file(path: Path) -> FixFile:
-    """The fixes of a CSV file; malformed rows are named on standard error."""
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            read = read_fixes(file)
-    except FixError as error:
-        complain(path, [str(error)])
-        raise typer.Exit(1) from None
+    """The fixes of a CSV file; malformed rows are named on standard error. Raises `FixError`, OSError."""
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        try:
+            read = read_fixes(bounded_lines(file))
+        except FixError as error:
+            raise FixError(f"{path}: {error}") from None
     complain(path, read.faults)
     if read.fault_count > len(read.faults):
         complain(path, [f"and {read.fault_count - len(read.faults)} more malformed rows"])
     return read
+
+
+def read_fence_file(path: Path) -> FenceReport:
+    """The fences of a GeoJSON file; what is refused or repaired is named on standard error. Raises OSError."""
+    with path.open("rb") as file:
+        content = file.read(MAX_FENCE_BYTES + 1)
+    if len(content) > MAX_FENCE_BYTES:
+        raise FenceError(f"{path} is longer than {MAX_FENCE_BYTES:,} bytes: split it")
+    report = fences_from_geojson(content.decode("utf-8-sig", errors="surrogateescape"))
+    complain(path, [*report.refused, *report.repaired])
+    return report
 
 
 def track_settings(max_gap_s: float, plausibility: bool) -> TrackSettings:
@@ -121,7 +176,7 @@ def track_settings(max_gap_s: float, plausibility: bool) -> TrackSettings:
 def complain(path: Path, messages: list[str] | tuple[str, ...]) -> None:
     """Say on standard error what is wrong with a file, each message with the file's name."""
     for message in messages:
-        typer.echo(f"{path}: {message}", err=True)
+        typer.echo(f"{path}: {message}".encode(errors="backslashreplace").decode(), err=True)
 
 
 def tell(tracks: Tracks, result: str) -> None:

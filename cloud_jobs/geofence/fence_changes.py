@@ -19,6 +19,7 @@ from cloud_jobs.geofence.units import DAY_MS
 from geo.spatial import Activity, Fence, fences_from_geojson
 from geo.spatial.activity import FOREVER_MS
 from geo.spatial.gates import Gate
+from geo.spatial.versions import effective_ms
 
 MAX_CHANGES: Final = 100
 """More changes than this are taken for one that holds wherever and whenever any of them does."""
@@ -94,8 +95,8 @@ def _change(old: set[str], new: set[str], reach_ms: int) -> Change | None:
     differing, every = _usable(old ^ new), _usable(old | new)
     if not differing:
         return None
-    begin = min(_span_ms(one.active)[0] for one in differing)
-    end = max(_span_ms(one.active)[1] for one in every)
+    begin = min(effective_ms(one) for one in differing)
+    end = max(_end_ms(one.active) for one in every)
     box = _around(Change(0, 0, *_bounds(one)) for one in every)
     return box._replace(first_day=(begin - reach_ms) // DAY_MS, last_day=(end + reach_ms) // DAY_MS)
 
@@ -106,8 +107,8 @@ def _usable(features: Iterable[str]) -> list[Fence | Gate]:
     return [*(one for report in reports for one in report.fences), *(one for report in reports for one in report.gates)]
 
 
-def _span_ms(active: Activity) -> tuple[int, int]:
-    return (int(active.switches[0]), int(active.switches[-1])) if len(active.switches) else (0, 0)
+def _end_ms(active: Activity) -> int:
+    return int(active.switches[-1]) if len(active.switches) else 0
 
 
 def _bounds(one: Fence | Gate) -> tuple[float, float, float, float]:

@@ -23,7 +23,7 @@ from geo.spatial.errors import FenceError, FixError, SpatialError
 from geo.spatial.events import Event, EventSettings, find_events
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.fences import Fence
-from geo.spatial.fix_csv import FixFile, read_fixes
+from geo.spatial.fix_csv import FixFile, bounded_lines, read_fixes
 from geo.spatial.fixes import Fixes, valid_positions
 from geo.spatial.gates import Crossings, Gate, GateSet
 from geo.spatial.geojson import fences_from_geojson
@@ -62,6 +62,7 @@ __all__ = [
     "VisitSettings",
     "Visits",
     "ZoneSet",
+    "bounded_lines",
     "build_tracks",
     "corrections",
     "fences_from_geojson",

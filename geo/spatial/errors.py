@@ -1,7 +1,7 @@
 """The errors of the spatial engine.
 
 SpatialError
-├── FenceError   one fence that cannot be used; carries its id, its line and the reason
+├── FenceError   one fence that cannot be used; carries its id, its place and the reason
 └── FixError     fixes that cannot be used: columns of unequal length, coordinates out of range
 """
 
@@ -13,11 +13,11 @@ class SpatialError(Exception):
 
 
 class FenceError(SpatialError):
-    """A fence was refused: `fence_id` as published, `line` in its file (1 is the first), `reason`."""
+    """A fence was refused: `fence_id` as published, its `place` in its file, `reason`."""
 
-    def __init__(self, reason: str, *, fence_id: str = "", line: int | None = None) -> None:
-        self.reason, self.fence_id, self.line = reason, fence_id, line
-        where = f"line {line}: " if line is not None else ""
+    def __init__(self, reason: str, *, fence_id: str = "", place: str = "") -> None:
+        self.reason, self.fence_id, self.place = reason, fence_id, place
+        where = f"{place}: " if place else ""
         name = f"fence {fence_id!r}: " if fence_id else "a fence: "
         super().__init__(f"{where}{name}{reason}")
 

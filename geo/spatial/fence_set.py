@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from geo.spatial.activity import ALWAYS, Activity, begin_ms
+from geo.spatial.activity import ALWAYS, Activity
 from geo.spatial.clip import Meetings, Segments, Stretches, cut, meet
 from geo.spatial.fences import Fence
 from geo.spatial.geodesic import wrap_lon
@@ -17,6 +16,7 @@ from geo.spatial.grid import GridIndex
 from geo.spatial.index import FenceIndex
 from geo.spatial.ragged import Bools, Floats, Ints, expand
 from geo.spatial.rings import Shape
+from geo.spatial.versions import superseded
 
 IndexMaker = Callable[[Sequence[Shape]], FenceIndex]
 
@@ -46,8 +46,8 @@ class Placed:
 class FenceSet:
     """Fences in the order in which they win: highest priority first, then smallest id.
 
-    `names` are the distinct ids, sorted; the versions of a fence share one name, and a later version (by the start
-    of its activity) ends the one before it. Immutable; building it builds the index.
+    `names` are the distinct ids, sorted; the versions of a fence share one name, and a later version (by its
+    effective date) ends the one before it. Immutable; building it builds the index.
     """
 
     def __init__(self, fences: Sequence[Fence], *, index: IndexMaker = GridIndex.of) -> None:
@@ -119,22 +119,6 @@ class FenceSet:
             fence = np.concatenate([fence, met.run_fence[run[on]]])
         force = self._timed.in_force(fence, segments.time_at(stretches.segment, middle)[stretch])
         return stretch[force], fence[force]
-
-
-def superseded(fences: Sequence[Fence]) -> list[Fence]:
-    """Each version of a fence ends where the next one of the same id begins; equal beginnings: the last given wins."""
-    versions: dict[str, list[Fence]] = {}
-    for fence in fences:
-        versions.setdefault(fence.id, []).append(fence)
-    kept: list[Fence] = []
-    for same in versions.values():
-        same.sort(key=lambda fence: begin_ms(fence.active))
-        for version, following in pairwise(same):
-            limited = version.active & Activity([(None, begin_ms(following.active))])
-            if len(limited.switches):
-                kept.append(replace(version, active=limited))
-        kept.append(same[-1])
-    return kept
 
 
 class _Timed:

@@ -23,8 +23,8 @@ _BLOCK: Final = 1 << 20
 class Fence:
     """One version of a fence. `shape` is valid and in the world's bounds (`rings.world_polygon` makes it so).
 
-    Several fences may share an `id`: they are its versions, and their activities should not overlap. `notes` says
-    what was repaired; `line` is where it was published.
+    Several fences may share an `id`: they are its versions, and each ends where the next one begins, by
+    `effective_from_ms` (None: when `active` begins). `notes` says what was repaired; `line` is where it was published.
     """
 
     id: str
@@ -34,6 +34,7 @@ class Fence:
     notes: tuple[str, ...] = ()
     line: int | None = None
     speed_limit_mps: float | None = None
+    effective_from_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

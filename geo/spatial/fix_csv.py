@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,13 @@ from geo.spatial.ragged import Floats
 REQUIRED: Final = ("device_id", "t_ms", "lat", "lon")
 OPTIONAL: Final = ("speed_mps", "accuracy_m")
 MAX_FAULTS: Final = 10_000
+MAX_LINE_CHARS: Final = 65_536
+MAX_ID_CHARS: Final = 256
+MAX_NUMBER_CHARS: Final = 64
+MAX_TIME_MS: Final = 1 << 53
 _ROWS_AT_ONCE: Final = 50_000
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
+_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +46,24 @@ class FixFile:
 class _Row:
     line: int
     cells: list[str]
+    fault: str = ""
+
+
+def bounded_lines(file: TextIO) -> Iterator[str]:
+    """The lines of a file; of one longer than `MAX_LINE_CHARS`, which `read_fixes` refuses, no more is held."""
+    while line := file.readline(MAX_LINE_CHARS + 1):
+        rest = line
+        while len(rest) > MAX_LINE_CHARS and not rest.endswith(("\n", "\r")):
+            rest = file.readline(MAX_LINE_CHARS + 1)
+        yield line
 
 
 def read_fixes(lines: Iterable[str]) -> FixFile:
     """Read CSV lines with a header that names at least `device_id,t_ms,lat,lon`, in any order.
 
-    One line is one row (quoted text holds no line break, so a stray quote spoils its own line only). Raises
-    `FixError` if the header lacks a column.
+    One line is one row (quoted text holds no line break, so a stray quote spoils its own line only). Text decoded
+    with `surrogateescape` is taken: an id that is not UTF-8 is a malformed row. Raises `FixError` if the header lacks
+    a column, or names one twice.
     """
     numbered = _rows(lines)
     header = next(numbered, None)
@@ -53,6 +71,9 @@ def read_fixes(lines: Iterable[str]) -> FixFile:
     missing = [name for name in REQUIRED if name not in names]
     if missing:
         raise FixError(f"line 1: the header lacks {', '.join(missing)}; it needs {','.join(REQUIRED)}")
+    twice = [name for name in REQUIRED + OPTIONAL if names.count(name) > 1]
+    if twice:
+        raise FixError(f"line 1: the header names {', '.join(twice)} more than once")
     reader = _Reader([names.index(name) if name in names else None for name in REQUIRED + OPTIONAL], len(names))
     while rows := list(islice(numbered, _ROWS_AT_ONCE)):
         reader.add(rows)
@@ -62,6 +83,9 @@ def read_fixes(lines: Iterable[str]) -> FixFile:
 def _rows(lines: Iterable[str]) -> Iterator[_Row]:
     for number, line in enumerate(lines, start=1):
         text = line.rstrip("\r\n")
+        if len(text) > MAX_LINE_CHARS:
+            yield _Row(number, [], f"it is longer than {MAX_LINE_CHARS:,} characters")
+            continue
         if not text.strip():
             continue
         if '"' not in text:
@@ -70,11 +94,27 @@ def _rows(lines: Iterable[str]) -> Iterator[_Row]:
         try:
             yield _Row(number, next(csv.reader([text], strict=True)))
         except csv.Error:
-            yield _Row(number, [])
+            yield _Row(number, [], "a quote is not closed, or stands within text")
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Good rows as columns: names of devices, times, and lat, lon, speed, accuracy."""
+
+    names: Sequence[str]
+    t_ms: NDArray[np.int64]
+    numbers: list[Floats]
+
+
+class _Malformed(ValueError):
+    """A row, or some row of a block, is malformed."""
 
 
 class _Reader:
-    """Turns rows to columns: a block at a time, or row by row where a block has a fault."""
+    """Turns rows to columns: a block at a time where every cell is plain, else row by row.
+
+    What a row is worth is said in one place, `_parsed`; a block is taken at once only if every row of it would be.
+    """
 
     def __init__(self, places: Sequence[int | None], width: int) -> None:
         self._places, self._width = places, width
@@ -87,36 +127,43 @@ class _Reader:
 
     def add(self, rows: list[_Row]) -> None:
         try:
-            self._add_block(rows)
+            block = self._plain(rows)
         except ValueError:
-            self._add_block([row for row in rows if not self._fault(row)])
+            block = self._one_by_one(rows)
+        self._device.append(
+            np.array([self._ids.setdefault(name, len(self._ids)) for name in block.names], dtype=np.int64)
+        )
+        self._t_ms.append(block.t_ms)
+        self._numbers.append(block.numbers)
 
-    def _add_block(self, rows: list[_Row]) -> None:
+    def _plain(self, rows: list[_Row]) -> _Block:
+        """The columns of rows that are all well formed and plainly written; else ValueError."""
         if any(len(row.cells) != self._width for row in rows):
-            raise ValueError("a row of another width")
-        if not rows:
-            return
+            raise _Malformed
         columns = list(zip(*(row.cells for row in rows), strict=True))
         device, t_ms, *numbers = [None if place is None else columns[place] for place in self._places]
-        times = np.array(t_ms).astype(np.int64)
         values = [_numbers(cells, len(rows), blank=at >= 2) for at, cells in enumerate(numbers)]
-        if not valid_positions(values[0], values[1]).all() or any(np.isinf(column).any() for column in values):
-            raise ValueError("a place that is none")
+        times = _plainly(t_ms or (), "0123456789-").astype(np.int64)
+        valid = valid_positions(values[0], values[1]).all() and not any(np.isinf(column).any() for column in values)
+        if not valid or (times <= -MAX_TIME_MS).any() or (times >= MAX_TIME_MS).any():
+            raise _Malformed
         names = [name.strip() for name in device or ()]
-        if not all(names):
-            raise ValueError("no device id")
-        self._device.append(np.array([self._ids.setdefault(name, len(self._ids)) for name in names]))
-        self._t_ms.append(times)
-        self._numbers.append(values)
+        if not all(names) or max(map(len, names)) > MAX_ID_CHARS:
+            raise _Malformed
+        "".join(names).encode()  # a ValueError if one is not UTF-8
+        return _Block(names, times, values)
 
-    def _fault(self, row: _Row) -> bool:
-        reason = _reason(row, self._places, self._width)
-        if reason is None:
-            return False
-        self._fault_count += 1
-        if len(self._faults) < MAX_FAULTS:
-            self._faults.append(f"line {row.line}: {reason}")
-        return True
+    def _one_by_one(self, rows: list[_Row]) -> _Block:
+        good: list[tuple[str, int, list[float]]] = []
+        for row in rows:
+            try:
+                good.append(_parsed(row, self._places, self._width))
+            except _Malformed as fault:
+                self._fault_count += 1
+                if len(self._faults) < MAX_FAULTS:
+                    self._faults.append(f"line {row.line}: {fault}")
+        numbers = np.array([row[2] for row in good], dtype=np.float64).reshape(-1, 4)
+        return _Block([row[0] for row in good], np.array([row[1] for row in good], dtype=np.int64), list(numbers.T))
 
     def result(self) -> FixFile:
         devices = sorted(self._ids)
@@ -137,51 +184,69 @@ class _Reader:
         return FixFile(fixes, tuple(devices), tuple(self._faults), self._fault_count)
 
 
+def _plainly(cells: Sequence[str], alphabet: str) -> NDArray[np.str_]:
+    """Cells of these characters alone, none longer than a number may be."""
+    if "".join(cells).strip(alphabet):
+        raise _Malformed
+    texts = np.array(cells, dtype=np.str_)
+    if texts.dtype.itemsize > 4 * MAX_NUMBER_CHARS:
+        raise _Malformed
+    return texts
+
+
 def _numbers(cells: Sequence[str] | None, count: int, *, blank: bool) -> Floats:
     if cells is None:
         return np.full(count, np.nan)
+    texts = _plainly(cells, "0123456789-+.eE")
     if blank and not all(cells):
-        cells = [cell if cell.strip() else "nan" for cell in cells]
-    return np.array(cells).astype(np.float64)
+        texts = np.where(texts == "", "nan", texts)
+    return texts.astype(np.float64)
 
 
-def _reason(row: _Row, places: Sequence[int | None], width: int) -> str | None:
-    """What is wrong with a row, if anything."""
-    if not row.cells:
-        return "a quote is not closed"
+def _parsed(row: _Row, places: Sequence[int | None], width: int) -> tuple[str, int, list[float]]:
+    """Device, time and numbers of a row; raises `_Malformed` with what is wrong with it."""
+    if row.fault:
+        raise _Malformed(row.fault)
     if len(row.cells) != width:
-        return f"{len(row.cells)} columns where the header has {width}"
-    cells = {
-        name: row.cells[place].strip()
-        for name, place in zip(REQUIRED + OPTIONAL, places, strict=True)
-        if place is not None
-    }
-    if not cells.pop("device_id"):
-        return "device_id is empty"
-    if _whole(t_ms := cells.pop("t_ms")) is None:
-        return f"t_ms {t_ms!r} is not a whole number of milliseconds"
-    return next((fault for name, cell in cells.items() if (fault := _number_fault(name, cell))), None)
+        raise _Malformed(f"{len(row.cells)} columns where the header has {width}")
+    cells = [None if place is None else row.cells[place].strip() for place in places]
+    return (
+        _device(cells[0] or ""),
+        _time(cells[1] or ""),
+        [_number(name, cell) for name, cell in zip((*REQUIRED, *OPTIONAL)[2:], cells[2:], strict=True)],
+    )
 
 
-def _number_fault(name: str, cell: str) -> str | None:
+def _device(cell: str) -> str:
+    if not cell:
+        raise _Malformed("device_id is empty")
+    if len(cell) > MAX_ID_CHARS:
+        raise _Malformed(f"device_id is longer than {MAX_ID_CHARS} characters")
+    try:
+        cell.encode()
+    except UnicodeEncodeError:
+        raise _Malformed(f"device_id {cell!r} is not UTF-8") from None
+    return cell
+
+
+def _time(cell: str) -> int:
+    if len(cell) > MAX_NUMBER_CHARS or not _WHOLE.fullmatch(cell) or abs(int(cell)) >= MAX_TIME_MS:
+        raise _Malformed(f"t_ms {_shown(cell)} is not a whole number of milliseconds below 2^53")
+    return int(cell)
+
+
+def _number(name: str, cell: str | None) -> float:
     if name in OPTIONAL and (not cell or cell.lower() == "nan"):
-        return None
-    if not _finite(cell):
-        return f"{name} {cell!r} is not a number"
+        return math.nan
+    cell = cell or ""
+    value = float(cell) if len(cell) <= MAX_NUMBER_CHARS and _DECIMAL.fullmatch(cell) else math.inf
+    if math.isinf(value):
+        raise _Malformed(f"{name} {_shown(cell)} is not a number")
     limit = {"lat": 90.0, "lon": 180.0}.get(name, math.inf)
-    return f"{name} {cell} is outside ±{limit:g}" if abs(float(cell)) > limit else None
+    if abs(value) > limit:
+        raise _Malformed(f"{name} {cell} is outside ±{limit:g}")
+    return value
 
 
-def _whole(text: str) -> int | None:
-    try:
-        value = int(text)
-    except ValueError:
-        return None
-    return value if abs(value) < 1 << 53 else None
-
-
-def _finite(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+def _shown(cell: str) -> str:
+    return repr(cell) if len(cell) <= MAX_NUMBER_CHARS else f"{cell[:20]!r}... of {len(cell)} characters"

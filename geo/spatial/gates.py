@@ -14,16 +14,20 @@ from geo.spatial.fences import Outlines
 from geo.spatial.grid import GridIndex
 from geo.spatial.ragged import Bools, Floats, Ints, distinct
 from geo.spatial.tracks import Tracks
+from geo.spatial.versions import superseded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gate:
-    """A directed line (n, 2) of lon/lat. Forward is from its left to its right, seen along its positions."""
+    """A directed line (n, 2) of lon/lat. Forward is from its left to its right, seen along its positions.
+
+    Gates of one `id` are its versions, see `Fence`.
+    """
 
     id: str
     line: Floats
     active: Activity = ALWAYS
-    line_number: int | None = None
+    effective_from_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +51,7 @@ class GateSet:
     """Gates, indexed. A fix exactly on a gate counts as on its left: a track through it crosses once."""
 
     def __init__(self, gates: Sequence[Gate]) -> None:
-        self.gates: Final = tuple(gates)
+        self.gates: Final = tuple(superseded(gates))
         self._index = GridIndex(_there_and_back(self.gates))
 
     def crossings(self, tracks: Tracks) -> Crossings:

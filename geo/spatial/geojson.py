@@ -1,19 +1,16 @@
-"""Fences from GeoJSON (RFC 7946), each feature with the line it stands on."""
+"""Fences from GeoJSON (RFC 7946), each feature used or named with its place."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from pydantic import ValidationError
 
-from geo.spatial.activity import Activity, begin_ms
+from geo.spatial.activity import FOREVER_MS, Activity
 from geo.spatial.errors import FenceError
+from geo.spatial.features import Feature, read_features
 from geo.spatial.fences import Fence
 from geo.spatial.fixes import valid_positions
 from geo.spatial.gates import Gate
@@ -21,61 +18,32 @@ from geo.spatial.ragged import Floats
 from geo.spatial.report import FenceReport
 from geo.spatial.rings import Shape, world_polygon
 from geo.spatial.shapes import circle, corridor
+from geo.spatial.versions import effective_ms
 from geo.spatial.weekly import weekly_of
 
-_FEATURE = re.compile(r'\{\s*"type"\s*:\s*"Feature"')
-_LIST = re.compile(r'"features"\s*:\s*\[')
-_BLANK = re.compile(r"[\s,]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """One feature of a file: its decoded JSON, or what is wrong with it; `line` counts from 1."""
-
-    line: int
-    value: dict[str, Any]
-    fault: str | None = None
-
-
-def read_features(text: str) -> Iterator[Feature]:
-    """The features of a FeatureCollection, of a lone Feature, or of one Feature a line; faults do not hide the rest."""
-    found = _LIST.search(text)
-    at = found.end() if found else 0
-    decoder, line, counted = json.JSONDecoder(), 1, 0
-    while True:
-        at = _BLANK.match(text, at).end()  # type: ignore[union-attr]  # the pattern matches the empty string
-        if at >= len(text) or text[at] != "{":
-            return
-        line, counted = line + text.count("\n", counted, at), at
-        try:
-            value, at = decoder.raw_decode(text, at)
-            yield Feature(line, value)
-        except json.JSONDecodeError as fault:
-            yield Feature(line, {}, f"not JSON: {fault.msg} (line {fault.lineno})")
-            following = _FEATURE.search(text, max(fault.pos, at + 1))
-            if following is None:
-                return
-            at = following.start()
+MAX_ID_CHARS: Final = 256
+RESERVED_ID: Final = "*"  # stands for the whole track, or for a crowd
+_SHOWN_CHARS: Final = 60
 
 
 def fences_from_geojson(text: str) -> FenceReport:
-    """Every fence and gate of a GeoJSON text that can be used, and a message with its line for each that cannot.
+    """Every fence and gate of a GeoJSON text that can be used, and a message with its place for each that cannot.
 
     Shapes: Polygon and MultiPolygon; Point with `radius_m` (a circle); LineString with `width_m` (a corridor);
     LineString with `"gate": true`. Properties: `id` (or the feature's own `id`), `priority` (0), `effective_from`,
     `effective_until` (ISO 8601 with offset), `weekly` (see `weekly.Weekly`), `speed_limit_mps`. Others are the
     publisher's own. An `id` that comes again is a later version, by its `effective_from`; the same beginning twice
-    is refused.
+    is refused, and so is an id that is both a fence and a gate. Raises nothing for any text.
     """
     fences: list[Fence] = []
     gates: list[Gate] = []
     refused: list[str] = []
     repaired: list[str] = []
-    begins: dict[tuple[str, int], int] = {}
+    known = _Known()
     for feature in read_features(text):
         try:
             made = fence_of(feature)
-            _once(made.id, begin_ms(made.active), feature.line, begins)
+            known.add(made, feature.place)
         except FenceError as fault:
             refused.append(str(fault))
             continue
@@ -83,34 +51,58 @@ def fences_from_geojson(text: str) -> FenceReport:
             gates.append(made)
         else:
             fences.append(made)
-            repaired += [f"line {feature.line}: fence {made.id!r}: {note}" for note in made.notes]
+            repaired += [f"{feature.place}: fence {made.id!r}: {note}" for note in made.notes]
     if not (fences or gates or refused):
         refused.append("line 1: the text holds no GeoJSON feature")
     return FenceReport(tuple(fences), tuple(gates), tuple(refused), tuple(repaired))
 
 
 def fence_of(feature: Feature) -> Fence | Gate:
-    """One feature as a fence or a gate; raises `FenceError` with its id and line."""
+    """One feature as a fence or a gate; raises `FenceError` with its id and place."""
     properties = feature.value.get("properties") or {}
     name = properties.get("id", feature.value.get("id")) if isinstance(properties, dict) else None
     try:
         if feature.fault is not None:
             raise FenceError(feature.fault)
-        if name is None or name == "" or isinstance(name, (dict, list, bool)):
-            raise FenceError("it has no id: set properties.id")
-        return _made(str(name), feature, properties)
+        if feature.value.get("type", "Feature") != "Feature":
+            raise FenceError(f"its type is {_shown(feature.value['type'])}, not 'Feature'")
+        return _made(_id(name), feature, properties)
     except FenceError as fault:
-        raise FenceError(fault.reason, fence_id="" if name is None else str(name), line=feature.line) from None
+        shown = "" if name is None else str(name)[:_SHOWN_CHARS]
+        raise FenceError(fault.reason, fence_id=shown, place=feature.place) from None
     except ValidationError as fault:
         reason = "; ".join(f"weekly {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors())
-        raise FenceError(reason, fence_id=str(name), line=feature.line) from None
+        raise FenceError(reason, fence_id=str(name), place=feature.place) from None
 
 
-def _once(name: str, begin: int, line: int, begins: dict[tuple[str, int], int]) -> None:
-    earlier = begins.setdefault((name, begin), line)
-    if earlier != line:
-        reason = f"this id is used on line {earlier} already; another version needs another effective_from"
-        raise FenceError(reason, fence_id=name, line=line)
+class _Known:
+    """The ids read so far: of which kind, with which beginnings."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, int], str] = {}
+        self._kinds: dict[str, type[Fence | Gate]] = {}
+
+    def add(self, made: Fence | Gate, place: str) -> None:
+        if self._kinds.setdefault(made.id, type(made)) is not type(made):
+            raise FenceError("this id is a fence and a gate", fence_id=made.id, place=place)
+        key = made.id, effective_ms(made)
+        if key in self._places:
+            reason = f"this id is used on {self._places[key]} already; another version needs another effective_from"
+            raise FenceError(reason, fence_id=made.id, place=place)
+        self._places[key] = place
+
+
+def _id(name: Any) -> str:
+    if name is None or name == "" or isinstance(name, (dict, list, bool)):
+        raise FenceError("it has no id: set properties.id")
+    text = str(name)
+    if text == RESERVED_ID or len(text) > MAX_ID_CHARS:
+        raise FenceError(f"an id has 1 to {MAX_ID_CHARS} characters and is not {RESERVED_ID!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise FenceError("its id is not UTF-8") from None
+    return text
 
 
 def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Gate:
@@ -121,16 +113,18 @@ def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Ga
         line = _ring(geometry.get("coordinates"))
         if len(line) < 2 or not valid_positions(line[:, 1], line[:, 0]).all():
             raise FenceError("a gate needs two positions or more, longitude first")
-        return Gate(name, line, _active(properties), feature.line)
+        return Gate(name, line, *_in_force(properties))
     shape, notes = _shape(geometry, properties)
+    active, effective_from_ms = _in_force(properties)
     return Fence(
         id=name,
         shape=shape,
         priority=_priority(properties.get("priority", 0)),
-        active=_active(properties),
+        active=active,
         notes=notes,
         line=feature.line,
         speed_limit_mps=_number(properties, "speed_limit_mps") if "speed_limit_mps" in properties else None,
+        effective_from_ms=effective_from_ms,
     )
 
 
@@ -138,12 +132,14 @@ def _shape(geometry: dict[str, Any], properties: dict[str, Any]) -> tuple[Shape,
     kind, coordinates = geometry.get("type"), geometry.get("coordinates")
     if kind == "Point" and "radius_m" in properties:
         lon, lat = _ring([coordinates])[0]
+        if not valid_positions(np.array([lat]), np.array([lon])).all():
+            raise FenceError("a position is no place: longitude first, then latitude within ±90")
         return circle(float(lon), float(lat), _number(properties, "radius_m")), ()
     if kind == "LineString" and "width_m" in properties:
         return corridor(_ring(coordinates), _number(properties, "width_m")), ()
     if kind not in {"Polygon", "MultiPolygon"}:
         needs = {"Point": ": a Point needs radius_m", "LineString": ": a LineString needs width_m or gate"}
-        raise FenceError(f"geometry {kind!r} is no area{needs.get(str(kind), '')}")
+        raise FenceError(f"geometry {_shown(kind)} is no area{needs.get(str(kind), '')}")
     if not isinstance(coordinates, list):
         raise FenceError("it has no coordinates")
     polygons = [coordinates] if kind == "Polygon" else coordinates
@@ -155,30 +151,41 @@ def _shape(geometry: dict[str, Any], properties: dict[str, Any]) -> tuple[Shape,
 def _ring(positions: Any) -> Floats:
     try:
         pairs = [(float(position[0]), float(position[1])) for position in positions]
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (IndexError, KeyError, OverflowError, TypeError, ValueError):
         raise FenceError("its coordinates are not positions of [longitude, latitude]") from None
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
 
 def _number(properties: dict[str, Any], key: str) -> float:
     value = properties[key]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value) or value <= 0:
-        raise FenceError(f"{key} {value!r} is not a number above 0")
-    return float(value)
+    try:
+        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else np.nan
+    except OverflowError:
+        number = np.nan
+    if not 0 < number < np.inf:
+        raise FenceError(f"{key} {_shown(value)} is not a number above 0")
+    return number
 
 
 def _priority(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise FenceError(f"priority {value!r} is not a whole number")
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 53:
+        raise FenceError(f"priority {_shown(value)} is not a whole number below 2^53")
     return value
 
 
-def _active(properties: dict[str, Any]) -> Activity:
-    span = Activity([(_instant(properties, "effective_from"), _instant(properties, "effective_until"))])
+def _in_force(properties: dict[str, Any]) -> tuple[Activity, int]:
+    """When a version is in force, and its effective date: an earlier version ends there, whatever the windows are."""
+    begin = effective_from_ms(properties)
+    span = Activity([(begin, _instant(properties, "effective_until"))])
     if not len(span.switches):
         raise FenceError("effective_until is not after effective_from")
     weekly = properties.get("weekly")
-    return span if weekly is None else span & weekly_of(weekly).activity()
+    return span if weekly is None else span & weekly_of(weekly).activity(), -FOREVER_MS if begin is None else begin
+
+
+def effective_from_ms(properties: dict[str, Any]) -> int | None:
+    """The effective date of a version in Unix ms, None for all of the past; raises `FenceError`."""
+    return _instant(properties, "effective_from")
 
 
 def _instant(properties: dict[str, Any], key: str) -> int | None:
@@ -187,8 +194,17 @@ def _instant(properties: dict[str, Any], key: str) -> int | None:
         return None
     try:
         time = datetime.fromisoformat(value)
+        offset = time.utcoffset()
     except (TypeError, ValueError):
-        raise FenceError(f"{key} {value!r} is not an ISO 8601 time") from None
-    if time.tzinfo is None:
-        raise FenceError(f"{key} {value!r} has no offset from UTC")
-    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+        raise FenceError(f"{key} {_shown(value)} is not an ISO 8601 time") from None
+    if offset is None:
+        raise FenceError(f"{key} {_shown(value)} has no offset from UTC")
+    return (time.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC) - offset) // timedelta(milliseconds=1)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:
+        return "of too many digits"
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

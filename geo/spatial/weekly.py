@@ -17,6 +17,7 @@ Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: Final[tuple[Day, ...]] = get_args(Day)
 # windows have no end; they are laid out for these years, and a fence with windows is not in force outside of them
 YEARS: Final = (2015, 2045)
+MAX_WINDOWS: Final = 64
 _DAY_MS: Final = 86_400_000
 _CLOCK: Final = r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$"
 
@@ -24,7 +25,7 @@ _CLOCK: Final = r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$"
 class Window(Settings):
     """From a time of the local clock until another, on some days. Until at or before from: on the day after."""
 
-    days: Annotated[tuple[Day, ...], Field(min_length=1)]
+    days: Annotated[tuple[Day, ...], Field(min_length=1, max_length=7)]
     start: Annotated[str, Field(alias="from", pattern=_CLOCK)]
     until: Annotated[str, Field(pattern=_CLOCK)]
 
@@ -36,7 +37,7 @@ class Weekly(Settings):
     """
 
     timezone: str
-    windows: Annotated[tuple[Window, ...], Field(min_length=1)]
+    windows: Annotated[tuple[Window, ...], Field(min_length=1, max_length=MAX_WINDOWS)]
 
     @field_validator("timezone")
     @classmethod
@@ -54,7 +55,6 @@ class Weekly(Settings):
 
 @lru_cache(maxsize=256)
 def _laid_out(weekly: Weekly) -> Activity:
-    zone = ZoneInfo(weekly.timezone)
     open_ms: dict[int, list[tuple[int, int]]] = {day: [] for day in range(7)}
     for window in weekly.windows:
         start, until = _clock_ms(window.start), _clock_ms(window.until)
@@ -66,12 +66,17 @@ def _laid_out(weekly: Weekly) -> Activity:
                 open_ms[day].append((start, _DAY_MS))
                 open_ms[(day + 1) % 7].append((0, until))
     stretches: list[tuple[int | None, int | None]] = []
-    for weekday, midnight_ms, begin, end in _steady(zone):
+    for weekday, midnight_ms, begin, end in _days(weekly.timezone):
         for start, until in open_ms[weekday]:
             low, high = max(midnight_ms + start, begin), min(midnight_ms + until, end)
             if low < high:
                 stretches.append((low, high))
     return Activity(stretches)
+
+
+@lru_cache(maxsize=32)
+def _days(timezone: str) -> tuple[tuple[int, int, int, int], ...]:
+    return tuple(_steady(ZoneInfo(timezone)))
 
 
 def _steady(zone: ZoneInfo) -> Iterator[tuple[int, int, int, int]]:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -49,15 +50,15 @@ FIXES = """device_id,t_ms,lat,lon
 """
 
 
-def run(folder: Path, command: str, *options: str, fixes: str = FIXES) -> tuple[list[list[str]], str]:
-    (folder / "fixes.csv").write_text(fixes, encoding="utf-8")
+def run(folder: Path, command: str, *options: str, fixes: str = FIXES, status: int = 0) -> tuple[list[list[str]], str]:
+    (folder / "fixes.csv").write_bytes(fixes.encode(errors="surrogateescape"))
     text = '{"type": "FeatureCollection", "features": [\n' + ",\n".join(map(json.dumps, FENCES)) + "]}"
     (folder / "fences.geojson").write_text(text, encoding="utf-8")
     places = ["--fixes", str(folder / "fixes.csv"), "--out", str(folder / "out.csv")]
     if command == "measure":
         places += ["--fences", str(folder / "fences.geojson")]
     done = CliRunner().invoke(app, [command, *places, *options])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == (status or (3 if command == "measure" else 0)), done.output
     with (folder / "out.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file)), done.stderr
 
@@ -119,6 +120,61 @@ def test_a_header_without_a_column_is_refused() -> None:
 def test_columns_may_stand_in_any_order_and_others_are_passed_over() -> None:
     read = read_fixes(["lon,note,lat,t_ms,device_id\n", "1,x,2,3,d\n", "\n", "1,,2,4,d\n"])
     assert (read.fixes.lon[0], read.fixes.lat[0], read.fixes.t_ms.tolist(), read.devices) == (1.0, 2.0, [3, 4], ("d",))
+
+
+def measured(folder: Path, fixes: bytes, fences: bytes, *options: str, out: str = "out.csv") -> Result:
+    (folder / "fixes.csv").write_bytes(fixes)
+    (folder / "fences.geojson").write_bytes(fences)
+    places = ["--fixes", str(folder / "fixes.csv"), "--fences", str(folder / "fences.geojson")]
+    return CliRunner().invoke(app, ["measure", *places, "--out", str(folder / out), *options])
+
+
+GOOD_FIXES = b"device_id,t_ms,lat,lon\na,0,50.005,9.995\na,60000,50.005,10.005\n"
+GOOD_FENCES = json.dumps(FENCES[0]).encode()
+
+
+def test_the_exit_status_says_whether_all_was_used_and_a_failure_leaves_the_old_file_as_it_was(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    assert measured(tmp_path, GOOD_FIXES, GOOD_FENCES).exit_code == 0
+    written = out.read_bytes()
+    assert measured(tmp_path, GOOD_FIXES + b"a,soon,50,10\n", GOOD_FENCES).exit_code == 3
+    assert measured(tmp_path, GOOD_FIXES, GOOD_FENCES + b"{").exit_code == 3
+    for fixes, fences in ((b"device,t_ms\n", GOOD_FENCES), (GOOD_FIXES, b"[" * 100_000), (GOOD_FIXES, b"\xff\xfe")):
+        done = measured(tmp_path, fixes, fences)
+        assert (done.exit_code, done.exception.__class__, out.read_bytes()) == (1, SystemExit, written)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["fences.geojson", "fixes.csv", "out.csv"]
+
+
+@pytest.mark.parametrize("out", ["nowhere/out.csv", "fixes.csv/out.csv"])
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path, out: str) -> None:
+    done = measured(tmp_path, GOOD_FIXES, GOOD_FENCES, out=out)
+    assert (done.exit_code, done.exception.__class__) == (1, SystemExit)
+    assert out in done.stderr
+
+
+@pytest.mark.parametrize("gap", ["inf", "nan", "-1", "1e300"])
+def test_a_gap_that_is_no_time_is_a_wrong_option(tmp_path: Path, gap: str) -> None:
+    assert measured(tmp_path, GOOD_FIXES, GOOD_FENCES, "--max-gap-s", gap).exit_code == 2
+
+
+def test_rows_beyond_all_measure_are_named_and_the_rest_is_measured(tmp_path: Path) -> None:
+    bad = [b"a,%d,50,10" % 10**19, b"a,%d,50,10" % -(2**63), b"a,1,%s,10" % (b"1" * 400), b"LKW-\xdc1,1,50,10"]
+    bad += [b"LKW-\xd61,1,50,10", b"a,1_0,50,10", b"a,1,50,1_0", b"a" * 100_000 + b",1,50,10", b"\xff" * 70_000]
+    done = measured(tmp_path, GOOD_FIXES + b"\n".join(bad) + b"\n", GOOD_FENCES)
+    assert done.exit_code == 3, done.output
+    named = [line for line in done.stderr.splitlines() if "fixes.csv: line" in line]
+    assert [int(line.split("line ")[1].split(":")[0]) for line in named] == list(range(4, 4 + len(bad)))
+    assert "2 fixes kept" in done.stderr
+
+
+def test_two_versions_of_a_gate_have_one_row_and_count_a_crossing_once(tmp_path: Path) -> None:
+    line = {"type": "LineString", "coordinates": [[10.0, 49.0], [10.0, 51.0]]}
+    gates = [
+        {"type": "Feature", "properties": {"id": "gate", "gate": True} | since, "geometry": line}
+        for since in ({}, {"effective_from": "1969-01-01T00:00:00Z"})
+    ]
+    assert measured(tmp_path, GOOD_FIXES, "\n".join(map(json.dumps, gates)).encode()).exit_code == 0
+    assert (tmp_path / "out.csv").read_text().splitlines()[1:2] == ["a,gate,0.000000000,0.000000,1"]
 
 
 def test_the_commands_load_no_spark() -> None:

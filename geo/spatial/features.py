@@ -1,0 +1,197 @@
+"""The features of a GeoJSON text, one after the other, each with its place; nothing of the text is passed over unsaid.
+
+A text is one or more JSON values: FeatureCollections, lone Features (RFC 8142, one on a line), or both. What is not
+JSON is named with its place, and reading goes on at the next `{"type": "Feature"`. Only one feature is held decoded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+MAX_TEXT_CHARS: Final = 1 << 29
+MAX_SYNTAX_FAULTS: Final = 100
+"""After so many places that are not JSON the rest of a text is not read, and said not to be."""
+
+_FEATURE: Final = re.compile(r'\{\s*"type"\s*:\s*"Feature"')
+_BLANK: Final = re.compile(r"[ \t\r\n\x1e]*")  # with the record separator of RFC 8142
+_EXCERPT: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One feature, decoded, or the fault of a place that has none; `line` counts from 1.
+
+    `place` says where it begins: its line and, unless it is the line's first, its number in the text.
+    """
+
+    line: int
+    place: str
+    value: dict[str, Any]
+    fault: str | None = None
+
+
+class _Torn(Exception):
+    """The text is not JSON at `at`; `begin`: where the value with the fault begins, if it is one."""
+
+    def __init__(self, reason: str, at: int, begin: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.at = reason, at
+        self.begin, self.resume = (at, at) if begin is None else (begin, max(at, begin + 1))
+
+
+def read_features(text: str) -> Iterator[Feature]:
+    """Every feature of a text, and every fault of it, in order."""
+    if len(text) > MAX_TEXT_CHARS:
+        yield Feature(1, "line 1", {}, f"the text is longer than {MAX_TEXT_CHARS:,} characters: nothing of it is read")
+        return
+    yield from _Reader(text).features()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("an object has a member twice")
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
+        self._decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number)
+        self._line, self._counted, self._number, self._last_line = 1, 0, 0, 0
+        self._faults, self._inside = 0, False
+
+    def features(self) -> Iterator[Feature]:
+        """Documents until the end; after a fault, features until there are no more."""
+        self._blank()
+        while self._at < len(self._text):
+            try:
+                yield from self._rest_of_list() if self._inside else self._document()
+            except _Torn as torn:
+                self._faults += 1
+                following = _FEATURE.search(self._text, torn.resume)
+                yield self._torn(torn, following)
+                if following is None or self._faults == MAX_SYNTAX_FAULTS:
+                    return
+                self._at = following.start()
+            self._blank()
+
+    def _document(self) -> Iterator[Feature]:
+        """A FeatureCollection, member by member, or anything else, whole."""
+        begin = self._at
+        if self._next("{"):
+            yield from self._members(begin, {}, first=True)
+        else:
+            yield self._feature(begin, self._value())
+
+    def _rest_of_list(self) -> Iterator[Feature]:
+        """After a fault in a list of features."""
+        begin = self._at
+        yield from self._elements()
+        yield from self._members(begin, {}, first=False)
+
+    def _members(self, begin: int, members: dict[str, Any], *, first: bool) -> Iterator[Feature]:
+        """The members of an object, to its end; a list of features is read one by one."""
+        streamed = not first
+        while not self._next("}"):
+            if not first:
+                self._expect(",")
+            first = False
+            name_at = self._at
+            name = self._value()
+            if not isinstance(name, str):
+                raise _Torn("a member has no name", name_at)
+            self._expect(":")
+            if name == "features" and self._next("["):
+                streamed = True
+                yield from self._elements()
+            elif name in members:
+                raise _Torn(f"the member {name!r} comes twice", name_at)
+            else:
+                members[name] = self._value()
+        if not streamed or members.get("type") == "Feature":
+            yield self._feature(begin, members)
+
+    def _elements(self) -> Iterator[Feature]:
+        """The elements of a list of features, to its end."""
+        self._inside = True
+        more = not self._next("]")
+        while more:
+            begin = self._at
+            yield self._feature(begin, self._value())
+            more = not self._next("]")
+            if more:
+                self._expect(",")
+        self._inside = False
+
+    def _value(self) -> Any:
+        begin = self._at
+        try:
+            value, self._at = self._decoder.raw_decode(self._text, begin)
+        except json.JSONDecodeError as fault:
+            raise _Torn(fault.msg, fault.pos, begin) from None
+        except RecursionError:
+            raise _Torn("it is nested too deeply", begin, begin) from None
+        except ValueError as fault:
+            reason = "a number has too many digits" if "digits" in str(fault) else str(fault)
+            raise _Torn(reason, begin, begin) from None
+        self._blank()
+        return value
+
+    def _blank(self) -> None:
+        self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]  # it matches the empty string
+
+    def _next(self, mark: str) -> bool:
+        """Is this mark next? Then it is read."""
+        if self._text[self._at : self._at + 1] != mark:
+            return False
+        self._at += 1
+        self._blank()
+        return True
+
+    def _expect(self, mark: str) -> None:
+        if not self._next(mark):
+            found = self._text[self._at : self._at + _EXCERPT]
+            raise _Torn(f"{mark!r} is expected where " + (f"{found!r} is" if found else "the text ends"), self._at)
+
+    def _feature(self, begin: int, value: Any) -> Feature:
+        line, place = self._place(begin)
+        if isinstance(value, dict):
+            return Feature(line, place, value)
+        return Feature(line, place, {}, f"it is not a Feature but {_named(value)}")
+
+    def _torn(self, torn: _Torn, following: re.Match[str] | None) -> Feature:
+        line, place = self._place(torn.begin)
+        reason = f"not JSON: {torn.reason} ({self._where(torn.at)})"
+        if self._faults == MAX_SYNTAX_FAULTS:
+            reason += f"; after {MAX_SYNTAX_FAULTS} such places the rest of the text is not read"
+        elif following is not None:
+            reason += f"; reading goes on at {self._where(following.start())}"
+        else:
+            reason += "; no feature follows"
+        return Feature(line, place, {}, reason)
+
+    def _where(self, at: int) -> str:
+        line = self._line + self._text.count("\n", self._counted, at)
+        return f"line {line}, column {at - self._text.rfind(chr(10), 0, at)}"
+
+    def _place(self, begin: int) -> tuple[int, str]:
+        self._line += self._text.count("\n", self._counted, begin)
+        self._counted = max(begin, self._counted)
+        self._number += 1
+        first = self._line != self._last_line
+        self._last_line = self._line
+        return self._line, f"line {self._line}" if first else f"line {self._line}, feature {self._number}"
+
+
+def _named(value: Any) -> str:
+    kinds = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "a number")

@@ -1,0 +1,105 @@
+"""Reading GeoJSON: every feature is used or named with its place, whatever surrounds it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geo.spatial import fences_from_geojson
+from geo.spatial.features import MAX_SYNTAX_FAULTS
+
+RING = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
+
+
+def feature(name: object, **properties: object) -> str:
+    geometry = {"type": "Polygon", "coordinates": [RING]}
+    return json.dumps({"type": "Feature", "properties": {"id": name} | properties, "geometry": geometry})
+
+
+def collection(*features: str) -> str:
+    return '{"type": "FeatureCollection", "features": [' + ",".join(features) + "]}"
+
+
+A, B, C = feature("A"), feature("B"), feature("C")
+
+
+def used(text: str) -> tuple[list[str], list[str]]:
+    report = fences_from_geojson(text)
+    return [fence.id for fence in report.fences], [message.split(":")[0] for message in report.refused]
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "places"),
+    [
+        (collection(A, "null", B), ["A", "B"], ["line 1, feature 2"]),
+        (collection(A, "7", '"x"', "[]", "true", "{}", B), ["A", "B"], [f"line 1, feature {n}" for n in range(2, 7)]),
+        (f"{A}\nxyz\n{B}", ["A", "B"], ["line 2"]),
+        (f"\x1e{A}\n\x1e{B}\n", ["A", "B"], []),
+        (collection(A) + collection(B), ["A", "B"], []),
+        (collection(A) + "\n]", ["A"], ["line 2"]),
+        (collection(A, B)[:-30], ["A"], ["line 1, feature 2"]),
+        (collection(A, B)[:-2], ["A", "B"], ["line 1, feature 3"]),
+        (collection(A, B)[:-1], ["A", "B"], ["line 1, feature 3"]),
+        (collection(A + " " + B), ["A", "B"], ["line 1, feature 2"]),
+        (collection(A, "[" * 100_000, B), ["A", "B"], ["line 1, feature 2"]),
+        (collection(A, B.replace("0, 0", "1" * 400 + ", 0", 1), C), ["A", "C"], ["line 1, feature 2"]),
+        (collection(A, B.replace("0, 0", "1" * 5000 + ", 0", 1), C), ["A", "C"], ["line 1, feature 2"]),
+        (collection(A, B.replace("0, 0", "NaN, 0", 1), C), ["A", "C"], ["line 1, feature 2"]),
+        (collection(A, B.replace('"id"', '"id": "D", "id"')), ["A"], ["line 1, feature 2"]),
+        (collection(A, A, B), ["A", "B"], ["line 1, feature 2"]),
+        (collection(feature("A", features=[1, {"type": "Feature"}]), B), ["A", "B"], []),
+        ('{"features": [' + A + '], "x": {"features": []}, "type": "FeatureCollection"}', ["A"], []),
+        (collection(A, feature("\ud800"), feature("x" * 300), feature("*"), B), ["A", "B"], [
+            "line 1, feature 2", "line 1, feature 3", "line 1, feature 4"
+        ]),
+        (collection(A, feature("B", priority=10**400), feature("C", speed_limit_mps=10**400)), ["A"], [
+            "line 1, feature 2", "line 1, feature 3"
+        ]),
+        (collection(A, collection(B)), ["A"], ["line 1, feature 2"]),
+    ],
+)  # fmt: skip
+def test_what_stands_between_features_hides_none_and_is_named(text: str, ids: list[str], places: list[str]) -> None:
+    assert used(text) == (ids, places)
+
+
+@given(st.lists(st.sampled_from(["A", "B", "C", "A", 7]), max_size=5), st.data())
+def test_wherever_a_text_is_cut_every_feature_before_the_cut_is_used_and_the_cut_is_named(
+    names: list[object], data: st.DataObject
+) -> None:
+    text = collection(*(feature(name, n=at) for at, name in enumerate(names)))
+    whole, refused = used(text)
+    assert len(whole) + len(refused) == max(len(names), 1)
+    cut = data.draw(st.integers(1, len(text) - 1))
+    some, torn = used(text[:cut])
+    assert some == whole[: len(some)]
+    assert torn
+    assert len(some) >= text[:cut].count("]]}}") - len(refused)
+
+
+@settings(max_examples=300)
+@given(st.text() | st.recursive(st.none() | st.floats() | st.text(max_size=3), lambda inner: st.lists(inner) |
+       st.dictionaries(st.sampled_from(["type", "features", "properties", "geometry", "id", "coordinates", "weekly"]),
+                       inner)).map(json.dumps), st.integers(0, 3))  # fmt: skip
+def test_any_text_is_read_and_its_neighbours_are_used(text: str, breaks: int) -> None:
+    ids, _ = used(A + "\n" * breaks + text)
+    assert "A" in ids
+    assert used(collection(A, text))[0][:1] == ["A"]
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=30), st.integers(0, len(collection(A, B, C))))
+def test_bytes_put_anywhere_make_no_traceback_and_no_silence(noise: bytes, at: int) -> None:
+    text = collection(A, B, C).encode()
+    ids, places = used((text[:at] + noise + text[at:]).decode(errors="surrogateescape"))
+    assert len(ids) == 3 or places
+
+
+def test_the_time_for_a_text_full_of_faults_is_bounded() -> None:
+    begin = time.process_time()
+    ids, places = used(collection(A, *['{"type": "Feature", "x": }'] * 200_000))
+    assert (ids, len(places)) == (["A"], MAX_SYNTAX_FAULTS)
+    assert time.process_time() - begin < 5
