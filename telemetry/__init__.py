@@ -5,6 +5,7 @@
 
 from telemetry.ack import Ack, decode_ack, encode_ack, split_ack
 from telemetry.bodies import MAX_RAW_BYTES, Body, Canary, Event, Kind, Position, Raw, Signal
+from telemetry.content import CONTENT_FRAME_BYTES, content_bound
 from telemetry.errors import (
     ChecksumMismatch,
     DishonestRanges,
@@ -12,17 +13,21 @@ from telemetry.errors import (
     Malformed,
     NotABatch,
     TelemetryError,
+    TooLarge,
     Truncated,
     UnknownVersion,
     WireError,
 )
 from telemetry.intervals import IntervalSet
+from telemetry.layout import MAX_CONTENT_BYTES
 from telemetry.record import DEVICE_PATTERN, Batch, Header, Record, Tombstone, new_epoch
 from telemetry.strict_json import parse_json
-from telemetry.wire import MAX_RECORDS, decode, encode, read_header
+from telemetry.wire import MAX_RECORDS, decode, encode, read_header, validate
 
 __all__ = [
+    "CONTENT_FRAME_BYTES",
     "DEVICE_PATTERN",
+    "MAX_CONTENT_BYTES",
     "MAX_RAW_BYTES",
     "MAX_RECORDS",
     "Ack",
@@ -44,9 +49,11 @@ __all__ = [
     "Signal",
     "TelemetryError",
     "Tombstone",
+    "TooLarge",
     "Truncated",
     "UnknownVersion",
     "WireError",
+    "content_bound",
     "decode",
     "decode_ack",
     "encode",
@@ -55,4 +62,5 @@ __all__ = [
     "parse_json",
     "read_header",
     "split_ack",
+    "validate",
 ]

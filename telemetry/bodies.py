@@ -1,16 +1,26 @@
-"""What a record can say: the kinds, validated where bytes from outside become records."""
+"""What a record can say: the kinds, validated where bytes from outside become records.
+
+What these constructors take can be written, stored and read everywhere: text is Unicode without lone surrogates,
+numbers are finite and within the range of the wire. They raise pydantic's ValidationError.
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
 MAX_RAW_BYTES = 1 << 20
 """The largest payload that is carried as one record."""
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+MAX_NAME_CHARACTERS = 256
+MAX_TOPIC_CHARACTERS = 65_535
+MAX_TEXT_CHARACTERS = 1 << 20
+"""The longest text of a signal, and the longest attributes of an event."""
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME_CHARACTERS)]
+Text = Annotated[str, StringConstraints(strict=True, max_length=MAX_TEXT_CHARACTERS)]
 
 
 class Kind(IntEnum):
@@ -45,14 +55,14 @@ class Signal(_Body):
     """
 
     path: Name
-    value: StrictBool | Annotated[float, Field(strict=True, ge=-1.7e308, le=1.7e308)] | StrictStr
+    value: StrictBool | Annotated[float, Field(strict=True)] | Text
 
 
 class Event(_Body):
     """Something that happened on the vehicle. `attributes` is the text of a JSON object."""
 
     name: Name
-    attributes: str = "{}"
+    attributes: Text = "{}"
 
 
 class Canary(_Body):
@@ -64,7 +74,7 @@ class Canary(_Body):
 class Raw(_Body):
     """A payload that nobody understood, carried as it is."""
 
-    topic: Annotated[str, StringConstraints(max_length=65_535)]
+    topic: Annotated[str, StringConstraints(max_length=MAX_TOPIC_CHARACTERS)]
     payload: Annotated[bytes, Field(max_length=MAX_RAW_BYTES)]
 
 

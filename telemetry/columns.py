@@ -1,11 +1,11 @@
 """Batches as numpy columns, for a centre that reads many: no reading is touched one by one. Needs numpy.
 
-The layout is that of `telemetry.content`, which explains it.
+`telemetry.layout` has read and judged the content; here it is only put together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.bodies import Kind
-from telemetry.content import BOOL, CENTI, DEGREE_E7, MILLI, NUMBER, SECTION, TEXT
 from telemetry.errors import Malformed
-from telemetry.packing import float_parts, integer_parts, optional_parts
+from telemetry.layout import (
+    BOOL,
+    CENTI,
+    DEGREE_E7,
+    MILLI,
+    NUMBER,
+    TEXT,
+    Canaries,
+    Dictionary,
+    Events,
+    Floats,
+    Optional,
+    Positions,
+    Raws,
+    Signals,
+)
+from telemetry.packing import MAX_INT64, MIN_INT64, Integers
 from telemetry.record import Header
 from telemetry.wire import open_frame
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Objects = NDArray[np.object_]
+IntegerArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+ObjectArray = NDArray[np.object_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,51 +49,84 @@ class Columns:
     """
 
     header: Header
-    seq: Integers
-    kind: Integers
-    device_time_us: Integers
-    monotonic_us: Integers
-    uncertainty_ms: Integers
-    boot: Objects
-    latitude: Floats
-    longitude: Floats
-    altitude_m: Floats
-    speed_mps: Floats
-    heading_deg: Floats
-    accuracy_m: Floats
-    name: Objects
-    number: Floats
-    text: Objects
-    payload: Objects
+    seq: IntegerArray
+    kind: IntegerArray
+    device_time_us: IntegerArray
+    monotonic_us: IntegerArray
+    uncertainty_ms: IntegerArray
+    boot: ObjectArray
+    latitude: FloatArray
+    longitude: FloatArray
+    altitude_m: FloatArray
+    speed_mps: FloatArray
+    heading_deg: FloatArray
+    accuracy_m: FloatArray
+    name: ObjectArray
+    number: FloatArray
+    text: ObjectArray
+    payload: ObjectArray
 
 
 def decode_columns(data: bytes) -> Columns:
     """The records of a batch as columns. Raises WireError, exactly where `telemetry.decode` does."""
-    header, content = open_frame(data)
-    try:
-        return _columns(header, content)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise Malformed(f"content is not what the format says: {error!r}") from error
-
-
-def _columns(header: Header, content: Any) -> Columns:
+    header, content = open_frame(data, ArrayIntegers)
     seq = _numbers_in(header.ranges.ranges)
-    count = len(seq)
-    kind = _integers(content["k"], count) if count else seq
-    columns = _Rows(count)
-    for number in np.unique(kind):
-        rows = np.flatnonzero(kind == number)
-        _PLACE[Kind(int(number))](columns, content[SECTION[Kind(int(number))]], rows)
+    columns = _Rows(len(seq))
+    if content is None:
+        return Columns(header, seq, seq, seq, seq, seq, _objects([]), **columns.filled())
+    kind = _array(content.kind)
+    for number, rows in content.rows.items():
+        here = slice(None) if len(content.rows) == 1 else np.flatnonzero(kind == number)
+        _PLACE[number](columns, rows, here)
     return Columns(
         header=header,
         seq=seq,
         kind=kind,
-        device_time_us=_integers(content["t"], count) if count else seq,
-        monotonic_us=_integers(content["m"], count) if count else seq,
-        uncertainty_ms=_integers(content["u"], count) if count else seq,
-        boot=_named(content["b"][0], _integers(content["b"][1], count)) if count else _objects([], 0),
-        **{field: getattr(columns, field) for field in _Rows.__slots__},
+        device_time_us=_array(content.device_time_us),
+        monotonic_us=_array(content.monotonic_us),
+        uncertainty_ms=_array(content.uncertainty_ms),
+        boot=_texts_of(content.boot),
+        **columns.filled(),
     )
+
+
+class ArrayIntegers(Integers):
+    """A column of integers that numpy puts together."""
+
+    __slots__ = ("_array",)
+
+    _array: IntegerArray
+
+    def array(self) -> IntegerArray:
+        """The integers, put together once; right unless `check` refuses them."""
+        try:
+            return self._array
+        except AttributeError:
+            self._array = self._summed()
+            return self._array
+
+    def extremes(self) -> tuple[int, int]:
+        """See Integers. Raises Malformed where 64 bits do not hold a value."""
+        values = self.array()
+        if self.width and not self._is_surely_within(MIN_INT64, MAX_INT64):
+            ascends = values[1:] >= values[:-1]
+            if (ascends != (self._differences() >= 0)).any():
+                raise Malformed("a column of integers leaves 64 bits")
+        return int(values.min()), int(values.max())
+
+    def _joined(self) -> list[int]:
+        made: list[int] = self.array().tolist()
+        return made
+
+    def _summed(self) -> IntegerArray:
+        values = np.full(self.count, self.base, dtype=np.int64)
+        if self.width and self.count > 1:
+            values[1:] += np.cumsum(self._differences(), dtype=np.int64)
+        return values
+
+    def _differences(self) -> NDArray[Any]:
+        joined = np.ascontiguousarray(np.frombuffer(self.planes, np.uint8).reshape(self.width, self.count - 1).T)
+        return joined.view(f"<i{self.width}").ravel()
 
 
 class _Rows:
@@ -102,102 +150,87 @@ class _Rows:
             objects = field in {"name", "text", "payload"}
             setattr(self, field, np.full(count, None, dtype=object) if objects else np.full(count, np.nan))
 
+    def filled(self) -> dict[str, Any]:
+        """The columns by their names."""
+        return {field: getattr(self, field) for field in self.__slots__}
 
-def _numbers_in(ranges: Iterable[tuple[int, int]]) -> Integers:
+
+def _numbers_in(ranges: Iterable[tuple[int, int]]) -> IntegerArray:
     parts = [np.arange(first, last + 1, dtype=np.int64) for first, last in ranges]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _integers(column: Any, count: int) -> Integers:
-    base, width, planes = integer_parts(column, count)
-    values = np.full(count, base, dtype=np.int64)
-    if width and count > 1:
-        joined = np.ascontiguousarray(np.frombuffer(planes, np.uint8).reshape(width, count - 1).T)
-        values[1:] += np.cumsum(joined.view(f"<i{width}").ravel(), dtype=np.int64)
-    return values
+def _array(column: Integers) -> IntegerArray:
+    assert isinstance(column, ArrayIntegers)
+    return column.array()
 
 
-def _floats(column: Any, count: int) -> Floats:
-    scale, content = float_parts(column, count)
-    if scale >= 0:
-        return _integers(content, count) / float(10**scale)
-    joined = np.ascontiguousarray(np.frombuffer(content, np.uint8).reshape(8, count).T)
-    return joined.view("<f8").ravel()
+def _floats_of(column: Floats) -> FloatArray:
+    if column.integers is not None:
+        return _array(column.integers) / float(10**column.scale)
+    planes = np.frombuffer(column.planes, np.uint8)
+    return np.ascontiguousarray(planes.reshape(8, len(planes) // 8).T).view("<f8").ravel()
 
 
-def _optional(column: Any, count: int, factor: int) -> Floats:
-    values = np.full(count, np.nan)
+def _unscaled(column: Optional | None, factor: int) -> FloatArray | float:
     if column is None:
+        return np.nan
+    values = _array(column.integers) / float(factor)
+    if column.presence is None:
         return values
-    presence, content = optional_parts(column, count)
-    there = np.ones(count, bool) if presence is None else np.frombuffer(presence, np.bool_)
-    values[there] = _integers(content, int(there.sum())) / float(factor)
-    return values
+    spread = np.full(len(column.presence), np.nan)
+    spread[np.frombuffer(column.presence, np.bool_)] = values
+    return spread
 
 
-def _named(names: Any, indices: Integers) -> Objects:
-    if len(indices) and indices.min() < 0:
-        raise Malformed("a negative index into a dictionary")
-    return _objects(names, len(names))[indices]
+def _texts_of(dictionary: Dictionary) -> ObjectArray:
+    return _objects(dictionary.names)[_array(dictionary.index)]
 
 
-def _objects(values: Any, count: int, kind: type = str) -> Objects:
-    if len(values) != count or any(type(value) is not kind for value in values):
-        raise Malformed(f"{count} values of type {kind.__name__} are announced and others are there")
-    made = np.empty(count, dtype=object)
+def _objects(values: list[Any]) -> ObjectArray:
+    made = np.empty(len(values), dtype=object)
     made[:] = values
     return made
 
 
-def _place_positions(columns: Any, section: Any, rows: Integers) -> None:
-    latitudes, longitudes, altitudes, speeds, headings, accuracies = section
-    count = len(rows)
-    columns.latitude[rows] = _integers(latitudes, count) / float(DEGREE_E7)
-    columns.longitude[rows] = _integers(longitudes, count) / float(DEGREE_E7)
-    if not ((abs(columns.latitude[rows]) <= 90).all() and (abs(columns.longitude[rows]) <= 180).all()):
-        raise Malformed("a position that is not on Earth")
-    columns.altitude_m[rows] = _optional(altitudes, count, MILLI)
-    columns.speed_mps[rows] = _optional(speeds, count, MILLI)
-    columns.heading_deg[rows] = _optional(headings, count, CENTI)
-    columns.accuracy_m[rows] = _optional(accuracies, count, MILLI)
+def _place_positions(columns: Any, rows: Positions, here: Any) -> None:
+    columns.latitude[here] = _array(rows.latitude) / float(DEGREE_E7)
+    columns.longitude[here] = _array(rows.longitude) / float(DEGREE_E7)
+    columns.altitude_m[here] = _unscaled(rows.altitude, MILLI)
+    columns.speed_mps[here] = _unscaled(rows.speed, MILLI)
+    columns.heading_deg[here] = _unscaled(rows.heading, CENTI)
+    columns.accuracy_m[here] = _unscaled(rows.accuracy, MILLI)
 
 
-def _place_signals(columns: Any, section: Any, rows: Integers) -> None:
-    paths, index_column, type_column, number_column, texts = section
-    count = len(rows)
-    indices = _integers(index_column, count)
-    columns.name[rows] = _named(paths, indices)
-    grouped = rows[np.argsort(indices, kind="stable")]
-    types = _integers(type_column, count)
-    if not np.isin(types, (NUMBER, TEXT, BOOL)).all():
-        raise Malformed("a signal of a type that is not known")
-    numbers = np.full(count, np.nan)
-    numbers[types != TEXT] = _floats(number_column, count - len(texts))
-    words = np.full(count, None, dtype=object)
-    words[types == TEXT] = _objects(texts, len(texts))
+def _place_signals(columns: Any, rows: Signals, here: Any) -> None:
+    indices, types = _array(rows.path.index), _array(rows.types)
+    columns.name[here] = _texts_of(rows.path)
+    numbers = np.full(len(types), np.nan)
+    numbers[types != TEXT] = _floats_of(rows.numbers)
+    words = np.full(len(types), None, dtype=object)
+    words[types == TEXT] = _objects(rows.texts)
     words[types == BOOL] = np.where(numbers[types == BOOL] != 0, "true", "false")
+    by_path = np.argsort(indices, kind="stable")
+    grouped = by_path if isinstance(here, slice) else here[by_path]
     columns.number[grouped] = np.where(types == NUMBER, numbers, np.nan)
     columns.text[grouped] = words
 
 
-def _place_events(columns: Any, section: Any, rows: Integers) -> None:
-    names, index_column, attributes = section
-    columns.name[rows] = _named(names, _integers(index_column, len(rows)))
-    columns.text[rows] = _objects(attributes, len(rows))
+def _place_events(columns: Any, rows: Events, here: Any) -> None:
+    columns.name[here] = _texts_of(rows.name)
+    columns.text[here] = _objects(rows.attributes)
 
 
-def _place_canaries(columns: Any, section: Any, rows: Integers) -> None:
-    (ids,) = section
-    columns.name[rows] = _objects(ids, len(rows))
+def _place_canaries(columns: Any, rows: Canaries, here: Any) -> None:
+    columns.name[here] = _objects(rows.ids)
 
 
-def _place_raw(columns: Any, section: Any, rows: Integers) -> None:
-    topics, index_column, payloads = section
-    columns.name[rows] = _named(topics, _integers(index_column, len(rows)))
-    columns.payload[rows] = _objects(payloads, len(rows), bytes)
+def _place_raw(columns: Any, rows: Raws, here: Any) -> None:
+    columns.name[here] = _texts_of(rows.topic)
+    columns.payload[here] = _objects(rows.payloads)
 
 
-_PLACE = {
+_PLACE: dict[Kind, Callable[[Any, Any, Any], None]] = {
     Kind.POSITION: _place_positions,
     Kind.SIGNAL: _place_signals,
     Kind.EVENT: _place_events,

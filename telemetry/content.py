@@ -1,4 +1,4 @@
-"""The records of a batch as columns, and back. `telemetry.columns` reads the same layout with numpy.
+"""The records of a batch as columns, and back. `telemetry.layout` reads and judges them.
 
 The content of a batch is one msgpack map:
 
@@ -12,34 +12,40 @@ The content of a batch is one msgpack map:
 
 Rows of a kind stand in the order of their records, but for signals: types and values are grouped by path, and keep
 the order of their records within a path, so that like stands beside like. A kind that no record has is left out.
+The members stand in this order, and there are no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from telemetry.bodies import KIND_OF, Body, Canary, Event, Kind, Position, Raw, Signal
-from telemetry.errors import Malformed
-from telemetry.packing import (
-    pack_floats,
-    pack_integers,
-    pack_optional,
-    unpack_floats,
-    unpack_integers,
-    unpack_optional,
+from telemetry.layout import (
+    BOOL,
+    CENTI,
+    DEGREE_E7,
+    MILLI,
+    NUMBER,
+    SECTION,
+    TEXT,
+    Canaries,
+    Content,
+    Dictionary,
+    Events,
+    Floats,
+    Optional,
+    Positions,
+    Raws,
+    Signals,
 )
+from telemetry.packing import joined_planes, pack_floats, pack_integers, pack_optional
 from telemetry.record import Record
 
-DEGREE_E7 = 10_000_000
-MILLI = 1_000
-CENTI = 100
-NUMBER, TEXT, BOOL = 0, 1, 2
-
-SECTION = {Kind.POSITION: "p", Kind.SIGNAL: "s", Kind.EVENT: "e", Kind.CANARY: "c", Kind.RAW: "r"}
-"""The key of each kind's rows."""
+ROW_BYTES = 128
+"""The most that a record takes beside its texts: 12 numbers of 8 bytes, and the lengths of 4 texts."""
+CONTENT_FRAME_BYTES = 1024
+"""The most that a content takes beside its rows."""
 
 
 def pack_records(records: Sequence[Record]) -> dict[str, Any]:
@@ -59,32 +65,44 @@ def pack_records(records: Sequence[Record]) -> dict[str, Any]:
     return content
 
 
-def unpack_records(content: Any, seqs: Sequence[int]) -> tuple[Record, ...]:
-    """The records of a content map. Raises Malformed."""
-    try:
-        return _unpacked(content, seqs)
-    except (KeyError, IndexError, TypeError, ValueError, ValidationError, StopIteration) as error:
-        raise Malformed(f"content is not what the format says: {error!r}") from error
+def content_bound(body: Body, boot: str = "") -> int:
+    """The most bytes that a record adds to the unpacked content of whatever batch it stands in; cheap.
+
+    Records whose bounds add up to no more than MAX_CONTENT_BYTES - CONTENT_FRAME_BYTES are always a batch, and so are
+    any of them.
+    """
+    match body:
+        case Position():
+            texts = 0
+        case Signal(path=path, value=value):
+            texts = _text_bound(path) + (_text_bound(value) if isinstance(value, str) else 0)
+        case Event(name=name, attributes=attributes):
+            texts = _text_bound(name) + _text_bound(attributes)
+        case Canary(id=identity):
+            texts = _text_bound(identity)
+        case Raw(topic=topic, payload=payload):
+            texts = _text_bound(topic) + len(payload)
+    return ROW_BYTES + _text_bound(boot) + texts
 
 
-def _unpacked(content: Any, seqs: Sequence[int]) -> tuple[Record, ...]:
-    count = len(seqs)
-    kinds = unpack_integers(content["k"], count)
-    boots = content["b"][0]
-    bodies: dict[int, Iterator[Body]] = {}
-    for kind in set(kinds):
-        bodies[kind] = iter(_UNPACK[Kind(kind)](content[SECTION[Kind(kind)]], kinds.count(kind)))
+def _text_bound(text: str) -> int:
+    return len(text) if text.isascii() else 4 * len(text)
+
+
+def unpack_records(content: Content, seqs: Iterable[int]) -> tuple[Record, ...]:
+    """The records of a content that was read for so many."""
+    bodies: dict[int, Iterator[Body]] = {kind: iter(_UNPACK[kind](rows)) for kind, rows in content.rows.items()}
     columns = zip(
         seqs,
-        unpack_integers(content["t"], count),
-        unpack_integers(content["m"], count),
-        unpack_integers(content["b"][1], count),
-        unpack_integers(content["u"], count),
-        kinds,
+        content.device_time_us.values(),
+        content.monotonic_us.values(),
+        _texts_of(content.boot),
+        content.uncertainty_ms.values(),
+        content.kind.values(),
         strict=True,
     )
     return tuple(
-        Record(seq, time, next(bodies[kind]), monotonic, boots[_index(boot)], uncertainty)
+        Record(seq, time, next(bodies[kind]), monotonic, boot, uncertainty)
         for seq, time, monotonic, boot, uncertainty, kind in columns
     )
 
@@ -95,18 +113,28 @@ def _dictionary(names: Sequence[str]) -> tuple[list[str], list[int]]:
     return list(index_of), indices
 
 
-def _index(index: int) -> int:
-    if index < 0:
-        raise Malformed(f"index {index} into a dictionary")
-    return index
+def _texts_of(dictionary: Dictionary) -> list[str]:
+    return [dictionary.names[index] for index in dictionary.index.values()]
 
 
 def _scaled(values: Sequence[float | None], factor: int) -> list[Any] | None:
     return pack_optional([None if value is None else round(value * factor) for value in values])
 
 
-def _unscaled(column: Any, count: int, factor: int) -> list[float | None]:
-    return [None if value is None else value / factor for value in unpack_optional(column, count)]
+def _unscaled(column: Optional | None, count: int, factor: int) -> list[float | None]:
+    if column is None:
+        return [None] * count
+    values = [value / factor for value in column.integers.values()]
+    if column.presence is None:
+        return list(values)
+    present = iter(values)
+    return [next(present) if there else None for there in column.presence]
+
+
+def _floats_of(column: Floats) -> list[float]:
+    if column.integers is None:
+        return list(joined_planes(column.planes, "d", 8))
+    return [whole / 10**column.scale for whole in column.integers.values()]
 
 
 def _pack_positions(rows: Sequence[Position]) -> list[Any]:
@@ -120,15 +148,15 @@ def _pack_positions(rows: Sequence[Position]) -> list[Any]:
     ]
 
 
-def _unpack_positions(section: Any, count: int) -> Iterator[Position]:
-    latitudes, longitudes, altitudes, speeds, headings, accuracies = section
+def _unpack_positions(rows: Positions) -> Iterator[Position]:
+    count = rows.latitude.count
     columns = zip(
-        unpack_integers(latitudes, count),
-        unpack_integers(longitudes, count),
-        _unscaled(altitudes, count, MILLI),
-        _unscaled(speeds, count, MILLI),
-        _unscaled(headings, count, CENTI),
-        _unscaled(accuracies, count, MILLI),
+        rows.latitude.values(),
+        rows.longitude.values(),
+        _unscaled(rows.altitude, count, MILLI),
+        _unscaled(rows.speed, count, MILLI),
+        _unscaled(rows.heading, count, CENTI),
+        _unscaled(rows.accuracy, count, MILLI),
         strict=True,
     )
     for latitude, longitude, altitude, speed, heading, accuracy in columns:
@@ -152,18 +180,15 @@ def _pack_signals(rows: Sequence[Signal]) -> list[Any]:
     return [paths, pack_integers(indices), pack_integers(types), pack_floats(numbers), texts]
 
 
-def _unpack_signals(section: Any, count: int) -> list[Signal]:
-    paths, index_column, type_column, number_column, texts = section
-    indices = unpack_integers(index_column, count)
-    types = unpack_integers(type_column, count)
-    numbers = iter(unpack_floats(number_column, count - len(texts)))
-    words = iter(texts)
-    order = sorted(range(count), key=indices.__getitem__)
-    rows: list[Signal | None] = [None] * count
-    for row, kind in zip(order, types, strict=True):
+def _unpack_signals(rows: Signals) -> list[Signal]:
+    paths, index_of = rows.path.names, rows.path.index.values()
+    numbers, words = iter(_floats_of(rows.numbers)), iter(rows.texts)
+    order = sorted(range(len(index_of)), key=index_of.__getitem__)
+    signals: dict[int, Signal] = {}
+    for row, kind in zip(order, rows.types.values(), strict=True):
         value: bool | float | str = next(words) if kind == TEXT else next(numbers)
-        rows[row] = Signal(path=paths[_index(indices[row])], value=bool(value) if kind == BOOL else value)
-    return [row for row in rows if row is not None]
+        signals[row] = Signal(path=paths[index_of[row]], value=bool(value) if kind == BOOL else value)
+    return [signals[row] for row in range(len(order))]
 
 
 def _pack_events(rows: Sequence[Event]) -> list[Any]:
@@ -171,21 +196,17 @@ def _pack_events(rows: Sequence[Event]) -> list[Any]:
     return [names, pack_integers(indices), [row.attributes for row in rows]]
 
 
-def _unpack_events(section: Any, count: int) -> Iterator[Event]:
-    names, index_column, attributes = section
-    for index, text in zip(unpack_integers(index_column, count), attributes, strict=True):
-        yield Event(name=names[_index(index)], attributes=text)
+def _unpack_events(rows: Events) -> Iterator[Event]:
+    for name, attributes in zip(_texts_of(rows.name), rows.attributes, strict=True):
+        yield Event(name=name, attributes=attributes)
 
 
 def _pack_canaries(rows: Sequence[Canary]) -> list[Any]:
     return [[row.id for row in rows]]
 
 
-def _unpack_canaries(section: Any, count: int) -> Iterator[Canary]:
-    (ids,) = section
-    if len(ids) != count:
-        raise Malformed(f"{len(ids)} ids for {count} canaries")
-    return (Canary(id=identity) for identity in ids)
+def _unpack_canaries(rows: Canaries) -> Iterator[Canary]:
+    return (Canary(id=identity) for identity in rows.ids)
 
 
 def _pack_raw(rows: Sequence[Raw]) -> list[Any]:
@@ -193,10 +214,9 @@ def _pack_raw(rows: Sequence[Raw]) -> list[Any]:
     return [topics, pack_integers(indices), [row.payload for row in rows]]
 
 
-def _unpack_raw(section: Any, count: int) -> Iterator[Raw]:
-    topics, index_column, payloads = section
-    for index, payload in zip(unpack_integers(index_column, count), payloads, strict=True):
-        yield Raw(topic=topics[_index(index)], payload=payload)
+def _unpack_raw(rows: Raws) -> Iterator[Raw]:
+    for topic, payload in zip(_texts_of(rows.topic), rows.payloads, strict=True):
+        yield Raw(topic=topic, payload=payload)
 
 
 _PACK: dict[Kind, Callable[[Any], list[Any]]] = {
@@ -206,7 +226,7 @@ _PACK: dict[Kind, Callable[[Any], list[Any]]] = {
     Kind.CANARY: _pack_canaries,
     Kind.RAW: _pack_raw,
 }
-_UNPACK: dict[Kind, Callable[[Any, int], Any]] = {
+_UNPACK: dict[Kind, Callable[[Any], Iterable[Body]]] = {
     Kind.POSITION: _unpack_positions,
     Kind.SIGNAL: _unpack_signals,
     Kind.EVENT: _unpack_events,

@@ -7,6 +7,7 @@ TelemetryError
     ├── UnknownVersion     a batch of a version this code does not read
     ├── Truncated          fewer bytes than the batch says it has
     ├── ChecksumMismatch   the bytes changed on the way
+    ├── TooLarge               more records, ranges or bytes than a batch may have
     ├── DishonestRanges    the header's ranges, counts or tombstones contradict each other or the content
     └── Malformed          the checksum is right and the content is still not what the format says
 """
@@ -73,6 +74,12 @@ class ChecksumMismatch(WireError):
         super().__init__(f"batch states checksum {stated:08x}, its bytes have {computed:08x}")
         self.stated = stated
         self.computed = computed
+
+
+class TooLarge(WireError):
+    """The batch, a part of it, or what it unpacks to is larger than a batch may be."""
+
+    reason = "too-large"
 
 
 class DishonestRanges(WireError):

@@ -17,79 +17,93 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from operator import sub
 from typing import Any
 
 from telemetry.errors import Malformed
 
 _CODES = ((1, "b", 1 << 7), (2, "h", 1 << 15), (4, "i", 1 << 31), (8, "q", 1 << 63))
 _CODE_OF_WIDTH = {width: code for width, code, _ in _CODES}
+_WIDTHS = frozenset((0, *_CODE_OF_WIDTH))
 _MAX_SCALE = 6
-_EXACT = 1 << 53
+EXACT = 1 << 53
+"""Whole numbers below it are exact in a double."""
+MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
+
+
+class Integers:
+    """A column of `count` integers as it travels: not yet put together, for most need no look at each value."""
+
+    __slots__ = ("_values", "base", "count", "planes", "width")
+
+    def __init__(self, base: Any, width: Any, planes: Any, count: int) -> None:
+        """Raises Malformed unless base, width and length fit each other."""
+        if type(base) is not int or not MIN_INT64 <= base <= MAX_INT64 or type(width) is not int:
+            raise Malformed(f"a column of integers with base {base!r:.60} and width {width!r:.60}")
+        if width not in _WIDTHS or type(planes) is not bytes or len(planes) != max(count - 1, 0) * width:
+            raise Malformed(f"a column of {count} integers of width {width} has other bytes than that")
+        self.base = base
+        self.width = width
+        self.planes = planes
+        self.count = count
+        self._values: list[int] | None = None
+
+    def values(self) -> list[int]:
+        """The integers, put together once."""
+        if self._values is None:
+            self._values = self._joined()
+        return self._values
+
+    def check(self, low: int, high: int, what: str) -> None:
+        """Raises Malformed unless every value is from `low` to `high`."""
+        if self.count == 0 or self._is_surely_within(low, high):
+            return
+        least, most = self.extremes()
+        if least < low or most > high:
+            raise Malformed(f"{what} is outside {low} to {high}")
+
+    def extremes(self) -> tuple[int, int]:
+        """The least and the greatest value of a column that is not empty."""
+        values = self.values()
+        return min(values), max(values)
+
+    def _joined(self) -> list[int]:
+        if self.width == 0:
+            return [self.base] * self.count
+        return list(accumulate(joined_planes(self.planes, _CODE_OF_WIDTH[self.width], self.width), initial=self.base))
+
+    def _is_surely_within(self, low: int, high: int) -> bool:
+        """Whether not even the largest differences that the width allows could lead outside."""
+        reach = (self.count - 1) << (8 * self.width - 1) if self.width else 0
+        return low + reach <= self.base <= high - reach
 
 
 def pack_integers(values: Sequence[int]) -> list[Any]:
-    """A column of integers whose neighbouring differences fit 64 bits, signed."""
+    """A column of integers whose neighbouring differences fit 64 bits, signed. Raises Malformed for others."""
     if not values:
         return [0, 0, b""]
-    differences = [after - before for before, after in pairwise(values)]
+    differences = list(map(sub, values[1:], values))
     low, high = min(differences, default=0), max(differences, default=0)
     if low == high == 0:
         return [values[0], 0, b""]
     for width, code, limit in _CODES:
         if -limit <= low and high < limit:
             return [values[0], width, _planes(array(code, differences), width)]
-    raise ValueError(f"neighbouring values differ by more than 64 bits hold: {low}, {high}")
-
-
-def unpack_integers(column: Any, count: int) -> list[int]:
-    """The `count` integers of a column. Raises Malformed."""
-    base, width, planes = integer_parts(column, count)
-    if width == 0:
-        return [base] * count
-    return list(accumulate(_joined(planes, _CODE_OF_WIDTH[width], width), initial=base))
-
-
-def integer_parts(column: Any, count: int) -> tuple[int, int, bytes]:
-    """The checked parts of a column of `count` integers. Raises Malformed."""
-    if not (isinstance(column, list) and len(column) == 3):
-        raise Malformed("a column of integers is no [base, width, planes]")
-    base, width, planes = column
-    if not (isinstance(base, int) and isinstance(planes, bytes) and width in {0, *_CODE_OF_WIDTH}):
-        raise Malformed(f"a column of integers with base {base!r} and width {width!r}")
-    if len(planes) != max(count - 1, 0) * width:
-        raise Malformed(f"a column of {count} integers of width {width} has {len(planes)} bytes")
-    return base, width, planes
+    raise Malformed(f"neighbouring values differ by more than 64 bits hold: {low}, {high}")
 
 
 def pack_floats(values: Sequence[float]) -> list[Any]:
     """A column of finite floats, exact: decimals where the values are decimals, else doubles."""
+    largest = max(map(abs, values), default=0.0)
     for scale in range(_MAX_SCALE + 1):
         factor = 10**scale
+        if not largest * factor < EXACT - 1:
+            break
         scaled = [round(value * factor) for value in values]
-        if all(
-            whole / factor == value and -_EXACT < whole < _EXACT for whole, value in zip(scaled, values, strict=True)
-        ):
+        if all(whole / factor == value for whole, value in zip(scaled, values, strict=True)):
             return [scale, pack_integers(scaled)]
     return [-1, _planes(array("d", values), 8)]
-
-
-def unpack_floats(column: Any, count: int) -> list[float]:
-    """The `count` floats of a column. Raises Malformed."""
-    scale, content = float_parts(column, count)
-    if scale < 0:
-        return list(_joined(content, "d", 8))
-    return [whole / 10**scale for whole in unpack_integers(content, count)]
-
-
-def float_parts(column: Any, count: int) -> tuple[int, Any]:
-    """The checked parts of a column of `count` floats. Raises Malformed."""
-    if not (isinstance(column, list) and len(column) == 2 and column[0] in range(-1, _MAX_SCALE + 1)):
-        raise Malformed("a column of floats is no [scale, content]")
-    scale, content = column
-    if scale < 0 and not (isinstance(content, bytes) and len(content) == 8 * count):
-        raise Malformed(f"a column of {count} doubles has other than {8 * count} bytes")
-    return scale, content
 
 
 def pack_optional(values: Sequence[int | None]) -> list[Any] | None:
@@ -101,27 +115,9 @@ def pack_optional(values: Sequence[int | None]) -> list[Any] | None:
     return [presence, pack_integers(present)]
 
 
-def unpack_optional(column: Any, count: int) -> list[int | None]:
-    """The `count` integers of a column, None where absent. Raises Malformed."""
-    if column is None:
-        return [None] * count
-    presence, content = optional_parts(column, count)
-    if presence is None:
-        return list(unpack_integers(content, count))
-    present = iter(unpack_integers(content, sum(presence)))
-    return [next(present) if there else None for there in presence]
-
-
-def optional_parts(column: Any, count: int) -> tuple[bytes | None, Any]:
-    """The checked presence and integers of an optional column that is not nil. Raises Malformed."""
-    if not (isinstance(column, list) and len(column) == 2):
-        raise Malformed("an optional column is no [presence, integers]")
-    presence, content = column
-    if presence is not None and not (
-        isinstance(presence, bytes) and len(presence) == count and not presence.strip(b"\0\1")
-    ):
-        raise Malformed("the presence of an optional column is not one byte of 0 or 1 for each row")
-    return presence, content
+def is_scale(scale: Any) -> bool:
+    """Whether it is the scale of a column of floats: -1 for doubles, else digits after the point."""
+    return type(scale) is int and -1 <= scale <= _MAX_SCALE
 
 
 def _planes(values: array[Any], width: int) -> bytes:
@@ -131,13 +127,14 @@ def _planes(values: array[Any], width: int) -> bytes:
     return b"".join(packed[plane::width] for plane in range(width))
 
 
-def _joined(planes: bytes, code: str, width: int) -> array[Any]:
+def joined_planes(planes: bytes, code: str, width: int) -> array[Any]:
+    """The numbers whose bytes stand in planes; `code`: that of their array."""
     count = len(planes) // width
     packed = bytearray(len(planes))
     for plane in range(width):
         packed[plane::width] = planes[plane * count : (plane + 1) * count]
     values: array[Any] = array(code)
-    values.frombytes(bytes(packed))
+    values.frombytes(packed)
     if sys.byteorder == "big":
         values.byteswap()
     return values

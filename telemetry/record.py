@@ -13,6 +13,11 @@ DEVICE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """What a device or a tenant may be called: it also stands in MQTT topics and file names."""
 
 EPOCH_RANDOM_BITS = 15
+MIN_DEVICE_TIME_US, MAX_DEVICE_TIME_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999: what a calendar, a table and a query can hold."""
+MAX_UNCERTAINTY_MS = (1 << 31) - 1
+MAX_BOOT_CHARACTERS = 256
+MAX_REASON_CHARACTERS = 64
 
 
 def new_epoch(wall_ms: int, random_bits: int) -> int:
@@ -30,6 +35,7 @@ class Record:
     `device_time_us`: microseconds since 1970-01-01T00:00Z by the device's clock (repaired if `uncertainty_ms` > 0).
     `monotonic_us`: microseconds of the clock that only runs forward, within one boot of the device.
     `boot`: identifies that boot. `uncertainty_ms`: 0 as measured, else the half-width of a repaired device time.
+    What is outside of the bounds above, `encode` refuses; the monotonic time is 0 to 2**63-1.
     """
 
     seq: int

@@ -11,7 +11,8 @@
          …  …      content: msgpack map (`telemetry.content`)
 
 `ranges` is a flat msgpack array of steps: from 0 to the first number, on to the last of that range, on to the first of
-the next, and so forth; `tombstones` is an array of [first, last, reason].
+the next, and so forth; `tombstones` is an array of [first, last, reason]. Nothing of a batch is believed before its
+length is known to be within the bounds below, and no part of it is made before its own length is.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ from telemetry.errors import (
     DishonestRanges,
     Malformed,
     NotABatch,
+    TooLarge,
     Truncated,
     UnknownVersion,
 )
 from telemetry.intervals import IntervalSet
-from telemetry.record import DEVICE_PATTERN, Batch, Header, Tombstone
+from telemetry.layout import MAX_CONTENT_BYTES, Column, Content, read_content
+from telemetry.packing import Integers
+from telemetry.record import DEVICE_PATTERN, MAX_REASON_CHARACTERS, Batch, Header, Tombstone
 
 VERSION = 1
-MAX_RECORDS = 65_536
-MAX_CONTENT_BYTES = 64 << 20
-"""A content that unpacks to more than this is refused before it is unpacked."""
+MAX_RECORDS = 16_384
+MAX_TOMBSTONES = MAX_RECORDS
+MAX_HEADER_BYTES = 1 << 20
 MAX_NUMBER = (1 << 63) - 1
 
 _MAGIC = b"WB"
@@ -49,22 +53,14 @@ _LEVEL = 6
 
 
 def encode(batch: Batch) -> bytes:
-    """A batch as it travels. Raises DishonestRanges where `decode` would."""
+    """A batch as it travels. Raises WireError where `decode` would: what is written is judged first."""
     seqs = [record.seq for record in batch.records]
     if any(after <= before for before, after in pairwise(seqs)):
         raise DishonestRanges("records do not stand in ascending order of seq")
     header = batch.header
     _check(header, len(seqs))
-    packed_header = msgpack.packb(
-        [
-            header.device,
-            header.epoch,
-            header.head,
-            _steps(header.ranges),
-            [list(t) for t in header.tombstones],
-        ]
-    )
-    content = msgpack.packb(pack_records(batch.records)) if batch.records else b""
+    packed_header = _packed_header(header)
+    content = _packed_content(batch) if batch.records else b""
     squeezed = zlib.compress(content, _LEVEL)
     compression, travelling = (_ZLIB, squeezed) if len(squeezed) < len(content) else (_PLAIN, content)
     lengths = (len(packed_header), len(travelling))
@@ -78,25 +74,46 @@ def read_header(data: bytes) -> Header:
     return _parse(data)[0]
 
 
+def validate(data: bytes) -> Header:
+    """The header of a batch, judged whole: `decode` and `decode_columns` read it. Raises WireError where they do."""
+    return open_frame(data)[0]
+
+
 def decode(data: bytes) -> Batch:
     """The whole batch. Raises WireError."""
     header, content = open_frame(data)
-    records = unpack_records(content, list(header.ranges)) if header.ranges else ()
+    records = unpack_records(content, header.ranges) if content else ()
     return Batch(header.device, header.epoch, header.head, records, header.tombstones)
 
 
-def open_frame(data: bytes) -> tuple[Header, Any]:
-    """The header and the unpacked content map of a batch; None for a batch of tombstones only. Raises WireError."""
+def open_frame(data: bytes, column: Column = Integers) -> tuple[Header, Content | None]:
+    """The header and the checked content of a batch; None for a batch of tombstones only. Raises WireError."""
     header, compression, travelling = _parse(data)
     if not header.ranges:
         if travelling:
             raise DishonestRanges("a batch without ranges carries content")
         return header, None
     content = _inflate(travelling) if compression == _ZLIB else travelling
+    return header, read_content(content, header.ranges.count, column)
+
+
+def _packed_header(header: Header) -> bytes:
+    tombstones = [list(tombstone) for tombstone in header.tombstones]
+    packed: bytes = msgpack.packb([header.device, header.epoch, header.head, _steps(header.ranges), tombstones])
+    if len(packed) > MAX_HEADER_BYTES:
+        raise TooLarge(f"a header of {len(packed)} bytes, {MAX_HEADER_BYTES} are allowed")
+    return packed
+
+
+def _packed_content(batch: Batch) -> bytes:
     try:
-        return header, msgpack.unpackb(content, raw=False, strict_map_key=True)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise Malformed(f"content is no msgpack: {error}") from error
+        content: bytes = msgpack.packb(pack_records(batch.records))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Malformed(f"records that cannot be written: {error!r:.300}") from error
+    if len(content) > MAX_CONTENT_BYTES:
+        raise TooLarge(f"content of {len(content)} bytes, {MAX_CONTENT_BYTES} are allowed")
+    read_content(content, len(batch.records))
+    return content
 
 
 def _parse(data: bytes) -> tuple[Header, int, bytes]:
@@ -107,6 +124,8 @@ def _parse(data: bytes) -> tuple[Header, int, bytes]:
     if len(data) < _PREFIX.size:
         raise Truncated(expected=_PREFIX.size, got=len(data))
     _, _, compression, stated, header_length, content_length = _PREFIX.unpack_from(data)
+    if header_length > MAX_HEADER_BYTES or content_length > MAX_CONTENT_BYTES:
+        raise TooLarge(f"a header of {header_length} bytes and content of {content_length} are more than is allowed")
     length = _PREFIX.size + header_length + content_length
     if len(data) < length:
         raise Truncated(expected=length, got=len(data))
@@ -126,45 +145,76 @@ def _checksum(compression: int, header_length: int, content_length: int, rest: b
 
 
 def _read_header(packed: bytes) -> Header:
+    unpacker = msgpack.Unpacker(raw=False, max_buffer_size=MAX_HEADER_BYTES, max_array_len=0, max_map_len=0)
+    unpacker.feed(packed)
     try:
-        device, epoch, head, steps, tombstones = msgpack.unpackb(packed, raw=False)
-        header = Header(device, epoch, head, _from_steps(steps), tuple(Tombstone(*parts) for parts in tombstones))
-        well_typed = isinstance(device, str) and all(isinstance(t.reason, str) for t in header.tombstones)
-        numbers = [epoch, head, *chain.from_iterable((t.first, t.last) for t in header.tombstones)]
-        well_typed = well_typed and all(type(number) is int for number in numbers)
-    except (TypeError, ValueError, msgpack.UnpackException) as error:
+        if unpacker.read_array_header() != 5:
+            raise Malformed("a header is no [device, epoch, head, ranges, tombstones]")
+        device, epoch, head = unpacker.unpack(), unpacker.unpack(), unpacker.unpack()
+        steps = [unpacker.unpack() for _ in range(_length(unpacker, 2 * MAX_RECORDS, "steps"))]
+        tombstones = tuple(_read_tombstone(unpacker) for _ in range(_length(unpacker, MAX_TOMBSTONES, "tombstones")))
+    except (ValueError, msgpack.UnpackException) as error:
         raise Malformed(f"header is not what the format says: {error}") from error
-    if not well_typed:
-        raise Malformed("header has values of the wrong type")
+    if unpacker.tell() != len(packed):
+        raise Malformed(f"{len(packed) - unpacker.tell()} bytes follow the header")
+    header = Header(device, epoch, head, _from_steps(steps), tombstones)
     _check(header, header.ranges.count)
     return header
 
 
+def _length(unpacker: msgpack.Unpacker, most: int, what: str) -> int:
+    length: int = unpacker.read_array_header()
+    if length > most:
+        raise TooLarge(f"{length} {what} in a header, {most} are allowed")
+    return length
+
+
+def _read_tombstone(unpacker: msgpack.Unpacker) -> Tombstone:
+    if unpacker.read_array_header() != 3:
+        raise Malformed("a tombstone is no [first, last, reason]")
+    return Tombstone(unpacker.unpack(), unpacker.unpack(), unpacker.unpack())
+
+
 def _check(header: Header, records: int) -> None:
-    """Refuses a header whose statements cannot all be true."""
-    if not DEVICE_PATTERN.fullmatch(header.device):
-        raise Malformed(f"device {header.device[:80]!r} is no name of a device")
-    if not 0 <= header.epoch <= MAX_NUMBER or not 0 <= header.head <= MAX_NUMBER:
-        raise Malformed(f"epoch {header.epoch} or head {header.head} is outside 0 to 2**63-1")
+    """Refuses a header whose statements cannot all be true, or that is larger or of other types than is allowed."""
+    if type(header.device) is not str or not DEVICE_PATTERN.fullmatch(header.device):
+        raise Malformed(f"device {header.device!r:.80} is no name of a device")
+    for name, number in (("epoch", header.epoch), ("head", header.head)):
+        if type(number) is not int:
+            raise Malformed(f"{name} is of the wrong type")
+        if not 0 <= number <= MAX_NUMBER:
+            raise Malformed(f"{name} {number} is outside 0 to 2**63-1")
     if records > MAX_RECORDS:
-        raise DishonestRanges(f"{records} records in a batch, {MAX_RECORDS} are allowed")
-    lost = IntervalSet()
-    for tombstone in header.tombstones:
-        if not tombstone.first <= tombstone.last:
-            raise DishonestRanges(f"tombstone {tombstone.first}–{tombstone.last} ends before it begins")
-        one = IntervalSet([tombstone[:2]])
-        if lost & one:
-            raise DishonestRanges(f"tombstones overlap at {(lost & one).first}")
-        lost |= one
+        raise TooLarge(f"{records} records in a batch, {MAX_RECORDS} are allowed")
+    lost = _checked_tombstones(header.tombstones) if header.tombstones else IntervalSet()
     if overlap := header.ranges & lost:
         raise DishonestRanges(f"{overlap.first} is both delivered and declared lost")
-    _check_bounds(header, header.ranges | lost)
+    _check_bounds(header, lost)
 
 
-def _check_bounds(header: Header, accounted: IntervalSet) -> None:
-    if not accounted:
+def _checked_tombstones(tombstones: tuple[Tombstone, ...]) -> IntervalSet:
+    """What they declare lost, together."""
+    if len(tombstones) > MAX_TOMBSTONES:
+        raise TooLarge(f"{len(tombstones)} tombstones in a batch, {MAX_TOMBSTONES} are allowed")
+    for first, last, reason in tombstones:
+        if type(first) is not int or type(last) is not int or type(reason) is not str:
+            raise Malformed("a tombstone has values of the wrong type")
+        if first > last:
+            raise DishonestRanges(f"tombstone {first}–{last} ends before it begins")
+        if len(reason) > MAX_REASON_CHARACTERS:
+            raise TooLarge(f"a tombstone's reason of {len(reason)} characters, {MAX_REASON_CHARACTERS} are allowed")
+    ascending = sorted((first, last) for first, last, _ in tombstones)
+    for before, after in pairwise(ascending):
+        if after[0] <= before[1]:
+            raise DishonestRanges(f"tombstones overlap at {after[0]}")
+    return IntervalSet(ascending)
+
+
+def _check_bounds(header: Header, lost: IntervalSet) -> None:
+    parts = [part for part in (header.ranges, lost) if part]
+    if not parts:
         raise DishonestRanges("a batch that accounts for nothing")
-    first, last = accounted.ranges[0][0], accounted.ranges[-1][1]
+    first, last = min(part.first or 0 for part in parts), max(part.last or 0 for part in parts)
     if first < 1 or last > header.head:
         raise DishonestRanges(f"accounts for {first}–{last} outside 1 to its head, {header.head}")
 
@@ -174,13 +224,13 @@ def _steps(ranges: IntervalSet) -> list[int]:
     return [after - before for before, after in pairwise([0, *bounds])]
 
 
-def _from_steps(steps: Iterable[int]) -> IntervalSet:
+def _from_steps(steps: Iterable[Any]) -> IntervalSet:
     """The ranges that steps lead through; they must ascend and stay apart, as `_steps` writes them."""
     bounds: list[int] = []
     at = 0
     for position, step in enumerate(steps):
         if type(step) is not int:
-            raise Malformed(f"step {step!r} of the ranges is no integer")
+            raise Malformed(f"step {step!r:.60} of the ranges is no integer")
         if step < (position % 2 == 0) + (position > 0 and position % 2 == 0):
             raise DishonestRanges(f"ranges do not ascend at step {position}")
         at += step
@@ -196,6 +246,10 @@ def _inflate(squeezed: bytes) -> bytes:
         content = inflater.decompress(squeezed, MAX_CONTENT_BYTES)
     except zlib.error as error:
         raise Malformed(f"content does not unpack: {error}") from error
+    if inflater.unconsumed_tail:
+        raise TooLarge(f"content unpacks to more than {MAX_CONTENT_BYTES} bytes")
     if not inflater.eof:
-        raise Malformed(f"content does not end, or unpacks to more than {MAX_CONTENT_BYTES} bytes")
+        raise Malformed("content does not end")
+    if inflater.unused_data:
+        raise Malformed(f"{len(inflater.unused_data)} bytes follow the content")
     return content

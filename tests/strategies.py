@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from telemetry import Batch, Canary, Event, IntervalSet, Position, Raw, Record, Signal, Tombstone
+from telemetry.record import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, MIN_DEVICE_TIME_US
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 ranges = st.tuples(st.integers(1, 400), st.integers(0, 30)).map(lambda pair: (pair[0], pair[0] + pair[1]))
@@ -25,7 +26,7 @@ positions = st.builds(
     heading_deg=st.none() | exactly(100, 0, 360),
     accuracy_m=st.none() | exactly(1000, 0, 1000),
 )
-numbers = st.floats(-1e300, 1e300) | st.integers(-(10**6), 10**6).map(lambda whole: whole / 100)
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**6), 10**6).map(lambda whole: whole / 100)
 signals = st.builds(
     Signal,
     path=st.sampled_from(["Vehicle.Speed", "Vehicle.TraveledDistance"]) | names,
@@ -41,11 +42,11 @@ bodies = st.one_of(
 records = st.builds(
     Record,
     seq=st.just(0),
-    device_time_us=st.integers(-(1 << 60), 1 << 60),
+    device_time_us=st.integers(MIN_DEVICE_TIME_US, MAX_DEVICE_TIME_US),
     body=bodies,
-    monotonic_us=st.integers(0, 1 << 60),
+    monotonic_us=st.integers(0, (1 << 63) - 1),
     boot=st.sampled_from(["", "boot-a", "boot-b"]),
-    uncertainty_ms=st.sampled_from([0, 0, 0, 250]),
+    uncertainty_ms=st.sampled_from([0, 0, 0, 250, MAX_UNCERTAINTY_MS]),
 )
 
 

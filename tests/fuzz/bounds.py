@@ -12,19 +12,19 @@ MAX_MEMORY_BYTES = 64 << 20
 _TRIES = 5
 
 
-class TooSlow(AssertionError):
+class OutOfTime(AssertionError):
     """An input took more than MAX_SECONDS of processor time, in the best of several tries."""
 
 
-class TooLarge(AssertionError):
+class OutOfMemory(AssertionError):
     """An input took more than MAX_MEMORY_BYTES."""
 
 
 def check_bounds(judge: Callable[[bytes], object], data: bytes, max_seconds: float = MAX_SECONDS) -> None:
-    """Judges the input in bounded time and memory. Raises TooSlow, TooLarge, and whatever `judge` raises."""
+    """Judges the input in bounded time and memory. Raises OutOfTime, OutOfMemory, and whatever `judge` raises."""
     best_s = min(_seconds(judge, data, max_seconds))
     if best_s > max_seconds:
-        raise TooSlow(f"{len(data)} bytes took {best_s * 1000:.0f} ms, {max_seconds * 1000:.0f} are allowed")
+        raise OutOfTime(f"{len(data)} bytes took {best_s * 1000:.0f} ms, {max_seconds * 1000:.0f} are allowed")
     tracemalloc.start()
     try:
         judge(data)
@@ -32,7 +32,7 @@ def check_bounds(judge: Callable[[bytes], object], data: bytes, max_seconds: flo
     finally:
         tracemalloc.stop()
     if peak > MAX_MEMORY_BYTES:
-        raise TooLarge(f"{len(data)} bytes took {peak >> 20} MiB, {MAX_MEMORY_BYTES >> 20} are allowed")
+        raise OutOfMemory(f"{len(data)} bytes took {peak >> 20} MiB, {MAX_MEMORY_BYTES >> 20} are allowed")
 
 
 def _seconds(judge: Callable[[bytes], object], data: bytes, enough_s: float) -> list[float]:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry import (
+    MAX_CONTENT_BYTES,
     Batch,
     Canary,
     ChecksumMismatch,
@@ -22,6 +23,7 @@ from telemetry import (
     Position,
     Record,
     Tombstone,
+    TooLarge,
     Truncated,
     UnknownVersion,
     WireError,
@@ -108,7 +110,7 @@ def test_the_error_says_which() -> None:
         (["eu-0001", 7, 12, [3, 2], [[5, 6, "quota"]]], DishonestRanges, "both delivered and declared"),
         (["eu-0001", 7, 12, [], [[5, 6, "quota"], [6, 7, "age"]]], DishonestRanges, "overlap at 6"),
         (["eu-0001", 7, 12, [], [[6, 5, "quota"]]], DishonestRanges, "ends before"),
-        (["eu-0001", 7, 1 << 40, [1, 1 << 30], []], DishonestRanges, "are allowed"),
+        (["eu-0001", 7, 1 << 40, [1, 1 << 30], []], TooLarge, "are allowed"),
         (["../etc", 7, 12, [1, 1], []], Malformed, "no name of a device"),
         (["eu-0001", -1, 12, [1, 1], []], Malformed, "outside 0 to"),
         (["eu-0001", "x", 12, [1, 1], []], Malformed, "wrong type"),
@@ -133,8 +135,8 @@ def test_a_batch_with_more_or_fewer_records_than_ranges_is_refused() -> None:
 
 
 def test_a_content_that_unpacks_to_too_much_is_refused() -> None:
-    bomb = zlib.compress(bytes(65 << 20), 9)
-    with pytest.raises(Malformed, match="unpacks to more"):
+    bomb = zlib.compress(bytes(MAX_CONTENT_BYTES + 1), 9)
+    with pytest.raises(TooLarge, match="unpacks to more"):
         decode(framed(["eu-0001", 7, 12, [1, 0], []], bomb, 1))
 
 

@@ -1,0 +1,298 @@
+"""The one reader of a batch's content: everything that is not what the format says is refused here, and only here.
+
+What it returns can be turned into records (`telemetry.content`) or numpy columns (`telemetry.columns`) without a
+further check, so that both read the same batches; a gateway that only judges stops here (`telemetry.wire.validate`).
+Content is read piece by piece: nothing is longer or deeper than its place allows before it is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from telemetry.bodies import (
+    MAX_NAME_CHARACTERS,
+    MAX_RAW_BYTES,
+    MAX_TEXT_CHARACTERS,
+    MAX_TOPIC_CHARACTERS,
+    Kind,
+)
+from telemetry.errors import Malformed
+from telemetry.packing import EXACT, MAX_INT64, Integers, is_scale, joined_planes
+from telemetry.record import MAX_BOOT_CHARACTERS, MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, MIN_DEVICE_TIME_US
+
+MAX_CONTENT_BYTES = 8 << 20
+"""A content that unpacks to more than this is refused before it is unpacked."""
+DEGREE_E7 = 10_000_000
+MILLI = 1_000
+CENTI = 100
+NUMBER, TEXT, BOOL = 0, 1, 2
+
+SECTION = {Kind.POSITION: "p", Kind.SIGNAL: "s", Kind.EVENT: "e", Kind.CANARY: "c", Kind.RAW: "r"}
+"""The key of each kind's rows."""
+
+Column = Callable[[Any, Any, Any, int], Integers]
+
+
+@dataclass(frozen=True, slots=True)
+class Floats:
+    """A column of floats: integers to be divided by 10**scale, or doubles in byte planes if `scale` is -1."""
+
+    scale: int
+    integers: Integers | None
+    planes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """A column of which some rows may be absent. `presence`: a byte for each row; None: all are there."""
+
+    presence: bytes | None
+    integers: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Dictionary:
+    """A column of texts: each row's place in `names`."""
+
+    names: list[str]
+    index: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Rows of positions in the units of the wire; None: no row has it."""
+
+    latitude: Integers
+    longitude: Integers
+    altitude: Optional | None
+    speed: Optional | None
+    heading: Optional | None
+    accuracy: Optional | None
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """Rows of signals; types, numbers and texts are grouped by path."""
+
+    path: Dictionary
+    types: Integers
+    numbers: Floats
+    texts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Rows of events."""
+
+    name: Dictionary
+    attributes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Canaries:
+    """Rows of canaries."""
+
+    ids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Raws:
+    """Rows of raw payloads."""
+
+    topic: Dictionary
+    payloads: list[bytes]
+
+
+Rows = Positions | Signals | Events | Canaries | Raws
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a batch says of its records, in their order, and the rows of each kind."""
+
+    device_time_us: Integers
+    monotonic_us: Integers
+    uncertainty_ms: Integers
+    kind: Integers
+    boot: Dictionary
+    rows: dict[Kind, Rows]
+
+
+def read_content(data: bytes, count: int, column: Column = Integers) -> Content:
+    """The checked content of `count` records, at least one. `column` makes the integers. Raises Malformed."""
+    reader = _Reader(data, column)
+    try:
+        content = reader.content(count)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise Malformed(f"content is not what the format says: {error!r:.300}") from error
+    reader.end(len(data))
+    return content
+
+
+class _Reader:
+    """Reads what is expected next."""
+
+    def __init__(self, data: bytes, column: Column) -> None:
+        unpacker = msgpack.Unpacker(raw=False, max_buffer_size=MAX_CONTENT_BYTES, max_array_len=0, max_map_len=0)
+        unpacker.feed(data)
+        self._tell = unpacker.tell
+        self._map = unpacker.read_map_header
+        self._array = unpacker.read_array_header
+        self._next = unpacker.unpack
+        self._column = column
+
+    def end(self, length: int) -> None:
+        if self._tell() != length:
+            raise Malformed(f"{length - self._tell()} bytes follow the content")
+
+    def content(self, count: int) -> Content:
+        members = self._map()
+        time = self._keyed("t", count, MIN_DEVICE_TIME_US, MAX_DEVICE_TIME_US, "a device time")
+        monotonic = self._keyed("m", count, 0, MAX_INT64, "a monotonic time")
+        uncertainty = self._keyed("u", count, 0, MAX_UNCERTAINTY_MS, "an uncertainty")
+        kind = self._keyed("k", count, min(Kind), max(Kind), "a kind")
+        self._key("b")
+        self._expect(2)
+        boot = Dictionary(*self._dictionary(count, 0, MAX_BOOT_CHARACTERS))
+        rows_of = _rows_of(kind)
+        if members != 5 + len(rows_of):
+            raise Malformed(f"content of {members} members, {5 + len(rows_of)} are expected")
+        rows: dict[Kind, Rows] = {}
+        for number, its in rows_of.items():
+            self._key(SECTION[number])
+            rows[number] = _READ[number](self, its)
+        return Content(time, monotonic, uncertainty, kind, boot, rows)
+
+    def positions(self, count: int) -> Positions:
+        self._expect(6)
+        return Positions(
+            self.integers(count, -90 * DEGREE_E7, 90 * DEGREE_E7, "a latitude"),
+            self.integers(count, -180 * DEGREE_E7, 180 * DEGREE_E7, "a longitude"),
+            self._optional(count, -100_000 * MILLI, 1_000_000 * MILLI, "an altitude"),
+            self._optional(count, 0, 100_000 * MILLI, "a speed"),
+            self._optional(count, 0, 360 * CENTI, "a heading"),
+            self._optional(count, 0, 10_000_000 * MILLI, "an accuracy"),
+        )
+
+    def signals(self, count: int) -> Signals:
+        self._expect(5)
+        path = Dictionary(*self._dictionary(count, 1, MAX_NAME_CHARACTERS))
+        types = self.integers(count, NUMBER, BOOL, "the type of a signal")
+        texts = types.values().count(TEXT)
+        return Signals(path, types, self._floats(count - texts), self._texts(texts, 0, MAX_TEXT_CHARACTERS))
+
+    def events(self, count: int) -> Events:
+        self._expect(3)
+        name = Dictionary(*self._dictionary(count, 1, MAX_NAME_CHARACTERS))
+        return Events(name, self._texts(count, 0, MAX_TEXT_CHARACTERS))
+
+    def canaries(self, count: int) -> Canaries:
+        self._expect(1)
+        return Canaries(self._texts(count, 1, MAX_NAME_CHARACTERS))
+
+    def raws(self, count: int) -> Raws:
+        self._expect(3)
+        topic = Dictionary(*self._dictionary(count, 0, MAX_TOPIC_CHARACTERS))
+        payloads = self._list(count, count)
+        _check_list(payloads, bytes, 0, MAX_RAW_BYTES)
+        return Raws(topic, payloads)
+
+    def integers(self, count: int, low: int, high: int, what: str) -> Integers:
+        self._expect(3)
+        column = self._column(self._next(), self._next(), self._next(), count)
+        column.check(low, high, what)
+        return column
+
+    def _keyed(self, key: str, count: int, low: int, high: int, what: str) -> Integers:
+        self._key(key)
+        return self.integers(count, low, high, what)
+
+    def _optional(self, count: int, low: int, high: int, what: str) -> Optional | None:
+        try:  # a failed look for an array does not move on
+            length = self._array()
+        except ValueError:
+            if self._next() is not None:
+                raise Malformed(f"{what}: a column is neither nil nor [presence, integers]") from None
+            return None
+        if length != 2:
+            raise Malformed(f"{what}: a column of {length} parts, 2 are expected")
+        presence = self._next()
+        if presence is None:
+            return Optional(None, self.integers(count, low, high, what))
+        if type(presence) is not bytes or len(presence) != count or presence.strip(b"\0\1"):
+            raise Malformed(f"{what}: presence is not one byte of 0 or 1 for each row")
+        return Optional(presence, self.integers(presence.count(1), low, high, what))
+
+    def _floats(self, count: int) -> Floats:
+        self._expect(2)
+        scale = self._next()
+        if not is_scale(scale):
+            raise Malformed(f"a column of floats has the scale {scale!r:.60}")
+        if scale >= 0:
+            return Floats(scale, self.integers(count, 1 - EXACT, EXACT - 1, "a decimal"), b"")
+        planes = self._next()
+        if type(planes) is not bytes or len(planes) != 8 * count:
+            raise Malformed(f"a column of {count} doubles has other than {8 * count} bytes")
+        if not all(map(math.isfinite, joined_planes(planes, "d", 8))):
+            raise Malformed("a number that is not finite")
+        return Floats(scale, None, planes)
+
+    def _dictionary(self, count: int, shortest: int, longest: int) -> tuple[list[str], Integers]:
+        names = self._list(1, count)
+        _check_list(names, str, shortest, longest)
+        return names, self.integers(count, 0, len(names) - 1, "an index into a dictionary")
+
+    def _texts(self, count: int, shortest: int, longest: int) -> list[str]:
+        texts = self._list(count, count)
+        _check_list(texts, str, shortest, longest)
+        return texts
+
+    def _list(self, fewest: int, most: int) -> list[Any]:
+        length = self._array()
+        if not fewest <= length <= most:
+            raise Malformed(f"a list of {length} values, {fewest} to {most} are expected")
+        following = self._next
+        return [following() for _ in range(length)]
+
+    def _key(self, key: str) -> None:
+        found = self._next()
+        if found != key:
+            raise Malformed(f"content has {found!r:.60} where {key!r} is expected")
+
+    def _expect(self, length: int) -> None:
+        found = self._array()
+        if found != length:
+            raise Malformed(f"an array of {found} parts where {length} are expected")
+
+
+def _rows_of(kind: Integers) -> dict[Kind, int]:
+    """How many rows there are of each kind, in the order of the kinds' numbers."""
+    if kind.width == 0:
+        return {Kind(kind.base): kind.count}
+    kinds = kind.values()
+    counts = {number: kinds.count(number) for number in Kind}
+    return {number: count for number, count in counts.items() if count}
+
+
+def _check_list(values: Collection[Any], kind: type, shortest: int, longest: int) -> None:
+    """Raises Malformed unless all are of this very type and their lengths are within bounds."""
+    if not values:
+        return
+    if set(map(type, values)) != {kind}:
+        raise Malformed(f"a value that is no {kind.__name__} in a list of them")
+    if max(map(len, values)) > longest or (shortest and min(map(len, values)) < shortest):
+        raise Malformed(f"a value of other than {shortest} to {longest} characters or bytes")
+
+
+_READ: dict[Kind, Callable[[_Reader, int], Rows]] = {
+    Kind.POSITION: _Reader.positions,
+    Kind.SIGNAL: _Reader.signals,
+    Kind.EVENT: _Reader.events,
+    Kind.CANARY: _Reader.canaries,
+    Kind.RAW: _Reader.raws,
+}
