@@ -16,6 +16,7 @@ import structlog
 from edge_agent.clock.clocks import Clocks, SystemClocks
 from edge_agent.clock.jumps import ClockWatch, Mending
 from edge_agent.config import AgentSettings, TimeSettings, UplinkSettings
+from edge_agent.dead_letters import DeadLetters
 from edge_agent.drain.account import Account
 from edge_agent.drain.drainer import Drainer, DrainParts
 from edge_agent.errors import StoreInUse
@@ -61,12 +62,14 @@ class Agent:
         mender = Mender(self.buffer, mending)
         offset_us, _ = mender.resume(self._clocks.boot, self._clocks.wall_us() - self._clocks.monotonic_us())
         self.account = Account(settings, self.buffer)
+        self.dead_letters = DeadLetters(settings.buffer.path)
         drain = DrainParts(
             buffer=self.buffer,
             mender=mender,
             account=self.account,
             make_uplink=self._uplink,
             random=random.Random(),
+            dead_letters=self.dead_letters,
             on_push=on_push,
         )
         self.drainer = Drainer(settings, drain)

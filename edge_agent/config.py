@@ -150,6 +150,8 @@ class DrainSettings(Settings):
     """Live data that is not urgent waits so long for company: fewer, larger messages on a costly link."""
     ack_timeout_s: Seconds = 30.0
     """A batch is sent again when its acknowledgement stays away for so long."""
+    max_pause_s: float = Field(default=600.0, gt=0, le=3600)
+    """A gateway may ask for a pause, of everything but urgent classes, and for at most so long in one go."""
     refusals_most: int = Field(default=6, ge=1, le=100)
     """A batch refused so often, while others are taken, is halved; a single record is set aside: kept, not sent."""
     refusal_pause_s: Seconds = 10.0

@@ -7,11 +7,13 @@ twice as much; everything else is paho's public interface.
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import ssl
 import struct
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from edge_agent.config import BrokerSettings
+from edge_agent.config import BrokerSettings, TlsSettings
 from edge_agent.errors import LinkError, LinkRefused
 
 RECEIVE_BYTES = 1 << 16
@@ -34,6 +36,8 @@ MOST_PACKETS_BYTES = 4 << 20
 NEVER_EXPIRES = 0xFFFFFFFF
 LARGEST_PACKET = 0xFFFFFFF
 """Of MQTT itself, in bytes (1.5.5)."""
+RECEIVE_MAXIMUM = 65_535
+"""Of a broker that names none (3.2.2.3.3)."""
 HEADERS_BYTES = {socket.AF_INET: 40, socket.AF_INET6: 60}
 """IP and TCP headers of one segment, without options."""
 
@@ -62,17 +66,23 @@ class SessionOptions:
 
 
 class _CorkedClient(Client):
-    """paho's client with a buffer between it and the socket, and a short way for messages."""
+    """paho's client with a buffer between it and the socket, and a short way for messages.
 
-    def __init__(self, on_packet: OnMessage, **kwargs: Any) -> None:
+    A packet larger than `max_packet_bytes` is not read: the broker was told not to send it.
+    """
+
+    def __init__(self, max_packet_bytes: int, **kwargs: Any) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, **kwargs)
-        self._on_packet = on_packet
+        self._max_packet_bytes = max_packet_bytes
+        self.messages: list[Message] = []
         self._taken = b""
         self._at = 0
         self._outgoing = bytearray()
         self.handed_on_bytes = 0
 
     def _sock_recv(self, bufsize: int) -> bytes:
+        if bufsize > self._max_packet_bytes:
+            raise OSError(errno.EMSGSIZE, "a packet larger than the broker was told to send")
         if self._at >= len(self._taken):
             self._taken, self._at = super()._sock_recv(RECEIVE_BYTES), 0
             if not self._taken:
@@ -90,8 +100,10 @@ class _CorkedClient(Client):
             message = read_publish(self._in_packet["command"], bytes(self._in_packet["packet"]))
         except (IndexError, struct.error):
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        if message.qos > 1 or bool(message.qos) != bool(message.mid):
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        self.messages.append(message)
         self.handed_on_bytes += len(message.payload)
-        self._on_packet(message)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     @property
@@ -128,9 +140,13 @@ class Session:
         """The largest packet that the broker takes, as it said when it answered CONNECT."""
         self.is_resumed = False
         """Whether the broker knew the session: it may deliver again what it has no acknowledgement for."""
+        self._receive_maximum = RECEIVE_MAXIMUM
+        self._takes_qos_1 = True
+        self._to_publish: deque[tuple[str, bytes]] = deque()
+        self._unanswered = 0
         self._ungranted = 0
         self._grant_by_s = 0.0
-        self._published: list[tuple[int, ReasonCode]] = []
+        self._published: list[ReasonCode] = []
         self._wake_out, self._wake_in = socket.socketpair()
         self._wake_out.setblocking(False)
         self._wake_in.setblocking(False)
@@ -154,6 +170,8 @@ class Session:
         assert self._answered is not None
         if self._answered.is_failure:
             raise LinkRefused(f"{self._broker.host}:{self._broker.port} refused: {self._answered}")
+        if not self._takes_qos_1:
+            raise LinkRefused(f"{self._broker.host}:{self._broker.port} takes no QoS 1")
 
     def subscribe(self, topic: str) -> None:
         """Asks for a subscription with QoS 1. A `poll` raises LinkError if it is refused or not answered in time."""
@@ -166,18 +184,20 @@ class Session:
         """Whether every subscription was granted."""
         return self._ungranted == 0
 
-    def publish(self, topic: str, payload: bytes) -> int:
-        """Publishes with QoS 1; the message id it got. It is sent by the next `poll`."""
-        return self._client.publish(topic, payload, qos=1).mid
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publishes with QoS 1, in a `poll`, as soon as fewer are unanswered than the broker's Receive Maximum."""
+        self._to_publish.append((topic, payload))
+        self._publish_waiting()
 
-    def published(self) -> list[tuple[int, ReasonCode]]:
-        """The message ids that the broker answered since the last call, with its reasons."""
+    def published(self) -> list[ReasonCode]:
+        """The broker's answers since the last call."""
         answered, self._published = self._published, []
         return answered
 
     def acknowledge(self, mid: int) -> None:
-        """Queues the PUBACK of a message; it is sent by the next `poll`."""
-        self._client.ack(mid, 1)
+        """Queues the PUBACK of a message; it is sent by the next `poll`. A message of QoS 0 has the id 0, and none."""
+        if mid:
+            self._client.ack(mid, 1)
 
     def poll(self, timeout_s: float) -> None:
         """Sends what waits, then waits for bytes and hands on the messages in them. Raises LinkError."""
@@ -192,6 +212,7 @@ class Session:
             elif events & ~select.POLLOUT:
                 self._read()
         self._client.loop_misc()
+        self._publish_waiting()
         if self._ungranted and time.monotonic() > self._grant_by_s:
             raise LinkError(f"{self._broker.host}:{self._broker.port}: no answer to SUBSCRIBE")
         self._flush()
@@ -220,7 +241,7 @@ class Session:
 
     def _new_client(self) -> _CorkedClient:
         client = _CorkedClient(
-            self._on_message,
+            self._options.max_packet_bytes,
             client_id=self._options.client_id,
             protocol=MQTTProtocolVersion.MQTTv5,
             manual_ack=True,
@@ -232,7 +253,7 @@ class Session:
         if self._broker.username is not None:
             client.username_pw_set(self._broker.username, self._password())
         if self._broker.tls is not None:
-            client.tls_set_context(self._tls_context())
+            client.tls_set_context(tls_context(self._broker.tls))
         client.on_connect = self._note_answer
         client.on_subscribe = self._note_granted
         client.on_publish = self._note_published
@@ -247,20 +268,8 @@ class Session:
             return None
         try:
             return self._broker.password_file.read_text(encoding="utf-8").partition("\n")[0]
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise LinkError(f"password file cannot be read: {error}") from error
-
-    def _tls_context(self) -> ssl.SSLContext:
-        tls = self._broker.tls
-        assert tls is not None
-        try:
-            context = ssl.create_default_context(cafile=str(tls.ca))
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            if tls.certificate is not None:
-                context.load_cert_chain(str(tls.certificate), str(tls.key))
-        except (OSError, ssl.SSLError) as error:
-            raise LinkError(f"certificates cannot be loaded: {error}") from error
-        return context
 
     def _connect_properties(self) -> Properties:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
@@ -288,12 +297,27 @@ class Session:
 
     def _read(self) -> None:
         enough = self._client.handed_on_bytes + MOST_PACKETS_BYTES
-        self._client.loop_read()
+        self._read_packets()
         for _ in range(MOST_PACKETS):
             if not self._client.has_taken or self._ended is not None or self._client.handed_on_bytes >= enough:
                 break
-            self._client.loop_read()
+            self._read_packets()
         self._check_end()
+
+    def _read_packets(self) -> None:
+        try:
+            self._client.loop_read()
+        except Exception as error:
+            # paho raises a dozen kinds for packets that are not what they should be; none of them may end the thread.
+            raise LinkError(f"{self._broker.host}:{self._broker.port}: unreadable packet: {error!r}") from error
+        messages, self._client.messages = self._client.messages, []
+        for message in messages:
+            self._on_message(message)
+
+    def _publish_waiting(self) -> None:
+        while self._to_publish and self._unanswered < self._receive_maximum:
+            self._unanswered += 1
+            self._client.publish(*self._to_publish.popleft(), qos=1)
 
     def _flush(self) -> None:
         self._check_end()
@@ -320,6 +344,8 @@ class Session:
         self._answered = reason
         self.is_resumed = bool(flags.session_present)
         self.most_packet_bytes = getattr(properties, "MaximumPacketSize", LARGEST_PACKET)
+        self._receive_maximum = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
+        self._takes_qos_1 = getattr(properties, "MaximumQoS", 1) > 0
 
     def _note_granted(self, _c: Client, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
         self._ungranted -= 1
@@ -327,11 +353,24 @@ class Session:
         if refused:
             self._ended = f"subscription refused: {', '.join(refused)}"
 
-    def _note_published(self, _c: Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any) -> None:
-        self._published.append((mid, reason))
+    def _note_published(self, _c: Client, _data: Any, _mid: int, reason: ReasonCode, _properties: Any) -> None:
+        self._published.append(reason)
+        self._unanswered -= 1
 
     def _note_end(self, _c: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
         self._ended = f"connection ended: {reason}"
+
+
+def tls_context(tls: TlsSettings) -> ssl.SSLContext:
+    """What a connection with these certificates needs. Raises LinkError."""
+    try:
+        context = ssl.create_default_context(cafile=str(tls.ca))
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if tls.certificate is not None:
+            context.load_cert_chain(str(tls.certificate), str(tls.key))
+    except (OSError, ValueError) as error:
+        raise LinkError(f"certificates cannot be loaded: {error}") from error
+    return context
 
 
 def read_publish(first: int, packet: bytes) -> Message:

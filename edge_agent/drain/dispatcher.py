@@ -11,6 +11,7 @@ from edge_agent.drain.backlog import Backlog, Stored
 from edge_agent.drain.fresh import FreshLane
 from edge_agent.drain.merge import merged
 from edge_agent.drain.refusals import Refusals
+from edge_agent.drain.sent import SentRecords
 from edge_agent.drain.share import Share
 from edge_agent.drain.window import Flight, Window
 from edge_agent.errors import StoreDamaged
@@ -64,6 +65,8 @@ class Dispatcher:
         self._share = Share(settings.backlog_share)
         self._refusals = Refusals(settings.refusals_most, settings.refusal_pause_s, settings.window)
         self._window = Window(settings.window, settings.window_bytes, settings.ack_timeout_s)
+        self._region = ""
+        self._outstanding = SentRecords()
         self.maybe_sent: set[int] = set()
         """Ids of stored blocks that have been handed to an uplink."""
         self.sent = Sent()
@@ -83,13 +86,9 @@ class Dispatcher:
         """Whether the region refuses whatever it is given."""
         return self._refusals.is_all
 
-    @property
-    def waiting_since_s(self) -> float | None:
-        """Since when the oldest batch on its way waits for its acknowledgement; from ever if all is refused."""
-        return float("-inf") if self._refusals.is_all else self._window.oldest_s
-
-    def connected(self) -> None:
+    def connected(self, region: str) -> None:
         """A new connection, maybe to another region: what the former one took nothing of may go again."""
+        self._region = region
         if self._refusals.is_all:
             self._backlog.release(self._refusals.clear())
 
@@ -125,15 +124,17 @@ class Dispatcher:
         return min((time for time in times if time), default=None)
 
     def acknowledged(self, epoch: int, names: IntervalSet) -> int:
-        """Names are safe at the other side; the number of batches that are complete by it."""
+        """Names are safe in the region; how many of them it was really sent. All others stay as they are."""
+        names = self._outstanding.take_acked(self._region, epoch, names)
+        if not names:
+            return 0
         self._source.acknowledge(epoch, names)
-        done = self._window.acknowledged(epoch, names)
-        for flight in done:
+        for flight in self._window.acknowledged(epoch, names):
             self._refusals.acknowledged(flight.sent_s)
             for block in flight.blocks:
                 self._refusals.forget(block.id)
                 self.maybe_sent.discard(block.id)
-        return len(done)
+        return names.count
 
     def refused(self, now_s: float, epoch: int, names: IntervalSet, reason: str) -> int:
         """The other side does not take these names; how many blocks are set aside by it. Raises StoreError."""
@@ -250,6 +251,7 @@ class Dispatcher:
         again = stripped[0].id in self._refusals
         self._refusals.sent(stripped[0].id)
         self._window.add(Flight(epoch, names, stripped, len(data), backlog, now_s, again))
+        self._outstanding.add(self._region, epoch, names)
         self._share.sent(len(data), backlog=backlog)
         self.sent.batches += 1
         self.sent.records += sum(block.records for block in stripped)

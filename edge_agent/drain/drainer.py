@@ -14,9 +14,11 @@ import structlog
 
 from edge_agent.clock.jumps import Jump
 from edge_agent.config import MAX_CLASSES, AgentSettings, UplinkSettings
+from edge_agent.dead_letters import DeadLetters
 from edge_agent.drain.account import Account
+from edge_agent.drain.answers import AnswerClock, Pause
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.errors import LinkError, StoreDamaged, StoreError
+from edge_agent.errors import AgentError, LinkError, StoreDamaged, StoreError
 from edge_agent.store.block import Block
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.mending import Mender
@@ -36,8 +38,6 @@ BURST_BATCHES = 8
 """Batches that are sent before the connection is looked at again."""
 LEAVE_WITHIN_S = 5.0
 """How long acknowledgements are waited for before going back to the preferred region."""
-LONGEST_PAUSE_S = 3600.0
-"""A gateway may ask for silence, but not for ever."""
 MOST_REPORTS = 8
 
 MakeUplink = Callable[[UplinkSettings], Uplink]
@@ -45,14 +45,20 @@ MakeUplink = Callable[[UplinkSettings], Uplink]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainParts:
-    """What the drain works with. `on_push` is told of settings from the gateway."""
+    """What the drain works with.
+
+    `on_push` is told of settings from the gateway. `monotonic_s` is the time, `wait` waits for an event or for seconds.
+    """
 
     buffer: Buffer
     mender: Mender
     account: Account
     make_uplink: MakeUplink
     random: Random
+    dead_letters: DeadLetters
     on_push: Callable[[bytes], None] = lambda _text: None
+    monotonic_s: Callable[[], float] = time.monotonic
+    wait: Callable[[threading.Event, float], object] = threading.Event.wait
 
 
 class Drainer:
@@ -65,9 +71,10 @@ class Drainer:
         first = settings.uplinks[0]
         self._backoff = Backoff(first.backoff_first_s, first.backoff_most_s, parts.random)
         self._regions = Regions(len(settings.uplinks), settings.failover, parts.random)
-        urgent = [index for index, one in enumerate(settings.classes) if one.urgent]
+        self._now_s = parts.monotonic_s
+        self._urgent = frozenset(index for index, one in enumerate(settings.classes) if one.urgent)
         # Blocks of classes that were taken out of the settings are still there, after all others.
-        self.dispatcher = Dispatcher(settings.drain, parts.buffer, range(MAX_CLASSES), urgent)
+        self.dispatcher = Dispatcher(settings.drain, parts.buffer, range(MAX_CLASSES), self._urgent)
         self._news: deque[Block] = deque(maxlen=NEWS_BLOCKS)
         self._missed = False
         self._jumps: deque[tuple[Jump, int]] = deque()
@@ -80,13 +87,21 @@ class Drainer:
         self._probe: Probe | None = None
         self._leave_at_s: float | None = None
         self._settle_at_s: float | None = None
-        self._paused_until_s = 0.0
-        self._heard_s = 0.0
-        self.beat_s = time.monotonic()
+        self._pause = Pause(settings.drain.max_pause_s)
+        self._answers = AnswerClock()
+        self._answering_region = ""
+        self._has_nothing_to_send = False
+        self.beat_s = self._now_s()
         """When the thread was last seen alive, by the monotonic clock."""
         self.connected_region: str | None = None
         self.is_well = False
-        """Whether the uplink works: connected, and nothing waits too long for its acknowledgement."""
+        """Whether nothing is wrong with the uplink: connected, and nothing waits too long for its acknowledgement."""
+        self.records_acked = 0
+        """Record ids that were acknowledged since the agent started, each after it was sent."""
+        self.region_acked: str | None = None
+        """The region of the last acknowledgement; None while the present connection has brought none."""
+        self.acks_ignored = 0
+        """Acknowledgements of nothing that was sent."""
 
     def committed(self, blocks: Sequence[Block]) -> None:
         """Tells the drain of new blocks. For other threads."""
@@ -119,7 +134,7 @@ class Drainer:
     @property
     def paused_for_s(self) -> float:
         """How much longer the gateway wants silence."""
-        return max(0.0, self._paused_until_s - time.monotonic())
+        return self._pause.left_s(self._now_s())
 
     def run(self) -> None:
         """Until `stop`: connect, drain, and after every failure wait and try again."""
@@ -146,11 +161,13 @@ class Drainer:
             uplink.close()
             raise
         self._uplink = uplink
-        self._heard_s = time.monotonic()
-        self.dispatcher.connected()
+        if uplink.region != self._answering_region:
+            self._answering_region = uplink.region
+            self._answers.reset()
+        self.dispatcher.connected(uplink.region)
         self._parts.account.connected()
         self.connected_region = uplink.region
-        self.is_well = True
+        self.is_well = self._answers.waiting_since_s is None
         log.info("uplink connected", region=uplink.region)
         while not self._stopping and not self._is_leaving_now():
             self._step(uplink)
@@ -160,7 +177,7 @@ class Drainer:
     def _step(self, uplink: Uplink) -> None:
         self._take_news()
         self._follow_buffer()
-        now_s = self.beat_s = time.monotonic()
+        now_s = self.beat_s = self._now_s()
         while self._reports:
             uplink.report(self._reports.popleft())
         busy = self._send(uplink, now_s)
@@ -169,66 +186,100 @@ class Drainer:
             self._alarm.clear()
             timeout_s = 0.0
         for event in uplink.poll(timeout_s):
-            self._handle(event)
-        self._look_after(uplink, time.monotonic())
+            self._handle_safely(event)
+        self._look_after(uplink, self._now_s())
 
     def _send(self, uplink: Uplink, now_s: float) -> bool:
         """Sends up to a burst; whether there is more to send."""
         account = self._parts.account
-        if now_s < self._paused_until_s or self._leave_at_s is not None:
+        self._has_nothing_to_send = False
+        if self._leave_at_s is not None:
             return False
+        is_paused = self._pause.left_s(now_s) > 0
         allowed = account.allowed(now_s)
         for _ in range(BURST_BATCHES):
-            batch = None if account.wait_s(now_s) > 0 else self.dispatcher.next_batch(now_s, allowed)
+            if account.wait_s(now_s) > 0:
+                return False
+            batch = self.dispatcher.next_batch(now_s, allowed & self._urgent if is_paused else allowed)
             if batch is None:
+                self._has_nothing_to_send = not is_paused
                 return False
             uplink.send(batch)
             account.sending(now_s, len(batch.data))
+            self._answers.sent(now_s)
+            self._pause.sent(now_s)
         return True
+
+    def _handle_safely(self, event: UplinkEvent) -> None:
+        """No message of the gateway ends the thread: what cannot be handled is set aside, the next one is served."""
+        try:
+            self._handle(event)
+        except AgentError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not come back with the next delivery
+            self._parts.dead_letters.add(type(event).__name__, repr(error), repr(event).encode())
 
     def _handle(self, event: UplinkEvent) -> None:
         if isinstance(event, Ack):
-            self._heard_s = time.monotonic()
-            if self.dispatcher.acknowledged(event.epoch, event.ranges):
-                self._backoff.succeeded()
-                self._regions.well()
-            if event.pause_s > 0:
-                self._paused_until_s = time.monotonic() + min(event.pause_s, LONGEST_PAUSE_S)
-            if self._settle_at_s is None:
-                self._settle_at_s = time.monotonic() + self._settings.buffer.settle_delay_s
+            self._acknowledged(event)
         elif isinstance(event, Refused):
             self._refused(event)
         elif isinstance(event, Pushed):
             self._parts.on_push(event.text)
+        else:
+            self._parts.dead_letters.add(event.source, event.reason, event.payload)
+
+    def _acknowledged(self, event: Ack) -> None:
+        now_s = self._now_s()
+        self._pause.ask(now_s, event.pause_s)
+        count = self.dispatcher.acknowledged(event.epoch, event.ranges)
+        if count == 0:
+            self.acks_ignored += bool(event.ranges)
+            return
+        self.records_acked += count
+        self.region_acked = self.connected_region
+        self._answers.answered(now_s, more_in_flight=self.dispatcher.in_flight > 0)
+        self._backoff.succeeded()
+        self._regions.well()
+        if self._settle_at_s is None:
+            self._settle_at_s = now_s + self._settings.buffer.settle_delay_s
 
     def _refused(self, event: Refused) -> None:
-        now_s = time.monotonic()
+        now_s, in_flight = self._now_s(), self.dispatcher.in_flight
+        aside = self.dispatcher.refused(now_s, event.epoch, event.names, event.reason)
+        if self.dispatcher.in_flight == in_flight:
+            self.acks_ignored += 1
+            return
         log.error("the gateway refused a batch", reason=event.reason, names=event.names.count)
         self._buffer.tally("refused", 1)
-        aside = self.dispatcher.refused(now_s, event.epoch, event.names, event.reason)
         if aside:
             log.error("set aside", reason=event.reason, batches=aside)
         if not self.dispatcher.takes_nothing:
-            self._heard_s = now_s
+            self._answers.answered(now_s, more_in_flight=self.dispatcher.in_flight > 0)
+        else:
+            self._answers.sent(now_s)
 
     def _look_after(self, uplink: Uplink, now_s: float) -> None:
         self._parts.account.counted(now_s, *uplink.wire_bytes())
-        waiting_since_s = self.dispatcher.waiting_since_s
-        if waiting_since_s is not None:
-            waiting_since_s = max(waiting_since_s, self._heard_s)
-        silent_s = 0.0 if waiting_since_s is None else now_s - waiting_since_s
-        self.is_well = silent_s < self._settings.drain.ack_timeout_s
-        if silent_s == 0:
-            self._regions.well()
-        elif silent_s >= self._settings.failover.after_s and self._regions.failed(now_s, since_s=waiting_since_s):
-            raise LinkError(f"{uplink.region} is silent")
-        if not self.is_well:
-            log.warning("acknowledgements stay away", region=uplink.region)
+        self._judge_silence(uplink.region, now_s)
         self.dispatcher.retry_overdue(now_s)
         if self._settle_at_s is not None and now_s >= self._settle_at_s:
             self._settle_at_s = None
             self._buffer.settle()
         self._look_at_preferred(now_s)
+
+    def _judge_silence(self, region: str, now_s: float) -> None:
+        """Whether the uplink is well, by what it owes us. Raises LinkError when it is time for another region."""
+        if self._has_nothing_to_send and self.dispatcher.in_flight == 0 and not self.dispatcher.takes_nothing:
+            self._answers.reset()
+        since_s, was_well = self._answers.waiting_since_s, self.is_well
+        self.is_well = since_s is None or now_s - since_s < self._settings.drain.ack_timeout_s
+        if was_well and not self.is_well:
+            log.warning("acknowledgements stay away", region=region)
+        if since_s is None:
+            self._regions.well()
+        elif now_s - since_s >= self._settings.failover.after_s and self._regions.failed(now_s, since_s=since_s):
+            raise LinkError(f"{region} is silent")
 
     def _look_at_preferred(self, now_s: float) -> None:
         if self._probe is None:
@@ -244,7 +295,7 @@ class Drainer:
         """Whether to change to the preferred region now: nothing is on its way any more, or it takes too long."""
         if self._leave_at_s is None:
             return False
-        if self.dispatcher.in_flight and time.monotonic() < self._leave_at_s:
+        if self.dispatcher.in_flight and self._now_s() < self._leave_at_s:
             return False
         self._leave_at_s = None
         log.info("back to the preferred region", region=self._settings.uplinks[0].region)
@@ -252,7 +303,7 @@ class Drainer:
 
     def _longest_wait(self, now_s: float) -> float:
         waits = [LONGEST_WAIT_S, self.dispatcher.next_event_in(now_s), self._parts.account.wait_s(now_s) or None]
-        moments = [self._settle_at_s, self._leave_at_s, self._paused_until_s or None]
+        moments = [self._settle_at_s, self._leave_at_s, self._pause.until_s or None]
         waits.extend(moment - now_s for moment in moments if moment is not None and moment > now_s)
         if self._probe is not None or self._leave_at_s is not None:
             waits.append(1.0)
@@ -266,7 +317,7 @@ class Drainer:
         if missed:
             self.dispatcher.missed()
         if news:
-            self.dispatcher.committed(time.monotonic(), news)
+            self.dispatcher.committed(self._now_s(), news)
 
     def _follow_buffer(self) -> None:
         """Does what a rebuilt buffer or a jump of the clock calls for, before anything else is sent."""
@@ -284,7 +335,7 @@ class Drainer:
         self._close_uplink()
         self.dispatcher.disconnected()
         log.warning("uplink lost", region=region, error=str(error))
-        if isinstance(error, LinkError) and self._regions.failed(time.monotonic()):
+        if isinstance(error, LinkError) and self._regions.failed(self._now_s()):
             log.warning("going to another region", region=self._settings.uplinks[self._regions.at].region)
             self._backoff.succeeded()
 
@@ -296,19 +347,19 @@ class Drainer:
 
     def _close_uplink(self) -> None:
         uplink, self._uplink = self._uplink, None
-        self.connected_region = None
+        self.connected_region = self.region_acked = None
         self.is_well = False
         if uplink is not None:
             uplink.close()
 
     def _wait(self, wait_s: float) -> None:
         """Waits without a connection; news are taken in the meantime, so that they do not pile up."""
-        until_s = time.monotonic() + wait_s
-        while not self._stopping and (remaining_s := until_s - time.monotonic()) > 0:
-            self._alarm.wait(remaining_s)
+        until_s = self._now_s() + wait_s
+        while not self._stopping and (remaining_s := until_s - self._now_s()) > 0:
+            self._parts.wait(self._alarm, remaining_s)
             self._alarm.clear()
             self._take_news()
-            self.beat_s = time.monotonic()
+            self.beat_s = self._now_s()
 
     def _wake(self) -> None:
         self._alarm.set()

@@ -40,11 +40,6 @@ class Window:
     def __len__(self) -> int:
         return len(self._flights)
 
-    @property
-    def oldest_s(self) -> float | None:
-        """When the batch that waits longest was sent; not counting those that were refused before."""
-        return next((flight.sent_s for flight in self._flights.values() if not flight.again), None)
-
     def has_room(self, *, backlog: bool) -> bool:
         """Whether one more batch may be sent. The backlog leaves a quarter of the window to live data."""
         if backlog and (

@@ -5,12 +5,14 @@ from __future__ import annotations
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkRefused
 from edge_agent.mqtt import Message, Session, SessionOptions
-from edge_agent.uplink.protocol import Outgoing, Pushed, Refused, UplinkEvent
-from telemetry import Malformed, decode_ack
+from edge_agent.uplink.protocol import MalformedControl, Outgoing, Pushed, Refused, UplinkEvent
+from telemetry import Ack, Malformed, decode_ack
 
 TOPIC_ROOT = "waybill/1"
 SESSION_EXPIRY_S = 3600
 """How long the broker keeps acknowledgements for a device that is away."""
+CONTROL_PACKET_BYTES = 320 << 10
+"""The largest packet that we take from the gateway: room for the largest acknowledgement, and its topic."""
 PUBLISH_BYTES = 256
 """What a PUBLISH packet holds beside its payload, at most: names of tenant and device have 63 letters."""
 
@@ -22,7 +24,9 @@ class MqttUplink:
         self.region = settings.region
         self._base = f"{TOPIC_ROOT}/{device.tenant}/{device.id}"
         self._events: list[UplinkEvent] = []
-        options = SessionOptions(client_id=device.id, session_expiry_s=SESSION_EXPIRY_S)
+        options = SessionOptions(
+            client_id=device.id, session_expiry_s=SESSION_EXPIRY_S, max_packet_bytes=CONTROL_PACKET_BYTES
+        )
         self._session = Session(settings, options, self._receive)
 
     def open(self) -> None:
@@ -45,7 +49,7 @@ class MqttUplink:
     def poll(self, timeout_s: float) -> list[UplinkEvent]:
         """See Uplink."""
         self._session.poll(timeout_s)
-        for _, reason in self._session.published():
+        for reason in self._session.published():
             if reason.is_failure:
                 raise LinkRefused(f"{self.region}: the broker does not take batches: {reason}")
         events, self._events = self._events, []
@@ -64,16 +68,27 @@ class MqttUplink:
         self._session.close()
 
     def _receive(self, message: Message) -> None:
-        if message.topic.endswith("/config"):
-            self._events.append(Pushed(message.payload))
-        else:
-            self._events.extend(_acknowledgement(message.payload))
+        self._events.extend(control_events(message.topic.removeprefix(f"{self._base}/"), message.payload))
         self._session.acknowledge(message.mid)
 
 
-def _acknowledgement(payload: bytes) -> list[UplinkEvent]:
+def control_events(kind: str, payload: bytes) -> list[UplinkEvent]:
+    """What a message of the gateway says, by the last part of its topic. Never raises: it would come again."""
     try:
-        ack = decode_ack(payload)
+        if kind == "config":
+            return [Pushed(payload)]
+        if kind == "ack":
+            return _acknowledgement(payload)
+        return [MalformedControl(kind, "a topic that was not subscribed to", payload)]
     except Malformed as error:
-        return [Refused(f"unreadable acknowledgement: {error}")]
-    return [Refused(ack.refused, ack.epoch, ack.ranges)] if ack.refused else [ack]
+        return [MalformedControl(kind, str(error), payload)]
+    except Exception as error:  # noqa: BLE001 - see above
+        return [MalformedControl(kind, repr(error), payload)]
+
+
+def _acknowledgement(payload: bytes) -> list[UplinkEvent]:
+    ack = decode_ack(payload)
+    if not ack.refused:
+        return [ack]
+    pause: list[UplinkEvent] = [Ack(pause_s=ack.pause_s)] if ack.pause_s else []
+    return [Refused(ack.refused, ack.epoch, ack.ranges), *pause]

@@ -33,7 +33,16 @@ class Refused:
     names: IntervalSet = field(default_factory=IntervalSet)
 
 
-UplinkEvent = Ack | Pushed | Refused
+@dataclass(frozen=True, slots=True)
+class MalformedControl:
+    """A message of the gateway that cannot be read. `source`: what it should have been."""
+
+    source: str
+    reason: str
+    payload: bytes
+
+
+UplinkEvent = Ack | Pushed | Refused | MalformedControl
 
 
 class Uplink(Protocol):

@@ -1,0 +1,369 @@
+"""What a gateway says, true or forged: it shrinks only what was sent, pauses for a while, and stops nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.clock.jumps import Mending
+from edge_agent.config import AgentSettings
+from edge_agent.dead_letters import FOLDER, MAX_LETTERS, DeadLetters
+from edge_agent.drain.account import Account
+from edge_agent.drain.answers import Pause
+from edge_agent.drain.drainer import Drainer, DrainParts
+from edge_agent.drain.sent import MAX_LIVES, MAX_RANGES, SentRecords
+from edge_agent.errors import LinkError
+from edge_agent.store.buffer import Buffer
+from edge_agent.store.mending import Mender
+from edge_agent.uplink.mqtt import control_events
+from edge_agent.uplink.probe import Probe
+from edge_agent.uplink.protocol import MalformedControl, Outgoing, Pushed, UplinkEvent
+from telemetry import Ack, IntervalSet, encode_ack
+from tests.edge_agent.makers import DEVICE, WALL_MS, fill, open_buffer, unnamed
+
+Script = Callable[[float, str, list[Outgoing]], list[UplinkEvent]]
+
+
+class Road:
+    """Regions under a clock that moves with every poll; `script(now, region, new batches)` is what they say."""
+
+    def __init__(self, script: Script, until_s: float) -> None:
+        self.now_s = 0.0
+        self.script = script
+        self.until_s = until_s
+        self.sent: list[tuple[float, str, Outgoing]] = []
+        self.drainer: Drainer | None = None
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += max(0.05, seconds)
+        if self.now_s >= self.until_s:
+            assert self.drainer
+            self.drainer.stop()
+
+    def wait(self, alarm: threading.Event, seconds: float) -> None:
+        self.advance(seconds)
+
+
+class ScriptedUplink:
+    def __init__(self, road: Road, region: str) -> None:
+        self.region = region
+        self._road = road
+        self._new: list[Outgoing] = []
+
+    def open(self) -> None:
+        pass
+
+    def send(self, batch: Outgoing) -> None:
+        self._new.append(batch)
+        self._road.sent.append((self._road.now_s, self.region, batch))
+
+    def report(self, text: bytes) -> None:
+        pass
+
+    def poll(self, timeout_s: float) -> list[UplinkEvent]:
+        self._road.advance(min(timeout_s, 1.0))
+        new, self._new = self._new, []
+        return self._road.script(self._road.now_s, self.region, new)
+
+    def wake(self) -> None:
+        pass
+
+    def wire_bytes(self) -> tuple[int, int]:
+        return 0, 0
+
+    def close(self) -> None:
+        pass
+
+
+def drive(
+    buffer: Buffer, road: Road, regions: tuple[str, ...] = ("eu",), on_push=lambda text: None, **tables
+) -> Drainer:
+    settings = AgentSettings.model_validate(
+        {"device": {"id": DEVICE}, "uplinks": [{"region": region} for region in regions], **tables}
+    )
+    parts = DrainParts(
+        buffer=buffer,
+        mender=Mender(buffer, Mending(same_clock_us=1, drift_ppm=0, jump_us=1)),
+        account=Account(settings, buffer),
+        make_uplink=lambda uplink: ScriptedUplink(road, uplink.region),
+        random=Random(1),
+        dead_letters=DeadLetters(buffer.path.parent),
+        on_push=on_push,
+        monotonic_s=lambda: road.now_s,
+        wait=road.wait,
+    )
+    road.drainer = drainer = Drainer(settings, parts)
+    drainer.run()
+    return drainer
+
+
+def acks(batches: list[Outgoing]) -> list[UplinkEvent]:
+    return [Ack(batch.epoch, batch.names) for batch in batches]
+
+
+def waiting(buffer: Buffer) -> int:
+    buffer.settle()
+    return sum(one.records for one in buffer.depth().values())
+
+
+def test_a_forged_acknowledgement_takes_only_what_was_sent(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    for start in range(0, 3000, 100):
+        fill(buffer, range(start + 1, start + 101))
+
+    def forged(now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+        return [Ack(buffer.epoch, IntervalSet([(1, 10**12)])), Ack(7, IntervalSet([(1, 10**12)]))]
+
+    road = Road(forged, 1.0)
+    drive(buffer, road, link={"bytes_per_s": 100, "burst_bytes": 1024}, drain={"batch_records": 100})
+    sent = IntervalSet(bounds for _, _, batch in road.sent for bounds in batch.names.ranges)
+    assert 0 < sent.count < 3000
+    assert waiting(buffer) >= 3000 - sent.count
+    assert buffer.unaccounted() == 0
+
+
+def test_an_acknowledgement_of_what_another_region_or_an_earlier_run_was_sent_changes_nothing(tmp_path: Path) -> None:
+    sent = SentRecords()
+    sent.add("eu", 7, IntervalSet([(1, 100)]))
+    assert not sent.take_acked("us", 7, IntervalSet([(1, 100)]))
+    assert not sent.take_acked("eu", 8, IntervalSet([(1, 100)]))
+    assert sent.take_acked("eu", 7, IntervalSet([(50, 10**12)])) == IntervalSet([(50, 100)])
+    assert not sent.take_acked("eu", 7, IntervalSet([(50, 100)])), "once"
+    assert not SentRecords().take_acked("eu", 7, IntervalSet([(1, 100)]))
+
+
+def test_what_one_region_took_is_not_owed_by_another() -> None:
+    sent = SentRecords()
+    for region in ("eu", "us"):
+        sent.add(region, 7, IntervalSet([(1, 100)]))
+    sent.take_acked("eu", 7, IntervalSet([(1, 100)]))
+    assert not sent.take_acked("us", 7, IntervalSet([(1, 100)]))
+
+
+def test_what_is_remembered_of_sent_records_is_bounded() -> None:
+    sent = SentRecords()
+    sent.add("eu", 1, IntervalSet.of(range(1, 4 * MAX_RANGES, 2)))
+    taken = sent.take_acked("eu", 1, IntervalSet([(1, 10**6)]))
+    assert len(taken.ranges) == MAX_RANGES
+    for epoch in range(MAX_LIVES + 1):
+        sent.add("eu", epoch, IntervalSet([(1, 1)]))
+    assert not sent.take_acked("eu", 0, IntervalSet([(1, 1)]))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["send", "ack"]), st.integers(1, 60), st.integers(0, 20)), max_size=40))
+def test_the_records_taken_are_always_a_part_of_those_sent_and_never_taken_twice(steps) -> None:
+    sent, outstanding = SentRecords(), IntervalSet()
+    for what, first, length in steps:
+        seqs = IntervalSet([(first, first + length)])
+        if what == "send":
+            sent.add("eu", 7, seqs)
+            outstanding |= seqs
+        else:
+            assert sent.take_acked("eu", 7, seqs) == outstanding & seqs
+            outstanding -= seqs
+
+
+def test_a_pause_holds_back_all_but_urgent_records_and_ends(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    fill(buffer, [1], 1)
+    urgent_at: list[float] = []
+
+    def script(now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+        if now_s > 30 and not urgent_at:
+            urgent_at.append(now_s)
+            assert road.drainer
+            road.drainer.committed(buffer.commit([unnamed(2, 0), unnamed(3, 1)], WALL_MS))
+        return [*acks(new), Ack(pause_s=86_400.0)]
+
+    road = Road(script, 500)
+    drive(buffer, road, drain={"max_pause_s": 200})
+    moments = {batch.names.first: at_s for at_s, _, batch in road.sent}
+    assert moments[2] - urgent_at[0] < 2, "the urgent event goes at once"
+    assert 200 <= moments[3] < 203, "the rest when the longest pause is over, whatever the gateway repeats"
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 1e9) | st.just(float("inf")), st.booleans()), max_size=60))
+def test_no_series_of_requests_pauses_longer_than_the_bound_without_a_batch_in_between(steps) -> None:
+    pause, now_s, silent_since_s = Pause(100.0), 0.0, 0.0
+    for wait_s, asked_s, sends in steps:
+        now_s += wait_s
+        if pause.left_s(now_s) == 0:
+            if sends:
+                pause.sent(now_s)
+            silent_since_s = now_s
+        pause.ask(now_s, asked_s)
+        assert pause.until_s <= max(silent_since_s, now_s if pause.left_s(now_s) == 0 else silent_since_s) + 100.0
+
+
+def test_a_pause_of_no_number_is_none() -> None:
+    pause = Pause(100.0)
+    pause.ask(1.0, float("nan"))
+    pause.ask(1.0, -5.0)
+    assert pause.left_s(1.0) == 0
+
+
+@pytest.mark.parametrize("ack_timeout_s", [2.0, 15.0, 60.0])
+def test_a_silent_region_is_left_in_time_however_often_batches_are_sent_again(tmp_path: Path, ack_timeout_s) -> None:
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    road = Road(lambda now_s, region, new: acks(new) if region == "us" else [], 60)
+    drive(
+        buffer,
+        road,
+        ("eu", "us"),
+        drain={"ack_timeout_s": ack_timeout_s},
+        failover={"after_s": 20, "jitter": 0, "return_after_s": 900},
+    )
+    first_us = next(at_s for at_s, region, _ in road.sent if region == "us")
+    assert 20 <= first_us < 23
+    assert waiting(buffer) == 0
+
+
+def test_a_region_that_takes_batches_and_hangs_up_again_and_again_is_left(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+
+    def script(now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+        if region == "eu" and new:
+            raise LinkError("hung up")
+        return acks(new)
+
+    road = Road(script, 90)
+    drive(buffer, road, ("eu", "us"), failover={"after_s": 20, "jitter": 0, "return_after_s": 900})
+    assert any(region == "us" for _, region, _ in road.sent)
+    assert waiting(buffer) == 0
+
+
+def test_a_region_that_has_nothing_to_acknowledge_is_not_left(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    seen: set[str] = set()
+
+    def script(now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+        seen.add(region)
+        return acks(new)
+
+    drainer = drive(buffer, Road(script, 300), ("eu", "us"))
+    assert seen == {"eu"}
+    assert drainer.records_acked == 10
+
+
+def test_an_error_in_one_control_message_is_counted_and_set_aside_and_the_next_is_served(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+
+    def explode(text: bytes) -> None:
+        raise RecursionError("too deep")
+
+    def script(now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+        return [Pushed(b"a=[[[["), MalformedControl("ack", "no map", b"\xc1"), *acks(new)]
+
+    drainer = drive(buffer, Road(script, 3), on_push=explode)
+    assert drainer.records_acked == 10
+    letters = sorted((tmp_path / FOLDER).iterdir())
+    assert 2 <= len(letters) <= MAX_LETTERS
+    assert letters[1].read_bytes().endswith(b"\n\xc1")
+    assert b"RecursionError" in letters[0].read_bytes()
+
+
+def test_dead_letters_are_bounded_in_number_and_size_and_all_are_counted(tmp_path: Path) -> None:
+    letters = DeadLetters(tmp_path)
+    for number in range(MAX_LETTERS + 10):
+        letters.add("ack", "r" * 10_000, bytes([number]) * 100_000)
+    files = list((tmp_path / FOLDER).iterdir())
+    assert (len(files), letters.count) == (MAX_LETTERS, MAX_LETTERS + 10)
+    assert max(file.stat().st_size for file in files) < 70_000
+    files[0].unlink()
+    letters.add("ack", "r", b"x")
+    assert len(list((tmp_path / FOLDER).iterdir())) == MAX_LETTERS, "who deletes one makes room"
+
+
+HOSTILE_ACKS = [
+    b"",
+    b"\xc1",
+    msgpack.packb({"epoch": float("inf")}),
+    msgpack.packb({"epoch": 1, "ranges": [[1, 2**64 - 1]]}),
+    msgpack.packb({"epoch": 1, "ranges": [[5, 1]]}),
+    msgpack.packb({"epoch": "a", "ranges": 3}),
+    msgpack.packb({"pause_s": float("nan")}),
+    msgpack.packb({"refused": {"a": 1}}),
+    b"\xdd\xff\xff\xff\xff",
+    b"\x91" * 100_000,
+]
+
+
+@pytest.mark.parametrize("payload", HOSTILE_ACKS, ids=range(len(HOSTILE_ACKS)))
+def test_a_hostile_acknowledgement_is_malformed_and_no_more(payload: bytes) -> None:
+    (event,) = control_events("ack", payload)
+    assert isinstance(event, MalformedControl)
+    assert event.payload == payload
+
+
+@given(st.sampled_from(["ack", "config", "x"]), st.binary(max_size=200) | st.builds(encode_ack, st.builds(Ack)))
+def test_no_control_message_raises(kind: str, payload: bytes) -> None:
+    assert control_events(kind, payload)
+
+
+def test_a_refusal_keeps_its_pause() -> None:
+    refused, pause = control_events("ack", encode_ack(Ack(7, IntervalSet([(1, 2)]), 5.0, "full")))
+    assert (refused.reason, pause.pause_s) == ("full", 5.0)
+
+
+@pytest.mark.parametrize("error", [LinkError("no CA"), ValueError("embedded null byte"), RuntimeError("?")])
+def test_a_probe_that_cannot_even_be_made_answers_no(error: Exception) -> None:
+    def make() -> ScriptedUplink:
+        raise error
+
+    probe = Probe(make, 1.0)
+    deadline = time.monotonic() + 5
+    while probe.held is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert probe.held is False
+
+
+def test_the_preferred_region_is_looked_at_again_after_a_look_that_failed(tmp_path: Path) -> None:
+    """An unreadable CA file: the look fails before there is a connection, and the next one still comes."""
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    looks: list[float] = []
+
+    class Away(ScriptedUplink):
+        def open(self) -> None:
+            raise LinkError("away")
+
+    road = Road(lambda now_s, region, new: acks(new), 400)
+    settings = AgentSettings.model_validate(
+        {
+            "device": {"id": DEVICE},
+            "uplinks": [{"region": "eu"}, {"region": "us"}],
+            "failover": {"after_s": 5, "return_after_s": 30, "hold_s": 1, "jitter": 0},
+        }
+    )
+
+    def make(uplink) -> ScriptedUplink:
+        if threading.current_thread().name == "probe":
+            looks.append(road.now_s)
+            raise LinkError("certificates cannot be loaded")
+        return Away(road, "eu") if uplink.region == "eu" else ScriptedUplink(road, "us")
+
+    parts = DrainParts(
+        buffer=buffer,
+        mender=Mender(buffer, Mending(same_clock_us=1, drift_ppm=0, jump_us=1)),
+        account=Account(settings, buffer),
+        make_uplink=make,
+        random=Random(1),
+        dead_letters=DeadLetters(tmp_path),
+        monotonic_s=lambda: road.now_s,
+        wait=road.wait,
+    )
+    road.drainer = Drainer(settings, parts)
+    road.drainer.run()
+    assert len(looks) >= 5

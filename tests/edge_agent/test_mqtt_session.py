@@ -1,0 +1,222 @@
+"""A connection to a broker that says what it likes: bounded, one kind of error, and never more than it asked for."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_agent.config import BrokerSettings, DeviceSettings, UplinkSettings
+from edge_agent.errors import LinkError, LinkRefused
+from edge_agent.mqtt import Message, Session, SessionOptions, read_publish
+from edge_agent.uplink.mqtt import MqttUplink
+from edge_agent.uplink.protocol import Outgoing, Pushed
+from telemetry import IntervalSet
+
+CONNACK = b"\x20\x03\x00\x00\x00"
+
+
+def connack(properties: bytes) -> bytes:
+    return b"\x20" + bytes([3 + len(properties)]) + b"\x00\x00" + bytes([len(properties)]) + properties
+
+
+class Broker:
+    """Answers CONNECT with `hello`, then does what `serve` does with the connection."""
+
+    def __init__(self, hello: bytes, serve: Callable[[socket.socket], None] = lambda sock: None) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._hello = hello
+        self._serve = serve
+        self.received = bytearray()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        sock, _ = self._listener.accept()
+        with sock:
+            sock.settimeout(5)
+            sock.recv(4096)
+            sock.sendall(self._hello)
+            self._serve(sock)
+
+    def close(self) -> None:
+        self._listener.close()
+        self._thread.join(5)
+
+
+@contextmanager
+def broker(hello: bytes, serve: Callable[[socket.socket], None] = lambda sock: None) -> Iterator[Broker]:
+    it = Broker(hello, serve)
+    try:
+        yield it
+    finally:
+        it.close()
+
+
+def session(port: int, taken: list[Message], max_packet_bytes: int = 1 << 20) -> Session:
+    options = SessionOptions(client_id="x", max_packet_bytes=max_packet_bytes)
+    return Session(BrokerSettings(port=port, connect_timeout_s=2), options, taken.append)
+
+
+def poll_until_it_ends(it: Session) -> None:
+    deadline = time.monotonic() + 5
+    try:
+        while time.monotonic() < deadline:
+            it.poll(0.2)
+    except LinkError:
+        return
+    pytest.fail("the connection did not end")
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=60, deadline=None)
+def test_whatever_bytes_a_broker_sends_the_only_error_is_a_lost_link(data: bytes) -> None:
+    with broker(CONNACK, lambda sock: sock.sendall(data)) as it:
+        link = session(it.port, [])
+        with suppress(LinkError):
+            link.open()
+            poll_until_it_ends(link)
+        link.close()
+
+
+@given(st.binary(max_size=120))
+@settings(max_examples=60, deadline=None)
+def test_whatever_a_broker_answers_to_connect_the_only_error_is_a_lost_link(data: bytes) -> None:
+    with broker(b"\x20" + bytes([len(data)]) + data) as it:
+        link = session(it.port, [])
+        with suppress(LinkError):
+            link.open()
+            poll_until_it_ends(link)
+        link.close()
+
+
+@given(st.integers(0, 255), st.binary(max_size=100))
+def test_a_publish_packet_is_read_or_refused(first: int, packet: bytes) -> None:
+    try:
+        message = read_publish(first, packet)
+    except (IndexError, struct.error):
+        return
+    assert len(message.payload) <= len(packet)
+
+
+def test_a_packet_larger_than_allowed_is_not_read_into_memory() -> None:
+    with broker(CONNACK, lambda sock: sock.sendall(b"\x30\xff\xff\xff\x7f" + bytes(1 << 16))) as it:
+        link = session(it.port, [], 1 << 16)
+        with suppress(LinkError):
+            link.open()
+            poll_until_it_ends(link)
+        assert len(link._client._in_packet["packet"]) == 0
+        link.close()
+
+
+def test_a_message_of_qos_0_is_taken_and_not_acknowledged_and_of_qos_2_ends_the_connection() -> None:
+    after_qos_0 = bytearray()
+
+    def serve(sock: socket.socket) -> None:
+        sock.sendall(b"\x31\x06\x00\x01t\x00hi")
+        sock.settimeout(0.5)
+        with suppress(TimeoutError):
+            after_qos_0.extend(sock.recv(100))
+        sock.sendall(b"\x34\x08\x00\x01t\x00\x05\x00hi")
+        sock.settimeout(5)
+        sock.recv(100)
+
+    taken: list[Message] = []
+    with broker(CONNACK, serve) as it:
+        link = session(it.port, taken)
+        link.open()
+        while not taken:
+            link.poll(0.2)
+        link.acknowledge(taken[0].mid)
+        poll_until_it_ends(link)
+        link.close()
+    assert (taken[0].mid, len(taken), bytes(after_qos_0)) == (0, 1, b"")
+
+
+def test_no_more_is_published_than_the_broker_takes_at_once_and_the_rest_follows() -> None:
+    most_unanswered = 0
+    answered = 0
+
+    def serve(sock: socket.socket) -> None:
+        nonlocal most_unanswered, answered
+        rest, open_mids = b"", []
+        while answered < 20:
+            sock.settimeout(0.03)
+            try:
+                rest += sock.recv(4096)
+            except TimeoutError:
+                mid = open_mids.pop(0)
+                sock.sendall(b"\x40\x02" + struct.pack(">H", mid))
+                answered += 1
+                continue
+            while len(rest) >= 2 and len(rest) >= 2 + rest[1]:
+                length = rest[1]
+                open_mids.append(struct.unpack_from(">H", rest, 5)[0])
+                rest = rest[2 + length :]
+            most_unanswered = max(most_unanswered, len(open_mids))
+
+    with broker(connack(b"\x21\x00\x04"), serve) as it:
+        link = session(it.port, [])
+        link.open()
+        for _ in range(20):
+            link.publish("t", b"x")
+        deadline, published = time.monotonic() + 10, 0
+        while published < 20 and time.monotonic() < deadline:
+            link.poll(0.1)
+            published += len(link.published())
+        link.close()
+    assert (most_unanswered, published) == (4, 20)
+
+
+def test_a_broker_without_qos_1_is_refused_by_name() -> None:
+    with broker(connack(b"\x24\x00")) as it:
+        link = session(it.port, [])
+        with pytest.raises(LinkRefused, match="QoS 1"):
+            link.open()
+        link.close()
+
+
+@pytest.mark.parametrize("name", ["tls", "password"])
+def test_a_file_that_cannot_be_read_is_a_lost_link_and_nothing_else(tmp_path, name) -> None:
+    (tmp_path / "bad").write_bytes(b"\xff\xfe")
+    settings_of = {
+        "tls": {"tls": {"ca": str(tmp_path / "nowhere")}},
+        "password": {"username": "u", "password_file": str(tmp_path / "bad")},
+    }
+    with pytest.raises(LinkError):
+        MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", **settings_of[name]))
+
+
+def test_a_batch_after_a_batch_too_large_for_the_broker_is_sent(tmp_path) -> None:
+    with broker(connack(b"\x27\x00\x00\x04\x00")) as it:
+        uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", port=it.port))
+        uplink.open()
+        uplink.send(Outgoing(7, IntervalSet([(1, 1)]), bytes(2000)))
+        uplink.send(Outgoing(7, IntervalSet([(2, 2)]), bytes(100)))
+        uplink.close()
+
+
+def test_a_push_comes_as_it_is() -> None:
+    text = b"a=[[[["
+
+    def serve(sock: socket.socket) -> None:
+        topic = b"waybill/1/default/d/config"
+        body = struct.pack(">H", len(topic)) + topic + b"\x00" + text
+        sock.sendall(b"\x31" + bytes([len(body)]) + body)
+        while sock.recv(100):
+            pass
+
+    with broker(CONNACK, serve) as it:
+        uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", port=it.port))
+        uplink.open()
+        events = uplink.poll(2.0) or uplink.poll(2.0)
+        assert events == [Pushed(text)]
+        uplink.close()
