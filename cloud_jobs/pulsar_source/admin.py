@@ -19,7 +19,7 @@ from cloud_jobs.pulsar_source.answers import (
     judge,
 )
 from cloud_jobs.pulsar_source.credentials import Token
-from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, TopicMissing
+from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, OptionError, TopicMissing
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Access, Cluster
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
@@ -64,6 +64,11 @@ class Admin:
             raise
         return {name: self._state(name, stats, subscription) for name, stats in sorted(parts.items())}
 
+    def state(self, partition: str, subscription: str) -> TopicState:
+        """One topic partition as it stands now."""
+        name = TopicName.parse(partition)
+        return self._state(partition, self._get(f"{name.path}/internalStats", name, STATS), subscription)
+
     def _state(self, name: str, stats: Mapping[str, Any], subscription: str) -> TopicState:
         try:
             return TopicState.from_stats(stats, subscription)
@@ -87,18 +92,23 @@ class Admin:
             return frozenset()
 
     def _get(self, path: str, topic: TopicName | None, shape: TypeAdapter[Any]) -> Any:
-        question = Question(self.cluster.name, f"GET {path}", str(topic) if topic else None)
+        return self._ask("GET", path, topic, shape)
+
+    def _ask(
+        self, method: str, path: str, topic: TopicName | None, shape: TypeAdapter[Any] | None, sent: Any = None
+    ) -> Any:
+        question = Question(self.cluster.name, f"{method} {path}", str(topic) if topic else None)
         deadline_s = self._clock() + self._timeout_s
         try:
-            answer = self._fetch(self._base + path, question, deadline_s)
+            answer = self._exchange(question, method, self._base + path, sent, deadline_s)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ClusterUnreachable(self.cluster.name, question.doing, repr(error)) from error
         return judge(question, answer, shape)
 
-    def _fetch(self, url: str, question: Question, deadline_s: float) -> Answer:
+    def _exchange(self, question: Question, method: str, url: str, sent: Any, deadline_s: float) -> Answer:
         for _ in range(_MOST_REDIRECTS + 1):
             headers = {"Authorization": f"Bearer {self._token()}"} if self._token else {}
-            with self._http.stream("GET", url, headers=headers) as response:
+            with self._http.stream(method, url, headers=headers, json=sent) as response:
                 body = self._body(response, question, deadline_s)
                 if not response.has_redirect_location:
                     return Answer(response.status_code, response.headers.get("content-type", ""), body)
@@ -132,9 +142,13 @@ def _verify(access: Access, certificate: tuple[str, str] | None) -> Any:
     if access.tls_trust_certs_file is None and certificate is None and access.tls_validate_hostname:
         return True
     context = httpx.create_ssl_context()
-    if access.tls_trust_certs_file:
-        context.load_verify_locations(cafile=str(access.tls_trust_certs_file))
-    if certificate:
-        context.load_cert_chain(*certificate)
+    try:
+        if access.tls_trust_certs_file:
+            context.load_verify_locations(cafile=str(access.tls_trust_certs_file))
+        if certificate:
+            context.load_cert_chain(*certificate)
+    except OSError as error:  # ssl.SSLError is one
+        files = ", ".join(str(file) for file in (access.tls_trust_certs_file, *(certificate or ())) if file)
+        raise OptionError(f"the TLS files cannot be used ({files}): {error}") from error
     context.check_hostname = access.tls_validate_hostname
     return context

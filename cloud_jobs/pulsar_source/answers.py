@@ -23,7 +23,8 @@ MOST_BYTES = 64 << 20
 """The longest answer: the statistics of ten thousand partitions have about a third of it."""
 _MOST_VALUES = 5_000_000
 _MOST_REASON = 200
-_OK, _UNAUTHORISED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 200, 401, 403, 404, 500
+_OK, _NO_CONTENT = 200, 204
+_UNAUTHORISED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 401, 403, 404, 500
 _BUSY = frozenset({408, 425, 429})
 
 
@@ -55,6 +56,7 @@ class _Partitions(TypedDict):
 
 NAMES: TypeAdapter[Any] = TypeAdapter(list[str])
 PARTITIONS: TypeAdapter[Any] = TypeAdapter(_Partitions)
+PROPERTIES: TypeAdapter[Any] = TypeAdapter(dict[str, str])
 STATS: TypeAdapter[Any] = TypeAdapter(_Stats)
 PARTITIONED_STATS: TypeAdapter[Any] = TypeAdapter(_PartitionedStats)
 
@@ -77,9 +79,14 @@ class Question:
     topic: str | None
 
 
-def judge(question: Question, answer: Answer, shape: TypeAdapter[Any]) -> Any:
-    """The value that a cluster answered, of that shape. Raises TopicMissing, AccessRefused or ClusterUnreachable."""
-    if answer.status != _OK:
+def judge(question: Question, answer: Answer, shape: TypeAdapter[Any] | None) -> Any:
+    """The value that a cluster answered, of that shape; without a shape (a command) None for its 204.
+
+    Raises TopicMissing, AccessRefused or ClusterUnreachable.
+    """
+    if shape is None and answer.status == _NO_CONTENT:
+        return None
+    if answer.status != _OK or shape is None:
         raise _refusal(question, answer)
     if not _is_json(answer):
         raise _foreign(question, answer, f"{answer.content_type or 'no content type'} instead of JSON")

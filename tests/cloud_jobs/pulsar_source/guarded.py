@@ -54,9 +54,9 @@ class GuardedCluster(PulsarCluster):
         """For the option `clusters`, by the guarded ports."""
         return f"guarded=pulsar+ssl://127.0.0.1:{self.tls_broker_port}|https://127.0.0.1:{self.tls_web_port}"
 
-    def token(self, role: str) -> str:
-        """A token (JWT, HS256) of a role."""
-        head, body = ({"alg": "HS256", "typ": "JWT"}, {"sub": role})
+    def token(self, role: str, expires_s: float | None = None) -> str:
+        """A token (JWT, HS256) of a role; it ends with that second since 1970."""
+        head, body = ({"alg": "HS256", "typ": "JWT"}, {"sub": role} | ({"exp": int(expires_s)} if expires_s else {}))
         text = ".".join(encoded(json.dumps(part).encode()) for part in (head, body))
         return f"{text}.{encoded(hmac.digest(self._secret, text.encode(), hashlib.sha256))}"
 

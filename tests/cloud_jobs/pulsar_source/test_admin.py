@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source import AccessRefused, ClusterUnreachable, TopicMissing
+from cloud_jobs.pulsar_source import AccessRefused, ClusterUnreachable, OptionError, TopicMissing
 from cloud_jobs.pulsar_source import answers as judged
 from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.answers import NAMES, PARTITIONED_STATS, PARTITIONS, Answer, Question, judge
@@ -193,3 +193,10 @@ def test_any_answer_is_a_value_or_an_error_of_ours(status: int, content_type: st
         value = judge(Question("hq", "GET x", "t"), Answer(status, content_type, body), shape)
         assert status == 200
         shape.validate_python(value)
+
+
+def test_tls_files_that_cannot_be_used_are_named(place: Address, tmp_path: Path):
+    (tmp_path / "empty.pem").write_text("")
+    for name in ("empty.pem", "missing.pem"):
+        with pytest.raises(OptionError, match=name):
+            admin(place, tls_trust_certs_file=tmp_path / name)

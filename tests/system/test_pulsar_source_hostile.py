@@ -1,0 +1,151 @@
+"""Messages and names that a producer or an operator can choose freely, through the real Pulsar and Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from deploy.local import LocalStack
+from tests.cloud_jobs.pulsar_source.raw import Fields, message, metadata, pair, raw_producer
+from tests.cloud_jobs.pulsar_source.world import Collected, Place, offsets, read_available, session, stream
+
+pytestmark = pytest.mark.system
+NANOSECONDS = 1_767_603_422_000_000_000
+ENCRYPTED = {
+    "encryption_keys": message([(1, b"name"), (2, b"v" * 16)]),
+    "encryption_algo": b"any",
+    "encryption_param": b"p" * 12,
+}
+HOSTILE: dict[str, tuple[Fields, str | None]] = {
+    "plain": (metadata(), None),
+    "key": (metadata(partition_key=b"\xff\xfe"), "key not UTF-8: fffe"),
+    "property": (metadata(properties=pair(b"a", b"\xff")), "properties not UTF-8: ff"),
+    "property's name": (metadata(properties=pair(b"\xffk", b"v")), "properties not UTF-8: ff6b"),
+    "nanoseconds": (
+        metadata(event_time=NANOSECONDS),
+        f"event_time not a time of the years 1970 to 9999: {NANOSECONDS} ms",
+    ),
+    "2^63": (metadata(event_time=2**63), f"event_time not a time of the years 1970 to 9999: {2**63} ms"),
+    "2^64 - 1": (
+        metadata(publish_time=2**64 - 1),
+        f"publish_time not a time of the years 1970 to 9999: {2**64 - 1} ms",
+    ),
+    "no publish time": (metadata(publish_time=0), "publish_time not a time of the years 1970 to 9999: 0 ms"),
+    "producer's name": (metadata(producer_name=b"\xff"), None),
+    "encrypted": (metadata(**ENCRYPTED), "value is encrypted"),
+    "encrypted batch": (metadata(num_messages_in_batch=5, **ENCRYPTED), "value is encrypted"),
+    "unknown compression": (metadata(compression=9, uncompressed_size=100), None),
+    "transaction": (metadata(txnid_least_bits=1, txnid_most_bits=1), None),
+    "schema version": (metadata(schema_version=b"\xff" * 40), None),
+    "ordering key": (metadata(ordering_key=b"\xff"), None),
+    "delivery in the year 146,000,000": (metadata(deliver_at_time=2**62), None),
+    "a chunk alone": (metadata(uuid=b"u", num_chunks_from_msg=1, total_chunk_msg_size=1, chunk_id=0), None),
+    "two faults": (
+        metadata(partition_key=b"\xff", event_time=2**63),
+        f"key not UTF-8: ff; event_time not a time of the years 1970 to 9999: {2**63} ms",
+    ),
+}
+NOT_DELIVERED: dict[str, Fields] = {
+    "marker": metadata(marker_type=10),
+    "does not decompress": metadata(compression=2, uncompressed_size=100),
+    "first chunk of three": metadata(uuid=b"v", num_chunks_from_msg=3, total_chunk_msg_size=3, chunk_id=0),
+}
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return session()
+
+
+@pytest.fixture(scope="module")
+def hq(stack: LocalStack) -> Iterator[Place]:
+    server = stack.pulsar["hq"]
+    place = Place("hq", server.service_url, server.admin_url)
+    yield place
+    place.close()
+
+
+class Rows:
+    """What a query delivered, as rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def sink(self, frame: DataFrame, _: int) -> None:
+        self.rows += frame.toArrow().to_pylist()
+
+
+def hostile_topic(hq: Place) -> str:
+    """A topic with every hostile message; the last is an honest one."""
+    topic = hq.new_topic()
+    hq.send(topic, range(3))
+    with raw_producer(hq.service_url, topic) as producer:
+        for name, (entry, _) in HOSTILE.items():
+            producer.send(entry, name.encode())
+        for entry in NOT_DELIVERED.values():
+            producer.send(entry, b"x")
+    hq.send(topic, [3])
+    return topic
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxMessagesPerTrigger": "7"}])
+def test_a_message_of_any_content_is_a_row_and_the_query_goes_on(
+    hq: Place, spark: SparkSession, tmp_path: Path, limit: dict[str, str]
+):
+    collected = Rows()
+    frame = stream(spark, hq.text, topics=hostile_topic(hq), subscription="s", **limit)
+    read_available(frame, collected, tmp_path)
+    said = {row["value"]: row["malformed"] for row in collected.rows}
+    honest = {str(number).encode(): None for number in range(4)}
+    assert said == honest | {name.encode(): reason for name, (_, reason) in HOSTILE.items()}
+    assert len(collected.rows) == len(said)
+
+
+def test_a_subscription_found_on_a_topic_of_a_pattern_is_read_from_its_cursor_within_the_limit(
+    hq: Place, spark: SparkSession, tmp_path: Path
+):
+    topic = hq.new_topic(prefix=f"found-{tmp_path.name}")
+    hq.send(topic, range(1003))
+    consumer = hq.client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+    for _ in range(1000):
+        consumer.acknowledge_cumulative(consumer.receive(10_000))
+    consumer.close()
+    frame = stream(
+        spark,
+        hq.text,
+        topicsPattern=f"public/default/found-{tmp_path.name}.*",
+        subscription="s",
+        maxMessagesPerTrigger="10",
+    )
+    # A query without any topic yet, which then meets one that has the subscription.
+    empty = stream(spark, hq.text, topicsPattern=f"public/default/found-{tmp_path.name}-no", subscription="s")
+    collected = Collected()
+    read_available(empty, collected, tmp_path / "c")
+    read_available(frame, collected, tmp_path / "c")
+    assert max(collected.sizes()) <= 10
+    assert set(range(1000, 1003)) <= set(collected.numbers()) <= set(range(900, 1003))
+
+
+@pytest.mark.parametrize("mark", ["+", "%20", "?", "#", " ", "ü"])
+def test_a_topic_is_found_whatever_its_name(hq: Place, spark: SparkSession, mark: str):
+    topic = f"persistent://public/default/name{mark}x-{hq.new_topic().rpartition('/')[2]}"
+    hq.send(topic, range(5))
+    for options in ({"topics": topic}, {"topicsPattern": "public/default/" + ".*" + topic.rpartition("/")[2][-12:]}):
+        frame = spark.read.format("pulsar").options(clusters=hq.text, **options).load()
+        named = frame.where(frame.topic == topic)
+        assert sorted(int(row["value"]) for row in named.toArrow().to_pylist()) == list(range(5))
+
+
+def test_a_topic_that_is_taken_out_of_the_options_is_no_loss(hq: Place, spark: SparkSession, tmp_path: Path):
+    first, second = hq.new_topic(), hq.new_topic()
+    hq.send(first, range(5))
+    hq.send(second, range(5, 10))
+    collected = Collected()
+    read_available(stream(spark, hq.text, topics=f"{first},{second}", subscription="s"), collected, tmp_path)
+    hq.send(second, range(10, 15))
+    read_available(stream(spark, hq.text, topics=second, subscription="s"), collected, tmp_path)
+    assert sorted(collected.numbers()) == list(range(15))
+    assert list(offsets(tmp_path)[-1]["positions"]) == [second]
