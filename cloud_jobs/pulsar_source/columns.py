@@ -226,7 +226,9 @@ def _properties_of(message: Any) -> Any:
 
 
 def _characters(properties: list[dict[str, str] | None]) -> int:
-    return sum(len(text) for each in properties if each for pair in each.items() for text in pair)
+    held = list(filter(None, properties))
+    names, texts = chain.from_iterable(held), chain.from_iterable(map(dict.values, held))
+    return sum(map(len, names)) + sum(map(len, texts))
 
 
 def _maps(properties: list[dict[str, str] | None]) -> pa.Array:
