@@ -1,4 +1,4 @@
-"""What may pass: a batch is judged by its own header and by the topic it came on."""
+"""What may pass: a message is judged by the topic that it came on, and a batch by its own header."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import NamedTuple
 from telemetry import DEVICE_PATTERN, Header, WireError, read_header
 
 SUBSCRIPTION = "$share/gateway/waybill/1/+/+/batch"
+_PREFIX = ["waybill", "1"]
 
 
 class Address(NamedTuple):
-    """Who sent a batch, by the topic that the broker let it publish on."""
+    """Who sent a message, by the topic that the broker let it publish on."""
 
     tenant: str
     device: str
@@ -26,6 +27,10 @@ class Address(NamedTuple):
     def config_topic(self) -> str:
         """Where this device hears of new settings."""
         return f"waybill/1/{self.tenant}/{self.device}/config"
+
+
+NOBODY = Address("", "")
+"""The sender of a message whose topic no device can have: nobody is told anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +51,20 @@ class Rules:
 
 
 def address_of(topic: str) -> Address:
-    """The sender of `waybill/1/{tenant}/{device}/batch`; the subscription lets no other form through."""
-    _, _, tenant, device, _ = topic.split("/")
-    return Address(tenant, device)
+    """The sender of `waybill/1/{tenant}/{device}/…`; NOBODY when these are not the names of a tenant and a device."""
+    levels = topic.split("/", 5)
+    if len(levels) != 5 or levels[:2] != _PREFIX:
+        return NOBODY
+    sender = Address(levels[2], levels[3])
+    return sender if all(DEVICE_PATTERN.fullmatch(name) for name in sender) else NOBODY
 
 
 def judge(rules: Rules, sender: Address, payload: bytes) -> Header | Refusal:
     """The batch's header if it may pass: whole, honest about its ranges, and from the device that it names."""
+    if sender == NOBODY:
+        return Refusal("bad-topic", "its levels are not the names of a tenant and a device")
     if rules.tenants and sender.tenant not in rules.tenants:
         return Refusal("unknown-tenant", f"tenant {sender.tenant!r} is not served here")
-    if not DEVICE_PATTERN.fullmatch(sender.tenant):
-        return Refusal("bad-tenant", f"{sender.tenant[:80]!r} is no name of a tenant")
     if len(payload) > rules.max_batch_bytes:
         detail = f"{len(payload)} bytes, at most {rules.max_batch_bytes} are taken"
         return Refusal("too-large", detail, _own_header(sender, payload))

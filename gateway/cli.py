@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -12,31 +12,50 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from gateway.config import Drain, GatewaySettings, Log
+from gateway.checks import problems, warnings
+from gateway.config import Drain, GatewaySettings
+from gateway.dead_letters import last_line
 from gateway.errors import GatewayError, NoAnswer
+from gateway.logs import start_logging
 from gateway.service import Service
-from gateway.status import read_status, status_table
+from gateway.status import read_silent, read_status, silent_table, status_table
 from settings import SettingsError, load
 
-app = typer.Typer(no_args_is_help=True, help="The regional front door: from the MQTT broker to Pulsar, acknowledged.")
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="The regional front door: from the MQTT broker to Pulsar, acknowledged.",
+)
+EXIT_CONFIG = 2
+EXIT_INTERNAL = 70
+"""The gateway met an error of its own, or a thread of it ended: start it again."""
 ConfigOption = Annotated[Path, typer.Option("--config", help="The TOML file of settings.")]
 
 
 @app.command()
 def run(*, config: ConfigOption) -> None:
-    """Serve until SIGTERM. SIGHUP reads `[drain]` of the file again."""
-    settings = _settings(config)
-    _start_logging(settings.log)
+    """Serve until SIGTERM. SIGHUP reads `[drain]` of the file, and the folder of pushed settings, again."""
+    settings = _checked_settings(config)
+    limit = start_logging(settings.log)
+    log = structlog.get_logger("gateway")
+    for warning in warnings(settings, config):
+        log.warning("configuration", problem=warning)
     try:
-        Service(settings, lambda: _drain_again(config, settings.drain)).run()
+        Service(settings, _reloading(config, settings), limit.take_suppressed).run()
     except GatewayError as error:
         _give_up(str(error))
+    except Exception as error:
+        log.exception("stopped by an internal error", error=last_line(error))
+        raise typer.Exit(EXIT_INTERNAL) from error
 
 
 @app.command("check-config")
 def check_config(*, config: ConfigOption) -> None:
-    """Say whether the file can be used, and list every mistake if not."""
-    settings = _settings(config)
+    """Say whether the file can be used on this machine, and list every mistake if not."""
+    settings = _checked_settings(config)
+    for warning in warnings(settings, config):
+        _say(f"warning: {warning}")
     Console().print(Text(f"{config}: gateway {settings.name} of region {settings.region}, fine"), soft_wrap=True)
 
 
@@ -59,38 +78,67 @@ def status(
         raise typer.Exit(1)
 
 
+@app.command()
+def silent(
+    *,
+    config: ConfigOption,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the devices that the gateway has not heard for `observe.silent_after_s`."""
+    try:
+        found = read_silent(_settings(config).observe)
+    except NoAnswer as error:
+        _give_up(str(error))
+    if as_json:
+        sys.stdout.write(found.model_dump_json(indent=2) + "\n")
+    else:
+        Console().print(silent_table(found))
+
+
+def _checked_settings(config: Path) -> GatewaySettings:
+    settings = _settings(config)
+    found = problems(settings)
+    for problem in found:
+        _say(f"{config}: {problem}")
+    if found:
+        raise typer.Exit(EXIT_CONFIG)
+    return settings
+
+
 def _settings(config: Path) -> GatewaySettings:
     try:
         return load(GatewaySettings, config)
     except SettingsError as error:
         for problem in error.problems:
             _say(f"{error.source}: {problem}")
-        raise typer.Exit(2) from error
+        raise typer.Exit(EXIT_CONFIG) from error
 
 
-def _drain_again(config: Path, before: Drain) -> Drain:
-    """The file's drain settings, or those there were if the file cannot be used now."""
+def _reloading(config: Path, started_with: GatewaySettings) -> Callable[[], Drain]:
+    """What reads the file's drain settings again: those it gave last if the file cannot be used now."""
     log = structlog.get_logger("gateway")
-    try:
-        drain = load(GatewaySettings, config).drain
-    except SettingsError as error:
-        log.error("settings not reloaded", problems=error.problems)
-        return before
-    log.info("drain settings reloaded", **drain.model_dump())
-    return drain
+    drain = started_with.drain
+
+    def reload() -> Drain:
+        nonlocal drain
+        try:
+            settings = load(GatewaySettings, config)
+        except SettingsError as error:
+            log.error("settings not reloaded", problems=error.problems)
+            return drain
+        drain = settings.drain
+        log.info("drain settings reloaded", **drain.model_dump())
+        if waiting := _changed(settings, started_with):
+            log.warning("changed settings have no effect until the gateway is started again", settings=waiting)
+        return drain
+
+    return reload
 
 
-def _start_logging(log: Log) -> None:
-    renderer = structlog.processors.JSONRenderer() if log.format == "json" else structlog.dev.ConsoleRenderer()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[log.level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+def _changed(settings: GatewaySettings, started_with: GatewaySettings) -> list[str]:
+    """The sections that differ, apart from what a reload takes over."""
+    names = set(GatewaySettings.model_fields) - {"drain"}
+    return sorted(name for name in names if getattr(settings, name) != getattr(started_with, name))
 
 
 def _say(text: str) -> None:

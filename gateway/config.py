@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from settings import Settings
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Port = Annotated[int, Field(ge=1, le=65_535)]
+
+PUBLISH_BYTES = 128 << 10
+"""What a PUBLISH has beside its payload, generously: topic and properties."""
 
 
 class Tls(Settings):
@@ -19,6 +22,12 @@ class Tls(Settings):
     authority: Path
     certificate: Path | None = None
     key: Path | None = None
+
+    @model_validator(mode="after")
+    def _key_belongs_to_a_certificate(self) -> Self:
+        if self.key is not None and self.certificate is None:
+            raise ValueError("key without certificate has no effect")
+        return self
 
 
 class Mqtt(Settings):
@@ -34,7 +43,14 @@ class Mqtt(Settings):
     reconnect_max_s: float = Field(default=15, gt=0, le=600)
     session_expiry_s: int = Field(default=60, ge=0, le=86_400)
     receive_maximum: int = Field(default=256, ge=1, le=10_000)
+    max_packet_bytes: int = Field(default=8 << 20, ge=64 << 10, le=64 << 20)
     max_in_flight_bytes: int = Field(default=64 << 20, ge=1 << 20)
+
+    @model_validator(mode="after")
+    def _password_belongs_to_a_username(self) -> Self:
+        if self.password is not None and self.username is None:
+            raise ValueError("password without username has no effect")
+        return self
 
 
 class Pulsar(Settings):
@@ -53,6 +69,17 @@ class Pulsar(Settings):
     batching_delay_ms: int = Field(default=5, ge=1, le=1000)
     batching_max_messages: int = Field(default=256, ge=1, le=10_000)
     batching_max_bytes: int = Field(default=512 << 10, ge=1024)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.service_url.startswith("pulsar+ssl://")
+
+    @model_validator(mode="after")
+    def _authority_belongs_to_tls(self) -> Self:
+        if self.authority is not None and not self.encrypted:
+            raise ValueError("authority has no effect without pulsar+ssl:// in service_url")
+        return self
 
 
 class Acks(Settings):
@@ -81,10 +108,12 @@ class Push(Settings):
 
 
 class Observe(Settings):
-    """Where metrics, health and status are served; loopback unless said otherwise."""
+    """Where metrics, health and status are served, loopback unless said otherwise; and which devices are silent."""
 
     host: str = "127.0.0.1"
     port: Port = 9464
+    silent_after_s: float = Field(default=3600, gt=0)
+    max_devices: int = Field(default=200_000, ge=1, le=1_000_000)
 
 
 class Log(Settings):
@@ -109,6 +138,15 @@ class GatewaySettings(Settings):
     push: Push = Push()
     observe: Observe = Observe()
     log: Log = Log()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.mqtt.max_packet_bytes < self.max_batch_bytes + PUBLISH_BYTES:
+            raise ValueError(
+                f"mqtt.max_packet_bytes must be at least max_batch_bytes + {PUBLISH_BYTES}: "
+                "of a batch that the broker may not send, no device ever hears"
+            )
+        return self
 
     def topic(self, name: str) -> str:
         """The full name of a Pulsar topic of this region."""

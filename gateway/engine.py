@@ -2,29 +2,31 @@
 
     arrived ──▶ Produce ──▶ receipt ──▶ Tell (the device) ──▶ Release (the broker)
 
-Nothing is told before Pulsar's receipt, and nothing is released before the device was told.
+Nothing is told before Pulsar's receipt, and nothing is released before the device was told. What is refused goes the
+same way, to the dead letters instead of the batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from itertools import count
 
-from gateway.admission import Address, Refusal, Rules, address_of, judge
+from gateway.admission import NOBODY, Address, Refusal, Rules, address_of, judge
 from gateway.config import GatewaySettings
+from gateway.dead_letters import KEPT_BYTES, DeadLetterBudget, properties
 from gateway.drain import DrainControl
 from gateway.inflight import Delivery, InFlight
 from gateway.ledger import Ledger
-from telemetry import Ack
+from telemetry import Ack, Header
 
-REFUSED_BYTES_KEPT = 64 << 10
-"""Of a batch that is refused for its size, so much is kept."""
+_TOPIC_KEPT = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """Send a delivery to Pulsar: to the refused ones if it is `refused`, else to the batches."""
+    """Send a delivery to Pulsar: to the dead letters if it is `refused`, else to the batches."""
 
     token: int
     refused: bool
@@ -33,21 +35,41 @@ class Produce:
     properties: dict[str, str]
 
 
+class NotSent(Enum):
+    """Why a message makes no new one for Pulsar."""
+
+    JOINED = "the same batch is in flight already, and both are released together"
+    NO_ROOM = "it came with QoS 0, which promises nothing, and the window is full"
+    NOT_KEPT = "it is refused, and there were too many dead letters lately to keep one more"
+
+
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Publish these acknowledgements to a device."""
+    """Publish this acknowledgement to a device."""
 
     device: Address
-    acks: list[Ack]
+    ack: Ack
 
 
 class Engine:
-    """The state of one gateway: what is in flight, and what devices are owed."""
+    """The state of one gateway: what is in flight, and what devices are owed.
 
-    def __init__(self, settings: GatewaySettings, *, jitter: Callable[[], float], now_s: float) -> None:
+    `on_refused(delivery, kept)` hears of each refusal, and whether a dead letter is made of it.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        *,
+        jitter: Callable[[], float],
+        now_s: float,
+        on_refused: Callable[[Delivery, bool], None] = lambda _, __: None,
+    ) -> None:
         self.in_flight = InFlight()
         self.ledger = Ledger(settings.acks.interval_ms / 1000)
         self.drain = DrainControl(settings.drain, jitter, now_s)
+        self._on_refused = on_refused
+        self._dead_letters = DeadLetterBudget(now_s)
         self._region = settings.region
         self._receive_maximum = settings.mqtt.receive_maximum
         self._max_bytes = settings.mqtt.max_in_flight_bytes
@@ -64,69 +86,66 @@ class Engine:
         """Whether nothing is in flight and nobody is owed anything."""
         return not self.in_flight and not self.ledger
 
-    def arrived(self, topic: str, payload: bytes, mid: int, now_s: float) -> Produce | None:
-        """A batch from the broker; None when it joins one that is in flight."""
+    def arrived(self, topic: str, payload: bytes, mid: int, now_s: float) -> Produce | NotSent:
+        """A batch from the broker; `mid` is 0 for QoS 0. If it raises, nothing was taken."""
         sender = address_of(topic)
         if self.in_flight.joins(sender, payload, mid):
-            return None
+            return NotSent.JOINED
+        if not mid and not self._has_room_for_unpromised:
+            return NotSent.NO_ROOM
         verdict = judge(self._rules, sender, payload)
-        delivery = Delivery(token=next(self._tokens), sender=sender, payload=payload, arrived_s=now_s)
+        delivery = self._delivery(topic, payload, now_s)
         if isinstance(verdict, Refusal):
-            delivery.refusal = verdict
-        else:
-            delivery.records = verdict.ranges.count
-        header = verdict.header if isinstance(verdict, Refusal) else verdict
-        if header is not None:
-            delivery.epoch, delivery.accounted = header.epoch, header.accounted
-        self.in_flight.add(delivery, mid)
-        return self.produce(delivery.token)
+            return self._dead_letter(delivery, verdict, mid)
+        delivery.records = verdict.ranges.count
+        _note_header(delivery, verdict)
+        return self._add(delivery, mid)
+
+    def poisoned(self, topic: str, payload: bytes, mid: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
+        """A message that could not be handled at all: it is refused, whatever is inside."""
+        return self._dead_letter(self._delivery(topic, payload, now_s), refusal, mid)
 
     def produce(self, token: int) -> Produce:
         """The effect that sends a delivery, for the first time or again."""
-        delivery = self.in_flight.get(token)
-        delivery.attempts += 1
-        properties = {
-            "tenant": delivery.sender.tenant,
-            "device": delivery.sender.device,
-            "region": self._region,
-        }
-        payload = delivery.payload
-        if delivery.refusal is None:
-            properties["epoch"] = str(delivery.epoch)
-        else:
-            properties |= self._refusal_properties(delivery, delivery.refusal)
-            if delivery.refusal.reason == "too-large":
-                payload = payload[:REFUSED_BYTES_KEPT]
-        return Produce(token, delivery.refusal is not None, delivery.sender.device, payload, properties)
+        return self._order(self.in_flight.get(token))
 
     def persisted(self, token: int, now_s: float) -> Delivery:
-        """Pulsar's receipt: from now on the device is owed an acknowledgement."""
+        """Pulsar's receipt, or the end of a dead letter's attempts: the device is owed an acknowledgement."""
         load = self.load
         delivery = self.in_flight.persisted(token)
-        sender = delivery.sender
-        if delivery.refusal is None:
-            self.ledger.persisted(sender, delivery.epoch, delivery.accounted, token=token, now_s=now_s)
-        else:
-            names = (delivery.epoch, delivery.accounted)
-            self.ledger.refused(sender, delivery.refusal.reason, *names, token=token, now_s=now_s)
+        self._owe(delivery, now_s)
         waited_s = now_s - delivery.arrived_s
-        self.ledger.pause(sender, self.drain.pause_s(delivery.records, load=load, waited_s=waited_s, now_s=now_s))
+        pause_s = self.drain.pause_s(delivery.sender, delivery.records, load=load, waited_s=waited_s, now_s=now_s)
+        refused = delivery.refusal.reason if delivery.refusal else ""
+        self.ledger.pause(delivery.sender, delivery.epoch, pause_s, refused=refused)
         return delivery
 
-    def refused_by_pulsar(self, token: int, refusal: Refusal) -> Produce:
-        """Pulsar will never take it as it is: it goes to the refused ones."""
-        self.in_flight.get(token).refusal = refusal
-        return self.produce(token)
+    def refuse(self, token: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
+        """Pulsar will never take it as it is: it goes to the dead letters."""
+        delivery = self.in_flight.get(token)
+        delivery.refusal, delivery.attempts = refusal, 0
+        if self._is_kept(delivery, now_s):
+            return self._order(delivery)
+        self._owe(self.in_flight.persisted(token), now_s)
+        return NotSent.NOT_KEPT
+
+    def abandon(self, token: int) -> None:
+        """Forget a delivery whose handling failed. Its device hears nothing and sends again; others go on."""
+        if token in self.in_flight:
+            self.in_flight.persisted(token)
+        self.in_flight.told(token)
 
     def heard(self, mid: int) -> None:
         """A message that needs no more than to be acknowledged to the broker, in its turn."""
-        self.in_flight.pass_through(mid, next(self._tokens))
+        token = next(self._tokens)
+        self.in_flight.pass_through(mid, token)
+        self.in_flight.told(token)
 
     def due(self, now_s: float, limit: int) -> list[Tell]:
-        """What devices are to be told now, at most `limit` of them. The caller publishes, then calls `release`."""
+        """At most `limit` messages for devices. The caller publishes, then calls `release`."""
         tells = []
-        for device, owed in self.ledger.due(now_s, self.in_flight.pending, limit):
-            tells.append(Tell(device, owed.acks()))
+        for owed in self.ledger.due(now_s, self.in_flight.pending, limit):
+            tells.append(Tell(owed.device, owed.ack))
             for token in owed.tokens:
                 self.in_flight.told(token)
         return tells
@@ -140,12 +159,64 @@ class Engine:
         """How full the window towards Pulsar is, 0 to 1 and over."""
         return max(len(self.in_flight) / self._receive_maximum, self.in_flight.bytes / self._max_bytes)
 
-    @staticmethod
-    def _refusal_properties(delivery: Delivery, refusal: Refusal) -> dict[str, str]:
-        sender = delivery.sender
-        return {
-            "reason": refusal.reason,
-            "detail": refusal.detail[:500],
-            "topic": f"waybill/1/{sender.tenant}/{sender.device}/batch",
-            "size": str(len(delivery.payload)),
-        }
+    @property
+    def _has_room_for_unpromised(self) -> bool:
+        """Nothing but this holds QoS 0 back: the broker's window does not count it."""
+        waiting = len(self.in_flight) + len(self.ledger)
+        return waiting < self._receive_maximum and self.in_flight.bytes < self._max_bytes / 2
+
+    def _delivery(self, topic: str, payload: bytes, now_s: float) -> Delivery:
+        return Delivery(
+            token=next(self._tokens),
+            sender=address_of(topic),
+            topic=topic[:_TOPIC_KEPT],
+            payload=payload,
+            arrived_s=now_s,
+        )
+
+    def _dead_letter(self, delivery: Delivery, refusal: Refusal, mid: int) -> Produce | NotSent:
+        delivery.refusal = refusal
+        if refusal.header is not None:
+            _note_header(delivery, refusal.header)
+        if self._is_kept(delivery, delivery.arrived_s):
+            return self._add(delivery, mid)
+        self.in_flight.pass_through(mid, delivery.token)
+        self._owe(delivery, delivery.arrived_s)
+        return NotSent.NOT_KEPT
+
+    def _is_kept(self, delivery: Delivery, now_s: float) -> bool:
+        kept = self._dead_letters.take(now_s)
+        self._on_refused(delivery, kept)
+        return kept
+
+    def _add(self, delivery: Delivery, mid: int) -> Produce:
+        order = self._order(delivery)
+        self.in_flight.add(delivery, mid)
+        return order
+
+    def _order(self, delivery: Delivery) -> Produce:
+        delivery.attempts += 1
+        tenant, device = delivery.sender
+        about = {"tenant": tenant, "device": device, "region": self._region}
+        if delivery.refusal is not None:
+            about |= properties(delivery)
+            return Produce(delivery.token, True, device, delivery.payload[:KEPT_BYTES], about)
+        about["epoch"] = str(delivery.epoch)
+        return Produce(delivery.token, False, device, delivery.payload, about)
+
+    def _owe(self, delivery: Delivery, now_s: float) -> None:
+        """The device is to be told; where there is nobody to tell, or no room, the broker may forget it at once."""
+        told = delivery.sender != NOBODY and self.ledger.add(
+            delivery.sender,
+            delivery.epoch,
+            delivery.accounted,
+            refused=delivery.refusal.reason if delivery.refusal else "",
+            token=delivery.token,
+            now_s=now_s,
+        )
+        if not told:
+            self.in_flight.told(delivery.token)
+
+
+def _note_header(delivery: Delivery, header: Header) -> None:
+    delivery.epoch, delivery.accounted = header.epoch, header.accounted

@@ -4,7 +4,8 @@ GatewayError
 ├── BrokerUnreachable    the regional MQTT broker refuses the connection or the subscription, or does not answer
 ├── PulsarUnreachable    the regional Pulsar cluster does not give a producer
 ├── AddressTaken         metrics and status cannot be served at their address
-└── NoAnswer             no gateway answers at the address of its status
+├── NoAnswer             no gateway answers at the address of its status
+└── ThreadEnded          a thread of this process ended by itself
 """
 
 from __future__ import annotations
@@ -28,3 +29,7 @@ class AddressTaken(GatewayError):
 
 class NoAnswer(GatewayError):
     """The status of a gateway cannot be read."""
+
+
+class ThreadEnded(GatewayError):
+    """Half a gateway is none: the process ends, and whoever supervises it starts it again."""

@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 from gateway.admission import Address, Refusal
 from telemetry import IntervalSet
 
+RANGE_BYTES = 128
+"""What one range of a batch's header takes in memory."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Delivery:
-    """One batch in flight. `token` names it towards Pulsar; `refusal` is set when it goes to the refused ones."""
+    """One batch in flight. `token` names it towards Pulsar; `refusal` is set when it goes to the dead letters."""
 
     token: int
     sender: Address
+    topic: str
     payload: bytes
     arrived_s: float
     epoch: int = 0
@@ -24,12 +28,18 @@ class Delivery:
     refusal: Refusal | None = None
     attempts: int = 0
 
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory while it is in flight: its bytes, and its ranges taken apart."""
+        return len(self.payload) + RANGE_BYTES * len(self.accounted.ranges)
+
 
 class InFlight:
     """Deliveries by token, and what must be acknowledged to the broker in the order of its coming.
 
     A batch that comes again while it is in flight (the connection was renewed, or the device was impatient) joins the
-    delivery that there is. Message ids are good for one connection only: `renew` forgets them.
+    delivery that there is. Message ids are good for one connection only: `renew` forgets them. A message of QoS 0 has
+    id 0, and nobody waits for its acknowledgement.
     """
 
     def __init__(self) -> None:
@@ -37,6 +47,7 @@ class InFlight:
         self._deliveries: dict[int, Delivery] = {}
         self._by_content: dict[tuple[Address, bytes], int] = {}
         self._order: deque[tuple[int, int]] = deque()
+        self._ids_of: dict[int, int] = {}
         self._done: set[int] = set()
         self._pending_of: dict[Address, int] = {}
 
@@ -54,7 +65,7 @@ class InFlight:
         token = self._by_content.get((sender, payload))
         if token is None:
             return False
-        self._order.append((mid, token))
+        self._await_release(mid, token)
         return True
 
     def add(self, delivery: Delivery, mid: int) -> None:
@@ -62,14 +73,13 @@ class InFlight:
         assert delivery.token not in self._deliveries
         self._deliveries[delivery.token] = delivery
         self._by_content[delivery.sender, delivery.payload] = delivery.token
-        self._order.append((mid, delivery.token))
+        self._await_release(mid, delivery.token)
         self._pending_of[delivery.sender] = self._pending_of.get(delivery.sender, 0) + 1
-        self.bytes += len(delivery.payload)
+        self.bytes += delivery.held_bytes
 
     def pass_through(self, mid: int, token: int) -> None:
-        """A message that is not kept: its id may go when those before it have gone."""
-        self._order.append((mid, token))
-        self._done.add(token)
+        """A message that is not kept: its id may go, in its turn, once `told` says so."""
+        self._await_release(mid, token)
 
     def get(self, token: int) -> Delivery:
         """The delivery of that token."""
@@ -83,7 +93,7 @@ class InFlight:
         """Pulsar has it: it takes no more room, but is not released to the broker yet."""
         delivery = self._deliveries.pop(token)
         del self._by_content[delivery.sender, delivery.payload]
-        self.bytes -= len(delivery.payload)
+        self.bytes -= delivery.held_bytes
         left = self._pending_of.pop(delivery.sender) - 1
         if left:
             self._pending_of[delivery.sender] = left
@@ -91,24 +101,33 @@ class InFlight:
 
     def told(self, token: int) -> None:
         """The device was told of it: its message id may go."""
-        self._done.add(token)
+        if token in self._ids_of:
+            self._done.add(token)
 
     def release(self) -> list[int]:
         """The message ids to acknowledge now, in the order in which the broker sent them (MQTT 5, 4.6)."""
         mids = []
         while self._order and self._order[0][1] in self._done:
-            mids.append(self._order.popleft()[0])
-        if mids:
-            waiting = {token for _, token in self._order}
-            self._done &= waiting
+            mid, token = self._order.popleft()
+            mids.append(mid)
+            self._ids_of[token] -= 1
+            if not self._ids_of[token]:
+                del self._ids_of[token]
+                self._done.discard(token)
         return mids
 
     def renew(self) -> None:
         """A new connection: the broker sends again what it has no acknowledgement for, with new message ids."""
         self._order.clear()
+        self._ids_of.clear()
         self._done.clear()
 
     @property
     def oldest_s(self) -> float | None:
         """When the delivery that waits longest arrived."""
         return next((delivery.arrived_s for delivery in self._deliveries.values()), None)
+
+    def _await_release(self, mid: int, token: int) -> None:
+        if mid:
+            self._order.append((mid, token))
+            self._ids_of[token] = self._ids_of.get(token, 0) + 1

@@ -2,77 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.admission import Address
 from telemetry import Ack, IntervalSet
+from telemetry.ack import MAX_ACK_RANGES
+
+MAX_OWED_RANGES = 262_144
+"""Ranges that all devices are owed together. What would be more is forgotten: the device sends again."""
 
 
 @dataclass(slots=True)
 class Owed:
-    """What one device is owed since `since_s`."""
+    """One acknowledgement that a device is owed since `since_s`; with `refused` (why) its ranges are not taken."""
 
+    device: Address
+    epoch: int
+    refused: str
     since_s: float
-    ranges: dict[int, IntervalSet] = field(default_factory=dict)
-    refused: dict[tuple[str, int], IntervalSet] = field(default_factory=dict)
+    ranges: IntervalSet = field(default_factory=IntervalSet)
     pause_s: float = 0.0
     tokens: list[int] = field(default_factory=list)
 
-    def acks(self) -> list[Ack]:
-        """The fewest messages that say it: one for each epoch, and each reason in it; the first carries the pause."""
-        messages = [(epoch, self.ranges[epoch], "") for epoch in sorted(self.ranges)]
-        messages += [(epoch, names, reason) for (reason, epoch), names in self.refused.items()]
-        return [
-            Ack(epoch, ranges, 0.0 if position else self.pause_s, refused)
-            for position, (epoch, ranges, refused) in enumerate(messages)
-        ]
+    @property
+    def ack(self) -> Ack:
+        """The message that says it."""
+        return Ack(self.epoch, self.ranges, self.pause_s, self.refused)
 
 
 class Ledger:
-    """Owed acknowledgements by device. A debt is due after `interval_s`, or as soon as nothing more is on its way."""
+    """Owed acknowledgements by device, epoch and reason of refusal.
+
+    One is due after `interval_s`, or as soon as nothing more of its device is on its way, or when it is full.
+    """
 
     def __init__(self, interval_s: float) -> None:
+        self.forgotten = 0
         self._interval_s = interval_s
-        self._owed: dict[Address, Owed] = {}
+        self._owed: dict[tuple[Address, int, str], Owed] = {}
+        self._full: deque[Owed] = deque()
+        self._ranges = 0
 
     def __len__(self) -> int:
-        return len(self._owed)
+        return len(self._owed) + len(self._full)
 
-    def persisted(self, device: Address, epoch: int, ranges: IntervalSet, *, token: int, now_s: float) -> None:
-        """These ranges are safe."""
-        owed = self._of(device, now_s)
-        owed.ranges[epoch] = owed.ranges.get(epoch, IntervalSet()) | ranges
+    def add(
+        self, device: Address, epoch: int, ranges: IntervalSet, *, refused: str = "", token: int, now_s: float
+    ) -> bool:
+        """These ranges are safe, or refused (then they may be empty). False: no room, nothing is owed for them."""
+        if self._ranges + len(ranges.ranges) > MAX_OWED_RANGES:
+            self.forgotten += 1
+            return False
+        for chunk in _chunks(ranges):
+            owed = self._with_room(Owed(device, epoch, refused, now_s), len(chunk.ranges))
+            self._ranges -= len(owed.ranges.ranges)
+            owed.ranges |= chunk
+            self._ranges += len(owed.ranges.ranges)
         owed.tokens.append(token)
+        return True
 
-    def refused(
-        self, device: Address, reason: str, epoch: int, names: IntervalSet, *, token: int, now_s: float
-    ) -> None:
-        """A batch was put aside for this reason. The names are empty when it could not be read."""
-        owed = self._of(device, now_s)
-        owed.refused[reason, epoch] = owed.refused.get((reason, epoch), IntervalSet()) | names
-        owed.tokens.append(token)
-
-    def pause(self, device: Address, pause_s: float) -> None:
-        """Ask for a pause with whatever the device is owed; the longest of several counts."""
-        owed = self._owed.get(device)
+    def pause(self, device: Address, epoch: int, pause_s: float, *, refused: str = "") -> None:
+        """Ask for a pause with what the device is owed; the longest of several counts."""
+        owed = self._owed.get((device, epoch, refused))
         if owed is not None:
             owed.pause_s = max(owed.pause_s, pause_s)
 
-    def due(self, now_s: float, pending: Callable[[Address], int], limit: int) -> list[tuple[Address, Owed]]:
-        """Take what is due, the longest owed first, at most `limit` devices."""
-        ready: list[Address] = []
-        for device, owed in self._owed.items():
-            if len(ready) >= limit:
+    def due(self, now_s: float, pending: Callable[[Address], int], limit: int) -> list[Owed]:
+        """Take at most `limit` acknowledgements that are due, the longest owed first."""
+        taken = [self._full.popleft() for _ in range(min(limit, len(self._full)))]
+        ready: list[tuple[Address, int, str]] = []
+        for key, owed in self._owed.items():
+            if len(taken) + len(ready) >= limit:
                 break
-            if now_s - owed.since_s >= self._interval_s or not pending(device):
-                ready.append(device)
-        return [(device, self._owed.pop(device)) for device in ready]
+            if now_s - owed.since_s >= self._interval_s or not pending(owed.device):
+                ready.append(key)
+        taken += [self._owed.pop(key) for key in ready]
+        self._ranges -= sum(len(owed.ranges.ranges) for owed in taken)
+        return taken
 
     @property
     def next_s(self) -> float | None:
         """When the next debt is due at the latest."""
+        if self._full:
+            return self._full[0].since_s
         return next((owed.since_s + self._interval_s for owed in self._owed.values()), None)
 
-    def _of(self, device: Address, now_s: float) -> Owed:
-        return self._owed.setdefault(device, Owed(now_s))
+    def _with_room(self, fresh: Owed, ranges: int) -> Owed:
+        """The debt that these ranges may join: the one there is, or `fresh` when that one would become too large."""
+        key = (fresh.device, fresh.epoch, fresh.refused)
+        owed = self._owed.get(key)
+        if owed is not None and len(owed.ranges.ranges) + ranges <= MAX_ACK_RANGES:
+            return owed
+        if owed is not None:
+            self._full.append(self._owed.pop(key))
+        self._owed[key] = fresh
+        return fresh
+
+
+def _chunks(ranges: IntervalSet) -> Iterator[IntervalSet]:
+    """The set in pieces of as many ranges as an acknowledgement holds; one piece for the empty set."""
+    if len(ranges.ranges) <= MAX_ACK_RANGES:
+        yield ranges
+        return
+    for at in range(0, len(ranges.ranges), MAX_ACK_RANGES):
+        yield IntervalSet(ranges.ranges[at : at + MAX_ACK_RANGES])

@@ -4,36 +4,94 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from gateway.admission import SUBSCRIPTION
-from gateway.config import GatewaySettings
+from gateway.answers import ANSWERS
+from gateway.config import GatewaySettings, Tls
 from gateway.errors import BrokerUnreachable
-from gateway.push import ANSWERS
+from gateway.packets import Inbound, read_publish
 
 _SUBSCRIPTIONS = (SUBSCRIPTION, ANSWERS)
 _MOST_READS = 64
+_PACKET_OVERHEAD = 16
+"""What a PUBLISH has beside topic and payload, at most."""
+_NO_SUBSCRIBER = 0x10
+_NO_REASON = "Unspecified error"
+_ENDED = "the connection to the MQTT broker ended"
+
+
+class Published(NamedTuple):
+    """What the broker answered to one publication. `refusal`: its reason, empty when it took the message.
+
+    `unheard`: nobody is subscribed to the topic, and no session waits for it.
+    """
+
+    topic: str
+    refusal: str
+    unheard: bool = False
+
+
+def tls_context(settings: Tls) -> ssl.SSLContext:
+    """The context of these files. Raises OSError (which ssl.SSLError is)."""
+    context = ssl.create_default_context(cafile=str(settings.authority))
+    if settings.certificate is not None:
+        context.load_cert_chain(str(settings.certificate), str(settings.key) if settings.key else None)
+    return context
+
+
+class _PassingClient(mqtt.Client):
+    """paho's client, which hands a PUBLISH on without decoding its properties.
+
+    paho ends the connection over properties that the broker passes on and that it does not like, and its cost grows
+    with their square: one message of one device would stop the gateway, at every redelivery.
+    """
+
+    def __init__(self, name: str, on_inbound: Callable[[Inbound], None]) -> None:
+        super().__init__(
+            CallbackAPIVersion.VERSION2,
+            client_id=name,
+            protocol=mqtt.MQTTv5,
+            manual_ack=True,
+            reconnect_on_failure=False,
+        )
+        self._on_inbound = on_inbound
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        try:
+            inbound = read_publish(self._in_packet["command"], self._in_packet["packet"])
+        except ValueError:
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        self._on_inbound(inbound)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
 class MqttSide:
     """The shared subscriptions, and what devices are told.
 
-    `on_message(topic, payload, mid)` is called inside `read`. Manual acknowledgement: `puback` says what is safe. The
+    `on_inbound` and `on_published` are called inside `read`. Manual acknowledgement: `puback` says what is safe. The
     session outlives a lost connection by `session_expiry_s`, so the broker sends again what was not acknowledged.
     """
 
-    def __init__(self, settings: GatewaySettings, on_message: Callable[[str, bytes, int], None]) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        on_inbound: Callable[[Inbound], None],
+        on_published: Callable[[Published], None],
+    ) -> None:
         self._settings = settings.mqtt
         self._window = settings.acks.window
         self._free = self._window
-        self._on_message = on_message
+        self._max_packet_bytes = 0
+        self._on_inbound, self._on_published = on_inbound, on_published
+        self._topic_of: dict[int, str] = {}
         self.subscribed = False
         self.has_left = False
         self.trouble = ""
@@ -92,9 +150,12 @@ class MqttSide:
             self._client.ack(mid, 1)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        """Send something to a device, QoS 1. `retain`: the broker keeps it for one that is away."""
+        """Send something to a device, QoS 1; the answer comes by `on_published`. `retain`: the broker keeps it."""
+        if self._max_packet_bytes and len(topic.encode()) + len(payload) + _PACKET_OVERHEAD > self._max_packet_bytes:
+            self._on_published(Published(topic, f"it takes no packet of more than {self._max_packet_bytes} bytes"))
+            return
         self._free -= 1
-        self._client.publish(topic, payload, qos=1, retain=retain)
+        self._topic_of[self._client.publish(topic, payload, qos=1, retain=retain).mid] = topic
 
     def leave(self) -> None:
         """Give the share to the others; `has_left` once the broker confirms. What it queued for us still comes."""
@@ -110,30 +171,19 @@ class MqttSide:
 
     def _made(self, name: str) -> mqtt.Client:
         settings = self._settings
-        client = mqtt.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=name,
-            protocol=mqtt.MQTTv5,
-            manual_ack=True,
-            reconnect_on_failure=False,
-        )
+        client = _PassingClient(name, self._on_inbound)
         client.connect_timeout = settings.connect_timeout_s
         client.max_inflight_messages_set(0)  # bounded by `free`: paho's own bound never looks at the broker's
         if settings.username is not None:
             password = settings.password.get_secret_value() if settings.password else None
             client.username_pw_set(settings.username, password)
         if settings.tls is not None:
-            context = ssl.create_default_context(cafile=str(settings.tls.authority))
-            if settings.tls.certificate is not None:
-                key = str(settings.tls.key) if settings.tls.key else None
-                context.load_cert_chain(str(settings.tls.certificate), key)
-            client.tls_set_context(context)
+            client.tls_set_context(tls_context(settings.tls))
         client.on_connect = self._connected
         client.on_subscribe = self._subscribed
         client.on_unsubscribe = self._unsubscribed
         client.on_disconnect = self._disconnected
         client.on_publish = self._published
-        client.on_message = self._message
         # With this callback paho queues packets instead of writing each at once: the loop sends them together.
         client.on_socket_register_write = lambda *_: None
         return client
@@ -141,6 +191,7 @@ class MqttSide:
     def _first_connect(self) -> None:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.ReceiveMaximum = self._settings.receive_maximum
+        properties.MaximumPacketSize = self._settings.max_packet_bytes
         properties.SessionExpiryInterval = self._settings.session_expiry_s
         self._client.connect(
             self._settings.host,
@@ -156,6 +207,7 @@ class MqttSide:
         if reason.is_failure:
             self.trouble = f"the MQTT broker refuses the connection: {reason}"
             return
+        self._max_packet_bytes = getattr(properties, "MaximumPacketSize", 0)
         theirs = getattr(properties, "ReceiveMaximum", 65_535)
         # Acknowledgements that the old connection left unanswered are sent again by paho and count.
         self._free = min(self._window, theirs) - len(client._out_messages)  # noqa: SLF001 - there is no other way to ask
@@ -165,6 +217,8 @@ class MqttSide:
         if any(reason.is_failure for reason in reasons):
             refused = [str(reason) for reason in reasons if reason.is_failure]
             self.trouble = f"the MQTT broker refuses a subscription of {', '.join(_SUBSCRIPTIONS)}: {refused[0]}"
+        elif any(reason.value < 1 for reason in reasons):
+            self.trouble = "the MQTT broker grants QoS 0 only: what it sends while the gateway is away would be lost"
         else:
             self.subscribed = True
 
@@ -173,10 +227,11 @@ class MqttSide:
 
     def _disconnected(self, _: mqtt.Client, __: Any, ___: Any, reason: ReasonCode, ____: Any) -> None:
         self.subscribed = False
-        self.trouble = self.trouble or f"the connection to the MQTT broker ended: {reason}"
+        because = f": {reason}" if str(reason) != _NO_REASON else ", and it did not say why"
+        self.trouble = self.trouble or f"{_ENDED}{because}"
 
-    def _published(self, *_: Any) -> None:
+    def _published(self, _: mqtt.Client, __: Any, mid: int, reason: ReasonCode, ___: Any) -> None:
         self._free += 1
-
-    def _message(self, _: mqtt.Client, __: Any, message: mqtt.MQTTMessage) -> None:
-        self._on_message(message.topic, bytes(message.payload), message.mid)
+        topic = self._topic_of.pop(mid, "")
+        refusal = str(reason) if reason.is_failure else ""
+        self._on_published(Published(topic, refusal, unheard=reason.value == _NO_SUBSCRIBER))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import BaseModel
 
 from gateway.config import Observe
 from gateway.errors import AddressTaken
-from gateway.status import Status
+from gateway.status import Silent, Status
 
 STUCK_AFTER_S = 60.0
 """A loop that has not turned for so long is no longer alive."""
+MAX_CONNECTIONS = 16
+"""So many requests are answered at a time; others are closed at once."""
+_LOG = structlog.get_logger("gateway")
 
 
 class Board:
@@ -25,6 +31,7 @@ class Board:
     def __init__(self, status: Status, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._pinned = (status, clock())
+        self.silent = Silent(after_s=0)
 
     def pin(self, status: Status) -> None:
         """Put up a newer status."""
@@ -41,17 +48,43 @@ class Board:
         return self._clock() - self._pinned[1] < STUCK_AFTER_S
 
 
+class _BoundedServer(ThreadingHTTPServer):
+    """At most MAX_CONNECTIONS threads; a client that breaks off is no reason for a traceback."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class names them
+        return self._room.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
+        _LOG.warning("a request for the status failed", error=repr(sys.exc_info()[1]))
+
+
 class Observatory:
-    """The server: `/metrics`, `/status`, `/health` (200 only when both sides are connected) and `/alive`."""
+    """The server: `/metrics`, `/status`, `/silent`, `/health` (200 only when healthy) and `/alive`."""
 
     def __init__(self, settings: Observe, registry: CollectorRegistry, board: Board) -> None:
         try:
-            self._server = ThreadingHTTPServer((settings.host, settings.port), _handler(registry, board))
+            self._server = _BoundedServer((settings.host, settings.port), _handler(registry, board))
         except OSError as error:
             where = f"{settings.host}:{settings.port}"
             raise AddressTaken(f"status cannot be served on {where}: {error.strerror}; change [observe]") from error
-        self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="observe", daemon=True)
+
+    @property
+    def serves(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -63,27 +96,31 @@ class Observatory:
 
 
 def _handler(registry: CollectorRegistry, board: Board) -> type[BaseHTTPRequestHandler]:
+    shown: dict[str, Callable[[], tuple[bool, BaseModel]]] = {
+        "/status": lambda: (True, board.status),
+        "/silent": lambda: (True, board.silent),
+        "/health": lambda: (board.status.healthy and board.alive, board.status),
+        "/alive": lambda: (board.alive, board.status),
+    }
+
     class Handler(BaseHTTPRequestHandler):
         timeout = 5
 
         def do_GET(self) -> None:
-            match self.path.partition("?")[0]:
-                case "/metrics":
-                    self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
-                case "/status":
-                    self._answer_status(200)
-                case "/health":
-                    self._answer_status(200 if board.status.healthy and board.alive else 503)
-                case "/alive":
-                    self._answer_status(200 if board.alive else 503)
-                case _:
-                    self._answer(404, b"there are /metrics, /status, /health and /alive\n", "text/plain")
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
+            elif path in shown:
+                is_good, content = shown[path]()
+                self._answer_json(200 if is_good else 503, content)
+            else:
+                self._answer(404, b"there are /metrics, /status, /silent, /health and /alive\n", "text/plain")
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it
             """Say nothing: a scrape a second would drown the log."""
 
-        def _answer_status(self, code: int) -> None:
-            self._answer(code, board.status.model_dump_json(indent=2).encode() + b"\n", "application/json")
+        def _answer_json(self, code: int, shown: BaseModel) -> None:
+            self._answer(code, shown.model_dump_json(indent=2).encode() + b"\n", "application/json")
 
         def _answer(self, code: int, content: bytes, kind: str) -> None:
             self.send_response(code)

@@ -16,8 +16,11 @@ from gateway.engine import Produce
 from gateway.errors import PulsarUnreachable
 
 TOO_BIG = "MessageTooBig"
+UNSENDABLE = "Unsendable"
+"""The client cannot make a message of it."""
+_PERMANENT = {TOO_BIG, UNSENDABLE, "InvalidMessage"}
 _REOPEN = {"AlreadyClosed", "ProducerFenced", "TopicTerminated", "TopicNotFound", "NotConnected"}
-_ENCRYPTED = "pulsar+ssl://"
+_LOGGED = {"error": pulsar.LoggerLevel.Error}
 
 
 class Receipt(NamedTuple):
@@ -25,6 +28,12 @@ class Receipt(NamedTuple):
 
     token: int
     result: str
+    refused: bool = False
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether the same message would fail again, however often it is sent."""
+        return self.result in _PERMANENT
 
     @property
     def ok(self) -> bool:
@@ -74,18 +83,23 @@ class PulsarSide:
     def send(self, order: Produce) -> None:
         """Hand a message to the client; its receipt comes by `receipts`."""
         producer = self._refused if order.refused else self._batches
-        callback = partial(self._answered, order.token)
+        if producer is None:
+            self._note(Receipt(order.token, "NotConnected", order.refused))
+            return
+        callback = partial(self._answered, order.token, order.refused)
         try:
             producer.send_async(order.payload, callback, properties=order.properties, partition_key=order.key)
-        except (pulsar.PulsarException, AttributeError, ValueError) as error:
-            self._note(Receipt(order.token, type(error).__name__))
+        except pulsar.PulsarException as error:
+            self._note(Receipt(order.token, type(error).__name__, order.refused))
+        except Exception:  # noqa: BLE001 - what the client cannot send, it cannot send the next time either
+            self._note(Receipt(order.token, UNSENDABLE, order.refused))
 
     def receipts(self) -> list[Receipt]:
         """The receipts that came since the last call."""
         found = []
         while self._receipts:
             receipt = self._receipts.popleft()
-            if receipt.result in _REOPEN:
+            if receipt.result in _REOPEN and not receipt.refused:  # dead letters never interrupt the batches
                 self.wants_reopening = True
             found.append(receipt)
         return found
@@ -98,8 +112,8 @@ class PulsarSide:
             closing.start()
             closing.join(timeout_s)
 
-    def _answered(self, token: int, result: Any, _: Any) -> None:
-        self._note(Receipt(token, result.name))
+    def _answered(self, token: int, refused: bool, result: Any, _: Any) -> None:
+        self._note(Receipt(token, result.name, refused))
 
     def _note(self, receipt: Receipt) -> None:
         self._receipts.append(receipt)
@@ -125,11 +139,11 @@ class PulsarSide:
             "service_url": settings.service_url,
             "operation_timeout_seconds": settings.operation_timeout_s,
             "connection_timeout_ms": settings.operation_timeout_s * 1000,
-            "logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn),
+            "logger": pulsar.ConsoleLogger(_LOGGED.get(self._settings.log.level, pulsar.LoggerLevel.Warn)),
         }
         if settings.token is not None:
             options["authentication"] = pulsar.AuthenticationToken(settings.token.get_secret_value())
-        if settings.service_url.startswith(_ENCRYPTED):
+        if settings.encrypted:
             options["tls_validate_hostname"] = True
         if settings.authority is not None:
             options["tls_trust_certs_file_path"] = str(settings.authority)

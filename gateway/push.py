@@ -14,8 +14,8 @@ from telemetry import DEVICE_PATTERN
 
 MAX_BYTES = 64 << 10
 """What a device takes at most."""
-OUTCOMES = ("applied", "refused", "taken back")
-ANSWERS = "$share/gateway/waybill/1/+/+/config-result"
+_MAX_READS = 100
+"""So many files are looked at in one turn of the loop, whether they can be published or not."""
 _LOG = structlog.get_logger("gateway")
 
 
@@ -40,23 +40,26 @@ class Pushes:
 
     def next(self) -> Push | None:
         """The next of them that can be published; what cannot is passed over and said."""
-        while self._waiting:
+        for _ in range(min(_MAX_READS, len(self._waiting))):
             path = self._waiting.popleft()
             try:
                 return read_push(path)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 _LOG.error("settings not pushed", file=str(path), problem=str(error))
         return None
 
 
 def read_push(path: Path) -> Push:
-    """The file `{tenant}/{device}.toml`. Raises OSError, ValueError."""
+    """The file `{tenant}/{device}.toml`. Raises OSError, ValueError, RecursionError (TOML nested too deeply)."""
     device = Address(path.parent.name, path.stem)
     if not all(DEVICE_PATTERN.fullmatch(name) for name in device):
         raise ValueError(f"{device.tenant}/{device.device} is no name of a device")
-    text = path.read_bytes()
+    if not path.is_file():
+        raise ValueError("not a file")
+    with path.open("rb") as file:
+        text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
-        raise ValueError(f"{len(text)} bytes, a device takes {MAX_BYTES}")
+        raise ValueError(f"more than {MAX_BYTES} bytes, which is all that a device takes")
     tomllib.loads(text.decode("utf-8"))
     # Empty would mean to a broker that there is nothing to keep; to a device a blank line says the same as nothing.
     return Push(device, text or b"\n")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import json
 import os
 import random
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,56 +15,75 @@ from typing import Any
 
 import structlog
 
-from gateway.admission import Refusal, address_of
+from gateway.admission import NOBODY, Refusal, address_of
+from gateway.answers import read_answer
 from gateway.backoff import Backoff, delay_s
+from gateway.broker_link import BrokerLink
 from gateway.config import Drain, GatewaySettings
-from gateway.engine import Engine
-from gateway.errors import BrokerUnreachable, PulsarUnreachable
-from gateway.mqtt_side import MqttSide
+from gateway.dead_letters import MAX_ATTEMPTS, last_line
+from gateway.devices import DevicesHeard
+from gateway.engine import Engine, NotSent, Produce
+from gateway.errors import BrokerUnreachable, PulsarUnreachable, ThreadEnded
+from gateway.health import PublicationResults, stall_problem
+from gateway.inflight import Delivery
+from gateway.mqtt_side import MqttSide, Published
 from gateway.observe import Board, Observatory
+from gateway.packets import Inbound
 from gateway.pulsar_side import TOO_BIG, PulsarSide, Receipt
 from gateway.push import Pushes
-from gateway.status import Status
+from gateway.status import Silent, Status
 from gateway.tally import Tally
 from gateway.wakeup import WakeUp
 from telemetry import encode_ack
 
 _TICK_S = 1.0
+_SILENT_S = 10.0
+"""How often the list of silent devices is made, and what the log suppressed is said."""
 _QUIET_S = 0.2
 """When a gateway that leaves has heard nothing for so long, the broker has nothing more for it."""
+_INTERNAL = "internal-error"
 _LOG = structlog.get_logger("gateway")
 
 
 class Service:
-    """One gateway process. `reload` gives the drain settings anew when SIGHUP comes."""
+    """One gateway process. `reload` gives the drain settings anew when SIGHUP comes.
 
-    def __init__(self, settings: GatewaySettings, reload: Callable[[], Drain]) -> None:
+    `suppressed`: how many log lines of each kind were not written since it was asked last.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        reload: Callable[[], Drain],
+        suppressed: Callable[[], dict[str, int]] = dict,
+    ) -> None:
         now_s = time.monotonic()
-        self._settings, self._reload = settings, reload
+        self._settings, self._reload, self._suppressed = settings, reload, suppressed
         self._wake = WakeUp()
-        self._engine = Engine(settings, jitter=random.random, now_s=now_s)
+        self._engine = Engine(settings, jitter=random.random, now_s=now_s, on_refused=self._refused)
         self._pulsar = PulsarSide(settings, self._wake.ring)
-        self._mqtt = MqttSide(settings, self._arrived)
+        self._mqtt = MqttSide(settings, self._arrived, self._published)
         self._pushes = Pushes(settings.push.folder)
         self._tally = Tally()
+        self._devices = DevicesHeard(settings.observe.max_devices)
+        self._results = PublicationResults()
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._status = Status(gateway=settings.name, region=settings.region, pid=os.getpid(), started_at=started_at)
         self._board = Board(self._status)
         self._retries: list[tuple[float, int]] = []
         self._pulsar_backoff = Backoff(settings.pulsar.retry_max_s, random.random)
-        self._mqtt_backoff = Backoff(settings.mqtt.reconnect_max_s, random.random)
-        self._open_at_s = self._connect_at_s = now_s
-        self._answer_by_s: float | None = None
-        self._was_up = False
-        self._tick_at_s = now_s
+        self._link = BrokerLink(settings.name, settings.mqtt, random.random, now_s)
+        self._open_at_s = self._tick_at_s = self._silent_at_s = now_s
+        self._ended_thread = ""
         self._leave_by_s: float | None = None
         self._arrived_s = now_s
         self._trouble = ""
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then finish what is in flight within the stop time-out."""
+        threading.excepthook = self._thread_ended
         with (
-            Observatory(self._settings.observe, self._tally.registry, self._board),
+            Observatory(self._settings.observe, self._tally.registry, self._board) as self._observatory,
             self._wake.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals,
         ):
             _LOG.info("started", gateway=self._settings.name, region=self._settings.region)
@@ -133,76 +152,103 @@ class Service:
 
     def _connect_mqtt(self, now_s: float) -> None:
         """Connect once there is a producer: without one nothing may be taken."""
-        if self._answer_by_s is not None or self._was_up or self._leave_by_s is not None:
+        if self._leave_by_s is not None or not self._link.is_due(now_s):
             return
-        if now_s < self._connect_at_s or not self._pulsar.is_open or not self._engine.taking:
+        if not self._pulsar.is_open or not self._engine.taking:
             return
         self._engine.in_flight.renew()
         try:
             self._mqtt.connect()
         except BrokerUnreachable as error:
             self._complain(error)
-            self._connect_at_s = time.monotonic() + self._mqtt_backoff.failed()
+            self._link.ended(str(error), time.monotonic())
         else:
-            self._answer_by_s = time.monotonic() + self._settings.mqtt.connect_timeout_s
+            self._link.attempted(time.monotonic())
 
     def _watch_connection(self, now_s: float) -> None:
         if self._mqtt.subscribed:
-            if not self._was_up:
-                self._was_up, self._answer_by_s, self._trouble = True, None, ""
-                self._mqtt_backoff.succeeded()
+            if not self._link.is_up:
+                self._link.came_up(now_s)
+                self._trouble = ""
                 _LOG.info("subscribed", host=self._settings.mqtt.host, port=self._settings.mqtt.port)
             return
-        overdue = self._answer_by_s is not None and now_s > self._answer_by_s
         lost = self._mqtt.socket is None or bool(self._mqtt.trouble)
-        if (self._was_up or self._answer_by_s is not None) and (lost or overdue):
-            self._was_up, self._answer_by_s = False, None
+        if self._link.in_use and (lost or self._link.is_overdue(now_s)):
+            why = self._mqtt.trouble or "the MQTT broker does not answer in time"
             self._tally.connection_failed()
-            self._complain(BrokerUnreachable(self._mqtt.trouble or "the MQTT broker does not answer in time"))
-            self._connect_at_s = now_s + self._mqtt_backoff.failed()
+            self._link.ended(why, now_s)
+            self._complain(BrokerUnreachable(self._link.problem or why))
 
-    def _arrived(self, topic: str, payload: bytes, mid: int) -> None:
+    def _arrived(self, message: Inbound) -> None:
         self._arrived_s = now_s = time.monotonic()
         if self._leave_by_s is not None and self._leave_by_s - now_s < self._settings.stop_timeout_s / 2:
             return  # the second half of the time is for what was taken; the broker keeps this one
-        if topic.endswith("/config-result"):
-            self._answered(topic, payload, mid)
-            return
-        order = self._engine.arrived(topic, payload, mid, now_s)
-        if order is None:
-            self._tally.joined()
-        else:
-            self._pulsar.send(order)
-
-    def _answered(self, topic: str, payload: bytes, mid: int) -> None:
-        """What a device says of the settings that were pushed to it."""
         try:
-            answer = json.loads(payload)
-            outcome, reason = str(answer["outcome"]), str(answer.get("reason", ""))[:500]
-        except (ValueError, TypeError, KeyError, AttributeError):
-            outcome, reason = "unknown", repr(payload[:100])
-        _LOG.info("settings answered", sender=address_of(topic), outcome=outcome, reason=reason)
-        self._tally.answered(outcome)
-        self._engine.heard(mid)
+            self._take(message, now_s)
+        except Exception as error:  # noqa: BLE001 - whatever one message raises, the next one is served
+            refusal = Refusal(_INTERNAL, self._internal_error(error))
+            self._send(self._engine.poisoned(*message, refusal, now_s))
+
+    def _take(self, message: Inbound, now_s: float) -> None:
+        if message.topic.endswith("/config-result") and (sender := address_of(message.topic)) != NOBODY:
+            answer = read_answer(message.payload)
+            _LOG.info("settings answered", sender=sender, outcome=answer.outcome, reason=answer.reason)
+            self._tally.answered(answer.outcome)
+            self._engine.heard(message.mid)
+        else:
+            self._send(self._engine.arrived(*message, now_s))
+
+    def _send(self, order: Produce | NotSent) -> None:
+        if isinstance(order, Produce):
+            self._pulsar.send(order)
+        elif order is NotSent.JOINED:
+            self._tally.joined()
+        elif order is NotSent.NO_ROOM:
+            self._tally.unpromised_dropped()
+
+    def _refused(self, delivery: Delivery, kept: bool) -> None:
+        assert delivery.refusal is not None
+        why = delivery.refusal
+        self._tally.refused(why.reason, kept=kept)
+        _LOG.warning("refused", reason=why.reason, detail=why.detail, topic=delivery.topic, kept=kept)
+
+    def _published(self, answer: Published) -> None:
+        """The broker's answer to what a device was told."""
+        self._tally.published(refused=bool(answer.refusal), unheard=answer.unheard)
+        self._results.note(answer.refusal, time.monotonic())
+        if answer.refusal:
+            _LOG.warning("the broker refuses a message to a device", topic=answer.topic, reason=answer.refusal)
 
     def _settle(self, now_s: float) -> None:
         for receipt in self._pulsar.receipts():
             if receipt.token not in self._engine.in_flight:
                 continue
-            if receipt.ok:
-                self._persisted(receipt.token, now_s)
-            elif receipt.result == TOO_BIG and self._engine.in_flight.get(receipt.token).refusal is None:
-                refusal = Refusal("too-large", "Pulsar takes no message of this size")
-                self._pulsar.send(self._engine.refused_by_pulsar(receipt.token, refusal))
-            else:
-                self._failed(receipt, now_s)
+            try:
+                self._settle_one(receipt, now_s)
+            except Exception as error:  # noqa: BLE001 - one batch must not hold up the others
+                self._internal_error(error)
+                self._engine.abandon(receipt.token)
+
+    def _settle_one(self, receipt: Receipt, now_s: float) -> None:
+        delivery = self._engine.in_flight.get(receipt.token)
+        if receipt.ok:
+            self._persisted(receipt.token, now_s)
+        elif delivery.refusal is not None and (receipt.is_permanent or delivery.attempts >= MAX_ATTEMPTS):
+            self._engine.persisted(receipt.token, now_s)
+            self._tally.not_kept()
+            _LOG.error("Pulsar does not take a dead letter", result=receipt.result, topic=delivery.topic)
+        elif receipt.is_permanent:
+            reason = "too-large" if receipt.result == TOO_BIG else "not-for-pulsar"
+            refusal = Refusal(reason, f"Pulsar never takes this message: {receipt.result}")
+            self._send(self._engine.refuse(receipt.token, refusal, now_s))
+        else:
+            self._failed(receipt, now_s)
 
     def _persisted(self, token: int, now_s: float) -> None:
         delivery = self._engine.persisted(token, now_s)
-        self._tally.persisted(delivery, now_s)
-        if delivery.refusal is not None:
-            why = delivery.refusal
-            _LOG.warning("refused", sender=delivery.sender, reason=why.reason, detail=why.detail)
+        if delivery.refusal is None:
+            self._tally.persisted(delivery, now_s)
+            self._devices.heard(delivery.sender, now_s)
 
     def _failed(self, receipt: Receipt, now_s: float) -> None:
         attempts = self._engine.in_flight.get(receipt.token).attempts
@@ -217,13 +263,17 @@ class Service:
                 at_s = now_s + _TICK_S
                 heapq.heapreplace(self._retries, (at_s, self._retries[0][1]))
                 continue
-            self._pulsar.send(self._engine.produce(heapq.heappop(self._retries)[1]))
+            token = heapq.heappop(self._retries)[1]
+            if token in self._engine.in_flight:
+                self._pulsar.send(self._engine.produce(token))
 
     def _tell(self, now_s: float) -> None:
         for tell in self._engine.due(now_s, self._mqtt.free):
-            for ack in tell.acks:
-                self._mqtt.publish(tell.device.ack_topic, encode_ack(ack))
-                self._tally.acknowledged(ack)
+            try:
+                self._mqtt.publish(tell.device.ack_topic, encode_ack(tell.ack))
+                self._tally.acknowledged(tell.ack)
+            except Exception as error:  # noqa: BLE001 - the device sends again; the others are told
+                self._internal_error(error)
         while self._mqtt.free and (push := self._pushes.next()) is not None:
             self._mqtt.publish(push.device.config_topic, push.text, retain=True)
             self._tally.pushed()
@@ -254,24 +304,59 @@ class Service:
 
     def _tick(self, now_s: float) -> None:
         self._tick_at_s = now_s + _TICK_S
+        if self._ended_thread or not self._observatory.serves:
+            raise ThreadEnded(self._ended_thread or "the thread that serves the status ended")
         if self._mqtt.socket is not None:
             self._mqtt.keep_alive()
-        in_flight, up = self._engine.in_flight, (self._mqtt.subscribed, self._pulsar.connected)
-        leaving = self._leave_by_s is not None
-        now: dict[str, object] = {
-            "state": "stopping" if leaving else "running",
-            "healthy": all(up) and not leaving,
-            "mqtt_connected": up[0],
-            "pulsar_connected": up[1],
-            "trouble": "" if all(up) else self._trouble,
-            "in_flight": len(in_flight),
-            "in_flight_bytes": in_flight.bytes,
-            "oldest_in_flight_s": round(now_s - in_flight.oldest_s, 3) if in_flight.oldest_s is not None else 0.0,
-            "owed_devices": len(self._engine.ledger),
-        }
-        self._status = self._status.model_copy(update={**now, **self._tally.counts})
+        self._link.lasts(now_s)
+        if now_s >= self._silent_at_s:
+            self._look_for_silence(now_s)
+        self._status = self._status_now(now_s)
         self._tally.gauge(self._status)
         self._board.pin(self._status)
+
+    def _status_now(self, now_s: float) -> Status:
+        in_flight, up = self._engine.in_flight, (self._mqtt.subscribed, self._pulsar.connected)
+        leaving = self._leave_by_s is not None
+        oldest_s = round(now_s - in_flight.oldest_s, 3) if in_flight.oldest_s is not None else 0.0
+        trouble = self._link.problem or self._results.problem(now_s) or stall_problem(oldest_s)
+        if not all(up):
+            trouble = self._trouble or trouble or "not connected yet"
+        now: dict[str, object] = {
+            "state": "stopping" if leaving else "running",
+            "healthy": not trouble and not leaving,
+            "mqtt_connected": up[0],
+            "pulsar_connected": up[1],
+            "trouble": trouble,
+            "in_flight": len(in_flight),
+            "in_flight_bytes": in_flight.bytes,
+            "oldest_in_flight_s": oldest_s,
+            "owed_devices": len(self._engine.ledger),
+            "acks_forgotten": self._engine.ledger.forgotten,
+            "devices_known": len(self._devices),
+            "devices_silent": self._board.silent.count,
+            "devices_forgotten": self._devices.forgotten,
+        }
+        return self._status.model_copy(update={**self._tally.counts, **now})
+
+    def _look_for_silence(self, now_s: float) -> None:
+        self._silent_at_s = now_s + _SILENT_S
+        after_s = self._settings.observe.silent_after_s
+        count, listed = self._devices.silent(now_s, after_s)
+        self._board.silent = Silent(after_s=after_s, count=count, forgotten=self._devices.forgotten, listed=listed)
+        if suppressed := self._suppressed():
+            _LOG.warning("log lines suppressed", kinds=suppressed)
+
+    def _internal_error(self, error: Exception) -> str:
+        """Count and log what must not stop the others; what is said of it."""
+        self._tally.internal_error()
+        _LOG.error("internal error", error=(said := last_line(error)))
+        return said
+
+    def _thread_ended(self, ended: threading.ExceptHookArgs) -> None:
+        name = ended.thread.name if ended.thread else "unknown"
+        self._ended_thread = f"the thread {name} ended with {ended.exc_type.__name__}: {ended.exc_value}"
+        self._wake.ring()
 
     def _complain(self, error: Exception) -> None:
         self._trouble = str(error)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.table import Table
 from rich.text import Text
 
 from gateway.config import Observe
+from gateway.devices import SilentDevice
 from gateway.errors import NoAnswer
 
 _TIMEOUT_S = 3.0
+Read = TypeVar("Read", bound=BaseModel)
 
 
 class Status(BaseModel):
-    """One moment of a gateway. Counts are since `started_at` (ISO 8601). `healthy`: both sides are connected."""
+    """One moment of a gateway. Counts are since `started_at` (ISO 8601).
+
+    `healthy`: both sides are connected, connections last, batches move, and the broker takes what devices are told.
+    `trouble`: why it is not.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -44,13 +52,46 @@ class Status(BaseModel):
     pushes_taken_back: int = 0
     pushes_unknown: int = 0
     pulsar_failures: int = 0
+    acks_refused: int = 0
+    acks_unheard: int = 0
+    acks_forgotten: int = 0
+    dead_letters_not_kept: int = 0
+    unpromised_dropped: int = 0
+    internal_errors: int = 0
+    devices_known: int = 0
+    devices_silent: int = 0
+    devices_forgotten: int = 0
+
+
+class Silent(BaseModel):
+    """Devices that this gateway heard once, and not for `after_s`: those that are silent longest come first.
+
+    `count`: how many there are; `listed` has at most a thousand of them. `forgotten`: how many more were heard once and
+    are no longer known. Another gateway of the region may have heard any of them since.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    after_s: float
+    count: int = 0
+    forgotten: int = 0
+    listed: tuple[SilentDevice, ...] = ()
 
 
 def read_status(settings: Observe) -> Status:
     """Ask the gateway that runs with these settings. Raises NoAnswer."""
-    url = f"http://{settings.host}:{settings.port}/status"
+    return _read(settings, "status", Status)
+
+
+def read_silent(settings: Observe) -> Silent:
+    """Ask which devices are silent. Raises NoAnswer."""
+    return _read(settings, "silent", Silent)
+
+
+def _read(settings: Observe, what: str, model: type[Read]) -> Read:
+    url = f"http://{settings.host}:{settings.port}/{what}"
     try:
-        return Status.model_validate_json(httpx.get(url, timeout=_TIMEOUT_S).raise_for_status().content)
+        return model.model_validate_json(httpx.get(url, timeout=_TIMEOUT_S).raise_for_status().content)
     except (httpx.HTTPError, ValidationError) as error:
         raise NoAnswer(f"no gateway answers at {url}: {error}; is it running with this configuration?") from error
 
@@ -62,4 +103,18 @@ def status_table(status: Status) -> Table:
     table.add_column()
     for name, value in status.model_dump().items():
         table.add_row(name.replace("_", " "), Text(str(value)))
+    return table
+
+
+def silent_table(silent: Silent) -> Table:
+    """The silent devices for the terminal."""
+    title = (
+        f"{silent.count} devices were not heard here for {silent.after_s:g} s; {silent.forgotten} more are forgotten"
+    )
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("tenant")
+    table.add_column("device")
+    table.add_column("silent for s", justify="right")
+    for tenant, device, silent_s in silent.listed:
+        table.add_row(Text(tenant), Text(device), f"{silent_s:.0f}")
     return table

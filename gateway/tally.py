@@ -6,8 +6,8 @@ from collections import Counter as Counts
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from gateway.answers import OUTCOMES
 from gateway.inflight import Delivery
-from gateway.push import OUTCOMES
 from gateway.status import Status
 from telemetry import Ack
 
@@ -23,9 +23,14 @@ class Tally:
         self._batches = _counter(registry, "batches", "Batches persisted in Pulsar")
         self._records = _counter(registry, "records", "Records inside the persisted batches")
         self._bytes = _counter(registry, "bytes", "Bytes of the persisted batches")
-        self._refused = _counter(registry, "refused", "Batches put aside, by reason", "reason")
+        self._refused = _counter(registry, "refused", "Batches refused, by reason", "reason")
+        self._not_kept = _counter(registry, "dead_letters_not_kept", "Refused messages of which no copy was kept")
+        self._errors = _counter(registry, "internal_errors", "Messages whose handling raised an error")
+        self._unpromised = _counter(registry, "unpromised_dropped", "Messages of QoS 0 dropped in a full window")
         self._joined = _counter(registry, "joined", "Batches that came again while they were in flight")
         self._acks = _counter(registry, "acks", "Acknowledgements published to devices")
+        self._acks_refused = _counter(registry, "acks_refused", "Messages to devices that the broker refused")
+        self._acks_unheard = _counter(registry, "acks_unheard", "Messages to devices without a subscriber")
         self._pauses = _counter(registry, "pauses", "Acknowledgements that asked for a pause")
         self._pushes = _counter(registry, "pushes", "Settings published to devices")
         self._answers = _counter(registry, "push_answers", "What devices said of pushed settings", "outcome")
@@ -36,6 +41,9 @@ class Tally:
         self._oldest_s = _gauge(registry, "oldest_in_flight_seconds", "Age of the batch that waits longest")
         self._mqtt_up = _gauge(registry, "mqtt_up", "1 while subscribed at the MQTT broker")
         self._pulsar_up = _gauge(registry, "pulsar_up", "1 while the producer is connected to Pulsar")
+        self._devices = _gauge(registry, "devices", "Devices heard since the start")
+        self._silent = _gauge(registry, "devices_silent", "Of these, not heard lately")
+        self._healthy = _gauge(registry, "healthy", "1 while healthy")
         self._persist_s = Histogram(
             "waybill_gateway_persist_seconds",
             "From the arrival of a batch to Pulsar's receipt",
@@ -44,18 +52,45 @@ class Tally:
         )
 
     def persisted(self, delivery: Delivery, now_s: float) -> None:
-        """Pulsar has a batch, or has it among the refused ones."""
+        """Pulsar has a batch."""
         self._persist_s.observe(now_s - delivery.arrived_s)
-        if delivery.refusal is not None:
-            self._refused.labels(delivery.refusal.reason).inc()
-            self.counts["batches_refused"] += 1
-            return
         self._batches.inc()
         self._records.inc(delivery.records)
         self._bytes.inc(len(delivery.payload))
         self.counts["batches_persisted"] += 1
         self.counts["records_persisted"] += delivery.records
         self.counts["bytes_persisted"] += len(delivery.payload)
+
+    def refused(self, reason: str, *, kept: bool) -> None:
+        """A message is refused; `kept`: with a copy among the dead letters."""
+        self._refused.labels(reason).inc()
+        self.counts["batches_refused"] += 1
+        if not kept:
+            self.not_kept()
+
+    def not_kept(self) -> None:
+        """There is no copy of a refused message: too many came, or Pulsar does not take it."""
+        self._not_kept.inc()
+        self.counts["dead_letters_not_kept"] += 1
+
+    def internal_error(self) -> None:
+        """The handling of a message raised an error."""
+        self._errors.inc()
+        self.counts["internal_errors"] += 1
+
+    def unpromised_dropped(self) -> None:
+        """A message of QoS 0 was dropped."""
+        self._unpromised.inc()
+        self.counts["unpromised_dropped"] += 1
+
+    def published(self, *, refused: bool, unheard: bool) -> None:
+        """The broker answered to a message for a device."""
+        if refused:
+            self._acks_refused.inc()
+            self.counts["acks_refused"] += 1
+        if unheard:
+            self._acks_unheard.inc()
+            self.counts["acks_unheard"] += 1
 
     def joined(self) -> None:
         """A batch came again while it was in flight."""
@@ -95,6 +130,9 @@ class Tally:
         self._in_flight.set(status.in_flight)
         self._in_flight_bytes.set(status.in_flight_bytes)
         self._oldest_s.set(status.oldest_in_flight_s)
+        self._devices.set(status.devices_known)
+        self._silent.set(status.devices_silent)
+        self._healthy.set(status.healthy)
         self._mqtt_up.set(status.mqtt_connected)
         self._pulsar_up.set(status.pulsar_connected)
 

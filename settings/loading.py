@@ -30,6 +30,8 @@ def parse(model: type[Made], text: str, source: str) -> Made:
         return model.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(source, [f"is no TOML: {error}"]) from error
+    except RecursionError as error:
+        raise SettingsError(source, ["is nested too deeply"]) from error
     except ValidationError as error:
         raise SettingsError(source, [_problem(model, detail) for detail in error.errors()]) from error
 

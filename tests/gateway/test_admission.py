@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission import Address, Refusal, Rules, judge
+from gateway.admission import NOBODY, Address, Refusal, Rules, address_of, judge
 from telemetry import Header, encode
 from tests.gateway.strategies import batch
 from tests.strategies import batches
@@ -45,7 +45,6 @@ def test_a_batch_that_is_not_what_it_says_is_refused_with_a_word(payload: bytes,
 def test_a_tenant_that_is_not_served_is_refused() -> None:
     rules = Rules(max_batch_bytes=1 << 20, tenants={"fleet"})
     assert reason(rules, Address("other", "d1"), batch("d1", 1, 3)) == "unknown-tenant"
-    assert reason(RULES, Address("", "d1"), batch("d1", 1, 3)) == "bad-tenant"
 
 
 def test_a_batch_that_is_too_large_is_refused_with_its_names_for_its_own_device() -> None:
@@ -67,3 +66,31 @@ def test_a_batch_with_one_changed_byte_never_passes(payload: bytes, data: st.Dat
 @given(st.binary(max_size=200))
 def test_no_bytes_whatever_break_the_door(payload: bytes) -> None:
     assert isinstance(judge(RULES, D1, payload), Refusal)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "",
+        "waybill/1//d1/batch",
+        "waybill/1/fleet//batch",
+        "waybill/2/fleet/d1/batch",
+        "waybill/1/fleet/d1",
+        "waybill/1/fleet/d1/x/batch",
+        "waybill/1/fl eet/d1/batch",
+        "waybill/1/fleet/\ufeffd1/batch",
+        "waybill/1/fleet/../batch",
+        f"waybill/1/fleet/{'d' * 64}/batch",
+        f"waybill/1/fleet/{'d' * 65_000}/batch",
+        "/" * 65_535,
+    ],
+)
+def test_a_topic_that_no_device_has_is_nobody_s(topic: str) -> None:
+    assert address_of(topic) == NOBODY
+    assert reason(RULES, address_of(topic), batch("d1", 1, 3)) == "bad-topic"
+
+
+@given(st.text(max_size=80) | st.lists(st.text(max_size=5), max_size=7).map("/".join))
+def test_whoever_a_topic_names_can_be_told(topic: str) -> None:
+    sender = address_of(topic)
+    assert sender == NOBODY or sender.ack_topic == topic.rsplit("/", 1)[0] + "/ack"

@@ -1,0 +1,78 @@
+"""When to connect to the broker, and what it means when connections do not last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.backoff import Backoff
+from gateway.config import Mqtt
+
+_MANY = 3
+_TAKEN_OVER = "Session taken over"
+
+
+class BrokerLink:
+    """The attempts and the connections of one session, without its socket. `jitter` gives numbers between 0 and 1.
+
+    A connection counts as good when it has lasted `lasting_s`. One that ends sooner counts as a failed attempt, so
+    that two gateways of one name, which take the session from each other, slow down, and are recognised.
+    """
+
+    def __init__(self, name: str, settings: Mqtt, jitter: Callable[[], float], now_s: float) -> None:
+        self.lasting_s = 2 * settings.reconnect_max_s
+        self.is_up = False
+        self._name = name
+        self._timeout_s = settings.connect_timeout_s
+        self._backoff = Backoff(settings.reconnect_max_s, jitter)
+        self._connect_at_s = now_s
+        self._answer_by_s: float | None = None
+        self._up_since_s = now_s
+        self._short_lived = 0
+        self._taken_over = False
+
+    @property
+    def in_use(self) -> bool:
+        """Whether there is a connection, or an attempt at one."""
+        return self.is_up or self._answer_by_s is not None
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to connect now."""
+        return not self.in_use and now_s >= self._connect_at_s
+
+    def attempted(self, now_s: float) -> None:
+        """CONNECT was sent: the answer must come in time."""
+        self._answer_by_s = now_s + self._timeout_s
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether the answer did not come in time."""
+        return self._answer_by_s is not None and now_s > self._answer_by_s
+
+    def came_up(self, now_s: float) -> None:
+        """The subscriptions stand."""
+        self.is_up, self._answer_by_s, self._up_since_s = True, None, now_s
+
+    def lasts(self, now_s: float) -> None:
+        """To be called now and then while it is up: it may have become a good one."""
+        if self.is_up and now_s - self._up_since_s >= self.lasting_s:
+            self._backoff.succeeded()
+            self._short_lived, self._taken_over = 0, False
+
+    def ended(self, reason: str, now_s: float) -> None:
+        """An attempt failed, or the connection ended."""
+        self.lasts(now_s)
+        if self.is_up:
+            self._short_lived += now_s - self._up_since_s < self.lasting_s
+            self._taken_over |= _TAKEN_OVER in reason
+        self.is_up, self._answer_by_s = False, None
+        self._connect_at_s = now_s + self._backoff.failed()
+
+    @property
+    def problem(self) -> str:
+        """Why connections do not last; empty while they do, as far as is known."""
+        advice = f"each gateway needs a name of its own, and this one is {self._name!r}"
+        if self._taken_over:
+            return f"another client of the same name took the session over: {advice}"
+        if self._short_lived >= _MANY:
+            times = f"the last {self._short_lived} connections to the MQTT broker ended within {self.lasting_s:g} s"
+            return f"{times}, probably because another client of the same name takes the session over: {advice}"
+        return ""

@@ -1,0 +1,95 @@
+"""What may be called healthy, and what connections that do not last mean."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from gateway.broker_link import BrokerLink
+from gateway.health import STALLED_AFTER_S, PublicationResults, stall_problem
+from tests.gateway.strategies import settings
+
+
+def test_a_broker_that_refuses_every_acknowledgement_is_a_problem_until_it_takes_them() -> None:
+    results = PublicationResults()
+    assert results.problem(0.0) == ""
+    for second in range(5):
+        results.note("Not authorized", float(second))
+    assert "refused 5 of the last 5" in results.problem(5.0)
+    assert "Not authorized" in results.problem(5.0)
+    for _ in range(50):
+        results.note("", 6.0)
+    assert results.problem(6.0) == "", "one device that the broker bars does not make the region ill"
+    assert PublicationResults().problem(6.0) == ""
+
+
+def test_a_refusal_is_forgotten_after_its_minute() -> None:
+    results = PublicationResults()
+    results.note("Not authorized", 0.0)
+    assert results.problem(59.0)
+    assert results.problem(71.0) == ""
+    for second in range(1000):
+        results.note("", float(second))
+    assert len(results._buckets) <= 7
+
+
+def test_a_batch_that_waits_too_long_is_a_problem() -> None:
+    assert stall_problem(STALLED_AFTER_S - 1) == ""
+    assert "61 s" in stall_problem(STALLED_AFTER_S + 1)
+
+
+def link() -> BrokerLink:
+    mqtt = settings(mqtt={"host": "h", "reconnect_max_s": 15, "connect_timeout_s": 5}).mqtt
+    return BrokerLink("gateway-eu-1", mqtt, lambda: 1.0, 0.0)
+
+
+def connect_for(made: BrokerLink, now_s: float, lasted_s: float, reason: str = "no reason") -> float:
+    """Connect as soon as it is due; when it ended."""
+    while not made.is_due(now_s):
+        now_s += 0.1
+    made.attempted(now_s)
+    made.came_up(now_s)
+    made.ended(reason, now_s + lasted_s)
+    return now_s + lasted_s
+
+
+def test_connections_that_end_soon_slow_down_and_name_the_likely_reason() -> None:
+    made, now_s = link(), 0.0
+    began = []
+    for _ in range(6):
+        now_s = connect_for(made, now_s, 0.3)
+        began.append(now_s)
+    gaps = [after - before for before, after in pairwise(began)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > 3
+    assert "'gateway-eu-1'" in made.problem
+
+
+def test_a_broker_that_is_restarted_now_and_then_is_no_problem() -> None:
+    made, now_s = link(), 0.0
+    for _ in range(5):
+        now_s = connect_for(made, now_s, 40.0)
+        assert made.is_due(now_s + 0.3)
+    assert made.problem == ""
+
+
+def test_a_session_that_is_taken_over_says_so_until_a_connection_lasts() -> None:
+    made = link()
+    now_s = connect_for(made, 0.0, 1.0, "the connection ended: Session taken over")
+    assert "took the session over" in made.problem
+    while not made.is_due(now_s):
+        now_s += 0.1
+    made.attempted(now_s)
+    made.came_up(now_s)
+    made.lasts(now_s + 29)
+    assert made.problem
+    made.lasts(now_s + 30)
+    assert made.problem == ""
+
+
+def test_an_answer_that_does_not_come_is_overdue() -> None:
+    made = link()
+    made.attempted(0.0)
+    assert not made.is_overdue(5.0)
+    assert made.is_overdue(5.1)
+    made.ended("no answer", 5.1)
+    assert not made.in_use

@@ -1,0 +1,59 @@
+"""No input writes the disk full of log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.logs import BURST, MAX_CHARACTERS, LineLimit
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def lines(limit: LineLimit, count: int, **values: Any) -> list[Any]:
+    passed = []
+    for _ in range(count):
+        try:
+            passed.append(limit(None, "warning", {"event": "refused", **values}))
+        except structlog.DropEvent:
+            continue
+    return passed
+
+
+def test_a_flood_of_one_kind_is_cut_and_counted_and_other_kinds_pass() -> None:
+    clock = Clock()
+    limit = LineLimit(clock)
+    assert len(lines(limit, 3000)) == BURST
+    assert limit(None, "warning", {"event": "subscribed"}) == {"event": "subscribed"}
+    assert limit(None, "error", {"event": "refused"}) == {"event": "refused"}, "another level is another kind"
+    clock.now_s = 1.0
+    assert lines(limit, 5)[0]["suppressed"] == 3000 - BURST
+    assert limit.take_suppressed() == {"warning refused": 4}
+    assert limit.take_suppressed() == {}
+
+
+@given(st.recursive(st.text(min_size=200, max_size=2000), st.lists, max_leaves=5))
+def test_a_value_is_never_longer_than_its_bound(value: object) -> None:
+    (line,) = lines(LineLimit(Clock()), 1, value=value)
+    assert len(str(line["value"])) <= MAX_CHARACTERS + 40
+
+
+def test_kinds_are_bounded_too() -> None:
+    limit = LineLimit(Clock())
+    written = 0
+    for number in range(5000):
+        try:
+            limit(None, "info", {"event": str(number)})
+        except structlog.DropEvent:
+            continue
+        written += 1
+    assert written == 1000 + BURST
+    assert len(limit._kinds) <= 1001

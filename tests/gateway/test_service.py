@@ -1,0 +1,140 @@
+"""One bad message, one bad receipt or one dead thread: what the loop does about each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deploy.local import free_port
+from gateway import Service, ThreadEnded
+from gateway.dead_letters import MAX_ATTEMPTS
+from gateway.packets import Inbound
+from gateway.pulsar_side import UNSENDABLE, Receipt
+from tests.gateway.strategies import batch, settings, topic
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    """A gateway that was not started: it has no connection, so what it sends to Pulsar fails at once."""
+    made = Service(settings(observe={"port": free_port()}), lambda: settings().drain)
+    hook = threading.excepthook
+    yield made
+    threading.excepthook = hook
+    made._wake.close()
+
+
+def deliveries(service: Service) -> list[Any]:
+    return list(service._engine.in_flight)
+
+
+def test_a_message_that_makes_the_handling_raise_is_a_dead_letter_and_the_next_is_served(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(service._engine, "arrived", fail)
+        service._arrived(Inbound(topic("d1"), b"poison", 1))
+    service._arrived(Inbound(topic("d2"), batch("d2", 1, 3), 2))
+    poisoned, served = deliveries(service)
+    assert poisoned.refusal.reason == "internal-error"
+    assert "RecursionError" in poisoned.refusal.detail
+    assert poisoned.payload == b"poison"
+    assert served.refusal is None
+    assert service._tally.counts["internal_errors"] == 1
+
+
+def test_a_config_result_of_eighty_thousand_brackets_is_counted_and_acknowledged(service: Service) -> None:
+    service._arrived(Inbound("waybill/1/fleet/d1/config-result", b"[" * 80_000, 1))
+    assert service._tally.counts["pushes_unknown"] == 1
+    assert service._engine.release() == [1]
+
+
+def test_a_config_result_on_a_topic_that_no_device_has_is_a_dead_letter(service: Service) -> None:
+    service._arrived(Inbound("waybill/1/fleet//config-result", b"{}", 1))
+    (letter,) = deliveries(service)
+    assert letter.refusal.reason == "bad-topic"
+
+
+def test_a_receipt_whose_handling_raises_does_not_hold_up_the_others(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mid, device in ((1, "d1"), (2, "d2")):
+        service._arrived(Inbound(topic(device), batch(device, 1, 3), mid))
+    first, second = (delivery.token for delivery in deliveries(service))
+    answers = [Receipt(first, "Ok"), Receipt(second, "Ok")]
+    monkeypatch.setattr(service._pulsar, "receipts", lambda: answers)
+    owe = service._engine._owe
+
+    def fail_once(delivery: Any, now_s: float) -> None:
+        if delivery.token == first:
+            raise MemoryError("too many ranges")
+        owe(delivery, now_s)
+
+    monkeypatch.setattr(service._engine, "_owe", fail_once)
+    service._settle(1.0)
+    assert deliveries(service) == []
+    assert [tell.device.device for tell in service._engine.due(9.0, 10)] == ["d2"]
+    assert service._engine.release() == [1, 2]
+    assert service._tally.counts["internal_errors"] == 1
+
+
+def test_what_the_client_can_never_send_is_refused_and_a_dead_letter_it_cannot_send_is_given_up(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service._arrived(Inbound(topic("d1"), batch("d1", 1, 3), 1))
+    (delivery,) = deliveries(service)
+    monkeypatch.setattr(service._pulsar, "receipts", lambda: [Receipt(delivery.token, UNSENDABLE)])
+    service._settle(1.0)
+    assert delivery.refusal.reason == "not-for-pulsar"
+    service._settle(2.0)
+    assert deliveries(service) == []
+    (tell,) = service._engine.due(9.0, 10)
+    assert (tell.ack.refused, tell.ack.ranges.ranges) == ("not-for-pulsar", ((1, 3),))
+    assert service._engine.release() == [1]
+    assert service._tally.counts["dead_letters_not_kept"] == 1
+
+
+def test_a_dead_letter_is_given_up_after_some_attempts_and_a_batch_never(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service._arrived(Inbound(topic("d1"), b"garbage", 1))
+    service._arrived(Inbound(topic("d2"), batch("d2", 1, 3), 2))
+    tokens = [delivery.token for delivery in deliveries(service)]
+    monkeypatch.setattr(service._pulsar, "receipts", lambda: [Receipt(token, "Timeout") for token in tokens])
+    for _ in range(MAX_ATTEMPTS + 5):
+        service._settle(1.0)
+        for token in tokens:
+            if token in service._engine.in_flight:
+                service._engine.produce(token)
+    assert [delivery.sender.device for delivery in deliveries(service)] == ["d2"]
+
+
+def test_a_client_that_cannot_send_a_message_says_so_instead_of_raising(service: Service) -> None:
+    class Broken:
+        def send_async(self, *_: object, **__: object) -> None:
+            raise UnicodeEncodeError("utf-8", "\ud83d", 0, 1, "surrogates not allowed")
+
+    service._arrived(Inbound(topic("d1"), batch("d1", 1, 3), 1))
+    assert [receipt.result for receipt in service._pulsar.receipts()] == ["NotConnected"]
+    service._pulsar._batches = Broken()
+    service._pulsar.send(service._engine.produce(deliveries(service)[0].token))
+    (receipt,) = service._pulsar.receipts()
+    assert receipt.is_permanent
+
+
+def test_a_thread_that_ends_takes_the_gateway_with_it(service: Service) -> None:
+    def fail() -> None:
+        raise ValueError("no more")
+
+    threading.excepthook = service._thread_ended
+    thread = threading.Thread(target=fail, name="pulsar-close")
+    thread.start()
+    thread.join()
+    service._observatory = type("Serving", (), {"serves": True})()
+    with pytest.raises(ThreadEnded, match="pulsar-close ended with ValueError: no more"):
+        service._tick(1.0)

@@ -1,0 +1,140 @@
+"""The gateway's session with a real Mosquitto: no publisher and no second gateway can end it unnoticed."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from deploy.local import MosquittoBroker
+from gateway.mqtt_side import MqttSide, Published
+from gateway.packets import Inbound
+from tests.gateway.strategies import settings
+
+pytestmark = pytest.mark.system
+
+
+class BrokerWithRules(MosquittoBroker):
+    """A Mosquitto that lets nobody publish below waybill/1/barred."""
+
+    def _lines(self) -> list[str]:
+        rules = self.folder / "acl"
+        rules.write_text("topic readwrite #\ntopic deny waybill/1/barred/#\n")
+        return [*super()._lines(), f"acl_file {rules}"]
+
+
+class Session:
+    """The gateway's side of the broker, turned by hand."""
+
+    def __init__(self, port: int, name: str = "gateway-1", **changes: Any) -> None:
+        self.inbound: list[Inbound] = []
+        self.published: list[Published] = []
+        made = settings(name=name, mqtt={"host": "127.0.0.1", "port": port, "receive_maximum": 8, **changes})
+        self.side = MqttSide(made, self.inbound.append, self.published.append)
+        self.side.connect()
+        self.turn_until(lambda: self.side.subscribed)
+
+    def turn_until(self, condition: Callable[[], Any], timeout_s: float = 10) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"it did not happen in time: {self.side.trouble}"
+            socket = self.side.socket
+            if socket is None:
+                return
+            readable, _, _ = select.select([socket], [socket] if self.side.wants_write else [], [], 0.02)
+            if readable:
+                self.side.read()
+            if self.side.socket is not None and self.side.wants_write:
+                self.side.write()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoBroker]:
+    broker = BrokerWithRules("rules", tmp_path_factory.mktemp("rules"))
+    broker.start()
+    broker.wait(20)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def session(broker: MosquittoBroker) -> Iterator[Session]:
+    made = Session(broker.port, session_expiry_s=0)
+    yield made
+    made.side.disconnect(keep_session=False)
+
+
+@pytest.fixture
+def publish(broker: MosquittoBroker) -> Iterator[Callable[..., None]]:
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="device", protocol=mqtt.MQTTv5)
+    client.connect("127.0.0.1", broker.port)
+    client.loop_start()
+
+    def send(topic: str, payload: bytes, user: Sequence[tuple[str, str]] = (), qos: int = 1) -> None:
+        properties = Properties(PacketTypes.PUBLISH)
+        if user:
+            properties.UserProperty = list(user)
+        client.publish(topic, payload, qos=qos, properties=properties).wait_for_publish(10)
+
+    yield send
+    client.disconnect()
+    client.loop_stop()
+
+
+def test_no_property_that_a_device_sends_ends_the_session_or_delays_it(
+    session: Session, publish: Callable[..., None]
+) -> None:
+    publish("waybill/1/t/d1/batch", b"1", [("a", "\ufeff")])
+    publish("waybill/1/t/d1/batch", bytes(1_000_000), [("a", "b")] * 60_000)
+    publish("waybill/1/t/d1/batch", b"3")
+    began = time.monotonic()
+    session.turn_until(lambda: len(session.inbound) == 3)
+    assert time.monotonic() - began < 2
+    assert [len(message.payload) for message in session.inbound] == [1, 1_000_000, 1]
+    assert session.side.subscribed
+
+
+def test_odd_topics_arrive_whole_and_what_is_larger_than_a_packet_may_be_does_not(
+    broker: MosquittoBroker, publish: Callable[..., None]
+) -> None:
+    tight = Session(broker.port, "tight", max_packet_bytes=5 << 20, session_expiry_s=0)
+    long = f"waybill/1/t/{'d' * 65_000}/batch"
+    publish("waybill/1/t/d1/batch", bytes(6 << 20))
+    publish(long, b"x")
+    publish("waybill/1//\ufeff/config-result", b"{}", qos=0)
+    tight.turn_until(lambda: len(tight.inbound) == 2)
+    assert [(message.topic, bool(message.mid)) for message in tight.inbound] == [
+        (long, True),
+        ("waybill/1//\ufeff/config-result", False),
+    ]
+    tight.side.disconnect(keep_session=False)
+
+
+def test_what_the_broker_does_not_let_devices_hear_is_said_by_topic_and_reason(session: Session) -> None:
+    free = session.side.free
+    session.side.publish("waybill/1/barred/d1/ack", b"x")
+    session.side.publish("waybill/1/t/nobody/ack", b"x")
+    session.turn_until(lambda: len(session.published) == 2)
+    assert session.published == [
+        Published("waybill/1/barred/d1/ack", "Not authorized"),
+        Published("waybill/1/t/nobody/ack", "", unheard=True),
+    ]
+    session.side.publish("waybill/1/t/d1/ack", bytes(9 << 20))
+    assert "no packet of more than 8388608 bytes" in session.published[2].refusal
+    assert session.side.free == free
+
+
+def test_a_second_gateway_of_the_name_takes_the_session_and_the_first_says_that_it_ended(
+    broker: MosquittoBroker, session: Session
+) -> None:
+    other = Session(broker.port)
+    session.turn_until(lambda: not session.side.subscribed)
+    assert "the connection to the MQTT broker ended" in session.side.trouble
+    other.side.disconnect(keep_session=False)
