@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
 
 app = typer.Typer(
+    rich_markup_mode=None,
     name="cloud-jobs",
     help="The jobs of the centre: from Pulsar's topics to records, usage and the bill.",
     no_args_is_help=True,

@@ -30,7 +30,7 @@ def command_line(commands: Mapping[str, LazyCommand], arguments: Sequence[str], 
 
     Commands whose module does not exist are not offered.
     """
-    app = typer.Typer(no_args_is_help=True, add_completion=False, help=help_text)
+    app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False, help=help_text)
     app.callback()(_root)
     for name, command in commands.items():
         if command.exists():

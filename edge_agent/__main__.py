@@ -17,6 +17,7 @@ from edge_agent.errors import AgentError
 from settings import SettingsError, load
 
 app = typer.Typer(
+    rich_markup_mode=None,
     name="edge-agent",
     help="Carries every record from the vehicle to its region; none is lost, whatever happens to the vehicle.",
     no_args_is_help=True,

@@ -26,6 +26,7 @@ from simulator.spoken_faults import parse_faults
 from simulator.truth import Truth, TruthError
 
 app = typer.Typer(
+    rich_markup_mode=None,
     help="A fleet that drives, publishes to its local MQTT brokers, and knows exactly what it should be billed.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -26,7 +26,9 @@ from cloud_jobs.billing.lines import Line
 from cloud_jobs.billing.period import Period, stamp
 from cloud_jobs.billing.tables import adjustment_table, bill_table, evidence_table
 
-app = typer.Typer(no_args_is_help=True, help="Bills: shown, opened down to the records, issued and adjusted.")
+app = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Bills: shown, opened down to the records, issued and adjusted."
+)
 
 LakeOption = Annotated[Path, typer.Option("--lake", help="The folder of the Delta tables.")]
 AccountOption = Annotated[str, typer.Option("--account", help="The account's id.")]

@@ -31,7 +31,12 @@ _WIDTH = None if sys.stdout.isatty() else 120
 console = Console(highlight=False, width=_WIDTH)
 errors = Console(stderr=True, highlight=False, width=_WIDTH)
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Lose a cluster or a link on purpose, and count.")
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Lose a cluster or a link on purpose, and count.",
+)
 
 Folder = Annotated[Path, typer.Option(help="Where the servers and tables live; emptied first.")]
 Rate = Annotated[float, typer.Option("--records-per-s", help="What each region's devices send.")]

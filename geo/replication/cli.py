@@ -25,7 +25,12 @@ from settings import SettingsError, load
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Plan, apply, verify and watch geo-replication.")
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Plan, apply, verify and watch geo-replication.",
+)
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 

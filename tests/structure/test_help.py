@@ -1,0 +1,45 @@
+"""`--help` of every command says what its source says: nothing in brackets is taken for markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cloud_jobs.__main__ import app as cloud_jobs
+from deploy.__main__ import COMMANDS
+from deploy.lazy import command_line
+from edge_agent.__main__ import app as edge_agent
+from gateway.cli import app as gateway
+from simulator.__main__ import app as simulator
+
+APPS = {"cloud-jobs": cloud_jobs, "edge-agent": edge_agent, "fleet-gateway": gateway, "fleet-simulator": simulator} | {
+    f"waybill {name}": command_line(COMMANDS, [name], "Waybill.") for name in COMMANDS
+}
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_what_stands_in_brackets_is_shown(name: str) -> None:
+    for path, command in commands(typer.main.get_command(APPS[name])):
+        shown = words(CliRunner().invoke(APPS[name], [*path, "--help"], terminal_width=200).output)
+        texts = [command.help or "", *(getattr(parameter, "help", None) or "" for parameter in command.params)]
+        for bracketed in (found for text in texts for found in re.findall(r"\[[^\]]*\]", text)):
+            assert words(bracketed) in shown, f"{name} {' '.join(path)} loses {bracketed}"
+
+
+def test_the_gateway_s_help_names_the_section_that_a_reload_reads() -> None:
+    assert "`[drain]`" in CliRunner().invoke(gateway, ["run", "--help"], terminal_width=200).output
