@@ -4,7 +4,8 @@ A parser is registered by a module in `tests/fuzz/targets/`, named for it, which
 
 - `seeds()`: valid and nearly valid inputs to start from;
 - `judge(data)`: parses the bytes and returns, whether they were read or refused with the typed error; any other
-  exception, and any law that does not hold, is a finding.
+  exception, and any law that does not hold, is a finding;
+- `bounded(data)`, if `judge` does more than to parse: what is held against the bounds of time and memory.
 
 `python -m tests.fuzz NAME --seconds 600 --seed 1` fuzzes one, without a name all, one after the other.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 MAX_BYTES = 64 << 10
 MAX_SECONDS = 0.05
@@ -18,6 +19,12 @@ class OutOfTime(AssertionError):
 
 class OutOfMemory(AssertionError):
     """An input took more than MAX_MEMORY_BYTES."""
+
+
+def bounded(module: Any) -> Callable[[bytes], object]:
+    """What of a registered parser is held against the bounds."""
+    parser: Callable[[bytes], object] = getattr(module, "bounded", module.judge)
+    return parser
 
 
 def check_bounds(judge: Callable[[bytes], object], data: bytes, max_seconds: float = MAX_SECONDS) -> None:
