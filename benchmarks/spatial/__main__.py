@@ -27,6 +27,7 @@ import shapely
 from benchmarks.spatial.worlds import outlines, polygons, read, scattered, vehicles
 from geo.spatial import EventSettings, Fence, FenceSet, ZoneSet, build_tracks, find_encounters, find_events
 from geo.spatial.grid import GridIndex
+from geo.spatial.predicates import Spots
 
 ROOT = Path(__file__).parents[2]
 REPEATS = 3
@@ -58,9 +59,9 @@ def lookups(count: int) -> list[Row]:
     held = index.nbytes()
     fixes = vehicles(count, 1000, POINTS // 1000, step_m=100.0, seconds=10.0)
     lon, lat = scattered(count, POINTS)
-    driving = POINTS / seconds(lambda: index.locate(fixes.lon, fixes.lat))
-    anywhere = POINTS / seconds(lambda: index.locate(lon, lat))
-    pairs = len(index.locate(lon, lat)[0]) / POINTS
+    driving = POINTS / seconds(lambda: index.locate(Spots(fixes.lon, fixes.lat)))
+    anywhere = POINTS / seconds(lambda: index.locate(Spots(lon, lat)))
+    pairs = len(index.locate(Spots(lon, lat))[0]) / POINTS
     name = f"{count:,} fences"
     return [
         (f"{name}: build", f"{build:.1f} s", f"{len(made.points) / 1e6:.1f} M corners"),
@@ -80,7 +81,7 @@ def ratios(count: int = 100_000, points: int = 100_000) -> list[Row]:
     shapes = polygons(made)
     index, tree = GridIndex(made), shapely.STRtree(shapes)
     lon, lat = scattered(count, points)
-    lattice = seconds(lambda: index.locate(lon, lat)) / points
+    lattice = seconds(lambda: index.locate(Spots(lon, lat))) / points
     by_tree = seconds(lambda: tree.query(shapely.points(lon, lat), predicate="intersects"), 2) / points
     some = 20
     near = shapes[: count // 10]
@@ -128,7 +129,7 @@ def few(count: int = 100, points: int = 20_000) -> list[Row]:
     lon, lat = scattered(count, points)
     for shape in shapes:
         shapely.prepare(shape)
-    lattice = seconds(lambda: index.locate(lon, lat)) / points
+    lattice = seconds(lambda: index.locate(Spots(lon, lat))) / points
     by_loop = seconds(lambda: [shapely.intersects_xy(shape, lon, lat) for shape in shapes], 1) / points
     return [(f"{count:,} fences: against prepared geometries, all points at once", f"{by_loop / lattice:.0f}x", "")]
 

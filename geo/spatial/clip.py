@@ -8,26 +8,28 @@ are one cut, so that rounding makes no slivers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from geo.spatial.fences import Outlines
 from geo.spatial.geodesic import unwrapped_end
 from geo.spatial.index import FenceIndex
-from geo.spatial.ragged import Bools, Floats, Ints, Points, expand, offsets, run_starts
+from geo.spatial.predicates import OnLines, crossing_fraction, orientation, side
+from geo.spatial.ragged import Bools, Floats, Ints, expand, offsets
 from geo.spatial.tracks import Tracks
 
 RESOLUTION_DEG: Final = 1e-12
-# Shewchuk's bound for the rounding of a 2x2 orientation determinant, with room for the products' own rounding
-_ROUNDING: Final = 4e-16
+# a meeting whose rounding could move it farther than this is computed in fractions
+_BLURRED_DEG: Final = RESOLUTION_DEG / 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
     """Straight pieces from (px, py) to (qx, qy), degrees; px in [-180, 180), qx within 180° of it; times in ms.
 
-    `follows[i]`: segment i starts at the fix that ends segment i - 1 (None: not known of any).
+    `follows[i]`: segment i starts at the fix that ends segment i - 1 (None: not known of any). `end_lon`: qx as it was
+    before it was moved by a turn (None: it was not).
     """
 
     px: Floats
@@ -37,6 +39,7 @@ class Segments:
     start_ms: Floats
     end_ms: Floats
     follows: Bools | None = None
+    end_lon: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.px)
@@ -47,6 +50,11 @@ class Segments:
         x = self.px[segment] * rest + self.qx[segment] * fraction
         y = self.py[segment] * rest + self.qy[segment] * fraction
         return x, y
+
+    def on_lines(self, segment: Ints, fraction: Floats) -> OnLines:
+        """The exact places on segments, of which `at` gives the nearest doubles."""
+        p, q = (self.px[segment], self.py[segment]), (self.qx[segment], self.qy[segment])
+        return OnLines(*p, *q, fraction, np.zeros(len(segment)))
 
     def time_at(self, segment: Ints, fraction: Floats) -> Floats:
         """Times on segments, in ms."""
@@ -68,6 +76,7 @@ def segments_of(tracks: Tracks) -> Segments:
         start_ms=fixes.t_ms[a].astype(np.float64),
         end_ms=fixes.t_ms[b].astype(np.float64),
         follows=follows,
+        end_lon=fixes.lon[b],
     )
 
 
@@ -99,10 +108,17 @@ def cut(segments: Segments, at_segment: Ints, fraction: Floats, instants_ms: Int
     by_time[len(segment) - len(time_segment) :] = True
     order = np.lexsort((~by_time, where, segment))
     segment, where, by_time = segment[order], where[order], by_time[order]
-    apart = run_starts(segment)
-    if len(where):
-        apart[1:] |= np.diff(where) > np.where(by_time[1:], 0.0, resolution[segment[1:]])
+    near = _near_the_next(segment, where, resolution)
+    # a border at the very moment of a switch: the switch is the cut
+    at_switch = ~by_time & (np.append(near & by_time[1:], False) | np.append(False, near & by_time[:-1]))
+    segment, where, by_time = segment[~at_switch], where[~at_switch], by_time[~at_switch]
+    apart = np.append(True, ~_near_the_next(segment, where, resolution) | by_time[1:])[: len(segment)]
     return _stretches(len(segments), segment[apart], where[apart], by_time[apart])
+
+
+def _near_the_next(segment: Ints, where: Floats, resolution: Floats) -> Bools:
+    """Which cuts are one with the cut after them?"""
+    return np.asarray((np.diff(segment) == 0) & (np.diff(where) <= resolution[segment[1:]]), dtype=np.bool_)
 
 
 def _stretches(count: int, segment: Ints, where: Floats, by_time: Bools) -> Stretches:
@@ -126,35 +142,20 @@ def _time_cuts(segments: Segments, instants_ms: Ints) -> tuple[Ints, Floats]:
     return segment, (instants_ms[instant] - start) / (end - start)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Meetings:
-    """Where segments meet edges: `fraction` of `segment`; and where they run along one.
-
-    Run k: `run_segment[k]` lies on the border of `run_fence[k]` from `run_start[k]` to `run_end[k]`.
-    """
-
-    segment: Ints
-    fraction: Floats
-    run_segment: Ints
-    run_fence: Ints
-    run_start: Floats
-    run_end: Floats
+Meetings: TypeAlias = tuple[Ints, Floats]  # segment, fraction
 
 
 def meet(segments: Segments, index: FenceIndex) -> Meetings:
-    """Every meeting of segments and borders, also across the antimeridian (which is itself a cut)."""
+    """Every place where a segment crosses or touches a border between its fixes, and where the antimeridian.
+
+    Exact: an edge that a segment does not meet is not there, one that it does is, to the nearest double or within
+    `RESOLUTION_DEG` / 10. A segment along an edge meets the edges on both ends of it.
+    """
     copies, moved = world_copies(segments)
     copy, edge = index.edges_near(moved.px, moved.py, moved.qx, moved.qy)
-    found = _meet_edges(moved, copy, edge, index.outlines)
-    turned = _antimeridian(segments)
-    return Meetings(
-        segment=np.concatenate([copies[found.segment], turned[0]]),
-        fraction=np.concatenate([found.fraction, turned[1]]),
-        run_segment=copies[found.run_segment],
-        run_fence=found.run_fence,
-        run_start=found.run_start,
-        run_end=found.run_end,
-    )
+    segment, fraction = _meet_edges(moved, copy, edge, index.outlines)
+    over, turned = _antimeridian(segments)
+    return np.concatenate([copies[segment], over]), np.concatenate([fraction, turned])
 
 
 def _antimeridian(segments: Segments) -> tuple[Ints, Floats]:
@@ -179,37 +180,14 @@ def world_copies(segments: Segments) -> tuple[Ints, Segments]:
 def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outlines) -> Meetings:
     a, b = outlines.at(edge), outlines.at(edge + 1)
     p, q = (segments.px[segment], segments.py[segment]), (segments.qx[segment], segments.qy[segment])
-    (p_side, p_slack), (q_side, q_slack) = side(a, b, p), side(a, b, q)
-    straddles = _opposite(p_side, p_slack, q_side, q_slack) & _opposite(*side(p, q, a), *side(p, q, b))
-    along = straddles & (np.abs(p_side) <= p_slack) & (np.abs(q_side) <= q_slack)
-    across = np.flatnonzero(straddles & ~along & (p_side != q_side))
-    fraction = np.clip(p_side[across] / (p_side[across] - q_side[across]), 0.0, 1.0)
-    run = np.flatnonzero(along & ((p[0] != q[0]) | (p[1] != q[1])))
-    one, other = _projected(p, q, a, run), _projected(p, q, b, run)
-    start, end = np.minimum(one, other), np.maximum(one, other)
-    return Meetings(
-        segment=np.concatenate([segment[across], segment[run], segment[run]]),
-        fraction=np.concatenate([fraction, start, end]),
-        run_segment=segment[run],
-        run_fence=outlines.fence[np.searchsorted(outlines.rings, edge[run], side="right") - 1],
-        run_start=start,
-        run_end=end,
-    )
-
-
-def _projected(p: Points, q: Points, point: Points, row: Ints) -> Floats:
-    """The fraction of p-q at which `point` lies, within 0..1."""
-    dx, dy = q[0][row] - p[0][row], q[1][row] - p[1][row]
-    along = (point[0][row] - p[0][row]) * dx + (point[1][row] - p[1][row]) * dy
-    return np.clip(along / (dx * dx + dy * dy), 0.0, 1.0)
-
-
-def side(a: Points, b: Points, point: Points) -> Points:
-    """Twice the signed area of (a, b, point), positive on the left of a-b, and how much of it may be rounding."""
-    left, right = (b[0] - a[0]) * (point[1] - a[1]), (b[1] - a[1]) * (point[0] - a[0])
-    return left - right, _ROUNDING * (np.abs(left) + np.abs(right))
-
-
-def _opposite(one: Floats, one_slack: Floats, other: Floats, other_slack: Floats) -> Bools:
-    """Are two sides not surely the same?"""
-    return ~(((one > one_slack) & (other > other_slack)) | ((one < -one_slack) & (other < -other_slack)))
+    at_p, at_q = side(a, b, p), side(a, b, q)
+    meets = np.flatnonzero(orientation(a, b, p, at_p) * orientation(a, b, q, at_q) < 0)
+    segment, a, b, p, q = segment[meets], *((one[meets], other[meets]) for one, other in (a, b, p, q))
+    (p_side, p_slack), (q_side, q_slack) = ((value[meets], slack[meets]) for value, slack in (at_p, at_q))
+    between = orientation(p, q, a) * orientation(p, q, b) <= 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fraction = p_side / (p_side - q_side)
+        blur = (p_slack + q_slack) / np.abs(p_side - q_side) * np.hypot(q[0] - p[0], q[1] - p[1])
+    for row in np.flatnonzero(between & ~(blur <= _BLURRED_DEG)).tolist():
+        fraction[row] = crossing_fraction(*((float(at[0][row]), float(at[1][row])) for at in (p, q, a, b)))
+    return segment[between], np.clip(fraction[between], 0.0, 1.0)

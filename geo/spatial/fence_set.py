@@ -9,12 +9,13 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from geo.spatial.activity import ALWAYS, Activity
-from geo.spatial.clip import Meetings, Segments, Stretches, cut, meet
+from geo.spatial.clip import Segments, Stretches, cut, meet
 from geo.spatial.fences import Fence
 from geo.spatial.geodesic import wrap_lon
 from geo.spatial.grid import GridIndex
 from geo.spatial.index import FenceIndex
-from geo.spatial.ragged import Bools, Floats, Ints, expand
+from geo.spatial.predicates import Spots
+from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand
 from geo.spatial.rings import Shape
 from geo.spatial.versions import superseded
 
@@ -61,7 +62,7 @@ class FenceSet:
 
     def holding(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> tuple[Ints, Ints]:
         """Pairs (point, fence in force that holds it or has it on its border); fence indexes `fences`."""
-        point, fence = self._locate(wrap_lon(lon), lat)
+        point, fence = self._locate(Spots(wrap_lon(lon), lat))
         force = self._timed.in_force(fence, t_ms[point])
         return point[force], fence[force]
 
@@ -76,30 +77,35 @@ class FenceSet:
         fence[row[force]] = order[at[force]]
         return np.asarray(fence, dtype=np.int64)
 
-    def _locate(self, lon: Floats, lat: Floats) -> tuple[Ints, Ints]:
-        point, fence = self.index.locate(lon, lat)
-        edge = np.flatnonzero(lon == -180.0)
-        if not len(edge):
-            return point, fence
-        # the antimeridian is one line with two names: what ends at 180 holds it as well
-        again, east = self.index.locate(np.full(len(edge), 180.0), lat[edge])
-        pairs = np.unique(np.stack([np.append(point, edge[again]), np.append(fence, east)]), axis=1)
-        return pairs[0], pairs[1]
+    def _locate(self, spots: Spots) -> Pairs:
+        found = [self.index.locate(spots)]
+        # the antimeridian is one line with two names, and a place may be on it, or on either side of it, by rounding
+        for line, turns in ((-180.0, 1.0), (180.0, -1.0)):
+            edge = np.flatnonzero(np.abs(spots.x - line) <= spots.slop)
+            if len(edge):
+                point, fence = self.index.locate(spots.turned(edge, np.full(len(edge), turns)))
+                found.append((edge[point], fence))
+        if len(found) == 1:
+            return found[0]
+        point, fence = (np.concatenate(part) for part in zip(*found, strict=True))
+        pairs = distinct(point * np.int64(len(self.fences)) + fence)
+        return pairs // len(self.fences), pairs % len(self.fences)
 
     def place(self, segments: Segments) -> Placed:
         """Cut segments at borders and switches, and find what holds each part."""
         met = meet(segments, self.index)
-        stretches = cut(segments, met.segment, met.fraction, self._timed.instants)
+        stretches = cut(segments, *met, self._timed.instants)
         start, end = self._ends(segments)
-        return Placed(segments, stretches, *self._stretch_fences(segments, stretches, met), *start, *end)
+        return Placed(segments, stretches, *self._stretch_fences(segments, stretches), *start, *end)
 
     def _ends(self, segments: Segments) -> tuple[Pairs, Pairs]:
         """Pairs (segment, fence in force) of the first and of the second fixes; a shared fix is looked up once."""
-        segment, fence = self._locate(segments.px, segments.py)
+        segment, fence = self._locate(Spots(segments.px, segments.py))
         follows = np.zeros(len(segments), dtype=np.bool_) if segments.follows is None else segments.follows
         shared = follows[segment]
         alone = np.flatnonzero(~np.append(follows[1:], False)[: len(segments)])
-        row, end_fence = self._locate(wrap_lon(segments.qx[alone]), segments.qy[alone])
+        end_lon = wrap_lon(segments.qx) if segments.end_lon is None else segments.end_lon
+        row, end_fence = self._locate(Spots(end_lon[alone], segments.qy[alone]))
         end = np.concatenate([segment[shared] - 1, alone[row]])
         end_fence = np.concatenate([fence[shared], end_fence])
         now = self._timed.in_force(fence, segments.start_ms[segment])
@@ -107,16 +113,10 @@ class FenceSet:
         then = self._timed.in_force(end_fence, segments.end_ms[end] - 0.5)
         return (segment[now], fence[now]), (end[then], end_fence[then])
 
-    def _stretch_fences(self, segments: Segments, stretches: Stretches, met: Meetings) -> tuple[Ints, Ints]:
-        """Pairs (stretch, fence in force), by the stretch's middle, or because it lies on the border."""
+    def _stretch_fences(self, segments: Segments, stretches: Stretches) -> Pairs:
+        """Pairs (stretch, fence in force), by where the stretch's middle exactly is."""
         middle = (stretches.start + stretches.end) / 2
-        x, y = segments.at(stretches.segment, middle)
-        stretch, fence = self._locate(wrap_lon(x), y)
-        if len(met.run_segment):
-            run, border = expand(stretches.first[met.run_segment], np.diff(stretches.first)[met.run_segment])
-            on = (middle[border] > met.run_start[run]) & (middle[border] < met.run_end[run])
-            stretch = np.concatenate([stretch, border[on]])
-            fence = np.concatenate([fence, met.run_fence[run[on]]])
+        stretch, fence = self._locate(Spots.on_lines(segments.on_lines(stretches.segment, middle)))
         force = self._timed.in_force(fence, segments.time_at(stretches.segment, middle)[stretch])
         return stretch[force], fence[force]
 

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 import shapely
 from numpy.typing import NDArray
-from shapely import Polygon
 
 from geo.spatial.activity import ALWAYS, Activity
 from geo.spatial.ragged import Floats, Ints
@@ -92,13 +91,11 @@ class Outlines:
         """Fence f has the vertices `first[f] .. first[f + 1]`."""
         return self.rings[np.searchsorted(self.fence, np.arange(self.count + 1))]
 
-    def polygons_of(self, fence: int) -> list[Polygon]:
-        """Each ring of a fence, filled: a place is in the fence if it is in an odd number of them."""
+    def edges_of(self, fence: int) -> Ints:
+        """The vertices that start an edge of a fence."""
         first, last = np.searchsorted(self.fence, [fence, fence + 1])
-        return [
-            Polygon(np.column_stack(self.at(np.arange(self.rings[ring], self.rings[ring + 1]))))
-            for ring in range(first, last)
-        ]
+        rings = self.rings[first : last + 1]
+        return np.delete(np.arange(rings[0], rings[-1]), rings[1:] - 1 - rings[0])
 
     def edges(self) -> Ints:
         """The vertices that start an edge."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from geo.spatial.activity import ALWAYS, Activity
-from geo.spatial.clip import Segments, segments_of, side, world_copies
+from geo.spatial.clip import Segments, segments_of, world_copies
 from geo.spatial.fences import Outlines
 from geo.spatial.grid import GridIndex
+from geo.spatial.predicates import orientation, side
 from geo.spatial.ragged import Bools, Floats, Ints, distinct
+from geo.spatial.touches import crossings_of
 from geo.spatial.tracks import Tracks
 from geo.spatial.versions import superseded
+
+Found: TypeAlias = tuple[Ints, Ints, Bools, Floats]  # segment, gate, forward, fraction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,33 +52,66 @@ class Crossings:
 
 
 class GateSet:
-    """Gates, indexed. A fix exactly on a gate counts as on its left: a track through it crosses once."""
+    """Gates, indexed. A fix exactly on a gate counts as on its left, an end belongs to the gate, and a way that touches
+    a gate between two fixes and stays on its side does not cross it. All of it is decided exactly.
+    """
 
     def __init__(self, gates: Sequence[Gate]) -> None:
         self.gates: Final = tuple(superseded(gates))
-        self._index = GridIndex(_there_and_back(self.gates))
+        self._lines = [_unwrapped(gate.line) for gate in self.gates]
+        images = [(at, image) for at, line in enumerate(self._lines) for image in _images(line)]
+        self._gate_of_image = np.array([at for at, _ in images], dtype=np.int64)
+        self._index = GridIndex(_there_and_back([image for _, image in images]))
 
     def crossings(self, tracks: Tracks) -> Crossings:
         """Every crossing of every gate in force."""
         segments = segments_of(tracks)
-        rows, copies = world_copies(segments)
-        segment, edge = self._index.edges_near(copies.px, copies.py, copies.qx, copies.qy)
-        outlines = self._index.outlines
-        gate = outlines.fence[np.searchsorted(outlines.rings, edge, side="right") - 1]
-        there = edge < (outlines.rings[gate] + outlines.rings[gate + 1] - 1) // 2
-        pair = distinct(segment[there] * np.int64(len(outlines.points)) + edge[there])
-        segment, edge = pair // len(outlines.points), pair % len(outlines.points)
-        crossed, forward, fraction = _crossed(copies, segment, outlines, edge)
-        segment, gate = (
-            rows[segment[crossed]],
-            outlines.fence[np.searchsorted(outlines.rings, edge[crossed], side="right") - 1],
-        )
+        segment, gate, forward, fraction = self._crossed(segments)
         t_ms = segments.time_at(segment, fraction)
         keep = self._in_force(gate, t_ms)
         segment, gate, forward, t_ms = segment[keep], gate[keep], forward[keep], t_ms[keep]
         order = np.lexsort((gate, t_ms, segment))
         end_fix = tracks.row[tracks.segments()[segment[order]]]
         return Crossings(end_fix, gate[order], forward[order], t_ms[order])
+
+    def _crossed(self, segments: Segments) -> Found:
+        rows, copies = world_copies(segments)
+        outlines = self._index.outlines
+        copy, edge = self._index.edges_near(copies.px, copies.py, copies.qx, copies.qy)
+        image = np.searchsorted(outlines.rings, edge, side="right") - 1
+        number = edge - outlines.rings[image]
+        there = np.flatnonzero(number < (outlines.rings[image + 1] - outlines.rings[image] - 1) // 2)
+        copy, edge, image, number = copy[there], edge[there], image[there], number[there]
+        a, b = outlines.at(edge), outlines.at(edge + 1)
+        p, q = (copies.px[copy], copies.py[copy]), (copies.qx[copy], copies.qy[copy])
+        at_p, at_q = side(a, b, p), side(a, b, q)
+        signs = orientation(a, b, p, at_p), orientation(a, b, q, at_q), orientation(p, q, a), orientation(p, q, b)
+        met = np.flatnonzero((signs[0] * signs[1] <= 0) & (signs[2] * signs[3] <= 0))
+        segment, gate = rows[copy[met]], self._gate_of_image[image[met]]
+        pair = segment * np.int64(len(self.gates) or 1) + gate
+        touch = np.isin(pair, pair[(np.stack(signs)[:, met] == 0).any(axis=0)])
+        # by both of its names a crossing near the antimeridian is found twice
+        _, once = np.unique(np.stack([pair, number[met]]), axis=1, return_index=True)
+        clear = once[~touch[once]]
+        value_p, value_q = at_p[0][met[clear]], at_q[0][met[clear]]
+        plain = segment[clear], gate[clear], signs[0][met[clear]] > 0, np.clip(value_p / (value_p - value_q), 0.0, 1.0)
+        return self._with_touches(plain, segments, distinct(pair[touch]))
+
+    def _with_touches(self, plain: Found, segments: Segments, touches: Ints) -> Found:
+        """Add the crossings of pairs (segment * gates + gate) in which something touches, each looked at by itself."""
+        found: list[tuple[int, int, bool, float]] = []
+        for pair in touches.tolist():
+            row, number = divmod(pair, len(self.gates))
+            ends = segments.px[row], segments.py[row], segments.qx[row], segments.qy[row]
+            px, py, qx, qy = (float(end) for end in ends)
+            found += [(row, number, forward, at) for forward, at in crossings_of((px, py, qx, qy), self._lines[number])]
+        columns = zip(*found, strict=True) if found else ((), (), (), ())
+        kinds = (np.int64, np.int64, np.bool_, np.float64)
+        segment, gate, forward, fraction = (
+            np.concatenate([one, np.array(other, dtype=kind)])
+            for one, other, kind in zip(plain, columns, kinds, strict=True)
+        )
+        return segment, gate, forward, fraction
 
     def _in_force(self, gate: Ints, t_ms: Floats) -> Bools:
         force = np.ones(len(gate), dtype=np.bool_)
@@ -84,20 +121,23 @@ class GateSet:
         return force
 
 
-def _crossed(segments: Segments, segment: Ints, outlines: Outlines, edge: Ints) -> tuple[Ints, Bools, Floats]:
-    a, b = outlines.at(edge), outlines.at(edge + 1)
-    p = segments.px[segment], segments.py[segment]
-    q = segments.qx[segment], segments.qy[segment]
-    p_side, q_side, a_side, b_side = side(a, b, p)[0], side(a, b, q)[0], side(p, q, a)[0], side(p, q, b)[0]
-    # nought counts as left, for fixes and for the gate's own corners alike: nothing is counted twice or lost
-    crossed = np.flatnonzero(((p_side >= 0) != (q_side >= 0)) & ((a_side >= 0) != (b_side >= 0)))
-    fraction = p_side[crossed] / (p_side[crossed] - q_side[crossed])
-    return crossed, p_side[crossed] >= 0, fraction
+def _unwrapped(line: Floats) -> Floats:
+    """A line of which each edge over more than 180 degrees goes the short way, from [-180, 180) on."""
+    step = np.diff(line[:, 0])
+    turns = np.cumsum(np.where(np.abs(step) > 180.0, -np.sign(step), 0.0))
+    return np.column_stack([line[:, 0] + 360.0 * np.append(0.0, turns), line[:, 1]])
 
 
-def _there_and_back(gates: Sequence[Gate]) -> Outlines:
-    """Gates as rings that go along the line and back: what the index takes."""
-    loops = [np.vstack([gate.line, gate.line[-2::-1]]) for gate in gates]
+def _images(line: Floats) -> list[Floats]:
+    """A line by all the names by which it reaches into the world."""
+    low = int(np.ceil((line[:, 0].min() - 180.0) / 360.0))
+    high = int(np.floor((line[:, 0].max() + 180.0) / 360.0))
+    return [line - [360.0 * turn, 0.0] for turn in range(low, high + 1)]
+
+
+def _there_and_back(lines: Sequence[Floats]) -> Outlines:
+    """Lines as rings that go along the line and back: what the index takes."""
+    loops = [np.vstack([line, line[-2::-1]]) for line in lines]
     points = np.vstack([np.zeros((0, 2)), *loops])
     rings = np.concatenate([[0], np.cumsum([len(loop) for loop in loops])]).astype(np.int64)
-    return Outlines(points, rings, np.arange(len(gates)), len(gates))
+    return Outlines(points, rings, np.arange(len(lines)), len(lines))

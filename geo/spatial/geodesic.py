@@ -20,9 +20,8 @@ def distance_m(lon1: Floats, lat1: Floats, lon2: Floats, lat2: Floats) -> Floats
 
 
 def wrap_lon(lon: Floats) -> Floats:
-    """Longitudes in [-180, 180); values already there are returned bit for bit."""
-    inside = (lon >= -180.0) & (lon < 180.0)
-    return np.where(inside, lon, np.mod(lon + 180.0, 360.0) - 180.0)
+    """Longitudes in [-180, 180), from [-540, 540): those there already, and those of 180 to 360, keep every bit."""
+    return np.where(lon >= 180.0, lon - 360.0, np.where(lon < -180.0, lon + 360.0, lon))
 
 
 def unwrapped_end(lon_from: Floats, lon_to: Floats) -> Floats:

@@ -2,8 +2,8 @@
 
 A lookup is a few gathers: the cell of a point lists the fences that hold the whole cell; for each fence whose border
 runs through the cell, the way from the point to the cell's mark (up or down to the middle line, then along it) is
-followed, and each edge of the cell that it crosses changes sides. Where rounding could decide, GEOS's exact predicate
-does. Cells with many edges are divided into 4 x 4, again and again, so that a lookup costs the same anywhere.
+followed, and each edge of the cell that it crosses changes sides. Where rounding could decide, whole numbers do
+(`predicates`). Cells with many edges are divided into 4 x 4, again and again, so that a lookup costs the same anywhere.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import shapely
 from numpy.typing import NDArray
 
 from geo.spatial.cells import build_cells
 from geo.spatial.fences import Outlines
 from geo.spatial.lattice import FOLD, Window, cells_of_lines
+from geo.spatial.predicates import ROUNDING, Spots, on_or_odd, turn_of
 from geo.spatial.ragged import Bools, Floats, Ints, Points, expand
 from geo.spatial.raster import FIRST, HARD, INSIDE, LENGTH_SHIFT
 from geo.spatial.rings import Shape
 
 _POINTS_AT_ONCE: Final = 1 << 16
-# Shewchuk's bound for the rounding of a 2x2 orientation determinant
-_ROUNDING: Final = 4e-16
 
 
 class GridIndex:
@@ -44,8 +42,9 @@ class GridIndex:
         outlines = self.outlines
         return self._cells.nbytes() + sum(part.nbytes for part in (outlines.points, outlines.rings, outlines.fence))
 
-    def locate(self, x: Floats, y: Floats) -> tuple[Ints, Ints]:
-        """Pairs (point, fence) of each point with each fence that contains it or has it on its border."""
+    def locate(self, spots: Spots) -> tuple[Ints, Ints]:
+        """Pairs (spot, fence) of each spot with each fence that contains it or has it on its border."""
+        x, y = spots.x, spots.y
         order = self._near_each_other(x, y)
         if order is not None:
             x, y = x[order], y[order]
@@ -53,7 +52,8 @@ class GridIndex:
         fences: list[Ints] = []
         for begin in range(0, len(x), _POINTS_AT_ONCE):
             chunk = slice(begin, begin + _POINTS_AT_ONCE)
-            for point, fence in self._locate(x[chunk], y[chunk]):
+            exact = _Exact(self.outlines, spots, begin, order)
+            for point, fence in self._locate(x[chunk], y[chunk], exact):
                 points.append(point + begin)
                 fences.append(fence)
         none = np.zeros(0, dtype=np.int64)
@@ -71,7 +71,7 @@ class GridIndex:
         far = np.count_nonzero(np.abs(np.diff(cell)) > 2 * lattice.columns)
         return None if 2 * far <= len(x) else np.argsort(cell)
 
-    def _locate(self, x: Floats, y: Floats) -> list[tuple[Ints, Ints]]:
+    def _locate(self, x: Floats, y: Floats, exact: _Exact) -> list[tuple[Ints, Ints]]:
         cells, found = self._cells, []
         u, v = cells.lattice.u(x), cells.lattice.v(y)
         point = np.flatnonzero((u >= 0) & (u < cells.lattice.columns) & (v >= 0) & (v < cells.lattice.rows))
@@ -82,7 +82,7 @@ class GridIndex:
             point, node, u, v = point[some], node[some], u[some], v[some]
             row, at = cells.inner_of(node)
             found.append((point[row], cells.inner_fence[at].astype(np.int64)))
-            found.append(self._border(level, point, node, (x, y), (u, v)))
+            found.append(self._border(level, (point, node), (x, y), (u, v), exact))
             if level + 1 < cells.levels:
                 deeper = np.flatnonzero(cells.divided[node])
                 point, node, u, v = point[deeper], node[deeper], u[deeper] * FOLD, v[deeper] * FOLD
@@ -90,10 +90,10 @@ class GridIndex:
         return found
 
     def _border(
-        self, level: int, point: Ints, node: NDArray[np.integer], places: Points, at: Points
+        self, level: int, at: tuple[Ints, NDArray[np.integer]], places: Points, cell: Points, exact: _Exact
     ) -> tuple[Ints, Ints]:
         """Of points in cells with a border: the fences that hold them."""
-        cells = self._cells
+        cells, (point, node) = self._cells, at
         some = np.flatnonzero(cells.run_first[node + 1] > cells.run_first[node])
         point, node, (x, y) = point[some], node[some], places
         row, run = cells.runs_of(node)
@@ -104,31 +104,23 @@ class GridIndex:
         opens = np.flatnonzero(bits & FIRST)
         pair_point, pair_fence = point[row[opens]], cells.run_fence[run[opens]].astype(np.int64)
         item, edge = expand(cells.run_edge[run], edges)
-        mark_x = cells.lattice.left(at[0][some].astype(np.int64), level)
-        mark_y = cells.lattice.middle(at[1][some].astype(np.int64), level)
+        mark_x = cells.lattice.left(cell[0][some].astype(np.int64), level)
+        mark_y = cells.lattice.middle(cell[1][some].astype(np.int64), level)
         owner = row[item]
-        turns, unsure = _turns(self.outlines, edge, (x[point], y[point]), (mark_x, mark_y), owner)
+        ends = self.outlines.at(edge), self.outlines.at(edge + 1)
+        turns, unsure = _turns(ends, (x[point], y[point]), (mark_x, mark_y), owner, exact.slop)
         first_edge = (np.cumsum(edges, dtype=np.int64) - edges)[opens]
         inside = np.bitwise_xor.reduceat(turns, first_edge) ^ ((bits[opens] & INSIDE) > 0)
-        doubt = np.bitwise_or.reduceat(unsure, first_edge) | ((bits[opens] & HARD) > 0)
-        ask = np.flatnonzero(doubt)
-        if len(ask):
-            inside[ask] = self.exactly(pair_fence[ask], x[pair_point[ask]], y[pair_point[ask]])
+        hard = (bits[opens] & HARD) > 0
+        for ask in np.flatnonzero(np.bitwise_or.reduceat(unsure, first_edge) | hard).tolist():
+            name, mine = int(pair_point[ask]), row[opens[ask]]
+            if hard[ask]:
+                inside[ask] = exact.anywhere(name, int(pair_fence[ask]))
+            else:
+                last = first_edge[ask + 1] if ask + 1 < len(first_edge) else len(edge)
+                mark = float(mark_x[mine]), float(mark_y[mine])
+                inside[ask] = exact.in_cell(name, edge[first_edge[ask] : last], mark, bool(bits[opens[ask]] & INSIDE))
         return pair_point[inside], pair_fence[inside]
-
-    def exactly(self, fence: Ints, x: Floats, y: Floats) -> Bools:
-        """Does each fence hold its point, or have it on its border? By GEOS's robust predicates."""
-        holds = np.zeros(len(fence), dtype=np.bool_)
-        for number in np.unique(fence).tolist():
-            rows = np.flatnonzero(fence == number)
-            border, odd = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
-            for ring in self.outlines.polygons_of(number):
-                shapely.prepare(ring)
-                within = shapely.contains_xy(ring, x[rows], y[rows])
-                border |= shapely.intersects_xy(ring, x[rows], y[rows]) & ~within
-                odd ^= within
-            holds[rows] = border | odd
-        return holds
 
     def edges_near(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> tuple[Ints, Ints]:
         """Pairs (segment, edge): every edge that a segment meets, and some that it does not."""
@@ -178,23 +170,59 @@ class GridIndex:
         return segment[near], edge[near]
 
 
-def _turns(
-    outlines: Outlines,
-    edge: Ints,
-    point: Points,
-    mark: Points,
-    owner: Ints,
-) -> tuple[Bools, Bools]:
+class _Exact:
+    """Decides in whole numbers where doubles cannot, for the spots of one chunk from `begin` on (in `order`)."""
+
+    def __init__(self, outlines: Outlines, spots: Spots, begin: int, order: Ints | None) -> None:
+        self.slop: Final = spots.slop
+        self._outlines, self._spots, self._begin, self._order = outlines, spots, begin, order
+        # a vehicle that stands on a border asks the same thing all day
+        self._known: dict[tuple[object, ...], bool] = {}
+
+    def _row(self, point: int) -> int:
+        return self._begin + point if self._order is None else int(self._order[self._begin + point])
+
+    def in_cell(self, point: int, edge: Ints, mark: tuple[float, float], mark_inside: bool) -> bool:
+        """Is the place inside or on the border of the fence of these edges, all that it has in the cell of `mark`?"""
+        row = self._row(point)
+        key = (*self._spots.key(row), int(edge[0]), *mark)
+        if key not in self._known:
+            place, odd = self._spots.exact(row), mark_inside
+            for ends in zip(*(part.tolist() for part in self._ends(edge)), strict=True):
+                turn = turn_of(ends, place, mark)
+                if turn.holds:
+                    odd = True
+                    break
+                odd ^= turn.crosses
+            self._known[key] = odd
+        return self._known[key]
+
+    def anywhere(self, point: int, fence: int) -> bool:
+        """The same, by all edges of a fence."""
+        row = self._row(point)
+        key = (*self._spots.key(row), fence)
+        if key not in self._known:
+            ax, ay, bx, by = self._ends(self._outlines.edges_of(fence))
+            near = float(self._spots.x[row]), float(self._spots.y[row]), self.slop
+            self._known[key] = on_or_odd(((ax, ay), (bx, by)), self._spots.exact(row), near)
+        return self._known[key]
+
+    def _ends(self, edge: Ints) -> tuple[Floats, Floats, Floats, Floats]:
+        return *self._outlines.at(edge), *self._outlines.at(edge + 1)
+
+
+def _turns(ends: tuple[Points, Points], point: Points, mark: Points, owner: Ints, slop: float) -> tuple[Bools, Bools]:
     """Does the way from point to mark cross each edge an odd number of times; and could rounding have decided it?
 
     The way goes from (x, y) along the meridian to (x, mark y), then along the parallel to the mark. An edge holds
-    its lower end (by x for the first leg, by y for the second), so that a shared vertex counts once.
+    its lower end (by x for the first leg, by y for the second), so that a shared vertex counts once. Points may truly
+    be `slop` degrees away: the way from the doubles is a way as good as any, unless a border lies between.
     """
-    (ax, ay), (bx, by) = outlines.at(edge), outlines.at(edge + 1)
+    (ax, ay), (bx, by) = ends
     x, y, mark_x, mark_y = point[0][owner], point[1][owner], mark[0][owner], mark[1][owner]
     over = (ax <= x) != (bx <= x)
     beside = (ay <= mark_y) != (by <= mark_y)
-    upright = (ax == x) | (bx == x)
+    upright = (ax == x) | (bx == x) if slop == 0.0 else (np.abs(ax - x) <= slop) | (np.abs(bx - x) <= slop)
     some = np.flatnonzero(over | beside | upright)
     ax, ay, bx, by, x, y = ax[some], ay[some], bx[some], by[some], x[some], y[some]
     mark_x, mark_y, over, beside = mark_x[some], mark_y[some], over[some], beside[some]
@@ -204,9 +232,9 @@ def _turns(
     at_point, at_corner, at_mark = here - across, corner - across, corner - there
     turn = (over & ((at_point > 0) != (at_corner > 0))) ^ (beside & ((at_corner > 0) != (at_mark > 0)))
     across_size, corner_size = np.abs(across), np.abs(corner)
-    unsure = np.abs(at_point) <= _ROUNDING * (np.abs(here) + across_size)
-    unsure |= np.abs(at_corner) <= _ROUNDING * (corner_size + across_size)
-    unsure |= beside & (np.abs(at_mark) <= _ROUNDING * (corner_size + np.abs(there)))
-    turns, doubts = np.zeros(len(edge), dtype=np.bool_), np.zeros(len(edge), dtype=np.bool_)
+    unsure = np.abs(at_point) <= ROUNDING * (np.abs(here) + across_size) + slop * (np.abs(dx) + np.abs(dy))
+    unsure |= np.abs(at_corner) <= ROUNDING * (corner_size + across_size)
+    unsure |= beside & (np.abs(at_mark) <= ROUNDING * (corner_size + np.abs(there)))
+    turns, doubts = np.zeros(len(owner), dtype=np.bool_), np.zeros(len(owner), dtype=np.bool_)
     turns[some], doubts[some] = turn, unsure
     return turns, doubts

@@ -10,8 +10,9 @@ import numpy as np
 from geo.spatial.ragged import Floats, Ints, Points, expand
 
 FOLD: Final = 4
-# a cell is held to be this much larger on each side (in cells) than it is, so that rounding loses no line
-SLACK: Final = 1e-9
+# a cell is held to be this much larger on each side (in cells) than it is, so that rounding loses no line, and a place
+# within 1e-12 degrees of the cell has its borders there: cells are 1e-8 degrees wide or more
+SLACK: Final = 1e-4
 
 
 @dataclass(frozen=True, slots=True)

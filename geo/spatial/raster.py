@@ -149,7 +149,7 @@ class _Crossings:
         column = np.clip(np.floor(place).astype(np.int64), 0, self._columns - 1)
         near = np.rint(place)
         # the flatter the edge, the more the rounding of a latitude moves the crossing
-        close = np.abs(place - near) < _CLOSE + np.abs(slope) * (1e-12 * scale / lattice.width)
+        close = np.abs(place - near) < _CLOSE + (1.0 + np.abs(slope)) * (1e-12 * scale / lattice.width)
         self._base = int(owner[0]) if len(owner) else 0
         key = self._key(owner[line], row, column)
         self._keys = np.sort(key)

@@ -12,6 +12,7 @@ from shapely import Polygon, box
 from geo.spatial import cells
 from geo.spatial.fences import Outlines
 from geo.spatial.grid import GridIndex
+from geo.spatial.predicates import Spots
 from tests.geo.spatial.worlds import places, shapes
 
 Pairs = set[tuple[int, int]]
@@ -23,7 +24,7 @@ def by_shapely(polygons: list[Polygon], x: np.ndarray, y: np.ndarray) -> Pairs:
 
 
 def by_lattice(polygons: list[Polygon], x: np.ndarray, y: np.ndarray) -> Pairs:
-    point, fence = GridIndex.of(polygons).locate(x, y)
+    point, fence = GridIndex.of(polygons).locate(Spots(x, y))
     assert len(point) == len(set(zip(point.tolist(), fence.tolist(), strict=True))), "a pair came twice"
     return set(zip(point.tolist(), fence.tolist(), strict=True))
 
@@ -106,7 +107,7 @@ def test_points_in_any_order_find_the_same_as_along_a_track() -> None:
     index = GridIndex.of(polygons)
     assert index._near_each_other(x, y) is None
     assert index._near_each_other(x[mixed], y[mixed]) is not None
-    along, (point, fence) = by_lattice(polygons, x, y), index.locate(x[mixed], y[mixed])
+    along, (point, fence) = by_lattice(polygons, x, y), index.locate(Spots(x[mixed], y[mixed]))
     assert set(zip(mixed[point].tolist(), fence.tolist(), strict=True)) == along
 
 
