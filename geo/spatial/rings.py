@@ -3,11 +3,13 @@
 The rules, in order:
 
 1. An edge whose longitudes are more than 180° apart (and not exactly 360°) goes the short way, across the
-   antimeridian. Holes are moved by whole turns to lie in their exterior.
-2. A ring that does not close after that goes round a pole: it is closed over the pole nearer to its mean latitude.
+   antimeridian.
+2. A ring that does not close after that goes round a pole: it is closed over the pole nearer to its mean latitude. So
+   a ring with a hole round the same pole is a band around it.
 3. A ring that crosses or touches itself is repaired: rings first, then exteriors united and holes subtracted (the
    "structure" method of `make_valid`). A polygon without area, before or after, is refused.
-4. What reaches beyond ±180° is cut there and moved back. The cut is no border: a crossing of it is no entry.
+4. What reaches beyond ±180° is cut there and moved back, each ring on its own; then holes are subtracted and parts that
+   overlap are united. The cut is no border: a crossing of it is no entry. Its latitude is rounded to a double.
 """
 
 from __future__ import annotations
@@ -32,17 +34,15 @@ def world_polygon(polygons: Iterable[Sequence[Floats]]) -> tuple[Shape, tuple[st
     Raises `FenceError` when nothing with an area is left, or a coordinate is no place.
     """
     notes: list[str] = []
-    shapes = [_polygon([_closed(ring, notes) for ring in rings], notes) for rings in polygons]
-    if not shapes:
+    parts = [part for rings in polygons for part in _parts(_polygon([_closed(ring, notes) for ring in rings], notes))]
+    if not parts:
         raise FenceError("it has no polygon")
-    whole = shapes[0] if len(shapes) == 1 else MultiPolygon([part for shape in shapes for part in _parts(shape)])
-    if not whole.is_valid:
-        whole = _repaired(whole, notes)
-    return into_world(whole), tuple(notes)
+    whole = _joined(parts)
+    return whole if whole.is_valid else _repaired(whole, notes), tuple(notes)
 
 
 def into_world(shape: Shape) -> Shape:
-    """Cut at ±180°, ±540°, ... and move each part back by whole turns."""
+    """Cut at ±180°, ±540°, ..., and move each part back by whole turns; what then lies over another part is united."""
     west, _, east, _ = shape.bounds
     if west >= -180.0 and east <= 180.0:
         return shape
@@ -50,6 +50,11 @@ def into_world(shape: Shape) -> Shape:
     for turn in range(int(np.floor((west + 180.0) / 360.0)), int(np.ceil((east - 180.0) / 360.0)) + 1):
         cell = shapely.box(360.0 * turn - 180.0, -90.0, 360.0 * turn + 180.0, 90.0)
         parts += _parts(translate(shapely.intersection(shape, cell), xoff=-360.0 * turn))
+    whole = _joined(parts)
+    return whole if whole.is_valid else _joined(_parts(shapely.union_all(parts)))
+
+
+def _joined(parts: list[Polygon]) -> Shape:
     return parts[0] if len(parts) == 1 else MultiPolygon(parts)
 
 
@@ -77,25 +82,38 @@ def _unwrapped(ring: Floats) -> Floats:
 
 
 def _around_pole(ring: Floats) -> Floats:
-    if abs(ring[-1, 0] - ring[0, 0]) < 180.0:
+    """A ring that does not close, from the antimeridian to the antimeridian and over the pole."""
+    turns = round((ring[-1, 0] - ring[0, 0]) / 360.0)
+    if turns == 0:
         return ring
+    if abs(turns) > 1:
+        raise FenceError(f"a ring goes {abs(turns)} times round a pole")
     pole = 90.0 if ring[:, 1].mean() >= 0 else -90.0
-    return np.vstack([ring, [[ring[-1, 0], pole], [ring[0, 0], pole]], ring[:1]])
+    east = ring if turns > 0 else ring[::-1] - [ring[-1, 0] - ring[0, 0], 0.0]
+    # the first edge that reaches the antimeridian from the west: from there once round the world
+    line = 360.0 * np.floor((east[0, 0] + 180.0) / 360.0) + 180.0
+    at = int(np.flatnonzero((east[:-1, 0] < line) & (east[1:, 0] >= line))[0])
+    (ax, ay), (bx, by) = east[at], east[at + 1]
+    y = ay + (by - ay) * ((line - ax) / (bx - ax))
+    around = np.vstack([east[at + 1 :] - [line + 180.0, 0.0], east[1 : at + 1] - [line - 180.0, 0.0]])
+    return np.vstack([[[-180.0, pole], [-180.0, y]], around, [[180.0, y], [180.0, pole], [-180.0, pole]]])
 
 
 def _polygon(rings: Sequence[Floats], notes: list[str]) -> Shape:
     if not rings:
         raise FenceError("a polygon has no ring")
-    exterior = rings[0]
-    west, east = exterior[:, 0].min(), exterior[:, 0].max()
-    polygon = Polygon(exterior, [_moved(hole, west, east) for hole in rings[1:]])
+    if all(np.abs(ring[:, 0]).max() <= 180.0 for ring in rings):
+        return _valid(Polygon(rings[0], rings[1:]), notes)
+    # the parts of rings that go by other names of their longitudes meet only in the world
+    whole, *holes = (into_world(_valid(Polygon(ring), notes)) for ring in rings)
+    parts = _parts(shapely.difference(whole, shapely.union_all(holes))) if holes else _parts(whole)
+    if not parts:
+        raise FenceError("its holes leave nothing of it")
+    return _joined(parts)
+
+
+def _valid(polygon: Polygon, notes: list[str]) -> Shape:
     return polygon if polygon.is_valid and polygon.area > 0 else _repaired(polygon, notes)
-
-
-def _moved(hole: Floats, west: float, east: float) -> Floats:
-    middle = (hole[:, 0].min() + hole[:, 0].max()) / 2
-    turns = np.ceil((west - middle) / 360.0) if middle < west else -np.ceil((middle - east) / 360.0)
-    return hole if west <= middle <= east else hole + np.array([360.0 * turns, 0.0])
 
 
 def _repaired(shape: Shape, notes: list[str]) -> Shape:
@@ -105,7 +123,7 @@ def _repaired(shape: Shape, notes: list[str]) -> Shape:
     if not parts:
         raise FenceError(f"it has no area ({reason})")
     notes.append(f"repaired: {reason}")
-    return parts[0] if len(parts) == 1 else MultiPolygon(parts)
+    return _joined(parts)
 
 
 def _parts(shape: shapely.Geometry) -> list[Polygon]:

@@ -16,9 +16,12 @@ from geo.spatial.rings import Shape, into_world, world_polygon
 TOLERANCE_M: Final = 0.01
 MAX_CORNERS: Final = 4096
 _MIN_CORNERS: Final = 32
-# a side of a corridor is straight in degrees, not a geodesic: on 250 m the two are 2 mm apart at 60° of latitude
+# a side of a corridor is straight in degrees, not a geodesic: on 250 m the two are 2 mm apart at 60° of latitude, and
+# the closer to a pole, the shorter are the sides that keep them 1 cm apart
 _CORRIDOR_STEP_M: Final = 250.0
+_CORRIDOR_LATITUDE: Final = 89.0
 _MAX_CORRIDOR_STEPS: Final = 20_000
+_METRES_A_DEGREE: Final = 110_500.0  # of latitude: not more anywhere
 
 
 def circle(lon: float, lat: float, radius_m: float) -> Shape:
@@ -34,10 +37,17 @@ def circle(lon: float, lat: float, radius_m: float) -> Shape:
 
 
 def corridor(line: Floats, width_m: float) -> Shape:
-    """All places within half of `width_m` of a line (n, 2), straight in degrees between its positions."""
+    """All places within half of `width_m` of a line (n, 2), straight in degrees between its positions.
+
+    Raises `FenceError`, also for a corridor of which anything lies beyond 89 degrees of latitude.
+    """
     if not 0.0 < width_m <= 100_000.0:
         raise FenceError(f"width_m {width_m} is not between 0 and 100 km")
     points = _densified(line)
+    farthest = int(np.argmax(np.abs(points[:, 1])))
+    if np.abs(points[farthest, 1]) + width_m / 2 / _METRES_A_DEGREE > _CORRIDOR_LATITUDE:
+        place = points[farthest].tolist()
+        raise FenceError(f"at {place} the corridor reaches beyond {_CORRIDOR_LATITUDE:.0f}° of latitude")
     parts = [_capsule(points[at], points[at + 1], width_m / 2) for at in range(len(points) - 1)]
     whole = shapely.union_all(parts)
     return into_world(whole if isinstance(whole, Polygon) else MultiPolygon(shapely.get_parts(whole).tolist()))
@@ -62,9 +72,13 @@ def _densified(line: Floats) -> Floats:
     lon = line[:, 0] + np.concatenate([[0.0], np.cumsum(-360.0 * np.sign(step) * (np.abs(step) > 180.0))])
     lat = line[:, 1]
     length = np.asarray(WGS84.inv(lon[:-1], lat[:-1], lon[1:], lat[1:])[2])
-    steps = np.maximum(np.ceil(length / _CORRIDOR_STEP_M), 1).astype(np.int64)
+    steepest = np.tan(np.radians(np.minimum(np.maximum(np.abs(lat[:-1]), np.abs(lat[1:])), _CORRIDOR_LATITUDE)))
+    step_m = np.minimum(_CORRIDOR_STEP_M, np.sqrt(8 * WGS84.a * TOLERANCE_M / np.maximum(steepest, 1e-9)))
+    # near a pole a way that is straight in degrees is much longer than the geodesic
+    flat = np.abs(np.diff(lon)) * _METRES_A_DEGREE * np.cos(np.radians(np.minimum(np.abs(lat[:-1]), np.abs(lat[1:]))))
+    steps = np.maximum(np.ceil(np.maximum(length, flat) / step_m), 1).astype(np.int64)
     if steps.sum() > _MAX_CORRIDOR_STEPS:
-        raise FenceError(f"the corridor is longer than {_MAX_CORRIDOR_STEPS * _CORRIDOR_STEP_M / 1000:.0f} km")
+        raise FenceError(f"the corridor needs more than {_MAX_CORRIDOR_STEPS:,} steps of {step_m.min():.0f} m or more")
     parts = [
         np.column_stack([np.linspace(lon[at], lon[at + 1], n + 1)[:-1], np.linspace(lat[at], lat[at + 1], n + 1)[:-1]])
         for at, n in enumerate(steps.tolist())

@@ -1,0 +1,240 @@
+"""Worlds made to be hard, in which the engine must find what whole numbers find.
+
+`python -m tests.geo.spatial.exact_fuzz --pairs N --seed S --seconds T`. Each world has a seed of its own, which is told
+with what differs. A pair is one segment and one fence. Of a pair that is cut finer than the engine tells meetings
+apart, only the share and the length are compared, as far as they go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+import shapely
+from shapely import Polygon
+
+from geo.spatial import Fence, FenceError, FenceSet, Fixes, Gate, GateSet, Tracks, TrackSettings, build_tracks
+from geo.spatial.clip import RESOLUTION_DEG
+from geo.spatial.measure import pieces_by_fence
+from geo.spatial.rings import Shape, world_polygon
+from tests.geo.spatial.exact import ExactFence, Inside, bits_of
+
+START_MS, STEP_MS = 1_767_603_422_000, 10_000
+Spot = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class World:
+    """Fences and one device's fixes."""
+
+    seed: int
+    shapes: list[Shape]
+    track: list[Spot]
+
+
+@dataclass
+class Tally:
+    """What was compared, and what differed."""
+
+    pairs: int = 0
+    fine: int = 0
+    crossings: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def told(self) -> str:
+        """In a line."""
+        return (
+            f"{self.pairs:,} pairs, {len(self.faults)} differ; {self.fine:,} finer than the engine tells apart;"
+            f" {self.crossings:,} crossings of gates along fences"
+        )
+
+
+BASES: tuple[Spot, ...] = (
+    (13.6, 52.99),
+    (-3.0, 53.4),
+    (0.0, 0.0),
+    (179.995, -17.0),
+    (-180.0, 65.0),
+    (178.4339611, -16.5),
+    (25.0, 89.995),
+    (-179.9997, 89.9),
+    (100.0, -89.997),
+    (127.995, 31.0),
+)
+
+
+def world(seed: int) -> World:
+    """The world of a seed."""
+    random = Random(seed)
+    base, step = random.choice(BASES), random.choice((1e-3, 1e-4, 1e-5, 1e-7, 0.123456789e-3))
+    spots = _Spots(random, base, step)
+    shapes = [shape for _ in range(random.randint(4, 12)) if (shape := _shape(random, spots)) is not None]
+    corners = [_wrapped((x, y)) for x, y in shapely.get_coordinates(shapes).tolist()]
+    track = [_fix(random, spots, corners) for _ in range(random.randint(20, 40))]
+    return World(seed, shapes, track)
+
+
+class _Spots:
+    """Coordinates around a place: on a decimal grid, so that much coincides, or anywhere."""
+
+    def __init__(self, random: Random, base: Spot, step: float) -> None:
+        self._random, self._base, self._step = random, base, step
+        self._digits = max(0, round(-math.log10(step))) + 1
+
+    def one(self) -> Spot:
+        x, y = (self._offset() for _ in range(2))
+        lat = self._base[1] + y
+        return self._base[0] + x, max(-90.0, min(90.0, lat))
+
+    def _offset(self) -> float:
+        if self._random.random() < 0.7:
+            return round(self._random.randint(-8, 8) * self._step, self._digits + 8)
+        return self._random.uniform(-8, 8) * self._step
+
+
+def _shape(random: Random, spots: _Spots) -> Shape | None:
+    kind = random.random()
+    if kind < 0.3:
+        (west, south), (east, north) = spots.one(), spots.one()
+        ring = [(west, south), (east, south), (east, north), (west, north)]
+    elif kind < 0.45:  # a spike, as thin as it gets
+        a, b = spots.one(), spots.one()
+        ring = [a, b, (b[0], math.nextafter(b[1], 0.0) if random.random() < 0.5 else b[1] - 1e-9)]
+    else:
+        ring = [spots.one() for _ in range(random.randint(3, 9))]
+    rings = [np.array([*ring, ring[0]])]
+    if random.random() < 0.3:
+        centre = rings[0].mean(axis=0)
+        rings.append(centre + (rings[0] - centre) * random.choice((0.5, 0.25, 1.0 / 3)))
+    try:
+        return world_polygon([rings])[0]
+    except FenceError:
+        return None
+
+
+def _fix(random: Random, spots: _Spots, corners: list[Spot]) -> Spot:
+    kind = random.random()
+    if kind < 0.4 or len(corners) < 2:
+        return _wrapped(spots.one())
+    at = random.randrange(len(corners) - 1)
+    (ax, ay), (bx, by) = corners[at], corners[at + 1]
+    if kind < 0.6 or abs(ax - bx) > 180:
+        return ax, ay
+    # on the border, before it and past it, as near as doubles come to it
+    part = random.choice((0.5, 0.25, random.random(), -1.0, 2.0, -random.random()))
+    x, y = ax + (bx - ax) * part, ay + (by - ay) * part
+    for _ in range(random.randint(0, 2)):
+        x, y = (math.nextafter(value, random.choice((-1e3, 1e3))) for value in (x, y))
+    return _wrapped((x, max(-90.0, min(90.0, y))))
+
+
+def _wrapped(spot: Spot) -> Spot:
+    x, y = spot
+    return (x - 360.0 if x >= 180.0 else x + 360.0 if x < -180.0 else x), y
+
+
+def tracks_of(track: list[Spot]) -> Tracks:
+    fixes = Fixes(
+        device=[0] * len(track),
+        t_ms=[START_MS + at * STEP_MS for at in range(len(track))],
+        lat=[y for _, y in track],
+        lon=[x for x, _ in track],
+    )
+    return build_tracks(fixes, TrackSettings.every_fix())
+
+
+def compare(made: World, tally: Tally) -> None:
+    """Every segment in every fence, by the engine and in whole numbers; gates along fences, too."""
+    if not made.shapes:
+        return
+    names = [f"{number:03}" for number in range(len(made.shapes))]
+    tracks = tracks_of(made.track)
+    pieces = pieces_by_fence(
+        tracks, FenceSet([Fence(name, shape) for name, shape in zip(names, made.shapes, strict=True)])
+    )
+    shape = (len(made.track), len(names))
+    place = pieces.end_fix * len(names) + pieces.zone
+    entries, ms, metres = (
+        np.bincount(place, weights=column, minlength=shape[0] * shape[1]).reshape(shape)
+        for column in (pieces.entry, pieces.ms, pieces.metres)
+    )
+    bits = bits_of([*np.ravel(made.track).tolist(), *np.ravel(shapely.get_coordinates(made.shapes)).tolist()])
+    crossed = _by_gates(made.shapes, tracks, shape)
+    for number, polygon in enumerate(made.shapes):
+        exact = ExactFence(polygon, bits)
+        for end in range(1, len(made.track)):
+            expected = exact.along(made.track[end - 1], made.track[end])
+            tally.pairs += 1
+            row = (end, number)
+            fine = 0.0 < expected.finest <= 4 * RESOLUTION_DEG
+            tally.fine += fine
+            got = entries[row], ms[row], metres[row]
+            if not _agree(expected, got, fine=fine):
+                tally.faults.append(f"seed {made.seed}: segment {end}, fence {number}: {got} for {expected}")
+            # along a border a way is inside the fence, but it crosses no gate as long as it stays on its side
+            if not (fine or expected.along) and row in crossed:
+                tally.crossings += expected.entries + expected.exits
+                if crossed[row] != (expected.exits, expected.entries):
+                    tally.faults.append(
+                        f"seed {made.seed}: segment {end}, gate {number}: {crossed[row]} for {expected}"
+                    )
+
+
+def _agree(expected: Inside, got: tuple[float, float, float], *, fine: bool) -> bool:
+    entries, ms, metres = got
+    # a meeting is told within a tenth of the resolution, and a sliver of less is no part of its own
+    blur = (100.0 if fine else 0.2) * RESOLUTION_DEG / expected.length * STEP_MS if expected.length else 0.0
+    return (
+        (fine or entries == expected.entries)
+        and abs(ms - float(expected.share) * STEP_MS) <= 1e-4 + blur
+        and abs(metres - expected.metres) <= 1e-5
+    )
+
+
+def _by_gates(shapes: list[Shape], tracks: Tracks, size: tuple[int, int]) -> dict[tuple[int, int], tuple[int, int]]:
+    """(forward, backward) of gates along fences of one ring: with the inside on the left, ways out and ways in."""
+    rings = {
+        number: shapely.get_coordinates(shape)
+        for number, shape in enumerate(shapes)
+        if isinstance(shape, Polygon) and not shape.interiors and np.abs(shapely.bounds(shape)[[0, 2]]).max() < 180
+    }
+    lines = {
+        number: ring if shapely.is_ccw(shapely.linearrings(ring)) else ring[::-1] for number, ring in rings.items()
+    }
+    found = GateSet([Gate(str(number), line) for number, line in lines.items()]).crossings(tracks)
+    counts = {(end, number): (0, 0) for number in lines for end in range(size[0])}
+    order = list(lines)
+    for end, gate, forward in zip(found.end_fix.tolist(), found.gate.tolist(), found.forward.tolist(), strict=True):
+        out, back = counts[end, order[gate]]
+        counts[end, order[gate]] = (out + forward, back + (not forward))
+    return counts
+
+
+def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[Tally, int]:
+    """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
+    tally, until = Tally(), time.monotonic() + seconds
+    while tally.pairs < pairs and time.monotonic() < until:
+        compare(world(seed), tally)
+        seed += 1
+    return tally, seed - 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0, help="that of the first world; the next has the next")
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    options = parser.parse_args()
+    tally, last = run(options.seed, options.pairs, options.seconds)
+    sys.stdout.write("".join(f"{fault}\n" for fault in tally.faults))
+    sys.stdout.write(f"seeds {options.seed} to {last}: {tally.told()}\n")
+    raise SystemExit(bool(tally.faults))
+
+
+if __name__ == "__main__":
+    main()
