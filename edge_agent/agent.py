@@ -24,8 +24,9 @@ from edge_agent.flash import FlashMeter
 from edge_agent.intake.listener import Listener
 from edge_agent.intake.reception import Parts, Reception
 from edge_agent.process import flash_bytes
-from edge_agent.store.buffer import Buffer, BufferOptions
+from edge_agent.store.buffer import Buffer
 from edge_agent.store.keeper import Keeper
+from edge_agent.store.life import BufferOptions
 from edge_agent.store.mending import Mender
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import Uplink

@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return _EXIT_CONFIG
     configure_logs(base)
+    os.umask(0o077)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         return Daemon(config, base).serve()

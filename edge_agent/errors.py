@@ -5,6 +5,7 @@ AgentError
 │   ├── StoreFull      no space is left (`ENOSPC`, or the free-space floor)
 │   ├── StoreFailing   the medium answers with errors (`EIO`); try again later
 │   ├── StoreDamaged   what is on the disk is not what was written: salvage it
+│   ├── StoreForeign   the buffer is another device's
 │   ├── StoreInUse     another agent has the buffer
 │   └── StoreClosed    this buffer was closed; another may have the file now
 └── LinkError          a broker cannot be reached, or ended the connection
@@ -40,6 +41,12 @@ class StoreDamaged(StoreError):
     """The file's content is not what was written."""
 
     reason = "damaged"
+
+
+class StoreForeign(StoreError):
+    """The file belongs to another device."""
+
+    reason = "foreign"
 
 
 class StoreInUse(StoreError):

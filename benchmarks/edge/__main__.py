@@ -23,7 +23,8 @@ from edge_agent.intake.parse import parse_message
 from edge_agent.intake.redelivery import arrival_of
 from edge_agent.status import read_status
 from edge_agent.store.block import Unnamed
-from edge_agent.store.buffer import Buffer, BufferOptions
+from edge_agent.store.buffer import Buffer
+from edge_agent.store.life import BufferOptions
 from settings import load
 
 MESSAGES = 100_000

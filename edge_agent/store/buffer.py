@@ -7,30 +7,46 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from edge_agent.config import MAX_CLASSES
-from edge_agent.errors import StoreClosed, StoreDamaged, StoreError
-from edge_agent.intake.redelivery import Arrival, Ring, pack_arrivals, unpack_arrivals
-from edge_agent.store.block import SEQ_MASK, Block, Unnamed, block_id, first_of, ordinal_of
+from edge_agent.errors import StoreClosed, StoreDamaged, StoreError, StoreForeign, StoreFull
+from edge_agent.intake.redelivery import Arrival, Ring, pack_arrivals
+from edge_agent.store.block import Block, Unnamed, block_id, first_of, ordinal_of
 from edge_agent.store.changes import Changes
-from edge_agent.store.connection import Connection, Connector, connect_sqlite, mapped_errors, prepare, transaction
+from edge_agent.store.connection import Connection, mapped_errors, transaction
 from edge_agent.store.dead_letters import add_dead_letters
 from edge_agent.store.evict import Owner
 from edge_agent.store.gaps import unaccounted
 from edge_agent.store.isolate import isolate
+from edge_agent.store.life import (
+    BufferOptions,
+    Depth,
+    Life,
+    adopt_lineage,
+    begin_epoch,
+    open_life,
+    private_folder,
+    stored_arrivals,
+)
+from edge_agent.store.lineage import (
+    HEAD_STEP,
+    Lineage,
+    is_the_one_that_was_left,
+    new_token,
+    read_lineage,
+    read_mark,
+    replace_lineage,
+)
 from edge_agent.store.packing import packed
 from edge_agent.store.rebuild import interrupted_rebuild, rebuild
-from edge_agent.store.salvage import HEAD_STEP, Lineage, is_sound, read_lineage, write_lineage
-from edge_agent.store.schema import create_tables
+from edge_agent.store.salvage import set_aside
 from edge_agent.store.settle import settle_range
 from telemetry import IntervalSet
 
@@ -38,41 +54,7 @@ log = structlog.get_logger("edge_agent.store")
 
 DATABASE = "buffer.db"
 PAGE_BYTES = 4096
-CHECKED_BYTES = 16 << 20
-"""A file up to this size is checked page by page when it is opened; a larger one would keep the start waiting."""
 _BLOCK = "id, last, class, records, size, wall_ms"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BufferOptions:
-    """What a buffer is for. `epoch_for(least)`: a new epoch's number, above `least`."""
-
-    device: str
-    ring_size: int
-    epoch_for: Callable[[int], int]
-    connect: Connector = connect_sqlite
-
-
-@dataclass(slots=True)
-class Depth:
-    """What waits in one class."""
-
-    records: int = 0
-    size: int = 0
-
-
-@dataclass(slots=True)
-class _Life:
-    """The state that a damaged or re-opened file replaces as a whole."""
-
-    writer: Connection
-    reader: Connection
-    ordinal: int = 0
-    epochs: dict[int, int] = field(default_factory=dict)
-    heads: dict[int, int] = field(default_factory=dict)
-    hollow: deque[tuple[int, int]] = field(default_factory=deque)
-    depth: dict[int, Depth] = field(default_factory=dict)
-    tallies: dict[str, int] = field(default_factory=dict)
 
 
 class Buffer:
@@ -89,19 +71,16 @@ class Buffer:
         self._is_closed = False
         self.generation = 0
         """Counts the times that the file was replaced: what was remembered of its blocks is void then."""
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         self._lineage = read_lineage(folder)
         interrupted = interrupted_rebuild(self._path)
         if interrupted:
             self._rebuild(interrupted)
-        try:
-            self._life = self._opened()
-        except StoreDamaged as error:
-            log.error("the buffer is damaged", error=str(error))
-            self._rebuild()
-            self._life = self._opened()
-        self.ring = Ring(options.ring_size, self._stored_arrivals())
-        self._bound_head(0)
+        self._life = self._first_life()
+        self._know_it_again()
+        self.ring = Ring(options.ring_size, stored_arrivals(self._life.writer, options.ring_size))
+        with suppress(OSError, StoreFull):
+            self._renew_lineage(0)
 
     @property
     def epoch(self) -> int:
@@ -270,11 +249,11 @@ class Buffer:
         the log is moved to the main file, which syncs it again.
         """
         with self._open():
-            self._close_connections()
-            self._life = self._opened()
+            self._life.close()
+            self._life = open_life(self._path, self._options)
             with mapped_errors():
                 self._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            self.ring = Ring(self._options.ring_size, self._stored_arrivals())
+            self.ring = Ring(self._options.ring_size, stored_arrivals(self._life.writer, self._options.ring_size))
 
     def heal(self, generation: int) -> None:
         """After StoreDamaged: a new file with what can be read, a new epoch, the rest declared. Raises StoreError.
@@ -284,13 +263,14 @@ class Buffer:
         with self._open():
             if generation != self.generation:
                 return
-            self._close_connections()
+            self._life.close()
             self._rebuild()
-            self._life = self._opened()
+            self._life = open_life(self._path, self._options)
             self._acknowledged.clear()
-            self.ring = Ring(self._options.ring_size, self._stored_arrivals())
+            self.ring = Ring(self._options.ring_size, stored_arrivals(self._life.writer, self._options.ring_size))
             self.generation += 1
-            self._bound_head(0)
+            with suppress(OSError, StoreFull):
+                self._renew_lineage(0)
 
     def close(self) -> None:
         """Stores what was acknowledged, if the medium lets it, and gives the file back, for good.
@@ -300,12 +280,13 @@ class Buffer:
         with self._lock:
             if self._is_closed:
                 return
-            with suppress(StoreError):
+            with suppress(StoreError, OSError):
                 self.settle()
+                self._renew_lineage(0)
             with suppress(sqlite3.Error):
                 self._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._is_closed = True
-            self._close_connections()
+            self._life.close()
 
     @contextmanager
     def _open(self) -> Iterator[None]:
@@ -321,16 +302,64 @@ class Buffer:
         lost = sum(names.count for names in found.lost.values())
         log.error("the buffer was rebuilt", batches=found.blocks, lost=lost)
 
+    def _first_life(self) -> Life:
+        try:
+            return open_life(self._path, self._options)
+        except StoreDamaged as error:
+            log.error("the buffer is damaged", error=str(error))
+            self._rebuild()
+        except StoreForeign as error:
+            log.error("the buffer is another device's", error=str(error), kept=set_aside(self._path, "foreign").name)
+            self._increases["foreign_set_aside"] += 1
+        known, self._lineage = self._lineage, None
+        least = known.epoch if known and known.device == self._options.device else 0
+        return open_life(self._path, self._options, least)
+
+    def _know_it_again(self) -> None:
+        """Begins a new epoch in a buffer that is not the one that was left. Raises StoreError."""
+        lineage, life, options = self._lineage, self._life, self._options
+        mark = read_mark(life.writer)
+        if mark is not None:
+            if is_the_one_that_was_left(life.writer, lineage, self._path.parent, options.machine):
+                return
+            reason, lost = "moved", (1, 0)
+            if lineage is None or lineage.machine == options.machine:
+                reason = "restored"
+            if lineage and reason == "restored" and lineage.token != mark.token:
+                # The small file is younger: ids up to its bound may have been given away.
+                same = (lineage.device, lineage.epoch) == (options.device, self.epoch)
+                lost = (self.head + 1, lineage.bound) if same else lost
+        elif life.is_new and lineage and (lineage.device, lineage.machine) == (options.device, options.machine):
+            adopt_lineage(life, lineage, options)
+            reason, lost = "missing", (lineage.settled + 1, lineage.bound)
+        else:
+            return
+        log.error("the buffer is not the one that was left: a new epoch begins", reason=reason, former=self.epoch)
+        begin_epoch(life, options, reason, lost)
+        life.close()
+        self._life = open_life(self._path, options)
+
     def _bound_head(self, records: int) -> None:
         """Keeps the small file beside the buffer ahead of the head: it says what a lost buffer may have held."""
         known = self._lineage
         same = known and (known.ordinal, known.epoch) == (self._life.ordinal, self.epoch)
-        if known and same and self.head + records <= known.bound:
-            return
-        bound = self.head + records + HEAD_STEP
-        self._lineage = Lineage(self._options.device, self._life.ordinal, self.epoch, bound, self._settled_through())
-        with suppress(OSError):
-            write_lineage(self._path.parent, self._lineage)
+        if not (known and same and self.head + records <= known.bound):
+            with suppress(OSError):
+                self._renew_lineage(records)
+
+    def _renew_lineage(self, records: int) -> None:
+        """Writes the small file anew, under a new token. Raises StoreError, OSError."""
+        lineage = Lineage(
+            self._options.device,
+            self._life.ordinal,
+            self.epoch,
+            self.head + records + HEAD_STEP,
+            self._settled_through(),
+            self._options.machine,
+            new_token(),
+        )
+        replace_lineage(self._life.writer, self._path.parent, lineage)
+        self._lineage = lineage
 
     def _settled_through(self) -> int:
         """Names of the present epoch up to this one wait no more."""
@@ -338,63 +367,6 @@ class Buffer:
             "SELECT min(id) FROM blocks WHERE id > ? AND batch IS NOT NULL", (block_id(self._life.ordinal, 0),)
         )
         return first_of(row[0]) - 1 if row[0] is not None else self.head
-
-    def _opened(self) -> _Life:
-        with mapped_errors():
-            writer = self._options.connect(self._path)
-            prepare(writer)
-            create_tables(writer)
-            if self._path.exists() and self._path.stat().st_size <= CHECKED_BYTES and not is_sound(writer):
-                raise StoreDamaged(f"{self._path}: its pages contradict each other")
-            reader = self._options.connect(self._path)
-            for pragma in ("query_only = ON", "cache_size = -512"):
-                reader.execute(f"PRAGMA {pragma}").fetchall()
-            life = _Life(writer, reader)
-            self._read_epochs(life)
-            self._read_totals(life)
-            return life
-
-    def _read_epochs(self, life: _Life) -> None:
-        for ordinal, epoch, device, head in life.writer.execute("SELECT ordinal, epoch, device, head FROM epochs"):
-            if device != self._options.device:
-                if self._lineage and self._lineage.device == self._options.device:
-                    raise StoreDamaged(f"{self._path} calls its device {device!r}")
-                raise StoreError(f"{self._path} belongs to device {device!r}, not to {self._options.device!r}")
-            life.epochs[ordinal], life.heads[ordinal] = epoch, head
-        life.ordinal = max(life.epochs, default=0)
-        if not life.epochs:
-            life.ordinal, life.epochs[1], life.heads[1] = 1, self._options.epoch_for(0), 0
-            row = (1, life.epochs[1], self._options.device, 0)
-            life.writer.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", row)
-        newest = life.writer.execute("SELECT id, last FROM blocks ORDER BY id DESC LIMIT 1").fetchone()
-        if newest and ordinal_of(newest[0]) == life.ordinal:
-            life.heads[life.ordinal] = max(newest[1], life.heads[life.ordinal])
-
-    @staticmethod
-    def _read_totals(life: _Life) -> None:
-        _refuse_nonsense(life.writer)
-        for index, records, size in life.writer.execute(
-            "SELECT class, sum(records), sum(size) FROM blocks WHERE batch IS NOT NULL GROUP BY class"
-        ):
-            life.depth[index] = Depth(records, size)
-        life.tallies.update(life.writer.execute("SELECT name, value FROM tallies").fetchall())
-        hollow = life.writer.execute("SELECT id, last FROM blocks WHERE batch IS NULL ORDER BY id").fetchall()
-        life.hollow.extend(hollow)
-
-    def _stored_arrivals(self) -> Iterable[Arrival]:
-        newest_first: list[list[Arrival]] = []
-        found, below = 0, (1 << 63) - 1
-        while found < self._options.ring_size:
-            with mapped_errors():
-                row = self._life.writer.execute(
-                    "SELECT id, arrivals FROM blocks WHERE id < ? ORDER BY id DESC LIMIT 1", (below,)
-                ).fetchone()
-            if row is None:
-                break
-            below = row[0]
-            newest_first.append(unpack_arrivals(row[1] or b""))
-            found += len(newest_first[-1])
-        return (arrival for block in reversed(newest_first) for arrival in block)
 
     def _after_commit(self, blocks: Sequence[Block], came: Sequence[Arrival]) -> None:
         for block in blocks:
@@ -450,22 +422,6 @@ class Buffer:
         identity, last, class_index, records, size, wall_ms = row
         epoch = self._life.epochs[ordinal_of(identity)]
         return Block(identity, epoch, last, class_index, records, size, wall_ms)
-
-    def _close_connections(self) -> None:
-        for connection in (self._life.reader, self._life.writer):
-            with suppress(sqlite3.Error):
-                connection.close()
-
-
-def _refuse_nonsense(connection: Connection) -> None:
-    """Raises StoreDamaged when a row says what is never written: a damage that SQLite itself does not see."""
-    found = connection.execute(
-        "SELECT id FROM blocks WHERE class NOT BETWEEN 0 AND ? OR last < id & ? OR records < 0 OR lost < 0"
-        " OR (batch IS NULL AND records + lost > 0) OR (batch IS NOT NULL AND size <> length(batch)) LIMIT 1",
-        (MAX_CLASSES - 1, SEQ_MASK),
-    ).fetchone()
-    if found:
-        raise StoreDamaged(f"block {found[0]} contradicts itself")
 
 
 def _columns(block: Block) -> tuple[int, ...]:

@@ -18,10 +18,10 @@ from edge_agent.errors import StoreDamaged
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection
+from edge_agent.store.life import SENDING, SENT_THROUGH
 from edge_agent.store.settle import replace_batch, stored_batch
 
 BLOCKS_AT_ONCE = 32
-SENDING, SENT_THROUGH = "sending", "sent_through"
 
 
 class Mender:

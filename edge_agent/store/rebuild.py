@@ -15,14 +15,15 @@ from pathlib import Path
 from edge_agent.store.block import block_id, ordinal_of
 from edge_agent.store.connection import Connection, Connector, mapped_errors, prepare, transaction
 from edge_agent.store.gaps import EXPLAINED, unaccounted
+from edge_agent.store.lineage import Lineage, read_lineage
 from edge_agent.store.salvage import (
     REASON,
-    Lineage,
     Salvage,
+    finish_setting_aside,
     is_sound,
     lose_the_rest,
     lose_the_tail,
-    read_lineage,
+    owners,
     read_tables,
     readable_rows,
     set_aside,
@@ -45,7 +46,10 @@ def rebuild(
 ) -> Salvage:
     """Sets the file aside (unless `aside` names it already) and puts a new one in its place. Raises StoreError."""
     aside = aside or set_aside(database)
+    finish_setting_aside(database, aside)
     lineage = read_lineage(database.parent)
+    if lineage is not None and lineage.device != device:
+        lineage = None
     beside = database.with_name(f"{database.stem}.rebuilding")
     for suffix in ("", "-wal", "-shm"):
         beside.with_name(beside.name + suffix).unlink(missing_ok=True)
@@ -71,7 +75,14 @@ def _fill(  # noqa: PLR0917 - the parts of one step
         try:
             with closing(connect(aside)) as damaged:
                 sound = is_sound(damaged)
+                if owners(damaged) - {device}:
+                    # Another device's ids are not ours to send, nor to declare.
+                    found = Salvage()
+                    _write_tables(new, device, found, epoch_for)
+                    return found
                 found = read_tables(damaged, lineage)
+                if lineage is not None and found.epochs[lineage.ordinal][0] != lineage.epoch:
+                    lineage = None
                 _copy_rows(new, damaged, device, found)
                 lose_the_tail(found, lineage)
                 if not sound:

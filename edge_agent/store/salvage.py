@@ -7,7 +7,6 @@ declared lost: who has received a record does not mind hearing that it was lost 
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -19,26 +18,11 @@ from typing import Any
 from edge_agent.config import MAX_CLASSES
 from edge_agent.store.block import block_id, first_of, ordinal_of
 from edge_agent.store.connection import Connection
+from edge_agent.store.lineage import Lineage
 from telemetry import IntervalSet, WireError, decode
 
-LINEAGE = "lineage.json"
-HEAD_STEP = 65_536
 REASON = "corrupt"
 _ROW = "id, last, class, records, lost, size, wall_ms, boot, sent, arrivals, batch"
-
-
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """What a small file beside the buffer remembers of its present epoch.
-
-    `bound`: `head` never was beyond this. `settled`: names up to this had been acknowledged or declared.
-    """
-
-    device: str
-    ordinal: int
-    epoch: int
-    bound: int
-    settled: int
 
 
 @dataclass(slots=True)
@@ -66,40 +50,36 @@ class Salvage:
             self.lost[ordinal] = self.lost.get(ordinal, IntervalSet()) | IntervalSet([(first, last)])
 
 
-def write_lineage(folder: Path, lineage: Lineage) -> None:
-    """Replaces the file, synced. Raises OSError."""
-    beside = folder / f"{LINEAGE}.new"
-    with beside.open("w", encoding="ascii") as file:
-        json.dump([lineage.device, lineage.ordinal, lineage.epoch, lineage.bound, lineage.settled], file)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(folder / LINEAGE)
-    descriptor = os.open(folder, os.O_RDONLY)
+def set_aside(database: Path, why: str = "damaged") -> Path:
+    """Moves a file and its log out of the way; where to. Interrupted, it is ended by `finish_setting_aside`.
+
+    The file goes first: without its log it would be an older buffer, and give ids a second time.
+    """
+    number = 1
+    while (aside := database.with_name(f"{database.stem}.{why}-{number}")).exists():
+        number += 1
+    if database.exists():
+        database.rename(aside)
+        _sync_folder(database.parent)
+    finish_setting_aside(database, aside)
+    return aside
+
+
+def finish_setting_aside(database: Path, aside: Path) -> None:
+    """Moves what belongs to a file that was set aside, so that no new file takes it for its own."""
+    for suffix in ("-wal", "-shm"):
+        part = database.with_name(database.name + suffix)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + suffix))
+    _sync_folder(database.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def read_lineage(folder: Path) -> Lineage | None:
-    """What the file says; None if there is none that can be read."""
-    try:
-        device, ordinal, epoch, bound, settled = json.loads((folder / LINEAGE).read_text(encoding="ascii"))
-        return Lineage(str(device), int(ordinal), int(epoch), int(bound), int(settled))
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def set_aside(database: Path) -> Path:
-    """Moves a damaged file and its log out of the way; where to."""
-    number = 1
-    while (aside := database.with_name(f"{database.stem}.damaged-{number}")).exists():
-        number += 1
-    for suffix in ("-shm", "-wal", ""):
-        part = database.with_name(database.name + suffix)
-        if part.exists():
-            part.rename(aside.with_name(aside.name + suffix))
-    return aside
 
 
 def read_tables(damaged: Connection, lineage: Lineage | None) -> Salvage:
@@ -116,6 +96,13 @@ def read_tables(damaged: Connection, lineage: Lineage | None) -> Salvage:
     if lineage is not None:
         found.epochs.setdefault(lineage.ordinal, (lineage.epoch, 0))
     return found
+
+
+def owners(damaged: Connection) -> set[str]:
+    """The devices that the file says it belongs to; none where it cannot be read."""
+    with suppress(sqlite3.Error, UnicodeDecodeError):
+        return {str(device) for (device,) in damaged.execute("SELECT DISTINCT device FROM epochs").fetchall()}
+    return set()
 
 
 def is_sound(damaged: Connection) -> bool:

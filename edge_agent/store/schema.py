@@ -6,6 +6,7 @@
 `boots`   wall minus monotonic time of each boot of the device, and how far the mending of a jump has come
 `tallies` counters that outlive a restart
 `aside`   the blocks that wait and are not sent, because the other side refused them, and why
+`mark`    one row: what the buffer remembers of the small file beside it (`edge_agent.store.lineage`)
 `dead_letters`  messages that no record can carry: when they came, how long they were, and why
 """
 
@@ -29,6 +30,8 @@ _TABLES = (
         after INTEGER NOT NULL, through INTEGER NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS tallies (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS aside (id INTEGER PRIMARY KEY, reason TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS mark (
+        id INTEGER PRIMARY KEY, token INTEGER NOT NULL, following INTEGER NOT NULL, changed_ns INTEGER NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS dead_letters (
         id INTEGER PRIMARY KEY AUTOINCREMENT, wall_ms INTEGER NOT NULL, topic TEXT NOT NULL, bytes INTEGER NOT NULL,
         payload BLOB NOT NULL, reason TEXT NOT NULL)""",

@@ -10,7 +10,8 @@ from typing import Any
 
 from edge_agent.intake.redelivery import arrival_of
 from edge_agent.store.block import Unnamed
-from edge_agent.store.buffer import Buffer, BufferOptions
+from edge_agent.store.buffer import Buffer
+from edge_agent.store.life import BufferOptions
 from telemetry import Event, Position, Signal
 
 DEVICE = "eu-0001"

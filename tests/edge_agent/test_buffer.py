@@ -4,16 +4,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from edge_agent.errors import StoreError
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.evict import drop_block, oldest_rows, thin_block
 from telemetry import IntervalSet, decode
-from tests.edge_agent.makers import WALL_MS, fill, open_buffer, options, unnamed
+from tests.edge_agent.makers import WALL_MS, fill, open_buffer, unnamed
 
 
 def stored(buffer: Buffer) -> tuple[IntervalSet, IntervalSet]:
@@ -86,7 +84,7 @@ class BufferLaws(RuleBasedStateMachine):
         if clean:
             self.buffer.close()
         else:
-            self.buffer._close_connections()
+            self.buffer._life.close()
         self.buffer = open_buffer(self.folder)
 
     def lose(self, names):
@@ -115,12 +113,6 @@ def test_a_name_is_committed_before_commit_returns_and_survives_without_a_goodby
     fill(buffer, range(1, 11))
     again = open_buffer(tmp_path)
     assert (again.epoch, again.head) == (buffer.epoch, 10)
-
-
-def test_a_buffer_belongs_to_one_device(tmp_path):
-    open_buffer(tmp_path).close()
-    with pytest.raises(StoreError, match="belongs to device"):
-        Buffer(tmp_path, type(options())(device="us-0001", ring_size=5, epoch_for=lambda least: least + 1))
 
 
 def test_an_acknowledgement_of_another_epoch_deletes_nothing(tmp_path):

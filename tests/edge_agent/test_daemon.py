@@ -133,7 +133,7 @@ def test_a_buffer_of_the_version_before_is_opened_and_keeps_what_it_holds(tmp_pa
     buffer._life.writer.execute("DROP TABLE aside")
     buffer._life.writer.execute("PRAGMA user_version = 1")
     epoch = buffer.epoch
-    buffer._close_connections()
+    buffer._life.close()
     buffer = open_buffer(tmp_path)
     assert (buffer.epoch, buffer.head, read_status(settings(tmp_path))["depth_records"]) == (epoch, 10, 10)
 

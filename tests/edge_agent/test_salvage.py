@@ -8,7 +8,7 @@ import pytest
 
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.buffer import DATABASE, Buffer
-from edge_agent.store.salvage import HEAD_STEP
+from edge_agent.store.lineage import HEAD_STEP
 from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import fill, open_buffer
 

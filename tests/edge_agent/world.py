@@ -19,8 +19,9 @@ from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.errors import StoreError
 from edge_agent.intake.reception import Parts, Reception
 from edge_agent.mqtt import Message
-from edge_agent.store.buffer import Buffer, BufferOptions
+from edge_agent.store.buffer import Buffer
 from edge_agent.store.keeper import Keeper
+from edge_agent.store.life import BufferOptions
 from telemetry import IntervalSet, Record, decode
 from tests.edge_agent.power import Computer, Disk, PowerCut
 
@@ -165,6 +166,8 @@ class World:
 
     def check(self) -> None:
         """Nothing is lost undeclared, nothing is named twice, and names are in order and without a hole."""
+        if self.broker.made == 0:
+            return  # the power went before the first message, each time
         numbers = {}
         for name, record in sorted(self.region.records.items()):
             number = number_of(record)

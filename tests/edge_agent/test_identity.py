@@ -1,0 +1,209 @@
+"""A buffer knows its device and its life: put back, copied or exchanged, it never gives an id to a second record."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edge_agent.store.buffer import DATABASE, Buffer
+from edge_agent.store.lineage import HEAD_STEP, LINEAGE
+from edge_agent.store.salvage import set_aside
+from telemetry import IntervalSet, decode
+from tests.edge_agent.makers import WALL_MS, fill, open_buffer, options, unnamed
+
+
+def records_of(buffer: Buffer) -> dict[tuple[int, int], object]:
+    """What waits, by (epoch, seq)."""
+    found = {}
+    for index in range(3):
+        for block in buffer.read_after(0, index, 10_000):
+            batch = decode(buffer.load(block.id))
+            found |= {(batch.epoch, record.seq): record for record in batch.records}
+    return found
+
+
+def declared_of(buffer: Buffer, epoch: int) -> IntervalSet:
+    found = IntervalSet()
+    for index in range(3):
+        for block in buffer.read_after(0, index, 10_000):
+            header = decode(buffer.load(block.id)).header
+            found |= header.declared if header.epoch == epoch else IntervalSet()
+    return found
+
+
+def remake_all(image: Path, folder: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(image, folder)
+
+
+def overwrite_all(image: Path, folder: Path) -> None:
+    shutil.copytree(image, folder, dirs_exist_ok=True)
+    for log in folder.glob("*-wal"):
+        if not (image / log.name).exists():
+            log.unlink()
+
+
+def overwrite_file(image: Path, folder: Path) -> None:
+    for log in folder.glob(f"{DATABASE}-*"):
+        log.unlink()
+    for part in image.glob(f"{DATABASE}*"):
+        shutil.copy2(part, folder / part.name)
+
+
+def leave(buffer: Buffer, clean: bool) -> None:
+    if clean:
+        buffer.close()
+    else:
+        buffer._life.close()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("put_back", [remake_all, overwrite_all, overwrite_file])
+def test_a_buffer_that_was_put_back_from_an_image_begins_a_new_epoch_and_sends_what_it_has(tmp_path, put_back, clean):
+    folder, image = tmp_path / "buffer", tmp_path / "image"
+    buffer = open_buffer(folder)
+    fill(buffer, range(1, 11))
+    leave(buffer, clean)
+    shutil.copytree(folder, image)
+    buffer = open_buffer(folder)
+    fill(buffer, range(11, 21))
+    sent = records_of(buffer)
+    leave(buffer, clean)
+    put_back(image, folder)
+    buffer = open_buffer(folder)
+    assert buffer.tally("epochs_restored") == 1
+    fill(buffer, range(101, 121))
+    again = records_of(buffer)
+    assert len(again) == 30
+    assert all(again[name] == sent[name] for name in again.keys() & sent.keys()), "one id, one content"
+    assert buffer.unaccounted() == 0
+    leave(buffer, clean)
+    assert open_buffer(folder).tally("epochs_restored") == 1, "once"
+
+
+def test_ids_that_a_younger_lineage_knows_of_are_declared(tmp_path):
+    folder, image = tmp_path / "buffer", tmp_path / "image"
+    buffer = open_buffer(folder)
+    fill(buffer, range(1, 11))
+    epoch = buffer.epoch
+    buffer.close()
+    shutil.copytree(folder, image)
+    buffer = open_buffer(folder)
+    fill(buffer, range(11, 21))
+    buffer.close()
+    overwrite_file(image, folder)
+    buffer = open_buffer(folder)
+    declared = declared_of(buffer, epoch)
+    assert declared.first == 11
+    assert 20 <= declared.last <= 20 + HEAD_STEP
+    assert buffer.tally("lost_restored") == declared.count
+
+
+def test_a_clone_on_another_machine_begins_its_own_epoch_and_declares_nothing(tmp_path):
+    folder = tmp_path / "buffer"
+    buffer = open_buffer(folder)
+    fill(buffer, range(1, 501))
+    epoch = buffer.epoch
+    buffer.close()
+    clone = Buffer(folder, replace(options(), machine="another machine"))
+    assert clone.epoch != epoch
+    assert (clone.head, clone.tally("epochs_moved")) == (0, 1)
+    assert len(records_of(clone)) == 500
+    assert not declared_of(clone, epoch)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_buffer_that_stayed_where_it_was_goes_on(tmp_path, clean):
+    epoch = None
+    for start in range(1, 100, 10):
+        buffer = open_buffer(tmp_path)
+        assert epoch in {None, buffer.epoch}
+        epoch = buffer.epoch
+        fill(buffer, range(start, start + 10))
+        leave(buffer, clean)
+    assert open_buffer(tmp_path).head == 100
+
+
+def test_the_buffer_of_another_device_is_kept_aside_and_nothing_of_it_is_sent_or_declared(tmp_path):
+    other = Buffer(tmp_path / "other", replace(options(), device="us-0001"))
+    other.commit([unnamed(n) for n in range(1, 11)], WALL_MS)
+    other.close()
+    mine = open_buffer(tmp_path / "mine")
+    fill(mine, range(1, 11))
+    epoch = mine.epoch
+    mine.close()
+    overwrite_file(tmp_path / "other", tmp_path / "mine")
+    mine = open_buffer(tmp_path / "mine")
+    assert mine.epoch != epoch
+    assert (mine.head, records_of(mine), mine.tally("lost_corrupt"), mine.tally("lost_restored")) == (0, {}, 0, 0)
+    fill(mine, range(11, 21))
+    assert mine.tally("foreign_set_aside") == 1
+    assert (tmp_path / "mine" / "buffer.foreign-1").exists()
+
+
+def test_a_buffer_beside_the_lineage_of_another_device_invents_no_losses(tmp_path):
+    other = Buffer(tmp_path / "other", replace(options(), device="us-0001"))
+    other.close()
+    mine = open_buffer(tmp_path / "mine")
+    fill(mine, range(1, 11))
+    epoch = mine.epoch
+    mine.close()
+    shutil.copy2(tmp_path / "other" / LINEAGE, tmp_path / "mine" / LINEAGE)
+    mine = open_buffer(tmp_path / "mine")
+    assert mine.epoch != epoch
+    assert len(records_of(mine)) == 10
+    assert not declared_of(mine, epoch)
+    mine.heal(mine.generation)
+    assert len(records_of(mine)) == 10
+    assert mine.tally("lost_corrupt") == 0
+
+
+def test_a_buffer_that_is_gone_is_declared_as_far_as_its_lineage_knows(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    epoch = buffer.epoch
+    buffer.close()
+    (tmp_path / DATABASE).unlink()
+    buffer = open_buffer(tmp_path)
+    assert buffer.epoch != epoch
+    assert declared_of(buffer, epoch).covers(IntervalSet([(1, 10)]))
+    assert buffer.unaccounted() == 0
+
+
+@pytest.mark.parametrize("renames", range(4))
+def test_a_crash_between_the_renames_of_a_damaged_buffer_gives_no_id_a_second_time(tmp_path, monkeypatch, renames):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    buffer._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    fill(buffer, range(11, 21))
+    before = records_of(buffer)
+    shutil.copytree(tmp_path, tmp_path / "as it was", ignore=lambda *_: ["as it was"])
+    buffer._life.close()
+    for part in (tmp_path / "as it was").glob(f"{DATABASE}*"):
+        shutil.copyfile(part, tmp_path / part.name)
+    left = [renames]
+
+    def rename(self, target, real=Path.rename):
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return real(self, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) if renames < 3 else monkeypatch.context():
+        patched.setattr(Path, "rename", rename)
+        set_aside(tmp_path / DATABASE)
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(101, 121))
+    after = records_of(buffer)
+    assert all(before[name] == after[name] for name in before)
+    assert len(after) == 40
+
+
+def test_what_the_vehicle_did_is_for_the_agents_user_alone(tmp_path):
+    folder = tmp_path / "buffer"
+    folder.mkdir(mode=0o755)
+    buffer = open_buffer(folder)
+    fill(buffer, range(1, 11))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
