@@ -9,16 +9,18 @@ from typing import Any
 from edge_agent.config import AgentSettings
 
 LIVE_TIMEOUT_S = 2.0
+MAX_ANSWER_BYTES = 1 << 20
 
 
 def ask_live(settings: AgentSettings) -> dict[str, Any]:
-    """The state of the running agent, if it has an endpoint and answers; else nothing."""
+    """The state of the running agent, if it has an endpoint and is the one that answers; else nothing."""
     if settings.health.port == 0:
         return {}
     url = f"http://127.0.0.1:{settings.health.port}/status"
     try:
         with urllib.request.urlopen(url, timeout=LIVE_TIMEOUT_S) as answer:
-            state: dict[str, Any] = json.load(answer)
-            return state
+            state: dict[str, Any] = json.loads(answer.read(MAX_ANSWER_BYTES))
+            asked = (settings.device.tenant, settings.device.id)
+            return state if (state.get("tenant"), state.get("device")) == asked else {}
     except (OSError, ValueError):
         return {}

@@ -193,7 +193,7 @@ class TimeSettings(Settings):
 class HealthSettings(Settings):
     """The loopback endpoint for metrics and health."""
 
-    port: int = Field(default=0, ge=0, le=65_535)
+    port: int = Field(default=9465, ge=0, le=65_535)
     """Port on 127.0.0.1 for `/metrics`, `/health` and `/status`; 0: none."""
 
 
@@ -238,7 +238,9 @@ class PushSettings(Settings):
     accept: bool = True
     """Whether pushed settings are taken at all."""
     confirm_s: Seconds = 60.0
-    """Pushed settings stay only if the uplink is healthy with them within so long."""
+    """Pushed settings stay only if a region acknowledges records with them within so long."""
+    retry_after_s: Seconds = 600.0
+    """Pushed settings that no region acknowledged with are tried again after so long, then after twice as long."""
 
 
 class AgentSettings(Settings):

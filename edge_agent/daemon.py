@@ -13,15 +13,18 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from edge_agent.agent import RESTART_WITHIN_S, Agent
+from edge_agent.clock.clocks import SystemClocks
 from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError, StoreError
-from edge_agent.live import is_alive, live_state
+from edge_agent.judging import RetryTimes, TrialJudge
+from edge_agent.live import health_of, is_alive, live_state
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.pushed import PushRefused, Trial, effective_settings
 from edge_agent.status import read_status
@@ -35,6 +38,8 @@ log = structlog.get_logger("edge_agent")
 WAKE_EVERY_S = 5.0
 EXPIRE_EVERY_S = 60.0
 MOST_PUSHES = 8
+PUSH_EVERY_S = 1.0
+"""One push in so long is looked at: each may write to flash."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 _EXIT_CONFIG = 78
 _EXIT_FAILED = 1
@@ -77,16 +82,18 @@ class Daemon:
 
     def __init__(self, config: Path, base: AgentSettings) -> None:
         self._config = config
-        self._trial = Trial(config, base.buffer.path)
+        self._trial = Trial(config, base.buffer.path, SystemClocks.of_this_boot().boot)
         self._pushes: deque[bytes] = deque(maxlen=MOST_PUSHES)
-        cut_short = self._trial.take_back()
+        self._next_push_s = 0.0
+        cut_short = self._trial.recover()
         self._agent = self._new_agent()
-        self._health = self._new_health()
-        self._trial_until_s: float | None = None
-        self._well_since_s = 0.0
+        self._health: HealthServer | None = None
+        self._serve_health()
+        self._judge: TrialJudge | None = None
+        self._retries = RetryTimes(base.push.retry_after_s)
         self._expire_at_s = 0.0
         if cut_short:
-            self._tell("taken back", "the agent stopped during the trial")
+            self._tell_taken_back("the agent stopped during the trial")
 
     def serve(self) -> int:
         """Until SIGTERM; the exit code."""
@@ -96,17 +103,16 @@ class Daemon:
         notify("READY=1")
         watched_s = watchdog_interval_s() or WAKE_EVERY_S
         while self._agent.is_running:
-            wake_s = min(WAKE_EVERY_S if self._trial_until_s is None else 0.5, watched_s)
+            wake_s = min(WAKE_EVERY_S if self._judge is None and not self._pushes else 0.5, watched_s)
             received = signal.sigtimedwait(_SIGNALS, wake_s)
             number = received.si_signo if received else None
             if number in {signal.SIGTERM, signal.SIGINT}:
                 notify("STOPPING=1")
                 self._agent.stop()
+                self._trial.take_back(counts=False)
                 return 0
             if number == signal.SIGHUP:
                 self._reload()
-            while self._pushes and self._trial_until_s is None:
-                self._try_pushed(self._pushes.popleft())
             self._tick(time.monotonic())
         log.error("a thread ended")
         self._agent.stop()
@@ -116,8 +122,13 @@ class Daemon:
         if is_alive(self._agent):
             notify("WATCHDOG=1", f"STATUS={self._agent.drainer.connected_region or 'no uplink'}")
         self._agent.flash.look(time.time())
-        if self._trial_until_s is not None:
-            self._judge_trial(now_s)
+        if self._judge is not None:
+            self._judge_trial(now_s, self._judge)
+        elif self._pushes and now_s >= self._next_push_s:
+            self._next_push_s = now_s + PUSH_EVERY_S
+            self._try_pushed(self._pushes.popleft())
+        elif self._trial.is_waiting and now_s >= self._retries.due_s:
+            self._try(self._trial.begin_again)
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + EXPIRE_EVERY_S
             try:
@@ -149,30 +160,54 @@ class Daemon:
         if not self._agent.settings.push.accept:
             self._tell("refused", "no settings are taken now")
             return
+        self._try(lambda: self._trial.begin(text), text)
+
+    def _try(self, begin: Callable[[], bool], text: bytes = b"") -> None:
+        """Begins a trial. Whatever is wrong with the text, it is refused and the next one is served."""
         try:
-            if not self._trial.begin(text):
+            if not begin():
                 return
         except (PushRefused, SettingsError, OSError) as error:
             self._tell("refused", str(error))
             return
+        except Exception as error:  # noqa: BLE001 - a retained push comes back with every connection
+            self._agent.dead_letters.add("config", repr(error), text)
+            self._tell("refused", "it cannot be handled")
+            return
         log.info("trying pushed settings")
+        if text:
+            self._retries.reset()
         self._restart()
-        self._well_since_s = time.monotonic()
-        self._trial_until_s = self._well_since_s + self._agent.settings.push.confirm_s
+        self._judge = TrialJudge(time.monotonic(), self._agent.settings.push.confirm_s)
 
-    def _judge_trial(self, now_s: float) -> None:
-        assert self._trial_until_s is not None
-        if not self._agent.drainer.is_well:
-            self._well_since_s = now_s
-        if now_s - self._well_since_s >= self._agent.settings.push.confirm_s / 4:
+    def _judge_trial(self, now_s: float, judge: TrialJudge) -> None:
+        drainer = self._agent.drainer
+        verdict = judge.judge(
+            now_s,
+            is_connected=drainer.connected_region is not None,
+            is_acked=drainer.region_acked is not None,
+            is_well=drainer.is_well,
+            batches=drainer.dispatcher.sent.batches,
+        )
+        if verdict == "running":
+            return
+        self._judge = None
+        if verdict == "confirmed":
             self._trial.confirm()
-            self._trial_until_s = None
+            if effective_settings(self._config) != self._agent.settings:
+                self._restart()
             self._tell("applied", "")
-        elif now_s >= self._trial_until_s:
-            self._trial.take_back()
-            self._trial_until_s = None
-            self._restart()
-            self._tell("taken back", "the uplink was not well with them")
+            return
+        self._trial.take_back(counts=verdict == "failed")
+        self._retries.taken_back(now_s)
+        self._restart()
+        self._tell_taken_back(
+            "nothing was there to send" if verdict != "failed" else "no region acknowledged with them"
+        )
+
+    def _tell_taken_back(self, reason: str) -> None:
+        after = "they will be tried again" if self._trial.is_waiting else "they will not be tried again"
+        self._tell("taken back", f"{reason}; {after}")
 
     def _tell(self, outcome: str, reason: str) -> None:
         log.info("pushed settings", outcome=outcome, reason=reason)
@@ -184,18 +219,30 @@ class Daemon:
             # Its thread still has the buffer: only the end of the process takes it away for certain.
             raise AgentError("a thread does not end, so the process does")
         self._agent = self._new_agent()
+        self._serve_health()
         self._agent.start()
 
     def _new_agent(self) -> Agent:
-        return Agent(effective_settings(self._config), on_push=self._pushed)
+        settings = effective_settings(self._config)
+        configure_logs(settings)
+        return Agent(settings, on_push=self._pushed)
 
-    def _new_health(self) -> HealthServer | None:
+    def _serve_health(self) -> None:
+        """Listens on the port of the present settings. A port that is taken stops nothing else."""
         port = self._agent.settings.health.port
+        if self._health is not None:
+            if self._health.port == port:
+                return
+            self._health.close()
+            self._health = None
         if port == 0:
-            return None
+            return
         from edge_agent.health import HealthServer  # noqa: PLC0415 - only who is asked pays for it
 
-        return HealthServer(port, self._state, lambda: is_alive(self._agent) and self._agent.listener.connected)
+        try:
+            self._health = HealthServer(port, self._state, lambda: health_of(self._agent))
+        except OSError as error:
+            log.error("no health endpoint", port=port, error=str(error))
 
     def _state(self) -> dict[str, Any]:
         return {**read_status(self._agent.settings), **live_state(self._agent)}

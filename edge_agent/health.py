@@ -11,6 +11,7 @@ from typing import Any
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from edge_agent.errors import AgentError
 from edge_agent.metrics import AgentCollector
 
 State = Callable[[], dict[str, Any]]
@@ -18,9 +19,9 @@ TIMEOUT_S = 5.0
 
 
 class HealthServer:
-    """Serves what `state` says; `healthy` decides between 200 and 503. Port 0 of the settings means: not at all."""
+    """Serves what `state` and `health` say: 503 while the latter's `healthy` is false, or the state cannot be read."""
 
-    def __init__(self, port: int, state: State, healthy: Callable[[], bool]) -> None:
+    def __init__(self, port: int, state: State, health: State) -> None:
         registry = CollectorRegistry()
         registry.register(AgentCollector(state))
 
@@ -28,11 +29,18 @@ class HealthServer:
             timeout = TIMEOUT_S
 
             def do_GET(self) -> None:
+                try:
+                    self._serve()
+                except AgentError as error:
+                    self._answer(503, "application/json", json.dumps({"error": str(error)}).encode())
+
+            def _serve(self) -> None:
                 if self.path == "/metrics":
                     self._answer(200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry))
                 elif self.path == "/health":
-                    well = healthy()
-                    self._answer(200 if well else 503, "application/json", json.dumps({"healthy": well}).encode())
+                    found = health()
+                    code = 503 if found["healthy"] is False else 200
+                    self._answer(code, "application/json", json.dumps(found).encode())
                 elif self.path == "/status":
                     self._answer(200, "application/json", json.dumps(state()).encode())
                 else:

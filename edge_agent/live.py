@@ -21,6 +21,9 @@ def live_state(agent: Agent) -> dict[str, Any]:
         "local_broker": intake.connected,
         "region": drain.connected_region,
         "uplink_well": drain.is_well,
+        "uplink": uplink_state(agent),
+        "acks_ignored": drain.acks_ignored,
+        "control_dead_letters": agent.dead_letters.count,
         "paused_for_s": round(drain.paused_for_s, 1),
         "link": agent.account.link,
         "messages": taken.messages,
@@ -40,6 +43,28 @@ def live_state(agent: Agent) -> dict[str, Any]:
         "wire_bytes_this_month": spent.month_bytes,
         "flash_bytes": flash_bytes(),
         "rss_bytes": resident_bytes(),
+    }
+
+
+def uplink_state(agent: Agent) -> str:
+    """`acknowledges`, `unknown` (connected, and no acknowledgement yet), `silent`, or `not connected`."""
+    drain = agent.drainer
+    if drain.connected_region is None:
+        return "not connected"
+    if not drain.is_well:
+        return "silent"
+    return "acknowledges" if drain.region_acked else "unknown"
+
+
+def health_of(agent: Agent) -> dict[str, Any]:
+    """What `/health` says: `healthy` is true, false, or null while no region has acknowledged anything."""
+    uplink, alive, local = uplink_state(agent), is_alive(agent), agent.listener.connected
+    healthy = alive and local and uplink == "acknowledges"
+    return {
+        "healthy": None if alive and local and uplink == "unknown" else healthy,
+        "threads": alive,
+        "local_broker": local,
+        "uplink": uplink,
     }
 
 

@@ -17,12 +17,20 @@ COUNTERS = {
     "records_sent": ("edge_agent_records_sent", "Records in the batches sent"),
     "wire_bytes_sent": ("edge_agent_wire_bytes_sent", "Bytes sent on the wire, with headers and repetitions"),
     "wire_bytes_received": ("edge_agent_wire_bytes_received", "Bytes received on the wire"),
+    "acks_ignored": ("edge_agent_acks_ignored", "Acknowledgements of nothing that was sent"),
+    "control_dead_letters": (
+        "edge_agent_control_dead_letters",
+        "Messages of the gateway that could not be read or handled",
+    ),
     "flash_bytes": ("edge_agent_flash_bytes", "Bytes that the process caused to be written to storage"),
 }
 GAUGES = {
     "head": ("edge_agent_head", "Highest sequence number of the present epoch"),
     "local_broker": ("edge_agent_local_broker", "1 when connected to the vehicle's broker"),
-    "uplink_well": ("edge_agent_uplink_well", "1 when the uplink is connected and acknowledges"),
+    "uplink_well": (
+        "edge_agent_uplink_well",
+        "1 when the uplink is connected and nothing waits too long for its acknowledgement",
+    ),
     "resting": ("edge_agent_resting_batches", "Batches that were refused and will be tried again"),
     "set_aside_batches": (
         "edge_agent_set_aside_batches",

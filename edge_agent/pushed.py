@@ -1,29 +1,85 @@
-"""Settings from the gateway: laid over the file's, tried, and kept only if the uplink is well with them.
+"""Settings from the gateway: a proposal, laid over the file's, and kept only when a region acknowledges with them.
 
 Files beside the buffer, each replaced in one synced rename:
 
-    pushed.toml         in force, confirmed
-    pushed-trial.toml   on trial. One that is found at a start was cut short by a crash: it is discarded
-    pushed-refused.toml the last one that was refused or taken back; the same text is not tried again
+    pushed.toml          in force: a region acknowledged records with them
+    pushed-trial.toml    on trial. One that is found at a start was cut short
+    pushed-again.toml    will be tried again: its trial was cut short, or brought no acknowledgement
+    pushed-refused.toml  the last one that was refused for good; the same text is not tried again
+    pushed-attempts.json trials of the present proposal that count against it, and the boot of the last one
 """
 
 from __future__ import annotations
 
-import os
-import tomllib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+import structlog
 
-from edge_agent.config import AgentSettings
-from settings import SettingsError, load
+from edge_agent.config import AgentSettings, ClassSettings, UplinkSettings
+from runtime import replace_durably
+from settings import MAX_TOML_BYTES, SettingsError, load, parse_toml, validate
 
-IN_FORCE, ON_TRIAL, REFUSED = "pushed.toml", "pushed-trial.toml", "pushed-refused.toml"
+log = structlog.get_logger("edge_agent")
+
+IN_FORCE, ON_TRIAL, AGAIN, REFUSED = "pushed.toml", "pushed-trial.toml", "pushed-again.toml", "pushed-refused.toml"
+ATTEMPTS = "pushed-attempts.json"
 MAX_BYTES = 64 << 10
-ALLOWED = frozenset({"buffer", "classes", "drain", "link", "time", "uplinks", "failover", "log_level"})
-"""What may be pushed. Who the device is, where its data lies and where they come from is not up to the gateway."""
+MAX_ATTEMPTS = 3
+"""Trials that may end without an acknowledgement, or with the agent, before a proposal is refused for good."""
+ALLOW_DELETION = "allow_deletion"
+"""The word, at the top of a push, without which nothing stored is deleted because of it."""
+_CREDENTIALS = ("tls", "username", "password_file")
+PUSHABLE: Mapping[str, set[str] | None] = {
+    "buffer": {
+        "commit_delay_ms",
+        "commit_records",
+        "commit_bytes",
+        "settle_delay_s",
+        "max_bytes",
+        "max_age_s",
+        "free_space_floor_bytes",
+        "thin_above",
+    },
+    "classes": None,
+    "drain": None,
+    "link": {"link", "bytes_per_s", "burst_bytes", "bytes_per_day", "bytes_per_month", "metered", "plan_reserve"},
+    "time": None,
+    "uplinks": {
+        *_CREDENTIALS,
+        "region",
+        "host",
+        "port",
+        "keepalive_s",
+        "connect_timeout_s",
+        "backoff_first_s",
+        "backoff_most_s",
+    },
+    "failover": None,
+    "log_level": None,
+    ALLOW_DELETION: None,
+}
+"""What may be pushed; None: each of its keys. Who the device is, its files and where its data come from may not."""
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "buffer.settle_delay_s": (0.1, 600),
+    "drain.ack_timeout_s": (2, 600),
+    "drain.linger_ms": (0, 60_000),
+    "drain.max_pause_s": (1, 600),
+    "drain.refusals_most": (3, 100),
+    "drain.refusal_pause_s": (1, 600),
+    "failover.after_s": (5, 3600),
+    "failover.return_after_s": (30, 86_400),
+    "failover.hold_s": (1, 3600),
+    "link.bytes_per_s": (1_000, 1e12),
+    "link.bytes_per_day": (1_000_000, 1e15),
+    "link.bytes_per_month": (10_000_000, 1e16),
+    "link.plan_reserve": (0, 0.5),
+    "uplinks.backoff_most_s": (0.1, 3600),
+    "uplinks.connect_timeout_s": (1, 60),
+}
+"""Narrower than those of the file: no pushed number silences a device."""
 
 
 class PushRefused(Exception):
@@ -31,97 +87,252 @@ class PushRefused(Exception):
 
 
 def effective_settings(config: Path) -> AgentSettings:
-    """The file's settings with the pushed ones that are on trial or in force laid over. Raises SettingsError."""
+    """The file's settings with the pushed ones that are on trial or in force laid over. Raises SettingsError.
+
+    While settings are on trial nothing is deleted that those in force would keep.
+    """
     base = load(AgentSettings, config)
-    for name in (ON_TRIAL, IN_FORCE):
-        pushed = base.buffer.path / name
-        if pushed.exists():
-            try:
-                return overlaid(config, pushed.read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError, PushRefused):
-                continue
-    return base
+    present = _laid_over(config, base, IN_FORCE) or base
+    trial = _laid_over(config, base, ON_TRIAL)
+    return present if trial is None else keeping(present, trial)
+
+
+def _laid_over(config: Path, base: AgentSettings, name: str) -> AgentSettings | None:
+    try:
+        return overlaid(config, (base.buffer.path / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, PushRefused) as error:
+        log.warning("pushed settings are passed over", file=name, reason=str(error))
+        return None
 
 
 def overlaid(config: Path, text: str) -> AgentSettings:
     """The file's settings with pushed ones laid over. Raises PushRefused; SettingsError if the file itself is wrong."""
     base = load(AgentSettings, config)
     try:
-        pushed = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PushRefused(f"no TOML: {error}") from error
-    if outside := sorted(pushed.keys() - ALLOWED):
-        raise PushRefused(f"{', '.join(outside)} cannot be pushed")
+        pushed = parse_toml(text, MAX_BYTES)
+    except ValueError as error:
+        raise PushRefused(f"is not valid TOML: {error}"[:500]) from error
+    if outside := sorted(key for key in _keys(pushed) if not _may_be_pushed(key)):
+        raise PushRefused(f"{', '.join(outside[:10])} cannot be pushed"[:500])
+    pushed.pop(ALLOW_DELETION, None)
     try:
-        settings = AgentSettings.model_validate(_merged(tomllib.loads(config.read_text(encoding="utf-8")), pushed))
-    except ValidationError as error:
-        problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise PushRefused("; ".join(problems)) from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        file_tables = parse_toml(config.read_text(encoding="utf-8"), MAX_TOML_BYTES)
+    except (OSError, ValueError) as error:
         raise SettingsError(str(config), [f"cannot be read: {error}"]) from error
-    if settings.buffer.path != base.buffer.path:
-        raise PushRefused("buffer.path cannot be pushed")
+    if "uplinks" in pushed:
+        pushed["uplinks"] = [_with_credentials(one, base.uplinks) for one in pushed["uplinks"]]
+    try:
+        settings = validate(AgentSettings, _merged(file_tables, pushed), "pushed")
+    except SettingsError as error:
+        raise PushRefused("; ".join(error.problems)[:500]) from error
+    _check_bounds(settings, pushed)
+    if [one.name for one in settings.classes] != [one.name for one in base.classes]:
+        raise PushRefused(
+            "classes: a push may change what belongs to a class, not which classes there are or their order"
+        )
     return settings
 
 
-class Trial:
-    """The pushed settings of one agent, on disk."""
+def allows_deletion(text: str) -> bool:
+    """Whether a push that was checked says that stored records may be deleted because of it."""
+    return parse_toml(text, MAX_BYTES).get(ALLOW_DELETION) is True
 
-    def __init__(self, config: Path, folder: Path) -> None:
+
+def keeping(present: AgentSettings, proposed: AgentSettings) -> AgentSettings:
+    """The proposed settings, but nothing stored is deleted that the present ones keep."""
+    old, new = present.buffer, proposed.buffer
+    buffer = new.model_copy(
+        update={
+            "max_bytes": max(old.max_bytes, new.max_bytes),
+            "max_age_s": max(old.max_age_s, new.max_age_s),
+            "thin_above": max(old.thin_above, new.thin_above),
+            "free_space_floor_bytes": min(old.free_space_floor_bytes, new.free_space_floor_bytes),
+        }
+    )
+    classes = tuple(_class_keeping(*pair) for pair in zip(present.classes, proposed.classes, strict=True))
+    return proposed.model_copy(update={"buffer": buffer, "classes": classes})
+
+
+def _class_keeping(old: ClassSettings, new: ClassSettings) -> ClassSettings:
+    unbounded = float("inf")
+    size, age_s = max(old.max_bytes or unbounded, new.max_bytes or unbounded), None
+    if old.max_age_s is not None and new.max_age_s is not None:
+        age_s = max(old.max_age_s, new.max_age_s)
+    return new.model_copy(
+        update={
+            "max_bytes": None if size == unbounded else int(size),
+            "max_age_s": age_s,
+            "thin_keep_one_in": min(old.thin_keep_one_in, new.thin_keep_one_in),
+        }
+    )
+
+
+def _keys(tables: Mapping[str, Any]) -> Iterator[str]:
+    """Each pushed key as `table.key`."""
+    for name, value in tables.items():
+        inner = value if isinstance(value, list) else [value]
+        if not any(isinstance(one, dict) for one in inner):
+            yield name
+        for one in inner:
+            yield from (f"{name}.{key}" for key in one) if isinstance(one, dict) else ()
+
+
+def _may_be_pushed(key: str) -> bool:
+    table, _, name = key.partition(".")
+    if table not in PUSHABLE:
+        return False
+    keys = PUSHABLE[table]
+    return keys is None or name in keys
+
+
+def _with_credentials(pushed: dict[str, Any], known: tuple[UplinkSettings, ...]) -> dict[str, Any]:
+    """A pushed uplink with the certificates and password of the file's uplink of that region, else of the first one.
+
+    Raises PushRefused for any others, and where a password would go to another address unencrypted.
+    """
+    own = next((one for one in known if one.region == pushed.get("region")), known[0])
+    if own.kind != "mqtt":
+        raise PushRefused(f"uplinks: {own.region} is a Pulsar cluster, which only the device's own file can change")
+    for key in _CREDENTIALS:
+        mine = own.model_dump(mode="json", exclude_none=True).get(key)
+        if key in pushed and pushed[key] != mine:
+            raise PushRefused(
+                f"uplinks.{key}: only the device's own file says which certificates and passwords it uses"
+            )
+        if mine is not None:
+            pushed = {**pushed, key: mine}
+    here = (own.host, own.port)
+    if own.password_file and own.tls is None and (pushed.get("host", "127.0.0.1"), pushed.get("port", 1883)) != here:
+        raise PushRefused("uplinks: the password would go to another address in plain text")
+    return pushed
+
+
+def _check_bounds(settings: AgentSettings, pushed: Mapping[str, Any]) -> None:
+    for path in set(_keys(pushed)) & BOUNDS.keys():
+        table, _, key = path.partition(".")
+        part = getattr(settings, table)
+        least, most = BOUNDS[path]
+        for one in part if isinstance(part, tuple) else (part,):
+            value = getattr(one, key)
+            if value is not None and not least <= value <= most:
+                raise PushRefused(f"{path} = {value}: a push may set it from {least:g} to {most:g}")
+
+
+class Trial:
+    """The pushed settings of one agent, on disk. `boot` tells a restart of the device from one of the agent."""
+
+    def __init__(self, config: Path, folder: Path, boot: str = "") -> None:
         self._config = config
         self._folder = folder
+        self._boot = boot
 
     @property
     def is_on(self) -> bool:
         """Whether settings are on trial."""
         return (self._folder / ON_TRIAL).exists()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether settings wait to be tried again."""
+        return (self._folder / AGAIN).exists()
+
     def begin(self, text: bytes) -> bool:
         """Puts pushed settings on trial; False when they are known already. Raises PushRefused."""
+        if self._same(AGAIN, text):
+            return False
+        self._remove(AGAIN)
         if any(self._same(name, text) for name in (IN_FORCE, REFUSED)):
             return False
         try:
-            if len(text) > MAX_BYTES:
-                raise PushRefused(f"{len(text)} bytes, {MAX_BYTES} are allowed")
-            overlaid(self._config, text.decode("utf-8"))
-        except (PushRefused, UnicodeDecodeError) as error:
+            self._check(text)
+        except PushRefused:
             self._replace(REFUSED, text[:MAX_BYTES])
-            raise PushRefused(str(error)) from error
+            raise
+        self._replace(AGAIN, text)
+        self._note_attempts(0)
+        return self.begin_again()
+
+    def begin_again(self) -> bool:
+        """Puts on trial what waits for it; False when nothing does. Raises PushRefused if it does not fit any more."""
+        if not self.is_waiting:
+            return False
+        text = (self._folder / AGAIN).read_bytes()
+        try:
+            self._check(text)
+        except PushRefused:
+            self._replace(REFUSED, text)
+            self._remove(AGAIN)
+            raise
+        self._note_attempts(self._attempts()[0] + 1)
         self._replace(ON_TRIAL, text)
+        self._remove(AGAIN)
         return True
 
     def confirm(self) -> None:
         """What is on trial is in force."""
-        (self._folder / ON_TRIAL).replace(self._folder / IN_FORCE)
-        self._sync_folder()
+        self._replace(IN_FORCE, (self._folder / ON_TRIAL).read_bytes())
+        self._remove(ON_TRIAL)
 
-    def take_back(self) -> bool:
-        """What is on trial is discarded; False when nothing was."""
+    def take_back(self, *, counts: bool = True) -> bool:
+        """What is on trial is discarded: to be tried again, or for good after MAX_ATTEMPTS trials that count.
+
+        True when it will be tried again; False also when nothing was on trial.
+        """
         if not self.is_on:
             return False
-        (self._folder / ON_TRIAL).replace(self._folder / REFUSED)
-        self._sync_folder()
+        text = (self._folder / ON_TRIAL).read_bytes()
+        attempts = self._attempts()[0] - (0 if counts else 1)
+        is_final = attempts >= MAX_ATTEMPTS
+        if not self._same(IN_FORCE, text):
+            self._note_attempts(attempts)
+            self._replace(REFUSED if is_final else AGAIN, text)
+        self._remove(ON_TRIAL)
+        return self.is_waiting
+
+    def recover(self) -> bool:
+        """After a start: takes back a trial that was cut short; True when there was one.
+
+        It counts only if the agent ended and the device did not: the ignition is no fault of the settings.
+        """
+        if not self.is_on:
+            return False
+        self.take_back(counts=self._attempts()[1] == self._boot)
         return True
+
+    def _check(self, text: bytes) -> None:
+        if len(text) > MAX_BYTES:
+            raise PushRefused(f"{len(text)} bytes, {MAX_BYTES} are allowed")
+        try:
+            words = text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise PushRefused(str(error)) from error
+        proposed, present = overlaid(self._config, words), effective_settings(self._config)
+        if not allows_deletion(words) and keeping(present, proposed) != proposed:
+            raise PushRefused(
+                f"stored records could be deleted (max_bytes, max_age_s, thinning, floor): say {ALLOW_DELETION} = true"
+            )
+
+    def _attempts(self) -> tuple[int, str]:
+        try:
+            found = json.loads((self._folder / ATTEMPTS).read_text(encoding="utf-8"))
+            return int(found["counted"]), str(found["boot"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0, ""
+
+    def _note_attempts(self, counted: int) -> None:
+        self._replace(ATTEMPTS, json.dumps({"counted": counted, "boot": self._boot}).encode())
 
     def _same(self, name: str, text: bytes) -> bool:
         path = self._folder / name
         return path.exists() and path.read_bytes() == text
 
     def _replace(self, name: str, text: bytes) -> None:
-        beside = self._folder / f"{name}.new"
-        with beside.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self._folder / name)
-        self._sync_folder()
+        replace_durably(self._folder / name, text)
 
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    def _remove(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

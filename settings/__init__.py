@@ -7,7 +7,8 @@ class Uplink(Settings):
 load(Uplink, Path("uplink.toml"))      # raises SettingsError, which lists every mistake at once
 """
 
-from settings.loading import load, parse
+from settings.bounded_toml import MAX_TOML_BYTES, parse_toml
+from settings.loading import load, parse, validate
 from settings.model import Settings, SettingsError
 
-__all__ = ["Settings", "SettingsError", "load", "parse"]
+__all__ = ["MAX_TOML_BYTES", "Settings", "SettingsError", "load", "parse", "parse_toml", "validate"]

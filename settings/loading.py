@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -10,15 +9,22 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from settings.bounded_toml import MAX_TOML_BYTES, parse_toml
 from settings.model import Settings, SettingsError
 
 Made = TypeVar("Made", bound=Settings)
+
+MAX_PROBLEMS = 50
+MAX_PROBLEM_CHARACTERS = 300
+SIMILAR = 0.7
+"""How near a key must be to be suggested: one wrong or missing letter in four."""
 
 
 def load(model: type[Made], path: Path) -> Made:
     """The settings in a TOML file. Raises SettingsError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            text = file.read(MAX_TOML_BYTES + 1).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(str(path), [f"cannot be read: {error}"]) from error
     return parse(model, text, str(path))
@@ -27,13 +33,20 @@ def load(model: type[Made], path: Path) -> Made:
 def parse(model: type[Made], text: str, source: str) -> Made:
     """The settings in a TOML text; `source` names it in errors. Raises SettingsError."""
     try:
-        return model.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(source, [f"is no TOML: {error}"]) from error
-    except RecursionError as error:
-        raise SettingsError(source, ["is nested too deeply"]) from error
+        tables = parse_toml(text)
+    except ValueError as error:
+        raise SettingsError(source, [f"is no TOML: {error}"[:MAX_PROBLEM_CHARACTERS]]) from error
+    return validate(model, tables, source)
+
+
+def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
+    """The settings in tables that were read; `source` names them in errors. Raises SettingsError."""
+    try:
+        return model.model_validate(tables)
     except ValidationError as error:
-        raise SettingsError(source, [_problem(model, detail) for detail in error.errors()]) from error
+        details = error.errors(include_url=False, include_input=False)[:MAX_PROBLEMS]
+        problems = [_problem(model, detail)[:MAX_PROBLEM_CHARACTERS] for detail in details]
+        raise SettingsError(source, problems) from error
 
 
 def _problem(model: type[BaseModel], detail: ErrorDetails) -> str:
@@ -41,7 +54,7 @@ def _problem(model: type[BaseModel], detail: ErrorDetails) -> str:
     if detail["type"] != "extra_forbidden":
         return f"{where}: {detail['msg']}" if where else str(detail["msg"])
     known = _keys_at(model, detail["loc"][:-1])
-    nearest = get_close_matches(str(detail["loc"][-1]), known, n=1, cutoff=0.5)
+    nearest = get_close_matches(str(detail["loc"][-1]), known, n=1, cutoff=SIMILAR)
     advice = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(sorted(known))}"
     return f"{where}: no such setting; {advice}"
 

@@ -17,7 +17,7 @@ from edge_agent.drain.window import Flight, Window
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.block import Block
 from edge_agent.uplink.protocol import Outgoing
-from telemetry import IntervalSet, WireError, read_header
+from telemetry import IntervalSet, TooLarge, WireError, read_header
 
 
 class Source(Stored, Protocol):
@@ -243,6 +243,10 @@ class Dispatcher:
         epoch = present[0][0].epoch
         try:
             data = merged([one for _, one in present], self._source.head_of(epoch))
+        except TooLarge:
+            # Together they unpack to more than a decoder takes; each by itself does not, or it had not been stored.
+            self._backlog.release(blocks[1:])
+            return self._pack(now_s, blocks[:1], backlog)
         except WireError as error:
             raise StoreDamaged(f"a stored batch cannot be read: {error}") from error
         names = read_header(data).accounted

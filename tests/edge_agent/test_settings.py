@@ -63,8 +63,14 @@ def test_pushed_settings_that_are_taken_back_leave_what_was_there(config, tmp_pa
     assert effective_settings(config).drain.window == 3
     assert trial.take_back()
     assert effective_settings(config).drain.window == 9
+    assert not trial.begin(b"[drain]\nwindow = 3\n"), "it waits to be tried again"
+    assert not trial.take_back(), "nothing is on trial"
+    assert trial.begin_again()
+    assert trial.take_back()
+    assert trial.begin_again()
+    assert not trial.take_back(), "three trials were enough"
+    assert not trial.begin_again()
     assert not trial.begin(b"[drain]\nwindow = 3\n"), "the same text is not tried again"
-    assert not trial.take_back()
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ import os
 import signal
 import socket
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from deploy.local import CertificateAuthority, MosquittoBroker, MosquittoSettings, TlsFiles
@@ -111,6 +113,9 @@ def test_settings_are_reloaded_on_sighup_and_wrong_ones_change_nothing(agent, ve
 def test_pushed_settings_are_applied_when_the_uplink_is_well_with_them_and_taken_back_when_not(agent, vehicle, regions):
     eu = regions["eu"]
     eu.push(TENANT, DEVICE, "[drain]\nwindow = 7\n")
+    for _ in range(20):
+        vehicle.position()
+        time.sleep(0.1)
     assert eu.wait_for(lambda it: any(b"applied" in report for report in it.reports))
     eu.push(TENANT, DEVICE, "[drain]\nwindow = 0\n")
     assert eu.wait_for(lambda it: any(b"refused" in report for report in it.reports))
@@ -118,11 +123,40 @@ def test_pushed_settings_are_applied_when_the_uplink_is_well_with_them_and_taken
     for _ in range(50):
         vehicle.position()
     assert eu.wait_for(lambda it: any(b"taken back" in report for report in it.reports), 30)
-    assert eu.wait_for(lambda it: len(it.records) == 50)
+    assert eu.wait_for(lambda it: len(it.records) == 70)
     assert (agent.config.parent / "buffer/pushed.toml").read_text() == "[drain]\nwindow = 7\n"
 
 
-def test_the_endpoint_on_loopback_tells_metrics_health_and_status(agent, vehicle, regions):
+def test_hostile_retained_messages_neither_stop_nor_empty_nor_disconnect_the_agent(agent, vehicle, regions):
+    """A retained push and a retained acknowledgement of QoS 0 and 1, that come again with every connection."""
+    eu, base = regions["eu"], f"waybill/1/{TENANT}/{DEVICE}"
+    hostile = [
+        ("ack", msgpack.packb({"epoch": float("inf")})),
+        ("ack", msgpack.packb({"epoch": agent.status()["epoch"], "ranges": [[1, 2**64 - 1]]})),
+        ("ack", msgpack.packb({"epoch": agent.status()["epoch"], "ranges": [[1, 10**12]], "pause_s": 3600.0})),
+        ("config", b"a=" + b"[" * 60_000),
+        ("config", b'[[uplinks]]\nregion = "eu"\npassword_file = "/etc/shadow"\n'),
+    ]
+    eu.answers = False
+    for _ in range(50):
+        vehicle.position()
+    vehicle.publish("vehicle/event", b'{"time": 1767603422000, "name": "crash"}')
+    for qos in (0, 1):
+        for kind, payload in hostile:
+            eu.client.publish(f"{base}/{kind}", payload, qos=qos, retain=True).wait_for_publish(5)
+    assert eu.wait_for(lambda it: any(b"cannot be pushed" in r or b"refused" in r for r in it.reports))
+    eu.client.publish(f"{base}/config", b"a=" + b"[" * 60_000, qos=0, retain=True).wait_for_publish(5)
+    agent.kill()
+    agent.start()
+    eu.answers = True
+    assert wait_for(lambda: agent.status()["depth_records"] == 0), agent.log.read_text()
+    assert eu.wait_for(lambda it: len(it.records) == 51)
+    log = agent.log.read_text()
+    assert log.count("uplink lost") <= 1, "QoS 0 has no packet id to acknowledge"
+    assert agent.status()["gaps"] == 0
+
+
+def test_the_endpoint_on_loopback_tells_metrics_health_and_status(agent, vehicle, regions, brokers):
     for _ in range(10):
         vehicle.position()
     assert regions["eu"].wait_for(lambda it: len(it.records) == 10)
@@ -133,10 +167,20 @@ def test_the_endpoint_on_loopback_tells_metrics_health_and_status(agent, vehicle
             body: bytes = answer.read()
             return body
 
-    assert json.loads(get("/health")) == {"healthy": True}
+    assert json.loads(get("/health")) == {
+        "healthy": True,
+        "threads": True,
+        "local_broker": True,
+        "uplink": "acknowledges",
+    }
     assert b"edge_agent_messages_total 10.0" in get("/metrics")
     status = json.loads(get("/status"))
     assert (status["region"], status["messages"], status["head"]) == ("eu", 10, 10)
+    brokers["eu"].stop()
+    brokers["us"].stop()
+    with pytest.raises(urllib.error.HTTPError, match="503") as caught:
+        wait_for(lambda: get("/health") and False)
+    assert json.loads(caught.value.read())["uplink"] == "not connected"
 
 
 def test_ten_megabytes_and_odd_topics_are_refused_or_carried_and_the_agent_lives(agent, vehicle, regions):

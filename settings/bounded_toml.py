@@ -1,0 +1,55 @@
+"""TOML from a file or from outside, bounded in size and depth before the parser, which recurses, sees it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+MAX_TOML_BYTES = 1 << 20
+MAX_TOML_DEPTH = 16
+"""Brackets inside brackets, and dots in one key."""
+
+# Strings and comments as one token each, as the parser reads them; a bracket inside one is no bracket.
+_TOKEN = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[\[{}\].=,\n]', re.DOTALL
+)
+
+
+def parse_toml(text: str, max_bytes: int = MAX_TOML_BYTES) -> dict[str, Any]:
+    """The tables of a TOML text. Raises ValueError, which says what is wrong."""
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > max_bytes:
+        raise ValueError(f"{size} bytes, {max_bytes} are allowed")
+    if _depth(text) > MAX_TOML_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_TOML_DEPTH}")
+    tables = tomllib.loads(text)
+    _refuse_large_integers(tables)
+    return tables
+
+
+def _refuse_large_integers(value: Any) -> None:
+    """TOML's integers have 64 bits; Python's have as many as the text had room for."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            _refuse_large_integers(one)
+    elif isinstance(value, int) and value.bit_length() > 63:
+        raise ValueError("an integer of more than 64 bits")
+
+
+def _depth(text: str) -> int:
+    depth = dots = deepest = 0
+    for match in _TOKEN.finditer(text):
+        piece = match[0]
+        if piece in "[{":
+            depth, dots = depth + 1, 0
+        elif piece in "]}":
+            depth, dots = max(0, depth - 1), 0
+        elif piece == ".":
+            dots += 1
+        elif piece in "=,\n":
+            dots = 0
+        deepest = max(deepest, depth, dots)
+    return deepest

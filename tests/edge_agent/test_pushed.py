@@ -1,0 +1,271 @@
+"""Pushed settings are a proposal: bounded, tried, proven by an acknowledgement; they neither delete nor silence."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge_agent.judging import LONGEST_RETRY_S, RetryTimes, TrialJudge
+from edge_agent.pushed import AGAIN, IN_FORCE, ON_TRIAL, REFUSED, PushRefused, Trial, effective_settings
+from settings import SettingsError, parse_toml
+
+SECURE = """
+[device]
+id = "eu-0001"
+[buffer]
+path = "{folder}"
+[[uplinks]]
+region = "eu"
+host = "mqtt.eu.example"
+port = 8883
+username = "u"
+password_file = "/etc/edge-agent/password"
+[uplinks.tls]
+ca = "/etc/edge-agent/ca.pem"
+[[uplinks]]
+region = "us"
+host = "mqtt.us.example"
+[[uplinks]]
+region = "open"
+host = "mqtt.open.example"
+password_file = "/etc/edge-agent/other"
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "agent.toml"
+    file.write_text(SECURE.format(folder=tmp_path))
+    return file
+
+
+def refusal(config: Path, text: str | bytes) -> str:
+    with pytest.raises(PushRefused) as caught:
+        Trial(config, config.parent).begin(text if isinstance(text, bytes) else text.encode())
+    assert not (config.parent / ON_TRIAL).exists()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a=" + "[" * 60_000,
+        "a=" + "{a=" * 20_000,
+        ".".join("a" * 30_000) + " = 1",
+        "[" + ".".join("a" * 30_000) + "]",
+        'a=["""""""",' + '["""""""",' * 6_000,
+        "a=['''''''','''''''',[" * 3_000,
+        "[link]\nbytes_per_s = 0x" + "f" * 60_000,
+        "[link]\nbytes_per_s = " + "9" * 60_000,
+        "[drain]\nack_timeout_s = 0x" + "f" * 60_000,
+        "[drain]\nack_timeout_s = nan",
+        "drain = 5",
+        "uplinks = 5",
+        "uplinks = [5]",
+        "uplinks = [{region = {a = 1}}]",
+        "buffer = [{max_bytes = 1}]",
+        "classes = [5]",
+        '"' * 60_001,
+        "x = 1\n" * 10_000,
+    ],
+    ids=range(18),
+)
+def test_whatever_is_pushed_is_refused_with_a_reason_of_bounded_length(config, text) -> None:
+    assert len(refusal(config, text)) <= 600
+
+
+@given(st.binary(max_size=300) | st.text(alphabet="[]{}=\"'#.\n a1\\", max_size=300).map(str.encode))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_no_pushed_text_raises_anything_but_a_refusal(config, text) -> None:
+    try:
+        Trial(config, config.parent).begin(text)
+    except PushRefused:
+        pass
+    finally:
+        for name in (ON_TRIAL, AGAIN):
+            (config.parent / name).unlink(missing_ok=True)
+
+
+@given(st.text(alphabet="[]{}=\"'#.,\n a1\\", max_size=400))
+@settings(max_examples=300)
+def test_the_bound_of_depth_never_changes_what_a_shallow_text_means(text) -> None:
+    try:
+        expected = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return
+    if max(text.count("["), text.count("{"), text.count(".")) <= 16:
+        assert parse_toml(text) == expected
+
+
+def test_a_bracket_in_a_string_or_a_comment_is_no_depth() -> None:
+    text = 'a = "' + "[" * 100 + '" # ' + "[" * 100 + "\nb = '''" + "{" * 100 + "'''\n"
+    assert parse_toml(text)["b"] == "{" * 100
+
+
+def test_a_local_file_that_is_too_deep_or_too_large_is_named_and_nothing_else(config) -> None:
+    for text in ("a=" + "[" * 100_000, "# " + "x" * (2 << 20)):
+        config.write_text(text)
+        with pytest.raises(SettingsError, match="is no TOML"):
+            effective_settings(config)
+
+
+TIGHTER = [
+    "[buffer]\nmax_bytes = 65536\n",
+    "[buffer]\nmax_age_s = 60\n",
+    "[buffer]\nfree_space_floor_bytes = 1000000000000\n",
+    "[buffer]\nthin_above = 0.01\n",
+    (
+        '[[classes]]\nname="urgent"\ntopics=["e"]\n[[classes]]\nname="position"\ntopics=["p"]\nmax_bytes=5000\n'
+        '[[classes]]\nname="signal"\ntopics=["s"]\n[[classes]]\nname="other"\ntopics=["#"]\n'
+    ),
+]
+
+
+@pytest.mark.parametrize("text", TIGHTER, ids=range(len(TIGHTER)))
+def test_nothing_stored_is_deleted_because_of_a_push_without_the_word_for_it(config, text) -> None:
+    assert "allow_deletion" in refusal(config, text)
+
+
+@pytest.mark.parametrize("text", TIGHTER, ids=range(len(TIGHTER)))
+def test_with_the_word_nothing_is_deleted_before_it_is_confirmed(config, text) -> None:
+    before = effective_settings(config)
+    trial = Trial(config, config.parent)
+    assert trial.begin(f"allow_deletion = true\n{text}".encode())
+    during = effective_settings(config)
+    assert during.buffer == before.buffer
+    assert [(one.max_bytes, one.max_age_s) for one in during.classes] == [(None, None)] * 4
+    trial.confirm()
+    after = effective_settings(config)
+    assert (after.buffer, after.classes) != (before.buffer, before.classes)
+
+
+def test_more_room_needs_no_word_and_going_back_from_it_does(config) -> None:
+    trial = Trial(config, config.parent)
+    assert trial.begin(b"[buffer]\nmax_bytes = 9000000000\n")
+    trial.confirm()
+    assert "allow_deletion" in refusal(config, "[drain]\nwindow = 9\n"), "it would shrink back to the file's"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[link]\nbytes_per_day = 1000\n",
+        "[link]\nbytes_per_s = 100\n",
+        "[link]\nplan_reserve = 0.99\n",
+        "[link]\nlink_file = '/etc/shadow'\n",
+        "[drain]\nack_timeout_s = 31536000\n",
+        "[failover]\nafter_s = 31536000\n",
+        "[push]\naccept = false\n",
+        "[health]\nport = 1\n",
+        "[intake]\nhost = 'x'\n",
+        "[buffer]\npath = '/x'\n",
+        '[[classes]]\nname = "all"\ntopics = ["#"]\n',
+    ],
+)
+def test_what_could_silence_a_device_or_reach_its_files_is_refused(config, text) -> None:
+    refusal(config, text)
+
+
+def test_a_pushed_uplink_keeps_its_certificates_and_password(config) -> None:
+    trial = Trial(config, config.parent)
+    assert trial.begin(b'[[uplinks]]\nregion = "eu"\nhost = "new.example"\n[[uplinks]]\nregion = "asia"\nhost = "a"\n')
+    for one in effective_settings(config).uplinks:
+        assert one.tls is not None
+        assert (str(one.tls.ca), str(one.password_file)) == ("/etc/edge-agent/ca.pem", "/etc/edge-agent/password")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "password_file = '/etc/shadow'",
+        "username = 'root'",
+        "tls = {ca = '/tmp/evil.pem'}",
+        "kind = 'pulsar'\nservice_url = 'pulsar://evil:6650'\ntopic = 'x'",
+    ],
+)
+def test_a_pushed_uplink_names_no_other_files_users_or_kinds(config, line) -> None:
+    refusal(config, f'[[uplinks]]\nregion = "eu"\nhost = "x"\n{line}\n')
+
+
+def test_a_password_is_not_sent_to_another_address_in_plain_text(config) -> None:
+    assert "plain text" in refusal(config, '[[uplinks]]\nregion = "open"\nhost = "evil.example"\n')
+
+
+def test_a_trial_that_the_ignition_cut_short_is_tried_again_however_often(config) -> None:
+    for boot in range(20):
+        trial = Trial(config, config.parent, f"boot-{boot}")
+        trial.recover()
+        assert trial.begin(b"[drain]\nwindow = 9\n") or trial.begin_again()
+        assert effective_settings(config).drain.window == 9
+    trial.confirm()
+    assert (config.parent / IN_FORCE).exists()
+
+
+def test_a_trial_that_the_agent_alone_does_not_survive_is_given_up_after_three(config) -> None:
+    Trial(config, config.parent, "boot").begin(b"[drain]\nwindow = 9\n")
+    for _ in range(2):
+        trial = Trial(config, config.parent, "boot")
+        assert trial.recover()
+        assert trial.begin_again()
+    trial = Trial(config, config.parent, "boot")
+    assert trial.recover()
+    assert not trial.begin_again()
+    assert (config.parent / REFUSED).exists()
+    assert effective_settings(config).drain.window == 16
+
+
+def test_a_crash_between_confirming_and_forgetting_the_trial_keeps_it_in_force(config) -> None:
+    trial = Trial(config, config.parent, "boot")
+    trial.begin(b"[drain]\nwindow = 9\n")
+    trial.confirm()
+    (config.parent / ON_TRIAL).write_bytes((config.parent / IN_FORCE).read_bytes())
+    Trial(config, config.parent, "boot").recover()
+    assert not (config.parent / AGAIN).exists()
+    assert effective_settings(config).drain.window == 9
+
+
+def test_a_push_of_what_is_in_force_calls_off_what_waits_to_be_tried_again(config) -> None:
+    trial = Trial(config, config.parent, "boot")
+    trial.begin(b"[drain]\nwindow = 9\n")
+    trial.confirm()
+    trial.begin(b"[drain]\nwindow = 3\n")
+    trial.take_back()
+    assert not trial.begin(b"[drain]\nwindow = 9\n")
+    assert not trial.is_waiting
+
+
+def judged(looks: list[tuple[float, bool, bool, bool, int]]) -> str:
+    judge, verdict = TrialJudge(0.0, 60.0), "running"
+    for now_s, connected, acked, well, batches in looks:
+        verdict = judge.judge(now_s, is_connected=connected, is_acked=acked, is_well=well, batches=batches)
+    return verdict
+
+
+def test_a_connection_without_an_acknowledgement_never_confirms() -> None:
+    assert judged([(now_s, True, False, True, 5) for now_s in range(60)]) == "running"
+    assert judged([(60.0, True, False, True, 5)]) == "failed"
+    assert judged([(60.0, False, False, False, 0)]) == "failed"
+
+
+def test_an_acknowledgement_and_a_quarter_of_the_time_without_trouble_confirm() -> None:
+    assert judged([(10.0, True, True, True, 5), (24.0, True, True, True, 5)]) == "running"
+    assert judged([(10.0, True, True, True, 5), (25.0, True, True, True, 5)]) == "confirmed"
+    assert judged([(10.0, True, True, True, 5), (20.0, True, True, False, 5), (26.0, True, True, True, 5)]) == "running"
+
+
+def test_a_trial_with_nothing_to_send_says_nothing() -> None:
+    assert judged([(30.0, True, False, True, 0), (60.0, True, False, True, 0)]) == "nothing to send"
+
+
+def test_tries_are_further_and_further_apart() -> None:
+    times = RetryTimes(600)
+    due = []
+    for _ in range(10):
+        times.taken_back(0.0)
+        due.append(times.due_s)
+    assert due[:3] == [600, 1200, 2400]
+    assert due[-1] == LONGEST_RETRY_S
