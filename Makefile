@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 REPLAY ?=
 
-.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-source bench-spatial bench-edge
+.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-source bench-spatial bench-edge bench-wire
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -51,3 +51,6 @@ bench-spatial: python  ## What the spatial engine does in a second of one core
 
 bench-edge: python  ## What the agent takes in, keeps and delivers in a second, beside Telegraf and a Mosquitto bridge
 	@$(PYTHON) -m benchmarks.edge
+
+bench-wire: python  ## What a batch costs to write, judge and read, and the worst 64 kB for each parser
+	@$(PYTHON) -m benchmarks.wire

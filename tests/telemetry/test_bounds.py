@@ -1,0 +1,213 @@
+"""Bytes from outside cost little before they are refused or read; what was read, everything behind can hold."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from telemetry import (
+    CONTENT_FRAME_BYTES,
+    MAX_CONTENT_BYTES,
+    MAX_RECORDS,
+    Batch,
+    Canary,
+    Event,
+    Malformed,
+    Position,
+    Raw,
+    Record,
+    Signal,
+    TelemetryError,
+    Tombstone,
+    TooLarge,
+    WireError,
+    content_bound,
+    decode,
+    encode,
+    validate,
+)
+from telemetry.columns import decode_columns
+from telemetry.content import pack_records
+from tests.fuzz.bounds import MAX_BYTES, check_bounds
+from tests.fuzz.worst import PARSERS
+from tests.strategies import batches
+from tests.telemetry.test_wire import framed
+
+READERS = (validate, decode, decode_columns)
+HEADER = ["d", 1, 9, [1, 1], []]
+
+
+def quiet(parser: Callable[[bytes], object], data: bytes) -> None:
+    with contextlib.suppress(TelemetryError):
+        parser(data)
+
+
+@pytest.mark.parametrize(
+    ("parser", "data"),
+    [pytest.param(parser, data, id=f"{kind}: {name}") for kind, parser, inputs in PARSERS for name, data in inputs()],
+)
+def test_the_worst_64_kilobytes_are_judged_in_50_ms_and_64_megabytes(
+    parser: Callable[[bytes], object], data: bytes
+) -> None:
+    assert len(data) <= MAX_BYTES
+    check_bounds(partial(quiet, parser), data)
+
+
+def content(**parts: Any) -> dict[str, Any]:
+    """The content of two signals, of which parts may be others."""
+    records = [Record(seq, 5, Signal(path="a", value=1.5)) for seq in (1, 2)]
+    return pack_records(records) | parts
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        content(t=[(1 << 64) - 1, 0, b""]),
+        content(t=[253_402_300_800_000_000, 0, b""]),
+        content(m=[(1 << 63) - 1, 1, b"\1"]),
+        content(m=[-1, 0, b""]),
+        content(u=[1 << 31, 0, b""]),
+        content(k=[6, 0, b""]),
+        content(k=[2, 1, b"\1"]),
+        content(b=[{"a": 0}, [0, 0, b""]]),
+        content(b=[["a"], [1, 0, b""]]),
+        content(b=[["a"], [-1, 0, b""]]),
+        content(b=[[], [0, 0, b""]]),
+        content(s=[{"a": 0}, [0, 0, b""], [0, 0, b""], [0, [1, 0, b""]], []]),
+        content(s=[["a"], [0, 0, b""], [0, 0, b""], [-1, b"\0" * 12 + b"\xf0\xf0\x7f\x7f"], []]),
+        content(s=[["a"], [0, 0, b""], [0, 0, b""], [0, [1 << 53, 0, b""]], []]),
+        content(s=[["a"], [0, 0, b""], [1, 0, b""], [0, [0, 0, b""]], {"x": 1, "y": 2}]),
+        content(s=[["a"], [0, 0, b""], [1, 0, b""], [0, [0, 0, b""]], [b"x", "y"]]),
+        content(s=[["a" * 257], [0, 0, b""], [0, 0, b""], [0, [1, 0, b""]], []]),
+        content(s=[[""], [0, 0, b""], [0, 0, b""], [0, [1, 0, b""]], []]),
+        content(new=1),
+        {key: value for key, value in content().items() if key != "u"},
+        dict(reversed(content().items())),
+    ],
+    ids=range(21),
+)
+def test_values_that_the_centre_cannot_hold_are_refused_by_every_reader(spoilt: dict[str, Any]) -> None:
+    frame = framed(HEADER, msgpack.packb(spoilt))
+    for reader in READERS:
+        with pytest.raises(Malformed):
+            reader(frame)
+
+
+def test_positions_out_of_range_are_refused_by_every_reader() -> None:
+    whole = pack_records([Record(1, 0, Position(latitude=1, longitude=2))])
+    good = framed(["d", 1, 1, [1, 0], []], msgpack.packb(whole))
+    for reader in READERS:
+        reader(good)
+    for place, value in ((0, 900_000_001), (1, -1_800_000_001), (2, 10**9 + 1), (3, -1), (4, 36_001), (5, -1)):
+        section = list(whole["p"])
+        section[place] = [value, 0, b""] if place < 2 else [None, [value, 0, b""]]
+        frame = framed(["d", 1, 1, [1, 0], []], msgpack.packb(whole | {"p": section}))
+        for reader in READERS:
+            with pytest.raises(Malformed, match="outside"):
+                reader(frame)
+
+
+@pytest.mark.parametrize("value", [1e303, -1e303, 1.7976931348623157e308, 5e-324, -0.0, 2.0**53, 2.0**53 - 1, 1 / 3])
+def test_every_finite_double_travels(value: float) -> None:
+    batch = Batch("d", 1, 2, (Record(1, 0, Signal(path="a", value=value)), Record(2, 0, Signal(path="a", value=0.5))))
+    assert decode(encode(batch)) == batch
+    assert decode_columns(encode(batch)).number.tolist() == [value, 0.5]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Signal(path="a", value="\ud83d"),
+        lambda: Signal(path="\ud83d", value=1.0),
+        lambda: Signal(path="a", value=float("inf")),
+        lambda: Signal(path="a", value=float("nan")),
+        lambda: Signal(path="a", value=10**400),
+        lambda: Signal(path="a", value="x" * ((1 << 20) + 1)),
+        lambda: Event(name="a", attributes="\ud83d"),
+        lambda: Event(name="a", attributes="x" * ((1 << 20) + 1)),
+        lambda: Canary(id="\ud83d"),
+        lambda: Raw(topic="\ud83d", payload=b""),
+        lambda: Position(latitude=1, longitude=2, speed_mps=-1),
+    ],
+    ids=range(11),
+)
+def test_a_body_that_could_not_be_written_cannot_be_made(make: Callable[[], object]) -> None:
+    with pytest.raises(ValidationError):
+        make()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(1, 1 << 62, Canary(id="a")),
+        Record(1, 0, Canary(id="a"), -1),
+        Record(1, 0, Canary(id="a"), 1 << 63),
+        Record(1, 0, Canary(id="a"), 0, "x" * 257),
+        Record(1, 0, Canary(id="a"), 0, "\ud83d"),
+        Record(1, 0, Canary(id="a"), 0, "", 1 << 31),
+        Record(1, 0, Canary.model_construct(id="\ud83d")),
+        Record(1, 0, Signal.model_construct(path="a", value=float("inf"))),
+        Record(1, 0.5, Canary(id="a")),  # type: ignore[arg-type]
+    ],
+    ids=range(9),
+)
+def test_what_every_reader_refuses_is_never_written(record: Record) -> None:
+    with pytest.raises(WireError):
+        encode(Batch("d", 1, 1, (record,)))
+
+
+def test_a_batch_that_would_unpack_to_too_much_is_never_written() -> None:
+    records = tuple(Record(seq, 0, Raw(topic="t", payload=bytes(1 << 20))) for seq in range(1, 9))
+    with pytest.raises(TooLarge, match="content of"):
+        encode(Batch("d", 1, 8, records))
+    assert decode(encode(Batch("d", 1, 8, records[:7]))).records == records[:7]
+
+
+def test_more_records_or_tombstones_than_allowed_are_never_written() -> None:
+    records = tuple(Record(seq, 0, Canary(id="x")) for seq in range(1, MAX_RECORDS + 2))
+    with pytest.raises(TooLarge, match="16385 records"):
+        encode(Batch("d", 1, MAX_RECORDS + 1, records))
+    assert len(decode_columns(encode(Batch("d", 1, MAX_RECORDS, records[:-1]))).seq) == MAX_RECORDS
+    tombstones = tuple(Tombstone(seq, seq, "q") for seq in range(1, 2 * MAX_RECORDS + 3, 2))
+    with pytest.raises(TooLarge, match="16385 tombstones"):
+        encode(Batch("d", 1, 1 << 40, (), tombstones))
+    with pytest.raises(TooLarge, match="65 characters"):
+        encode(Batch("d", 1, 9, (), (Tombstone(1, 2, "q" * 65),)))
+
+
+@settings(max_examples=25)
+@given(batches(), st.data())
+def test_the_bound_of_the_content_holds_for_any_part_of_a_batch(batch: Batch, data: st.DataObject) -> None:
+    kept = [record for record in batch.records if data.draw(st.booleans())]
+    bound = sum(content_bound(record.body, record.boot) for record in kept)
+    assert len(msgpack.packb(pack_records(kept))) <= bound + CONTENT_FRAME_BYTES
+
+
+def test_the_bound_of_the_content_holds_for_the_widest_records() -> None:
+    texts = ["\U0001f600" * 256, "é" * 200, "plain", "\0" * 256]
+    extremes = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+    records = [
+        Record(number + 1, extremes[number % 2], body, (0, (1 << 63) - 1)[number % 2], texts[number % 4], number % 2)
+        for number, body in enumerate(
+            [
+                Position(latitude=90, longitude=-180, altitude_m=1e6, speed_mps=1e5, heading_deg=360, accuracy_m=1e7),
+                Position(latitude=-90, longitude=180, altitude_m=-1e5, speed_mps=0, heading_deg=0, accuracy_m=0),
+                *(Signal(path=text, value=value) for text in texts for value in (text, 1 / 3, True, 1e300)),
+                *(Event(name=text, attributes=text * 9) for text in texts),
+                *(Canary(id=text) for text in texts),
+                *(Raw(topic=text, payload=bytes(70_000)) for text in texts),
+            ]
+        )
+    ]
+    for subset in (records, records[::2], records[1::3], records[:1]):
+        bound = sum(content_bound(record.body, record.boot) for record in subset)
+        assert len(msgpack.packb(pack_records(subset))) <= bound + CONTENT_FRAME_BYTES
+    assert CONTENT_FRAME_BYTES < MAX_CONTENT_BYTES
