@@ -8,8 +8,9 @@ from geo.replication.errors import (
     ClusterUnreachable,
     NoAddress,
     NotConverged,
-    PlanImpossible,
+    NothingToDelete,
     ReplicationError,
+    WrongCluster,
 )
 from geo.replication.model import Address, Cluster, Namespace, Region, Subscription, Topic, Topology
 from geo.replication.plan import Change, plan
@@ -28,7 +29,7 @@ __all__ = [
     "NamespaceState",
     "NoAddress",
     "NotConverged",
-    "PlanImpossible",
+    "NothingToDelete",
     "Region",
     "Registration",
     "ReplicationError",
@@ -37,6 +38,7 @@ __all__ = [
     "Topic",
     "TopicState",
     "Topology",
+    "WrongCluster",
     "address",
     "admins",
     "apply",

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from geo.replication.admin import AdminClient, topic_path
-from geo.replication.state import ClusterState, NamespaceState, Registration, TenantState, TopicState
+from geo.replication.state import BrokerDefaults, ClusterState, NamespaceState, Registration, TenantState, TopicState
 
-__all__ = ["actual", "read_policies", "topic_names"]
+__all__ = ["actual", "read_defaults", "read_policies", "read_registration", "topic_names"]
 
 _MB = 1024 * 1024
 _QUOTA = "destination_storage"
+_GLOBAL = "global"  # Pulsar's name for all clusters at once, no cluster
 
 
 def actual(admins: Mapping[str, AdminClient], tenants: Iterable[str]) -> dict[str, ClusterState]:
@@ -22,6 +23,7 @@ def _read(admin: AdminClient, tenants: list[str]) -> ClusterState:
     found = {name: data for name in tenants if (data := admin.get(f"tenants/{name}")) is not None}
     namespaces = [name for tenant in found for name in admin.get(f"namespaces/{tenant}") or []]
     return ClusterState(
+        defaults=read_defaults(admin.configuration()),
         registrations=_registrations(admin),
         tenants={
             name: TenantState(
@@ -36,29 +38,51 @@ def _read(admin: AdminClient, tenants: list[str]) -> ClusterState:
 
 
 def _registrations(admin: AdminClient) -> dict[str, Registration]:
-    others = [name for name in admin.get("clusters") or [] if name != admin.cluster]
-    read = {name: admin.get(f"clusters/{name}") or {} for name in others}
-    return {
-        name: Registration(
-            service_url=data.get("brokerServiceUrl") or "",
-            admin_url=data.get("serviceUrl") or "",
-            listener=data.get("listenerName") or "",
-        )
-        for name, data in read.items()
-    }
+    read = {name: admin.get(f"clusters/{name}") or {} for name in admin.get("clusters") or []}
+    return {name: read_registration(data) for name, data in read.items() if name != _GLOBAL}
+
+
+def read_registration(data: Mapping[str, Any]) -> Registration:
+    """A registration from Pulsar's cluster data: the addresses with TLS where they are the ones in use."""
+    kinds = ("Tls", "") if data.get("brokerClientTlsEnabled") else ("", "Tls")
+    service_url, admin_url = (
+        next((url for kind in kinds if (url := data.get(f"{name}{kind}"))), "")
+        for name in ("brokerServiceUrl", "serviceUrl")
+    )
+    return Registration(service_url=service_url, admin_url=admin_url, listener=data.get("listenerName") or "")
+
+
+def read_defaults(configuration: Mapping[str, str]) -> BrokerDefaults:
+    """What this broker does without a policy; what its configuration does not say is Pulsar's own default."""
+    own = BrokerDefaults()
+    size_gb = float(configuration.get("backlogQuotaDefaultLimitGB") or -1)
+    size_mb = size_gb * 1024 if size_gb > 0 else int(configuration.get("backlogQuotaDefaultLimitBytes") or -1) / _MB
+    return BrokerDefaults(
+        retention=(
+            int(configuration.get("defaultRetentionTimeInMinutes") or own.retention[0]),
+            int(configuration.get("defaultRetentionSizeInMB") or own.retention[1]),
+        ),
+        backlog_quota=(
+            int(size_mb) if size_mb > 0 else -1,
+            configuration.get("backlogQuotaDefaultRetentionPolicy") or own.backlog_quota[1],
+        ),
+        message_ttl_s=int(configuration.get("ttlDurationDefaultInSeconds") or own.message_ttl_s),
+    )
 
 
 def read_policies(data: Mapping[str, Any]) -> NamespaceState:
     """A namespace's state from the JSON of its policies."""
     retention = data.get("retention_policies")
     quota = (data.get("backlog_quota_map") or {}).get(_QUOTA)
+    automatic = data.get("autoTopicCreationOverride")
     return NamespaceState(
         clusters=frozenset(data.get("replication_clusters") or ()),
         retention=(retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]) if retention else None,
         backlog_quota=(quota["limitSize"] // _MB, quota["policy"]) if quota else None,
-        message_ttl_s=data.get("message_ttl_in_seconds") or 0,
-        deduplication=bool(data.get("deduplicationEnabled")),
-        compaction_threshold_bytes=data.get("compaction_threshold") or 0,
+        message_ttl_s=data.get("message_ttl_in_seconds"),
+        deduplication=data.get("deduplicationEnabled"),
+        compaction_threshold_bytes=data.get("compaction_threshold"),
+        auto_topic_creation=automatic.get("allowAutoTopicCreation") if automatic else None,
     )
 
 

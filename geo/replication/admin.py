@@ -1,5 +1,6 @@
 """A cluster's admin REST interface: bounded in time, and its errors are ours."""
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -7,12 +8,14 @@ from urllib.parse import quote
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
-from geo.replication.errors import AdminRefused, ClusterUnreachable
+from geo.replication.errors import AdminRefused, ClusterUnreachable, WrongCluster
 
 __all__ = ["AdminClient", "topic_path"]
 
 _TIMEOUT_S = 15.0
 _ATTEMPTS = 3
+_MOST_REDIRECTS = 4
+_MOST_REASON = 300
 
 
 def topic_path(topic: str) -> str:
@@ -24,15 +27,16 @@ def topic_path(topic: str) -> str:
 class AdminClient:
     """One cluster's admin interface. Use it as a context manager, or call `close`.
 
-    Raises ClusterUnreachable when there is no answer in time and AdminRefused when the answer is an error.
+    Before its first request it asks the address for its cluster's name, and raises WrongCluster when it is another's:
+    nothing is read from or written to a cluster that was not meant. Raises ClusterUnreachable when there is no answer
+    in time, or one that is not Pulsar's, and AdminRefused when the answer is an error.
     """
 
     def __init__(self, cluster: str, url: str, *, timeout_s: float = _TIMEOUT_S, token: str | None = None) -> None:
         self.cluster, self.url = cluster, url
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(
-            base_url=f"{url}/admin/v2/", timeout=timeout_s, follow_redirects=True, headers=headers
-        )
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.Client(base_url=f"{url}/admin/v2/", timeout=timeout_s)
+        self._configuration: Mapping[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -46,18 +50,17 @@ class AdminClient:
 
     def get(self, path: str, **query: str | bool) -> Any:
         """The JSON answer; None when the thing does not exist."""
-        # Reading again is harmless, so a dropped connection is tried again; a write is the caller's to repeat.
-        retrying = Retrying(
-            stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_exponential_jitter(multiplier=0.1, max=1),
-            retry=retry_if_exception_type(ClusterUnreachable),
-            reraise=True,
-        )
-        answer: httpx.Response = retrying(self._send, "GET", path, None, query)
+        answer: httpx.Response = self._retrying()(self._send, "GET", path, None, query)
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         self._accept(answer)
-        return answer.json() if answer.content else None
+        return self._json(answer) if answer.content else None
+
+    def configuration(self) -> Mapping[str, str]:
+        """The broker's configuration as it runs. Raises WrongCluster when it is another cluster's."""
+        if not self._configuration:
+            self._retrying()(self._identify)
+        return self._configuration
 
     def put(self, path: str, body: object = None, **query: str | bool) -> bool:
         """Create something; False when it was there already."""
@@ -82,18 +85,73 @@ class AdminClient:
         self._accept(answer)
         return True
 
+    def _retrying(self) -> Retrying:
+        # Reading again is harmless, so a dropped connection is tried again; a write is the caller's to repeat.
+        return Retrying(
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_exponential_jitter(multiplier=0.1, max=1),
+            retry=retry_if_exception_type(ClusterUnreachable),
+            reraise=True,
+        )
+
+    def _identify(self) -> None:
+        answer = self._request("GET", "brokers/configuration/runtime", None, {})
+        self._accept(answer)
+        configuration = self._json(answer)
+        found = configuration.get("clusterName") if isinstance(configuration, dict) else None
+        if not isinstance(found, str):
+            raise ClusterUnreachable(self.cluster, self.url, "its answer does not name a Pulsar cluster")
+        if found != self.cluster:
+            raise WrongCluster(self.cluster, self.url, found)
+        self._configuration = configuration
+
     def _send(self, method: str, path: str, body: object, query: dict[str, str | bool]) -> httpx.Response:
+        if not self._configuration:
+            self._identify()
+        return self._request(method, path, body, query)
+
+    def _request(self, method: str, path: str, body: object, query: dict[str, str | bool]) -> httpx.Response:
         try:
-            return self._http.request(method, path, json=body, params=query)
-        except httpx.HTTPError as broken:
+            request = self._http.build_request(method, path, json=body, params=query, headers=self._headers)
+            for _ in range(_MOST_REDIRECTS):
+                answer = self._http.send(request)
+                if not answer.has_redirect_location:
+                    return answer
+                request = self._redirected(request, answer)
+        except (httpx.HTTPError, httpx.InvalidURL) as broken:
             raise ClusterUnreachable(self.cluster, self.url, f"{type(broken).__name__}: {broken}") from broken
+        raise ClusterUnreachable(self.cluster, self.url, f"it redirected {_MOST_REDIRECTS} times")
+
+    def _redirected(self, request: httpx.Request, answer: httpx.Response) -> httpx.Request:
+        # A broker that does not own a topic names the one that does. By hand, because httpx keeps our token from it.
+        target = request.url.join(answer.headers["location"])
+        if request.url.scheme == "https" and target.scheme != "https":
+            raise ClusterUnreachable(self.cluster, self.url, "it redirected to an address without TLS")
+        return httpx.Request(
+            request.method,
+            target,
+            headers=self._body_headers(request),
+            content=request.content,
+            extensions=request.extensions,
+        )
+
+    def _body_headers(self, request: httpx.Request) -> dict[str, str]:
+        kind = request.headers.get("content-type")
+        return self._headers | ({"content-type": kind} if kind else {})
+
+    def _json(self, answer: httpx.Response) -> Any:
+        try:
+            return answer.json()
+        except (ValueError, RecursionError) as error:
+            reason = f"it answered {answer.request.url.path} with status {answer.status_code} and no JSON"
+            raise ClusterUnreachable(self.cluster, self.url, reason) from error
 
     def _accept(self, answer: httpx.Response) -> None:
         if answer.is_success:
             return
         try:
-            reason = str(answer.json().get("reason", answer.text))
-        except ValueError:
-            reason = answer.text[:300]
+            reason = str(answer.json().get("reason", ""))[:_MOST_REASON]
+        except (ValueError, AttributeError, RecursionError):
+            reason = answer.text[:_MOST_REASON]
         request = f"{answer.request.method} {answer.request.url.path}"
         raise AdminRefused(self.cluster, request, answer.status_code, reason)

@@ -1,6 +1,7 @@
 """waybill topology plan | apply | verify | watch."""
 
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,18 +55,24 @@ def plan(topology: File = LOCAL, token: Token = None, as_json: AsJson = False) -
 def apply(
     topology: File = LOCAL,
     token: Token = None,
-    allow_delete: Annotated[bool, typer.Option("--allow-delete", help="Also make changes that delete data.")] = False,
+    allow_delete: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SUBJECT", help="Also make the change of this subject that deletes data; may be repeated."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the clusters what the topology says. Exit status: 0 done, 1 trouble."""
     with _opened(topology, token) as (wanted, clients):
-        done = apply_topology(wanted, clients, allow_delete=allow_delete)
+        done = apply_topology(wanted, clients, allow_delete=allow_delete or ())
     if as_json:
         _json(done.model_dump(mode="json"))
         return
     _show_changes(done.changed, False, "nothing to change")
     for change in done.held_back:
-        console.print(f"held back, it would delete data (--allow-delete): {change}", style="yellow", markup=False)
+        words = f"held back, it would delete data: {change}  (--allow-delete {shlex.quote(change.subject)})"
+        console.print(words, style="yellow", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -127,8 +134,8 @@ def _show_changes(changes: list[Change] | tuple[Change, ...], as_json: bool, non
         _json([change.model_dump(mode="json") for change in changes])
         return
     for change in changes:
-        danger = "  (deletes data)" if change.deletes_data else ""
-        console.print(f"{change}{danger}", markup=False, style="yellow" if danger else None)
+        danger = f"  (deletes data: {change.subject})" if change.deletes_data else ""
+        console.print(f"{change}{danger}", markup=False, style="yellow" if danger else None, soft_wrap=True)
     if not changes:
         console.print(none)
 

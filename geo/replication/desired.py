@@ -19,7 +19,10 @@ def address(topology: Topology, cluster: str) -> Address:
 
 
 def desired(topology: Topology) -> dict[str, ClusterState]:
-    """The wanted state of each cluster, by its name."""
+    """The wanted state of each cluster, by its name.
+
+    Every policy but the backlog quota and automatic topic creation is said, so that no broker's own default decides.
+    """
     return {cluster: _cluster_state(topology, cluster) for cluster in sorted(topology.clusters)}
 
 
@@ -27,7 +30,7 @@ def _cluster_state(topology: Topology, cluster: str) -> ClusterState:
     here = {name: placed for name, placed in topology.placed().items() if cluster in placed[1]}
     everywhere = frozenset(topology.clusters)
     return ClusterState(
-        registrations={other: _registration(topology, other, cluster) for other in sorted(everywhere - {cluster})},
+        registrations={other: _registration(topology, other, cluster) for other in sorted(everywhere)},
         tenants={
             name: TenantState(admin_roles=frozenset(tenant.admin_roles), allowed_clusters=everywhere)
             for name, tenant in topology.tenants.items()
@@ -58,11 +61,12 @@ def _registration(topology: Topology, other: str, seen_by: str) -> Registration:
 def _namespace_state(spec: Namespace, clusters: frozenset[str]) -> NamespaceState:
     return NamespaceState(
         clusters=clusters,
-        retention=(spec.retention.minutes, spec.retention.size_mb) if spec.retention else None,
+        retention=(spec.retention.minutes, spec.retention.size_mb),
         backlog_quota=(spec.backlog_quota.size_mb, spec.backlog_quota.policy) if spec.backlog_quota else None,
         message_ttl_s=spec.message_ttl_s,
         deduplication=spec.deduplication,
         compaction_threshold_bytes=spec.compaction_threshold_bytes,
+        auto_topic_creation=spec.auto_topic_creation,
     )
 
 

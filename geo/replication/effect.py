@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from geo.replication.plan import Change
-from geo.replication.state import ClusterState, NamespaceState, TopicState
+from geo.replication.plan import Change, fresh
+from geo.replication.state import ClusterState, TopicState
 
 __all__ = ["applied"]
 
@@ -24,14 +24,14 @@ def _after(state: ClusterState, change: Change) -> ClusterState:
         case "tenant":
             return _with(state, "tenants", change.name, change.after)
         case "namespace":
-            fresh = change.after and NamespaceState(clusters=change.after.clusters)
-            state = _with(state, "namespaces", change.name, fresh)
-            return state if fresh else _without_topics(state, change.name)
+            made = change.after and fresh(change.after)
+            state = _with(state, "namespaces", change.name, made)
+            return state if made else _without_topics(state, change.name)
         case "policy":
             old = state.namespaces[change.name]
             return _with(state, "namespaces", change.name, old.model_copy(update={change.policy: change.after}))
         case "topic":
-            kept = state.topics[change.name].subscriptions if change.name in state.topics else {}
+            kept = state.topics[change.name].subscriptions if change.action == "update" else {}
             topic = None if change.action == "delete" else TopicState(partitions=change.after, subscriptions=kept)
             return _with(state, "topics", change.name, topic)
         case "subscription":

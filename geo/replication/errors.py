@@ -4,13 +4,22 @@ ReplicationError
 ├── NoAddress            the topology does not say where a cluster is
 ├── ClusterUnreachable   a cluster's admin interface did not answer
 ├── AdminRefused         a cluster answered a request with an error
-├── PlanImpossible       no change leads from what is there to what is wanted
+├── WrongCluster         an address belongs to another cluster than the topology says
+├── NothingToDelete      what may be deleted was named, and no change deletes it
 └── NotConverged         what was applied is not what is there afterwards
 """
 
 from collections.abc import Sequence
 
-__all__ = ["AdminRefused", "ClusterUnreachable", "NoAddress", "NotConverged", "PlanImpossible", "ReplicationError"]
+__all__ = [
+    "AdminRefused",
+    "ClusterUnreachable",
+    "NoAddress",
+    "NotConverged",
+    "NothingToDelete",
+    "ReplicationError",
+    "WrongCluster",
+]
 
 
 class ReplicationError(Exception):
@@ -41,12 +50,24 @@ class AdminRefused(ReplicationError):
         super().__init__(f"cluster {cluster} refused {request} with status {status}: {reason}")
 
 
-class PlanImpossible(ReplicationError):
-    """What is there cannot become what is wanted without making it anew."""
+class WrongCluster(ReplicationError):
+    """The address of a cluster leads to another one: nothing was read or changed there."""
 
-    def __init__(self, cluster: str, name: str, reason: str) -> None:
-        self.cluster, self.name, self.reason = cluster, name, reason
-        super().__init__(f"cluster {cluster}, {name}: {reason}")
+    def __init__(self, cluster: str, url: str, found: str) -> None:
+        self.cluster, self.url, self.found = cluster, url, found
+        super().__init__(
+            f"{url} is the admin address of cluster {cluster} in the topology, but belongs to cluster {found}: "
+            f"nothing was read or changed there; correct [clusters.{cluster}.address]"
+        )
+
+
+class NothingToDelete(ReplicationError):
+    """Deletion was allowed for names that no change would delete."""
+
+    def __init__(self, names: Sequence[str], known: Sequence[str]) -> None:
+        self.names, self.known = list(names), list(known)
+        there = f"what would: {', '.join(self.known)}" if known else "no change does"
+        super().__init__(f"no change would delete data of {', '.join(self.names)}; {there}; nothing was changed")
 
 
 class NotConverged(ReplicationError):

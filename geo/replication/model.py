@@ -23,20 +23,28 @@ __all__ = [
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 _REGION = "{region}"
+_SERVICE_URL = r"^pulsar(\+ssl)?://[^\s/]+$"
+_ADMIN_URL = r"^https?://[^\s/]+$"
 
 
 class SeenFrom(Settings):
     """How one other cluster reaches this one, when that differs from the common address."""
 
-    service_url: str = Field(description="pulsar:// or pulsar+ssl:// address that the other cluster dials")
+    service_url: str = Field(
+        pattern=_SERVICE_URL, description="pulsar:// or pulsar+ssl://, dialled by the other cluster"
+    )
     listener: str = Field("", description="advertised listener that the broker answers look-ups with")
 
 
 class Address(Settings):
     """Where a cluster is."""
 
-    service_url: str = Field(description="for clients and replicators: pulsar://host:port")
-    admin_url: str = Field(description="for the admin REST interface: http://host:port")
+    service_url: str = Field(
+        pattern=_SERVICE_URL, description="for clients and replicators: pulsar://host:port or pulsar+ssl://host:port"
+    )
+    admin_url: str = Field(
+        pattern=_ADMIN_URL, description="for the admin REST interface: http://host:port or https://host:port"
+    )
     seen_from: Mapping[str, SeenFrom] = Field(
         {}, description="other ways in, by the name of the cluster that uses them"
     )
@@ -100,17 +108,22 @@ class Namespace(Settings):
         description="where it lives; centre: there and on its standby; not needed with {region}: the region's "
         "cluster, the centre and the standby",
     )
-    retention: Retention | None = Field(None, description="none: acknowledged messages go at once")
+    retention: Retention = Field(
+        Retention(minutes=0, size_mb=0), description="not given: acknowledged messages go at once"
+    )
     backlog_quota: BacklogQuota | None = Field(None, description="none: the broker's own")
     message_ttl_s: int = Field(0, ge=0, description="0: messages wait for ever")
     deduplication: bool = Field(False, description="the broker's; correctness never rests on it")
     compaction_threshold_bytes: int = Field(0, ge=0, description="compact when this much is new; 0: never by itself")
+    auto_topic_creation: bool | None = Field(
+        None, description="whether a client may create a topic by using it; none: as the broker is configured"
+    )
     topics: Mapping[str, Topic] = {}
 
     @model_validator(mode="after")
     def _quota_below_retention(self) -> Self:
         # Pulsar refuses the other order: what may still be read would exceed what may be kept.
-        if self.retention and self.backlog_quota and 0 < self.retention.size_mb <= self.backlog_quota.size_mb:
+        if self.backlog_quota and 0 < self.retention.size_mb <= self.backlog_quota.size_mb:
             raise ValueError("backlog_quota.size_mb must be smaller than retention.size_mb")
         return self
 

@@ -3,15 +3,25 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from geo.replication.errors import PlanImpossible
-from geo.replication.state import ClusterState, NamespaceState, Registration, TenantState, TopicState
+from geo.replication.state import BrokerDefaults, ClusterState, NamespaceState, Registration, TenantState, TopicState
 from settings import Settings
 
-__all__ = ["Change", "plan"]
+__all__ = ["Change", "fresh", "plan"]
 
 # Made from the outside in (a topic needs its namespace), and taken away from the inside out.
-_ORDER = ("cluster", "tenant", "namespace", "policy", "topic", "subscription")
-_POLICIES = ("clusters", "backlog_quota", "retention", "message_ttl_s", "deduplication", "compaction_threshold_bytes")
+_ORDER = ("cluster", "tenant", "namespace", "policy", "topic", "subscription", "auto_topic_creation")
+_POLICIES = (
+    "clusters",
+    "backlog_quota",
+    "retention",
+    "message_ttl_s",
+    "deduplication",
+    "compaction_threshold_bytes",
+    "auto_topic_creation",
+)
+# Topics that Pulsar's clients make beside a topic for what a subscription could not handle.
+_BESIDE = ("-DLQ", "-RETRY")
+_EVICTS = "consumer_backlog_eviction"
 
 Thing = Registration | TenantState | NamespaceState | TopicState | None
 
@@ -19,12 +29,14 @@ Thing = Registration | TenantState | NamespaceState | TopicState | None
 class Change(Settings):
     """One step on one cluster. `deletes_data`: messages could be gone afterwards that were there before.
 
+    `replace` deletes a topic and makes it anew, where its partitions cannot become what is wanted.
+
     `before` and `after` hold what `kind` says: a Registration, TenantState or NamespaceState; the value of one policy;
     a topic's number of partitions; whether a subscription is replicated. None: not there.
     """
 
     cluster: str
-    action: Literal["create", "update", "delete"]
+    action: Literal["create", "update", "replace", "delete"]
     kind: Literal["cluster", "tenant", "namespace", "policy", "topic", "subscription"]
     name: str
     policy: str = ""
@@ -33,10 +45,19 @@ class Change(Settings):
     after: Any = None
     deletes_data: bool = False
 
+    @property
+    def subject(self) -> str:
+        """What an operator names to allow a change that deletes data; the same on each cluster.
+
+        `tenant:clusters`, `tenant/namespace:policy`, or the name of a namespace or topic.
+        """
+        aspect = "clusters" if self.kind == "tenant" else self.policy
+        return f"{self.name}:{aspect}" if aspect else self.name
+
     def __str__(self) -> str:
         what = self.name + (f" {self.policy}" if self.policy else "")
         what += f" subscription {self.subscription}" if self.subscription else ""
-        if self.action == "update":
+        if self.action in ("update", "replace"):
             what += f": {_words(self.before, self.policy)} -> {_words(self.after, self.policy)}"
         return f"{self.cluster}: {self.action} {self.kind} {what}"
 
@@ -44,18 +65,29 @@ class Change(Settings):
 def plan(desired: Mapping[str, ClusterState], actual: Mapping[str, ClusterState]) -> list[Change]:
     """What leads from `actual` to `desired`, in an order that works; empty when they agree.
 
-    Subscriptions that the topology does not name stay: consumers made them. Raises PlanImpossible for a partitioned
-    topic that would have to shrink.
+    Subscriptions, dead-letter and retry topics that the topology does not name stay: consumers made them.
     """
     changes = [
         change
         for cluster, wanted in desired.items()
         for change in _cluster_changes(cluster, wanted, actual.get(cluster, ClusterState()))
     ]
-    made = [change for change in changes if change.action != "delete"]
-    gone = [change for change in changes if change.action == "delete"]
+    made = [change for change in changes if not _takes_away(change)]
+    gone = [change for change in changes if _takes_away(change)]
     # Stable: clusters are interleaved kind by kind, so that every cluster knows all others before anything replicates.
-    return sorted(made, key=lambda one: _ORDER.index(one.kind)) + sorted(gone, key=lambda one: -_ORDER.index(one.kind))
+    return sorted(made, key=_rank) + sorted(gone, key=lambda one: -_rank(one))
+
+
+def _takes_away(change: Change) -> bool:
+    # A tenant loses a cluster only after its namespaces have left it.
+    return change.action == "delete" or (change.kind == "tenant" and change.deletes_data)
+
+
+def _rank(change: Change) -> int:
+    # A namespace is made with automatic topic creation off, and gets its own setting when its topics are there: a
+    # client that waits for the namespace would else make a topic without partitions in the moment between.
+    last = change.policy == "auto_topic_creation"
+    return _ORDER.index("auto_topic_creation" if last else change.kind)
 
 
 def _cluster_changes(cluster: str, wanted: ClusterState, there: ClusterState) -> Iterator[Change]:
@@ -65,7 +97,8 @@ def _cluster_changes(cluster: str, wanted: ClusterState, there: ClusterState) ->
         yield from _whole(cluster, "tenant", name, there.tenants.get(name), tenant)
     filled = {topic.rpartition("/")[0] for topic in there.topics}
     for name, namespace in wanted.namespaces.items():
-        yield from _namespace_changes(cluster, name, there.namespaces.get(name), namespace, has_topics=name in filled)
+        holds = there.defaults if name in filled else None
+        yield from _namespace_changes(cluster, name, there.namespaces.get(name), namespace, holds)
     for name, topic in wanted.topics.items():
         yield from _topic_changes(cluster, name, there.topics.get(name), topic)
     yield from _surplus(cluster, wanted, there)
@@ -76,15 +109,24 @@ def _whole(
 ) -> Iterator[Change]:
     if before != after:
         action: Literal["create", "update"] = "create" if before is None else "update"
-        yield Change(cluster=cluster, action=action, kind=kind, name=name, before=before, after=after)
+        yield Change(
+            cluster=cluster,
+            action=action,
+            kind=kind,
+            name=name,
+            before=before,
+            after=after,
+            deletes_data=_leaves(before, after),
+        )
 
 
 def _namespace_changes(
-    cluster: str, name: str, before: NamespaceState | None, after: NamespaceState, *, has_topics: bool
+    cluster: str, name: str, before: NamespaceState | None, after: NamespaceState, defaults: BrokerDefaults | None
 ) -> Iterator[Change]:
+    """`defaults`: what the broker does without a policy; None when the namespace has no topic that could lose data."""
     if before is None:
         yield Change(cluster=cluster, action="create", kind="namespace", name=name, after=after)
-        before = NamespaceState(clusters=after.clusters)
+        before = fresh(after)
     policies = list(_POLICIES)
     if _size(after.retention) > _size(before.retention):
         # Pulsar checks that a backlog fits into what is retained: grow the retention first, shrink the quota first.
@@ -100,25 +142,28 @@ def _namespace_changes(
                 policy=policy,
                 before=old,
                 after=new,
-                deletes_data=has_topics and _loses(policy, old, new),
+                deletes_data=defaults is not None and _loses(policy, old, new, defaults),
             )
 
 
 def _topic_changes(cluster: str, name: str, before: TopicState | None, after: TopicState) -> Iterator[Change]:
+    replaced = False
     if before is None:
         yield Change(cluster=cluster, action="create", kind="topic", name=name, after=after.partitions)
         before = TopicState(partitions=after.partitions)
     elif before.partitions != after.partitions:
-        if before.partitions == 0 or after.partitions < before.partitions:
-            raise PlanImpossible(
-                cluster,
-                name,
-                f"has {before.partitions} partitions and should have {after.partitions}; partitions can only be added,"
-                " and only to a partitioned topic, so drain it, delete it and apply again",
-            )
+        # Partitions can only be added, and only to a partitioned topic.
+        replaced = not 0 < before.partitions < after.partitions
         yield Change(
-            cluster=cluster, action="update", kind="topic", name=name, before=before.partitions, after=after.partitions
+            cluster=cluster,
+            action="replace" if replaced else "update",
+            kind="topic",
+            name=name,
+            before=before.partitions,
+            after=after.partitions,
+            deletes_data=replaced,
         )
+        before = TopicState(partitions=after.partitions) if replaced else before
     for subscription, replicated in after.subscriptions.items():
         old = before.subscriptions.get(subscription)
         if old != replicated:
@@ -130,6 +175,7 @@ def _topic_changes(cluster: str, name: str, before: TopicState | None, after: To
                 subscription=subscription,
                 before=old,
                 after=replicated,
+                deletes_data=replaced,  # it belongs to the replacement: without it there is nothing to do
             )
 
 
@@ -148,10 +194,25 @@ def _surplus(cluster: str, wanted: ClusterState, there: ClusterState) -> Iterato
         )
     for name, topic in there.topics.items():
         namespace = name.rpartition("/")[0]
-        if namespace in wanted.namespaces and name not in wanted.topics:
+        if namespace in wanted.namespaces and name not in wanted.topics and not _is_beside(name, wanted):
             yield Change(
                 cluster=cluster, action="delete", kind="topic", name=name, before=topic.partitions, deletes_data=True
             )
+
+
+def fresh(wanted: NamespaceState) -> NamespaceState:
+    """A namespace as it is made: where it is wanted, with automatic topic creation off, and nothing else said."""
+    return NamespaceState(clusters=wanted.clusters, auto_topic_creation=False)
+
+
+def _is_beside(name: str, wanted: ClusterState) -> bool:
+    return name.endswith(_BESIDE) and any(name.startswith(f"{topic}-") for topic in wanted.topics)
+
+
+def _leaves(before: Thing, after: Thing) -> bool:
+    if isinstance(before, TenantState) and isinstance(after, TenantState):
+        return bool(before.allowed_clusters - after.allowed_clusters)
+    return False
 
 
 def _size(retention: tuple[int, int] | None) -> float:
@@ -160,15 +221,21 @@ def _size(retention: tuple[int, int] | None) -> float:
     return float("inf") if retention[1] == -1 else retention[1]
 
 
-def _loses(policy: str, old: Any, new: Any) -> bool:
+def _loses(policy: str, old: Any, new: Any, defaults: BrokerDefaults) -> bool:
+    """Whether messages that `old` keeps could go under `new`; None is what the broker does by itself."""
     if policy == "clusters":
         # The replicator's cursor goes with the cluster, and with it what was not sent yet.
         return bool(set(old) - set(new))
     if policy == "retention":
-        return any(_shrinks(before, after) for before, after in zip(old or (0, 0), new or (0, 0), strict=True))
+        before, after = (defaults.retention if one is None else one for one in (old, new))
+        return any(_shrinks(kept, keeps) for kept, keeps in zip(before, after, strict=True))
     if policy == "message_ttl_s":
-        return bool(new) and (not old or new < old)
-    return policy == "backlog_quota" and new is not None and new[1] == "consumer_backlog_eviction" and new != old
+        before, after = (defaults.message_ttl_s if one is None else one for one in (old, new))
+        return _shrinks(before or -1, after or -1)
+    if policy == "backlog_quota":
+        before, after = (defaults.backlog_quota if one is None else one for one in (old, new))
+        return after[1] == _EVICTS and (before[1] != _EVICTS or _shrinks(before[0], after[0]))
+    return False
 
 
 def _shrinks(before: int, after: int) -> bool:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from settings import Settings
 
-__all__ = ["ClusterState", "NamespaceState", "Registration", "TenantState", "TopicState"]
+__all__ = ["BrokerDefaults", "ClusterState", "NamespaceState", "Registration", "TenantState", "TopicState"]
 
 
 class Registration(Settings):
-    """What one cluster knows about another."""
+    """What one cluster knows about another, or about itself. The schemes say whether TLS is used."""
 
     service_url: str
     admin_url: str
@@ -22,15 +22,24 @@ class TenantState(Settings):
     allowed_clusters: frozenset[str]
 
 
+class BrokerDefaults(Settings):
+    """What a broker does where a namespace has no policy of its own; as written here: Pulsar's own defaults."""
+
+    retention: tuple[int, int] = (0, 0)  # minutes, MB
+    backlog_quota: tuple[int, str] = (-1, "producer_request_hold")  # MB (-1: no limit), policy
+    message_ttl_s: int = 0  # 0: for ever
+
+
 class NamespaceState(Settings):
     """A namespace's policies in one cluster; None: not set, so the broker's own."""
 
     clusters: frozenset[str]
     retention: tuple[int, int] | None = None  # minutes, MB
     backlog_quota: tuple[int, str] | None = None  # MB, policy
-    message_ttl_s: int = 0
-    deduplication: bool = False
-    compaction_threshold_bytes: int = 0
+    message_ttl_s: int | None = None
+    deduplication: bool | None = None
+    compaction_threshold_bytes: int | None = None
+    auto_topic_creation: bool | None = None
 
 
 class TopicState(Settings):
@@ -43,6 +52,7 @@ class TopicState(Settings):
 class ClusterState(Settings):
     """Everything of a topology that one cluster holds. Namespaces are tenant/name, topics tenant/name/topic."""
 
+    defaults: BrokerDefaults = BrokerDefaults()
     registrations: Mapping[str, Registration] = {}
     tenants: Mapping[str, TenantState] = {}
     namespaces: Mapping[str, NamespaceState] = {}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -14,7 +16,17 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.local import LocalStack
-from geo.replication import AdminClient, Namespace, Topic, Topology, admins, apply, read_plan
+from geo.replication import (
+    AdminClient,
+    Namespace,
+    NothingToDelete,
+    Topic,
+    Topology,
+    WrongCluster,
+    admins,
+    apply,
+    read_plan,
+)
 from geo.replication.cli import app
 from geo.replication.model import Retention, Tenant
 from geo.replication.observe import Observation, observe
@@ -141,11 +153,85 @@ def test_what_would_delete_data_is_held_back_until_it_is_allowed(
     kept = apply(topology(a=less), clients)
     assert kept.changed == ()
     assert {change.policy for change in kept.held_back} == {"retention"}
-    assert apply(topology(a=less), clients, allow_delete=True).held_back == ()
+    with pytest.raises(NothingToDelete, match="held/a:retention"):
+        apply(topology(a=less), clients, allow_delete=["held/a"])
+    assert apply(topology(a=less), clients, allow_delete=["held/a:retention"]).held_back == ()
     assert {change.kind for change in apply(topology(), clients).held_back} == {"namespace"}
-    assert apply(topology(), clients, allow_delete=True).held_back == ()
+    assert apply(topology(), clients, allow_delete=["held/a"]).held_back == ()
     assert clients["hq"].get("namespaces/held/a") is None
     assert read_plan(topology(), clients) == []
+
+
+def test_swapped_addresses_are_refused_and_nothing_is_changed(
+    stack: LocalStack, clients: dict[str, AdminClient]
+) -> None:
+    swapped = stack.topology.model_dump()
+    us, eu = swapped["clusters"]["us"]["address"], swapped["clusters"]["eu"]["address"]
+    us["admin_url"], eu["admin_url"] = eu["admin_url"], us["admin_url"]
+    before = {name: [client.get(f"clusters/{one}") for one in clients] for name, client in clients.items()}
+    with admins(Topology.model_validate(swapped)) as wrong, pytest.raises(WrongCluster):
+        apply(Topology.model_validate(swapped), wrong)
+    assert before == {name: [client.get(f"clusters/{one}") for one in clients] for name, client in clients.items()}
+
+
+def test_what_a_cluster_knows_of_itself_and_of_others_is_restored_and_the_rest_of_it_kept(
+    stack: LocalStack, clients: dict[str, AdminClient]
+) -> None:
+    eu = clients["eu"]
+    own, hq = eu.get("clusters/eu"), eu.get("clusters/hq")
+    try:
+        eu.post("clusters/eu", own | {"serviceUrl": stack.pulsar["us"].admin_url})
+        eu.post("clusters/hq", hq | {"serviceUrl": "http://127.0.0.1:9", "authenticationPlugin": "kept"})
+        changed = apply(stack.topology, clients).changed
+        assert {(change.cluster, change.kind, change.name) for change in changed} == {
+            ("eu", "cluster", "eu"),
+            ("eu", "cluster", "hq"),
+        }
+        assert eu.get("clusters/eu") == own
+        assert eu.get("clusters/hq") == hq | {"authenticationPlugin": "kept"}
+    finally:
+        eu.post("clusters/eu", own)
+        eu.post("clusters/hq", hq)
+
+
+def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer_waits_for_them(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "topology.toml"
+    file.write_text(
+        'centre = "hq"\n[clusters.eu]\n[clusters.hq]\n[regions.eu]\ncluster = "eu"\n[tenants.fleet]\n'
+        '[namespaces."fleet/telemetry-{region}".topics.batches]\npartitions = 2\nsubscriptions.ingest = {}\n'
+    )
+    with LocalStack(tmp_path / "stack", topology=file) as own, admins(own.topology) as opened:
+        eu = own.pulsar["eu"]
+        client = pulsar.Client(eu.service_url, logger=QUIET)
+        producer = client.create_producer(BATCHES, send_timeout_millis=0)
+        producer.send(b"before")
+        eu.kill()
+        for lost in ("metadata", "bookkeeper"):
+            shutil.rmtree(eu.folder / lost)
+        eu.start()
+        eu.wait()
+        producer.send_async(b"after", lambda *_: None)
+        with ThreadPoolExecutor(1) as pool:  # another client, that asks until it is let in
+            late = pool.submit(until, lambda: _produces(eu.service_url), 60)
+            assert apply(own.topology, opened).held_back == ()
+            assert late.result()
+        assert opened["eu"].get("persistent/fleet/telemetry-eu/batches/partitions")["partitions"] == 2
+        assert read_plan(own.topology, opened) == []
+        client.close()
+
+
+def _produces(service_url: str) -> bool:
+    client = pulsar.Client(service_url, logger=QUIET, operation_timeout_seconds=2)
+    try:
+        client.create_producer(BATCHES).send(b"late")
+    except pulsar.PulsarException:
+        return False
+    else:
+        return True
+    finally:
+        client.close()
 
 
 def test_plan_says_by_its_exit_status_whether_something_differs(stack: LocalStack, tmp_path: Path) -> None:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geo.replication import Change, ClusterState, NamespaceState, PlanImpossible, TopicState, Topology, desired, plan
+from geo.replication import ClusterState, NamespaceState, TenantState, TopicState, Topology, desired, plan
 from geo.replication.effect import applied
+from geo.replication.state import BrokerDefaults
 from tests.geo.replication.topologies import cluster_states, topologies
-
-
-def possible(wanted: dict[str, ClusterState], there: dict[str, ClusterState]) -> list[Change]:
-    try:
-        return plan(wanted, there)
-    except PlanImpossible:
-        assume(False)
-        raise
 
 
 @given(topologies())
@@ -28,14 +21,14 @@ def test_what_is_as_wanted_needs_no_change(topology: Topology) -> None:
 @given(topologies(), cluster_states())
 def test_after_all_changes_nothing_is_left_to_change(topology: Topology, there: dict[str, ClusterState]) -> None:
     wanted = desired(topology)
-    assert plan(wanted, applied(there, possible(wanted, there))) == []
+    assert plan(wanted, applied(there, plan(wanted, there))) == []
 
 
 @settings(max_examples=40)
 @given(topologies(), topologies())
 def test_any_topology_leads_to_any_other(before: Topology, after: Topology) -> None:
     there = desired(before)
-    assert plan(desired(after), applied(there, possible(desired(after), there))) == []
+    assert plan(desired(after), applied(there, plan(desired(after), there))) == []
 
 
 @settings(max_examples=40)
@@ -44,7 +37,7 @@ def test_without_those_that_delete_data_exactly_those_are_left(
     topology: Topology, there: dict[str, ClusterState]
 ) -> None:
     wanted = desired(topology)
-    changes = possible(wanted, there)
+    changes = plan(wanted, there)
     kept = applied(there, [change for change in changes if not change.deletes_data])
     assert plan(wanted, kept) == [change for change in changes if change.deletes_data]
 
@@ -55,7 +48,7 @@ def test_an_interrupted_apply_is_finished_by_the_next_one(
     topology: Topology, there: dict[str, ClusterState], data: st.DataObject
 ) -> None:
     wanted = desired(topology)
-    changes = possible(wanted, there)
+    changes = plan(wanted, there)
     halfway = applied(there, changes[: data.draw(st.integers(0, len(changes)))])
     assert plan(wanted, applied(halfway, plan(wanted, halfway))) == []
 
@@ -72,7 +65,7 @@ def test_nothing_of_another_tenant_is_touched(topology: Topology, there: dict[st
         )
         for name, state in there.items()
     }
-    assert possible(desired(topology), foreign) == possible(desired(topology), there)
+    assert plan(desired(topology), foreign) == plan(desired(topology), there)
 
 
 @given(topologies())
@@ -80,9 +73,15 @@ def test_creating_from_nothing_deletes_nothing(topology: Topology) -> None:
     assert not any(change.deletes_data for change in plan(desired(topology), {}))
 
 
-def namespace(**policies: object) -> dict[str, ClusterState]:
+def namespace(defaults: BrokerDefaults | None = None, **policies: object) -> dict[str, ClusterState]:
     state = NamespaceState.model_validate({"clusters": frozenset({"eu", "hq"}), **policies})
-    return {"eu": ClusterState(namespaces={"fleet/a": state}, topics={"fleet/a/b": TopicState(partitions=0)})}
+    topics = {"fleet/a/b": TopicState(partitions=0)}
+    return {"eu": ClusterState(defaults=defaults or BrokerDefaults(), namespaces={"fleet/a": state}, topics=topics)}
+
+
+HOLDS, EVICTS = "producer_request_hold", "consumer_backlog_eviction"
+KEEPS = BrokerDefaults(retention=(600, 1000), message_ttl_s=0)
+DROPS = BrokerDefaults(backlog_quota=(10, EVICTS), message_ttl_s=60)
 
 
 @pytest.mark.parametrize(
@@ -92,26 +91,66 @@ def namespace(**policies: object) -> dict[str, ClusterState]:
         ({"retention": (60, 100)}, {"retention": (60, 50)}, True),
         ({"retention": (-1, -1)}, {"retention": (60, -1)}, True),
         ({"retention": (60, 100)}, {"retention": (-1, -1)}, False),
+        ({"retention": (60, 100)}, {"retention": (0, 0)}, True),
         ({"retention": (60, 100)}, {}, True),
         ({}, {"retention": (60, 100)}, False),
+        ({"defaults": KEEPS}, {"retention": (60, 100)}, True),
+        ({"defaults": KEEPS}, {"retention": (600, 1000)}, False),
         ({"clusters": frozenset({"eu"})}, {"clusters": frozenset({"eu", "hq"})}, False),
         ({"clusters": frozenset({"eu", "hq"})}, {"clusters": frozenset({"eu"})}, True),
         ({}, {"message_ttl_s": 5}, True),
         ({"message_ttl_s": 5}, {"message_ttl_s": 9}, False),
         ({"message_ttl_s": 9}, {"message_ttl_s": 5}, True),
-        ({"message_ttl_s": 9}, {}, False),
-        ({}, {"backlog_quota": (5, "producer_request_hold")}, False),
-        ({}, {"backlog_quota": (5, "consumer_backlog_eviction")}, True),
+        ({"message_ttl_s": 9}, {"message_ttl_s": 0}, False),
+        ({"message_ttl_s": 0}, {"message_ttl_s": 9}, True),
+        ({"defaults": DROPS}, {"message_ttl_s": 0}, False),
+        ({"defaults": DROPS}, {"message_ttl_s": 59}, True),
+        ({"defaults": DROPS, "message_ttl_s": 0}, {"message_ttl_s": None}, True),
+        ({}, {"backlog_quota": (5, HOLDS)}, False),
+        ({}, {"backlog_quota": (5, EVICTS)}, True),
+        ({"backlog_quota": (5, EVICTS)}, {"backlog_quota": (4, EVICTS)}, True),
+        ({"backlog_quota": (5, EVICTS)}, {"backlog_quota": (6, EVICTS)}, False),
+        ({"backlog_quota": (5, HOLDS)}, {}, False),
+        ({"defaults": DROPS, "backlog_quota": (5, HOLDS)}, {}, True),
         ({}, {"deduplication": True}, False),
         ({}, {"compaction_threshold_bytes": 5}, False),
+        ({}, {"auto_topic_creation": False}, False),
     ],
 )
-def test_a_policy_that_shortens_what_is_kept_is_marked(
+def test_a_policy_that_shortens_what_is_kept_is_marked_also_against_what_the_broker_does_by_itself(
     before: dict[str, object], after: dict[str, object], deletes: bool
 ) -> None:
-    [change] = plan(namespace(**after), namespace(**before))
+    [change] = plan(namespace(**after), namespace(**before))  # type: ignore[arg-type]
     assert change.kind == "policy"
     assert change.deletes_data is deletes
+    assert change.subject == f"fleet/a:{change.policy}"
+
+
+def test_a_tenant_that_loses_a_cluster_is_marked_and_changed_after_its_namespaces() -> None:
+    def tenant(*clusters: str) -> dict[str, ClusterState]:
+        spaces = {f"fleet/{name}": NamespaceState(clusters=frozenset({name})) for name in clusters}
+        return {
+            "hq": ClusterState(tenants={"fleet": TenantState(allowed_clusters=frozenset(clusters))}, namespaces=spaces)
+        }
+
+    gone = plan(tenant("hq"), tenant("eu", "hq"))
+    assert [(change.subject, change.deletes_data) for change in gone] == [("fleet/eu", True), ("fleet:clusters", True)]
+    assert not any(change.deletes_data for change in plan(tenant("eu", "hq"), tenant("hq")))
+
+
+def test_topics_that_clients_make_for_what_failed_stay() -> None:
+    def topics(*names: str) -> dict[str, ClusterState]:
+        made = {f"fleet/a/{name}": TopicState(partitions=0) for name in names}
+        return {"eu": ClusterState(namespaces={"fleet/a": NamespaceState(clusters=frozenset({"eu"}))}, topics=made)}
+
+    there = topics("b", "b-ingest-DLQ", "b-ingest-RETRY", "b-partition-0-ingest-DLQ", "c-x-DLQ", "stray")
+    assert [change.subject for change in plan(topics("b"), there)] == ["fleet/a/c-x-DLQ", "fleet/a/stray"]
+
+
+def test_a_namespace_gets_its_topics_before_clients_may_make_some() -> None:
+    wanted = namespace(auto_topic_creation=None)
+    changes = [(change.kind, change.policy) for change in plan(wanted, {"eu": ClusterState()})]
+    assert changes == [("namespace", ""), ("topic", ""), ("policy", "auto_topic_creation")]
 
 
 def test_an_empty_namespace_has_no_data_to_delete() -> None:
@@ -137,15 +176,20 @@ def test_a_change_says_in_words_what_it_does() -> None:
     assert str(plan(namespace(), some)[0]) == "eu: update policy fleet/a clusters: eu -> eu, hq"
 
 
-def test_partitions_are_added_and_never_taken_away() -> None:
+def test_partitions_are_added_and_what_cannot_be_added_is_a_replacement_that_deletes_data() -> None:
     def topics(partitions: int) -> dict[str, ClusterState]:
-        return {"eu": ClusterState(topics={"fleet/a/batches": TopicState(partitions=partitions)})}
+        topic = TopicState(partitions=partitions, subscriptions={"ingest": True})
+        return {"eu": ClusterState(topics={"fleet/a/batches": topic})}
 
     [change] = plan(topics(4), topics(2))
     assert str(change) == "eu: update topic fleet/a/batches: 2 -> 4"
+    assert not change.deletes_data
     for before, after in ((4, 2), (0, 2), (2, 0)):
-        with pytest.raises(PlanImpossible, match="partitions can only be added"):
-            plan(topics(after), topics(before))
+        replaced, subscription = plan(topics(after), topics(before))
+        assert str(replaced) == f"eu: replace topic fleet/a/batches: {before} -> {after}"
+        assert (subscription.kind, subscription.subject) == ("subscription", replaced.subject)
+        assert replaced.deletes_data
+        assert subscription.deletes_data
 
 
 def test_a_subscription_that_a_consumer_made_stays() -> None:

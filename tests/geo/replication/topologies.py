@@ -32,8 +32,11 @@ def located(name: str) -> Cluster:
 @st.composite
 def namespaces(draw: st.DrawFn, *, everywhere: bool) -> Namespace:
     topics = draw(st.lists(st.sampled_from(TOPICS), unique=True))
-    retention = draw(st.none() | st.builds(Retention, minutes=st.integers(-1, 50), size_mb=st.integers(-1, 50)))
-    quota_above = retention is None or retention.size_mb <= 0
+    retention = draw(
+        st.just(Retention(minutes=0, size_mb=0))
+        | st.builds(Retention, minutes=st.integers(-1, 50), size_mb=st.integers(-1, 50))
+    )
+    quota_above = retention.size_mb <= 0
     quotas = st.builds(BacklogQuota, size_mb=st.integers(1, 50))
     return Namespace(
         clusters="all" if everywhere else None,
@@ -42,6 +45,7 @@ def namespaces(draw: st.DrawFn, *, everywhere: bool) -> Namespace:
         message_ttl_s=draw(st.integers(0, 3)),
         deduplication=draw(st.booleans()),
         compaction_threshold_bytes=draw(st.integers(0, 3)),
+        auto_topic_creation=draw(st.none() | st.booleans()),
         topics={
             name: Topic(
                 partitions=draw(st.integers(0, 3)),
@@ -83,8 +87,9 @@ def _states() -> st.SearchStrategy[ClusterState]:
         NamespaceState,
         clusters=some,
         retention=st.none() | st.tuples(st.integers(-1, 50), st.integers(-1, 50)),
-        message_ttl_s=st.integers(0, 3),
-        deduplication=st.booleans(),
+        message_ttl_s=st.none() | st.integers(0, 3),
+        deduplication=st.none() | st.booleans(),
+        auto_topic_creation=st.none() | st.booleans(),
     )
     topics = st.builds(
         TopicState, partitions=st.integers(0, 3), subscriptions=st.dictionaries(st.just("ingest"), st.booleans())

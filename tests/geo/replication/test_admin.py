@@ -1,0 +1,154 @@
+"""The admin client asks who answers, follows a redirect with its token, and takes nothing for Pulsar's that is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from geo.replication import AdminClient, AdminRefused, ClusterUnreachable, Registration, WrongCluster
+from geo.replication.actual import read_defaults, read_registration
+from geo.replication.apply import cluster_data
+from geo.replication.state import BrokerDefaults
+
+Answer = tuple[int, dict[str, str], bytes]
+RUNTIME = "/admin/v2/brokers/configuration/runtime"
+
+
+class Broker:
+    """An HTTP server that answers as it is told, and notes what it was asked."""
+
+    def __init__(self, name: str) -> None:
+        self.answers: dict[str, Answer] = {RUNTIME: (200, {}, json.dumps({"clusterName": name}).encode())}
+        self.asked: list[tuple[str, str, str, bytes]] = []
+        broker = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                broker.asked.append((self.command, self.path, self.headers.get("authorization", ""), body))
+                status, headers, content = broker.answers.get(self.path, (404, {}, b'{"reason": "not there"}'))
+                self.send_response(status)
+                for key, value in {**headers, "content-length": str(len(content))}.items():
+                    self.send_header(key, value)
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_PUT = do_POST = do_DELETE = answer  # noqa: N815 - named by the library
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                """Nothing is said."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def broker() -> Iterator[Callable[[str], Broker]]:
+    started: list[Broker] = []
+
+    def start(name: str) -> Broker:
+        started.append(Broker(name))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda client: client.get("clusters"),
+        lambda client: client.put("tenants/fleet", {}),
+        lambda client: client.post("tenants/fleet", {}),
+        lambda client: client.delete("namespaces/fleet/a", force=True),
+        lambda client: client.configuration(),
+    ],
+)
+def test_nothing_is_asked_of_a_cluster_that_was_not_meant(
+    broker: Callable[[str], Broker], request_of: Callable[[AdminClient], object]
+) -> None:
+    other = broker("eu")
+    with AdminClient("us", other.url) as client, pytest.raises(WrongCluster, match="belongs to cluster eu"):
+        request_of(client)
+    assert {path for _, path, _, _ in other.asked} == {RUNTIME}
+
+
+def test_a_redirect_to_the_broker_that_owns_a_topic_keeps_the_token_the_method_and_the_body(
+    broker: Callable[[str], Broker],
+) -> None:
+    first, owner = broker("eu"), broker("eu")
+    path = "/admin/v2/persistent/fleet/a/b/partitions"
+    first.answers[path] = (307, {"location": f"{owner.url}{path}"}, b"")
+    owner.answers[path] = (204, {}, b"")
+    with AdminClient("eu", first.url, token="secret") as client:
+        client.post("persistent/fleet/a/b/partitions", 4)
+    assert owner.asked == [("POST", path, "Bearer secret", b"4")]
+
+
+def test_a_circle_of_redirects_ends(broker: Callable[[str], Broker]) -> None:
+    one = broker("eu")
+    one.answers["/admin/v2/clusters"] = (307, {"location": f"{one.url}/admin/v2/clusters"}, b"")
+    with AdminClient("eu", one.url) as client, pytest.raises(ClusterUnreachable, match="redirected"):
+        client.get("clusters")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 100_000, b"[]", b"{}", b'{"clusterName": 7}'])
+def test_an_answer_that_is_not_pulsars_is_no_cluster(broker: Callable[[str], Broker], body: bytes) -> None:
+    one = broker("eu")
+    one.answers[RUNTIME] = (200, {}, body)
+    with AdminClient("eu", one.url) as client, pytest.raises(ClusterUnreachable):
+        client.get("clusters")
+
+
+def test_a_refusal_is_told_with_its_reason(broker: Callable[[str], Broker]) -> None:
+    one = broker("eu")
+    one.answers[RUNTIME] = (401, {}, b"[]")
+    with AdminClient("eu", one.url) as client, pytest.raises(AdminRefused, match="status 401"):
+        client.get("clusters")
+
+
+@pytest.mark.parametrize("admin_url", ["http://x:8080", "https://x:8443"])
+@pytest.mark.parametrize("service_url", ["pulsar://x:6650", "pulsar+ssl://x:6651"])
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_registration_is_read_back_as_it_was_written_over_any_other(
+    service_url: str, admin_url: str, enabled: bool
+) -> None:
+    old = {
+        "serviceUrl": "http://old",
+        "serviceUrlTls": "https://old",
+        "brokerServiceUrl": "pulsar://old",
+        "brokerServiceUrlTls": "pulsar+ssl://old",
+        "brokerClientTlsEnabled": enabled,
+        "authenticationPlugin": "kept",
+        "peerClusterNames": ["kept"],
+    }
+    wanted = Registration(service_url=service_url, admin_url=admin_url, listener="from-eu")
+    written = old | cluster_data(wanted)
+    assert read_registration(written) == wanted
+    assert written["authenticationPlugin"] == "kept"
+    assert written["peerClusterNames"] == ["kept"]
+
+
+def test_the_brokers_own_defaults_are_read_as_pulsar_reads_them() -> None:
+    assert read_defaults({"clusterName": "eu"}) == BrokerDefaults()
+    said = {
+        "defaultRetentionTimeInMinutes": "60",
+        "defaultRetentionSizeInMB": "-1",
+        "backlogQuotaDefaultLimitGB": "0.5",
+        "backlogQuotaDefaultLimitBytes": "1048576",
+        "backlogQuotaDefaultRetentionPolicy": "consumer_backlog_eviction",
+        "ttlDurationDefaultInSeconds": "9",
+    }
+    evicts = "consumer_backlog_eviction"
+    assert read_defaults(said) == BrokerDefaults(retention=(60, -1), backlog_quota=(512, evicts), message_ttl_s=9)
+    assert read_defaults(said | {"backlogQuotaDefaultLimitGB": "-1"}).backlog_quota == (1, evicts)
