@@ -43,13 +43,19 @@ def run(config: Config) -> None:
 
 @app.command()
 def check_config(config: Config) -> None:
-    """Say what is wrong with a settings file, or that nothing is."""
+    """Say what is wrong with a settings file and the files that it names, or that nothing is."""
+    from edge_agent.checking import problems, warnings
+
     try:
         settings = load(AgentSettings, config)
+        if found := problems(settings):
+            raise SettingsError(str(config), found)
     except SettingsError as error:
         for problem in error.problems:
             typer.echo(f"{config}: {problem}", err=True)
         raise typer.Exit(EXIT_CONFIG) from error
+    for warning in warnings(settings):
+        typer.echo(f"{config}: warning: {warning}", err=True)
     regions = ", ".join(one.region for one in settings.uplinks)
     typer.echo(f"{config}: right. Device {settings.device.id}, uplinks {regions}, buffer {settings.buffer.path}")
 

@@ -5,11 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from settings import Settings
 from telemetry import DEVICE_PATTERN, MAX_RECORDS
 
+
+def _topic_filter(text: str) -> str:
+    """A topic filter as MQTT 5 allows it (4.7). Raises ValueError."""
+    levels = text.split("/")
+    if not text or "\0" in text or len(text.encode()) > 65_535:
+        raise ValueError("a topic filter has 1 to 65,535 bytes and no NUL")
+    if any("#" in level for level in levels[:-1]) or ("#" in levels[-1] and levels[-1] != "#"):
+        raise ValueError("'#' stands alone and last in a topic filter")
+    if any("+" in level and level != "+" for level in levels):
+        raise ValueError("'+' stands alone between two slashes of a topic filter")
+    return text
+
+
+TopicFilter = Annotated[str, AfterValidator(_topic_filter)]
 Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -71,7 +85,7 @@ class IntakeSettings(BrokerSettings):
 
     client_id: str = "edge-agent"
     """Client id of the persistent session at the local broker."""
-    topic: str = "vehicle/#"
+    topic: TopicFilter = "vehicle/#"
     """What to subscribe to."""
     receive_maximum: int = Field(default=1000, ge=1, le=65_535)
     """Messages that may be unacknowledged; so many, and the last commit's, are known again when redelivered."""
@@ -107,7 +121,7 @@ class ClassSettings(Settings):
 
     name: Name
     """Name of the class, in metrics and in `status`."""
-    topics: tuple[str, ...] = Field(min_length=1)
+    topics: tuple[TopicFilter, ...] = Field(min_length=1)
     """MQTT filters; the first class with a filter that fits takes the record."""
     urgent: bool = False
     """Commit at once."""

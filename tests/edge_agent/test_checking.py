@@ -1,0 +1,83 @@
+"""`check-config` says what the settings file alone does not show, and never makes up a likeness."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.local import CertificateAuthority
+from edge_agent.__main__ import app
+from edge_agent.config import AgentSettings
+from settings import SettingsError, parse
+
+MINIMAL = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'
+
+
+def checked(folder: Path, text: str) -> tuple[int, str]:
+    file = folder / "agent.toml"
+    file.write_text(text)
+    result = CliRunner().invoke(app, ["check-config", "-c", str(file)])
+    return result.exit_code, result.output
+
+
+def test_files_that_cannot_be_used_are_named_with_their_keys(tmp_path: Path) -> None:
+    own = CertificateAuthority(tmp_path / "authority").client("eu-0001")
+    other = CertificateAuthority(tmp_path / "stranger").client("eu-0001")
+    (tmp_path / "junk.pem").write_text("junk")
+    pair = f'[uplinks.tls]\nca = "{own.authority}"\ncertificate = "{own.certificate}"\n'
+    cases = {
+        f'password_file = "{tmp_path}/none"\n': "uplinks.0.password_file",
+        f'[uplinks.tls]\nca = "{tmp_path}/none"\n': "uplinks.0.tls.ca",
+        f'{pair}key = "{tmp_path}/none"\n': "tls.key",
+        f'{pair}key = "{other.key}"\n': "uplinks.0.tls",
+        f'[uplinks.tls]\nca = "{tmp_path}/junk.pem"\n': "uplinks.0.tls",
+        f'[intake]\npassword_file = "{tmp_path}/none"\n': "intake.password_file",
+    }
+    for extra, expected in cases.items():
+        code, said = checked(tmp_path, MINIMAL + extra)
+        assert (code, expected in said) == (78, True), (extra, said)
+    right = f'host = "mqtt.example"\n{pair}key = "{own.key}"\n'
+    assert checked(tmp_path, MINIMAL + right)[0] == 0
+
+
+def test_plain_text_to_another_machine_is_warned_of_and_to_this_one_not(tmp_path: Path) -> None:
+    for host, warns in (("mqtt.eu.example", True), ("10.0.0.5", True), ("127.0.0.1", False), ("::1", False)):
+        code, said = checked(tmp_path, MINIMAL + f'host = "{host}"\n')
+        assert (code, "plain text" in said) == (0, warns)
+
+
+@pytest.mark.parametrize("topic", ["vehicle/#/x", "vehicle#", "a/b+", "+a", "", "a\\u0000b", "x" * 65_536])
+def test_a_subscription_that_mqtt_does_not_allow_is_refused(topic: str) -> None:
+    with pytest.raises(SettingsError, match=r"intake\.topic"):
+        parse(AgentSettings, MINIMAL + f'[intake]\ntopic = "{topic}"\n', "x")
+
+
+@pytest.mark.parametrize("topic", ["#", "+", "vehicle/+/x/#", "/a//b", "vehicle/#"])
+def test_a_subscription_that_mqtt_allows_is_taken(topic: str) -> None:
+    assert parse(AgentSettings, MINIMAL + f'[intake]\ntopic = "{topic}"\n', "x").intake.topic == topic
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[bufer]\n", "did you mean 'buffer'?"),
+        ("[observe]\n", "known are"),
+        ("[buffer]\nport = 1\n", "known are commit_bytes"),
+        ("[health]\nprot = 1\n", "did you mean 'port'?"),
+        ("[intake]\nreceive_max = 1\n", "did you mean 'receive_maximum'?"),
+    ],
+)
+def test_only_a_near_key_of_the_same_table_is_suggested(text: str, said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse(AgentSettings, MINIMAL + text, "x")
+    assert said in str(caught.value)
+
+
+def test_help_shows_brackets_as_they_are() -> None:
+    command = [sys.executable, "-m", "edge_agent", "run", "--help"]
+    assert app.rich_markup_mode is None
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
