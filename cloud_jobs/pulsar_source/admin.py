@@ -22,6 +22,7 @@ from cloud_jobs.pulsar_source.credentials import Token
 from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, OptionError, TopicMissing
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Access, Cluster
+from cloud_jobs.pulsar_source.position import Position
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
 _MOST_REDIRECTS = 3
@@ -68,6 +69,16 @@ class Admin:
         """One topic partition as it stands now."""
         name = TopicName.parse(partition)
         return self._state(partition, self._get(f"{name.path}/internalStats", name, STATS), subscription)
+
+    def read_positions(self, partition: str) -> dict[str, Position]:
+        """Each cursor of a topic partition, those of readers too -> the next entry that the broker reads for it."""
+        name = TopicName.parse(partition)
+        cursors = self._get(f"{name.path}/internalStats", name, STATS)["cursors"]
+        try:
+            return {cursor: Position.parse(row["readPosition"]) for cursor, row in cursors.items()}
+        except (KeyError, ValueError) as error:
+            detail = f"no statistics of Pulsar: {error!r}"
+            raise ClusterUnreachable(self.cluster.name, f"telling how far {name} was read", detail) from error
 
     def _state(self, name: str, stats: Mapping[str, Any], subscription: str) -> TopicState:
         try:

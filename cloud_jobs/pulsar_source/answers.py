@@ -36,6 +36,7 @@ class _Ledger(TypedDict):
 
 class _Cursor(TypedDict):
     markDeletePosition: str
+    readPosition: NotRequired[str]
     properties: NotRequired[dict[str, Any]]
 
 

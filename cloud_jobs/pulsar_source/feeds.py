@@ -1,12 +1,14 @@
 """Where the messages of one topic partition come from: the durable subscription, or a reader that leaves no trace."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Protocol
+from uuid import uuid4
 
 import pulsar
 
 from cloud_jobs.pulsar_source.clients import as_our_error, durable_consumer, kept_client
+from cloud_jobs.pulsar_source.exhaustion import Exhaustion
 from cloud_jobs.pulsar_source.message_ids import id_of, position_of
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import BEGINNING, Position
@@ -32,14 +34,23 @@ class Feed(Protocol):
     def connected(self) -> bool:
         """False while the connection to the broker is down."""
 
+    def exhausted(self, upto: Position) -> bool:
+        """Whether nothing up to a position will come any more; to be asked when nothing came."""
+
 
 class _DurableFeed:
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, consumer: Any, exhaustion: Exhaustion) -> None:
+        self._exhaustion = exhaustion
         # The native object: a Python wrapper around every message would cost a third of the speed.
         self._native = consumer._consumer  # noqa: SLF001
 
     def receive(self) -> list[Any]:
-        return list(self._native.batch_receive())
+        if messages := list(self._native.batch_receive()):
+            self._exhaustion.heard()
+        return messages
+
+    def exhausted(self, upto: Position) -> bool:
+        return self._exhaustion.proven(upto)
 
     def last(self) -> Position:
         return position_of(self._native.get_last_message_id())
@@ -49,7 +60,8 @@ class _DurableFeed:
 
 
 class _ReaderFeed:
-    def __init__(self, reader: Any) -> None:
+    def __init__(self, reader: Any, exhaustion: Exhaustion) -> None:
+        self._exhaustion = exhaustion
         self._native = reader._reader  # noqa: SLF001  # as above
         self._reached = BEGINNING
 
@@ -61,7 +73,11 @@ class _ReaderFeed:
                 messages.append(self._native.read_next(0))
         if messages:
             self._reached = position_of(messages[-1].message_id())
+            self._exhaustion.heard()
         return messages
+
+    def exhausted(self, upto: Position) -> bool:
+        return self._exhaustion.proven(upto)
 
     def last(self) -> Position:
         # A reader can tell only whether there is more: an end that lies ahead of everything stands for "yes".
@@ -77,24 +93,28 @@ def durable_feed(cluster: Cluster, options: PulsarOptions, topic: str, queue: in
     policy = pulsar.ConsumerBatchReceivePolicy(MAX_RECEIVE, _MAX_RECEIVE_BYTES, POLL_MS)
     wait_s = options.read_timeout_seconds
     with durable_consumer(cluster, options, topic, queue=queue, wait_s=wait_s, policy=policy) as consumer:
-        yield _DurableFeed(consumer)
+        with closing(Exhaustion(cluster, options, topic, options.subscription_name())) as exhaustion:
+            yield _DurableFeed(consumer, exhaustion)
 
 
 @contextmanager
 def reader_feed(cluster: Cluster, options: PulsarOptions, topic: str, after: Position, queue: int) -> Iterator[Feed]:
     """From the first message after a position, without a cursor on the broker."""
+    name = uuid4().hex  # the client puts a random end to it
     try:
         reader = kept_client(cluster, options).create_reader(
             topic,
             pulsar.MessageId.earliest if after == BEGINNING else id_of(after),
             receiver_queue_size=queue,
             is_read_compacted=options.read_compacted,
+            subscription_role_prefix=name,
             crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
         )
     except pulsar.PulsarException as error:
         raise as_our_error(cluster, f"opening a reader on {topic}", error) from error
     try:
-        yield _ReaderFeed(reader)
+        with closing(Exhaustion(cluster, options, topic, name)) as exhaustion:
+            yield _ReaderFeed(reader, exhaustion)
     finally:
         with suppress(pulsar.PulsarException):
             reader.close()

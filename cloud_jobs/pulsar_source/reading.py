@@ -84,6 +84,8 @@ def _until(
     while reached < stop:
         messages = feed.receive()
         if not messages:
+            if feed.connected() and feed.exhausted(stop):
+                return
             _check_silence(feed, options, planned, reached, clock() - heard)
             stop = _stop(feed, end)
             continue

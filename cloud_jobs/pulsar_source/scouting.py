@@ -51,7 +51,7 @@ class Scout:
                     return
                 yield self._seen[index]
                 index += 1
-            if self._reached >= upto or not self._receive(clock):
+            if self._reached >= upto or not self._receive(upto, clock):
                 return
 
     def _go_to(self, after: Position) -> None:
@@ -65,7 +65,7 @@ class Scout:
         while self._seen and self._seen[0].at <= after:
             self._seen.popleft()
 
-    def _receive(self, clock: Callable[[], float]) -> bool:
+    def _receive(self, upto: Position, clock: Callable[[], float]) -> bool:
         assert self._feed is not None  # _go_to opened it
         since = clock()
         try:
@@ -73,6 +73,9 @@ class Scout:
                 if messages := self._feed.receive():
                     break
                 if self._feed.last() <= self._reached:
+                    return False
+                if self._feed.connected() and self._feed.exhausted(upto):
+                    self._reached = max(self._reached, upto)  # looked at, and not to be waited for again
                     return False
                 if clock() - since > self._options.read_timeout_seconds:
                     waited_s = clock() - since

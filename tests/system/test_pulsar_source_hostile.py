@@ -96,12 +96,21 @@ def test_a_message_of_any_content_is_a_row_and_the_query_goes_on(
     hq: Place, spark: SparkSession, tmp_path: Path, limit: dict[str, str]
 ):
     collected = Rows()
-    frame = stream(spark, hq.text, topics=hostile_topic(hq), subscription="s", **limit)
+    topic = hostile_topic(hq)
+    frame = stream(spark, hq.text, topics=topic, subscription="s", readTimeoutSeconds="20", **limit)
     read_available(frame, collected, tmp_path)
     said = {row["value"]: row["malformed"] for row in collected.rows}
     honest = {str(number).encode(): None for number in range(4)}
     assert said == honest | {name.encode(): reason for name, (_, reason) in HOSTILE.items()}
     assert len(collected.rows) == len(said)
+    for number, entry in enumerate(NOT_DELIVERED.values(), start=100):
+        with raw_producer(hq.service_url, topic) as producer:
+            producer.send(entry, b"no zlib")
+        if number == 101:
+            read_available(frame, collected, tmp_path)  # there is nothing but what is never delivered
+        hq.send(topic, [number])
+    read_available(frame, collected, tmp_path)
+    assert [row["value"] for row in collected.rows[len(said) :]] == [b"100", b"101", b"102"]
 
 
 def test_a_subscription_found_on_a_topic_of_a_pattern_is_read_from_its_cursor_within_the_limit(

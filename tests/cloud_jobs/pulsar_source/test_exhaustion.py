@@ -1,0 +1,83 @@
+"""When what is waited for is called never delivered; the cluster is an address on loopback."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from cloud_jobs.pulsar_source.exhaustion import LOOK_PERIOD_S, Exhaustion
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.position import Position
+from tests.cloud_jobs.pulsar_source.addresses import STATS, Address, address, document, page
+
+END = Position(3, 9)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Address]:
+    with address() as one:
+        yield one
+
+
+class Case:
+    """A cursor, and what the cluster says of how far it was read."""
+
+    def __init__(self, place: Address) -> None:
+        self._place = place
+        self.now_s = 0.0
+        clusters = f"hq=pulsar://127.0.0.1:1|{place.url}"
+        options = PulsarOptions.parse({"clusters": clusters, "topics": "t", "subscription": "s"})
+        self.exhaustion = Exhaustion(options.all_clusters()[0], options, "t", "s", lambda: self.now_s)
+
+    def after_silence(self, read: str | None, upto: Position = END, cursor: str = "s") -> bool:
+        """Asked once more, a look's period later."""
+        row = {"markDeletePosition": "3:0", "readPosition": read}
+        self._place.says = lambda _: document(STATS | {"cursors": {cursor: row}}) if read else page(200)
+        self.now_s += LOOK_PERIOD_S
+        return self.exhaustion.proven(upto)
+
+
+@pytest.fixture
+def case(shared: Address) -> Iterator[Case]:
+    shared.asked.clear()
+    one = Case(shared)
+    assert not one.exhaustion.proven(END)
+    with closing(one.exhaustion):
+        yield one
+
+
+def test_two_looks_beyond_the_end_prove_it(case: Case):
+    assert [case.after_silence("3:10") for _ in range(2)] == [False, True]
+
+
+def test_nothing_is_asked_before_the_silence_lasts(case: Case, shared: Address):
+    case.now_s += LOOK_PERIOD_S * 0.9
+    assert not case.exhaustion.proven(END)
+    assert not shared.asked
+
+
+@pytest.mark.parametrize("read", ["3:9", "3:0", "2:99", None])
+def test_what_is_still_to_be_read_is_late_and_a_silent_cluster_proves_nothing(case: Case, read: str | None):
+    assert not any(case.after_silence(read) for _ in range(5))
+
+
+def test_one_look_in_doubt_begins_anew(case: Case):
+    looks = [case.after_silence(read) for read in ("3:10", None, "3:10", "3:9", "3:10", "4:0")]
+    assert looks == [False] * 5 + [True]
+
+
+def test_what_came_begins_anew(case: Case):
+    assert not case.after_silence("3:10")
+    case.exhaustion.heard()
+    assert [case.after_silence("3:10") for _ in range(3)] == [False, False, True]
+
+
+def test_a_farther_end_is_proven_by_itself(case: Case):
+    far = Position(3, 20)
+    assert [case.after_silence("3:21", END), case.after_silence("3:21", far)] == [False, False]
+    assert case.after_silence("3:21", far)
+
+
+@pytest.mark.parametrize(("cursor", "proven"), [("s", True), ("s-reader-1f", True), ("s2", False), ("s-2", False)])
+def test_only_its_own_cursor_counts(case: Case, cursor: str, proven: bool):
+    assert any(case.after_silence("3:10", cursor=cursor) for _ in range(3)) == proven
