@@ -92,9 +92,10 @@ def durable_feed(cluster: Cluster, options: PulsarOptions, topic: str, queue: in
     """From the durable subscription's cursor on."""
     policy = pulsar.ConsumerBatchReceivePolicy(MAX_RECEIVE, _MAX_RECEIVE_BYTES, POLL_MS)
     wait_s = options.read_timeout_seconds
-    with durable_consumer(cluster, options, topic, queue=queue, wait_s=wait_s, policy=policy) as consumer:
-        with closing(Exhaustion(cluster, options, topic, options.subscription_name())) as exhaustion:
-            yield _DurableFeed(consumer, exhaustion)
+    exhaustion = Exhaustion(cluster, options, topic, options.subscription_name())
+    consuming = durable_consumer(cluster, options, topic, queue=queue, wait_s=wait_s, policy=policy)
+    with closing(exhaustion), consuming as consumer:
+        yield _DurableFeed(consumer, exhaustion)
 
 
 @contextmanager
