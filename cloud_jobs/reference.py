@@ -13,16 +13,21 @@ from typing import Any, Literal
 
 import pulsar
 import pyarrow as pa
+import structlog
 from pyspark.sql import SparkSession
 
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake import Lake
 from cloud_jobs.tables import REFERENCE
+from telemetry import InvalidJson, parse_json
 
 Kind = Literal["fence", "tariff", "account"]
 TOPICS: dict[Kind, str] = {"fence": "fences", "tariff": "tariffs", "account": "accounts"}
 NAMESPACE = "persistent://fleet/reference"
 _TIMEOUT_S = 10
+_MOST_BYTES = 5 << 20
+_MOST_VALUES = 500_000
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +91,37 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
             .option("topics", f"{NAMESPACE}/{topic}")
             .option("readCompacted", "true")
             .load()
-            .select("key", "value", "publish_time")
+            .select("key", "value", "publish_time", "message_id", "malformed")
         )
-        found.extend(
-            {"kind": kind, "id": row["key"].rpartition("@")[0], "body": row["value"].decode(), "published_at": at}
-            for row in messages.toArrow().to_pylist()
-            if (at := row["publish_time"])
-        )
+        found.extend(versions_in(kind, messages.toArrow().to_pylist()))
     table = lake.open("reference")
     same = " AND ".join(f"old.{name} = new.{name}" for name in ("kind", "id", "body"))
     source = pa.Table.from_pylist(found, schema=REFERENCE)
     table.merge(source, same, source_alias="new", target_alias="old").when_not_matched_insert_all().execute()
     return lake.open("reference").count()
+
+
+def versions_in(kind: Kind, messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the reference table for messages of one topic; one that is no version is logged and left out."""
+    rows: list[dict[str, Any]] = []
+    for message in messages:
+        try:
+            rows.append(_reference_row(kind, message))
+        except (InvalidJson, ValueError) as error:
+            _log.warning("not_a_version", kind=kind, message_id=message["message_id"], reason=str(error))
+    return rows
+
+
+def _reference_row(kind: Kind, message: dict[str, Any]) -> dict[str, Any]:
+    if message["malformed"] is not None:
+        raise ValueError(message["malformed"])
+    if message["key"] is None or message["value"] is None:
+        raise ValueError("a version has a key and a value")
+    body = parse_json(message["value"], max_bytes=_MOST_BYTES, max_values=_MOST_VALUES)
+    if not isinstance(body, dict):
+        raise ValueError("a version is a JSON object")
+    id_ = message["key"].rpartition("@")[0]
+    return {"kind": kind, "id": id_, "body": message["value"].decode(), "published_at": message["publish_time"]}
 
 
 def fences_in(lake: Lake) -> str:
