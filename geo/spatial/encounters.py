@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from geo.spatial.clip import Segments, segments_of
-from geo.spatial.geodesic import distance_m, offset_m
-from geo.spatial.nearby import Candidates, candidates
-from geo.spatial.ragged import Bools, Floats, Ints, Points, run_starts
+from geo.spatial.geodesic import WGS84, distance_m, offset_m
+from geo.spatial.nearby import Candidates, candidates, earth_centred
+from geo.spatial.ragged import Bools, Floats, Ints, Points, expand, run_starts
 from geo.spatial.tracks import Tracks
 
 MAX_PARTS_HELD: Final = 4_000_000
@@ -19,6 +19,12 @@ _REFINEMENTS = 2
 _JOINED_MS = 1e-3
 _EXACT_M = 1e-7
 _EXACT_MS = 1e-4
+_GOLDEN: Final = 0.6180339887498949
+_SECTIONS: Final = 45
+_POLAR_DEG: Final = 80.0
+_STRAIGHT_M: Final = 2.0  # how far a way may bulge out of a line that is straight in metres
+
+Offset: TypeAlias = tuple[Floats, Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,11 +98,11 @@ def _joined(found: list[Encounters]) -> Encounters:
 class _Motion:
     """Two things that move for a while: their distance at any time of it."""
 
-    def __init__(self, segments: Segments, one: Ints, other: Ints) -> None:
-        self._segments, self._one, self._other = segments, one, other
+    def __init__(self, segments: Segments, one: Ints, other: Ints, polar: Bools) -> None:
+        self._segments, self._one, self._other, self._polar = segments, one, other, polar
 
     def rows(self, rows: Ints | Bools) -> _Motion:
-        return _Motion(self._segments, self._one[rows], self._other[rows])
+        return _Motion(self._segments, self._one[rows], self._other[rows], self._polar[rows])
 
     def _places(self, t_ms: Floats) -> tuple[Points, Points]:
         return self._at(self._one, t_ms), self._at(self._other, t_ms)
@@ -105,9 +111,15 @@ class _Motion:
         start, end = self._segments.start_ms[segment], self._segments.end_ms[segment]
         return self._segments.at(segment, (t_ms - start) / (end - start))
 
-    def offset(self, t_ms: Floats) -> Points:
-        """East and north metres from one to the other."""
-        return offset_m(*self._places(t_ms))
+    def offset(self, t_ms: Floats) -> Offset:
+        """Metres from one to the other: east and north, and nought; near a pole, earth-centred."""
+        one, other = self._places(t_ms)
+        east, north = offset_m(one, other)
+        up, row = np.zeros(len(east)), np.flatnonzero(self._polar)
+        if len(row):
+            start, end = (earth_centred(x[row], y[row]) for x, y in (one, other))
+            east[row], north[row], up[row] = end - start
+        return east, north, up
 
     def distance(self, t_ms: Floats) -> Floats:
         """WGS84 metres between the two."""
@@ -123,7 +135,22 @@ class _Motion:
             step = (end - start) * 0.01
             look = (np.maximum(time - step, start), np.minimum(time + step, end))
             time = _nearest(look, (self.offset(look[0]), self.offset(look[1])), limits)
+        row = np.flatnonzero(self._polar)
+        if len(row):
+            time[row] = self.rows(row).searched(start[row], end[row], time[row])
         return time
+
+    def searched(self, start: Floats, end: Floats, found: Floats) -> Floats:
+        """The time of the least distance by golden sections, if it is less than at the time found: near a pole lines
+        bend so much that looking along them need not get closer.
+        """
+        low, high = start, end
+        for _ in range(_SECTIONS):
+            left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+            before = self.distance(left) < self.distance(right)
+            low, high = np.where(before, low, left), np.where(before, right, high)
+        middle = (low + high) / 2
+        return np.where(self.distance(middle) < self.distance(found), middle, found)
 
     def reaches(self, within_m: float, outside: Floats, inside: Floats) -> Floats:
         """The time between `outside` (farther than the limit) and `inside` (within it) at which it is reached."""
@@ -145,21 +172,77 @@ class _Motion:
         return guess
 
 
-def _nearest(look: Points, offsets: tuple[Points, Points], limits: Points) -> Floats:
+def _nearest(look: Points, offsets: tuple[Offset, Offset], limits: Points) -> Floats:
     """Where the line through the offsets at two times (`look`) passes closest to nought, within `limits`."""
-    (x, y), (u, v) = offsets
-    dx, dy = u - x, v - y
-    square = dx * dx + dy * dy
-    fraction = np.divide(-(x * dx + y * dy), square, out=np.zeros(len(dx)), where=square > 0)
+    (x, y, z), (u, v, w) = offsets
+    dx, dy, dz = u - x, v - y, w - z
+    square = dx * dx + dy * dy + dz * dz
+    fraction = np.divide(-(x * dx + y * dy + z * dz), square, out=np.zeros(len(dx)), where=square > 0)
     return np.clip(look[0] + fraction * (look[1] - look[0]), *limits)
 
 
 def meetings(device: Ints, segments: Segments, pairs: Candidates, within_m: float) -> Encounters:
-    """For each pair of parts: the stretch of its time within the distance, if any."""
-    motion, start, end = _Motion(segments, pairs.one, pairs.other), pairs.start_ms, pairs.end_ms
+    """For each pair of parts: the stretches of its time within the distance, if any; each pair by itself."""
+    parts = _straight_parts(segments, pairs, within_m)
+    curved = np.flatnonzero(parts > 1)
+    straight = np.flatnonzero(parts == 1)
+    met = [_meetings(segments, _taken(pairs, straight), straight, within_m)]
+    for block in np.array_split(curved, int(parts[curved].sum()) // MAX_PARTS_HELD + 1):
+        row, part = expand(np.zeros(len(block), dtype=np.int64), parts[block])
+        met.append(_joined([_meetings(segments, _parts_of(pairs, block[row], part, parts), block[row], within_m)]))
+    row, _, start, end, least, time = (
+        np.concatenate([getattr(found, name) for found in met]) for name in Encounters.__slots__
+    )
+    return Encounters(device[pairs.one[row]], device[pairs.other[row]], start, end, least, time)
+
+
+def _polar(segments: Segments, segment: Ints) -> Bools:
+    """Does a segment come so near to a pole that east and north are no directions?"""
+    return np.asarray(np.maximum(np.abs(segments.py[segment]), np.abs(segments.qy[segment])) > _POLAR_DEG)
+
+
+def _straight_parts(segments: Segments, pairs: Candidates, within_m: float) -> Ints:
+    """In how many parts of its time both of a pair move on lines that are straight enough, in metres too."""
+    allowed = (_STRAIGHT_M + 0.002 * within_m) * 8.0 / WGS84.a
+    if not len(segments) or _most_turn(segments) ** 2 * 2.0 <= allowed:
+        return np.ones(len(pairs.one), dtype=np.int64)
+    bulge = np.zeros(len(pairs.one))
+    for segment in (pairs.one, pairs.other):
+        share = (pairs.end_ms - pairs.start_ms) / (segments.end_ms[segment] - segments.start_ms[segment])
+        turn = np.radians(np.abs(segments.qx[segment] - segments.px[segment])) * share
+        climb = np.radians(np.abs(segments.qy[segment] - segments.py[segment])) * share
+        low = np.minimum(np.abs(segments.py[segment]), np.abs(segments.qy[segment]))
+        low = np.where(segments.py[segment] * segments.qy[segment] < 0, 0.0, low)
+        own = turn * (np.cos(np.radians(low)) * turn + 2.0 * climb)
+        bulge += own + np.where(_polar(segments, segment), climb * climb, 0.0)
+    return np.maximum(np.ceil(np.sqrt(bulge / allowed)), 1).astype(np.int64)
+
+
+def _most_turn(segments: Segments) -> float:
+    """The most that longitude and latitude change on a segment, both together, in radians."""
+    most = np.abs(segments.qx - segments.px).max() + np.abs(segments.qy - segments.py).max()
+    return float(np.radians(most))
+
+
+def _taken(pairs: Candidates, row: Ints) -> Candidates:
+    if len(row) == len(pairs.one):
+        return pairs
+    return Candidates(pairs.one[row], pairs.other[row], pairs.start_ms[row], pairs.end_ms[row])
+
+
+def _parts_of(pairs: Candidates, row: Ints, part: Ints, parts: Ints) -> Candidates:
+    start, length = pairs.start_ms[row], pairs.end_ms[row] - pairs.start_ms[row]
+    begin, end = (start + length * (number / parts[row]) for number in (part, part + 1))
+    return Candidates(pairs.one[row], pairs.other[row], begin, end)
+
+
+def _meetings(segments: Segments, pairs: Candidates, row: Ints, within_m: float) -> Encounters:
+    """Stretches within the distance, by pairs that move straight; in place of the devices the numbers `row`."""
+    polar = _polar(segments, pairs.one) | _polar(segments, pairs.other)
+    motion, start, end = _Motion(segments, pairs.one, pairs.other, polar), pairs.start_ms, pairs.end_ms
     rough = _nearest((start, end), (motion.offset(start), motion.offset(end)), (start, end))
-    east, north = motion.offset(rough)
-    near = np.flatnonzero(np.hypot(east, north) <= 1.01 * within_m + 10.0)
+    east, north, up = motion.offset(rough)
+    near = np.flatnonzero(np.sqrt(east * east + north * north + up * up) <= 1.01 * within_m + 10.0)
     motion, start, end = motion.rows(near), start[near], end[near]
     time = motion.closest(start, end)
     least, at_start, at_end = motion.distance(time), motion.distance(start), motion.distance(end)
@@ -170,5 +253,5 @@ def meetings(device: Ints, segments: Segments, pairs: Candidates, within_m: floa
     enters, leaves = np.flatnonzero(at_start[met] > within_m), np.flatnonzero(at_end[met] > within_m)
     start[enters] = motion.rows(enters).reaches(within_m, start[enters], time[enters])
     end[leaves] = motion.rows(leaves).reaches(within_m, end[leaves], time[leaves])
-    one, other = pairs.one[near][met], pairs.other[near][met]
-    return Encounters(device[one], device[other], start, end, least, time)
+    number = row[near][met]
+    return Encounters(number, np.zeros_like(number), start, end, least, time)

@@ -161,3 +161,23 @@ def test_joining_in_small_steps_gives_the_same(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("geo.spatial.encounters.MAX_PARTS_HELD", 10)
     assert rows(find_encounters(tracks, 400.0)) == rows(whole)
     assert len(whole) > 20
+
+
+def test_near_a_pole_the_closest_approach_is_that_of_thousands_of_looks() -> None:
+    random = np.random.default_rng(4)
+    share = np.linspace(0.0, 1.0, 2001)
+    for _ in range(60):
+        north, radius_m = random.uniform(80.0, 89.99), 10 ** random.uniform(2, 5)
+        ends = [
+            Geodesic.WGS84.Direct(north, 10.0, random.uniform(0, 360), random.uniform(0, radius_m)) for _ in range(4)
+        ]
+        lon, lat = np.array([[end["lon2"], end["lat2"]] for end in ends]).T
+        fixes = Fixes(device=[0, 0, 1, 1], t_ms=[0, 300_000, 0, 300_000], lat=lat, lon=lon)
+        turn = np.mod(lon[1::2] - lon[::2] + 180.0, 360.0) - 180.0
+        x, u = (lon[2 * at] + turn[at] * share for at in (0, 1))
+        y, v = (lat[2 * at] + (lat[2 * at + 1] - lat[2 * at]) * share for at in (0, 1))
+        closest = float(distance_m(x, y, u, v).min())
+        met = find_encounters(every_fix(fixes), closest * 1.001 + 0.01)
+        assert len(met) >= 1
+        assert met.min_m.min() <= closest + 1e-6
+        assert met.min_m.min() >= closest - 0.001 * closest - 1.0
