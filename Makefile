@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 REPLAY ?=
 
-.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-source bench-spatial bench-edge bench-wire
+.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-source bench-spatial bench-edge bench-wire bench-gateway
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -54,3 +54,6 @@ bench-edge: python  ## What the agent takes in, keeps and delivers in a second, 
 
 bench-wire: python  ## What a batch costs to write, judge and read, and the worst 64 kB for each parser
 	@$(PYTHON) -m benchmarks.wire
+
+bench-gateway: python  ## What one gateway holds in memory for 100,000 devices, and what a batch costs it
+	@$(PYTHON) -m benchmarks.gateway

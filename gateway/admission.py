@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from telemetry import DEVICE_PATTERN, Header, WireError, read_header
+from telemetry import DEVICE_PATTERN, Header, WireError, read_header, validate
 
 SUBSCRIPTION = "$share/gateway/waybill/1/+/+/batch"
 _PREFIX = ["waybill", "1"]
@@ -60,7 +60,7 @@ def address_of(topic: str) -> Address:
 
 
 def judge(rules: Rules, sender: Address, payload: bytes) -> Header | Refusal:
-    """The batch's header if it may pass: whole, honest about its ranges, and from the device that it names."""
+    """The batch's header if it may pass: from the device that it names, and readable to its last value at the centre."""
     if sender == NOBODY:
         return Refusal("bad-topic", "its levels are not the names of a tenant and a device")
     if rules.tenants and sender.tenant not in rules.tenants:
@@ -69,9 +69,9 @@ def judge(rules: Rules, sender: Address, payload: bytes) -> Header | Refusal:
         detail = f"{len(payload)} bytes, at most {rules.max_batch_bytes} are taken"
         return Refusal("too-large", detail, _own_header(sender, payload))
     try:
-        header = read_header(payload)
+        header = validate(payload)
     except WireError as error:
-        return Refusal(error.reason, str(error))
+        return Refusal(error.reason, str(error), _own_header(sender, payload))
     if header.device != sender.device:
         return Refusal("wrong-device", f"a batch of {header.device!r} on the topic of {sender.device!r}")
     return header

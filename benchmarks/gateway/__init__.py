@@ -1,0 +1,1 @@
+"""What the gateway holds and does for a large fleet."""

@@ -1,0 +1,71 @@
+"""What arrives at the gateway: topic, batch, answer, whatever the bytes. Nothing raises; what is owed can be sent.
+
+The first byte chooses what the rest is; for a batch, the next two give the length of its topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway import Produce
+from gateway.admission import NOBODY, address_of
+from gateway.answers import OUTCOMES, UNKNOWN, read_answer
+from gateway.packets import read_publish
+from telemetry import decode, decode_ack, encode_ack
+from tests.gateway.strategies import batch, engine, topic
+
+_PACKET, _ANSWER, _BATCH = 0, 1, 2
+_KINDS = 3
+
+
+def seeds() -> Iterable[bytes]:
+    """A PUBLISH, an answer, an honest batch, and one of another device."""
+    name = topic("d1").encode()
+    yield bytes([_PACKET, 0x32]) + len(name).to_bytes(2, "big") + name + b"\x00\x07\x00payload"
+    yield bytes([_ANSWER]) + b'{"outcome": "applied", "reason": ""}'
+    for payload in (batch("d1", 1, 3), batch("d2", 1, 3, lost=(5, 9)), b"WB"):
+        yield bytes([_BATCH]) + len(name).to_bytes(2, "big") + name + payload
+
+
+def judge(data: bytes) -> None:
+    """See `tests.fuzz`."""
+    kind, rest = data[:1], data[1:]
+    if not kind:
+        return
+    if kind[0] % _KINDS == _PACKET:
+        judge_packet(rest)
+    elif kind[0] % _KINDS == _ANSWER:
+        answer = read_answer(rest)
+        assert answer.outcome in {*OUTCOMES, UNKNOWN}
+        answer.reason.encode()
+    else:
+        length = int.from_bytes(rest[:2], "big")
+        judge_batch(rest[2 : 2 + length].decode("utf-8", "replace"), rest[2 + length :])
+
+
+def judge_packet(data: bytes) -> None:
+    """A PUBLISH is refused as a whole, or a message."""
+    try:
+        message = read_publish(data[0] if data else 0, data[1:])
+    except ValueError:
+        return
+    assert len(message.payload) <= len(data)
+
+
+def judge_batch(on_topic: str, payload: bytes) -> None:
+    """What is acknowledged can be read at the centre; what is not is a bounded dead letter; both are released."""
+    made = engine()
+    order = made.arrived(on_topic, payload, 1, 0.0)
+    assert isinstance(order, Produce)
+    assert len(order.payload) <= len(payload)
+    for text in (order.key, *order.properties.values()):
+        assert len(text.encode()) <= 4096
+    if not order.refused:
+        assert decode(payload).header.accounted == made.in_flight.get(order.token).accounted
+    made.persisted(order.token, 0.0)
+    tells = made.due(1.0, 100)
+    assert bool(tells) == (address_of(on_topic) != NOBODY)
+    for tell in tells:
+        assert bool(decode_ack(encode_ack(tell.ack)).refused) == order.refused
+    assert made.release() == [1]
+    assert made.idle
