@@ -60,7 +60,7 @@ def address_of(topic: str) -> Address:
 
 
 def judge(rules: Rules, sender: Address, payload: bytes) -> Header | Refusal:
-    """The batch's header if it may pass: from the device that it names, and readable to its last value at the centre."""
+    """The batch's header if it may pass: its own device's, and readable at the centre to its last value."""
     if sender == NOBODY:
         return Refusal("bad-topic", "its levels are not the names of a tenant and a device")
     if rules.tenants and sender.tenant not in rules.tenants:

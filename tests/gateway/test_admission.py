@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,3 +96,20 @@ def test_a_topic_that_no_device_has_is_nobody_s(topic: str) -> None:
 def test_whoever_a_topic_names_can_be_told(topic: str) -> None:
     sender = address_of(topic)
     assert sender == NOBODY or sender.ack_topic == topic.rsplit("/", 1)[0] + "/ack"
+
+
+def unreadable(payload: bytes) -> bytes:
+    """The batch with a content that has the right checksum and says nothing."""
+    version, header_length = payload[2], int.from_bytes(payload[8:12], "big")
+    header, content = payload[16 : 16 + header_length], b"\xc0"
+    lengths = header_length.to_bytes(4, "big") + len(content).to_bytes(4, "big")
+    checksum = zlib.crc32(header + content, zlib.crc32(bytes([version, 0]) + lengths))
+    return payload[:3] + b"\0" + checksum.to_bytes(4, "big") + lengths + header + content
+
+
+def test_a_batch_that_the_centre_could_not_read_is_refused_with_its_names() -> None:
+    verdict = judge(RULES, D1, unreadable(batch("d1", 1, 3)))
+    assert isinstance(verdict, Refusal)
+    assert verdict.reason == "malformed"
+    assert verdict.header is not None
+    assert verdict.header.accounted.ranges == ((1, 3),)

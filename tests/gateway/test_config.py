@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+import gateway
 from deploy.local import free_port
 from gateway import GatewaySettings
-from gateway.cli import app
+from gateway.admission import Address
+from gateway.cli import _reloading, app
+from gateway.push import MAX_BYTES, Push, Pushes
 from gateway.status import Status
 from gateway.tally import Tally
+from settings import load
 from tests.gateway.strategies import settings
 
 MINIMAL = """
@@ -91,3 +97,88 @@ def test_every_setting_status_and_metric_is_explained(name: str) -> None:
 @pytest.mark.parametrize("command", ["run", "check-config", "status"])
 def test_every_command_is_explained(command: str) -> None:
     assert f"`fleet-gateway {command}" in PAGE.read_text(encoding="utf-8")
+
+
+def checked(tmp_path: Path, text: str) -> Any:
+    config = tmp_path / "gateway.toml"
+    config.write_text(text, encoding="utf-8")
+    return run("check-config", config)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('tls = { authority = "/nowhere/ca.pem" }', "mqtt.tls.authority: /nowhere/ca.pem is not a file"),
+        ('tls = { authority = "/etc/hostname", key = "k" }', "key without certificate has no effect"),
+        ('tls = { authority = "/etc/passwd" }', "cannot be used together"),
+        ('password = "p"', "password without username has no effect"),
+        ("max_packet_bytes = 65536", "mqtt.max_packet_bytes must be at least"),
+    ],
+)
+def test_what_could_not_work_on_this_machine_is_found_before_the_start(tmp_path: Path, lines: str, said: str) -> None:
+    answer = checked(tmp_path, MINIMAL.replace('host = "127.0.0.1"', f'host = "127.0.0.1"\n{lines}'))
+    assert answer.exit_code == 2
+    assert said in answer.output
+    config = tmp_path / "gateway.toml"
+    assert run("run", config).exit_code == 2, "and a start says the same"
+
+
+def test_a_folder_of_settings_that_is_not_there_is_found(tmp_path: Path) -> None:
+    answer = checked(tmp_path, f'{MINIMAL}[push]\nfolder = "{tmp_path}/none"\n')
+    assert (answer.exit_code, "push.folder" in answer.output) == (2, True)
+
+
+def test_plain_text_to_another_machine_is_warned_of(tmp_path: Path) -> None:
+    assert "warning" not in checked(tmp_path, MINIMAL).output
+    answer = checked(tmp_path, MINIMAL.replace("127.0.0.1", "region.example"))
+    assert answer.exit_code == 0
+    assert "warning: mqtt.host: batches travel to region.example in plain text" in answer.output
+    assert "warning: pulsar.service_url: batches travel to region.example in plain text" in answer.output
+
+
+def test_a_file_with_a_secret_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
+    answer = checked(tmp_path, MINIMAL + 'token = "t"\n')
+    assert "others can read the password or token" in answer.output
+
+
+def test_settings_nested_without_end_are_a_mistake_in_the_file(tmp_path: Path) -> None:
+    answer = checked(tmp_path, "a = " + "[" * 5000)
+    assert answer.exit_code == 2
+
+
+def test_a_reload_keeps_what_was_in_force_and_names_what_waits_for_a_start(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text(MINIMAL, encoding="utf-8")
+    reload = _reloading(config, load(GatewaySettings, config))
+    config.write_text(MINIMAL + "[drain]\npause_s = 7\n[log]\nlevel = 'debug'\n", encoding="utf-8")
+    with capture_logs() as lines:
+        assert reload().pause_s == 7
+    assert [line["settings"] for line in lines if "settings" in line] == [["log"]]
+    config.write_text("no toml", encoding="utf-8")
+    assert reload().pause_s == 7, "not those of the start"
+
+
+@pytest.mark.parametrize("key", [key.rpartition(".")[2] for key in keys(GatewaySettings)])
+def test_every_setting_is_read_somewhere(key: str) -> None:
+    code = [file.read_text(encoding="utf-8") for file in Path(gateway.__file__).parent.glob("*.py")]
+    uses = sum(len(re.findall(rf"\.{key}\b", text)) for text in code)
+    assert uses, f"{key} has no effect"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"a = " + b"[" * 60_000, ""), (b"x" * (MAX_BYTES + 1), "more than"), (b"\xff", "utf-8"), (b"a = ", "")],
+)
+def test_a_file_that_cannot_be_pushed_is_passed_over_and_the_next_is_published(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    folder = tmp_path / "fleet"
+    folder.mkdir()
+    (folder / "a.toml").write_bytes(content)
+    (folder / "b.toml").mkdir()
+    (folder / "c.toml").write_bytes(b"")
+    pushes = Pushes(tmp_path)
+    with capture_logs() as lines:
+        assert pushes.next() == Push(Address("fleet", "c"), b"\n")
+    assert [line["event"] for line in lines] == ["settings not pushed"] * 2
+    assert said in lines[0]["problem"]
