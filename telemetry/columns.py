@@ -45,6 +45,7 @@ class Columns:
 
     Where a kind has no such value, floats are NaN and objects None. `name`: signal path, event name, canary id or
     raw topic; `text`: a signal's text or bool ("true", "false"), an event's attributes; `payload`: raw bytes.
+    `size`: bytes and characters of all of it, a little more at most (a character may take four bytes).
     Units are those of `telemetry.Record` and `telemetry.Position`.
     """
 
@@ -65,6 +66,7 @@ class Columns:
     number: FloatArray
     text: ObjectArray
     payload: ObjectArray
+    size: int = 0
 
 
 def decode_columns(data: bytes) -> Columns:
@@ -86,6 +88,7 @@ def decode_columns(data: bytes) -> Columns:
         monotonic_us=_array(content.monotonic_us),
         uncertainty_ms=_array(content.uncertainty_ms),
         boot=_texts_of(content.boot),
+        size=content.size,
         **columns.filled(),
     )
 

@@ -21,7 +21,7 @@ from telemetry.bodies import (
     MAX_TOPIC_CHARACTERS,
     Kind,
 )
-from telemetry.errors import Malformed
+from telemetry.errors import Malformed, TooLarge
 from telemetry.packing import EXACT, MAX_INT64, Integers, is_scale, joined_planes
 from telemetry.record import MAX_BOOT_CHARACTERS, MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, MIN_DEVICE_TIME_US
 
@@ -113,7 +113,10 @@ Rows = Positions | Signals | Events | Canaries | Raws
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a batch says of its records, in their order, and the rows of each kind."""
+    """What a batch says of its records, in their order, and the rows of each kind.
+
+    `size`: bytes that it was read from, and characters that a table holds of it where each row has its texts whole.
+    """
 
     device_time_us: Integers
     monotonic_us: Integers
@@ -121,6 +124,7 @@ class Content:
     kind: Integers
     boot: Dictionary
     rows: dict[Kind, Rows]
+    size: int
 
 
 def read_content(data: bytes, count: int, column: Column = Integers) -> Content:
@@ -145,6 +149,7 @@ class _Reader:
         self._array = unpacker.read_array_header
         self._next = unpacker.unpack
         self._column = column
+        self._size = len(data)
 
     def end(self, length: int) -> None:
         if self._tell() != length:
@@ -166,7 +171,7 @@ class _Reader:
         for number, its in rows_of.items():
             self._key(SECTION[number])
             rows[number] = _READ[number](self, its)
-        return Content(time, monotonic, uncertainty, kind, boot, rows)
+        return Content(time, monotonic, uncertainty, kind, boot, rows, self._size)
 
     def positions(self, count: int) -> Positions:
         self._expect(6)
@@ -245,7 +250,14 @@ class _Reader:
     def _dictionary(self, count: int, shortest: int, longest: int) -> tuple[list[str], Integers]:
         names = self._list(1, count)
         _check_list(names, str, shortest, longest)
-        return names, self.integers(count, 0, len(names) - 1, "an index into a dictionary")
+        index = self.integers(count, 0, len(names) - 1, "an index into a dictionary")
+        size = count * max(map(len, names))
+        if size > MAX_CONTENT_BYTES:
+            size = sum(len(names[place]) for place in index.values())
+        if size > MAX_CONTENT_BYTES:
+            raise TooLarge(f"texts of {size} characters, row by row, {MAX_CONTENT_BYTES} are allowed")
+        self._size += size
+        return names, index
 
     def _texts(self, count: int, shortest: int, longest: int) -> list[str]:
         texts = self._list(count, count)

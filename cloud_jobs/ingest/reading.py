@@ -48,6 +48,10 @@ _FIRST_DAY, _LAST_DAY = 0, 47_482
 """1970-01-01 and 2100-01-01 in days: outside, a clock is wrong and the partition is null."""
 _ROWS_AT_ONCE = 50_000
 _MESSAGES_AT_ONCE = 2_000
+_BYTES_AT_ONCE = 32 << 20
+"""What is opened together: little may unpack to much, and an Arrow column of texts holds 2 GiB."""
+_RANGE_BYTES = 256
+"""What a range or a tombstone of a header takes while its row is made."""
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -57,13 +61,16 @@ def opened(batches: Batches) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         gathered: list[tuple[dict[str, Any], Columns]] = []
         headers: list[dict[str, Any]] = []
-        count = 0
+        count = size = 0
         for message in batch.to_pylist():
             headers.append(_opened(message, gathered))
-            count += len(gathered[-1][1].seq) if gathered else 0
-            if count >= _ROWS_AT_ONCE or len(headers) >= _MESSAGES_AT_ONCE:
+            if gathered and gathered[-1][0] is message:
+                count += len(gathered[-1][1].seq)
+                size += gathered[-1][1].size
+            size += _RANGE_BYTES * (len(headers[-1].get("bounds", ())) + len(headers[-1].get("reasons", ())))
+            if count >= _ROWS_AT_ONCE or len(headers) >= _MESSAGES_AT_ONCE or size >= _BYTES_AT_ONCE:
                 yield _together(headers, gathered)
-                gathered, headers, count = [], [], 0
+                gathered, headers, count, size = [], [], 0, 0
         if headers:
             yield _together(headers, gathered)
 

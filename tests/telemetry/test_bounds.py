@@ -171,6 +171,18 @@ def test_a_batch_that_would_unpack_to_too_much_is_never_written() -> None:
     assert decode(encode(Batch("d", 1, 8, records[:7]))).records == records[:7]
 
 
+def test_a_long_topic_of_many_records_is_never_written_nor_read() -> None:
+    raw = Raw(topic="t" * 60_000, payload=b"")
+    records = tuple(Record(seq, 0, raw) for seq in range(1, 201))
+    with pytest.raises(TooLarge, match="row by row"):
+        encode(Batch("d", 1, 200, records))
+    frame = framed(["d", 1, 200, [1, 199], []], msgpack.packb(pack_records(records)))
+    for reader in READERS:
+        with pytest.raises(TooLarge, match="12000000 characters"):
+            reader(frame)
+    assert decode(encode(Batch("d", 1, 100, records[:100]))).records == records[:100]
+
+
 def test_more_records_or_tombstones_than_allowed_are_never_written() -> None:
     records = tuple(Record(seq, 0, Canary(id="x")) for seq in range(1, MAX_RECORDS + 2))
     with pytest.raises(TooLarge, match="16385 records"):

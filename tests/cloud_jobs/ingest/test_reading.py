@@ -12,7 +12,7 @@ from hypothesis import given
 from cloud_jobs.ingest.admission import Place
 from cloud_jobs.ingest.reading import OPENED, ROWS, opened, records
 from cloud_jobs.tables import RECORDS
-from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
+from telemetry import Batch, Canary, IntervalSet, Position, Raw, Record, Tombstone, encode
 from tests.strategies import batches
 from tests.telemetry.test_wire import framed
 
@@ -117,3 +117,21 @@ def test_a_batch_of_tombstones_only_has_a_header_and_no_rows() -> None:
 def test_the_rows_are_columns_of_the_records_table() -> None:
     assert set(RECORDS.names) - set(ROWS.names) == {"ingested_at", "batch_id"}
     assert all(RECORDS.field(name).type == ROWS.field(name).type for name in ROWS.names)
+
+
+def test_what_unpacks_to_much_is_opened_in_several_parts() -> None:
+    whole = [Record(seq, 0, Raw(topic="t" * 60_000, payload=bytes(40_000))) for seq in range(1, 81)]
+    large = encode(Batch("d", 9, 80, tuple(whole)))
+    assert len(large) < 64 << 10
+    parts = list(opened([messages(*[large] * 12)]))
+    assert len(parts) > 2
+    assert sum(part.num_rows for part in parts) == 12 * 81
+    assert max(part.nbytes for part in parts) < 64 << 20
+
+
+def test_tombstones_without_number_are_opened_in_several_parts() -> None:
+    lost = tuple(Tombstone(seq, seq, "q") for seq in range(1, 20_000, 2))
+    tombstones = encode(Batch("d", 9, 1 << 20, (), lost))
+    parts = list(opened([messages(*[tombstones] * 40)]))
+    assert sum(part.num_rows for part in parts) == 40
+    assert len(parts) > 2
