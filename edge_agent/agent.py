@@ -28,6 +28,7 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.keeper import Keeper
 from edge_agent.store.life import BufferOptions
 from edge_agent.store.mending import Mender
+from edge_agent.store.reserve import RESERVE_BYTES
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import Uplink
 from telemetry import new_epoch
@@ -57,6 +58,7 @@ class Agent:
             device=settings.device.id,
             ring_size=settings.intake.receive_maximum + settings.buffer.commit_records,
             epoch_for=self._epoch_above,
+            reserve_bytes=RESERVE_BYTES,
         )
         self.buffer = Buffer(settings.buffer.path, options)
         mending = _mending(settings.time)

@@ -135,7 +135,7 @@ class Daemon:
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + EXPIRE_EVERY_S
             try:
-                self._agent.keeper.expire(time.time_ns() // 1_000_000)
+                self._agent.keeper.expire(time.time_ns() // 1_000_000, int(now_s * 1000))
             except StoreError as error:
                 log.error("cannot drop what is too old", reason=error.reason, error=str(error))
 

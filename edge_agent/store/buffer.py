@@ -46,6 +46,7 @@ from edge_agent.store.lineage import (
 )
 from edge_agent.store.packing import packed
 from edge_agent.store.rebuild import interrupted_rebuild, rebuild
+from edge_agent.store.reserve import Reserve
 from edge_agent.store.salvage import set_aside
 from edge_agent.store.settle import settle_range
 from telemetry import IntervalSet
@@ -54,6 +55,8 @@ log = structlog.get_logger("edge_agent.store")
 
 DATABASE = "buffer.db"
 PAGE_BYTES = 4096
+SPARE_BYTES = 64 << 10
+"""Free pages that a commit may take for other things than what it stores."""
 _BLOCK = "id, last, class, records, size, wall_ms"
 
 
@@ -81,6 +84,8 @@ class Buffer:
         self.ring = Ring(options.ring_size, stored_arrivals(self._life.writer, options.ring_size))
         with suppress(OSError, StoreFull):
             self._renew_lineage(0)
+        self._reserve = Reserve(folder / "reserve", options.reserve_bytes)
+        self._reserve.hold()
 
     @property
     def epoch(self) -> int:
@@ -132,6 +137,18 @@ class Buffer:
 
         Raises StoreError; then nothing of it is stored, except that after StoreFailing only `reopen` can tell.
         """
+        try:
+            return self._commit(waiting, wall_ms)
+        except StoreFull:
+            # What was acknowledged leaves the file first. Then the log alone needs room, and there is a reserve for it.
+            with self._open():
+                self.settle()
+                if self.free_pages_bytes() < sum(len(one.payload) for one in waiting) + SPARE_BYTES:
+                    raise
+                self._make_room()
+                return self._commit(waiting, wall_ms)
+
+    def _commit(self, waiting: Sequence[Unnamed], wall_ms: int) -> list[Block]:
         with self._open():
             new = packed(waiting, self.owner_of(self.last_id()), self._life.ordinal, wall_ms)
             self._bound_head(len(waiting))
@@ -182,21 +199,31 @@ class Buffer:
     def settle(self) -> None:
         """Stores what was acknowledged and counted since the last transaction. Raises StoreError."""
         with self._open():
-            if not self._acknowledged and not self._is_due:
-                return
-            with transaction(self._life.writer):
-                changes = self._settle()
-                self._store_tallies(changes)
-            self._after_settling(changes)
+            if self._acknowledged or self._is_due:
+                self.edit(lambda _connection, _changes: None)
+            self._reserve.hold()
 
     def edit(self, change: Callable[[Connection, Changes], None]) -> None:
         """Runs a change of stored blocks in one synced transaction, after what was acknowledged. Raises StoreError."""
         with self._open():
-            with transaction(self._life.writer):
-                changes = self._settle()
-                change(self._life.writer, changes)
-                self._store_tallies(changes)
-            self._after_settling(changes)
+            try:
+                self._edit(change)
+            except StoreFull:
+                self._make_room()
+                self._edit(change)
+
+    def _make_room(self) -> None:
+        """Gives the reserve to the file, which takes up its log, so that the log begins anew."""
+        self._reserve.release()
+        with suppress(sqlite3.Error):
+            self._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _edit(self, change: Callable[[Connection, Changes], None]) -> None:
+        with transaction(self._life.writer):
+            changes = self._settle()
+            change(self._life.writer, changes)
+            self._store_tallies(changes)
+        self._after_settling(changes)
 
     def owner_of(self, identity: int) -> Owner:
         """Whose a block is."""

@@ -74,6 +74,8 @@ def prepare(connection: Connection) -> None:
         "cache_size = -1024",
         "temp_store = MEMORY",
         "cell_size_check = ON",
+        # Zeros over what was deleted are written to flash, and on a full disk there is no room for them in the log.
+        "secure_delete = FAST",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from edge_agent.clock.age import AgeClock
 from edge_agent.config import BufferSettings, ClassSettings
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.changes import Changes
@@ -18,6 +19,8 @@ log = structlog.get_logger("edge_agent.store")
 
 ROWS_AT_ONCE = 64
 MOST_STEPS = 100
+AGE_CLOCK = "age_clock_s"
+"""A tally: the time by which age was last judged."""
 SET_CLOCK_MS = 1_577_836_800_000
 """2020-01-01: a commit stamped earlier was made with a clock that nobody had set, so its age is not known."""
 
@@ -42,6 +45,7 @@ class Keeper:
         self._settings = settings
         self._classes = classes
         self._space = space
+        self._age_clock = AgeClock(buffer.tally(AGE_CLOCK) * 1000)
 
     def tidy(self) -> int:
         """Brings the buffer back within its bounds; the steps it took. Raises StoreError."""
@@ -54,12 +58,14 @@ class Keeper:
                 return step
         return MOST_STEPS
 
-    def expire(self, wall_ms: int) -> int:
-        """Drops what is older than it may be; the number of batches. Raises StoreError."""
+    def expire(self, wall_ms: int, monotonic_ms: int) -> int:
+        """Drops what is too old by a clock that does not jump; the number of batches. Raises StoreError."""
+        now_ms = self._age_clock.look(wall_ms, monotonic_ms)
+        self._buffer.tally(AGE_CLOCK, now_ms // 1000 - self._buffer.tally(AGE_CLOCK), lazily=True)
         dropped = 0
         for index in range(len(self._classes)):
             age_s = min(self._classes[index].max_age_s or self._settings.max_age_s, self._settings.max_age_s)
-            dropped += self._expire_class(index, int(wall_ms - age_s * 1000))
+            dropped += self._expire_class(index, int(now_ms - age_s * 1000))
         return dropped
 
     def _usage(self) -> Usage:

@@ -30,13 +30,17 @@ SENDING, SENT_THROUGH = "sending", "sent_through"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferOptions:
-    """What a buffer is for. `epoch_for(least)`: a new epoch's number, above `least`. `machine`: see `machine_id`."""
+    """What a buffer is for. `epoch_for(least)`: a new epoch's number, above `least`. `machine`: see `machine_id`.
+
+    `reserve_bytes`: space that is kept for the log on a full file system.
+    """
 
     device: str
     ring_size: int
     epoch_for: Callable[[int], int]
     connect: Connector = connect_sqlite
     machine: str = field(default_factory=machine_id)
+    reserve_bytes: int = 0
 
 
 @dataclass(slots=True)

@@ -16,12 +16,12 @@ import structlog
 
 from edge_agent.store.block import Block, Unnamed, block_id
 from edge_agent.store.evict import Owner
-from telemetry import Batch, Raw, Record, encode
+from telemetry import MAX_CONTENT_BYTES, Batch, Raw, Record, encode
 
 log = structlog.get_logger("edge_agent.store")
 
-BLOCK_CONTENT_BYTES = 16 << 20
-"""A block's records unpack to at most so much, a quarter of what a decoder takes (`telemetry.wire`)."""
+BLOCK_CONTENT_BYTES = MAX_CONTENT_BYTES // 2
+"""A block's records unpack to about so much at most; `encode` refuses what a decoder would, and then it is halved."""
 _EXPANSION, _FIXED_BYTES = 4, 512
 """A record unpacks to at most so many times its message (`\\u00e9` for two bytes, `1e15` written out), and so much."""
 

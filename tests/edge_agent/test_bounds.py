@@ -94,10 +94,10 @@ def test_what_is_too_old_is_declared_and_a_clock_that_nobody_set_makes_nothing_o
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11), 1, wall_ms=5_000)
     keeper = Keeper(buffer, BufferSettings(max_age_s=3600), CLASSES, lambda _: ROOM)
-    assert keeper.expire(WALL_MS) == 0
+    assert keeper.expire(WALL_MS, 0) == 0
     fill(buffer, range(11, 21), 2, wall_ms=WALL_MS - 3_700_000)
     fill(buffer, range(21, 31), 2, wall_ms=WALL_MS)
-    assert keeper.expire(WALL_MS) == 1
+    assert keeper.expire(WALL_MS, 0) == 1
     assert told(buffer)[1:] == (IntervalSet([(11, 20)]), {"age"})
 
 
