@@ -20,6 +20,8 @@ import paho.mqtt.client as mqtt
 import pulsar
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from deploy.local import (
     CertificateAuthority,
@@ -349,6 +351,48 @@ def test_a_damaged_batch_and_one_of_another_device_are_put_aside_and_the_sender_
     assert refused["checksum"][0] == damaged
     assert refused["wrong-device"][1]["topic"] == "waybill/1/liar/liar-1/batch"
     assert region.persisted("liar").keys() == {"liar-0"}
+
+
+def test_a_hostile_neighbour_stops_silences_and_fills_nothing(region: Region, devices: Callable[..., Devices]) -> None:
+    fleet = devices("beside", 4, 5)
+    odd = Properties(PacketTypes.PUBLISH)
+    odd.UserProperty = [("a", "\ufeff")] * 1000
+    with region.gateway("beside-1") as gateway:
+        fleet.client.publish("waybill/1/hostile/d/config-result", b"[" * 80_000, qos=1)
+        fleet.client.publish("waybill/1/hostile/d/batch", b"WB" + bytes(1000), qos=1, properties=odd)
+        for number in range(1000):
+            fleet.client.publish(
+                f"waybill/1/hostile{number}/{'d' * 60}{number}/batch", b"garbage %d" % number, qos=number % 2
+            )
+            fleet.client.publish(f"waybill/1/hostile/{'x' * 3000}{number}/batch", b"other %d" % number, qos=1)
+        epochs = [encode(Batch("beside-0", epoch, 9, (Record(1, 0, Canary(id="e")),))) for epoch in range(100, 300)]
+        for payload in epochs:
+            fleet.send("beside-0", payload)
+        fleet.send_untold()
+        until(lambda: fleet.count() >= 4 * 5 * RECORDS, 30)
+        until(lambda: gateway.status().batches_refused > 1500, 20)
+        until(lambda: gateway.status().healthy, 10)
+        status = gateway.status()
+        log_bytes = gateway.process.log.stat().st_size
+    assert (status.pushes_unknown, status.internal_errors) == (1, 0)
+    assert status.dead_letters_not_kept > 1000
+    assert status.devices_known == 4
+    assert log_bytes < 200_000, "a flood of refusals is a few lines"
+    persisted = region.persisted("beside")
+    assert all(persisted[device].covers(IntervalSet([(1, 5 * RECORDS)])) for device in persisted)
+
+
+def test_two_gateways_of_one_name_slow_down_and_say_it(region: Region) -> None:
+    with region.gateway("twin") as one:
+        twin = Gateway(region, "twin-b", region.broker, "")
+        twin.config.write_text(twin.text.replace('name = "twin-b"', 'name = "twin"'), encoding="utf-8")
+        twin.process.start()
+        try:
+            until(lambda: "each gateway needs a name of its own" in one.status().trouble, 30)
+            assert not one.status().healthy
+        finally:
+            twin.process.stop()
+        until(lambda: one.status().healthy, 15)
 
 
 def test_two_gateways_share_the_load_and_one_takes_over_when_the_other_is_killed(
