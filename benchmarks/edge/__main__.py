@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from benchmarks.edge.contenders import Contender, EdgeAgent, MosquittoBridge, Telegraf
-from benchmarks.edge.load import Publisher, positions
+from benchmarks.edge.load import FIRST_MS, Publisher, positions
 from benchmarks.edge.sink import LIVE_MS, Sink, percentile
 from deploy.local import MosquittoBroker
 from edge_agent.config import AgentSettings
@@ -28,7 +28,14 @@ from edge_agent.store.life import BufferOptions
 from settings import load
 
 MESSAGES = 100_000
-BACKLOG = 1_000_000
+BACKLOG = 15_000_000
+"""As fast as it can: a million is gone before a window of WINDOW_S is over."""
+SLOW_BACKLOG = 1_500_000
+PATTERN = 10_000
+"""Positions that are parsed once and repeated with other times, so that filling does not take minutes."""
+WINDOW_S = 10.0
+LIVE_MESSAGES = 1_000
+"""A figure of live data or of draining is one only over a window of so many seconds and live messages."""
 SIDE_MESSAGES = 40_000
 QUIET_S = 15.0
 """When nothing arrived for so long, nothing more will."""
@@ -83,11 +90,12 @@ def fill(folder: Path, records: int) -> None:
     """A backlog in the buffer's folder, committed as the agent would."""
     options = BufferOptions(device="eu-0001", ring_size=2000, epoch_for=lambda least: least + 1)
     buffer = Buffer(folder, options)
+    pattern = [(parse_message("vehicle/position", payload).body, payload) for payload in positions(PATTERN)]
     waiting = []
-    for number, payload in enumerate(positions(records)):
-        parsed = parse_message("vehicle/position", payload)
+    for number in range(records):
+        body, payload = pattern[number % PATTERN]
         arrival = arrival_of(number % 65_535 + 1, "vehicle/position", payload)
-        waiting.append(Unnamed(1, parsed.body, parsed.device_time_us or 0, number * 1000, "boot", arrival))
+        waiting.append(Unnamed(1, body, (FIRST_MS + number) * 1000, number * 1000, "boot", arrival))
         if len(waiting) == 1000:
             buffer.commit(waiting, time.time_ns() // 1_000_000)
             waiting.clear()
@@ -95,19 +103,21 @@ def fill(folder: Path, records: int) -> None:
 
 
 def drain(folder: Path) -> None:
-    """A backlog of a million drains while live data come, as fast as it can."""
-    drained(folder, "")
+    """A backlog drains while live data come, as fast as it can."""
+    drained(folder, "", BACKLOG)
 
 
 def drain_slowly(folder: Path) -> None:
-    """The same over a link of 350 kB/s, so that live data have to be put first for half a minute."""
-    drained(folder, "[link]\nbytes_per_s = 350000\nburst_bytes = 65536\n")
+    """A smaller one over a link of 350 kB/s, so that live data have to be put first for half a minute."""
+    drained(folder, "[link]\nbytes_per_s = 350000\nburst_bytes = 65536\n", SLOW_BACKLOG)
 
 
-def drained(folder: Path, extra: str) -> None:
+def drained(folder: Path, extra: str, backlog: int) -> None:
     region = broker(folder)
+    # Its session outlives the region's restart: what the agent sends first is kept for it.
+    sink = Sink(region.port, count_only_above=backlog)
     agent = EdgeAgent(folder, region.port, extra)
-    fill(folder / "buffer", BACKLOG)
+    fill(folder / "buffer", backlog)
     region.stop()
     began = time.monotonic()
     agent.start()
@@ -116,26 +126,30 @@ def drained(folder: Path, extra: str) -> None:
     agent.look()
     region.start()
     region.wait()
-    sink = Sink(region.port, count_only_above=BACKLOG)
     stopping = threading.Event()
     publisher = Publisher(agent.intake_port)
     sender = threading.Thread(target=live, args=(publisher, sink, stopping))
     assert wait(lambda: sink.records > 0, 30)
-    began = time.monotonic()
+    began, before = time.monotonic(), sink.records
     sender.start()
-    while sink.records < BACKLOG and time.monotonic() - began < 300:
+    while sink.records < backlog and time.monotonic() - began < 300:
         agent.look()
-        time.sleep(0.1)
-    took_s = time.monotonic() - began
+        time.sleep(0.01)
+    done_s = time.monotonic()
+    took_s, counted = done_s - began, sink.records - before
+    time.sleep(2)
     stopping.set()
     sender.join()
     sink.digest()
     print("over a link of 350 kB/s" if extra else "as fast as it can")
-    latencies = sink.live_latencies()
-    rate, p99, rss = sink.records / took_s, percentile(latencies, 0.99), agent.peak_rss / (1 << 20)
-    line("start with a backlog of 1,000,000, seconds", f"{start_s:.2f}", "< 2", met=start_s < 2)
-    line("records drained a second", f"{rate:,.0f}", ">= 30,000", met=rate >= 30_000)
-    line(f"live p99 meanwhile, seconds ({len(latencies)} messages)", f"{p99:.2f}", "< 1", met=p99 < 1)
+    latencies = sink.live_latencies(done_s)
+    rate, p99, rss = counted / took_s, percentile(latencies, 0.99), agent.peak_rss / (1 << 20)
+    enough = took_s >= WINDOW_S and len(latencies) >= LIVE_MESSAGES
+    line("window of the next two figures, seconds", f"{took_s:.1f}", f">= {WINDOW_S:.0f}", met=took_s >= WINDOW_S)
+    line("live messages in it", f"{len(latencies):,}", f">= {LIVE_MESSAGES:,}", met=len(latencies) >= LIVE_MESSAGES)
+    line(f"records drained a second, of {backlog:,}", f"{rate:,.0f}", ">= 30,000", met=enough and rate >= 30_000)
+    line("live p99 meanwhile, seconds", f"{p99:.2f}", "< 1", met=enough and p99 < 1)
+    line("start with that backlog, seconds", f"{start_s:.2f}", "< 2", met=start_s < 2)
     line("resident memory at most, MiB", f"{rss:.0f}", "<= 64", met=rss <= 64)
     publisher.close()
     sink.close()
@@ -144,9 +158,9 @@ def drained(folder: Path, extra: str) -> None:
 
 
 def live(publisher: Publisher, sink: Sink, stopping: threading.Event) -> None:
-    """A hundred messages a second, each noted when it is sent."""
+    """Two hundred messages a second, each noted when it is sent."""
     number = 0
-    while not stopping.wait(0.01):
+    while not stopping.wait(0.005):
         sink.sending_live(number)
         publisher.publish([f'{{"time":{LIVE_MS + number},"latitude":53.4,"longitude":-2.9}}'.encode()])
         number += 1
@@ -201,20 +215,24 @@ def side(contender: Contender, region: MosquittoBroker) -> dict[str, Any]:
     back_s = time.monotonic()
     sender.start()
     arrive(sink, len(payloads), 60, contender)
+    # Who drains at once still gets a window that says something about live data.
+    assert wait(lambda: time.monotonic() - back_s >= WINDOW_S and sink.live_sent >= LIVE_MESSAGES, 60)
+    window_s = time.monotonic()
     stopping.set()
     sender.join()
     time.sleep(1)
     contender.look()
     sink.digest()
     drained, done_s = arrivals(sink, back_s)
+    latencies = sink.live_latencies(max(done_s, window_s))
     result = {
         "messages/s": f"{throughput:,.0f}",
         "lost": len(payloads) - len(sink.numbers),
         "duplicated": sum(count - 1 for count in sink.numbers.values()),
         "sent again (same name)": sink.repeated,
         "out of order": sink.out_of_order,
-        "drained/s": f"{drained:,.0f}",
-        "live p99 s, draining": f"{percentile(sink.live_latencies(done_s), 0.99):.2f}",
+        "drained/s (in s)": f"{drained:,.0f} ({done_s - back_s:.1f})",
+        "live p99 s (messages)": f"{percentile(latencies, 0.99):.2f} ({len(latencies):,})",
         "peak MiB": f"{contender.peak_rss / (1 << 20):.0f}",
         "flash/payload byte": f"{contender.written / sum(map(len, payloads)):.2f}",
         "CPU s/100,000": f"{contender.cpu_s / len(payloads) * 100_000:.1f}",

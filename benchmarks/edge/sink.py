@@ -64,6 +64,11 @@ class Sink:
         """A live message is sent now."""
         self._live_sent[number] = time.monotonic()
 
+    @property
+    def live_sent(self) -> int:
+        """Live messages that were sent."""
+        return len(self._live_sent)
+
     def live_latencies(self, sent_by_s: float = math.inf) -> list[float]:
         """Seconds from sending to arrival of the live messages sent by then; of one that is not there, so far."""
         now_s = time.monotonic()

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pulsar
 import pytest
 
-from deploy.local import LocalStack, MosquittoBroker
+from deploy.local import LocalStack, MosquittoBroker, MosquittoSettings
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.pulsar import PulsarUplink
@@ -34,7 +34,10 @@ class _Recording(Region):
 class TestTheGatewayOverMqtt(UplinkConformance):
     @pytest.fixture
     def side(self, tmp_path: Path) -> Iterator[FarSide]:
-        broker = MosquittoBroker("eu", tmp_path / "eu")
+        # Fewer than the suite sends at once: who passes over a Receive Maximum is disconnected.
+        broker = MosquittoBroker(
+            "eu", tmp_path / "eu", settings=MosquittoSettings(max_inflight_messages=4, max_packet_mb=4)
+        )
         broker.start()
         broker.wait()
         region = _Recording(broker.port)
