@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from geo.spatial.division import CHILDREN, Crowded, divided
 from geo.spatial.fences import Outlines
 from geo.spatial.lattice import FOLD, SLACK, Lattice
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, run_starts
-from geo.spatial.raster import LENGTH_SHIFT, Level, rasterise
+from geo.spatial.raster import FIRST, LENGTH_SHIFT, Band, Raster, rasterise
 
 CELLS_PER_FENCE: Final = 64
 MIN_CELLS: Final = 4096
 MAX_CELLS: Final = 1 << 25
 EDGES_PER_CELL: Final = 48
 MAX_LEVELS: Final = 5
-_EDGES_AT_ONCE: Final = 200_000
+ENTRIES_PER_EDGE: Final = 16
+MAX_CELLS_OF_EDGES: Final = 1 << 24
+"""Cells that the edges may run through on level 0, besides 8 for each edge; more, and the lattice is coarser."""
+# what a division makes of each fence whose border runs through a cell: some seven runs and six whole children at most
+_ENTRIES_EXPECTED: Final = 8
+_ENTRIES_AT_ONCE: Final = 300_000
+_POINTS_AT_ONCE: Final = 1 << 20
+_EDGES_AT_ONCE: Final = 100_000
 
 _COLUMNS: Final = ("inner_first", "inner_fence", "run_first", "run_edge", "run_fence", "parents", "children")
 
@@ -76,13 +84,18 @@ class Cells:
 
 
 def build_cells(outlines: Outlines) -> Cells:
-    """Lay outlines on a lattice, and divide the cells that too many edges run through."""
+    """Lay outlines on a lattice, and divide the cells that too many edges run through.
+
+    A cell may be divided, and its children, and theirs, as long as all that comes of it stays within
+    `ENTRIES_PER_EDGE` entries (of fences and runs) for each of its edges. So fences that no division separates, the
+    same one a thousand times over, are not divided to the last level; a lookup there costs what its answer is long.
+    """
     outlines = outlines.compact()
     boxes = _boxes(outlines)
-    maker = _Maker(outlines, boxes, _lattice_for(boxes))
-    for number in range(MAX_LEVELS):
-        if not maker.add_level(number, last=number == MAX_LEVELS - 1):
-            break
+    maker = _Maker(outlines, boxes, _coarse_enough(_lattice_for(boxes), outlines))
+    maker.add_ground()
+    while maker.divide():
+        pass
     return maker.result()
 
 
@@ -123,13 +136,20 @@ def _lattice_for(boxes: _Boxes) -> Lattice:
     return Lattice(float(west), float(south), float(width / columns), float(height / rows), columns, rows)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Crowded:
-    """Cells of a level that are to be divided: their numbers (sorted), their nodes, and their (fence, cell) keys."""
-
-    cells: Ints
-    nodes: Ints
-    keys: Ints
+def _coarse_enough(lattice: Lattice, outlines: Outlines) -> Lattice:
+    """A lattice on which long edges, however many, run through a bounded number of cells."""
+    across = 0.0
+    for begin in range(0, len(outlines.points), _POINTS_AT_ONCE):
+        points = outlines.degrees(outlines.points[begin : begin + _POINTS_AT_ONCE + 1])
+        # the step from ring to ring counts as well: it is an upper bound
+        steps = np.abs(np.diff(points, axis=0)).sum(axis=0)
+        across += float(steps[0]) / lattice.width + float(steps[1]) / lattice.height
+    limit = 8.0 * len(outlines.points) + MAX_CELLS_OF_EDGES
+    if across <= limit:
+        return lattice
+    columns, rows = (max(int(count * limit / across), 1) for count in (lattice.columns, lattice.rows))
+    width, height = lattice.width * lattice.columns / columns, lattice.height * lattice.rows / rows
+    return Lattice(lattice.west, lattice.south, width, height, columns, rows)
 
 
 class _Column:
@@ -151,7 +171,7 @@ class _Column:
 
 
 class _Maker:
-    """Builds the columns level by level, a band of rows at a time, which bounds the memory."""
+    """Builds the columns level by level, a band of rows or some cells at a time, which bounds the memory."""
 
     def __init__(self, outlines: Outlines, boxes: _Boxes, lattice: Lattice) -> None:
         self._outlines, self._boxes, self._lattice = outlines, boxes, lattice
@@ -162,86 +182,79 @@ class _Maker:
         self._columns |= {"run_code": _Column(np.uint8), "divided": _Column(np.bool_)}
         self._nodes = self._inners = self._runs = 0
         self._levels = 0
-        self._above: _Crowded | None = None
+        self._crowded: list[Crowded] = []
 
-    def add_level(self, number: int, *, last: bool) -> bool:
-        """Add the nodes of a level. Are there cells to divide?"""
-        level = Level(self._lattice, number, (0, 0), None if self._above is None else self._above.keys)
-        block = np.full(0 if self._above is None else len(self._above.cells) * FOLD * FOLD, -1, dtype=np.int32)
-        crowded: list[_Crowded] = []
-        for band, fences in self._bands(level):
-            place, found = self._add_band(replace(level, band=band), fences, last=last)
-            self._link(level, place, block)
-            crowded.append(found)
-        cells, nodes, keys = (
-            np.concatenate([np.zeros(0, dtype=np.int64), *(getattr(part, name) for part in crowded)])
-            for name in ("cells", "nodes", "keys")
-        )
-        self._columns["children"].add(block)
-        self._columns["parents"].add(nodes)
-        self._above = _Crowded(cells, nodes, np.sort(keys))
-        self._levels = number + 1
-        return len(cells) > 0
+    def add_ground(self) -> None:
+        """Add the nodes of level 0."""
+        columns = self._lattice.columns
+        for first, end, fences in self._bands():
+            raster = rasterise(self._outlines, Band(self._lattice, first, end), *self._edges_of(fences, first, end))
+            added = _Added.of(raster)
+            self._root[added.place] = np.arange(self._nodes, self._nodes + len(added.place))
+            self._add(added, added.place // columns, added.place % columns, ENTRIES_PER_EDGE * added.edges)
+        self._levels = 1
 
-    def _bands(self, level: Level) -> Iterator[tuple[tuple[int, int], Ints]]:
-        """Bands of rows with about `_EDGES_AT_ONCE` edges each, and the fences that reach into them."""
-        fences = np.arange(self._outlines.count)
-        if level.crowded is not None:
-            fences = distinct(level.crowded // (level.columns * level.rows // FOLD**2))
-        scale = FOLD**level.number
-        low = np.floor(self._lattice.v(self._boxes.south[fences]) * scale - SLACK).astype(np.int64)
-        high = np.floor(self._lattice.v(self._boxes.north[fences]) * scale + SLACK).astype(np.int64)
-        load = np.bincount((low + high) // 2, weights=np.diff(self._first)[fences], minlength=level.rows)
-        number = (np.cumsum(load) // (_EDGES_AT_ONCE >> level.number)).astype(np.int64)
+    def divide(self) -> bool:
+        """Add the children of the crowded cells of the level before; False if there are none."""
+        above, self._crowded = self._crowded, []
+        if not above:
+            return False
+        for crowded in (part for whole in above for part in _parts(whole)):
+            added = _Added.of(divided(self._outlines, self._lattice, self._levels, crowded))
+            parent, at = added.place // CHILDREN, added.place % CHILDREN
+            block = np.full(len(crowded.node) * CHILDREN, -1, dtype=np.int32)
+            block[added.place] = np.arange(self._nodes, self._nodes + len(added.place))
+            self._columns["children"].add(block)
+            self._columns["parents"].add(crowded.node)
+            row, column = crowded.row[parent] * FOLD + at // FOLD, crowded.column[parent] * FOLD + at % FOLD
+            self._add(added, row, column, _shares(crowded.allowance, parent, added))
+        self._levels += 1
+        return True
+
+    def _bands(self) -> Iterator[tuple[int, int, Ints]]:
+        """Bands of rows (first, end) with about `_ENTRIES_AT_ONCE` entries each, and the fences that reach there."""
+        lattice, boxes = self._lattice, self._boxes
+        low = np.floor(lattice.v(boxes.south) - SLACK).astype(np.int64)
+        high = np.floor(lattice.v(boxes.north) + SLACK).astype(np.int64)
+        each = np.diff(self._first) / (high - low + 1) + (boxes.east - boxes.west) / lattice.width
+        change = np.bincount(low, weights=each, minlength=lattice.rows + 1)
+        change -= np.bincount(high + 1, weights=each, minlength=lattice.rows + 1)
+        number = (np.cumsum(np.cumsum(change)[: lattice.rows]) // _ENTRIES_AT_ONCE).astype(np.int64)
         begins = np.flatnonzero(run_starts(number))
-        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), level.rows], strict=True):
-            yield (begin, end), fences[(high >= begin) & (low < end)]
+        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), lattice.rows], strict=True):
+            yield begin, end, np.flatnonzero((high >= begin) & (low < end))
 
-    def _add_band(self, level: Level, fences: Ints, *, last: bool) -> tuple[Ints, _Crowded]:
-        """Add the nodes of a band; gives their cells, and those to divide."""
-        edge, owner = self._edges_of(fences)
-        raster = rasterise(self._outlines, level, edge, owner)
-        order = np.argsort(raster.cell, kind="stable")
-        cell = raster.cell[order]
-        inner_order = np.argsort(raster.inner_cell, kind="stable")
-        inner_cell = raster.inner_cell[inner_order]
-        place = distinct(np.concatenate([cell, inner_cell]))
-        at = np.searchsorted(place, cell)
-        edges = np.bincount(at, weights=raster.edges[order], minlength=len(place))
-        crowded = np.zeros(len(place), dtype=np.bool_) if last else edges > EDGES_PER_CELL
-        dropped = order[crowded[at]]
-        keys = distinct(raster.fence[dropped] * (level.columns * level.rows) + raster.cell[dropped])
-        kept = ~crowded[at]
-        order, cell = order[kept], cell[kept]
-        self._columns["inner_first"].add(np.searchsorted(inner_cell, place) + self._inners)
-        self._columns["run_first"].add(np.searchsorted(cell, place) + self._runs)
-        self._columns["inner_fence"].add(raster.inner_fence[inner_order])
-        self._columns["run_edge"].add(raster.edge[order])
-        self._columns["run_fence"].add(raster.fence[order])
-        self._columns["run_code"].add(raster.bits[order] | raster.edges[order] << LENGTH_SHIFT)
+    def _add(self, added: _Added, row: Ints, column: Ints, allowance: Floats) -> None:
+        """Append nodes; those with too many edges and with the allowance for it are to be divided."""
+        raster, place = added.raster, added.place
+        crowded = (added.edges > EDGES_PER_CELL) & (_ENTRIES_EXPECTED * added.fences <= allowance)
+        if self._levels + 1 == MAX_LEVELS:
+            crowded[:] = False
+        dropped, kept = crowded[added.at], ~crowded[added.at]
+        self._columns["inner_first"].add(np.searchsorted(raster.inner_cell, place) + self._inners)
+        self._columns["run_first"].add(np.searchsorted(raster.cell[kept], place) + self._runs)
+        self._columns["inner_fence"].add(raster.inner_fence)
+        self._columns["run_edge"].add(raster.edge[kept])
+        self._columns["run_fence"].add(raster.fence[kept])
+        self._columns["run_code"].add(raster.bits[kept] | raster.edges[kept] << LENGTH_SHIFT)
         self._columns["divided"].add(crowded)
-        nodes = np.flatnonzero(crowded) + self._nodes
+        if crowded.any():
+            runs = [getattr(raster, name)[dropped] for name in ("fence", "edge", "edges", "bits")]
+            cell = (np.cumsum(crowded) - 1)[added.at[dropped]]
+            nodes = np.flatnonzero(crowded) + self._nodes
+            self._crowded.append(Crowded(nodes, row[crowded], column[crowded], allowance[crowded], cell, *runs))
         self._nodes += len(place)
-        self._inners += len(inner_cell)
-        self._runs += len(cell)
-        return place, _Crowded(place[crowded], nodes, keys)
+        self._inners += len(raster.inner_cell)
+        self._runs += int(np.count_nonzero(kept))
 
-    def _edges_of(self, fences: Ints) -> tuple[Ints, Ints]:
-        """(edge, its fence) of all edges of some fences."""
-        rings, first = self._outlines.rings, self._first_ring[fences]
-        fence, ring = expand(first, self._first_ring[fences + 1] - first)
+    def _edges_of(self, fences: Ints, first: int, end: int) -> tuple[Ints, Ints]:
+        """(edge, its fence) of all edges of some fences that reach into rows `first .. end - 1`, or beside them."""
+        rings, first_ring = self._outlines.rings, self._first_ring[fences]
+        fence, ring = expand(first_ring, self._first_ring[fences + 1] - first_ring)
         row, edge = expand(rings[ring], rings[ring + 1] - rings[ring] - 1)
-        return edge, fences[fence[row]]
-
-    def _link(self, level: Level, place: Ints, block: Small) -> None:
-        """Make the nodes just added known to the level above."""
-        node = np.arange(self._nodes - len(place), self._nodes)
-        if self._above is None:
-            self._root[place] = node
-            return
-        row, column = place // level.columns, place % level.columns
-        parent = np.searchsorted(self._above.cells, (row // FOLD) * (level.columns // FOLD) + column // FOLD)
-        block[(parent * FOLD + row % FOLD) * FOLD + column % FOLD] = node
+        v, w = (self._lattice.v(self._outlines.at(vertex)[1]) for vertex in (edge, edge + 1))
+        near = np.flatnonzero((np.maximum(v, w) >= first - 1) & (np.minimum(v, w) <= end + 1))
+        return edge[near], fences[fence[row[near]]]
 
     def result(self) -> Cells:
         """All columns, joined."""
@@ -254,3 +267,60 @@ class _Maker:
             root=self._root,
             **{name: column.taken() for name, column in self._columns.items()},
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Added:
+    """Nodes to append: their cells (`place`, ascending), the raster in their order, and what each holds.
+
+    `at`: the node of each run; of each node `edges`, `fences` (whose border runs through it) and `entries` (runs, and
+    fences that hold it).
+    """
+
+    place: Ints
+    raster: Raster
+    at: Ints
+    edges: Floats
+    fences: Ints
+    entries: Ints
+
+    @classmethod
+    def of(cls, raster: Raster) -> _Added:
+        order, inner = np.argsort(raster.cell, kind="stable"), np.argsort(raster.inner_cell, kind="stable")
+        raster = Raster(
+            cell=raster.cell[order],
+            fence=raster.fence[order],
+            edge=raster.edge[order],
+            edges=raster.edges[order],
+            bits=raster.bits[order],
+            inner_cell=raster.inner_cell[inner],
+            inner_fence=raster.inner_fence[inner],
+        )
+        place = distinct(np.concatenate([raster.cell, raster.inner_cell]))
+        at, count = np.searchsorted(place, raster.cell), len(place)
+        return cls(
+            place=place,
+            raster=raster,
+            at=at,
+            edges=np.bincount(at, weights=raster.edges, minlength=count).astype(np.float64),
+            fences=np.bincount(at[(raster.bits & FIRST) > 0], minlength=count),
+            entries=np.bincount(at, minlength=count)
+            + np.bincount(np.searchsorted(place, raster.inner_cell), minlength=count),
+        )
+
+
+def _parts(crowded: Crowded) -> Iterator[Crowded]:
+    """Cells with about `_EDGES_AT_ONCE` edges at once."""
+    load = np.bincount(crowded.cell, weights=crowded.edges, minlength=len(crowded.node))
+    begins = np.flatnonzero(run_starts((np.cumsum(load) // _EDGES_AT_ONCE).astype(np.int64))).tolist()
+    for begin, end in zip(begins, [*begins[1:], len(load)], strict=True):
+        yield crowded.part(begin, end)
+
+
+def _shares(allowance: Floats, parent: Ints, added: _Added) -> Floats:
+    """What is left of the allowances of divided cells, to their children by their edges."""
+    count = len(allowance)
+    wanted = np.where(added.edges > EDGES_PER_CELL, added.edges, 0.0)
+    left = allowance - np.bincount(parent, weights=added.entries, minlength=count)
+    whole = np.bincount(parent, weights=wanted, minlength=count)
+    return np.asarray(wanted * (left / np.maximum(whole, 1.0))[parent])

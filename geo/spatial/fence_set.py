@@ -17,6 +17,7 @@ from geo.spatial.index import FenceIndex
 from geo.spatial.predicates import Spots
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand
 from geo.spatial.rings import Shape
+from geo.spatial.shared_shapes import SharedShapes
 from geo.spatial.versions import superseded
 
 IndexMaker = Callable[[Sequence[Shape]], FenceIndex]
@@ -48,7 +49,8 @@ class FenceSet:
     """Fences in the order in which they win: highest priority first, then smallest id.
 
     `names` are the distinct ids, sorted; the versions of a fence share one name, and a later version (by its
-    effective date) ends the one before it. Immutable; building it builds the index.
+    effective date) ends the one before it. Immutable; building it builds the `index`
+    of the distinct shapes (`shared`).
     """
 
     def __init__(self, fences: Sequence[Fence], *, index: IndexMaker = GridIndex.of) -> None:
@@ -57,7 +59,8 @@ class FenceSet:
         self.names: Final = tuple(sorted({fence.id for fence in ranked}))
         number = {name: at for at, name in enumerate(self.names)}
         self.name_of_fence: Final = np.array([number[fence.id] for fence in ranked], dtype=np.int64)
-        self.index: Final = index([fence.shape for fence in ranked])
+        self.shared: Final = SharedShapes([fence.shape for fence in ranked])
+        self.index: Final = index(self.shared.shapes)
         self._timed = _Timed([fence.active for fence in ranked])
 
     def holding(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> tuple[Ints, Ints]:
@@ -78,6 +81,9 @@ class FenceSet:
         return np.asarray(fence, dtype=np.int64)
 
     def _locate(self, spots: Spots) -> Pairs:
+        return self.shared.fences(*self._shapes_at(spots))
+
+    def _shapes_at(self, spots: Spots) -> Pairs:
         found = [self.index.locate(spots)]
         # the antimeridian is one line with two names, and a place may be on it, or on either side of it, by rounding
         for line, turns in ((-180.0, 1.0), (180.0, -1.0)):

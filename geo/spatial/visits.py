@@ -173,7 +173,8 @@ class _Samples:
         start, end = course.segments.start_ms[segment], course.segments.end_ms[segment]
         x, y = course.segments.at(segment, np.clip((t_ms - start) / (end - start), 0.0, 1.0))
         fence = self._fences.version_at(name, t_ms)
-        away = border_distance_m(self._fences.index.outlines, fence, wrap_lon(x), y)
+        shape = self._fences.shared.of_fence[fence]
+        away = border_distance_m(self._fences.index.outlines, shape, wrap_lon(x), y)
         doubt = np.full(len(t_ms), self._buffer_m)
         if self._accuracy_m is not None:
             reported = self._accuracy_m[course.tracks.row[course.ends[segment]]]
