@@ -9,16 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import shapely
 
 from geo.spatial.fences import Outlines
 from geo.spatial.lattice import FOLD, Lattice, Window, cells_of_lines
+from geo.spatial.predicates import ROUNDING, Spots, on_or_odd
 from geo.spatial.ragged import Bools, Floats, Ints, Points, expand
 from geo.spatial.raster import FIRST, HARD, INSIDE, Raster, runs_of_cells
 
 CHILDREN = FOLD * FOLD
-# Shewchuk's bound for the rounding of a 2x2 orientation determinant
-_ROUNDING = 4e-16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,15 +106,15 @@ def _marks(
     dx, dy = bx - ax, by - ay
     beside = (ay <= mark_y) != (by <= mark_y)
     corner, there = dx * (mark_y - ay), dy * (mark_x - ax)
-    at_mark, mark_doubt = corner - there, beside & (np.abs(corner - there) <= _ROUNDING * (abs(corner) + abs(there)))
+    at_mark, mark_doubt = corner - there, beside & (np.abs(corner - there) <= ROUNDING * (abs(corner) + abs(there)))
     for place in range(CHILDREN):
         x, y = (part[pair] for part in _mark(lattice, number, crowded, cell, place))
         over, upright = (ax <= x) != (bx <= x), (ax == x) | (bx == x)
         across, here = dy * (x - ax), dx * (y - ay)
         at_point, at_corner = here - across, corner - across
         turn = (over & ((at_point > 0) != (at_corner > 0))) ^ (beside & ((at_corner > 0) != (at_mark > 0)))
-        doubt = np.abs(at_point) <= _ROUNDING * (np.abs(here) + np.abs(across))
-        doubt |= np.abs(at_corner) <= _ROUNDING * (np.abs(corner) + np.abs(across))
+        doubt = np.abs(at_point) <= ROUNDING * (np.abs(here) + np.abs(across))
+        doubt |= np.abs(at_corner) <= ROUNDING * (np.abs(corner) + np.abs(across))
         doubt = (doubt & (over | beside | upright)) | mark_doubt
         turns[:, place] = np.bitwise_xor.reduceat(turn, first_edge)
         unsure[:, place] = np.bitwise_or.reduceat(doubt, first_edge)
@@ -124,7 +122,6 @@ def _marks(
 
 
 def _holds(outlines: Outlines, fence: int, x: float, y: float) -> bool:
-    odd = False
-    for ring in outlines.polygons_of(fence):
-        odd ^= bool(shapely.intersects_xy(ring, x, y))
-    return odd
+    edge = outlines.edges_of(fence)
+    place = Spots(np.array([x]), np.array([y])).exact(0)
+    return on_or_odd((outlines.at(edge), outlines.at(edge + 1)), place, (x, y, 0.0))

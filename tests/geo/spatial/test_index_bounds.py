@@ -1,0 +1,92 @@
+"""What an index costs stays in proportion to its fences, however they lie; and what it finds stays right."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+import shapely
+from shapely import Polygon
+from shapely.affinity import scale, translate
+
+from geo.spatial import Fence, FenceSet
+from geo.spatial.fences import Outlines
+from geo.spatial.grid import GridIndex
+from geo.spatial.predicates import Spots
+
+
+def disc(corners: int, radius: float, x: float = 10.0, y: float = 50.0) -> Polygon:
+    angle = np.linspace(0, 2 * np.pi, corners, endpoint=False)
+    return Polygon(np.column_stack([x + radius * np.cos(angle), y + radius * np.sin(angle)]))
+
+
+def comb(teeth: int) -> Polygon:
+    x = 10 + np.arange(2 * teeth) / teeth
+    top = np.where(np.arange(2 * teeth) % 2 == 0, 51.0, 50.1)
+    return Polygon([(10.0, 50.0), *zip(x.tolist(), top.tolist(), strict=True), (12.0, 50.0)])
+
+
+def moved(count: int, by: float, corners: int = 40) -> list[Polygon]:
+    rng = np.random.default_rng(3)
+    return [translate(disc(corners, 0.01), *(by * rng.normal(0, 1, 2))) for _ in range(count)]
+
+
+def within_rows(index: GridIndex, shapes: list[Polygon], around: float = 0.012) -> None:
+    rng = np.random.default_rng(4)
+    x, y = 10 + rng.uniform(-around, around, 200), 50 + rng.uniform(-around, around, 200)
+    point, shape = index.locate(Spots(x, y))
+    pairs = np.argwhere([shapely.intersects_xy(one, x, y) for one in shapes])
+    assert sorted(zip(shape.tolist(), point.tolist(), strict=True)) == [tuple(pair) for pair in pairs.tolist()]
+
+
+def test_ten_thousand_identical_fences_are_indexed_once() -> None:
+    shape = disc(100, 0.01)
+    fences = [Fence(f"tenant-{at}", Polygon(shape.exterior)) for at in range(10_000)]
+    tracemalloc.start()
+    begin = time.process_time()
+    made = FenceSet(fences)
+    taken, (_, peak) = time.process_time() - begin, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 5
+    assert peak < 200e6
+    point, fence = made.holding(np.array([10.0, 11.0]), np.array([50.0, 50.0]), np.zeros(2, dtype=np.int64))
+    assert (set(point.tolist()), sorted(fence.tolist())) == ({0}, list(range(10_000)))
+
+
+@pytest.mark.parametrize("world", ["millimetres", "metres", "concentric", "depot and country", "corners of one place"])
+def test_fences_that_hardly_differ_cost_in_proportion_to_their_edges(world: str) -> None:
+    shapes = {
+        "millimetres": lambda: moved(300, 1e-8),
+        "metres": lambda: moved(300, 1e-5),
+        "concentric": lambda: [scale(disc(40, 0.01), 1 - at / 400, 1 - at / 400) for at in range(300)],
+        "depot and country": lambda: [*moved(300, 1e-5), disc(40, 4.0)],
+        "corners of one place": lambda: [Polygon([(10, 50), (10 + np.cos(a), 50 + np.sin(a)), (11.5, 50 + a)])
+                                         for a in np.linspace(0.1, 1, 300)],
+    }[world]()  # fmt: skip
+    index = GridIndex(Outlines.of(shapes))
+    entries = len(index._cells.run_edge) + len(index._cells.inner_fence)
+    edges = sum(len(shape.exterior.coords) for shape in shapes)
+    # whole cells of the lattice: 12 million and 52 for each fence at most; divided to the last level it would be billions
+    assert entries < 12_000_000 + 52 * len(shapes) + 16 * edges
+    within_rows(index, shapes)
+
+
+def test_long_edges_however_many_make_the_lattice_coarser() -> None:
+    shape = comb(100_000)
+    begin = time.process_time()
+    index = GridIndex(Outlines.of([shape]))
+    assert time.process_time() - begin < 30
+    assert index.nbytes() < 500e6
+    within_rows(index, [shape], around=1.5)
+
+
+@pytest.mark.nightly
+def test_a_fence_of_a_million_corners_and_ten_thousand_that_hardly_differ() -> None:
+    index = GridIndex(Outlines.of([disc(1_000_000, 1.0)]))
+    within_rows(index, [disc(1_000_000, 1.0)], around=1.2)
+    shapes = moved(10_000, 1e-5, corners=100)
+    index = GridIndex(Outlines.of(shapes))
+    assert index.nbytes() < 400e6
+    within_rows(index, shapes[:], around=0.012)
