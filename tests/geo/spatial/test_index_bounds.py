@@ -68,11 +68,12 @@ def test_fences_that_hardly_differ_cost_in_proportion_to_their_edges(world: str)
     index = GridIndex(Outlines.of(shapes))
     entries = len(index._cells.run_edge) + len(index._cells.inner_fence)
     edges = sum(len(shape.exterior.coords) for shape in shapes)
-    # whole cells of the lattice: 12 million and 52 for each fence at most; divided to the last level it would be billions
+    # whole cells of the lattice: 12 million and 52 for each fence at most
     assert entries < 12_000_000 + 52 * len(shapes) + 16 * edges
     within_rows(index, shapes)
 
 
+@pytest.mark.nightly
 def test_long_edges_however_many_make_the_lattice_coarser() -> None:
     shape = comb(100_000)
     begin = time.process_time()
