@@ -16,16 +16,19 @@ from random import Random
 
 import numpy as np
 import shapely
-from shapely import Polygon
+from numpy.typing import NDArray
+from shapely import Polygon, box
 
-from geo.spatial import Fence, FenceError, FenceSet, Fixes, Gate, GateSet, Tracks, TrackSettings, build_tracks
+from geo.spatial import Activity, Fence, FenceError, FenceSet, Fixes, Gate, GateSet, Tracks, TrackSettings, build_tracks
 from geo.spatial.clip import RESOLUTION_DEG
 from geo.spatial.measure import pieces_by_fence
 from geo.spatial.rings import Shape, world_polygon
 from tests.geo.spatial.exact import ExactFence, Inside, bits_of
 
 START_MS, STEP_MS = 1_767_603_422_000, 10_000
+_LAWS_EVERY = 5  # worlds
 Spot = tuple[float, float]
+Table = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,14 @@ class Tally:
     pairs: int = 0
     fine: int = 0
     crossings: int = 0
+    switches: int = 0
     faults: list[str] = field(default_factory=list)
 
     def told(self) -> str:
         """In a line."""
         return (
             f"{self.pairs:,} pairs, {len(self.faults)} differ; {self.fine:,} finer than the engine tells apart;"
-            f" {self.crossings:,} crossings of gates along fences"
+            f" {self.crossings:,} crossings of gates along fences; {self.switches:,} worlds with a border at a switch"
         )
 
 
@@ -153,16 +157,11 @@ def compare(made: World, tally: Tally) -> None:
     if not made.shapes:
         return
     names = [f"{number:03}" for number in range(len(made.shapes))]
-    tracks = tracks_of(made.track)
-    pieces = pieces_by_fence(
-        tracks, FenceSet([Fence(name, shape) for name, shape in zip(names, made.shapes, strict=True)])
-    )
-    shape = (len(made.track), len(names))
-    place = pieces.end_fix * len(names) + pieces.zone
-    entries, ms, metres = (
-        np.bincount(place, weights=column, minlength=shape[0] * shape[1]).reshape(shape)
-        for column in (pieces.entry, pieces.ms, pieces.metres)
-    )
+    fences = [Fence(name, shape) for name, shape in zip(names, made.shapes, strict=True)]
+    tracks, shape = tracks_of(made.track), (len(made.track), len(names))
+    entries, ms, metres = _sums(tracks, fences, shape)
+    if made.seed % _LAWS_EVERY == 0:
+        _laws(made, fences, (entries, ms, metres), tally)
     bits = bits_of([*np.ravel(made.track).tolist(), *np.ravel(shapely.get_coordinates(made.shapes)).tolist()])
     crossed = _by_gates(made.shapes, tracks, shape)
     for number, polygon in enumerate(made.shapes):
@@ -183,6 +182,46 @@ def compare(made: World, tally: Tally) -> None:
                     tally.faults.append(
                         f"seed {made.seed}: segment {end}, gate {number}: {crossed[row]} for {expected}"
                     )
+
+
+def _sums(tracks: Tracks, fences: list[Fence], size: tuple[int, int]) -> tuple[Table, Table, Table]:
+    """Entries, milliseconds and metres of each segment (by the row of its second fix) in each of the first fences."""
+    pieces = pieces_by_fence(tracks, FenceSet(fences))
+    names = len({fence.id for fence in fences})
+    place = pieces.end_fix * names + pieces.zone
+    entries, ms, metres = (
+        np.bincount(place, weights=column, minlength=size[0] * names).reshape(size[0], names)[:, : size[1]]
+        for column in (pieces.entry, pieces.ms, pieces.metres)
+    )
+    return entries, ms, metres
+
+
+def _laws(made: World, fences: list[Fence], sums: tuple[Table, Table, Table], tally: Tally) -> None:
+    """A far fence, the order of fixes and of fences, and a version of the same shape change nothing."""
+    random, size = np.random.default_rng(made.seed), sums[0].shape
+    tracks = tracks_of(made.track)
+    far = Fence("far", box(40.0, -41.0, 41.0, -40.0))
+    if any(
+        not (one == other).all() for one, other in zip(sums, _sums(tracks, [far, *fences[::-1]], size), strict=True)
+    ):
+        tally.faults.append(f"seed {made.seed}: a far fence changes something")
+    rows = random.permutation(len(made.track))
+    fixes = tracks.fixes
+    mixed = Fixes(device=fixes.device[rows], t_ms=fixes.t_ms[rows], lat=fixes.lat[rows], lon=fixes.lon[rows])
+    late = _sums(build_tracks(mixed, TrackSettings.every_fix()), fences, size)
+    if any(not (one[rows] == other).all() for one, other in zip(sums, late, strict=True)):
+        tally.faults.append(f"seed {made.seed}: the order of fixes changes something")
+    # a prime of milliseconds into the track: no meeting on a grid is at that moment
+    switch = START_MS + int(random.integers(1, len(made.track))) * STEP_MS - 3_463
+    versions = [
+        Fence(fence.id, fence.shape, active=active)
+        for fence in fences
+        for active in (Activity([(None, switch)]), Activity([(switch, None)]))
+    ]
+    entries, ms, _ = _sums(tracks, versions, size)
+    if not (entries == sums[0]).all() or np.abs(ms - sums[1]).max() > 1e-3:
+        # at the very moment of the switch the switch is the cut, and so is what is finer than meetings are told apart
+        tally.switches += 1
 
 
 def _agree(expected: Inside, got: tuple[float, float, float], *, fine: bool) -> bool:

@@ -39,6 +39,7 @@ def test_the_engine_finds_what_whole_numbers_find() -> None:
     tally, _ = run(seed=1_000_000, pairs=50_000)
     assert tally.faults == []
     assert tally.crossings > 1_000
+    assert tally.switches <= 2
     assert tally.fine < tally.pairs // 20
 
 
