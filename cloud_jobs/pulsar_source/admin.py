@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import quote, urljoin
+from uuid import uuid4
 
 import httpx
 from pydantic import TypeAdapter
@@ -13,6 +14,7 @@ from cloud_jobs.pulsar_source.answers import (
     NAMES,
     PARTITIONED_STATS,
     PARTITIONS,
+    PROPERTIES,
     STATS,
     Answer,
     Question,
@@ -26,6 +28,7 @@ from cloud_jobs.pulsar_source.position import Position
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
 _MOST_REDIRECTS = 3
+_ID_PROPERTY = "waybill-subscription-id"
 
 
 class Admin:
@@ -86,6 +89,16 @@ class Admin:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             detail = f"no statistics of Pulsar: {error!r}"
             raise ClusterUnreachable(self.cluster.name, f"telling how {name} stands", detail) from error
+
+    def subscription_id(self, partition: str, subscription: str) -> str:
+        """The id that the subscription carries as a property, drawn now if it has none."""
+        name = TopicName.parse(partition)
+        path = f"{name.path}/subscription/{quote(subscription, safe='')}/properties"
+        properties = self._get(path, name, PROPERTIES)
+        if _ID_PROPERTY not in properties:
+            properties = {**properties, _ID_PROPERTY: uuid4().hex[:12]}
+            self._ask("PUT", path, name, None, properties)
+        return str(properties[_ID_PROPERTY])
 
     def topics(self, namespace: TopicName) -> list[TopicName]:
         """The topics of a namespace, a partitioned one once."""

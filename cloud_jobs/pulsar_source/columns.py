@@ -93,6 +93,11 @@ class Columns:
     def __len__(self) -> int:
         return self._rows
 
+    @property
+    def places(self) -> tuple[list[int], list[int]]:
+        """Ledger and entry of what was added since the last `take`, in order, at least once for each entry."""
+        return self._runs.ledgers, self._runs.entries
+
     def extend(self, messages: Sequence[Any]) -> None:
         """Messages of the native client (`_pulsar.Message`), in the order of the topic."""
         wanted, row, malformed = self._wanted, self._rows, self._malformed

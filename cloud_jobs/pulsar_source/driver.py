@@ -1,9 +1,8 @@
 """What the streaming reader does in Spark's driver: offsets, plans, acknowledgements."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
@@ -11,23 +10,43 @@ from cloud_jobs.pulsar_source.acknowledging import acknowledge
 from cloud_jobs.pulsar_source.admission import Limits, admit
 from cloud_jobs.pulsar_source.clients import forget_clients
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable, DataLoss, NoClusterAnswers
-from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.planning import begin_of, check_topics, everything, planned_range, queue_size, upto_target
-from cloud_jobs.pulsar_source.position import Offset, Position, ranges
+from cloud_jobs.pulsar_source.position import Offset, Position, Range, ranges
 from cloud_jobs.pulsar_source.reading import PlannedRange
 from cloud_jobs.pulsar_source.scouting import Scout
 from cloud_jobs.pulsar_source.watching import View, Watch
 
 _log = structlog.get_logger(__name__)
 _LOOK_PERIOD_S = 0.05
+_MOST_TOLD = 1000
+
+Seen = TypeVar("Seen", View, View | None)
+Acknowledger = Callable[[Cluster, PulsarOptions, Mapping[str, Position]], Mapping[str, Position]]
 
 
 class Driver:
     """The state of one streaming query between Spark's calls; Spark calls from one thread."""
 
-    def __init__(self, options: PulsarOptions) -> None:
+    def __init__(
+        self,
+        options: PulsarOptions,
+        *,
+        watch: Watch | None = None,
+        ownership: Ownership | None = None,
+        acknowledger: Acknowledger = acknowledge,
+        scout: Callable[[Cluster, PulsarOptions, str, int], Scout] = Scout,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._options = options
-        self._watch = Watch(options)
+        self._watch = watch or Watch(options)
+        self._ownership = ownership or Ownership(options)
+        self._acknowledge = acknowledger
+        self._open_scout = scout
+        self._pause = pause
+        self._initial: Offset | None = None
+        self._told: set[tuple[str, str, str]] = set()
         self._view: View | None = None
         self._scouts: dict[tuple[str, str], Scout] = {}
         self._acknowledged: dict[tuple[str, str], Position] = {}
@@ -40,6 +59,7 @@ class Driver:
     def close(self) -> None:
         """Gives every connection back."""
         self._close_scouts()
+        self._ownership.close()
         self._watch.close()
         forget_clients()
 
@@ -50,12 +70,22 @@ class Driver:
 
     def initial(self) -> Offset:
         """Where a query without a checkpoint begins: the cursor, created at startingPosition where there is none."""
-        view = self._watch.everywhere()
+        query = self._watch.begin()
+        view = self._owned(self._watch.everywhere)
         check_topics(self._options, view.cluster, view.states)
-        return Offset(view.cluster.name, begin_of({}, view.states))
+        begin = begin_of({}, view.states)
+        self._initial = Offset(view.cluster.name, begin, {}, view.subscription_ids, query)
+        return self._initial
+
+    def _owned(self, look: Callable[[], Seen]) -> Seen:
+        """What the look shows once this query alone reads the subscription there."""
+        while (view := look()) is not None and not self._ownership.claim(view):
+            pass
+        return view
 
     def latest(self, start: Offset, *, limited: bool) -> Offset:
         """The end of the next batch; `start` itself when there is nothing to read."""
+        self._watch.bind(start)
         if self._watch.ordered_elsewhere():
             self.commit(start)
             self._watch.obey()
@@ -70,18 +100,21 @@ class Driver:
 
     def _latest(self, start: Offset, *, limited: bool) -> Offset:
         self._rest()
-        self._view = view = self._watch.active()
+        self._view = view = self._owned(self._watch.active)
         self._watch.settle(start)
         changed = self._watch.standing.from_cursor(start)
-        self._check_loss(start, view, changed=changed)
-        begin = begin_of({} if changed else start.positions, view.states)
+        anew = self._lost_lives(start, view, changed=changed)
+        known = {} if changed else {topic: at for topic, at in start.positions.items() if topic not in anew}
+        begin = begin_of(known, view.states)
         ends = self._ends(begin, view, limited=limited)
-        self._planned = Offset(view.cluster.name, ends)
-        if ends == begin:
+        # A query without a checkpoint asks again where it begins: its first batch must not depend on the answer.
+        origin = _origin(begin, {} if start == self._initial else known)
+        self._planned = Offset(view.cluster.name, ends, origin, view.subscription_ids, start.query)
+        if ends == begin and not anew:
             # Spark asks from `start` on, so the batch that ended there is done; it says so only with the next batch.
             self.commit(start)
             return start
-        return Offset(view.cluster.name, ends, _origin(begin, {} if changed else start.positions))
+        return self._planned
 
     def fix_target(self) -> None:
         """Trigger.AvailableNow: nothing that arrives after this moment is read."""
@@ -104,8 +137,9 @@ class Driver:
         None when its cluster is gone: the batch is closed without being read, and kept as abandoned. What it held was
         never acknowledged, so the other cluster's cursor stands before it, and the next batch begins there.
         """
+        self._watch.bind(end, planned=True)
         pieces = list(ranges(start, end))
-        view = self._view_for(end, {piece.topic for piece in pieces})
+        view = self._owned(lambda: self._view_for(end, {piece.topic for piece in pieces}))
         if view is None:
             self._watch.abandon(end)
             return []
@@ -114,8 +148,17 @@ class Driver:
         return [
             planned_range(piece, view.states[piece.topic], view.cluster, self._options, known)
             for piece in pieces
-            if piece.topic in view.states
+            if self._stands(piece, end, view)
         ]
+
+    def _stands(self, piece: Range, end: Offset, view: View) -> bool:
+        """Whether a range that was planned can still be read where it was planned."""
+        if not self._options.asks_for(piece.topic):
+            return False
+        loss = _loss(piece.topic, piece.start, end.subscription_ids.get(piece.topic), view)
+        if loss:
+            self._report(view.cluster.name, piece.topic, loss.detail)
+        return not (loss and loss.anew)
 
     def commit(self, end: Offset) -> None:
         """Everything up to `end` is processed: moves the cursor there.
@@ -126,11 +169,17 @@ class Driver:
         if end != self._served or self._watch.standing.abandoned_at(end) or not self._watch.reachable(end.cluster):
             return
         name = end.cluster
-        moved = {topic: at for topic, at in end.positions.items() if self._acknowledged.get((name, topic)) != at}
+        same = self._view.subscription_ids if self._view and self._view.cluster.name == name else {}
+        moved = {
+            topic: at
+            for topic, at in end.positions.items()
+            # In another life of the topic the same place holds other messages, which nobody has read.
+            if self._acknowledged.get((name, topic)) != at and same.get(topic) == end.subscription_ids.get(topic)
+        }
         if not moved:
             return
         began = time.monotonic()
-        done = acknowledge(self._options.cluster_named(name), self._options, moved)
+        done = self._acknowledge(self._options.cluster_named(name), self._options, moved)
         self._acknowledged |= {(name, topic): at for topic, at in done.items()}
         if not done:
             # Perhaps it is gone: no batch is planned on what was seen of it before.
@@ -139,7 +188,7 @@ class Driver:
 
     def _rest(self) -> None:
         """Spark asks an idle source a hundred times a second; the brokers are asked twenty times."""
-        time.sleep(max(0.0, self._looked_at + _LOOK_PERIOD_S - time.monotonic()))
+        self._pause(max(0.0, self._looked_at + _LOOK_PERIOD_S - time.monotonic()))
         self._looked_at = time.monotonic()
 
     def _view_for(self, end: Offset, topics: set[str]) -> View | None:
@@ -172,29 +221,67 @@ class Driver:
         key = (view.cluster.name, topic)
         if key not in self._scouts:
             queue = queue_size(view.states[topic], self._options.prefetch_bytes)
-            self._scouts[key] = Scout(view.cluster, self._options, topic, queue)
+            self._scouts[key] = self._open_scout(view.cluster, self._options, topic, queue)
         return self._scouts[key]
 
-    def _check_loss(self, start: Offset, view: View, *, changed: bool) -> None:
+    def _lost_lives(self, start: Offset, view: View, *, changed: bool) -> set[str]:
+        """The partitions whose position means nothing any more, each reported; gaps of others are reported too."""
+        anew = set()
         for topic, position in start.positions.items():
             if not self._options.asks_for(topic):
-                _log.info("topic_left_out", cluster=view.cluster.name, topic=topic)
-                continue
-            loss = _loss(topic, position, view, changed=changed)
-            if loss is None:
-                continue
-            if self._options.fail_on_data_loss:
-                raise DataLoss(view.cluster.name, topic, loss)
-            _log.warning("data_loss", cluster=view.cluster.name, topic=topic, detail=loss)
+                self._tell("topic_left_out", view.cluster.name, topic, "the options do not name it any more")
+            elif (
+                loss := _loss_elsewhere(topic, view)
+                if changed
+                else _loss(topic, position, start.subscription_ids.get(topic), view)
+            ):
+                self._report(view.cluster.name, topic, loss.detail)
+                if loss.anew and topic in view.states:
+                    anew.add(topic)
+        if anew:
+            self._close_scouts()
+        return anew
+
+    def _report(self, cluster: str, topic: str, detail: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(cluster, topic, detail)
+        self._tell("data_loss", cluster, topic, detail)
+
+    def _tell(self, event: str, cluster: str, topic: str, detail: str) -> None:
+        """Logs it once: Spark asks an idle source twenty times a second."""
+        if (cluster, topic, detail) not in self._told:
+            self._told = {*self._told, (cluster, topic, detail)} if len(self._told) < _MOST_TOLD else set()
+            _log.warning(event, cluster=cluster, topic=topic, detail=detail)
 
 
-def _loss(topic: str, position: Position, view: View, *, changed: bool) -> str | None:
+class _Loss(NamedTuple):
+    """`anew`: the position belongs to another life of the topic; reading goes on at the subscription's cursor."""
+
+    detail: str
+    anew: bool
+
+
+def _loss(topic: str, position: Position, read_through: str | None, view: View) -> _Loss | None:
     state = view.states.get(topic)
     if state is None:
-        return "the topic does not exist there" if changed else "the topic does not exist any more"
-    if changed:
-        return None  # the position speaks of another cluster; the cursor here decides
-    return (replace(state, cursor=None) if topic in view.created else state).loss_after(position)
+        return _Loss("the topic does not exist any more", anew=True)
+    if view.subscription_ids.get(topic) != read_through:
+        detail = (
+            "its subscription is not the one that the query read (the topic was deleted and created anew, the cluster "
+            "came back with empty disks, or the subscription was deleted)"
+        )
+        return _Loss(detail, anew=True)
+    detail_of_gap = state.loss_after(position)
+    return _Loss(detail_of_gap, anew=state.ends_before(position)) if detail_of_gap else None
+
+
+def _loss_elsewhere(topic: str, view: View) -> _Loss | None:
+    """After a change of cluster: the position speaks of another one, the cursor here decides, if there was one."""
+    if topic not in view.states:
+        return _Loss("the topic does not exist there", anew=False)
+    if topic in view.created:
+        return _Loss("its subscription did not exist there, so nothing was kept for it", anew=False)
+    return None
 
 
 def _origin(begin: Mapping[str, Position], known: Mapping[str, Position]) -> dict[str, Position]:

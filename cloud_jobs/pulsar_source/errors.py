@@ -7,9 +7,13 @@ PulsarSourceError
 ├── AccessRefused        a cluster answered, and said no
 ├── TopicMissing         a topic does not exist (or does not any more)
 ├── SubscriptionBusy     somebody else holds the durable subscription
+├── FailoverFileError    the failover file is damaged, another query's, or cannot be written
 ├── ReadStalled          a range that was planned did not arrive in time
+├── ReadIncomplete       a range that was planned did not arrive whole
 └── DataLoss             records between the checkpoint and the topic are gone
 """
+
+from pathlib import Path
 
 
 class PulsarSourceError(Exception):
@@ -59,6 +63,18 @@ class SubscriptionBusy(PulsarSourceError):
         )
 
 
+class FailoverFileError(PulsarSourceError):
+    """The failover file is damaged, another query's, or cannot be written."""
+
+    def __init__(self, path: Path, detail: str) -> None:
+        self.path = path
+        super().__init__(
+            f"failover file {path}: {detail}. Give the query the file that it had; or, when that is lost, remove this "
+            "one (another query's: name another path): the query then begins at the subscription's cursor of the first "
+            "cluster that answers, so records come again and none is lost"
+        )
+
+
 class ReadStalled(PulsarSourceError):
     """A range that was planned did not arrive in time."""
 
@@ -69,6 +85,18 @@ class ReadStalled(PulsarSourceError):
         )
 
 
+class ReadIncomplete(PulsarSourceError):
+    """A range that was planned did not arrive whole; the batch must not be written."""
+
+    def __init__(self, cluster: str, topic: str, missing: str, detail: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        super().__init__(
+            f"{topic} on cluster {cluster!r}: {missing} was planned and not delivered: {detail}. Nothing of this batch "
+            "is acknowledged; start the query again, it reads what is still stored without the cursor"
+        )
+
+
 class DataLoss(PulsarSourceError):
     """Records between the checkpoint and what the topic still holds are gone."""
 
@@ -76,5 +104,5 @@ class DataLoss(PulsarSourceError):
         self.topic = topic
         super().__init__(
             f"records of {topic} on cluster {cluster!r} are gone before they were read: {detail}. "
-            "Look at retention, TTL and backlog quota; option failOnDataLoss=false continues after the gap"
+            "Look at retention, TTL and backlog quota; start once with failOnDataLoss=false to continue after the gap"
         )

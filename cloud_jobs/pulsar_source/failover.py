@@ -8,13 +8,22 @@ missed acknowledgements), and which planned batches were closed without being re
 
 import json
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import structlog
+
+from cloud_jobs.pulsar_source.errors import FailoverFileError
 from cloud_jobs.pulsar_source.position import Offset
+from runtime import replace_durably
 
+_log = structlog.get_logger(__name__)
 _MOST_ABANDONED = 16
+_MOST_BYTES = 64 << 20
+_VERSION = 2
+_NOT_OURS = "it is not a failover file of the Pulsar source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,55 +50,101 @@ class Standing:
         return start.cluster != self.active or self.abandoned_at(start)
 
 
+@dataclass(frozen=True, slots=True)
+class QueryIdentity:
+    """Whose failover file it is: the query of a checkpoint, its subscription and what it reads."""
+
+    query: str
+    subscription: str
+    topics: str
+
+
 class FailoverFile:
-    """The file that keeps a `Standing`, and `<file>.order`, where an operator writes the name of a cluster."""
+    """The file that keeps a `Standing`, and `<file>.order`, where an operator writes the name of a cluster.
+
+    Every method raises FailoverFileError when the disk refuses, or holds something else.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._order = path.with_name(path.name + ".order")
 
-    def load(self, default: str) -> Standing:
-        """What was kept; the default cluster when there is nothing yet."""
+    def load(self) -> tuple[QueryIdentity, Standing] | None:
+        """What was kept; None when there is no file."""
         try:
-            document = json.loads(self._path.read_text(encoding="utf-8"))
+            with self._path.open("rb") as file:
+                content = file.read(_MOST_BYTES)
         except FileNotFoundError:
-            return Standing(default)
-        return Standing(document["active"], tuple(document["abandoned"]))
+            return None
+        except OSError as error:
+            raise FailoverFileError(self._path, f"it cannot be read: {error}") from error
+        try:
+            document = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            what = "it is empty" if not content else f"{_NOT_OURS}: {error}"
+            raise FailoverFileError(self._path, what) from error
+        return _checked(self._path, document)
 
-    def save(self, standing: Standing) -> None:
-        """Keeps it for good: on disk before this returns."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._path.with_name(self._path.name + ".draft")
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump({"active": standing.active, "abandoned": list(standing.abandoned)}, file, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
+    def save(self, owner: QueryIdentity, standing: Standing) -> None:
+        """Keeps it for good: whole and on disk before this returns."""
+        document = {"version": _VERSION, **asdict(owner), **asdict(standing)}
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_durably(self._path, json.dumps(document, sort_keys=True).encode())
+        except OSError as error:
+            raise FailoverFileError(self._path, f"it cannot be written: {error}") from error
 
-    def heard(self, standing: Standing, now_s: float) -> None:
-        """Notes, as the file's time of change, that the active cluster answered at `now_s` (seconds since 1970)."""
-        if not self._path.exists():
-            self.save(standing)
-        os.utime(self._path, (now_s, now_s))
+    def heard(self, now_s: float) -> bool:
+        """Notes, as the file's time of change, that the active cluster answered at `now_s` (seconds since 1970).
+
+        False when there is no file: it has to be saved anew.
+        """
+        try:
+            os.utime(self._path, (now_s, now_s))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            _log.warning("failover_file_not_touched", path=str(self._path), error=str(error))
+        return True
 
     def heard_at(self) -> float | None:
         """When a cluster answered last, to whichever process reads it; None when that was never noted."""
         try:
             return self._path.stat().st_mtime
-        except FileNotFoundError:
+        except OSError:
             return None
 
     def order(self) -> str | None:
         """The operator's word, if there is one."""
         try:
-            return self._order.read_text(encoding="utf-8").strip() or None
+            return self._order.read_bytes()[:1000].decode("utf-8", "replace").strip() or None
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise FailoverFileError(self._order, f"it cannot be read: {error}") from error
 
     def obeyed(self) -> None:
         """The word is done with."""
-        self._order.unlink(missing_ok=True)
+        try:
+            self._order.unlink(missing_ok=True)
+        except OSError as error:
+            raise FailoverFileError(self._order, f"it cannot be removed: {error}") from error
 
 
 def _text(offset: Offset) -> str:
     return json.dumps(offset.to_json(), sort_keys=True)
+
+
+def _checked(path: Path, document: Any) -> tuple[QueryIdentity, Standing]:
+    if not isinstance(document, Mapping):
+        raise FailoverFileError(path, _NOT_OURS)
+    if document.get("version") != _VERSION:
+        raise FailoverFileError(path, f"{_NOT_OURS}, or of another version than {_VERSION}")
+    texts = [document.get(name) for name in ("query", "subscription", "topics", "active")]
+    abandoned = document.get("abandoned")
+    if not all(isinstance(text, str) and text for text in texts) or not isinstance(abandoned, list):
+        raise FailoverFileError(path, f"{_NOT_OURS}: it lacks a part")
+    if not all(isinstance(text, str) for text in abandoned):
+        raise FailoverFileError(path, f"{_NOT_OURS}: a batch in it is no text")
+    query, subscription, topics, active = map(str, texts)
+    return QueryIdentity(query, subscription, topics), Standing(active, tuple(abandoned))

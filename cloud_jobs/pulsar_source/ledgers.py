@@ -1,10 +1,19 @@
 """What a broker says of one topic partition's managed ledger, and the arithmetic on it. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from cloud_jobs.pulsar_source.position import Position
+
+_OWNER_SUFFIX = re.compile(r"-reader-[0-9a-z]+$")
+"""What the client adds to the prefix of a reader's name."""
+
+
+def owner_prefix(subscription: str) -> str:
+    """How the names of the readers begin that stand for a query which reads a subscription."""
+    return f"{subscription}.owner."
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +30,15 @@ class TopicState:
     """One topic partition at one moment.
 
     `last`: the newest entry (entry -1 of a ledger when there is none). `cursor`: what the subscription has
-    acknowledged, None when it does not exist. `replicated`: whether that cursor travels to the other clusters.
+    acknowledged, None when it does not exist. `opened`: when the broker opened the newest ledger, as it says it: while
+    that does not change, the topic is the same one. `owners`: the queries that are reading the subscription now.
     """
 
     ledgers: tuple[Ledger, ...]
     last: Position
     cursor: Position | None
-    replicated: bool = False
+    opened: str = ""
+    owners: frozenset[str] = frozenset()
 
     @classmethod
     def from_stats(cls, stats: Mapping[str, Any], subscription: str) -> Self:
@@ -36,10 +47,12 @@ class TopicState:
         size = stats["currentLedgerSize"]
         ledgers = tuple(_ledger(row, last, size) for row in stats["ledgers"])
         cursor = stats["cursors"].get(subscription)
-        if cursor is None:
-            return cls(ledgers, last, None)
-        replicated = "pulsar.replicated.subscription" in cursor.get("properties", {})
-        return cls(ledgers, last, Position.parse(cursor["markDeletePosition"]), replicated)
+        acknowledged = None if cursor is None else Position.parse(cursor["markDeletePosition"])
+        prefix = owner_prefix(subscription)
+        owners = frozenset(
+            _OWNER_SUFFIX.sub("", name.removeprefix(prefix)) for name in stats["cursors"] if name.startswith(prefix)
+        )
+        return cls(ledgers, last, acknowledged, str(stats.get("lastLedgerCreatedTimestamp", "")), owners)
 
     @property
     def first_ledger(self) -> int:
@@ -59,6 +72,18 @@ class TopicState:
         entries = sum(ledger.entries for ledger in self.ledgers)
         return sum(ledger.size for ledger in self.ledgers) / entries if entries else 0.0
 
+    def ends_before(self, start: Position) -> bool:
+        """Whether the position lies beyond the newest entry: the cluster was set back to older disks."""
+        return start > self.last
+
+    def serves(self, start: Position) -> bool:
+        """Whether the subscription's cursor still keeps, and would deliver, everything after `start`."""
+        return (
+            self.cursor is not None
+            and self.entries_between(start, self.cursor) == 0
+            and (self.loss_after(start) is None)
+        )
+
     def loss_after(self, start: Position) -> str | None:
         """What is known to be gone of the messages after `start`, in words; None when nothing is.
 
@@ -67,7 +92,7 @@ class TopicState:
         removed, or when somebody else (TTL, quota, an operator) moved its cursor past `start` into later ledgers.
         """
         if start.ledger >= self.first_ledger or start.ledger < 0:
-            return None
+            return f"the topic ends at {self.last}, before the query at {start}" if self.ends_before(start) else None
         if self.cursor is None:
             return f"its subscription was removed; the oldest ledger is {self.first_ledger}, not {start.ledger}"
         if self.cursor >= Position(self.first_ledger, 0):

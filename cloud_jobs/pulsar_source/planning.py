@@ -34,6 +34,7 @@ class Survey:
         self._topics: list[TopicName] = []
         self._topics_at = float("-inf")
         self._known_clusters: frozenset[str] | None = None
+        self._subscription_ids: dict[str, tuple[str, str]] = {}
 
     def close(self) -> None:
         """Gives the connections back."""
@@ -50,6 +51,26 @@ class Survey:
             return self._admin.states(topic, self._options.subscription or "")
         except TopicMissing:
             return {}
+
+    def subscription_ids(self, states: States) -> dict[str, str]:
+        """The id of each subscription that exists, drawn and kept on the broker where it has none.
+
+        It is a property of the subscription: whoever may consume may write it, and it ends with the subscription, the
+        topic and the cluster's disks. Asked again only when the broker has opened the topic again.
+        """
+        known = self._subscription_ids
+        stale = [topic for topic, state in states.items() if state.opened != known.get(topic, (None,))[0]]
+        stale = [topic for topic in stale if states[topic].cursor is not None]
+        for topic, number in zip(stale, self._pool.map(self._subscription_id, stale), strict=True):
+            if number is not None:
+                known[topic] = (states[topic].opened, number)
+        return {topic: known[topic][1] for topic in states if topic in known}
+
+    def _subscription_id(self, partition: str) -> str | None:
+        try:
+            return self._admin.subscription_id(partition, self._options.subscription_name())
+        except TopicMissing:
+            return None
 
     def known_clusters(self) -> frozenset[str]:
         """The names of clusters that messages can come from."""
@@ -122,9 +143,10 @@ def planned_range(
         topic=piece.topic,
         start=piece.start,
         end=piece.end,
-        durable=_cursor_serves(state, piece.start),
+        durable=state.serves(piece.start),
         queue=queue_size(state, options.prefetch_bytes),
         known_clusters=known_clusters,
+        first_ledger=state.first_ledger,
     )
 
 
@@ -140,6 +162,7 @@ def reader_range(
         durable=False,
         queue=queue_size(state, options.prefetch_bytes),
         known_clusters=known_clusters,
+        first_ledger=state.first_ledger,
         since_ms=_milliseconds(options.starting_position),
         until_ms=_milliseconds(options.ending_position),
     )
@@ -147,11 +170,6 @@ def reader_range(
 
 def _milliseconds(moment: str | datetime) -> int | None:
     return int(moment.timestamp() * 1000) if isinstance(moment, datetime) else None
-
-
-def _cursor_serves(state: TopicState, start: Position) -> bool:
-    """True when no stored message after `start` is already behind the subscription's cursor."""
-    return state.cursor is not None and state.entries_between(start, state.cursor) == 0
 
 
 def queue_size(state: TopicState, prefetch_bytes: int) -> int:

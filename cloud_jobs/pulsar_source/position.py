@@ -34,6 +34,8 @@ class Position(NamedTuple):
         raise ValueError(f"{text!r} is no position: expected ledger:entry or ledger:entry:batch")
 
 
+_VERSION = 2
+
 BEGINNING = Position(-1, -1)
 """Before every message of every ledger."""
 
@@ -45,11 +47,17 @@ class Offset:
     `origin` is where the batch that ends here begins, for the partitions of which the offset before it says nothing:
     all of them after a change of cluster, and those that are met for the first time. A replay therefore reads the same
     range again.
+
+    `subscription_ids`: topic partition -> the id of the subscription that the position was read through. It ends with
+    the topic and with the cluster's disks, so a position of another life is never taken for one of this. `query`: the
+    id of the query, which its failover file knows too.
     """
 
     cluster: str
     positions: Mapping[str, Position]
     origin: Mapping[str, Position] = field(default_factory=dict)
+    subscription_ids: Mapping[str, str] = field(default_factory=dict)
+    query: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The same offset as a dict with sorted keys: Spark compares offsets as text."""
@@ -57,13 +65,28 @@ class Offset:
         if self.origin:
             document["from"] = _texts(self.origin)
         document["positions"] = _texts(self.positions)
+        document["query"] = self.query
+        document["subscription_ids"] = dict(sorted(self.subscription_ids.items()))
+        document["version"] = _VERSION
         return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The reverse of `to_json`; a document of another shape is a ValueError."""
+        """The reverse of `to_json`; a document of another shape or version is a ValueError."""
         try:
-            return cls(document["cluster"], _positions(document["positions"]), _positions(document.get("from", {})))
+            version = document.get("version", 1)
+            if version != _VERSION:
+                raise ValueError(
+                    f"the checkpoint has offsets of version {version} of the Pulsar source, this one reads version "
+                    f"{_VERSION}: begin with a new checkpoint; the query then begins at its subscription's cursor"
+                )
+            return cls(
+                document["cluster"],
+                _positions(document["positions"]),
+                _positions(document.get("from", {})),
+                dict(document["subscription_ids"]),
+                document["query"],
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not an offset of the Pulsar source: {document!r}") from error
 

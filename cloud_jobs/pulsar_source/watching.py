@@ -1,14 +1,21 @@
 """Watches the clusters: which one is read, how it stands, and when it counts as gone."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from uuid import uuid4
 
 import structlog
 
-from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, NoClusterAnswers, PulsarSourceError
-from cloud_jobs.pulsar_source.failover import FailoverFile, Standing
+from cloud_jobs.pulsar_source.errors import (
+    AccessRefused,
+    ClusterUnreachable,
+    FailoverFileError,
+    NoClusterAnswers,
+    PulsarSourceError,
+)
+from cloud_jobs.pulsar_source.failover import FailoverFile, QueryIdentity, Standing
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.planning import States, Survey
 from cloud_jobs.pulsar_source.position import BEGINNING, Offset
@@ -28,12 +35,13 @@ Start = str | datetime
 class View:
     """One cluster's topic partitions at one moment.
 
-    `created` are those where the durable subscription was missing until now.
+    `created` are those where the durable subscription was missing until now. `subscription_ids`: see `Offset`.
     """
 
     cluster: Cluster
     states: States
     created: frozenset[str] = frozenset()
+    subscription_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 class Watch:
@@ -44,19 +52,24 @@ class Watch:
         options: PulsarOptions,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
+        survey: Callable[[Cluster, PulsarOptions], Survey] = Survey,
     ) -> None:
         self._options = options
         self._clock = clock
         self._pause = pause
-        self._surveys = {cluster.name: Survey(cluster, options) for cluster in options.all_clusters()}
+        self._surveys = {cluster.name: survey(cluster, options) for cluster in options.all_clusters()}
         self._silent_since: dict[str, float] = {}
         self._suspect_since: dict[str, float] = {}
         self._refused_by: dict[str, AccessRefused] = {}
         self._last_word = "none of the clusters answers"
         self._file = FailoverFile(options.failover_file) if options.failover_file else None
-        first = options.all_clusters()[0].name
-        self._standing = self._file.load(first) if self._file else Standing(first)
-        options.cluster_named(self._standing.active)
+        kept = self._file.load() if self._file else None
+        self._identity = kept[0] if kept else None
+        self._standing = kept[1] if kept else Standing(options.all_clusters()[0].name)
+        if self._standing.active not in self._surveys:
+            known = ", ".join(self._surveys)
+            raise self._refusal(f"it speaks of cluster {self._standing.active!r}, the options know only {known}")
+        self._begun = self._bound = False
         self._heard_s = time.time()
         self._remember()
 
@@ -66,6 +79,45 @@ class Watch:
         if heard_s is not None and 0 <= self._heard_s - heard_s < _FRESH_S:
             most_s = max(0.0, self._options.cluster_lost_after_seconds - _OWN_LOOK_S)
             self.suspect(self._standing.active, self._clock() - min(self._heard_s - heard_s, most_s))
+
+    def begin(self) -> str:
+        """The id of a query that has no checkpoint yet. FailoverFileError when the file belongs to another one."""
+        self._begun = True
+        if self._identity is None:
+            return uuid4().hex
+        if self._identity != (mine := self._identity_of(self._identity.query)):
+            raise self._refusal(f"it belongs to another query, of {self._identity.subscription!r}, not of {mine}")
+        return self._identity.query
+
+    def bind(self, offset: Offset, *, planned: bool = False) -> None:
+        """Holds the failover file against the checkpoint; FailoverFileError when they belong to different queries.
+
+        A file that is lost cannot tell whether the batch up to `offset` was closed unread, so unless that batch is only
+        `planned` reading begins at the cursor, which stands before it.
+        """
+        if self._file is None or self._bound:
+            return
+        identity = self._identity_of(offset.query)
+        kept = self._identity
+        if kept and (kept.query, kept.subscription) != (identity.query, identity.subscription):
+            raise self._refusal(f"it belongs to another query, {kept}; the checkpoint is of {identity}")
+        if kept is None and not self._begun:
+            _log.error("failover_file_lost", path=str(self._options.failover_file), cluster=offset.cluster)
+            self._options.cluster_named(offset.cluster)
+            self._standing = Standing(offset.cluster)
+            self._standing = self._standing if planned else self._standing.abandoning(offset)
+        self._identity = identity
+        self._bound = True
+        if kept != identity:
+            self._save()
+
+    def _identity_of(self, query: str) -> QueryIdentity:
+        topics = ",".join(sorted(map(str, self._options.topics))) or str(self._options.topics_pattern)
+        return QueryIdentity(query, self._options.subscription_name(), topics)
+
+    def _refusal(self, detail: str) -> FailoverFileError:
+        assert self._options.failover_file is not None  # nothing is refused where nothing was read
+        return FailoverFileError(self._options.failover_file, detail)
 
     def close(self) -> None:
         """Gives every connection back."""
@@ -189,6 +241,7 @@ class Watch:
             if missing and create_at is not None:
                 survey.subscribe_missing(states, create_at)
                 states = survey.states()
+            ids = survey.subscription_ids(states) if create_at is not None else {}
         except (ClusterUnreachable, AccessRefused) as error:
             self._note_unserved(name, error)
             if name not in self._silent_since:
@@ -199,7 +252,7 @@ class Watch:
         self._silent_since.pop(name, None)
         self._suspect_since.pop(name, None)
         self._note_heard(name)
-        return View(survey.cluster, states, missing)
+        return View(survey.cluster, states, missing, ids)
 
     def _note_unserved(self, name: str, error: ClusterUnreachable | AccessRefused) -> None:
         """A cluster that refuses us serves us as little as a silent one; the only one that there is says so at once."""
@@ -213,7 +266,8 @@ class Watch:
     def _note_heard(self, name: str) -> None:
         if self._file and name == self._standing.active and time.time() - self._heard_s >= _NOTE_PERIOD_S:
             self._heard_s = time.time()
-            self._file.heard(self._standing, self._heard_s)
+            if not self._file.heard(self._heard_s) and self._bound:
+                self._save()
 
     def _move(self, name: str, why: str, **known: int) -> None:
         _log.warning("cluster_changed", old=self._standing.active, new=name, why=why, **known)
@@ -221,5 +275,5 @@ class Watch:
         self._save()
 
     def _save(self) -> None:
-        if self._file:
-            self._file.save(self._standing)
+        if self._file and self._identity:
+            self._file.save(self._identity, self._standing)

@@ -1,9 +1,15 @@
+import json
+import os
 from pathlib import Path
 
-from cloud_jobs.pulsar_source.failover import FailoverFile, Standing
+import pytest
+
+from cloud_jobs.pulsar_source.errors import FailoverFileError
+from cloud_jobs.pulsar_source.failover import FailoverFile, QueryIdentity, Standing
 from cloud_jobs.pulsar_source.position import Offset, Position
 
 ON_HQ = Offset("hq", {"t": Position(7, 3)})
+MINE = QueryIdentity("4f", "ingest", "t")
 ON_DR = Offset("dr", {"t": Position(2, 1)})
 
 
@@ -22,10 +28,65 @@ def test_after_a_batch_that_was_closed_unread_reading_begins_at_the_cursor_even_
 
 def test_the_standing_outlives_the_process(tmp_path: Path):
     kept = FailoverFile(tmp_path / "deep" / "failover.json")
-    assert kept.load("hq") == Standing("hq")
+    assert kept.load() is None
     standing = Standing("hq").abandoning(ON_HQ).moved("dr")
-    kept.save(standing)
-    assert FailoverFile(tmp_path / "deep" / "failover.json").load("hq") == standing
+    kept.save(MINE, standing)
+    assert FailoverFile(tmp_path / "deep" / "failover.json").load() == (MINE, standing)
+    assert [file.name for file in (tmp_path / "deep").iterdir()] == ["failover.json"]
+
+
+GOOD = json.loads('{"version": 2, "query": "q", "subscription": "s", "topics": "t", "active": "hq", "abandoned": []}')
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"active": "hq", "abandoned": []}',
+        *(json.dumps({key: value for key, value in GOOD.items() if key != left_out}).encode() for left_out in GOOD),
+        *(json.dumps(GOOD | {key: wrong}).encode() for key in GOOD for wrong in (None, 3, "", ["x", 1])),
+    ],
+)
+def test_other_content_is_refused_in_words_that_say_what_to_do(tmp_path: Path, content: bytes):
+    (tmp_path / "failover.json").write_bytes(content)
+    with pytest.raises(FailoverFileError, match="remove this one"):
+        FailoverFile(tmp_path / "failover.json").load()
+
+
+@pytest.mark.parametrize("size", range(0, len(json.dumps(GOOD)), 7))
+def test_a_truncated_file_is_refused(tmp_path: Path, size: int):
+    (tmp_path / "failover.json").write_text(json.dumps(GOOD)[:size])
+    with pytest.raises(FailoverFileError):
+        FailoverFile(tmp_path / "failover.json").load()
+
+
+def test_a_full_disk_is_an_error_of_ours_and_leaves_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    kept = FailoverFile(tmp_path / "failover.json")
+    kept.save(MINE, Standing("hq"))
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(FailoverFileError, match="No space left"):
+            kept.save(MINE, Standing("dr"))
+    assert kept.load() == (MINE, Standing("hq"))
+
+
+def test_a_folder_in_the_place_of_the_file_or_of_the_order_is_an_error_of_ours(tmp_path: Path):
+    kept = FailoverFile(tmp_path / "failover.json")
+    (tmp_path / "failover.json").mkdir()
+    (tmp_path / "failover.json.order").mkdir()
+    with pytest.raises(FailoverFileError):
+        kept.load()
+    with pytest.raises(FailoverFileError):
+        kept.order()
 
 
 def test_the_operators_word_is_read_and_then_done_with(tmp_path: Path):
@@ -48,6 +109,8 @@ def test_what_is_kept_is_bounded():
 def test_when_the_cluster_was_heard_last_is_kept_for_the_next_process(tmp_path: Path):
     kept = FailoverFile(tmp_path / "failover.json")
     assert kept.heard_at() is None
-    kept.heard(Standing("dr"), 1_767_603_422.5)
+    assert not kept.heard(1_767_603_422.5)
+    kept.save(MINE, Standing("dr"))
+    assert kept.heard(1_767_603_422.5)
     assert kept.heard_at() == 1_767_603_422.5
-    assert kept.load("hq") == Standing("dr")
+    assert kept.load() == (MINE, Standing("dr"))

@@ -34,11 +34,17 @@ def test_the_open_ledger_is_counted_by_its_newest_entry():
         "lastConfirmedEntry": "9:41",
         "currentLedgerSize": 4200,
         "ledgers": [{"ledgerId": 8, "entries": 5, "size": 50}, {"ledgerId": 9, "entries": 0, "size": 0}],
-        "cursors": {"s": {"markDeletePosition": "8:4", "properties": {"pulsar.replicated.subscription": 1}}},
+        "lastLedgerCreatedTimestamp": "2026-01-05T10:00:00.000Z",
+        "cursors": {
+            "s": {"markDeletePosition": "8:4"},
+            "s.owner.4f-reader-09afb31c77": {"markDeletePosition": "9:41"},
+            "other.owner.5e-reader-09afb31c77": {"markDeletePosition": "9:41"},
+        },
     }
     state = TopicState.from_stats(stats, "s")
     assert state.ledgers == (Ledger(8, 5, 50), Ledger(9, 42, 4200))
-    assert (state.cursor, state.replicated) == (Position(8, 4), True)
+    assert (state.cursor, state.owners) == (Position(8, 4), {"4f"})
+    assert state.opened == "2026-01-05T10:00:00.000Z"
     assert TopicState.from_stats(stats, "other").cursor is None
 
 

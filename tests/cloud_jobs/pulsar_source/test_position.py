@@ -12,7 +12,8 @@ positions = st.builds(Position, st.integers(0, 9), st.integers(-1, 9)) | st.buil
 )
 topics = st.sampled_from([f"persistent://t/n/topic-partition-{number}" for number in range(4)])
 by_topic = st.dictionaries(topics, positions)
-offsets = st.builds(Offset, st.sampled_from(["hq", "dr"]), by_topic, by_topic)
+ids = st.dictionaries(topics, st.text("0123456789abcdef", min_size=1, max_size=12))
+offsets = st.builds(Offset, st.sampled_from(["hq", "dr"]), by_topic, by_topic, ids, st.sampled_from(["", "4f"]))
 
 
 @given(positions)
@@ -44,6 +45,8 @@ def test_equal_offsets_are_equal_text_whatever_the_order_of_their_topics(offset:
         offset.cluster,
         dict(sorted(offset.positions.items(), reverse=True)),
         dict(sorted(offset.origin.items(), reverse=True)),
+        dict(sorted(offset.subscription_ids.items(), reverse=True)),
+        offset.query,
     )
     assert json.dumps(backwards.to_json()) == json.dumps(offset.to_json())
 
@@ -72,7 +75,12 @@ def test_a_change_of_cluster_without_an_origin_is_refused():
 
 def test_a_document_of_another_shape_is_no_offset():
     with pytest.raises(ValueError, match="not an offset"):
-        Offset.from_json({"positions": {}})
+        Offset.from_json({"positions": {}, "version": 2})
+
+
+def test_an_offset_of_another_version_is_refused_with_a_way_to_go_on():
+    with pytest.raises(ValueError, match="new checkpoint"):
+        Offset.from_json({"cluster": "hq", "positions": {}})
 
 
 def test_the_cursor_is_moved_by_whole_entries_only():
