@@ -26,10 +26,10 @@ States = Mapping[str, TopicState]
 class Survey:
     """Asks one cluster about the topics of the options; keeps its connections and the list of topics."""
 
-    def __init__(self, cluster: Cluster, options: PulsarOptions) -> None:
+    def __init__(self, cluster: Cluster, options: PulsarOptions, admin: Admin | None = None) -> None:
         self.cluster = cluster
         self._options = options
-        self._admin = Admin(cluster, options, options.call_timeout_s())
+        self._admin = admin or Admin(cluster, options, options.call_timeout_s())
         self._pool = ThreadPoolExecutor(max_workers=_PARALLEL, thread_name_prefix="pulsar-survey")
         self._topics: list[TopicName] = []
         self._topics_at = float("-inf")

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pulsar
@@ -19,10 +19,11 @@ from cloud_jobs.pulsar_source.feeds import Feed, durable_feed, reader_feed
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.message_ids import position_of
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.position import BEGINNING, Position
+from cloud_jobs.pulsar_source.position import Position
 
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 8 << 20
+_MOST_GAPS = 1000
 _VOUCH_PERIOD_S = 2.0
 """Silence after which the cluster is asked whether somebody took away what was to come."""
 
@@ -88,7 +89,13 @@ def read_range(
     track = Track(planned.start)
 
     def vouch() -> None:
-        check_untouched(planned, look(options, planned), track.gap_after(planned.end), compacted=options.read_compacted)
+        state, gaps = look(options, planned), track.gaps(planned.end)
+        if reason := cut_short(planned, state, gaps, compacted=options.read_compacted):
+            raise ReadIncomplete(planned.cluster.name, planned.topic, f"what comes after {gaps[0].after}", reason)
+        for gap in passed_over(planned, state, gaps):
+            if found := _first_stored(options, planned, gap, opening):
+                moved = f"the subscription's cursor was moved to {state.cursor} while the query was reading"
+                raise ReadIncomplete(planned.cluster.name, planned.topic, str(found), moved)
 
     with opening(options, planned) as feed:
         try:
@@ -100,18 +107,25 @@ def read_range(
         except pulsar.PulsarException as error:
             raise as_our_error(planned.cluster, f"reading {planned.topic}", error) from error
         track.note(planned, *columns.places)
-        if track.gap_after(planned.end) is not None:
+        if track.gaps(planned.end):
             vouch()
     if len(columns):
         yield columns.take()
 
 
+class Gap(NamedTuple):
+    """Entries that were not delivered: after `after`, before the entry `before`."""
+
+    after: Position
+    before: Position
+
+
 class Track:
-    """The entries that were delivered of one range, and the first place where some were left out."""
+    """The entries that were delivered of one range, and the first places where some were left out."""
 
     def __init__(self, start: Position) -> None:
         self._reached = (start.ledger, start.entry)
-        self._gap: tuple[int, int] | None = None
+        self._gaps: list[Gap] = []
 
     def note(self, planned: PlannedRange, ledgers: Sequence[int], entries: Sequence[int]) -> None:
         """The next entries, in order, each at least once; ReadIncomplete when they go backwards."""
@@ -122,33 +136,53 @@ class Track:
         same, step = ledger[1:] == ledger[:-1], entry[1:] - entry[:-1]
         if ((ledger[1:] < ledger[:-1]) | (same & (step < 0))).any():
             raise ReadIncomplete(planned.cluster.name, planned.topic, f"{self._reached}", "it came out of order")
-        left_out = np.flatnonzero(~(same & (step <= 1)))
-        if len(left_out) and self._gap is None:
-            self._gap = (int(ledger[left_out[0]]), int(entry[left_out[0]]))
+        left_out = np.flatnonzero(~(same & (step <= 1)))[: _MOST_GAPS - len(self._gaps)]
+        places = [Position(int(one), int(two)) for one, two in zip(ledger, entry, strict=True)] if len(left_out) else []
+        self._gaps += [Gap(places[index], places[index + 1]) for index in left_out]
         self._reached = (int(ledger[-1]), int(entry[-1]))
 
-    def gap_after(self, end: Position) -> Position | None:
-        """The last entry before the first gap up to `end`; None when every entry was delivered."""
-        if self._gap is not None:
-            return Position(*self._gap)
-        return None if self._reached >= (end.ledger, end.entry) else Position(*self._reached)
+    def gaps(self, end: Position) -> list[Gap]:
+        """The first gaps up to `end`, in order; none when every entry was delivered."""
+        if self._reached >= (end.ledger, end.entry):
+            return self._gaps
+        return [*self._gaps, Gap(Position(*self._reached), Position(end.ledger, end.entry + 1))]
 
 
-def check_untouched(planned: PlannedRange, state: TopicState, gap: Position | None, *, compacted: bool) -> None:
-    """Raises ReadIncomplete when entries can be missing because somebody moved the cursor or removed a ledger.
+def cut_short(planned: PlannedRange, state: TopicState, gaps: Sequence[Gap], *, compacted: bool) -> str | None:
+    """Why stored entries can be gone from a range since it was planned; None when they cannot."""
+    if planned.durable and (state.cursor is None or (loss := state.loss_after(planned.start)) is not None):
+        return "the subscription was removed" if state.cursor is None else loss
+    oldest = max(planned.first_ledger, gaps[0].after.ledger if gaps else planned.first_ledger)
+    if state.first_ledger > oldest and not compacted and not (planned.durable and state.serves(planned.start)):
+        return f"ledgers before {state.first_ledger} were removed while the query was reading"
+    return None
 
-    A replication or transaction marker, an aborted transaction and what compaction removed are entries that no consumer
-    is given. While the cursor stands at or before the range, nothing else is left out, and nothing is removed.
+
+def passed_over(planned: PlannedRange, state: TopicState, gaps: Sequence[Gap]) -> list[Gap]:
+    """The gaps that the durable cursor has passed, so that messages in them may be stored and not delivered.
+
+    Entries that no consumer is given (a replication or transaction marker, an aborted transaction, what compaction
+    removed) leave gaps too, and the broker moves the cursor over those that follow it at once: one gap. With a cursor
+    that stands at or before the range nothing was passed over.
     """
-    reason = None
-    if planned.durable and not state.serves(planned.start):
-        reason = f"the subscription's cursor was moved to {state.cursor} while the query was reading"
-    elif (
-        not planned.durable and not compacted and state.first_ledger > max(planned.first_ledger, (gap or BEGINNING)[0])
-    ):
-        reason = f"ledgers before {state.first_ledger} were removed while the query was reading"
-    if reason:
-        raise ReadIncomplete(planned.cluster.name, planned.topic, f"what comes after {gap}", reason)
+    if not planned.durable or state.cursor is None or state.serves(planned.start):
+        return []
+    return [gap for gap in gaps if gap.after < state.cursor]
+
+
+def _first_stored(options: PulsarOptions, planned: PlannedRange, gap: Gap, opening: Open) -> Position | None:
+    """The first message that is stored in a gap, by a reader, which knows no cursor."""
+    with opening(options, replace(planned, durable=False, start=gap.after, queue=1)) as feed:
+        until = time.monotonic() + options.read_timeout_seconds
+        while time.monotonic() < until:
+            if messages := feed.receive():
+                first = position_of(messages[0].message_id())
+                return first if (first.ledger, first.entry) < gap.before[:2] else None
+            if feed.last() <= gap.after:
+                return None
+    raise ReadStalled(
+        planned.cluster.name, planned.topic, str(gap.after), str(gap.before), options.read_timeout_seconds
+    )
 
 
 def _until(

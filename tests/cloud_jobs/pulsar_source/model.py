@@ -1,0 +1,294 @@
+"""A Pulsar cluster in memory, behind the interfaces that the source speaks to, with what an operator can do to it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from cloud_jobs.pulsar_source.acknowledging import whole_entries
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable, TopicMissing
+from cloud_jobs.pulsar_source.feeds import Feed
+from cloud_jobs.pulsar_source.ledgers import Ledger, TopicState
+from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.planning import Survey
+from cloud_jobs.pulsar_source.position import BEGINNING, Position
+from cloud_jobs.pulsar_source.reading import PlannedRange
+from cloud_jobs.pulsar_source.topics import TopicName, split_partition
+
+Entry = tuple[int, ...]
+"""The messages of an entry, by number; an empty one is a marker, which no consumer is given."""
+
+
+class Time:
+    """A clock that moves when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pause(self, seconds: float) -> None:
+        self.now_s += max(seconds, 0.001)
+
+
+@dataclass
+class ModelTopic:
+    """One topic partition: its ledgers, the newest open, and one durable subscription."""
+
+    ledgers: dict[int, list[Entry]]
+    opened: str
+    cursor: Position | None = None
+    subscription_id: str | None = None
+    owners: set[str] = field(default_factory=set)
+
+    @property
+    def last(self) -> Position:
+        number = max(self.ledgers)
+        return Position(number, len(self.ledgers[number]) - 1)
+
+    def entries(self) -> Iterator[tuple[Position, Entry]]:
+        for number, entries in sorted(self.ledgers.items()):
+            for index, entry in enumerate(entries):
+                yield Position(number, index), entry
+
+    def messages(self) -> set[int]:
+        return {message for _, entry in self.entries() for message in entry}
+
+    def subscribe(self) -> None:
+        if self.cursor is None:
+            self.cursor = Position(min(self.ledgers), -1)
+
+    def acknowledge(self, place: Position) -> None:
+        assert self.cursor is not None
+        if self.cursor < place <= self.last:
+            self.cursor = place
+
+    def skip(self, count: int) -> None:
+        for position, _ in list(self.entries()):
+            if self.cursor is not None and position > self.cursor and count > 0:
+                self.cursor, count = position, count - 1
+
+    def trim(self) -> set[int]:
+        """Removes the ledgers that the cursor has left; returns what they held."""
+        gone: set[int] = set()
+        for number in sorted(self.ledgers)[:-1]:
+            if self.cursor is not None and self.cursor < Position(number, len(self.ledgers[number]) - 1):
+                break
+            gone |= {message for entry in self.ledgers.pop(number) for message in entry}
+            if self.cursor is not None and self.cursor.ledger == number:
+                self.cursor = Position(min(self.ledgers), -1)
+        return gone
+
+    def state(self) -> TopicState:
+        rows = tuple(Ledger(number, len(rows), 10 * len(rows)) for number, rows in sorted(self.ledgers.items()))
+        return TopicState(rows, self.last, self.cursor, self.opened, frozenset(self.owners))
+
+
+class ModelCluster:
+    """Topic partitions, ledger numbers that begin anew with new disks, and whether it answers."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.answers = True
+        self.topics: dict[str, ModelTopic] = {}
+        self._ledgers = self._openings = 0
+
+    def check(self) -> None:
+        if not self.answers:
+            raise ClusterUnreachable(self.name, "asking the model", "it is down")
+
+    def create(self, partition: str) -> ModelTopic:
+        # Clients that were connected connect again by themselves.
+        owners = self.topics[partition].owners if partition in self.topics else set()
+        self.topics[partition] = ModelTopic({self._next_ledger(): []}, self._opening(), owners=owners)
+        return self.topics[partition]
+
+    def open_again(self, partition: str) -> None:
+        """A new ledger, as after a restart of the broker; an empty one goes."""
+        topic = self.topics[partition]
+        if not topic.ledgers[max(topic.ledgers)]:
+            empty = max(topic.ledgers)
+            del topic.ledgers[empty]
+        topic.ledgers[self._next_ledger()] = []
+        topic.opened = self._opening()
+        if topic.cursor is not None and topic.cursor.ledger not in topic.ledgers:
+            topic.cursor = Position(min(topic.ledgers), -1)
+
+    def wipe(self) -> None:
+        """The disks are empty; the topics are created again as they are needed."""
+        self._ledgers = 0
+        for partition in list(self.topics):
+            self.create(partition)
+
+    def named(self, partition: str) -> ModelTopic:
+        self.check()
+        if partition not in self.topics:
+            raise TopicMissing(self.name, partition)
+        return self.topics[partition]
+
+    def _next_ledger(self) -> int:
+        self._ledgers += 1
+        return self._ledgers
+
+    def _opening(self) -> str:
+        self._openings += 1
+        return f"opening {self._openings}"
+
+
+class ModelAdmin:
+    """What `admin.Admin` answers."""
+
+    def __init__(self, cluster: ModelCluster) -> None:
+        self._cluster = cluster
+
+    def close(self) -> None: ...
+
+    def clusters(self) -> frozenset[str]:
+        return frozenset({"hq", "dr"})
+
+    def states(self, topic: TopicName, _: str) -> dict[str, TopicState]:
+        self._cluster.check()
+        parts = {name: one for name, one in self._cluster.topics.items() if split_partition(name)[0] == str(topic)}
+        if not parts:
+            raise TopicMissing(self._cluster.name, str(topic))
+        return {name: one.state() for name, one in sorted(parts.items())}
+
+    def subscription_id(self, partition: str, _: str) -> str:
+        topic = self._cluster.named(partition)
+        if topic.cursor is None:
+            raise TopicMissing(self._cluster.name, partition)
+        topic.subscription_id = topic.subscription_id or uuid4().hex[:12]
+        return topic.subscription_id
+
+
+class ModelSurvey(Survey):
+    """The source's own survey, on a model."""
+
+    def __init__(self, model: ModelCluster, cluster: Cluster, options: PulsarOptions) -> None:
+        super().__init__(cluster, options, ModelAdmin(model))  # type: ignore[arg-type]
+        self._model = model
+
+    def _subscribe(self, topic: str, start: object) -> None:  # the models begin at the earliest
+        self._model.named(topic).subscribe()
+
+
+@dataclass(frozen=True)
+class ModelMessage:
+    """A message with the names of the native client's calls."""
+
+    number: int
+    at: Position
+    entry_size: int
+
+    def message_id(self) -> "ModelMessage":
+        return self
+
+    def ledger_id(self) -> int:
+        return self.at.ledger
+
+    def entry_id(self) -> int:
+        return self.at.entry
+
+    def batch_index(self) -> int:
+        return self.at.batch
+
+    def serialize(self) -> bytes:
+        return bytes([6 << 3, self.entry_size])
+
+    def data(self) -> bytes:
+        return str(self.number).encode()
+
+    def encryption_context(self) -> None:
+        return None
+
+    def publish_timestamp(self) -> int:
+        return 1
+
+    def producer_name(self) -> str:
+        return "producer"
+
+
+class _ModelFeed:
+    def __init__(self, cluster: ModelCluster, planned: PlannedRange, time: Time, meanwhile: Callable[[], None]) -> None:
+        self._cluster, self._planned, self._time, self._meanwhile = cluster, planned, time, meanwhile
+        topic = cluster.named(planned.topic)
+        if planned.durable:
+            topic.subscribe()
+            assert topic.cursor is not None
+        self._after = topic.cursor if planned.durable and topic.cursor else whole_entries(planned.start)
+
+    def receive(self) -> list[Any]:
+        found = self._next_entries()
+        self._meanwhile()
+        self._time.pause(0.5)
+        return found
+
+    def _next_entries(self) -> list[Any]:
+        if not self.connected():
+            return []
+        topic = self._cluster.topics[self._planned.topic]
+        if self._planned.durable:
+            topic.subscribe()
+            self._after = max(self._after, topic.cursor or BEGINNING) if self._after <= topic.last else BEGINNING
+        for position, entry in topic.entries():
+            if position > self._after:
+                self._after = position
+                if not entry and self._planned.durable and topic.cursor is not None:
+                    self._pass_marker(topic, position)
+                if entry:
+                    many = len(entry) > 1
+                    ids = [position._replace(batch=index if many else -1) for index in range(len(entry))]
+                    return [ModelMessage(n, at, len(entry)) for n, at in zip(entry, ids, strict=True)]
+        return []
+
+    @staticmethod
+    def _pass_marker(topic: ModelTopic, marker: Position) -> None:
+        """The broker acknowledges a marker itself, so the cursor goes over those that follow it at once."""
+        between = [at for at, _ in topic.entries() if topic.cursor is not None and topic.cursor < at < marker]
+        if not between:
+            topic.acknowledge(marker)
+
+    def last(self) -> Position:
+        newest = BEGINNING
+        for position, entry in self._cluster.named(self._planned.topic).entries():
+            if entry:
+                newest = position._replace(batch=len(entry) - 1 if len(entry) > 1 else -1)
+        return newest
+
+    def connected(self) -> bool:
+        return self._cluster.answers and self._planned.topic in self._cluster.topics
+
+
+class World:
+    """Two clusters, one clock, and what happens to them in the middle of a read."""
+
+    def __init__(self) -> None:
+        self.time = Time()
+        self.clusters = {name: ModelCluster(name) for name in ("hq", "dr")}
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def survey(self, cluster: Cluster, options: PulsarOptions) -> ModelSurvey:
+        return ModelSurvey(self.clusters[cluster.name], cluster, options)
+
+    def own(self, cluster: Cluster, _: PulsarOptions, partition: str, token: str) -> Callable[[], None]:
+        owners = self.clusters[cluster.name].named(partition).owners
+        owners.add(token)
+        return lambda: owners.discard(token)
+
+    def acknowledge(self, cluster: Cluster, _: PulsarOptions, ends: Mapping[str, Position]) -> dict[str, Position]:
+        model = self.clusters[cluster.name]
+        if not model.answers:
+            return {}
+        for partition, end in ends.items():
+            model.named(partition).subscribe()
+            model.named(partition).acknowledge(whole_entries(end))
+        return dict(ends)
+
+    @contextmanager
+    def feed(self, _: PulsarOptions, planned: PlannedRange) -> Iterator[Feed]:
+        yield _ModelFeed(self.clusters[planned.cluster.name], planned, self.time, self.meanwhile)
+
+    def look(self, _: PulsarOptions, planned: PlannedRange) -> TopicState:
+        return self.clusters[planned.cluster.name].named(planned.topic).state()

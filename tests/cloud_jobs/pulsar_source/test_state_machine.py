@@ -1,0 +1,436 @@
+"""Whatever happens to a query and its clusters: each message is in the sink exactly once, or its loss was reported."""
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.errors import (
+    ClusterUnreachable,
+    DataLoss,
+    FailoverFileError,
+    PulsarSourceError,
+    SubscriptionBusy,
+)
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.ownership import Ownership
+from cloud_jobs.pulsar_source.position import Offset, Position
+from cloud_jobs.pulsar_source.reading import read_range
+from cloud_jobs.pulsar_source.watching import Watch
+from tests.cloud_jobs.pulsar_source.model import ModelTopic, World
+
+TOPIC = "persistent://public/default/t"
+PARTITIONS = [f"{TOPIC}-partition-{number}" for number in range(3)]
+CRASHES = ["log written", "planned", "read", "sink written"]
+
+
+class Crash(Exception):
+    """The process is killed here."""
+
+
+class ReportingDriver(Driver):
+    """The driver, with a note of each loss that it reports, by error or by log."""
+
+    reported: Callable[[str], None]
+
+    def _report(self, cluster: str, topic: str, detail: str) -> None:
+        self.reported(topic)
+        super()._report(cluster, topic, detail)
+
+
+class ModelQuery:
+    """Spark's micro-batch loop around the driver: offsets written ahead, a sink that knows batch numbers, commits."""
+
+    def __init__(self, world: World, folder: Path, reported: Callable[[str], None]) -> None:
+        self._world, self._folder, self._reported = world, folder, reported
+        self.log: list[tuple[Any, Any]] = []
+        self.done = 0
+        self.sink: dict[int, list[int]] = {}
+        self._driver: ReportingDriver | None = None
+        self._start: Any = None
+
+    def options(self, *, strict: bool) -> PulsarOptions:
+        return PulsarOptions.parse(
+            {
+                "clusters": "hq=pulsar://hq:1|http://hq:2,dr=pulsar://dr:1|http://dr:2",
+                "topics": TOPIC,
+                "subscription": "s",
+                "failoverFile": str(self._folder / "failover.json"),
+                "columns": "value,message_id",
+                "failOnDataLoss": str(strict).lower(),
+                "readTimeoutSeconds": "4",
+                "clusterLostAfterSeconds": "1",
+            }
+        )
+
+    def trigger(self, crash: str | None = None, *, strict: bool = True) -> bool:
+        """Starts the query if it does not run, and runs one batch; whether there was one."""
+        reached: Callable[[str], None] = lambda place: _crash_at(place, crash)  # noqa: E731
+        if self._driver is None:
+            self._driver = self._new_driver(strict=strict)
+            if len(self.log) > self.done:
+                self._start = json.loads(json.dumps(self._driver.initial().to_json())) if not self.done else None
+                self._run_batch(reached)
+                return True
+            self._start = self._driver.initial().to_json() if not self.log else None
+        start = self.log[-1][1] if self.log else self._start
+        end = json.loads(json.dumps(self._driver.latest(Offset.from_json(start), limited=False).to_json()))
+        if end == start:
+            return False
+        self.log.append((start, end))
+        reached("log written")
+        if len(self.log) > 1:
+            self._driver.commit(Offset.from_json(self.log[-2][1]))
+        self._run_batch(reached)
+        return True
+
+    def _run_batch(self, reached: Callable[[str], None]) -> None:
+        assert self._driver is not None
+        start, end = self.log[-1]
+        if len(self.log) == 1:
+            start = self._start  # Spark does not keep where the first batch began
+        options = self._driver._options
+        tasks = self._driver.plan(Offset.from_json(start), Offset.from_json(end))
+        reached("planned")
+        rows = [
+            int(value)
+            for task in tasks
+            for batch in read_range(options, task, self._world.feed, self._world.look, self._world.time)
+            for value in batch.column("value").to_pylist()
+        ]
+        reached("read")
+        self.sink.setdefault(len(self.log), rows)
+        reached("sink written")
+        self.done = len(self.log)
+
+    def _new_driver(self, *, strict: bool) -> ReportingDriver:
+        options, time = self.options(strict=strict), self._world.time
+        driver = ReportingDriver(
+            options,
+            watch=Watch(options, time, time.pause, self._world.survey),
+            ownership=Ownership(options, self._world.own, time, time.pause),
+            acknowledger=self._world.acknowledge,
+            pause=time.pause,
+        )
+        driver.reported = self._reported
+        return driver
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+        self._driver = None
+
+    def delivered(self) -> Counter[int]:
+        return Counter(number for rows in self.sink.values() for number in rows)
+
+
+def _crash_at(place: str, crash: str | None) -> None:
+    if place == crash:
+        raise Crash(place)
+
+
+class SourceMachine(RuleBasedStateMachine):
+    """One query on two clusters; the law is checked at the end, after everything works again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.world = World()
+        self.query = ModelQuery(self.world, self.folder, self.report)
+        self.sent: dict[int, str] = {}
+        self.waiting: dict[str, list[tuple[str, tuple[int, ...]]]] = {"hq": [], "dr": []}
+        self.destroyed: dict[str, set[int]] = {}
+        self.excused: set[int] = set()
+        self.may_repeat = False
+        self.skipped: set[int] = set()
+
+    @initialize()
+    def begin(self) -> None:
+        for cluster in self.world.clusters.values():
+            for partition in PARTITIONS[:2]:
+                cluster.create(partition)
+        self.run_query()
+
+    # -- what producers and replication do
+
+    @rule(part=st.integers(0, 2), size=st.integers(1, 3))
+    def produce(self, part: int, size: int) -> None:
+        partition = PARTITIONS[part]
+        if any(partition not in cluster.topics for cluster in self.world.clusters.values()):
+            return
+        numbers = tuple(range(len(self.sent), len(self.sent) + size))
+        self.sent |= dict.fromkeys(numbers, partition)
+        for name in self.waiting:
+            self.waiting[name].append((partition, numbers))
+        self.replicate()
+
+    @rule(part=st.integers(0, 1))
+    def mark(self, part: int) -> None:
+        for name in self.waiting:
+            self.waiting[name].append((PARTITIONS[part], ()))
+        self.replicate()
+
+    def replicate(self) -> None:
+        for name, entries in self.waiting.items():
+            cluster = self.world.clusters[name]
+            while cluster.answers and entries:
+                partition, entry = entries.pop(0)
+                newest = cluster.topics[partition].ledgers
+                newest[max(newest)].append(entry)
+
+    @rule()
+    def cursors_travel(self) -> None:
+        """A snapshot: the other cluster's cursor goes as far as what was acknowledged here."""
+        hq, dr = self.world.clusters.values()
+        if not (hq.answers and dr.answers):
+            return
+        for here, there in ((hq, dr), (dr, hq)):
+            for partition in here.topics.keys() & there.topics.keys():
+                self._travel(here.topics[partition], there.topics[partition])
+
+    @staticmethod
+    def _travel(here: ModelTopic, there: ModelTopic) -> None:
+        if here.cursor is None or there.cursor is None:
+            return
+        acknowledged = {n for at, entry in here.entries() if at <= here.cursor for n in entry}
+        for position, entry in list(there.entries()):
+            if not set(entry) <= acknowledged:
+                break
+            there.acknowledge(position)
+
+    # -- what the query does
+
+    @rule(crash=st.sampled_from([None, None, *CRASHES]))
+    def run_query(self, crash: str | None = None) -> None:
+        strict = True
+        for _ in range(6):
+            try:
+                self.query.trigger(crash, strict=strict)
+            except DataLoss:
+                strict = False
+            except FailoverFileError:
+                (self.folder / "failover.json").unlink()
+                self.may_repeat = True
+            except (PulsarSourceError, Crash):
+                pass
+            else:
+                if not strict:
+                    self.query.stop()  # with failOnDataLoss=false once, then as before
+                return
+            self.query.stop()
+            crash = None
+
+    @rule()
+    def stop_query(self) -> None:
+        self.query.stop()
+
+    @rule(
+        part=st.integers(0, 1), after=st.integers(0, 3), operation=st.sampled_from(["skip", "delete", "wipe", "down"])
+    )
+    def something_happens_within_a_read(self, part: int, after: int, operation: str) -> None:
+        left = after
+
+        def meanwhile() -> None:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                operations[operation]()
+
+        operations: dict[str, Callable[[], None]] = {
+            "skip": lambda: self.skip(part, 5),
+            "delete": lambda: self.delete_and_create(part, both=False),
+            "wipe": lambda: self.wipe("hq"),
+            "down": lambda: self.go_down("hq"),
+        }
+        self.produce(part, 2)
+        self.produce(part, 1)
+        self.world.meanwhile = meanwhile
+        self.run_query()
+        self.world.meanwhile = lambda: None
+
+    @rule(strict=st.booleans())
+    def a_second_query_is_refused_while_the_first_runs(self, strict: bool) -> None:
+        if self.query._driver is None or not all(one.answers for one in self.world.clusters.values()):
+            return
+        self.run_query()
+        if self.query._driver is None:
+            return
+        with second(self) as other, pytest.raises((SubscriptionBusy, FailoverFileError)):
+            other.trigger(strict=strict)
+
+    # -- what operators and machines do
+
+    @rule(part=st.integers(0, 2), count=st.integers(1, 9))
+    def skip(self, part: int, count: int) -> None:
+        for cluster in self.active_clusters():
+            if PARTITIONS[part] in cluster.topics:
+                before = cluster.topics[PARTITIONS[part]].messages()
+                cluster.topics[PARTITIONS[part]].skip(count)
+                self.skipped |= before
+
+    @rule(part=st.integers(0, 2), name=st.sampled_from(["hq", "dr"]))
+    def open_again_and_trim(self, part: int, name: str) -> None:
+        cluster = self.world.clusters[name]
+        if PARTITIONS[part] in cluster.topics and cluster.answers:
+            cluster.open_again(PARTITIONS[part])
+            topic = cluster.topics[PARTITIONS[part]]
+            gone = topic.trim()
+            self.destroy(PARTITIONS[part], gone)
+            if topic.cursor is not None and topic.cursor.entry == -1:
+                # Told apart from a ledger that was read to its end by nothing that Pulsar keeps.
+                self.excused |= gone & self.skipped
+
+    @rule(part=st.integers(0, 2))
+    def set_the_cursor_back(self, part: int) -> None:
+        for cluster in self.active_clusters():
+            topic = cluster.topics.get(PARTITIONS[part])
+            if topic is not None and topic.cursor is not None:
+                topic.cursor = Position(min(topic.ledgers), -1)
+                self.may_repeat = True
+
+    @rule(part=st.integers(0, 2), both=st.booleans())
+    def delete_and_create(self, part: int, both: bool) -> None:
+        for cluster in list(self.world.clusters.values()) if both else self.active_clusters():
+            if PARTITIONS[part] in cluster.topics and cluster.answers:
+                self.destroy(PARTITIONS[part], cluster.topics[PARTITIONS[part]].messages())
+                cluster.create(PARTITIONS[part])
+
+    @rule(part=st.integers(0, 2))
+    def delete_the_subscription(self, part: int) -> None:
+        for cluster in self.active_clusters():
+            if PARTITIONS[part] in cluster.topics:
+                topic = cluster.topics[PARTITIONS[part]]
+                topic.cursor = topic.subscription_id = None
+
+    @rule(name=st.sampled_from(["hq", "dr"]))
+    def wipe(self, name: str) -> None:
+        cluster = self.world.clusters[name]
+        for partition, topic in cluster.topics.items():
+            self.destroy(partition, topic.messages())
+        cluster.wipe()
+
+    @rule(name=st.sampled_from(["hq", "dr"]))
+    def go_down(self, name: str) -> None:
+        self.world.clusters[name].answers = False
+
+    @rule(name=st.sampled_from(["hq", "dr"]))
+    def come_back(self, name: str) -> None:
+        self.world.clusters[name].answers = True
+        self.replicate()
+
+    @rule()
+    def both_are_down_for_an_hour(self) -> None:
+        self.go_down("hq")
+        self.go_down("dr")
+        for _ in range(2):
+            with pytest.raises((ClusterUnreachable, FailoverFileError)):
+                self.query.trigger()
+            self.query.stop()
+            self.world.time.pause(1800)
+        self.come_back("hq")
+        self.come_back("dr")
+
+    @rule(name=st.sampled_from(["hq", "dr", "nowhere"]))
+    def order(self, name: str) -> None:
+        (self.folder / "failover.json.order").write_text(name)
+
+    @rule()
+    def partitions_are_added(self) -> None:
+        for cluster in self.world.clusters.values():
+            if PARTITIONS[2] not in cluster.topics:
+                cluster.create(PARTITIONS[2])
+
+    @precondition(lambda self: (self.folder / "failover.json").exists())
+    @rule(content=st.sampled_from([None, b"", b'{"active"', b'{"version": 1}']))
+    def the_failover_file_is_lost_or_damaged(self, content: bytes | None) -> None:
+        self.query.stop()
+        self.may_repeat = True
+        file = self.folder / "failover.json"
+        file.unlink() if content is None else file.write_bytes(content)
+
+    # -- the law
+
+    def active_clusters(self) -> list[Any]:
+        running = self.query.log[-1][1]["cluster"] if self.query.log else "hq"
+        cluster = self.world.clusters[running]
+        return [cluster] if cluster.answers else []
+
+    def report(self, topic: str) -> None:
+        self.excused |= self.destroyed.pop(topic, set())
+        self.may_repeat = True
+
+    def destroy(self, partition: str, messages: set[int]) -> None:
+        unread = messages - self.query.delivered().keys()
+        if partition not in (self.query.log[-1][1]["positions"] if self.query.log else ()):
+            self.excused |= unread  # a checkpoint that has never heard of a partition cannot miss what was there
+        elif unread:
+            self.destroyed.setdefault(partition, set()).update(unread)
+
+    def teardown(self) -> None:
+        try:
+            for name in self.world.clusters:
+                self.come_back(name)
+            (self.folder / "failover.json.order").unlink(missing_ok=True)
+            for _ in range(8):
+                self.run_query()
+            self.check()
+        finally:
+            self.query.stop()
+            shutil.rmtree(self.folder)
+
+    def check(self) -> None:
+        delivered = self.query.delivered()
+        clusters = {end["cluster"] for _, end in self.query.log}
+        lost = self.sent.keys() - delivered.keys() - self.excused
+        if len(clusters) > 1:
+            lost -= self.skipped  # the other cluster's cursor, which the skip had moved, decides
+        assert not lost, f"never read, and no loss reported: {sorted(lost)}"
+        if not self.may_repeat and len(clusters) == 1:
+            twice = [number for number, count in delivered.items() if count > 1]
+            assert not twice, f"read twice: {twice}"
+
+
+@contextmanager
+def second(machine: SourceMachine) -> Any:
+    """Another query on the same subscription, with a checkpoint and a failover file of its own."""
+    folder = Path(tempfile.mkdtemp())
+    active = machine.query.log[-1][1]["cluster"] if machine.query.log else "hq"
+    query = ModelQuery(machine.world, folder, lambda _: None)
+    driver_file = {"version": 2, "query": "other", "subscription": "s", "topics": TOPIC, "active": active}
+    (folder / "failover.json").write_text(json.dumps(driver_file | {"abandoned": []}))
+    try:
+        yield query
+    finally:
+        query.stop()
+        shutil.rmtree(folder)
+
+
+def machine_of(examples: int) -> None:
+    run_state_machine_as_test(
+        SourceMachine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_each_message_is_in_the_sink_once_or_its_loss_is_reported():
+    machine_of(60)
+
+
+@pytest.mark.nightly
+def test_each_message_is_in_the_sink_once_or_its_loss_is_reported_in_many_more_stories():
+    machine_of(3000)
