@@ -103,13 +103,14 @@ class Driver:
         self._view = view = self._owned(self._watch.active)
         self._watch.settle(start)
         changed = self._watch.standing.from_cursor(start)
-        anew = self._lost_lives(start, view, changed=changed)
+        anew = self._lost_lives(start, view)
         known = {} if changed else {topic: at for topic, at in start.positions.items() if topic not in anew}
         begin = begin_of(known, view.states)
         ends = self._ends(begin, view, limited=limited)
         # A query without a checkpoint asks again where it begins: its first batch must not depend on the answer.
         origin = _origin(begin, {} if start == self._initial else known)
-        self._planned = Offset(view.cluster.name, ends, origin, view.subscription_ids, start.query)
+        restarts = start.restarts + bool(changed or anew)
+        self._planned = Offset(view.cluster.name, ends, origin, view.subscription_ids, start.query, restarts)
         if ends == begin and not anew:
             # Spark asks from `start` on, so the batch that ended there is done; it says so only with the next batch.
             self.commit(start)
@@ -224,7 +225,7 @@ class Driver:
             self._scouts[key] = self._open_scout(view.cluster, self._options, topic, queue)
         return self._scouts[key]
 
-    def _lost_lives(self, start: Offset, view: View, *, changed: bool) -> set[str]:
+    def _lost_lives(self, start: Offset, view: View) -> set[str]:
         """The partitions whose position means nothing any more, each reported; gaps of others are reported too."""
         anew = set()
         for topic, position in start.positions.items():
@@ -232,7 +233,7 @@ class Driver:
                 self._tell("topic_left_out", view.cluster.name, topic, "the options do not name it any more")
             elif (
                 loss := _loss_elsewhere(topic, view)
-                if changed
+                if start.cluster != view.cluster.name
                 else _loss(topic, position, start.subscription_ids.get(topic), view)
             ):
                 self._report(view.cluster.name, topic, loss.detail)

@@ -63,6 +63,11 @@ class TopicState:
         """How many entries after `start`, up to and with the whole entry `end`, are still stored."""
         return sum(_overlap(ledger, start, end) for ledger in self.ledgers)
 
+    def sizes_between(self, start: Position, end: Position) -> tuple[tuple[int, int], ...]:
+        """(number, entries) of each ledger that a range touches."""
+        touched = (ledger for ledger in self.ledgers if start.ledger <= ledger.number <= end.ledger)
+        return tuple((ledger.number, ledger.entries) for ledger in touched)
+
     def has_more_than(self, start: Position) -> bool:
         """True when there is an entry, or the rest of one, after `start`."""
         return self.entries_between(start, self.last) > 0

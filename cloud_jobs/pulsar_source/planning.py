@@ -146,7 +146,7 @@ def planned_range(
         durable=state.serves(piece.start),
         queue=queue_size(state, options.prefetch_bytes),
         known_clusters=known_clusters,
-        first_ledger=state.first_ledger,
+        ledgers=state.sizes_between(piece.start, piece.end),
     )
 
 
@@ -162,7 +162,7 @@ def reader_range(
         durable=False,
         queue=queue_size(state, options.prefetch_bytes),
         known_clusters=known_clusters,
-        first_ledger=state.first_ledger,
+        ledgers=state.sizes_between(piece.start, piece.end),
         since_ms=_milliseconds(options.starting_position),
         until_ms=_milliseconds(options.ending_position),
     )

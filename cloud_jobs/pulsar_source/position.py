@@ -50,7 +50,8 @@ class Offset:
 
     `subscription_ids`: topic partition -> the id of the subscription that the position was read through. It ends with
     the topic and with the cluster's disks, so a position of another life is never taken for one of this. `query`: the
-    id of the query, which its failover file knows too.
+    id of the query, which its failover file knows too. `restarts`: how often reading went on at a cursor; without it a
+    batch that is planned once more, because it was closed unread, would be the same text, and Spark would see no news.
     """
 
     cluster: str
@@ -58,6 +59,7 @@ class Offset:
     origin: Mapping[str, Position] = field(default_factory=dict)
     subscription_ids: Mapping[str, str] = field(default_factory=dict)
     query: str = ""
+    restarts: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The same offset as a dict with sorted keys: Spark compares offsets as text."""
@@ -66,6 +68,7 @@ class Offset:
             document["from"] = _texts(self.origin)
         document["positions"] = _texts(self.positions)
         document["query"] = self.query
+        document["restarts"] = self.restarts
         document["subscription_ids"] = dict(sorted(self.subscription_ids.items()))
         document["version"] = _VERSION
         return document
@@ -86,6 +89,7 @@ class Offset:
                 _positions(document.get("from", {})),
                 dict(document["subscription_ids"]),
                 document["query"],
+                document["restarts"],
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not an offset of the Pulsar source: {document!r}") from error

@@ -34,8 +34,8 @@ class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped 
 
     `durable`: through the durable subscription, whose cursor stands at or before `start`; otherwise through a reader
     that begins at `start` and leaves no trace on the broker. `queue` bounds the messages held ahead of Spark.
-    `since_ms` and `until_ms` keep only messages published in [since, until). `first_ledger`: the oldest ledger when it
-    was planned.
+    `since_ms` and `until_ms` keep only messages published in [since, until). `ledgers`: (number,
+    entries) of the ledgers that it touched when it was planned.
     """
 
     cluster: Cluster
@@ -45,7 +45,7 @@ class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped 
     durable: bool
     queue: int
     known_clusters: frozenset[str]
-    first_ledger: int = -1
+    ledgers: tuple[tuple[int, int], ...] = ()
     since_ms: int | None = None
     until_ms: int | None = None
 
@@ -86,11 +86,11 @@ def read_range(
     """
     columns = Columns(planned.topic, planned.cluster.name, planned.known_clusters, options.columns)
     timed = planned.since_ms is not None or planned.until_ms is not None
-    track = Track(planned.start)
+    track = Track(planned)
 
     def vouch() -> None:
-        state, gaps = look(options, planned), track.gaps(planned.end)
-        if reason := cut_short(planned, state, gaps, compacted=options.read_compacted):
+        state, gaps = look(options, planned), track.gaps()
+        if (reason := track.cut_short(state)) and not options.read_compacted:
             raise ReadIncomplete(planned.cluster.name, planned.topic, f"what comes after {gaps[0].after}", reason)
         for gap in passed_over(planned, state, gaps):
             if found := _first_stored(options, planned, gap, opening):
@@ -102,12 +102,12 @@ def read_range(
             for messages in _until(feed, options, planned, clock, vouch):
                 columns.extend([m for m in messages if planned.keeps(m.publish_timestamp())] if timed else messages)
                 if len(columns) >= _BATCH_ROWS or columns.bytes >= _BATCH_BYTES:
-                    track.note(planned, *columns.places)
+                    track.note(*columns.places)
                     yield columns.take()
         except pulsar.PulsarException as error:
             raise as_our_error(planned.cluster, f"reading {planned.topic}", error) from error
-        track.note(planned, *columns.places)
-        if track.gaps(planned.end):
+        track.note(*columns.places)
+        if track.gaps():
             vouch()
     if len(columns):
         yield columns.take()
@@ -123,11 +123,13 @@ class Gap(NamedTuple):
 class Track:
     """The entries that were delivered of one range, and the first places where some were left out."""
 
-    def __init__(self, start: Position) -> None:
-        self._reached = (start.ledger, start.entry)
+    def __init__(self, planned: PlannedRange) -> None:
+        self._planned = planned
+        self._sizes = dict(planned.ledgers)
+        self._reached = (planned.start.ledger, planned.start.entry)
         self._gaps: list[Gap] = []
 
-    def note(self, planned: PlannedRange, ledgers: Sequence[int], entries: Sequence[int]) -> None:
+    def note(self, ledgers: Sequence[int], entries: Sequence[int]) -> None:
         """The next entries, in order, each at least once; ReadIncomplete when they go backwards."""
         if not ledgers:
             return
@@ -135,27 +137,36 @@ class Track:
         entry = np.concatenate(([self._reached[1]], np.array(entries, np.int64)))
         same, step = ledger[1:] == ledger[:-1], entry[1:] - entry[:-1]
         if ((ledger[1:] < ledger[:-1]) | (same & (step < 0))).any():
-            raise ReadIncomplete(planned.cluster.name, planned.topic, f"{self._reached}", "it came out of order")
-        left_out = np.flatnonzero(~(same & (step <= 1)))[: _MOST_GAPS - len(self._gaps)]
-        places = [Position(int(one), int(two)) for one, two in zip(ledger, entry, strict=True)] if len(left_out) else []
-        self._gaps += [Gap(places[index], places[index + 1]) for index in left_out]
+            name, topic = self._planned.cluster.name, self._planned.topic
+            raise ReadIncomplete(name, topic, f"what comes after {self._reached}", "it came out of order")
+        for index in np.flatnonzero(~(same & (step <= 1))):
+            after, before = (Position(int(ledger[place]), int(entry[place])) for place in (index, index + 1))
+            if self.next_entry(after) < before and len(self._gaps) < _MOST_GAPS:
+                self._gaps.append(Gap(after, before))
         self._reached = (int(ledger[-1]), int(entry[-1]))
 
-    def gaps(self, end: Position) -> list[Gap]:
-        """The first gaps up to `end`, in order; none when every entry was delivered."""
-        if self._reached >= (end.ledger, end.entry):
+    def next_entry(self, place: Position) -> Position:
+        """The entry that was stored after a place when the range was planned."""
+        if place.entry + 1 < self._sizes.get(place.ledger, 0):
+            return Position(place.ledger, place.entry + 1)
+        later = (Position(number, 0) for number, entries in self._planned.ledgers if number > place.ledger and entries)
+        return next(later, Position(place.ledger, place.entry + 1))
+
+    def gaps(self) -> list[Gap]:
+        """The first gaps of the range, in order; none when every entry was delivered."""
+        end, reached = self._planned.end, Position(*self._reached)
+        if self.next_entry(reached)[:2] > end[:2]:
             return self._gaps
-        return [*self._gaps, Gap(Position(*self._reached), Position(end.ledger, end.entry + 1))]
+        return [*self._gaps, Gap(reached, Position(end.ledger, end.entry + 1))]
 
-
-def cut_short(planned: PlannedRange, state: TopicState, gaps: Sequence[Gap], *, compacted: bool) -> str | None:
-    """Why stored entries can be gone from a range since it was planned; None when they cannot."""
-    if planned.durable and (state.cursor is None or (loss := state.loss_after(planned.start)) is not None):
-        return "the subscription was removed" if state.cursor is None else loss
-    oldest = max(planned.first_ledger, gaps[0].after.ledger if gaps else planned.first_ledger)
-    if state.first_ledger > oldest and not compacted and not (planned.durable and state.serves(planned.start)):
-        return f"ledgers before {state.first_ledger} were removed while the query was reading"
-    return None
+    def cut_short(self, state: TopicState) -> str | None:
+        """Why entries that were left out are not stored any more; None when they are."""
+        planned = self._planned
+        if planned.durable and (state.cursor is None or (loss := state.loss_after(planned.start)) is not None):
+            return "the subscription was removed" if state.cursor is None else loss
+        if any(self.next_entry(gap.after).ledger < state.first_ledger for gap in self.gaps()):
+            return f"ledgers before {state.first_ledger} were removed while the query was reading"
+        return None
 
 
 def passed_over(planned: PlannedRange, state: TopicState, gaps: Sequence[Gap]) -> list[Gap]:

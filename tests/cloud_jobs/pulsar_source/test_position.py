@@ -13,7 +13,9 @@ positions = st.builds(Position, st.integers(0, 9), st.integers(-1, 9)) | st.buil
 topics = st.sampled_from([f"persistent://t/n/topic-partition-{number}" for number in range(4)])
 by_topic = st.dictionaries(topics, positions)
 ids = st.dictionaries(topics, st.text("0123456789abcdef", min_size=1, max_size=12))
-offsets = st.builds(Offset, st.sampled_from(["hq", "dr"]), by_topic, by_topic, ids, st.sampled_from(["", "4f"]))
+offsets = st.builds(
+    Offset, st.sampled_from(["hq", "dr"]), by_topic, by_topic, ids, st.sampled_from(["", "4f"]), st.integers(0, 9)
+)
 
 
 @given(positions)
@@ -47,6 +49,7 @@ def test_equal_offsets_are_equal_text_whatever_the_order_of_their_topics(offset:
         dict(sorted(offset.origin.items(), reverse=True)),
         dict(sorted(offset.subscription_ids.items(), reverse=True)),
         offset.query,
+        offset.restarts,
     )
     assert json.dumps(backwards.to_json()) == json.dumps(offset.to_json())
 

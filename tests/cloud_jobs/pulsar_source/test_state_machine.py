@@ -428,9 +428,9 @@ def machine_of(examples: int) -> None:
 
 
 def test_each_message_is_in_the_sink_once_or_its_loss_is_reported():
-    machine_of(60)
+    machine_of(20)
 
 
 @pytest.mark.nightly
 def test_each_message_is_in_the_sink_once_or_its_loss_is_reported_in_many_more_stories():
-    machine_of(3000)
+    machine_of(2000)
