@@ -86,7 +86,7 @@ def read_range(
     """
     columns = Columns(planned.topic, planned.cluster.name, planned.known_clusters, options.columns)
     timed = planned.since_ms is not None or planned.until_ms is not None
-    track = Track(planned)
+    track, noted = Track(planned), 0
 
     def vouch() -> None:
         state, gaps = look(options, planned), track.gaps()
@@ -101,12 +101,14 @@ def read_range(
         try:
             for messages in _until(feed, options, planned, clock, vouch):
                 columns.extend([m for m in messages if planned.keeps(m.publish_timestamp())] if timed else messages)
+                ledgers, entries = columns.places
+                track.note(ledgers[noted:], entries[noted:])
+                noted = len(ledgers)
                 if len(columns) >= _BATCH_ROWS or columns.bytes >= _BATCH_BYTES:
-                    track.note(*columns.places)
                     yield columns.take()
+                    noted = 0
         except pulsar.PulsarException as error:
             raise as_our_error(planned.cluster, f"reading {planned.topic}", error) from error
-        track.note(*columns.places)
         if track.gaps():
             vouch()
     if len(columns):
@@ -178,7 +180,8 @@ def passed_over(planned: PlannedRange, state: TopicState, gaps: Sequence[Gap]) -
     """
     if not planned.durable or state.cursor is None or state.serves(planned.start):
         return []
-    return [gap for gap in gaps if gap.after < state.cursor]
+    passed = state.cursor._replace(entry=state.cursor.entry + 1)
+    return [Gap(gap.after, min(gap.before, passed)) for gap in gaps if gap.after < state.cursor]
 
 
 def _first_stored(options: PulsarOptions, planned: PlannedRange, gap: Gap, opening: Open) -> Position | None:
@@ -186,10 +189,11 @@ def _first_stored(options: PulsarOptions, planned: PlannedRange, gap: Gap, openi
     with opening(options, replace(planned, durable=False, start=gap.after, queue=1)) as feed:
         until = time.monotonic() + options.read_timeout_seconds
         while time.monotonic() < until:
-            if messages := feed.receive():
-                first = position_of(messages[0].message_id())
-                return first if (first.ledger, first.entry) < gap.before[:2] else None
-            if feed.last() <= gap.after:
+            # A reader can begin a little before the place that it is told.
+            found = [position_of(message.message_id()) for message in feed.receive()]
+            if later := [place for place in found if place[:2] > gap.after[:2]]:
+                return later[0] if later[0][:2] < gap.before[:2] else None
+            if not found and feed.last() <= gap.after:
                 return None
     raise ReadStalled(
         planned.cluster.name, planned.topic, str(gap.after), str(gap.before), options.read_timeout_seconds

@@ -35,7 +35,8 @@ Start = str | datetime
 class View:
     """One cluster's topic partitions at one moment.
 
-    `created` are those where the durable subscription was missing until now. `subscription_ids`: see `Offset`.
+    `created` are those where the durable subscription was missing until this process looked. `subscription_ids`: see
+    `Offset`.
     """
 
     cluster: Cluster
@@ -70,6 +71,7 @@ class Watch:
             known = ", ".join(self._surveys)
             raise self._refusal(f"it speaks of cluster {self._standing.active!r}, the options know only {known}")
         self._begun = self._bound = False
+        self._created: dict[str, frozenset[str]] = {}
         self._heard_s = time.time()
         self._remember()
 
@@ -227,7 +229,8 @@ class Watch:
         _log.warning("batch_abandoned", cluster=end.cluster)
 
     def settle(self, start: Offset) -> None:
-        """Forgets abandoned batches once the query stands behind them."""
+        """Forgets abandoned batches and created subscriptions once the query stands behind them."""
+        self._created.pop(start.cluster, None)
         if self._standing.abandoned and not self._standing.from_cursor(start):
             self._standing = Standing(self._standing.active)
             self._save()
@@ -239,6 +242,7 @@ class Watch:
             states = survey.states()
             missing = frozenset(topic for topic, state in states.items() if state.cursor is None)
             if missing and create_at is not None:
+                self._created[name] = self._created.get(name, frozenset()) | missing
                 survey.subscribe_missing(states, create_at)
                 states = survey.states()
             ids = survey.subscription_ids(states) if create_at is not None else {}
@@ -252,7 +256,7 @@ class Watch:
         self._silent_since.pop(name, None)
         self._suspect_since.pop(name, None)
         self._note_heard(name)
-        return View(survey.cluster, states, missing, ids)
+        return View(survey.cluster, states, self._created.get(name, frozenset()), ids)
 
     def _note_unserved(self, name: str, error: ClusterUnreachable | AccessRefused) -> None:
         """A cluster that refuses us serves us as little as a silent one; the only one that there is says so at once."""
