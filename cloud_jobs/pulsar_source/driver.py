@@ -158,7 +158,7 @@ class Driver:
             return False
         loss = _loss(piece.topic, piece.start, end.subscription_ids.get(piece.topic), view)
         if loss:
-            self._report(view.cluster.name, piece.topic, loss.detail)
+            self._report(view.cluster.name, {piece.topic: loss.detail})
         return not (loss and loss.anew)
 
     def commit(self, end: Offset) -> None:
@@ -227,7 +227,8 @@ class Driver:
 
     def _lost_lives(self, start: Offset, view: View) -> set[str]:
         """The partitions whose position means nothing any more, each reported; gaps of others are reported too."""
-        anew = set()
+        anew: set[str] = set()
+        losses: dict[str, str] = {}
         for topic, position in start.positions.items():
             if not self._options.asks_for(topic):
                 self._tell("topic_left_out", view.cluster.name, topic, "the options do not name it any more")
@@ -236,17 +237,20 @@ class Driver:
                 if start.cluster != view.cluster.name
                 else _loss(topic, position, start.subscription_ids.get(topic), view)
             ):
-                self._report(view.cluster.name, topic, loss.detail)
+                losses[topic] = loss.detail
                 if loss.anew and topic in view.states:
                     anew.add(topic)
+        if losses:
+            self._report(view.cluster.name, losses)
         if anew:
             self._close_scouts()
         return anew
 
-    def _report(self, cluster: str, topic: str, detail: str) -> None:
+    def _report(self, cluster: str, losses: Mapping[str, str]) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLoss(cluster, topic, detail)
-        self._tell("data_loss", cluster, topic, detail)
+            raise DataLoss(cluster, ", ".join(losses), next(iter(losses.values())))
+        for topic, detail in losses.items():
+            self._tell("data_loss", cluster, topic, detail)
 
     def _tell(self, event: str, cluster: str, topic: str, detail: str) -> None:
         """Logs it once: Spark asks an idle source twenty times a second."""

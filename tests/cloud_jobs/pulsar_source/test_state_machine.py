@@ -4,7 +4,7 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,10 @@ class ReportingDriver(Driver):
 
     reported: Callable[[str], None]
 
-    def _report(self, cluster: str, topic: str, detail: str) -> None:
-        self.reported(topic)
-        super()._report(cluster, topic, detail)
+    def _report(self, cluster: str, losses: Mapping[str, str]) -> None:
+        for topic in losses:
+            self.reported(topic)
+        super()._report(cluster, losses)
 
 
 class ModelQuery:
@@ -404,7 +405,7 @@ class SourceMachine(RuleBasedStateMachine):
 def second(machine: SourceMachine) -> Any:
     """Another query on the same subscription, with a checkpoint and a failover file of its own."""
     folder = Path(tempfile.mkdtemp())
-    active = machine.query.log[-1][1]["cluster"] if machine.query.log else "hq"
+    active = json.loads((machine.folder / "failover.json").read_text())["active"]
     query = ModelQuery(machine.world, folder, lambda _: None)
     driver_file = {"version": 2, "query": "other", "subscription": "s", "topics": TOPIC, "active": active}
     (folder / "failover.json").write_text(json.dumps(driver_file | {"abandoned": []}))
