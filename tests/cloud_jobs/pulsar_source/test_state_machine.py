@@ -31,6 +31,7 @@ from tests.cloud_jobs.pulsar_source.model import ModelTopic, World
 
 TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-{number}" for number in range(3)]
+_MANY = 2000
 CRASHES = ["log written", "planned", "read", "sink written"]
 
 
@@ -423,6 +424,7 @@ def machine_of(examples: int) -> None:
             max_examples=examples,
             stateful_step_count=25,
             deadline=None,
+            derandomize=examples < _MANY,
             suppress_health_check=list(HealthCheck),
         ),
     )
@@ -434,4 +436,4 @@ def test_each_message_is_in_the_sink_once_or_its_loss_is_reported():
 
 @pytest.mark.nightly
 def test_each_message_is_in_the_sink_once_or_its_loss_is_reported_in_many_more_stories():
-    machine_of(2000)
+    machine_of(_MANY)
