@@ -17,6 +17,8 @@ from geo.spatial.ragged import Bools, Floats, Ints, expand, run_starts
 
 MAX_PAIRS_AT_ONCE: Final = 2_000_000
 MAX_PARTS_AT_ONCE: Final = 250_000
+MAX_CELLS_PER_PART: Final = 4096
+"""A part whose box reaches more cells, a jump across the world, is held against every part of its slice of time."""
 _MIN_SLICE_MS: Final = 100.0
 _EQUATOR_M: Final = 6_378_137.0
 _FLATTER: Final = 1.0 - 0.0066943799901413165  # 1 - e² of WGS84
@@ -107,7 +109,9 @@ def _pairs(
     cell_m = max(2.0 * distance_m, 2.0 * float(np.median(high - low)), 1.0)
     low_cell = np.floor(low / cell_m).astype(np.int64)
     span = np.floor(high / cell_m).astype(np.int64) - low_cell + 1
-    row, cell = _cells(low_cell, span)
+    large = span.astype(np.float64).prod(axis=0) > MAX_CELLS_PER_PART
+    yield from _with_large(device, parts, (low, high), np.flatnonzero(large), apart)
+    row, cell = _cells(low_cell, np.where(large, 0, span))
     key = (cell * _MIXERS[:3, None]).sum(axis=0) ^ (parts.slice_number[row] * _MIXERS[3])
     group = None if apart is None else apart[parts.segment[row]]
     order = np.argsort(key, kind="stable") if group is None else np.lexsort((group, key))
@@ -124,6 +128,29 @@ def _pairs(
             home = np.maximum(low_cell[axis, one], low_cell[axis, two])
             fit &= (cell[axis, place] == home) & (cell[axis, other] == home)
             fit &= (low[axis, one] <= high[axis, two]) & (low[axis, two] <= high[axis, one])
+        yield _ordered(device, parts, one[fit], two[fit])
+
+
+def _with_large(
+    device: Ints, parts: Parts, boxes: tuple[Corners, Corners], large: Ints, apart: Ints | None
+) -> Iterator[Candidates]:
+    """Pairs of the parts whose boxes reach too many cells with every part of their slice that their box touches."""
+    order = np.argsort(parts.slice_number, kind="stable")
+    ascending = parts.slice_number[order]
+    first = np.searchsorted(ascending, parts.slice_number[large])
+    count = np.searchsorted(ascending, parts.slice_number[large], side="right") - first
+    is_large = np.zeros(len(order), dtype=np.bool_)
+    is_large[large] = True
+    low, high = boxes
+    for begin, end in _chunks(count):
+        item, at = expand(first[begin:end], count[begin:end])
+        one, two = large[begin:end][item], order[at]
+        fit = ~is_large[two] | (one < two)
+        fit &= device[parts.segment[one]] != device[parts.segment[two]]
+        fit &= ((low[:, one] <= high[:, two]) & (low[:, two] <= high[:, one])).all(axis=0)
+        if apart is not None:
+            kind, other = apart[parts.segment[one]], apart[parts.segment[two]]
+            fit &= (kind == 0) | (kind != other)
         yield _ordered(device, parts, one[fit], two[fit])
 
 
@@ -151,9 +178,16 @@ def _boxes(segments: Segments, parts: Parts, distance_m: float) -> tuple[Corners
         fraction = (time - segments.start_ms[parts.segment]) / length[parts.segment]
         corners.append(earth_centred(*segments.at(parts.segment, fraction)))
     low, high = np.minimum(*corners), np.maximum(*corners)
-    turn = np.abs(segments.qx - segments.px) + np.abs(segments.qy - segments.py)
-    turn = np.radians(turn)[parts.segment] * ((parts.end_ms - parts.start_ms) / length[parts.segment])
-    margin = distance_m / 2 + _EQUATOR_M * (1.0 - np.cos(np.minimum(turn, np.pi))) + 1.0
+    share = (parts.end_ms - parts.start_ms) / length[parts.segment]
+    east, north = (
+        np.radians(np.abs(end - start))[parts.segment] * share
+        for start, end in ((segments.px, segments.qx), (segments.py, segments.qy))
+    )
+    flattest = np.minimum(np.abs(segments.py), np.abs(segments.qy))[parts.segment]
+    flattest = np.where((segments.py * segments.qy)[parts.segment] < 0, 0.0, flattest)
+    # an eighth of the square of the time by the most that the way is bent: near a pole a turn is short
+    bent = np.cos(np.radians(flattest)) * east * east + 2.0 * east * north + north * north
+    margin = distance_m / 2 + 1.02 * _EQUATOR_M / 8 * bent + 1.0
     return low - margin, high + margin
 
 

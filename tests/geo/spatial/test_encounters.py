@@ -181,3 +181,12 @@ def test_near_a_pole_the_closest_approach_is_that_of_thousands_of_looks() -> Non
         assert len(met) >= 1
         assert met.min_m.min() <= closest + 1e-6
         assert met.min_m.min() >= closest - 0.001 * closest - 1.0
+
+
+def test_a_jump_across_the_world_and_a_turn_at_a_pole_cost_no_more_than_other_ways() -> None:
+    ways = [line([(8.0, 50.0), (0.0, 0.0)], device=0), line([(0.0, 89.99999), (179.0, 89.99999)], device=1)]
+    ways += [line([(8.0 + at / 1e5, 50.0), (8.0, 50.0)], device=2 + at) for at in range(20)]
+    met = find_encounters(every_fix(joined(ways)), 50.0)
+    assert len(met) == 21 * 20 // 2
+    pole = joined([line([(0.0, 89.99999), (179.0, 89.99999)]), line([(90.0, 90.0), (90.0, 90.0)], device=1)])
+    assert len(find_encounters(every_fix(pole), 50.0)) == 1
