@@ -49,7 +49,8 @@ class Segments:
         rest = 1.0 - fraction
         x = self.px[segment] * rest + self.qx[segment] * fraction
         y = self.py[segment] * rest + self.qy[segment] * fraction
-        return x, y
+        # along a pole rounding may go beyond it, where there is no distance
+        return x, np.clip(y, -90.0, 90.0)
 
     def on_lines(self, segment: Ints, fraction: Floats) -> OnLines:
         """The exact places on segments, of which `at` gives the nearest doubles."""

@@ -226,8 +226,8 @@ def _laws(made: World, fences: list[Fence], sums: tuple[Table, Table, Table], ta
 
 def _agree(expected: Inside, got: tuple[float, float, float], *, fine: bool) -> bool:
     entries, ms, metres = got
-    # a meeting is told within a tenth of the resolution, and a sliver of less is no part of its own
-    blur = (100.0 if fine else 0.2) * RESOLUTION_DEG / expected.length * STEP_MS if expected.length else 0.0
+    # a meeting is one with others that are within the resolution of it, also of other fences
+    blur = (100.0 if fine else 4.0) * RESOLUTION_DEG / expected.length * STEP_MS if expected.length else 0.0
     return (
         (fine or entries == expected.entries)
         and abs(ms - float(expected.share) * STEP_MS) <= 1e-4 + blur

@@ -43,6 +43,11 @@ def test_the_engine_finds_what_whole_numbers_find() -> None:
     assert tally.fine < tally.pairs // 20
 
 
+@pytest.mark.parametrize("seed", [5_000_054, 5_000_560, 5_001_189])
+def test_worlds_that_once_differed_do_not(seed: int) -> None:
+    assert run(seed, pairs=1)[0].faults == []
+
+
 @pytest.mark.nightly
 def test_the_engine_finds_what_whole_numbers_find_in_millions_of_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     seed = time.time_ns() // 1_000_000_000 * 1000
