@@ -21,10 +21,12 @@ MAX_CELLS: Final = 1 << 25
 EDGES_PER_CELL: Final = 48
 MAX_LEVELS: Final = 5
 ENTRIES_PER_EDGE: Final = 16
-MAX_CELLS_OF_EDGES: Final = 1 << 24
+"""What divisions may make of each edge: pairs of an edge and a child that it runs through, and whole children."""
+MAX_CELLS_OF_EDGES: Final = 1 << 20
 """Cells that the edges may run through on level 0, besides 8 for each edge; more, and the lattice is coarser."""
-# what a division makes of each fence whose border runs through a cell: some seven runs and six whole children at most
+# what a division makes of each fence whose border runs through a cell, some six whole children, and of a long edge
 _ENTRIES_EXPECTED: Final = 8
+_CHILDREN_EXPECTED: Final = 4
 _ENTRIES_AT_ONCE: Final = 300_000
 _POINTS_AT_ONCE: Final = 1 << 20
 _EDGES_AT_ONCE: Final = 100_000
@@ -86,13 +88,14 @@ class Cells:
 def build_cells(outlines: Outlines) -> Cells:
     """Lay outlines on a lattice, and divide the cells that too many edges run through.
 
-    A cell may be divided, and its children, and theirs, as long as all that comes of it stays within
-    `ENTRIES_PER_EDGE` entries (of fences and runs) for each of its edges. So fences that no division separates, the
-    same one a thousand times over, are not divided to the last level; a lookup there costs what its answer is long.
+    A cell may be divided, and its children, and theirs, as long as all that comes of it stays within its share, by its
+    edges, of `ENTRIES_PER_EDGE` for each edge there is. So time and memory grow with the number of edges, however
+    long they are, and fences that no division separates, the same one a thousand times over, are not divided to the
+    last level; a lookup there costs what its answer is long.
     """
     outlines = outlines.compact()
     boxes = _boxes(outlines)
-    maker = _Maker(outlines, boxes, _coarse_enough(_lattice_for(boxes), outlines))
+    maker = _Maker(outlines, boxes, *_coarse_enough(_lattice_for(boxes), outlines))
     maker.add_ground()
     while maker.divide():
         pass
@@ -136,8 +139,10 @@ def _lattice_for(boxes: _Boxes) -> Lattice:
     return Lattice(float(west), float(south), float(width / columns), float(height / rows), columns, rows)
 
 
-def _coarse_enough(lattice: Lattice, outlines: Outlines) -> Lattice:
-    """A lattice on which long edges, however many, run through a bounded number of cells."""
+def _coarse_enough(lattice: Lattice, outlines: Outlines) -> tuple[Lattice, float]:
+    """A lattice on which long edges, however many, run through a bounded number of cells; and what divisions may make
+    of each edge in a cell of it.
+    """
     across = 0.0
     for begin in range(0, len(outlines.points), _POINTS_AT_ONCE):
         points = outlines.degrees(outlines.points[begin : begin + _POINTS_AT_ONCE + 1])
@@ -145,11 +150,12 @@ def _coarse_enough(lattice: Lattice, outlines: Outlines) -> Lattice:
         steps = np.abs(np.diff(points, axis=0)).sum(axis=0)
         across += float(steps[0]) / lattice.width + float(steps[1]) / lattice.height
     limit = 8.0 * len(outlines.points) + MAX_CELLS_OF_EDGES
+    paid = ENTRIES_PER_EDGE * min((len(outlines.points) + MAX_CELLS_OF_EDGES) / max(min(across, limit), 1.0), 1.0)
     if across <= limit:
-        return lattice
+        return lattice, paid
     columns, rows = (max(int(count * limit / across), 1) for count in (lattice.columns, lattice.rows))
     width, height = lattice.width * lattice.columns / columns, lattice.height * lattice.rows / rows
-    return Lattice(lattice.west, lattice.south, width, height, columns, rows)
+    return Lattice(lattice.west, lattice.south, width, height, columns, rows), paid
 
 
 class _Column:
@@ -173,8 +179,8 @@ class _Column:
 class _Maker:
     """Builds the columns level by level, a band of rows or some cells at a time, which bounds the memory."""
 
-    def __init__(self, outlines: Outlines, boxes: _Boxes, lattice: Lattice) -> None:
-        self._outlines, self._boxes, self._lattice = outlines, boxes, lattice
+    def __init__(self, outlines: Outlines, boxes: _Boxes, lattice: Lattice, paid: float) -> None:
+        self._outlines, self._boxes, self._lattice, self._paid = outlines, boxes, lattice, paid
         self._first = outlines.first_vertices()
         self._first_ring = np.searchsorted(outlines.fence, np.arange(outlines.count + 1))
         self._root = np.full(lattice.columns * lattice.rows, -1, dtype=np.int32)
@@ -191,7 +197,7 @@ class _Maker:
             raster = rasterise(self._outlines, Band(self._lattice, first, end), *self._edges_of(fences, first, end))
             added = _Added.of(raster)
             self._root[added.place] = np.arange(self._nodes, self._nodes + len(added.place))
-            self._add(added, added.place // columns, added.place % columns, ENTRIES_PER_EDGE * added.edges)
+            self._add(added, added.place // columns, added.place % columns, self._paid * added.edges)
         self._levels = 1
 
     def divide(self) -> bool:
@@ -227,7 +233,8 @@ class _Maker:
     def _add(self, added: _Added, row: Ints, column: Ints, allowance: Floats) -> None:
         """Append nodes; those with too many edges and with the allowance for it are to be divided."""
         raster, place = added.raster, added.place
-        crowded = (added.edges > EDGES_PER_CELL) & (_ENTRIES_EXPECTED * added.fences <= allowance)
+        expected = np.maximum(_ENTRIES_EXPECTED * added.fences, _CHILDREN_EXPECTED * added.edges)
+        crowded = (added.edges > EDGES_PER_CELL) & (expected <= allowance)
         if self._levels + 1 == MAX_LEVELS:
             crowded[:] = False
         dropped, kept = crowded[added.at], ~crowded[added.at]
@@ -273,7 +280,7 @@ class _Maker:
 class _Added:
     """Nodes to append: their cells (`place`, ascending), the raster in their order, and what each holds.
 
-    `at`: the node of each run; of each node `edges`, `fences` (whose border runs through it) and `entries` (runs, and
+    `at`: the node of each run; of each node `edges`, `fences` (whose border runs through it) and `entries` (edges, and
     fences that hold it).
     """
 
@@ -282,7 +289,7 @@ class _Added:
     at: Ints
     edges: Floats
     fences: Ints
-    entries: Ints
+    entries: Floats
 
     @classmethod
     def of(cls, raster: Raster) -> _Added:
@@ -298,14 +305,14 @@ class _Added:
         )
         place = distinct(np.concatenate([raster.cell, raster.inner_cell]))
         at, count = np.searchsorted(place, raster.cell), len(place)
+        edges = np.bincount(at, weights=raster.edges, minlength=count).astype(np.float64)
         return cls(
             place=place,
             raster=raster,
             at=at,
-            edges=np.bincount(at, weights=raster.edges, minlength=count).astype(np.float64),
+            edges=edges,
             fences=np.bincount(at[(raster.bits & FIRST) > 0], minlength=count),
-            entries=np.bincount(at, minlength=count)
-            + np.bincount(np.searchsorted(place, raster.inner_cell), minlength=count),
+            entries=edges + np.bincount(np.searchsorted(place, raster.inner_cell), minlength=count),
         )
 
 

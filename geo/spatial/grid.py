@@ -8,7 +8,7 @@ followed, and each edge of the cell that it crosses changes sides. Where roundin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -18,11 +18,12 @@ from geo.spatial.cells import build_cells
 from geo.spatial.fences import Outlines
 from geo.spatial.lattice import FOLD, Window, cells_of_lines
 from geo.spatial.predicates import ROUNDING, Spots, on_or_odd, turn_of
-from geo.spatial.ragged import Bools, Floats, Ints, Points, expand
-from geo.spatial.raster import FIRST, HARD, INSIDE, LENGTH_SHIFT
+from geo.spatial.ragged import Bools, Floats, Ints, Points, blocks, expand
+from geo.spatial.raster import FIRST, HARD, INSIDE, LENGTH_SHIFT, MOST_EDGES
 from geo.spatial.rings import Shape
 
 _POINTS_AT_ONCE: Final = 1 << 16
+_EDGES_AT_ONCE: Final = 1 << 22
 
 
 class GridIndex:
@@ -82,30 +83,38 @@ class GridIndex:
             point, node, u, v = point[some], node[some], u[some], v[some]
             row, at = cells.inner_of(node)
             found.append((point[row], cells.inner_fence[at].astype(np.int64)))
-            found.append(self._border(level, (point, node), (x, y), (u, v), exact))
+            found += self._borders(level, (point, node), (x, y), (u, v), exact)
             if level + 1 < cells.levels:
                 deeper = np.flatnonzero(cells.divided[node])
                 point, node, u, v = point[deeper], node[deeper], u[deeper] * FOLD, v[deeper] * FOLD
                 node = cells.child_of(node, (v.astype(np.int64) % FOLD) * FOLD + u.astype(np.int64) % FOLD)
         return found
 
+    def _borders(
+        self, level: int, at: tuple[Ints, NDArray[np.integer]], places: Points, cell: Points, exact: _Exact
+    ) -> Iterator[tuple[Ints, Ints]]:
+        """Of points in cells with a border: the fences that hold them; a bounded number of edges at once."""
+        point, node = at
+        runs = self._cells.run_first[node + 1] - self._cells.run_first[node]
+        some = np.flatnonzero(runs)
+        for block in blocks(runs[some], _EDGES_AT_ONCE // MOST_EDGES):
+            mine = some[block]
+            own_cell = cell[0][mine], cell[1][mine]
+            yield self._border(level, (point[mine], node[mine]), places, own_cell, exact)
+
     def _border(
         self, level: int, at: tuple[Ints, NDArray[np.integer]], places: Points, cell: Points, exact: _Exact
     ) -> tuple[Ints, Ints]:
         """Of points in cells with a border: the fences that hold them."""
-        cells, (point, node) = self._cells, at
-        some = np.flatnonzero(cells.run_first[node + 1] > cells.run_first[node])
-        point, node, (x, y) = point[some], node[some], places
+        cells, (point, node), (x, y) = self._cells, at, places
         row, run = cells.runs_of(node)
-        if not len(run):
-            return run, run
         code = cells.run_code[run]
         bits, edges = code & (FIRST | INSIDE | HARD), code >> LENGTH_SHIFT
         opens = np.flatnonzero(bits & FIRST)
         pair_point, pair_fence = point[row[opens]], cells.run_fence[run[opens]].astype(np.int64)
         item, edge = expand(cells.run_edge[run], edges)
-        mark_x = cells.lattice.left(cell[0][some].astype(np.int64), level)
-        mark_y = cells.lattice.middle(cell[1][some].astype(np.int64), level)
+        mark_x = cells.lattice.left(cell[0].astype(np.int64), level)
+        mark_y = cells.lattice.middle(cell[1].astype(np.int64), level)
         owner = row[item]
         ends = self.outlines.at(edge), self.outlines.at(edge + 1)
         turns, unsure = _turns(ends, (x[point], y[point]), (mark_x, mark_y), owner, exact.slop)
@@ -143,9 +152,10 @@ class GridIndex:
         for level in range(cells.levels):
             some = np.flatnonzero(node >= 0)
             segment, node, column, row = segment[some], node[some], column[some], row[some]
-            item, run = cells.runs_of(node)
-            at, edge = cells.edges_of(run)
-            found.append(self._touching(segment[item[at]], edge, p, q))
+            for block in blocks(cells.run_first[node + 1] - cells.run_first[node], _EDGES_AT_ONCE // MOST_EDGES):
+                item, run = cells.runs_of(node[block])
+                at, edge = cells.edges_of(run)
+                found.append(self._touching(segment[block][item[at]], edge, p, q))
             if level + 1 < cells.levels:
                 deep = np.flatnonzero(cells.divided[node])
                 segment, node, column, row = segment[deep], node[deep], column[deep] * FOLD, row[deep] * FOLD
@@ -158,6 +168,8 @@ class GridIndex:
                 place = (fine_row % FOLD) * FOLD + fine_column % FOLD
                 node = cells.child_of(node[line], place)
                 segment, column, row = segment[line], fine_column, fine_row
+        if not found:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         return np.concatenate([pair[0] for pair in found]), np.concatenate([pair[1] for pair in found])
 
     def _touching(self, segment: Ints, edge: Ints, p: Points, q: Points) -> tuple[Ints, Ints]:

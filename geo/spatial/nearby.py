@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geo.spatial.clip import Segments
-from geo.spatial.ragged import Bools, Floats, Ints, expand, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, blocks, expand, run_starts
 
 MAX_PAIRS_AT_ONCE: Final = 2_000_000
 MAX_PARTS_AT_ONCE: Final = 250_000
@@ -117,9 +117,9 @@ def _pairs(
     order = np.argsort(key, kind="stable") if group is None else np.lexsort((group, key))
     row, key, cell = row[order], key[order], cell[:, order]
     following, after = _partners(key, None if group is None else group[order])
-    for begin, end in _chunks(after):
-        place, other = expand(following[begin:end], after[begin:end])
-        place += begin
+    for block in blocks(after, MAX_PAIRS_AT_ONCE):
+        place, other = expand(following[block], after[block])
+        place += block.start
         one, two = row[place], row[other]
         # of the cells that two boxes share, the one at their lowest common corner reports the pair
         fit = parts.slice_number[one] == parts.slice_number[two]
@@ -142,9 +142,9 @@ def _with_large(
     is_large = np.zeros(len(order), dtype=np.bool_)
     is_large[large] = True
     low, high = boxes
-    for begin, end in _chunks(count):
-        item, at = expand(first[begin:end], count[begin:end])
-        one, two = large[begin:end][item], order[at]
+    for block in blocks(count, MAX_PAIRS_AT_ONCE):
+        item, at = expand(first[block], count[block])
+        one, two = large[block][item], order[at]
         fit = ~is_large[two] | (one < two)
         fit &= device[parts.segment[one]] != device[parts.segment[two]]
         fit &= ((low[:, one] <= high[:, two]) & (low[:, two] <= high[:, one])).all(axis=0)
@@ -207,13 +207,3 @@ def _ordered(device: Ints, parts: Parts, one: Ints, two: Ints) -> Candidates:
     end = np.minimum(parts.end_ms[one], parts.end_ms[two])
     keep = end > start
     return Candidates(parts.segment[one[keep]], parts.segment[two[keep]], start[keep], end[keep])
-
-
-def _chunks(counts: Ints) -> Iterator[tuple[int, int]]:
-    total = np.cumsum(counts)
-    begin = 0
-    while begin < len(counts):
-        done = int(total[begin - 1]) if begin else 0
-        end = max(int(np.searchsorted(total, done + MAX_PAIRS_AT_ONCE, side="right")), begin + 1)
-        yield begin, end
-        begin = end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +20,16 @@ def expand(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> tuple[In
     row = np.repeat(np.arange(len(counts)), counts)
     shift = starts - (np.cumsum(counts) - counts)
     return row, np.arange(len(row)) + np.repeat(shift, counts)
+
+
+def blocks(counts: NDArray[np.integer], most: int) -> Iterator[slice]:
+    """Neighbouring rows with about `most` items together; a row with more is a block by itself."""
+    total, begin = np.cumsum(counts), 0
+    while begin < len(counts):
+        done = int(total[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(total, done + most, side="right")), begin + 1)
+        yield slice(begin, end)
+        begin = end
 
 
 def run_starts(*keys: NDArray[np.generic]) -> Bools:

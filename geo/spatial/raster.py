@@ -22,7 +22,7 @@ FIRST: Final = 1  # a run that opens a (cell, fence)
 INSIDE: Final = 2  # the mark is inside
 HARD: Final = 4  # the mark is too close to the border to tell
 LENGTH_SHIFT: Final = 3  # a run's code is a byte: its bits, and above them how many edges it has
-_MOST_EDGES: Final = 0xFF >> LENGTH_SHIFT
+MOST_EDGES: Final = 0xFF >> LENGTH_SHIFT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,10 +93,10 @@ def runs_of_cells(edge: Ints, fence: Ints, cell: Ints) -> Runs:
 
 
 def _cut(runs: Runs) -> Runs:
-    """Runs with more than `_MOST_EDGES` edges as several."""
-    row, part = expand(np.zeros(len(runs.edges), dtype=np.int64), -(-runs.edges // _MOST_EDGES))
-    before = part * _MOST_EDGES
-    edges = np.minimum(runs.edges[row] - before, _MOST_EDGES)
+    """Runs with more than `MOST_EDGES` edges as several."""
+    row, part = expand(np.zeros(len(runs.edges), dtype=np.int64), -(-runs.edges // MOST_EDGES))
+    before = part * MOST_EDGES
+    edges = np.minimum(runs.edges[row] - before, MOST_EDGES)
     return Runs(runs.cell[row], runs.fence[row], runs.edge[row] + before, edges)
 
 
