@@ -96,17 +96,13 @@ def decode_columns(data: bytes) -> Columns:
 class ArrayIntegers(Integers):
     """A column of integers that numpy puts together."""
 
-    __slots__ = ("_array",)
-
-    _array: IntegerArray
+    _array: IntegerArray | None = None
 
     def array(self) -> IntegerArray:
         """The integers, put together once; right unless `check` refuses them."""
-        try:
-            return self._array
-        except AttributeError:
+        if self._array is None:
             self._array = self._summed()
-            return self._array
+        return self._array
 
     def extremes(self) -> tuple[int, int]:
         """See Integers. Raises Malformed where 64 bits do not hold a value."""
@@ -115,19 +111,25 @@ class ArrayIntegers(Integers):
             ascends = values[1:] >= values[:-1]
             if (ascends != (self._differences() >= 0)).any():
                 raise Malformed("a column of integers leaves 64 bits")
-        return int(values.min()), int(values.max())
+        return int(np.minimum.reduce(values)), int(np.maximum.reduce(values))
 
     def _joined(self) -> list[int]:
         made: list[int] = self.array().tolist()
         return made
 
     def _summed(self) -> IntegerArray:
-        values = np.full(self.count, self.base, dtype=np.int64)
-        if self.width and self.count > 1:
-            values[1:] += np.cumsum(self._differences(), dtype=np.int64)
+        values = np.empty(self.count, dtype=np.int64)
+        if self.width == 0 or self.count < 2:
+            values.fill(self.base)
+            return values
+        values[0] = self.base
+        values[1:] = self._differences()
+        np.add.accumulate(values, out=values)
         return values
 
     def _differences(self) -> NDArray[Any]:
+        if self.width == 1:
+            return np.frombuffer(self.planes, np.int8)
         joined = np.ascontiguousarray(np.frombuffer(self.planes, np.uint8).reshape(self.width, self.count - 1).T)
         return joined.view(f"<i{self.width}").ravel()
 
@@ -149,9 +151,11 @@ class _Rows:
     )
 
     def __init__(self, count: int) -> None:
-        for field in self.__slots__:
-            objects = field in {"name", "text", "payload"}
-            setattr(self, field, np.full(count, None, dtype=object) if objects else np.full(count, np.nan))
+        for field in ("name", "text", "payload"):
+            setattr(self, field, np.empty(count, dtype=object))  # of None
+        floats = [field for field in self.__slots__ if not hasattr(self, field)]
+        for field, column in zip(floats, np.full((len(floats), count), np.nan), strict=True):
+            setattr(self, field, column)
 
     def filled(self) -> dict[str, Any]:
         """The columns by their names."""

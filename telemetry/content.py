@@ -22,13 +22,27 @@ from typing import Any
 
 from telemetry.bodies import KIND_OF, Body, Canary, Event, Kind, Position, Raw, Signal
 from telemetry.layout import (
+    ACCURACY,
+    ALTITUDE,
     BOOL,
+    BOOT,
     CENTI,
     DEGREE_E7,
+    DEVICE_TIME,
+    HEADING,
+    LATITUDE,
+    LONGITUDE,
     MILLI,
+    MONOTONIC,
+    NAME,
     NUMBER,
+    PAYLOAD,
     SECTION,
+    SPEED,
     TEXT,
+    TEXT_LENGTH,
+    TOPIC,
+    UNCERTAINTY,
     Canaries,
     Content,
     Dictionary,
@@ -38,8 +52,10 @@ from telemetry.layout import (
     Positions,
     Raws,
     Signals,
+    characters,
+    check_list,
 )
-from telemetry.packing import joined_planes, pack_floats, pack_integers, pack_optional
+from telemetry.packing import joined_planes, pack_floats, pack_integers, pack_optional, pack_within
 from telemetry.record import Record
 
 ROW_BYTES = 128
@@ -49,19 +65,21 @@ CONTENT_FRAME_BYTES = 1024
 
 
 def pack_records(records: Sequence[Record]) -> dict[str, Any]:
-    """The content map of records, which must stand in ascending order of `seq`."""
+    """The content map of records, at least one, ascending by `seq`. Raises WireError if no reader took it."""
     kinds = [KIND_OF[type(record.body)] for record in records]
-    boots, boot_index = _dictionary([record.boot for record in records])
+    boots, _, boot_index = _dictionary([record.boot for record in records], *BOOT)
     content: dict[str, Any] = {
-        "t": pack_integers([record.device_time_us for record in records]),
-        "m": pack_integers([record.monotonic_us for record in records]),
-        "u": pack_integers([record.uncertainty_ms for record in records]),
+        "t": pack_within([record.device_time_us for record in records], *DEVICE_TIME),
+        "m": pack_within([record.monotonic_us for record in records], *MONOTONIC),
+        "u": pack_within([record.uncertainty_ms for record in records], *UNCERTAINTY),
         "k": pack_integers(kinds),
-        "b": [boots, pack_integers(boot_index)],
+        "b": [boots, boot_index],
     }
-    for kind in sorted(set(kinds)):
-        rows = [record.body for record, its in zip(records, kinds, strict=True) if its is kind]
-        content[SECTION[kind]] = _PACK[kind](rows)
+    rows: dict[Kind, list[Body]] = {kind: [] for kind in sorted(set(kinds))}
+    for record, kind in zip(records, kinds, strict=True):
+        rows[kind].append(record.body)
+    for kind, bodies in rows.items():
+        content[SECTION[kind]] = _PACK[kind](bodies)
     return content
 
 
@@ -91,34 +109,40 @@ def _text_bound(text: str) -> int:
 
 def unpack_records(content: Content, seqs: Iterable[int]) -> tuple[Record, ...]:
     """The records of a content that was read for so many."""
-    bodies: dict[int, Iterator[Body]] = {kind: iter(_UNPACK[kind](rows)) for kind, rows in content.rows.items()}
-    columns = zip(
-        seqs,
-        content.device_time_us.values(),
-        content.monotonic_us.values(),
-        _texts_of(content.boot),
-        content.uncertainty_ms.values(),
-        content.kind.values(),
-        strict=True,
+    following = {int(kind): iter(_UNPACK[kind](rows)).__next__ for kind, rows in content.rows.items()}
+    records = tuple(
+        map(
+            Record,
+            seqs,
+            content.device_time_us.values(),
+            [following[kind]() for kind in content.kind.values()],
+            content.monotonic_us.values(),
+            _texts_of(content.boot),
+            content.uncertainty_ms.values(),
+        )
     )
-    return tuple(
-        Record(seq, time, next(bodies[kind]), monotonic, boot, uncertainty)
-        for seq, time, monotonic, boot, uncertainty, kind in columns
-    )
+    assert len(records) == content.kind.count
+    return records
 
 
-def _dictionary(names: Sequence[str]) -> tuple[list[str], list[int]]:
+def _dictionary(rows: Sequence[str], shortest: int, longest: int) -> tuple[list[str], list[int], list[Any]]:
+    """The names of a dictionary, each row's place in them, and the column of it."""
     index_of: dict[str, int] = {}
-    indices = [index_of.setdefault(name, len(index_of)) for name in names]
-    return list(index_of), indices
+    indices = [index_of.setdefault(name, len(index_of)) for name in rows]
+    names = list(index_of)
+    check_list(names, str, shortest, longest)
+    packed = pack_integers(indices)
+    characters(names, len(indices), lambda: indices)
+    return names, indices, packed
+
+
+def _checked(values: list[Any], kind: type, shortest: int, longest: int) -> list[Any]:
+    check_list(values, kind, shortest, longest)
+    return values
 
 
 def _texts_of(dictionary: Dictionary) -> list[str]:
     return [dictionary.names[index] for index in dictionary.index.values()]
-
-
-def _scaled(values: Sequence[float | None], factor: int) -> list[Any] | None:
-    return pack_optional([None if value is None else round(value * factor) for value in values])
 
 
 def _unscaled(column: Optional | None, count: int, factor: int) -> list[float | None]:
@@ -139,12 +163,12 @@ def _floats_of(column: Floats) -> list[float]:
 
 def _pack_positions(rows: Sequence[Position]) -> list[Any]:
     return [
-        pack_integers([round(row.latitude * DEGREE_E7) for row in rows]),
-        pack_integers([round(row.longitude * DEGREE_E7) for row in rows]),
-        _scaled([row.altitude_m for row in rows], MILLI),
-        _scaled([row.speed_mps for row in rows], MILLI),
-        _scaled([row.heading_deg for row in rows], CENTI),
-        _scaled([row.accuracy_m for row in rows], MILLI),
+        pack_within([round(row.latitude * DEGREE_E7) for row in rows], *LATITUDE),
+        pack_within([round(row.longitude * DEGREE_E7) for row in rows], *LONGITUDE),
+        pack_optional([row.altitude_m for row in rows], MILLI, *ALTITUDE),
+        pack_optional([row.speed_mps for row in rows], MILLI, *SPEED),
+        pack_optional([row.heading_deg for row in rows], CENTI, *HEADING),
+        pack_optional([row.accuracy_m for row in rows], MILLI, *ACCURACY),
     ]
 
 
@@ -171,13 +195,14 @@ def _unpack_positions(rows: Positions) -> Iterator[Position]:
 
 
 def _pack_signals(rows: Sequence[Signal]) -> list[Any]:
-    paths, indices = _dictionary([row.path for row in rows])
+    paths, indices, index_column = _dictionary([row.path for row in rows], *NAME)
     order = sorted(range(len(rows)), key=indices.__getitem__)
     values = [rows[row].value for row in order]
     types = [BOOL if isinstance(value, bool) else TEXT if isinstance(value, str) else NUMBER for value in values]
     numbers = [float(value) for value in values if not isinstance(value, str)]
     texts = [value for value in values if isinstance(value, str)]
-    return [paths, pack_integers(indices), pack_integers(types), pack_floats(numbers), texts]
+    check_list(texts, str, *TEXT_LENGTH)
+    return [paths, index_column, pack_integers(types), pack_floats(numbers), texts]
 
 
 def _unpack_signals(rows: Signals) -> list[Signal]:
@@ -192,8 +217,8 @@ def _unpack_signals(rows: Signals) -> list[Signal]:
 
 
 def _pack_events(rows: Sequence[Event]) -> list[Any]:
-    names, indices = _dictionary([row.name for row in rows])
-    return [names, pack_integers(indices), [row.attributes for row in rows]]
+    names, _, index = _dictionary([row.name for row in rows], *NAME)
+    return [names, index, _checked([row.attributes for row in rows], str, *TEXT_LENGTH)]
 
 
 def _unpack_events(rows: Events) -> Iterator[Event]:
@@ -202,7 +227,7 @@ def _unpack_events(rows: Events) -> Iterator[Event]:
 
 
 def _pack_canaries(rows: Sequence[Canary]) -> list[Any]:
-    return [[row.id for row in rows]]
+    return [_checked([row.id for row in rows], str, *NAME)]
 
 
 def _unpack_canaries(rows: Canaries) -> Iterator[Canary]:
@@ -210,8 +235,8 @@ def _unpack_canaries(rows: Canaries) -> Iterator[Canary]:
 
 
 def _pack_raw(rows: Sequence[Raw]) -> list[Any]:
-    topics, indices = _dictionary([row.topic for row in rows])
-    return [topics, pack_integers(indices), [row.payload for row in rows]]
+    topics, _, index = _dictionary([row.topic for row in rows], *TOPIC)
+    return [topics, index, _checked([row.payload for row in rows], bytes, *PAYLOAD)]
 
 
 def _unpack_raw(rows: Raws) -> Iterator[Raw]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 Range = tuple[int, int]
 
@@ -77,8 +78,7 @@ class IntervalSet:
         return at >= 0 and number <= self._ranges[at][1]
 
     def __iter__(self) -> Iterator[int]:
-        for first, last in self._ranges:
-            yield from range(first, last + 1)
+        return chain.from_iterable([range(first, last + 1) for first, last in self._ranges])
 
     def __bool__(self) -> bool:
         return bool(self._ranges)

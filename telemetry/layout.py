@@ -7,9 +7,9 @@ Content is read piece by piece: nothing is longer or deeper than its place allow
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgpack
@@ -22,7 +22,7 @@ from telemetry.bodies import (
     Kind,
 )
 from telemetry.errors import Malformed, TooLarge
-from telemetry.packing import EXACT, MAX_INT64, Integers, is_scale, joined_planes
+from telemetry.packing import EXACT, MAX_INT64, Integers, check_finite, is_scale, joined_planes
 from telemetry.record import MAX_BOOT_CHARACTERS, MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, MIN_DEVICE_TIME_US
 
 MAX_CONTENT_BYTES = 8 << 20
@@ -34,6 +34,23 @@ NUMBER, TEXT, BOOL = 0, 1, 2
 
 SECTION = {Kind.POSITION: "p", Kind.SIGNAL: "s", Kind.EVENT: "e", Kind.CANARY: "c", Kind.RAW: "r"}
 """The key of each kind's rows."""
+
+DEVICE_TIME = (MIN_DEVICE_TIME_US, MAX_DEVICE_TIME_US, "a device time")
+MONOTONIC = (0, MAX_INT64, "a monotonic time")
+UNCERTAINTY = (0, MAX_UNCERTAINTY_MS, "an uncertainty")
+LATITUDE = (-90 * DEGREE_E7, 90 * DEGREE_E7, "a latitude")
+LONGITUDE = (-180 * DEGREE_E7, 180 * DEGREE_E7, "a longitude")
+ALTITUDE = (-100_000 * MILLI, 1_000_000 * MILLI, "an altitude")
+SPEED = (0, 100_000 * MILLI, "a speed")
+HEADING = (0, 360 * CENTI, "a heading")
+ACCURACY = (0, 10_000_000 * MILLI, "an accuracy")
+"""The least and greatest value of each column of integers, on the wire, and what to call it."""
+BOOT = (0, MAX_BOOT_CHARACTERS)
+NAME = (1, MAX_NAME_CHARACTERS)
+TOPIC = (0, MAX_TOPIC_CHARACTERS)
+TEXT_LENGTH = (0, MAX_TEXT_CHARACTERS)
+PAYLOAD = (0, MAX_RAW_BYTES)
+"""The least and greatest length of each text or payload. Reader and writer judge by the same bounds."""
 
 Column = Callable[[Any, Any, Any, int], Integers]
 
@@ -144,6 +161,7 @@ class _Reader:
     def __init__(self, data: bytes, column: Column) -> None:
         unpacker = msgpack.Unpacker(raw=False, max_buffer_size=MAX_CONTENT_BYTES, max_array_len=0, max_map_len=0)
         unpacker.feed(data)
+        self._unpacker = unpacker
         self._tell = unpacker.tell
         self._map = unpacker.read_map_header
         self._array = unpacker.read_array_header
@@ -157,13 +175,13 @@ class _Reader:
 
     def content(self, count: int) -> Content:
         members = self._map()
-        time = self._keyed("t", count, MIN_DEVICE_TIME_US, MAX_DEVICE_TIME_US, "a device time")
-        monotonic = self._keyed("m", count, 0, MAX_INT64, "a monotonic time")
-        uncertainty = self._keyed("u", count, 0, MAX_UNCERTAINTY_MS, "an uncertainty")
+        time = self._keyed("t", count, *DEVICE_TIME)
+        monotonic = self._keyed("m", count, *MONOTONIC)
+        uncertainty = self._keyed("u", count, *UNCERTAINTY)
         kind = self._keyed("k", count, min(Kind), max(Kind), "a kind")
         self._key("b")
         self._expect(2)
-        boot = Dictionary(*self._dictionary(count, 0, MAX_BOOT_CHARACTERS))
+        boot = Dictionary(*self._dictionary(count, *BOOT))
         rows_of = _rows_of(kind)
         if members != 5 + len(rows_of):
             raise Malformed(f"content of {members} members, {5 + len(rows_of)} are expected")
@@ -176,35 +194,35 @@ class _Reader:
     def positions(self, count: int) -> Positions:
         self._expect(6)
         return Positions(
-            self.integers(count, -90 * DEGREE_E7, 90 * DEGREE_E7, "a latitude"),
-            self.integers(count, -180 * DEGREE_E7, 180 * DEGREE_E7, "a longitude"),
-            self._optional(count, -100_000 * MILLI, 1_000_000 * MILLI, "an altitude"),
-            self._optional(count, 0, 100_000 * MILLI, "a speed"),
-            self._optional(count, 0, 360 * CENTI, "a heading"),
-            self._optional(count, 0, 10_000_000 * MILLI, "an accuracy"),
+            self.integers(count, *LATITUDE),
+            self.integers(count, *LONGITUDE),
+            self._optional(count, *ALTITUDE),
+            self._optional(count, *SPEED),
+            self._optional(count, *HEADING),
+            self._optional(count, *ACCURACY),
         )
 
     def signals(self, count: int) -> Signals:
         self._expect(5)
-        path = Dictionary(*self._dictionary(count, 1, MAX_NAME_CHARACTERS))
+        path = Dictionary(*self._dictionary(count, *NAME))
         types = self.integers(count, NUMBER, BOOL, "the type of a signal")
         texts = types.values().count(TEXT)
-        return Signals(path, types, self._floats(count - texts), self._texts(texts, 0, MAX_TEXT_CHARACTERS))
+        return Signals(path, types, self._floats(count - texts), self._texts(texts, *TEXT_LENGTH))
 
     def events(self, count: int) -> Events:
         self._expect(3)
-        name = Dictionary(*self._dictionary(count, 1, MAX_NAME_CHARACTERS))
-        return Events(name, self._texts(count, 0, MAX_TEXT_CHARACTERS))
+        name = Dictionary(*self._dictionary(count, *NAME))
+        return Events(name, self._texts(count, *TEXT_LENGTH))
 
     def canaries(self, count: int) -> Canaries:
         self._expect(1)
-        return Canaries(self._texts(count, 1, MAX_NAME_CHARACTERS))
+        return Canaries(self._texts(count, *NAME))
 
     def raws(self, count: int) -> Raws:
         self._expect(3)
-        topic = Dictionary(*self._dictionary(count, 0, MAX_TOPIC_CHARACTERS))
+        topic = Dictionary(*self._dictionary(count, *TOPIC))
         payloads = self._list(count, count)
-        _check_list(payloads, bytes, 0, MAX_RAW_BYTES)
+        check_list(payloads, bytes, *PAYLOAD)
         return Raws(topic, payloads)
 
     def integers(self, count: int, low: int, high: int, what: str) -> Integers:
@@ -243,33 +261,29 @@ class _Reader:
         planes = self._next()
         if type(planes) is not bytes or len(planes) != 8 * count:
             raise Malformed(f"a column of {count} doubles has other than {8 * count} bytes")
-        if not all(map(math.isfinite, joined_planes(planes, "d", 8))):
-            raise Malformed("a number that is not finite")
+        check_finite(joined_planes(planes, "d", 8))
         return Floats(scale, None, planes)
 
     def _dictionary(self, count: int, shortest: int, longest: int) -> tuple[list[str], Integers]:
         names = self._list(1, count)
-        _check_list(names, str, shortest, longest)
+        check_list(names, str, shortest, longest)
         index = self.integers(count, 0, len(names) - 1, "an index into a dictionary")
-        size = count * max(map(len, names))
-        if size > MAX_CONTENT_BYTES:
-            size = sum(len(names[place]) for place in index.values())
-        if size > MAX_CONTENT_BYTES:
-            raise TooLarge(f"texts of {size} characters, row by row, {MAX_CONTENT_BYTES} are allowed")
-        self._size += size
+        self._size += characters(names, count, index.values)
         return names, index
 
     def _texts(self, count: int, shortest: int, longest: int) -> list[str]:
         texts = self._list(count, count)
-        _check_list(texts, str, shortest, longest)
+        check_list(texts, str, shortest, longest)
         return texts
 
     def _list(self, fewest: int, most: int) -> list[Any]:
         length = self._array()
         if not fewest <= length <= most:
             raise Malformed(f"a list of {length} values, {fewest} to {most} are expected")
-        following = self._next
-        return [following() for _ in range(length)]
+        values = list(islice(self._unpacker, length))
+        if len(values) != length:
+            raise Malformed("content ends within a list")
+        return values
 
     def _key(self, key: str) -> None:
         found = self._next()
@@ -286,12 +300,22 @@ def _rows_of(kind: Integers) -> dict[Kind, int]:
     """How many rows there are of each kind, in the order of the kinds' numbers."""
     if kind.width == 0:
         return {Kind(kind.base): kind.count}
-    kinds = kind.values()
+    kinds = bytes(kind.values())
     counts = {number: kinds.count(number) for number in Kind}
     return {number: count for number, count in counts.items() if count}
 
 
-def _check_list(values: Collection[Any], kind: type, shortest: int, longest: int) -> None:
+def characters(names: Sequence[str], count: int, index: Callable[[], Sequence[int]]) -> int:
+    """Characters of a dictionary where each of `count` rows has its text whole, or a few more. Raises TooLarge."""
+    size = count * max(map(len, names), default=0)
+    if size > MAX_CONTENT_BYTES:
+        size = sum(len(names[place]) for place in index())
+    if size > MAX_CONTENT_BYTES:
+        raise TooLarge(f"texts of {size} characters, row by row, {MAX_CONTENT_BYTES} are allowed")
+    return size
+
+
+def check_list(values: Collection[Any], kind: type, shortest: int, longest: int) -> None:
     """Raises Malformed unless all are of this very type and their lengths are within bounds."""
     if not values:
         return

@@ -14,9 +14,10 @@ A column on the wire is a msgpack array:
 
 from __future__ import annotations
 
+import math
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import sub
 from typing import Any
@@ -37,8 +38,8 @@ class Integers:
 
     __slots__ = ("_values", "base", "count", "planes", "width")
 
-    def __init__(self, base: Any, width: Any, planes: Any, count: int) -> None:
-        """Raises Malformed unless base, width and length fit each other."""
+    def __init__(self, base: Any, width: Any, planes: Any, count: int, values: Sequence[int] | None = None) -> None:
+        """`values`: the integers, if known. Raises Malformed unless base, width and length fit each other."""
         if type(base) is not int or not MIN_INT64 <= base <= MAX_INT64 or type(width) is not int:
             raise Malformed(f"a column of integers with base {base!r:.60} and width {width!r:.60}")
         if width not in _WIDTHS or type(planes) is not bytes or len(planes) != max(count - 1, 0) * width:
@@ -47,9 +48,9 @@ class Integers:
         self.width = width
         self.planes = planes
         self.count = count
-        self._values: list[int] | None = None
+        self._values = values
 
-    def values(self) -> list[int]:
+    def values(self) -> Sequence[int]:
         """The integers, put together once."""
         if self._values is None:
             self._values = self._joined()
@@ -93,8 +94,15 @@ def pack_integers(values: Sequence[int]) -> list[Any]:
     raise Malformed(f"neighbouring values differ by more than 64 bits hold: {low}, {high}")
 
 
+def pack_within(values: Sequence[int], low: int, high: int, what: str) -> list[Any]:
+    """A column of integers, judged as its reader will judge it. Raises Malformed."""
+    base, width, planes = pack_integers(values)
+    Integers(base, width, planes, len(values), values).check(low, high, what)
+    return [base, width, planes]
+
+
 def pack_floats(values: Sequence[float]) -> list[Any]:
-    """A column of finite floats, exact: decimals where the values are decimals, else doubles."""
+    """A column of floats, exact: as decimals if they are, else as doubles. Raises Malformed if not finite."""
     largest = max(map(abs, values), default=0.0)
     for scale in range(_MAX_SCALE + 1):
         factor = 10**scale
@@ -103,16 +111,23 @@ def pack_floats(values: Sequence[float]) -> list[Any]:
         scaled = [round(value * factor) for value in values]
         if all(whole / factor == value for whole, value in zip(scaled, values, strict=True)):
             return [scale, pack_integers(scaled)]
+    check_finite(values)
     return [-1, _planes(array("d", values), 8)]
 
 
-def pack_optional(values: Sequence[int | None]) -> list[Any] | None:
-    """A column of integers of which some may be absent."""
-    present = [value for value in values if value is not None]
+def check_finite(values: Iterable[float]) -> None:
+    """Raises Malformed unless all are finite."""
+    if not all(map(math.isfinite, values)):
+        raise Malformed("a number that is not finite")
+
+
+def pack_optional(values: Sequence[float | None], factor: int, low: int, high: int, what: str) -> list[Any] | None:
+    """A column of numbers times `factor`, rounded, some absent, judged as its reader judges it. Raises Malformed."""
+    present = [round(value * factor) for value in values if value is not None]
     if not present:
         return None
     presence = None if len(present) == len(values) else bytes(value is not None for value in values)
-    return [presence, pack_integers(present)]
+    return [presence, pack_within(present, low, high, what)]
 
 
 def is_scale(scale: Any) -> bool:
@@ -129,11 +144,14 @@ def _planes(values: array[Any], width: int) -> bytes:
 
 def joined_planes(planes: bytes, code: str, width: int) -> array[Any]:
     """The numbers whose bytes stand in planes; `code`: that of their array."""
+    values: array[Any] = array(code)
+    if width == 1:
+        values.frombytes(planes)
+        return values
     count = len(planes) // width
     packed = bytearray(len(planes))
     for plane in range(width):
         packed[plane::width] = planes[plane * count : (plane + 1) * count]
-    values: array[Any] = array(code)
     values.frombytes(packed)
     if sys.byteorder == "big":
         values.byteswap()

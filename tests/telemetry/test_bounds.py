@@ -18,6 +18,7 @@ from telemetry import (
     MAX_CONTENT_BYTES,
     MAX_RECORDS,
     Batch,
+    Body,
     Canary,
     Event,
     Malformed,
@@ -164,6 +165,41 @@ def test_what_every_reader_refuses_is_never_written(record: Record) -> None:
         encode(Batch("d", 1, 1, (record,)))
 
 
+NUMBERS = st.one_of(
+    st.floats(), st.integers(-(1 << 70), 1 << 70), st.integers(-9, 9), st.none(), st.booleans(), st.just(1 << 2000)
+)
+ANYTHING = st.one_of(NUMBERS, st.text(st.characters(), max_size=3), st.binary(max_size=3), st.just("x" * 300))
+UNJUDGED: st.SearchStrategy[Body] = st.one_of(
+    st.builds(Position.model_construct, latitude=NUMBERS, longitude=NUMBERS, speed_mps=NUMBERS, heading_deg=NUMBERS),
+    st.builds(Signal.model_construct, path=ANYTHING, value=ANYTHING),
+    st.builds(Event.model_construct, name=ANYTHING, attributes=ANYTHING),
+    st.builds(Canary.model_construct, id=ANYTHING),
+    st.builds(Raw.model_construct, topic=ANYTHING, payload=ANYTHING),
+    st.builds(Canary, id=st.just("sound")),
+)
+SOUND = st.just(5)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(
+            UNJUDGED, SOUND | NUMBERS, SOUND | NUMBERS, st.just("") | st.just("") | ANYTHING, st.just(0) | NUMBERS
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_records_that_nobody_judged_are_written_readable_or_not_at_all(rows: list[Any]) -> None:
+    records = tuple(Record(seq, time, body, mono, boot, u) for seq, (body, time, mono, boot, u) in enumerate(rows, 1))
+    try:
+        written = encode(Batch("d", 1, len(rows), records))
+    except WireError:
+        return
+    for reader in READERS:
+        reader(written)
+
+
 def test_a_batch_that_would_unpack_to_too_much_is_never_written() -> None:
     records = tuple(Record(seq, 0, Raw(topic="t", payload=bytes(1 << 20))) for seq in range(1, 9))
     with pytest.raises(TooLarge, match="content of"):
@@ -176,7 +212,9 @@ def test_a_long_topic_of_many_records_is_never_written_nor_read() -> None:
     records = tuple(Record(seq, 0, raw) for seq in range(1, 201))
     with pytest.raises(TooLarge, match="row by row"):
         encode(Batch("d", 1, 200, records))
-    frame = framed(["d", 1, 200, [1, 199], []], msgpack.packb(pack_records(records)))
+    content = pack_records([Record(record.seq, 0, Raw(topic="t", payload=b"")) for record in records])
+    content["r"][0] = [raw.topic]
+    frame = framed(["d", 1, 200, [1, 199], []], msgpack.packb(content))
     for reader in READERS:
         with pytest.raises(TooLarge, match="12000000 characters"):
             reader(frame)

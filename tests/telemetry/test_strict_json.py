@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.errors import InvalidJson
-from telemetry.strict_json import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, parse_json
+from telemetry.strict_json import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, PLAIN_BYTES, parse_json
 
 KIB_64 = 64 << 10
 scalars = (
@@ -39,6 +39,42 @@ def parsed(data: bytes) -> Any:
 def test_what_json_writes_is_read(value: Any, ascii_only: bool) -> None:
     data = json.dumps(value, ensure_ascii=ascii_only).encode()
     assert parse_json(data, max_bytes=1 << 20, max_depth=MAX_DEPTH) == value
+
+
+members = st.tuples(
+    st.sampled_from(['"a"', '"b"', '"b:"', '"\\u0062"', '"é"', "{", "1"]),
+    st.sampled_from(
+        [
+            "1",
+            "-0.5",
+            "1e999",
+            "NaN",
+            "9223372036854775808",
+            '"x:"',
+            '"{"',
+            "null",
+            "true",
+            '"\\ud800"',
+            "[]",
+            "{}",
+            "01",
+        ]
+    ),
+)
+
+
+@given(st.lists(members, max_size=4), st.sampled_from(["{%s}", " {%s}", "{%s} ", "{%s}x", "{%s", "%s", "\ufeff{%s}"]))
+def test_a_plain_object_is_judged_like_every_other_value(pairs: list[tuple[str, str]], around: str) -> None:
+    text = around % ",".join(":".join(pair) for pair in pairs)
+
+    def outcome(data: bytes) -> Any:
+        try:
+            return parsed(data)
+        except InvalidJson as error:
+            return error.reason
+
+    closer = outcome(b" " * (PLAIN_BYTES + 1) + text.encode())
+    assert repr(outcome(text.encode())) == repr(closer)
 
 
 @given(values)
