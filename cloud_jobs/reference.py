@@ -19,6 +19,9 @@ from pyspark.sql import SparkSession
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake import Lake
 from cloud_jobs.tables import REFERENCE
+from geo.spatial import FenceError, fences_from_geojson
+from geo.spatial.activity import FOREVER_MS
+from geo.spatial.geojson import effective_from_ms
 from telemetry import InvalidJson, parse_json
 
 Kind = Literal["fence", "tariff", "account"]
@@ -27,6 +30,8 @@ NAMESPACE = "persistent://fleet/reference"
 _TIMEOUT_S = 10
 _MOST_BYTES = 5 << 20
 _MOST_VALUES = 500_000
+_MOST_NAMED = 100
+_NO_FENCES = json.dumps({"type": "FeatureCollection", "features": []})
 _log = structlog.get_logger(__name__)
 
 
@@ -43,6 +48,26 @@ class Version:
     def key(self) -> str:
         """Its name in the compacted topic."""
         return f"{self.id}@{self.effective_from}"
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Rows of the reference table, and how many of its fences cannot be used."""
+
+    rows: int
+    refused_fences: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFences:
+    """One GeoJSON feature collection, and why rows of the table are not in it."""
+
+    geojson: str
+    refused: tuple[str, ...]
+
+    def all_refused(self) -> tuple[str, ...]:
+        """What is not in it, and what is in it and cannot be used: a message with its id for each."""
+        return self.refused + fences_from_geojson(self.geojson).refused if self.geojson != _NO_FENCES else self.refused
 
 
 def read_folder(folder: Path) -> Iterator[Version]:
@@ -81,8 +106,8 @@ def publish(service_url: str, versions: Iterable[Version]) -> int:
         client.close()
 
 
-def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> int:
-    """Takes what the topics hold into the reference table, each version once; returns the number of rows there."""
+def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> Collected:
+    """Takes what the topics hold into the reference table, each version once; fences that cannot be used are logged."""
     found: list[dict[str, Any]] = []
     for kind, topic in TOPICS.items():
         messages = (
@@ -98,7 +123,10 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
     same = " AND ".join(f"old.{name} = new.{name}" for name in ("kind", "id", "body"))
     source = pa.Table.from_pylist(found, schema=REFERENCE)
     table.merge(source, same, source_alias="new", target_alias="old").when_not_matched_insert_all().execute()
-    return lake.open("reference").count()
+    refused = fences_in(lake).all_refused()
+    if refused:
+        _log.warning("fences_refused", count=len(refused), fences=list(refused[:_MOST_NAMED]))
+    return Collected(lake.open("reference").count(), len(refused))
 
 
 def versions_in(kind: Kind, messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -124,11 +152,29 @@ def _reference_row(kind: Kind, message: dict[str, Any]) -> dict[str, Any]:
     return {"kind": kind, "id": id_, "body": message["value"].decode(), "published_at": message["publish_time"]}
 
 
-def fences_in(lake: Lake) -> str:
-    """All versions of all fences, as one GeoJSON feature collection; of a version that was corrected, the newest."""
-    newest: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in sorted(lake.rows("reference").to_pylist(), key=lambda row: row["published_at"]):
-        if row["kind"] == "fence":
+def fences_in(lake: Lake) -> PublishedFences:
+    """All versions of all fences that the reference table holds."""
+    return published_fences(row for row in lake.rows("reference").to_pylist() if row["kind"] == "fence")
+
+
+def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
+    """The fences of rows of the reference table; of a version that was corrected (the same instant), the newest."""
+    newest: dict[tuple[str, int], dict[str, Any]] = {}
+    refused: list[str] = []
+    for row in sorted(rows, key=lambda row: (row["published_at"], row["id"], row["body"])):
+        try:
             feature = json.loads(row["body"])
-            newest[row["id"], str(feature["properties"].get("effective_from", ""))] = feature
-    return json.dumps({"type": "FeatureCollection", "features": [newest[key] for key in sorted(newest)]})
+            newest[row["id"], _effective_ms(feature)] = feature
+        except FenceError as fault:
+            refused.append(str(FenceError(fault.reason, fence_id=row["id"])))
+        except (ValueError, RecursionError) as fault:
+            refused.append(str(FenceError(f"it is not JSON: {fault}", fence_id=row["id"])))
+    text = json.dumps({"type": "FeatureCollection", "features": [newest[key] for key in sorted(newest)]})
+    return PublishedFences(text, tuple(refused))
+
+
+def _effective_ms(feature: Any) -> int:
+    if not isinstance(feature, dict) or not isinstance(feature.get("properties"), dict):
+        raise FenceError("it is not a feature with properties")
+    begin = effective_from_ms(feature["properties"])
+    return -FOREVER_MS if begin is None else begin

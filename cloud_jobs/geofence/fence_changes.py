@@ -85,7 +85,7 @@ def _by_id(text: str) -> dict[str, set[str]]:
     """The features of each id, as texts."""
     features: dict[str, set[str]] = {}
     for feature in json.loads(text)["features"]:
-        name = str(feature["properties"]["id"])
+        name = str((feature.get("properties") or {}).get("id", feature.get("id")))
         features.setdefault(name, set()).add(json.dumps(feature, sort_keys=True))
     return features
 

@@ -47,7 +47,7 @@ def tell_events(
     """
     read_version = lake.open(TABLE).version()
     since, until = covered_version(lake, TABLE), lake.open("records").version()
-    fences = fences_in(lake)
+    fences = fences_in(lake).geojson
     reach_ms = round(settings.reach_h * 3_600_000)
     # the first run computes every day that there is, whatever the fences
     changes = applied.changes(fences, reach_ms) if since >= 0 else []

@@ -20,9 +20,16 @@ def run_usage(settings: CloudSettings) -> UsageRun:
     spark = start_spark("waybill-usage", settings.spark)
     try:
         spark.dataSource.register(PulsarDataSource)
-        versions = collect(spark, lake, settings.source_options)
+        collected = collect(spark, lake, settings.source_options)
         run = compute_usage(spark, lake, settings.tracks)
     finally:
         spark.stop()
-    _log.info("usage", reference_rows=versions, touched_hours=run.touched_hours, rows=run.rows, records=run.to_version)
+    _log.info(
+        "usage",
+        reference_rows=collected.rows,
+        refused_fences=collected.refused_fences,
+        touched_hours=run.touched_hours,
+        rows=run.rows,
+        records=run.to_version,
+    )
     return run

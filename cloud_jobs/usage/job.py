@@ -94,7 +94,7 @@ def _metered(spark: SparkSession, lake: Lake, touched: DataFrame, margin_h: int,
         .select(*FIXES.names)
     )
     sharded = fixes.repartition("device").sortWithinPartitions("device", "epoch", "seq")
-    return sharded.mapInArrow(_meter_shards(fences_in(lake), settings), from_arrow_schema(METERED))
+    return sharded.mapInArrow(_meter_shards(fences_in(lake).geojson, settings), from_arrow_schema(METERED))
 
 
 def _meter_shards(

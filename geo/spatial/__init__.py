@@ -19,7 +19,7 @@ For every fence on its own, in place of a zone set: `use_by_fence(tracks, FenceS
 from geo.spatial.activity import ALWAYS, Activity
 from geo.spatial.corrections import Told, corrections, in_force
 from geo.spatial.encounters import Encounters, find_encounters
-from geo.spatial.errors import FenceError, FixError, SpatialError
+from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
 from geo.spatial.events import Event, EventSettings, find_events
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.fences import Fence
@@ -56,6 +56,7 @@ __all__ = [
     "Pieces",
     "SpatialError",
     "Told",
+    "TooManyEncounters",
     "TrackSettings",
     "Tracks",
     "Verdict",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from geo.spatial.division import CHILDREN, Crowded, divided
 from geo.spatial.fences import Outlines
 from geo.spatial.lattice import FOLD, SLACK, Lattice
-from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, blocks, distinct, expand, offsets, run_starts
 from geo.spatial.raster import FIRST, LENGTH_SHIFT, Band, Raster, rasterise
 
 CELLS_PER_FENCE: Final = 64
@@ -80,9 +80,29 @@ class Cells:
         below: Small = self.children[np.searchsorted(self.parents, node) * (FOLD * FOLD) + place]
         return below
 
+    def most_at_a_place(self, weight: Ints) -> int:
+        """At least the sum of the weights of the fences that hold any one place: those in a cell and those above it."""
+        most = _sums_between(weight, self.inner_fence, self.inner_first)
+        most += _sums_between(weight, self.run_fence, self.run_first)
+        own, below = most.copy(), np.flatnonzero(self.children >= 0)
+        child, above = self.children[below], self.parents[below // CHILDREN]
+        for _ in range(self.levels - 1):
+            most[child] = own[child] + most[above]
+        return int(most.max(initial=0))
+
     def nbytes(self) -> int:
         """Bytes of all columns, without the outlines."""
         return sum(value.nbytes for name in self.__slots__ if isinstance(value := getattr(self, name), np.ndarray))
+
+
+def _sums_between(weight: Ints, fence: Small, first: Small) -> Ints:
+    """The sum of the weights of `fence[first[n] : first[n + 1]]` for each n."""
+    sums = np.zeros(len(first) - 1, dtype=np.int64)
+    for rows in blocks(np.diff(first), _POINTS_AT_ONCE):
+        limits = first[rows.start : rows.stop + 1]
+        total = offsets(weight[fence[limits[0] : limits[-1]]])[limits - limits[0]]
+        sums[rows] = np.diff(total)
+    return sums
 
 
 def build_cells(outlines: Outlines) -> Cells:

@@ -44,6 +44,22 @@ class Segments:
     def __len__(self) -> int:
         return len(self.px)
 
+    def part(self, rows: slice) -> Segments:
+        """Some neighbouring segments, of which the first follows on none."""
+        follows = None if self.follows is None else self.follows[rows].copy()
+        if follows is not None:
+            follows[:1] = False
+        return Segments(
+            px=self.px[rows],
+            py=self.py[rows],
+            qx=self.qx[rows],
+            qy=self.qy[rows],
+            start_ms=self.start_ms[rows],
+            end_ms=self.end_ms[rows],
+            follows=follows,
+            end_lon=None if self.end_lon is None else self.end_lon[rows],
+        )
+
     def at(self, segment: Ints, fraction: Floats) -> tuple[Floats, Floats]:
         """Positions on segments; fraction 1 gives the end point bit for bit."""
         rest = 1.0 - fraction

@@ -9,12 +9,15 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from geo.spatial.clip import Segments, segments_of
+from geo.spatial.errors import TooManyEncounters
 from geo.spatial.geodesic import WGS84, distance_m, offset_m
 from geo.spatial.nearby import Candidates, candidates, earth_centred
 from geo.spatial.ragged import Bools, Floats, Ints, Points, expand, run_starts
 from geo.spatial.tracks import Tracks
 
 MAX_PARTS_HELD: Final = 4_000_000
+MAX_ENCOUNTERS: Final = 4_000_000
+"""Encounters that `find_encounters` finds at most: of some 2,800 devices on one spot each pair."""
 _REFINEMENTS = 2
 _JOINED_MS = 1e-3
 _EXACT_M = 1e-7
@@ -47,20 +50,23 @@ class Encounters:
 
 
 def find_encounters(tracks: Tracks, within_m: float) -> Encounters:
-    """Every encounter of every pair of devices, each once."""
+    """Every encounter of every pair of devices, each once. Raises `TooManyEncounters`."""
     segments = segments_of(tracks)
     device = tracks.fixes.device[tracks.row[tracks.segments()]]
     return encounters_among(segments, device, within_m)
 
 
 def encounters_among(segments: Segments, device: Ints, within_m: float, apart: Ints | None = None) -> Encounters:
-    """Encounters of the owners of segments; two segments with the same number above 0 in `apart` do not meet."""
+    """Encounters of the owners of segments; two segments with the same number above 0 in `apart` do not meet.
+
+    Raises `TooManyEncounters`.
+    """
     pairs = candidates(segments, device, within_m, apart)
     return joined(meetings(device, segments, found, within_m) for found in pairs)
 
 
 def joined(parts: Iterable[Encounters]) -> Encounters:
-    """Encounters whose parts follow on each other, made whole: of slices of time, of batches, of partitions.
+    """Encounters whose parts follow on each other, made whole: of slices of time, of batches; or `TooManyEncounters`.
 
     Holds at most about `MAX_PARTS_HELD` rows more than there are encounters.
     """
@@ -69,8 +75,14 @@ def joined(parts: Iterable[Encounters]) -> Encounters:
         waiting.append(part)
         held += len(part)
         if held > MAX_PARTS_HELD:
-            whole, waiting, held = _joined([whole, *waiting]), [], 0
-    return _joined([whole, *waiting])
+            whole, waiting, held = _bounded(_joined([whole, *waiting])), [], 0
+    return _bounded(_joined([whole, *waiting]))
+
+
+def _bounded(found: Encounters) -> Encounters:
+    if len(found) > MAX_ENCOUNTERS:
+        raise TooManyEncounters(MAX_ENCOUNTERS)
+    return found
 
 
 def _empty() -> Encounters:

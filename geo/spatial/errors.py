@@ -2,7 +2,8 @@
 
 SpatialError
 ├── FenceError   one fence that cannot be used; carries its id, its place and the reason
-└── FixError     fixes that cannot be used: columns of unequal length, coordinates out of range
+├── FixError     fixes that cannot be used: columns of unequal length, coordinates out of range
+└── TooManyEncounters    more than can be held; nothing is found
 """
 
 from __future__ import annotations
@@ -24,3 +25,14 @@ class FenceError(SpatialError):
 
 class FixError(SpatialError):
     """Fixes were refused."""
+
+
+class TooManyEncounters(SpatialError):
+    """More encounters than `most`: many devices stand within the distance of each other."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        super().__init__(
+            f"more than {most:,} encounters: take a smaller distance or fewer devices; "
+            "`cloud-jobs proximity` tells crowds in place of such pairs"
+        )

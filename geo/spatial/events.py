@@ -13,8 +13,8 @@ from pydantic import Field
 from geo.spatial.clip import segments_of
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.gates import GateSet
-from geo.spatial.measure import runs_by_fence
-from geo.spatial.ragged import run_starts
+from geo.spatial.measure import FenceRuns, runs_by_fence
+from geo.spatial.stays import Stays, joined_stays
 from geo.spatial.tracks import Tracks
 from geo.spatial.visits import Visits, VisitSettings, find_visits
 
@@ -90,28 +90,18 @@ def _speeding(tracks: Tracks, fences: FenceSet, min_stay_s: float) -> Iterator[E
     if tracks.fixes.speed_mps is not None:
         reported = tracks.fixes.speed_mps[tracks.row[ends]]
         speed = np.where(np.isnan(reported), speed, reported)
-    runs = runs_by_fence(segments, fences)
-    start, end = segments.time_at(runs.segment, runs.start), segments.time_at(runs.segment, runs.end)
-    device = tracks.fixes.device[tracks.row[ends]][runs.segment]
-    over = speed[runs.segment] > limits[fences.version_at(runs.zone, start)]
-    over &= runs.end > runs.start
-    order = np.lexsort((start, runs.zone, device))
-    order = order[over[order]]
-    device, fence, start, end, speed = (
-        device[order],
-        runs.zone[order],
-        start[order],
-        end[order],
-        speed[runs.segment[order]],
-    )
-    if not len(order):
-        return
-    opens = run_starts(device, fence)
-    opens[1:] |= start[1:] != end[:-1]
-    at = np.flatnonzero(opens)
-    lasts = np.maximum.reduceat(end, at) - start[at] >= min_stay_s * 1000.0
-    highest = np.maximum.reduceat(speed, at)[lasts]
-    at = at[lasts]
-    columns = (device[at], start[at], fence[at], highest)
+    device = tracks.fixes.device[tracks.row[ends]]
+
+    def over(runs: FenceRuns) -> Stays:
+        start = segments.time_at(runs.segment, runs.start)
+        fast = speed[runs.segment] > limits[fences.version_at(runs.zone, start)]
+        row = np.flatnonzero(fast & (runs.end > runs.start))
+        segment, fence, fraction = runs.segment[row], runs.zone[row], runs.start[row]
+        end, on = segments.time_at(segment, runs.end[row]), np.zeros(len(row), dtype=np.bool_)
+        return Stays(device[segment], fence, segment, fraction, start[row], end, on, on, speed[segment])
+
+    stays = joined_stays(map(over, runs_by_fence(segments, fences)))
+    lasts = stays.end_ms - stays.start_ms >= min_stay_s * 1000.0
+    columns = (stays.group[lasts], stays.start_ms[lasts], stays.fence[lasts], stays.speed[lasts])
     for number, t_ms, name, most in zip(*(column.tolist() for column in columns), strict=True):
         yield Event(number, round(t_ms), "speeding", fences.names[name], round(most, 3))

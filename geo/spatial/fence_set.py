@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -24,6 +24,9 @@ IndexMaker = Callable[[Sequence[Shape]], FenceIndex]
 
 
 Pairs: TypeAlias = tuple[Ints, Ints]
+
+PAIRS_AT_ONCE: Final = 1 << 21
+"""Pairs of a fix, or of a stretch between two borders, and a fence that are held at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +65,7 @@ class FenceSet:
         self.shared: Final = SharedShapes([fence.shape for fence in ranked])
         self.index: Final = index(self.shared.shapes)
         self._timed = _Timed([fence.active for fence in ranked])
+        self._deepest = max(self.index.most_at_a_place(self.shared.counts), 1)
 
     def holding(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> tuple[Ints, Ints]:
         """Pairs (point, fence in force that holds it or has it on its border); fence indexes `fences`."""
@@ -97,12 +101,23 @@ class FenceSet:
         pairs = distinct(point * np.int64(len(self.fences)) + fence)
         return pairs // len(self.fences), pairs % len(self.fences)
 
-    def place(self, segments: Segments) -> Placed:
-        """Cut segments at borders and switches, and find what holds each part."""
-        met = meet(segments, self.index)
-        stretches = cut(segments, *met, self._timed.instants)
+    def place(self, segments: Segments) -> Iterator[tuple[int, Placed]]:
+        """Cut segments at borders and switches, and find what holds each part: neighbours together, and the number of
+        the first of them; at least once. Holds at most about `PAIRS_AT_ONCE` pairs, or those of one segment.
+        """
+        step = max(PAIRS_AT_ONCE // self._deepest, 1)
+        for begin in range(0, max(len(segments), 1), step):
+            yield from self._place(begin, segments.part(slice(begin, begin + step)))
+
+    def _place(self, begin: int, segments: Segments) -> Iterator[tuple[int, Placed]]:
+        stretches = cut(segments, *meet(segments, self.index), self._timed.instants)
+        half = len(segments) // 2
+        if half and (len(stretches.segment) - len(segments)) * self._deepest > PAIRS_AT_ONCE:
+            yield from self._place(begin, segments.part(slice(0, half)))
+            yield from self._place(begin + half, segments.part(slice(half, None)))
+            return
         start, end = self._ends(segments)
-        return Placed(segments, stretches, *self._stretch_fences(segments, stretches), *start, *end)
+        yield begin, Placed(segments, stretches, *self._stretch_fences(segments, stretches), *start, *end)
 
     def _ends(self, segments: Segments) -> tuple[Pairs, Pairs]:
         """Pairs (segment, fence in force) of the first and of the second fixes; a shared fix is looked up once."""

@@ -186,12 +186,10 @@ class _Reader:
 
 def _plainly(cells: Sequence[str], alphabet: str) -> NDArray[np.str_]:
     """Cells of these characters alone, none longer than a number may be."""
-    if "".join(cells).strip(alphabet):
+    # before the array is made, which gives each cell the room of the longest
+    if max(map(len, cells)) > MAX_NUMBER_CHARS or "".join(cells).strip(alphabet):
         raise _Malformed
-    texts = np.array(cells, dtype=np.str_)
-    if texts.dtype.itemsize > 4 * MAX_NUMBER_CHARS:
-        raise _Malformed
-    return texts
+    return np.array(cells, dtype=np.str_)
 
 
 def _numbers(cells: Sequence[str] | None, count: int, *, blank: bool) -> Floats:

@@ -43,6 +43,10 @@ class GridIndex:
         outlines = self.outlines
         return self._cells.nbytes() + sum(part.nbytes for part in (outlines.points, outlines.rings, outlines.fence))
 
+    def most_at_a_place(self, weight: Ints) -> int:
+        """At least the sum of the weights of the fences that hold any one place."""
+        return self._cells.most_at_a_place(weight)
+
     def locate(self, spots: Spots) -> tuple[Ints, Ints]:
         """Pairs (spot, fence) of each spot with each fence that contains it or has it on its border."""
         x, y = spots.x, spots.y

@@ -17,6 +17,10 @@ class FenceIndex(Protocol):
         """The rings that are indexed."""
         ...
 
+    def most_at_a_place(self, weight: Ints) -> int:
+        """At least the sum of the weights of the fences that hold any one place."""
+        ...
+
     def locate(self, spots: Spots) -> tuple[Ints, Ints]:
         """Pairs (spot, fence) of each spot with each fence that contains it or has it on its border: exactly.
 

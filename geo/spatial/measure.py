@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from geo.spatial.clip import Segments, segments_of
 from geo.spatial.fence_set import FenceSet, Placed
-from geo.spatial.pieces import Pieces, Runs, measured
+from geo.spatial.pieces import Pieces, Runs, joined_runs, measured
 from geo.spatial.ragged import Bools, Floats, Ints, run_starts
 from geo.spatial.tracks import Tracks
 
@@ -30,10 +31,13 @@ def pieces_by_fence(tracks: Tracks, fences: FenceSet) -> Pieces:
     Parts outside are left out. Sorted by segment, then fence, then time.
     """
     segments = segments_of(tracks)
-    runs = runs_by_fence(segments, fences)
+    return measured(tracks, segments, joined_runs(map(_lasting, runs_by_fence(segments, fences))))
+
+
+def _lasting(runs: FenceRuns) -> Runs:
+    """Runs that have a length or an entry."""
     keep = (runs.end > runs.start) | runs.entry
-    kept = Runs(*(getattr(runs, name)[keep] for name in ("segment", "zone", "start", "end", "entry")))
-    return measured(tracks, segments, kept)
+    return Runs(*(getattr(runs, name)[keep] for name in Runs.__slots__))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,32 +47,33 @@ class FenceRuns(Runs):
     leaves: Bools
 
 
-def runs_by_fence(segments: Segments, fences: FenceSet) -> FenceRuns:
-    """The parts of segments inside each fence (`zone`: its name), sorted by segment, fence, time."""
-    return _runs(fences.place(segments), fences.name_of_fence)
+def runs_by_fence(segments: Segments, fences: FenceSet) -> Iterator[FenceRuns]:
+    """The parts of segments inside each fence (`zone`: its name), sorted by segment, fence, time; some segments after
+    the other, see `FenceSet.place`.
+    """
+    for begin, placed in fences.place(segments):
+        yield _runs(begin, placed, fences.name_of_fence)
 
 
 def use_by_fence(tracks: Tracks, fences: FenceSet) -> FenceUse:
-    """Sums of `pieces_by_fence` for each device and fence."""
-    pieces = pieces_by_fence(tracks, fences)
-    names = max(len(fences.names), 1)
+    """Sums of `pieces_by_fence` for each device and fence; the pieces themselves are not held."""
+    segments, names = segments_of(tracks), max(len(fences.names), 1)
     devices, number = np.unique(tracks.fixes.device, return_inverse=True)
-    pair, group = np.unique(number[pieces.end_fix] * names + pieces.zone, return_inverse=True)
-    return FenceUse(
-        device=devices[pair // names],
-        fence=pair % names,
-        metres=_sums(group, pieces.metres, len(pair)),
-        ms=_sums(group, pieces.ms, len(pair)),
-        entries=np.bincount(group[pieces.entry], minlength=len(pair)),
-    )
+    pair, metres, ms, entries = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0)
+    for runs in runs_by_fence(segments, fences):
+        pieces = measured(tracks, segments, _lasting(runs))
+        # what was summed before comes first: the order of the sum is that of the pieces, however they are cut
+        both = np.concatenate([pair, number[pieces.end_fix] * names + pieces.zone])
+        pair, group = np.unique(both, return_inverse=True)
+        metres, ms, entries = (
+            np.bincount(group, weights=np.concatenate([before, now]), minlength=len(pair)).astype(np.float64)
+            for before, now in ((metres, pieces.metres), (ms, pieces.ms), (entries, pieces.entry))
+        )
+    return FenceUse(devices[pair // names], pair % names, metres, ms, entries.astype(np.int64))
 
 
-def _sums(group: Ints, values: Floats, count: int) -> Floats:
-    return np.bincount(group, weights=values, minlength=count).astype(np.float64)
-
-
-def _runs(placed: Placed, name_of_fence: Ints) -> FenceRuns:
-    """Join neighbouring stretches in one fence.
+def _runs(begin_segment: int, placed: Placed, name_of_fence: Ints) -> FenceRuns:
+    """Join neighbouring stretches in one fence; `begin_segment`: the number of the first segment.
 
     A segment's first fix, its stretches and its second fix are numbered through as steps; what is one step apart
     follows on. The fixes are stretches of no length, so that an entry depends on its own segment alone.
@@ -98,4 +103,5 @@ def _runs(placed: Placed, name_of_fence: Ints) -> FenceRuns:
     entry = ~is_first & (is_last | ~stretches.by_time[begin])
     following = np.minimum(finish + 1, stretches.first[owner + 1] - 1)
     switched = (following > finish) & stretches.by_time[following] & (to_step != first[owner])
-    return FenceRuns(owner, name[opens], start, end, entry, (to_step != last[owner]) & ~switched)
+    leaves = (to_step != last[owner]) & ~switched
+    return FenceRuns(owner + begin_segment, name[opens], start, end, entry, leaves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,6 +50,12 @@ class Runs:
     start: Floats
     end: Floats
     entry: Bools
+
+
+def joined_runs(parts: Iterable[Runs]) -> Runs:
+    """Runs of neighbouring segments, one part after the other."""
+    held = list(parts)
+    return Runs(*(np.concatenate([getattr(part, name) for part in held]) for name in Runs.__slots__))
 
 
 def measured(tracks: Tracks, segments: Segments, runs: Runs) -> Pieces:

@@ -14,7 +14,7 @@ from geo.spatial.rings import Shape
 
 
 class SharedShapes:
-    """`shapes`: the distinct ones, in order of appearance; `of_fence[f]`: the shape of fence f."""
+    """`shapes`: the distinct ones, in order of appearance, `counts`: fences of each; `of_fence[f]`: the shape of f."""
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
         number: dict[bytes, int] = {}
@@ -28,7 +28,8 @@ class SharedShapes:
         self.shapes: Final = tuple(distinct)
         self.of_fence: Ints = of_fence
         self._fences = np.argsort(of_fence, kind="stable")
-        self._first = offsets(np.bincount(of_fence, minlength=len(distinct)))
+        self.counts: Ints = np.bincount(of_fence, minlength=len(distinct))
+        self._first = offsets(self.counts)
 
     def fences(self, row: Ints, shape: Ints) -> tuple[Ints, Ints]:
         """Pairs (row, fence) from pairs (row, shape): each fence of the shape."""

@@ -8,8 +8,9 @@ exit stays the exact crossing that began it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 import numpy as np
 from pydantic import Field
@@ -18,10 +19,13 @@ from geo.spatial.clip import segments_of
 from geo.spatial.depth import border_distance_m
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.geodesic import wrap_lon
-from geo.spatial.measure import runs_by_fence
-from geo.spatial.ragged import Bools, Floats, Ints, expand, run_starts
+from geo.spatial.measure import FenceRuns, runs_by_fence
+from geo.spatial.ragged import Bools, Floats, Ints, blocks, expand, run_starts
+from geo.spatial.stays import Stays, joined_stays
 from geo.spatial.tracks import Tracks
 from settings import Settings
+
+_TIMES_AT_ONCE: Final = 1 << 20
 
 
 class VisitSettings(Settings):
@@ -103,16 +107,9 @@ def find_visits(tracks: Tracks, fences: FenceSet, settings: VisitSettings | None
 
 def _sides(course: _Course, fences: FenceSet) -> _Sides:
     """Stretches inside each fence, and the stretches outside between them."""
-    segments, runs = course.segments, runs_by_fence(course.segments, fences)
-    order = np.lexsort((runs.start, runs.segment, runs.zone, course.of_segment[runs.segment]))
-    segment, fence, entry, leaves = runs.segment[order], runs.zone[order], runs.entry[order], runs.leaves[order]
-    track = course.of_segment[segment]
-    start, end = segments.time_at(segment, runs.start[order]), segments.time_at(segment, runs.end[order])
-    opens = run_starts(track, fence)
-    opens[1:] |= (start[1:] != end[:-1]) | leaves[:-1] | entry[1:]
-    at = np.flatnonzero(opens)
-    last = np.append(at[1:], len(opens))[: len(at)] - 1
-    track, fence, start, end, entry, leaves = track[at], fence[at], start[at], end[last], entry[at], leaves[last]
+    stays = joined_stays(_stays(course, runs) for runs in runs_by_fence(course.segments, fences))
+    track, fence, start, end = stays.group, stays.fence, stays.start_ms, stays.end_ms
+    entry, leaves = stays.entry, stays.leaves
     first = run_starts(track, fence)
     final = np.append(first[1:], True)[: len(first)]
     number = np.cumsum(first) - 1
@@ -132,6 +129,12 @@ def _sides(course: _Course, fences: FenceSet) -> _Sides:
     return _Sides(number[rows], track[rows], fence[rows], inside[order], starts[order], ends[order], crossed[order])
 
 
+def _stays(course: _Course, runs: FenceRuns) -> Stays:
+    segment, track = runs.segment, course.of_segment[runs.segment]
+    start, end = (course.segments.time_at(segment, at) for at in (runs.start, runs.end))
+    return Stays(track, runs.zone, segment, runs.start, start, end, runs.entry, runs.leaves, np.zeros(len(segment)))
+
+
 def _sure(course: _Course, sides: _Sides, fences: FenceSet, settings: VisitSettings) -> Bools:
     """Which stretches are no jitter."""
     sure = sides.end_ms - sides.start_ms >= settings.min_stay_s * 1000.0
@@ -144,9 +147,9 @@ def _sure(course: _Course, sides: _Sides, fences: FenceSet, settings: VisitSetti
     deep = samples.deep(sides.track[ask], sides.fence[ask], middle)
     sure[ask] = deep
     ask = ask[~deep]
-    row, t_ms = samples.all_times(sides.track[ask], sides.start_ms[ask], sides.end_ms[ask])
-    found = samples.deep(sides.track[ask][row], sides.fence[ask][row], t_ms)
-    sure[ask[row[found]]] = True
+    for some, t_ms in samples.all_times(sides.track[ask], sides.start_ms[ask], sides.end_ms[ask]):
+        row = ask[some]
+        sure[row[samples.deep(sides.track[row], sides.fence[row], t_ms)]] = True
     return sure
 
 
@@ -181,14 +184,16 @@ class _Samples:
             doubt = np.fmax(doubt, reported)
         return np.asarray(away >= doubt, dtype=np.bool_)
 
-    def all_times(self, track: Ints, start_ms: Floats, end_ms: Floats) -> tuple[Ints, Floats]:
-        """(row, time) of every fix within each stretch, and of the middle of each part between them."""
+    def all_times(self, track: Ints, start_ms: Floats, end_ms: Floats) -> Iterator[tuple[Ints, Floats]]:
+        """(row, time) of every fix within each stretch, and of the middle of each part between them; some at once."""
         course = self._course
         low, high = self._segment(track, start_ms), self._segment(track, end_ms)
-        row, segment = expand(low, high - low + 1)
-        start = np.maximum(course.segments.start_ms[segment], start_ms[row])
-        end = np.minimum(course.segments.end_ms[segment], end_ms[row])
-        return np.concatenate([row, row]), np.concatenate([(start + end) / 2, end])
+        for block in blocks(high - low + 1, _TIMES_AT_ONCE):
+            row, segment = expand(low[block], (high - low + 1)[block])
+            row += block.start
+            start = np.maximum(course.segments.start_ms[segment], start_ms[row])
+            end = np.minimum(course.segments.end_ms[segment], end_ms[row])
+            yield np.concatenate([row, row]), np.concatenate([(start + end) / 2, end])
 
 
 def _visits(course: _Course, sides: _Sides) -> Visits:

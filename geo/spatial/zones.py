@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from geo.spatial.clip import Stretches, segments_of
-from geo.spatial.fence_set import FenceSet
-from geo.spatial.pieces import OUTSIDE, Pieces, Runs, measured
+from geo.spatial.fence_set import FenceSet, Placed
+from geo.spatial.pieces import OUTSIDE, Pieces, Runs, joined_runs, measured
 from geo.spatial.ragged import Floats, Ints, run_starts
 from geo.spatial.tracks import Tracks
 
@@ -20,12 +20,15 @@ class ZoneSet(FenceSet):
 
     def split(self, tracks: Tracks) -> Pieces:
         """Split every segment over the zones: see `Pieces`."""
-        placed = self.place(segments_of(tracks))
+        segments = segments_of(tracks)
+        return measured(tracks, segments, joined_runs(self._runs(*placed) for placed in self.place(segments)))
+
+    def _runs(self, begin: int, placed: Placed) -> Runs:
         count = len(placed.segments)
         zone = self._winner(placed.stretch, placed.stretch_fence, len(placed.stretches.segment))
         before = self._winner(placed.start, placed.start_fence, count)
         after = self._winner(placed.end, placed.end_fence, count)
-        return measured(tracks, placed.segments, _runs(placed.stretches, zone, before, after))
+        return _runs(begin, placed.stretches, zone, before, after)
 
     def _winner(self, row: Ints, fence: Ints, count: int) -> Ints:
         best = np.full(count, len(self.fences), dtype=np.int64)
@@ -33,8 +36,8 @@ class ZoneSet(FenceSet):
         return np.append(self.name_of_fence, OUTSIDE)[best]
 
 
-def _runs(stretches: Stretches, zone: Ints, before: Ints, after: Ints) -> Runs:
-    """Join neighbouring stretches of one zone.
+def _runs(begin: int, stretches: Stretches, zone: Ints, before: Ints, after: Ints) -> Runs:
+    """Join neighbouring stretches of one zone; `begin`: the number of the first segment.
 
     The end points take part as stretches of no length, so that an entry depends on its own segment alone.
     """
@@ -55,4 +58,4 @@ def _runs(stretches: Stretches, zone: Ints, before: Ints, after: Ints) -> Runs:
     entry = (all_zone[opens] != OUTSIDE) & ~leads[opens] & ~by_time[opens]
     keep = (end[closes] > start[opens]) | entry
     opens, closes = opens[keep], closes[keep]
-    return Runs(segment[opens], all_zone[opens], start[opens], end[closes], entry[keep])
+    return Runs(segment[opens] + begin, all_zone[opens], start[opens], end[closes], entry[keep])

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from shapely.affinity import translate
 
 from cloud_jobs.errors import CloudError
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.telling import NEWS, ROWS, tell
 from cloud_jobs.geofence.units import DAY_MS
 from cloud_jobs.tables import GEOFENCE_EVENTS
-from geo.spatial import TrackSettings
+from geo.spatial import FenceSet, TrackSettings
 from tests.cloud_jobs.geofence.centre import Centre, Fix, latest, rules
 
 NOON = 20_000 * DAY_MS + DAY_MS // 2
@@ -127,6 +129,36 @@ def test_streaming_equals_batch(fixes: list[Fix], random: object, parts: int) ->
     assert stream.in_force() == batch.in_force()
     ids = [(row["id"], row["revision"]) for row in stream.table]
     assert len(ids) == len(set(ids)), "an id and a revision name one row"
+
+
+def test_a_visit_over_midnight_is_told_once_whichever_day_came_first() -> None:
+    midnight = 20_001 * DAY_MS
+    fixes = drive(midnight - 3 * MINUTE, *[(0.005, -0.005), *[(0.005, 0.005)] * 5, (0.005, 0.013)])
+    whole, evening, morning = (Centre(rules(dwell_s=None)) for _ in range(3))
+    whole.take(fixes)
+    before, after = [fix for fix in fixes if fix.t_ms < midnight], [fix for fix in fixes if fix.t_ms >= midnight]
+    evening.take(before)
+    evening.take(after)
+    morning.take(after)
+    morning.take(before)
+    assert whole.in_force() == evening.in_force() == morning.in_force()
+    assert [row[2:4] for row in whole.in_force()] == [("enter", "square"), ("exit", "square")]
+
+
+def test_a_version_that_is_published_later_for_the_past_corrects_what_was_told() -> None:
+    fixes = drive(NOON, *[(0.005, -0.005), *[(0.005, 0.005)] * 5, (0.005, 0.013)])
+    old = rules(dwell_s=None)
+    (square,) = old.fences.fences
+    # two minutes after the entry the square was elsewhere: the vehicle is no longer in it
+    moved = replace(square, shape=translate(square.shape, 1.0, 0), effective_from_ms=NOON + 4 * MINUTE)
+    new = replace(old, fences=FenceSet([square, moved]))
+    told, fresh = Centre(old), Centre(new)
+    told.take(fixes)
+    fresh.take(fixes)
+    again = Centre(new, table=list(told.table))
+    again.take(fixes)
+    assert told.in_force() != fresh.in_force() == again.in_force()
+    assert [row[2:4] for row in fresh.in_force()] == [("enter", "square")]
 
 
 @given(worlds())
