@@ -257,6 +257,11 @@ class _ModelFeed:
                 newest = position._replace(batch=len(entry) - 1 if len(entry) > 1 else -1)
         return newest
 
+    def exhausted(self, upto: Position) -> bool:
+        topic = self._cluster.named(self._planned.topic)
+        after = max(self._after, topic.cursor or BEGINNING) if self._planned.durable else self._after
+        return not any(entry and after < position <= upto for position, entry in topic.entries())
+
     def connected(self) -> bool:
         return self._cluster.answers and self._planned.topic in self._cluster.topics
 
