@@ -42,6 +42,8 @@ def cluster_says(path: str) -> Reply:
     """A cluster with one topic that is not partitioned, for any name."""
     if path.endswith("/clusters"):
         return document(["hq"])
+    if path.endswith("/properties"):
+        return document({"waybill-subscription-id": "4f"})
     return document({"partitions": 0} if path.endswith("/partitions") else STATS)
 
 

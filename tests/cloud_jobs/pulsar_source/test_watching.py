@@ -1,5 +1,6 @@
 """Which cluster is read when what answers is not what it should be; clusters are addresses on loopback."""
 
+import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -10,8 +11,9 @@ from cloud_jobs.pulsar_source import AccessRefused, ClusterUnreachable
 from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.errors import NoClusterAnswers
 from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.position import Offset, Position
-from cloud_jobs.pulsar_source.watching import Watch
+from cloud_jobs.pulsar_source.watching import View, Watch
 from tests.cloud_jobs.pulsar_source.addresses import Address, Reply, address, cluster_says, document, page
 
 TOPIC = "persistent://t/n/x"
@@ -65,6 +67,21 @@ def options_of(tmp_path: Path, *places: Address) -> PulsarOptions:
 def watch(clock: Clock, tmp_path: Path, *places: Address) -> Iterator[Watch]:
     with closing(Watch(options_of(tmp_path, *places), clock, clock.pause)) as one:
         yield one
+
+
+class Alone(Ownership):
+    """There is no broker at these addresses that could show another query."""
+
+    def claim(self, _: View) -> bool:
+        return True
+
+
+def driver_of(tmp_path: Path, *places: Address) -> Driver:
+    """A driver whose failover file is that of its checkpoint."""
+    options = options_of(tmp_path, *places)
+    kept = {"version": 2, "query": "q", "subscription": "s", "topics": TOPIC, "active": "hq", "abandoned": []}
+    (tmp_path / "failover.json").write_text(json.dumps(kept))
+    return Driver(options, ownership=Alone(options))
 
 
 NO_CLUSTER = [page(200), page(404), page(401), page(403), page(429), page(503), document({}), Reply(200)]
@@ -124,14 +141,14 @@ def test_a_time_out_is_waited_for_once(tmp_path: Path, hq: Address, monkeypatch:
         raise NoClusterAnswers("hq", "looking", "nothing")
 
     monkeypatch.setattr(Watch, "active", active)
-    with closing(Driver(options_of(tmp_path, hq))) as driver, pytest.raises(ClusterUnreachable):
-        driver.latest(Offset("hq", {TOPIC: Position(3, 4)}), limited=False)
+    with closing(driver_of(tmp_path, hq)) as driver, pytest.raises(ClusterUnreachable):
+        driver.latest(Offset("hq", {TOPIC: Position(3, 4)}, subscription_ids={TOPIC: "4f"}, query="q"), limited=False)
     assert len(waits) == 1
 
 
 def test_a_page_in_the_place_of_a_topic_is_no_loss_of_its_data(tmp_path: Path, hq: Address, dr: Address):
-    start = Offset("hq", {TOPIC: Position(3, 4)})
-    with closing(Driver(options_of(tmp_path, hq, dr))) as driver:
+    start = Offset("hq", {TOPIC: Position(3, 4)}, subscription_ids={TOPIC: "4f"}, query="q")
+    with closing(driver_of(tmp_path, hq, dr)) as driver:
         assert driver.latest(start, limited=False).positions == {TOPIC: Position(3, 9)}
         replies = iter([page(404), page(404)])
         hq.says = lambda path: next(replies, None) or cluster_says(path)
@@ -139,13 +156,19 @@ def test_a_page_in_the_place_of_a_topic_is_no_loss_of_its_data(tmp_path: Path, h
 
 
 def test_a_topic_that_was_taken_out_of_the_options_is_no_loss(tmp_path: Path, hq: Address):
-    start = Offset("hq", {TOPIC: Position(3, 4), "persistent://t/n/taken-out": Position(1, 1)})
-    with closing(Driver(options_of(tmp_path, hq))) as driver:
+    start = Offset(
+        "hq",
+        {TOPIC: Position(3, 4), "persistent://t/n/taken-out": Position(1, 1)},
+        subscription_ids={TOPIC: "4f"},
+        query="q",
+    )
+    with closing(driver_of(tmp_path, hq)) as driver:
         assert driver.latest(start, limited=False).positions == {TOPIC: Position(3, 9)}
 
 
 def test_a_topic_that_is_met_with_a_cursor_is_planned_from_there(tmp_path: Path, hq: Address):
-    with closing(Driver(options_of(tmp_path, hq))) as driver:
-        end = driver.latest(Offset("hq", {}), limited=False)
-        (planned,) = driver.plan(Offset("hq", {}), end)
+    with closing(driver_of(tmp_path, hq)) as driver:
+        start = Offset("hq", {}, query="q")
+        end = driver.latest(start, limited=False)
+        (planned,) = driver.plan(start, end)
         assert (planned.start, planned.end, planned.durable) == (Position(3, 4), Position(3, 9), True)
