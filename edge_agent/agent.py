@@ -13,13 +13,14 @@ from typing import IO
 
 import structlog
 
+from edge_agent.checking import PULSAR_MISSING
 from edge_agent.clock.clocks import Clocks, SystemClocks
 from edge_agent.clock.jumps import ClockWatch, Mending
 from edge_agent.config import AgentSettings, TimeSettings, UplinkSettings
 from edge_agent.dead_letters import DeadLetters
 from edge_agent.drain.account import Account
 from edge_agent.drain.drainer import Drainer, DrainParts
-from edge_agent.errors import StoreInUse
+from edge_agent.errors import LinkError, StoreInUse
 from edge_agent.flash import FlashMeter
 from edge_agent.intake.listener import Listener
 from edge_agent.intake.reception import Parts, Reception
@@ -132,8 +133,10 @@ class Agent:
 
     def _uplink(self, settings: UplinkSettings) -> Uplink:
         if settings.kind == "pulsar":
-            from edge_agent.uplink.pulsar import PulsarUplink  # noqa: PLC0415 - only large sites have its library
-
+            try:
+                from edge_agent.uplink.pulsar import PulsarUplink  # noqa: PLC0415 - only large sites have its library
+            except ImportError as error:
+                raise LinkError(f"{settings.region}: {PULSAR_MISSING}") from error
             return PulsarUplink(self.settings.device, settings)
         return MqttUplink(self.settings.device, settings)
 

@@ -1,18 +1,31 @@
-"""What a settings file alone does not show: files that cannot be read, and what goes over the network in plain text."""
+"""What a settings file alone does not show: files that cannot be used, and what goes over the network in plain text.
+
+The agent runs also with these problems: what cannot be delivered now is stored.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 from collections.abc import Iterator
+from pathlib import Path
 
-from edge_agent.config import AgentSettings, BrokerSettings
+from edge_agent.config import AgentSettings, BrokerSettings, UplinkSettings
 from edge_agent.errors import LinkError
-from edge_agent.mqtt import tls_context
+from edge_agent.mqtt import password_in, tls_context
+
+PULSAR_MISSING = 'kind "pulsar" needs the Pulsar client: install waybill[edge-pulsar]'
 
 
 def problems(settings: AgentSettings) -> list[str]:
-    """Certificates, keys and password files that cannot be used, a line for each."""
-    return [problem for place, broker in _brokers(settings) for problem in _unusable_files(place, broker)]
+    """Files, folders and addresses that cannot be used or are missing, a line for each."""
+    found = [problem for place, broker in _brokers(settings) for problem in _unusable_files(place, broker)]
+    for number, uplink in enumerate(settings.uplinks):
+        if uplink.kind == "mqtt" and "host" not in uplink.model_fields_set:
+            found.append(f"uplinks.{number}.host: missing; without it the uplink leads to this machine")
+        if uplink.kind == "pulsar" and importlib.util.find_spec("pulsar") is None:
+            found.append(f"uplinks.{number}.kind: {PULSAR_MISSING}")
+    return [*found, *_unusable_folder(settings.buffer.path)]
 
 
 def warnings(settings: AgentSettings) -> list[str]:
@@ -20,7 +33,7 @@ def warnings(settings: AgentSettings) -> list[str]:
     found = [
         f"{place}: plain text to {broker.host}: who is on the way can read and change it; give {place}.tls"
         for place, broker in _brokers(settings)
-        if broker.tls is None and not _is_this_machine(broker.host)
+        if not _is_pulsar(broker) and broker.tls is None and not _is_this_machine(broker.host)
     ]
     for number, uplink in enumerate(settings.uplinks):
         if uplink.service_url and uplink.service_url.startswith("pulsar:"):
@@ -31,14 +44,14 @@ def warnings(settings: AgentSettings) -> list[str]:
 def _brokers(settings: AgentSettings) -> Iterator[tuple[str, BrokerSettings]]:
     yield "intake", settings.intake
     for number, uplink in enumerate(settings.uplinks):
-        if uplink.kind == "mqtt":
-            yield f"uplinks.{number}", uplink
+        yield f"uplinks.{number}", uplink
 
 
 def _unusable_files(place: str, broker: BrokerSettings) -> Iterator[str]:
     if broker.password_file is not None:
         try:
-            broker.password_file.read_text(encoding="utf-8")
+            if not password_in(broker.password_file):
+                yield f"{place}.password_file: its first line is empty"
         except (OSError, ValueError) as error:
             yield f"{place}.password_file: cannot be read: {error}"
     if broker.tls is None:
@@ -57,6 +70,22 @@ def _unusable_files(place: str, broker: BrokerSettings) -> Iterator[str]:
             tls_context(broker.tls)
         except LinkError as error:
             yield f"{place}.tls: {error}"
+
+
+def _unusable_folder(folder: Path) -> Iterator[str]:
+    for path in (folder, *folder.parents):
+        try:
+            if path.exists():
+                if not path.is_dir():
+                    yield f"buffer.path: {path} is not a folder"
+                return
+        except OSError as error:
+            yield f"buffer.path: {error}"
+            return
+
+
+def _is_pulsar(broker: BrokerSettings) -> bool:
+    return isinstance(broker, UplinkSettings) and broker.kind == "pulsar"
 
 
 def _is_this_machine(host: str) -> bool:

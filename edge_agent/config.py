@@ -25,10 +25,14 @@ def _topic_filter(text: str) -> str:
 
 TopicFilter = Annotated[str, AfterValidator(_topic_filter)]
 Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
+Host = Annotated[str, StringConstraints(pattern=r"^[^\s/@]{1,253}$")]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
 Link = Literal["wifi", "ethernet", "cellular", "satellite"]
 MAX_CLASSES = 16
+_SERVICE_URL = r"^pulsar(\+ssl)?://[^\s/@:,]+(:[0-9]{1,5})?(,[^\s/@:,]+(:[0-9]{1,5})?)*/?$"
+_PULSAR_TOPIC = r"^((non-)?persistent://[^\s/]+/[^\s/]+/)?[^\s/]+$"
+_MQTT_ONLY = {"host", "port", "username", "password_file", "keepalive_s"}
 
 
 class DeviceSettings(Settings):
@@ -60,7 +64,7 @@ class TlsSettings(Settings):
 class BrokerSettings(Settings):
     """An MQTT 5 broker to connect to."""
 
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     """Name or address of the broker."""
     port: Port = 1883
     """Its TCP port."""
@@ -78,6 +82,12 @@ class BrokerSettings(Settings):
     """The wait after the first failed attempt; it doubles, with jitter, up to `backoff_most_s`."""
     backoff_most_s: Seconds = 60.0
     """The longest wait between two attempts."""
+
+    @model_validator(mode="after")
+    def _has_whole_credentials(self) -> Self:
+        if self.password_file is not None and self.username is None:
+            raise ValueError("password_file is used together with username: give both or neither")
+        return self
 
 
 class IntakeSettings(BrokerSettings):
@@ -218,9 +228,9 @@ class UplinkSettings(BrokerSettings):
     """Name of the region."""
     kind: Literal["mqtt", "pulsar"] = "mqtt"
     """A regional gateway over MQTT 5, or a regional Pulsar cluster directly."""
-    service_url: str | None = None
+    service_url: Annotated[str, StringConstraints(pattern=_SERVICE_URL)] | None = None
     """Pulsar: the cluster, for instance `pulsar+ssl://pulsar.example:6651`."""
-    topic: str | None = None
+    topic: Annotated[str, StringConstraints(pattern=_PULSAR_TOPIC)] | None = None
     """Pulsar: the topic of batches, for instance `persistent://fleet/telemetry-eu/batches`."""
 
     @model_validator(mode="after")
@@ -228,6 +238,10 @@ class UplinkSettings(BrokerSettings):
         direct = (self.service_url, self.topic)
         if self.kind == "pulsar" and None in direct:
             raise ValueError('an uplink of kind "pulsar" needs service_url and topic')
+        if self.kind == "pulsar" and (unused := sorted(_MQTT_ONLY & self.model_fields_set)):
+            raise ValueError(f'{", ".join(unused)}: not used by an uplink of kind "pulsar"')
+        if self.service_url is not None and self.tls is not None and not self.service_url.startswith("pulsar+ssl:"):
+            raise ValueError("tls needs a service_url that begins with pulsar+ssl://")
         if self.kind == "mqtt" and direct != (None, None):
             raise ValueError('service_url and topic belong to an uplink of kind "pulsar"')
         return self

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from edge_agent.agent import RESTART_WITHIN_S, Agent
-from edge_agent.checking import warnings
+from edge_agent.checking import problems, warnings
 from edge_agent.clock.clocks import SystemClocks
 from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError, StoreError
@@ -55,6 +55,8 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return _EXIT_CONFIG
     configure_logs(base)
+    for problem in problems(base):
+        log.error("settings", problem=problem)
     for warning in warnings(base):
         log.warning("settings", problem=warning)
     os.umask(0o077)

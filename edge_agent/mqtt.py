@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from paho.mqtt.client import Client
@@ -38,6 +39,7 @@ LARGEST_PACKET = 0xFFFFFFF
 """Of MQTT itself, in bytes (1.5.5)."""
 RECEIVE_MAXIMUM = 65_535
 """Of a broker that names none (3.2.2.3.3)."""
+MAX_PASSWORD_CHARACTERS = 65_535
 HEADERS_BYTES = {socket.AF_INET: 40, socket.AF_INET6: 60}
 """IP and TCP headers of one segment, without options."""
 
@@ -267,7 +269,7 @@ class Session:
         if self._broker.password_file is None:
             return None
         try:
-            return self._broker.password_file.read_text(encoding="utf-8").partition("\n")[0]
+            return password_in(self._broker.password_file)
         except (OSError, ValueError) as error:
             raise LinkError(f"password file cannot be read: {error}") from error
 
@@ -371,6 +373,12 @@ def tls_context(tls: TlsSettings) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise LinkError(f"certificates cannot be loaded: {error}") from error
     return context
+
+
+def password_in(file: Path) -> str:
+    """The first line of a password file. Raises OSError, ValueError."""
+    with file.open(encoding="utf-8") as lines:
+        return lines.readline(MAX_PASSWORD_CHARACTERS).partition("\n")[0]
 
 
 def read_publish(first: int, packet: bytes) -> Message:

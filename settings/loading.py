@@ -44,13 +44,31 @@ def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
     try:
         return model.model_validate(tables)
     except ValidationError as error:
-        details = error.errors(include_url=False, include_input=False)[:MAX_PROBLEMS]
+        details = _without_consequences(error.errors(include_url=False))[:MAX_PROBLEMS]
         problems = [_problem(model, detail)[:MAX_PROBLEM_CHARACTERS] for detail in details]
         raise SettingsError(source, problems) from error
 
 
+def _without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Without "too short" of a list that is so only because one of its items is wrong."""
+    places = [detail["loc"] for detail in details]
+    return [
+        detail
+        for detail in details
+        if detail["type"] != "too_short"
+        or not any(len(place) > len(detail["loc"]) and place[: len(detail["loc"])] == detail["loc"] for place in places)
+    ]
+
+
 def _problem(model: type[BaseModel], detail: ErrorDetails) -> str:
     where = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] in {"tuple_type", "list_type"}:
+        given = detail["input"]
+        return (
+            f"{where}: is one table, and a list of them is needed: write [[{where}]]"
+            if isinstance(given, dict)
+            else (f"{where}: is a {type(given).__name__}, and a list is needed")
+        )
     if detail["type"] != "extra_forbidden":
         return f"{where}: {detail['msg']}" if where else str(detail["msg"])
     known = _keys_at(model, detail["loc"][:-1])

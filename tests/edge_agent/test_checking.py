@@ -28,20 +28,54 @@ def test_files_that_cannot_be_used_are_named_with_their_keys(tmp_path: Path) -> 
     own = CertificateAuthority(tmp_path / "authority").client("eu-0001")
     other = CertificateAuthority(tmp_path / "stranger").client("eu-0001")
     (tmp_path / "junk.pem").write_text("junk")
+    (tmp_path / "empty").write_text("\nsecret")
     pair = f'[uplinks.tls]\nca = "{own.authority}"\ncertificate = "{own.certificate}"\n'
     cases = {
-        f'password_file = "{tmp_path}/none"\n': "uplinks.0.password_file",
+        f'username = "u"\npassword_file = "{tmp_path}/none"\n': "uplinks.0.password_file",
+        f'username = "u"\npassword_file = "{tmp_path}/empty"\n': "uplinks.0.password_file: its first line is empty",
+        f'password_file = "{tmp_path}/empty"\n': "together with username",
         f'[uplinks.tls]\nca = "{tmp_path}/none"\n': "uplinks.0.tls.ca",
         f'{pair}key = "{tmp_path}/none"\n': "tls.key",
         f'{pair}key = "{other.key}"\n': "uplinks.0.tls",
         f'[uplinks.tls]\nca = "{tmp_path}/junk.pem"\n': "uplinks.0.tls",
-        f'[intake]\npassword_file = "{tmp_path}/none"\n': "intake.password_file",
+        f'[intake]\nusername = "u"\npassword_file = "{tmp_path}/none"\n': "intake.password_file",
     }
     for extra, expected in cases.items():
         code, said = checked(tmp_path, MINIMAL + extra)
         assert (code, expected in said) == (78, True), (extra, said)
     right = f'host = "mqtt.example"\n{pair}key = "{own.key}"\n'
     assert checked(tmp_path, MINIMAL + right)[0] == 0
+
+
+PULSAR = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nkind = "pulsar"\ntopic = "persistent://a/b/c"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MINIMAL, "uplinks.0.host: missing"),
+        (MINIMAL + 'host = ""\n', "uplinks.0.host"),
+        (MINIMAL + 'host = "h"\n[buffer]\npath = "/etc/passwd/x"\n', "buffer.path: /etc/passwd is not a folder"),
+        (PULSAR + 'service_url = "pulsr://nowhere"\n', "uplinks.0.service_url"),
+        (PULSAR + 'service_url = "pulsar://"\n', "uplinks.0.service_url"),
+        (PULSAR + 'service_url = "pulsar://h"\nhost = "h"\nport = 1\n', "host, port: not used"),
+        (PULSAR + 'service_url = "pulsar://h"\nusername = "h"\n', "username: not used"),
+        (PULSAR + 'service_url = "pulsar+ssl://h"\n[uplinks.tls]\nca = "/nowhere"\n', "uplinks.0.tls.ca"),
+        (PULSAR + 'service_url = "pulsar://h"\n[uplinks.tls]\nca = "/nowhere"\n', "pulsar+ssl"),
+    ],
+)
+def test_an_uplink_or_a_folder_that_can_never_work_is_named(tmp_path: Path, text: str, said: str) -> None:
+    code, output = checked(tmp_path, text)
+    assert (code, said in output) == (78, True), output
+
+
+def test_a_mistake_is_told_once_and_in_the_words_of_the_file(tmp_path: Path) -> None:
+    _, one_table = checked(tmp_path, '[device]\nid = "eu-0001"\n[uplinks]\nregion = "eu"\n')
+    assert "uplinks: is one table, and a list of them is needed: write [[uplinks]]" in one_table
+    _, said = checked(tmp_path, '[device]\nid = "a b"\n[[uplinks]]\nregion = "eu"\n[uplinks.tls]\nkey = "x"\n')
+    assert ("device.id" in said, "uplinks.0.tls.ca" in said, "at least 1 item" in said) == (True, True, False)
+    _, none = checked(tmp_path, 'uplinks = []\n[device]\nid = "a"\n')
+    assert "at least 1 item" in none
 
 
 def test_plain_text_to_another_machine_is_warned_of_and_to_this_one_not(tmp_path: Path) -> None:

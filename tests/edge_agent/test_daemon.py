@@ -63,8 +63,9 @@ def told(sock: socket.socket, seconds: float) -> str:
     return sock.recv(4096).decode()
 
 
-def test_the_daemon_says_that_it_is_ready_that_it_lives_and_that_it_goes(tmp_path):
-    agent = AgentProcess(tmp_path, free_port(), {"eu": free_port()})
+def test_the_daemon_says_that_it_is_ready_that_it_lives_and_that_it_goes_also_with_an_unusable_uplink(tmp_path):
+    missing = '[uplinks.tls]\nca = "/nowhere/ca.pem"\ncertificate = "/nowhere/device.pem"\nkey = "/nowhere/device.key"'
+    agent = AgentProcess(tmp_path, free_port(), {"eu": free_port()}, tls=missing)
     agent.environment = {"NOTIFY_SOCKET": f"{tmp_path}/notify", "WATCHDOG_USEC": "400000"}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(agent.environment["NOTIFY_SOCKET"])
@@ -94,6 +95,11 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
 def test_the_unit_waits_for_the_agent_watches_it_and_does_not_restart_it_on_wrong_settings():
     unit = UNIT.read_text(encoding="utf-8")
     assert all(word in unit for word in ("Type=notify", "WatchdogSec=", "RestartPreventExitStatus=78"))
+
+
+def test_a_file_that_only_delivery_needs_keeps_no_agent_from_starting():
+    unit = UNIT.read_text(encoding="utf-8")
+    assert "ExecStartPre" not in unit
 
 
 def test_status_counts_what_waits_and_what_is_lost(tmp_path):

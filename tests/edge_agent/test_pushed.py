@@ -32,6 +32,7 @@ host = "mqtt.us.example"
 [[uplinks]]
 region = "open"
 host = "mqtt.open.example"
+username = "v"
 password_file = "/etc/edge-agent/other"
 """
 
