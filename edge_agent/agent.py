@@ -17,7 +17,7 @@ from edge_agent.checking import PULSAR_MISSING
 from edge_agent.clock.clocks import Clocks, SystemClocks
 from edge_agent.clock.jumps import ClockWatch, Mending
 from edge_agent.config import AgentSettings, TimeSettings, UplinkSettings
-from edge_agent.dead_letters import DeadLetters
+from edge_agent.control_dead_letters import ControlDeadLetters
 from edge_agent.drain.account import Account
 from edge_agent.drain.drainer import Drainer, DrainParts
 from edge_agent.errors import LinkError, StoreInUse
@@ -66,7 +66,7 @@ class Agent:
         mender = Mender(self.buffer, mending)
         offset_us, _ = mender.resume(self._clocks.boot, self._clocks.wall_us() - self._clocks.monotonic_us())
         self.account = Account(settings, self.buffer)
-        self.dead_letters = DeadLetters(settings.buffer.path)
+        self.dead_letters = ControlDeadLetters(settings.buffer.path)
         drain = DrainParts(
             buffer=self.buffer,
             mender=mender,

@@ -14,7 +14,7 @@ import structlog
 
 from edge_agent.clock.jumps import Jump
 from edge_agent.config import MAX_CLASSES, AgentSettings, UplinkSettings
-from edge_agent.dead_letters import DeadLetters
+from edge_agent.control_dead_letters import ControlDeadLetters
 from edge_agent.drain.account import Account
 from edge_agent.drain.answers import AnswerClock, Pause
 from edge_agent.drain.dispatcher import Dispatcher
@@ -55,7 +55,7 @@ class DrainParts:
     account: Account
     make_uplink: MakeUplink
     random: Random
-    dead_letters: DeadLetters
+    dead_letters: ControlDeadLetters
     on_push: Callable[[bytes], None] = lambda _text: None
     monotonic_s: Callable[[], float] = time.monotonic
     wait: Callable[[threading.Event, float], object] = threading.Event.wait

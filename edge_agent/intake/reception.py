@@ -120,12 +120,13 @@ class Reception:
     def _was_committed(self, message: Message, arrival: Arrival, parsed: Parsed) -> bool:
         """Whether the message is stored under a name already; see `edge_agent.intake.redelivery`."""
         resumption = self._resumption
+        marked = message.dup and self._parts.buffer.ring.is_newest_of_its_id(arrival)
         if resumption is None:
-            return message.dup and arrival in self._parts.buffer.ring
+            return marked
         if not resumption.follows(arrival):
             self._resumption = None
-            return message.dup and arrival in self._parts.buffer.ring
-        if message.dup or resumption.is_anchor(arrival, parsed.device_time_us):
+            return marked
+        if marked or resumption.is_anchor(arrival, parsed.device_time_us):
             self._drop_suspects()
             return True
         self._suspects.add(arrival)

@@ -3,7 +3,8 @@
 A broker delivers again, on a new connection to the same session, what it holds no PUBACK for: in the order in which it
 sent it, before anything newer. Three kinds of evidence say that a message was stored before:
 
-- DUP=1, and the message id and content of a stored one: the broker's own word.
+- DUP=1, and the message id and content of a stored one, the newest that had this id: the broker's own word. An id
+  that another message had since is free again, so what comes with it is new.
 - DUP=0 (a broker that was killed and came back from its last save forgot that it had sent it): on a connection that
   resumed a session, in the order of what was stored, with the message id and content of a stored one, a content that
   was stored once only and that carries a set clock's time. Such a message is an *anchor*.
@@ -62,6 +63,7 @@ class Ring:
         self._size = size
         self._order: deque[Arrival] = deque()
         self._count: dict[Arrival, int] = {}
+        self._newest: dict[int, bytes] = {}
         self.add(arrivals)
 
     def add(self, arrivals: Iterable[Arrival]) -> None:
@@ -69,6 +71,7 @@ class Ring:
         for arrival in arrivals:
             self._order.append(arrival)
             self._count[arrival] = self._count.get(arrival, 0) + 1
+            self._newest[arrival.mid] = arrival.digest
         while len(self._order) > self._size:
             oldest = self._order.popleft()
             if self._count[oldest] == 1:
@@ -78,6 +81,10 @@ class Ring:
 
     def __contains__(self, arrival: Arrival) -> bool:
         return arrival in self._count
+
+    def is_newest_of_its_id(self, arrival: Arrival) -> bool:
+        """Whether it is in the ring, and no other content came with its message id since."""
+        return arrival in self._count and self._newest[arrival.mid] == arrival.digest
 
     def __len__(self) -> int:
         return len(self._order)

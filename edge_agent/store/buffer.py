@@ -21,7 +21,6 @@ from edge_agent.intake.redelivery import Arrival, Ring, pack_arrivals
 from edge_agent.store.block import Block, Unnamed, block_id, first_of, ordinal_of
 from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection, mapped_errors, transaction
-from edge_agent.store.dead_letters import add_dead_letters
 from edge_agent.store.evict import Owner
 from edge_agent.store.gaps import unaccounted
 from edge_agent.store.isolate import isolate
@@ -44,6 +43,7 @@ from edge_agent.store.lineage import (
     read_mark,
     replace_lineage,
 )
+from edge_agent.store.message_dead_letters import add_dead_letters
 from edge_agent.store.packing import packed
 from edge_agent.store.rebuild import interrupted_rebuild, rebuild
 from edge_agent.store.reserve import Reserve

@@ -137,6 +137,15 @@ def _write_tables(new: Connection, device: str, found: Salvage, epoch_for: Calla
     for row in found.boots:
         with suppress(sqlite3.Error):
             new.execute("INSERT OR REPLACE INTO boots VALUES (?, ?, ?, ?, ?, ?)", tuple(row))
+    _write_dead_letters(new, found)
+
+
+def _write_dead_letters(new: Connection, found: Salvage) -> None:
+    for row in reversed(found.dead_letters):
+        with suppress(sqlite3.Error):
+            new.execute(
+                "INSERT INTO dead_letters (wall_ms, topic, bytes, payload, reason) VALUES (?, ?, ?, ?, ?)", tuple(row)
+            )
 
 
 def _declare(new: Connection, ordinal: int, empty: Batch, names: IntervalSet) -> None:

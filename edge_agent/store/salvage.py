@@ -19,9 +19,11 @@ from edge_agent.config import MAX_CLASSES
 from edge_agent.store.block import block_id, first_of, ordinal_of
 from edge_agent.store.connection import Connection
 from edge_agent.store.lineage import Lineage
+from edge_agent.store.message_dead_letters import MAX_DEAD_LETTERS
 from telemetry import IntervalSet, WireError, decode
 
 REASON = "corrupt"
+_DEAD_LETTERS = "SELECT wall_ms, topic, bytes, payload, reason FROM dead_letters ORDER BY id DESC LIMIT ?"
 _ROW = "id, last, class, records, lost, size, wall_ms, boot, sent, arrivals, batch"
 
 
@@ -35,6 +37,7 @@ class Salvage:
     epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
     tallies: dict[str, int] = field(default_factory=dict)
     boots: list[Any] = field(default_factory=list)
+    dead_letters: list[Any] = field(default_factory=list)
     lost: dict[int, IntervalSet] = field(default_factory=dict)
     found: dict[int, IntervalSet] = field(default_factory=dict)
     blocks: int = 0
@@ -93,6 +96,8 @@ def read_tables(damaged: Connection, lineage: Lineage | None) -> Salvage:
             found.tallies[str(name)] = int(value)
     with suppress(sqlite3.Error, ValueError):
         found.boots = damaged.execute("SELECT * FROM boots").fetchall()
+    with suppress(sqlite3.Error, ValueError):
+        found.dead_letters.extend(damaged.execute(_DEAD_LETTERS, (MAX_DEAD_LETTERS,)))
     if lineage is not None:
         found.epochs.setdefault(lineage.ordinal, (lineage.epoch, 0))
     return found

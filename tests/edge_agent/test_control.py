@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from edge_agent.clock.jumps import Mending
 from edge_agent.config import AgentSettings
-from edge_agent.dead_letters import FOLDER, MAX_LETTERS, DeadLetters
+from edge_agent.control_dead_letters import FOLDER, MAX_LETTERS, ControlDeadLetters
 from edge_agent.drain.account import Account
 from edge_agent.drain.answers import Pause
 from edge_agent.drain.drainer import Drainer, DrainParts
@@ -95,7 +95,7 @@ def drive(
         account=Account(settings, buffer),
         make_uplink=lambda uplink: ScriptedUplink(road, uplink.region),
         random=Random(1),
-        dead_letters=DeadLetters(buffer.path.parent),
+        dead_letters=ControlDeadLetters(buffer.path.parent),
         on_push=on_push,
         monotonic_s=lambda: road.now_s,
         wait=road.wait,
@@ -275,7 +275,7 @@ def test_an_error_in_one_control_message_is_counted_and_set_aside_and_the_next_i
 
 
 def test_dead_letters_are_bounded_in_number_and_size_and_all_are_counted(tmp_path: Path) -> None:
-    letters = DeadLetters(tmp_path)
+    letters = ControlDeadLetters(tmp_path)
     for number in range(MAX_LETTERS + 10):
         letters.add("ack", "r" * 10_000, bytes([number]) * 100_000)
     files = list((tmp_path / FOLDER).iterdir())
@@ -360,7 +360,7 @@ def test_the_preferred_region_is_looked_at_again_after_a_look_that_failed(tmp_pa
         account=Account(settings, buffer),
         make_uplink=make,
         random=Random(1),
-        dead_letters=DeadLetters(tmp_path),
+        dead_letters=ControlDeadLetters(tmp_path),
         monotonic_s=lambda: road.now_s,
         wait=road.wait,
     )

@@ -1,6 +1,7 @@
 """No message stops the intake: what cannot be written is carried raw, or is a dead letter; the others are stored."""
 
 import json
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +11,9 @@ from edge_agent.inspection import dead_letters
 from edge_agent.intake import reception
 from edge_agent.mqtt import Message
 from edge_agent.status import read_status
-from edge_agent.store import dead_letters as bounds
-from edge_agent.store.dead_letters import MAX_DEAD_LETTERS, add_dead_letters
+from edge_agent.store import message_dead_letters as bounds
 from edge_agent.store.evict import Owner
+from edge_agent.store.message_dead_letters import MAX_DEAD_LETTERS, add_dead_letters
 from edge_agent.store.packing import BLOCK_CONTENT_BYTES, DeadLetter, packed
 from telemetry import Raw, Signal, decode
 from tests.edge_agent.intake_parts import Intake
@@ -125,3 +126,15 @@ def test_a_commit_of_nothing_but_poison_ends_and_the_next_is_stored(tmp_path):
     assert buffer.commit([poison], 0) == []
     fill(buffer, [2])
     assert buffer.head == 1
+
+
+def test_a_buffer_that_is_rebuilt_keeps_its_dead_letters(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 4))
+    letters = [DeadLetter("t", b"bytes", f"why {n}") for n in range(3)]
+    buffer.edit(lambda connection, changes: add_dead_letters(connection, letters, 7, changes))
+    buffer.heal(buffer.generation)
+    buffer.close()
+    assert [one["reason"] for one in dead_letters(agent_settings(tmp_path), 10)] == ["why 2", "why 1", "why 0"]
+    with closing(open_buffer(tmp_path)) as again:
+        assert again.tally("dead_letters") == 3

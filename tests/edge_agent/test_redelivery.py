@@ -63,6 +63,17 @@ def test_a_message_that_may_be_new_is_stored_and_counted_and_one_that_the_broker
     assert intake.buffer.tally("possible_duplicates") == (not dup)
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_an_equal_message_under_an_id_that_another_had_since_is_new_though_it_is_marked(tmp_path, resumed):
+    """A broker that gives the lowest free id again sent it when the connection was cut, and sends it once more."""
+    before = [untimed(1, b"open"), untimed(1, b"closed")]
+    intake = taken(tmp_path, before, [untimed(1, b"open", dup=True)], resumed=resumed)
+    assert [record.body.payload for record in intake.records()] == [b"open", b"closed", b"open"]
+    intake.connect(resumed=True)
+    assert intake.deliver([untimed(1, b"open", dup=True)]) == [1]
+    assert len(intake.records()) == 3, "its own redelivery is known"
+
+
 @pytest.mark.parametrize("make", [lambda mid: timed(mid, 7), untimed], ids=["timed", "untimed"])
 def test_a_sensor_that_repeats_a_value_loses_none_of_them(tmp_path, make):
     intake = taken(tmp_path, [make(mid) for mid in range(1, 11)], [make(mid) for mid in range(11, 21)])

@@ -19,7 +19,7 @@ MAX_LETTER_BYTES = 64 << 10
 MAX_REASON_CHARACTERS = 200
 
 
-class DeadLetters:
+class ControlDeadLetters:
     """Files `0001.letter`, …: a line of JSON (source, reason, size) and the message's first MAX_LETTER_BYTES bytes."""
 
     def __init__(self, folder: Path) -> None:
