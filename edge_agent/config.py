@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from settings import Settings
-from telemetry import DEVICE_PATTERN, MAX_RECORDS
+from telemetry import DEVICE_PATTERN, MAX_RECORDS, MAX_UNCERTAINTY_MS
 
 
 def _topic_filter(text: str) -> str:
@@ -27,6 +27,8 @@ TopicFilter = Annotated[str, AfterValidator(_topic_filter)]
 Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
 Host = Annotated[str, StringConstraints(pattern=r"^[^\s/@]{1,253}$")]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
+UncertaintySeconds = Annotated[float, Field(gt=0, le=MAX_UNCERTAINTY_MS // 1000)]
+"""A duration that becomes part of a record's uncertainty, and so has to fit there."""
 Port = Annotated[int, Field(ge=1, le=65_535)]
 Link = Literal["wifi", "ethernet", "cellular", "satellite"]
 MAX_CLASSES = 16
@@ -206,9 +208,9 @@ class LinkSettings(Settings):
 class TimeSettings(Settings):
     """When the device's clock is mended."""
 
-    jump_s: Seconds = 2.0
+    jump_s: UncertaintySeconds = 2.0
     """The wall clock jumped when it moved so much more or less than the monotonic clock."""
-    same_clock_s: Seconds = 300.0
+    same_clock_s: UncertaintySeconds = 300.0
     """A record whose time was within this of the wall clock when it arrived was stamped by the same clock."""
     drift_ppm: float = Field(default=100.0, ge=0, le=10_000)
     """How far the monotonic clock may drift: the uncertainty of a mended time grows by this."""

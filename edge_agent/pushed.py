@@ -76,6 +76,9 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "link.bytes_per_day": (1_000_000, 1e15),
     "link.bytes_per_month": (10_000_000, 1e16),
     "link.plan_reserve": (0, 0.5),
+    "time.jump_s": (0.5, 3600),
+    "time.same_clock_s": (1, 86_400),
+    "time.drift_ppm": (0, 10_000),
     "uplinks.backoff_most_s": (0.1, 3600),
     "uplinks.connect_timeout_s": (1, 60),
 }

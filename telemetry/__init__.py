@@ -20,7 +20,16 @@ from telemetry.errors import (
 )
 from telemetry.intervals import IntervalSet
 from telemetry.layout import MAX_CONTENT_BYTES
-from telemetry.record import DEVICE_PATTERN, Batch, Header, Record, Tombstone, new_epoch
+from telemetry.record import (
+    DEVICE_PATTERN,
+    MAX_DEVICE_TIME_US,
+    MAX_UNCERTAINTY_MS,
+    Batch,
+    Header,
+    Record,
+    Tombstone,
+    new_epoch,
+)
 from telemetry.strict_json import parse_json
 from telemetry.wire import MAX_RECORDS, decode, encode, read_header, validate
 
@@ -28,8 +37,10 @@ __all__ = [
     "CONTENT_FRAME_BYTES",
     "DEVICE_PATTERN",
     "MAX_CONTENT_BYTES",
+    "MAX_DEVICE_TIME_US",
     "MAX_RAW_BYTES",
     "MAX_RECORDS",
+    "MAX_UNCERTAINTY_MS",
     "Ack",
     "Batch",
     "Body",

@@ -1,7 +1,8 @@
 """What a record can say: the kinds, validated where bytes from outside become records.
 
 What these constructors take can be written, stored and read everywhere: text is Unicode without lone surrogates,
-numbers are finite and within the range of the wire. They raise pydantic's ValidationError.
+numbers are finite and within the range of the wire. Nothing is converted: a text or a boolean is no number, but a whole
+number is one. They raise pydantic's ValidationError.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Kind(IntEnum):
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class Position(_Body):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from telemetry import Batch, Record
+from telemetry import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, Batch, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class Mending:
         late = monotonic_us > jump.at_us + self.same_clock_us
         if late or from_old_us > self.same_clock_us or from_old_us >= from_new_us:
             return None
-        return max(0, device_time_us + jump.delta_us)
+        return min(max(0, device_time_us + jump.delta_us), MAX_DEVICE_TIME_US)
 
     def uncertainty_ms(self, monotonic_us: int, jump: Jump) -> int:
-        """Half-width of a mended time."""
+        """Half-width of a mended time; at most what a record can say."""
         drift_us = abs(jump.at_us - monotonic_us) * self.drift_ppm / 1_000_000
-        return math.ceil((self.jump_us + drift_us) / 1000)
+        return min(math.ceil((self.jump_us + drift_us) / 1000), MAX_UNCERTAINTY_MS)
 
     def _mended(self, record: Record, jump: Jump) -> Record:
         if record.boot != jump.boot:

@@ -19,7 +19,7 @@ from edge_agent.mqtt import Message
 from edge_agent.store.block import Block, Unnamed
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.keeper import Keeper
-from telemetry import Raw
+from telemetry import MAX_DEVICE_TIME_US, Raw
 
 log = structlog.get_logger("edge_agent.intake")
 
@@ -147,7 +147,7 @@ class Reception:
             self.taken.odd[parsed.odd] = self.taken.odd.get(parsed.odd, 0) + 1
         index = self._classify(message.topic)
         wall_us, monotonic_us = self.look_at_clocks()
-        time_us = wall_us if parsed.device_time_us is None else parsed.device_time_us
+        time_us = _within_wire(wall_us) if parsed.device_time_us is None else parsed.device_time_us
         boot = self._parts.clocks.boot
         unnamed = Unnamed(
             index, parsed.body, time_us, monotonic_us, boot, arrival, topic=message.topic, payload=message.payload
@@ -244,6 +244,11 @@ class Reception:
             self._parts.keeper.tidy()
         except StoreError as error:
             log.error("the buffer cannot be kept within its bounds", reason=error.reason, error=str(error))
+
+
+def _within_wire(wall_us: int) -> int:
+    """A clock can be further away than any time that a record can have."""
+    return min(max(0, wall_us), MAX_DEVICE_TIME_US)
 
 
 def _parsed(message: Message) -> Parsed:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import structlog
+
 from edge_agent.clock.jumps import Jump, Mending
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.buffer import Buffer
@@ -20,6 +22,9 @@ from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection
 from edge_agent.store.life import SENDING, SENT_THROUGH
 from edge_agent.store.settle import replace_batch, stored_batch
+from telemetry import WireError
+
+log = structlog.get_logger("edge_agent.store")
 
 BLOCKS_AT_ONCE = 32
 
@@ -112,7 +117,13 @@ class Mender:
         if mended is None:
             return 0
         class_index, records, size = before
-        new_records, new_size = replace_batch(connection, identity, mended)
+        try:
+            new_records, new_size = replace_batch(connection, identity, mended)
+        except WireError as error:
+            # For instance too large with its new times. It stays as it is; the same step would fail at each start.
+            log.error("a batch keeps the time of the clock that jumped", block=identity, error=str(error))
+            changes.counted["unmended"] += records
+            return 0
         changes.add(class_index, records - new_records, size - new_size)
         wall = "UPDATE blocks SET wall_ms = wall_ms + ? WHERE id = ?"
         _run(connection, wall, (jump.delta_us // 1000, identity))

@@ -21,7 +21,13 @@ RING = 5_000
 class Intake:
     """A reception over a buffer in a folder; `deliver` is a broker whose messages are all acknowledged."""
 
-    def __init__(self, folder: Path, buffer: Buffer | None = None, configured: AgentSettings | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        buffer: Buffer | None = None,
+        configured: AgentSettings | None = None,
+        jump_us: int = 2_000_000,
+    ) -> None:
         self.folder = folder
         self.buffer = buffer or open_buffer(folder, RING)
         configured = configured or settings()
@@ -31,8 +37,8 @@ class Intake:
             buffer=self.buffer,
             keeper=self.keeper,
             clocks=self.clocks,
-            watch=ClockWatch("boot", self.clocks.offset_us, 2_000_000),
-            mending=Mending(same_clock_us=300_000_000, drift_ppm=100, jump_us=2_000_000),
+            watch=ClockWatch("boot", self.clocks.offset_us, jump_us),
+            mending=Mending(same_clock_us=300_000_000, drift_ppm=100, jump_us=jump_us),
             on_commit=lambda _: None,
             on_missed=lambda: None,
             on_jump=lambda _: None,

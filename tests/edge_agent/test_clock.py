@@ -1,12 +1,18 @@
 """A clock that jumps: what it stamped before is mended, once, and never what may have been sent."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.clock.jumps import ClockWatch, Jump, Mending
+from edge_agent.config import TimeSettings
+from edge_agent.mqtt import Message
 from edge_agent.store.mending import Mender
-from telemetry import decode
+from settings import SettingsError, parse, validate
+from telemetry import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, TooLarge, decode, encode
+from tests.edge_agent.intake_parts import Intake
 from tests.edge_agent.makers import WALL_MS, open_buffer, unnamed
 
 SECOND = 1_000_000
@@ -120,3 +126,77 @@ def test_another_boots_records_stay(tmp_path):
     mender = Mender(buffer, MENDING)
     assert mender.mend(jump_of(10_000), buffer.last_id(), set()) == 10
     assert times(buffer)[11] == (11, 0)
+
+
+WIDE = Mending(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=31_536_000 * SECOND)
+FORTY_DAYS_S = 40 * 86_400
+
+
+@pytest.mark.parametrize("key", ["jump_s", "same_clock_s"])
+def test_a_duration_that_no_record_can_say_is_no_setting(key):
+    assert validate(TimeSettings, {key: MAX_UNCERTAINTY_MS // 1000}, "here")
+    with pytest.raises(SettingsError, match=key):
+        parse(TimeSettings, f"{key} = 3000000", "here")
+
+
+@given(
+    st.integers(0, 1 << 62),
+    st.integers(-(1 << 62), 1 << 62),
+    st.integers(0, 1 << 62),
+    st.integers(0, 1 << 62),
+    st.integers(0, MAX_DEVICE_TIME_US),
+)
+def test_whatever_the_clocks_say_a_mended_time_fits_into_a_record(jump_us, delta_us, at_us, monotonic_us, time_us):
+    mending = Mending(same_clock_us=1 << 62, drift_ppm=10_000, jump_us=jump_us)
+    jump = Jump("boot", 0, delta_us, at_us)
+    assert 0 <= mending.uncertainty_ms(monotonic_us, jump) <= MAX_UNCERTAINTY_MS
+    assert 0 <= (mending.time_of(time_us, monotonic_us, jump) or 0) <= MAX_DEVICE_TIME_US
+
+
+def test_a_mending_with_the_widest_uncertainty_ends_and_is_not_repeated(tmp_path):
+    buffer = filled(tmp_path)
+    mender = Mender(buffer, WIDE)
+    mender.resume("boot", 0)
+    assert mender.mend(jump_of(FORTY_DAYS_S), buffer.last_id(), set()) == 10
+    assert {uncertainty_ms for _, uncertainty_ms in times(buffer).values()} == {MAX_UNCERTAINTY_MS}
+    assert Mender(buffer, WIDE).resume("boot", FORTY_DAYS_S * SECOND) == (FORTY_DAYS_S * SECOND, 0)
+
+
+def test_a_batch_that_cannot_be_written_with_its_mended_times_stays_and_the_others_are_mended(tmp_path, monkeypatch):
+    buffer = filled(tmp_path)
+
+    def full(batch):
+        if batch.records[0].seq == 5:
+            raise TooLarge(9, 8)
+        return encode(batch)
+
+    monkeypatch.setattr("edge_agent.store.settle.encode", full)
+    mender = Mender(buffer, MENDING)
+    mender.resume("boot", 0)
+    assert mender.mend(jump_of(10_000), buffer.last_id(), set()) == 9
+    assert times(buffer)[5] == (5, 0)
+    assert (buffer.tally("mended"), buffer.tally("unmended")) == (9, 1)
+    assert Mender(buffer, MENDING).resume("boot", 0) == (10_000 * SECOND, 0), "it is over"
+
+
+def test_messages_that_wait_while_the_clock_jumps_far_are_stored(tmp_path):
+    intake = Intake(tmp_path, jump_us=31_536_000 * SECOND)
+
+    def message(number):
+        fields = {"time": intake.clocks.wall_us() // 1000, "latitude": 1, "longitude": number / 1000}
+        return Message(number, 1, False, "vehicle/position", json.dumps(fields).encode())
+
+    for number in range(1, 11):
+        intake.reception.take(message(number), 0.0)
+    intake.clocks.offset_us += 400 * 86_400 * SECOND
+    assert len(intake.deliver([message(number) for number in range(11, 21)])) == 20
+    assert len(intake.records()) == 20
+    assert intake.buffer.tally("dead_letters") == 0
+
+
+def test_a_clock_beyond_all_times_still_stamps_what_has_no_time_of_its_own(tmp_path):
+    intake = Intake(tmp_path)
+    intake.clocks.offset_us = 1 << 61
+    assert intake.deliver([Message(1, 1, False, "vehicle/other", b"x")]) == [1]
+    (record,) = intake.records()
+    assert record.device_time_us == MAX_DEVICE_TIME_US

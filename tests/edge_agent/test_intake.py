@@ -192,3 +192,30 @@ def test_a_publish_packet_is_read_as_it_was_written(topic, payload, mid, propert
 def test_a_publish_packet_that_is_cut_off_is_noticed(packet):
     with suppress(IndexError, struct.error):
         assert isinstance(read_publish(0x32, packet).topic, str)
+
+
+NO_NUMBERS = (True, False, "1", " 52.5 ", "1e1", [1], {})
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+@pytest.mark.parametrize("field", list(Position.model_fields))
+def test_what_json_does_not_call_a_number_is_no_part_of_a_fix(field, value):
+    message = {"time": 0, "latitude": 1, "longitude": 2.5, field: value}
+    payload = json.dumps(message).encode()
+    assert parse_message("vehicle/position", payload) == (
+        Raw(topic="vehicle/position", payload=payload),
+        None,
+        "wrong-fields",
+    )
+
+
+@pytest.mark.parametrize("value", [1, True, None, ["a"]], ids=repr)
+@pytest.mark.parametrize(("topic", "field"), [("signal", "path"), ("event", "name"), ("canary", "id")])
+def test_what_json_does_not_call_a_text_names_nothing(topic, field, value):
+    payload = json.dumps({"time": 0, field: value, **({"value": 1} if topic == "signal" else {})}).encode()
+    assert parse_message(f"vehicle/{topic}", payload).odd == "wrong-fields"
+
+
+def test_a_whole_number_is_a_number_of_a_fix():
+    body = parse_message("vehicle/position", b'{"time": 0, "latitude": 1, "longitude": -2, "speed_mps": 3}').body
+    assert body == Position(latitude=1.0, longitude=-2.0, speed_mps=3.0)
