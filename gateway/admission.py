@@ -12,6 +12,9 @@ SUBSCRIPTION = "$share/gateway/waybill/1/+/+/batch"
 _PREFIX = ["waybill", "1"]
 
 
+ACK_SUFFIX = "/ack"
+
+
 class Address(NamedTuple):
     """Who sent a message, by the topic that the broker let it publish on."""
 
@@ -21,7 +24,7 @@ class Address(NamedTuple):
     @property
     def ack_topic(self) -> str:
         """Where this device hears what is safe."""
-        return f"waybill/1/{self.tenant}/{self.device}/ack"
+        return f"waybill/1/{self.tenant}/{self.device}{ACK_SUFFIX}"
 
     @property
     def config_topic(self) -> str:

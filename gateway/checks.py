@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -37,7 +38,13 @@ def _file_problems(settings: GatewaySettings) -> Iterator[str]:
 
 def _tls_problems(settings: GatewaySettings) -> Iterator[str]:
     tls = settings.mqtt.tls
-    if tls is None or any(_file_problems(settings)):
+    if any(_file_problems(settings)):
+        return
+    try:
+        ssl.create_default_context(cafile=settings.pulsar.authority)
+    except (OSError, ValueError) as error:
+        yield f"pulsar.authority: {settings.pulsar.authority} holds no certificate: {error}"
+    if tls is None:
         return
     try:
         tls_context(tls)

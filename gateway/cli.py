@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 EXIT_CONFIG = 2
 EXIT_INTERNAL = 70
-"""The gateway met an error of its own, or a thread of it ended: start it again."""
+"""The gateway met an error of its own: start it again. A thread that ended is told, and ends it with 1."""
 ConfigOption = Annotated[Path, typer.Option("--config", help="The TOML file of settings.")]
 
 
@@ -84,7 +84,10 @@ def silent(
     config: ConfigOption,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the devices that the gateway has not heard for `observe.silent_after_s`."""
+    """List the devices that the gateway heard since its start, and not for `observe.silent_after_s`.
+
+    Exit status: 0 known, 1 unknown (the gateway does not run, is not connected, or has not listened for so long).
+    """
     try:
         found = read_silent(_settings(config).observe)
     except NoAnswer as error:
@@ -93,6 +96,8 @@ def silent(
         sys.stdout.write(found.model_dump_json(indent=2) + "\n")
     else:
         Console().print(silent_table(found))
+    if not found.is_known:
+        raise typer.Exit(1)
 
 
 def _checked_settings(config: Path) -> GatewaySettings:

@@ -33,7 +33,7 @@ class Tls(Settings):
 class Mqtt(Settings):
     """The regional broker. `receive_maximum` is how many batches may be in flight: taken and not yet in Pulsar."""
 
-    host: str
+    host: Annotated[str, StringConstraints(pattern=r"^[^\s/:@]+$|^[0-9a-fA-F:.]+$")]
     port: Port = 1883
     username: str | None = None
     password: SecretStr | None = None
@@ -56,7 +56,9 @@ class Mqtt(Settings):
 class Pulsar(Settings):
     """The regional cluster. Topics are `persistent://{tenant}/{namespace}/{batches|refused}`."""
 
-    service_url: Annotated[str, StringConstraints(pattern=r"^pulsar(\+ssl)?://")]
+    service_url: Annotated[
+        str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/,:@]+(:\d{1,5})?(,[^\s/,:@]+(:\d{1,5})?)*/?$")
+    ]
     tenant: Word = "fleet"
     namespace: Word | None = None
     batches: Word = "batches"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import sys
 import threading
 import time
@@ -22,6 +24,8 @@ STUCK_AFTER_S = 60.0
 """A loop that has not turned for so long is no longer alive."""
 MAX_CONNECTIONS = 16
 """So many requests are answered at a time; others are closed at once."""
+MAX_REQUEST_S = 5.0
+"""A connection that lasts longer, however busy, is closed."""
 _LOG = structlog.get_logger("gateway")
 
 
@@ -55,16 +59,27 @@ class _BoundedServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._open: dict[socket.socket, float] = {}
         super().__init__(address, handler)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class names them
         return self._room.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self._open[request] = time.monotonic()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._open.pop(request, None)
             self._room.release()
+
+    def service_actions(self) -> None:
+        """Between two polls: close what has been open for too long, which a time-out for each read never does."""
+        latest_s = time.monotonic() - MAX_REQUEST_S
+        for request, opened_s in list(self._open.items()):
+            if opened_s < latest_s:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
         _LOG.warning("a request for the status failed", error=repr(sys.exc_info()[1]))
@@ -104,7 +119,7 @@ def _handler(registry: CollectorRegistry, board: Board) -> type[BaseHTTPRequestH
     }
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = 5
+        timeout = MAX_REQUEST_S
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import deque
 from pathlib import Path
 from typing import NamedTuple
@@ -10,11 +9,12 @@ from typing import NamedTuple
 import structlog
 
 from gateway.admission import Address
+from settings import parse_toml
 from telemetry import DEVICE_PATTERN
 
 MAX_BYTES = 64 << 10
 """What a device takes at most."""
-_MAX_READS = 100
+_MAX_READS = 4
 """So many files are looked at in one turn of the loop, whether they can be published or not."""
 _LOG = structlog.get_logger("gateway")
 
@@ -44,13 +44,13 @@ class Pushes:
             path = self._waiting.popleft()
             try:
                 return read_push(path)
-            except (OSError, ValueError, RecursionError) as error:
+            except (OSError, ValueError) as error:
                 _LOG.error("settings not pushed", file=str(path), problem=str(error))
         return None
 
 
 def read_push(path: Path) -> Push:
-    """The file `{tenant}/{device}.toml`. Raises OSError, ValueError, RecursionError (TOML nested too deeply)."""
+    """The file `{tenant}/{device}.toml`. Raises OSError; ValueError for what no device would read."""
     device = Address(path.parent.name, path.stem)
     if not all(DEVICE_PATTERN.fullmatch(name) for name in device):
         raise ValueError(f"{device.tenant}/{device.device} is no name of a device")
@@ -60,6 +60,6 @@ def read_push(path: Path) -> Push:
         text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes, which is all that a device takes")
-    tomllib.loads(text.decode("utf-8"))
+    parse_toml(text.decode("utf-8"), MAX_BYTES)  # by the device's own measure
     # Empty would mean to a broker that there is nothing to keep; to a device a blank line says the same as nothing.
     return Push(device, text or b"\n")

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from gateway.admission import NOBODY, Refusal, address_of
+from gateway.admission import ACK_SUFFIX, NOBODY, Refusal, address_of
 from gateway.answers import read_answer
 from gateway.backoff import Backoff, delay_s
 from gateway.broker_link import BrokerLink
@@ -77,6 +77,7 @@ class Service:
         self._ended_thread = ""
         self._leave_by_s: float | None = None
         self._arrived_s = now_s
+        self._listening_since_s = now_s
         self._trouble = ""
 
     def run(self) -> None:
@@ -169,6 +170,7 @@ class Service:
         if self._mqtt.subscribed:
             if not self._link.is_up:
                 self._link.came_up(now_s)
+                self._listening_since_s = now_s
                 self._trouble = ""
                 _LOG.info("subscribed", host=self._settings.mqtt.host, port=self._settings.mqtt.port)
             return
@@ -214,7 +216,9 @@ class Service:
 
     def _published(self, answer: Published) -> None:
         """The broker's answer to what a device was told."""
-        self._tally.published(refused=bool(answer.refusal), unheard=answer.unheard)
+        # Settings that nobody hears now are kept by the broker until their device comes.
+        unheard = answer.unheard and answer.topic.endswith(ACK_SUFFIX)
+        self._tally.published(refused=bool(answer.refusal), unheard=unheard)
         self._results.note(answer.refusal, time.monotonic())
         if answer.refusal:
             _LOG.warning("the broker refuses a message to a device", topic=answer.topic, reason=answer.refusal)
@@ -248,6 +252,7 @@ class Service:
         delivery = self._engine.persisted(token, now_s)
         if delivery.refusal is None:
             self._tally.persisted(delivery, now_s)
+        if delivery.sender != NOBODY:
             self._devices.heard(delivery.sender, now_s)
 
     def _failed(self, receipt: Receipt, now_s: float) -> None:
@@ -342,8 +347,19 @@ class Service:
     def _look_for_silence(self, now_s: float) -> None:
         self._silent_at_s = now_s + _SILENT_S
         after_s = self._settings.observe.silent_after_s
-        count, listed = self._devices.silent(now_s, after_s)
-        self._board.silent = Silent(after_s=after_s, count=count, forgotten=self._devices.forgotten, listed=listed)
+        listens = self._mqtt.subscribed and self._pulsar.connected
+        # A silence counts only while somebody listened.
+        whole = listens and now_s - self._listening_since_s >= after_s
+        count, listed = self._devices.silent(now_s, after_s) if whole else (0, ())
+        self._board.silent = Silent(
+            after_s=after_s,
+            since=self._status.started_at,
+            listening_s=round(now_s - self._listening_since_s, 1) if listens else None,
+            known=len(self._devices),
+            count=count,
+            forgotten=self._devices.forgotten,
+            listed=listed,
+        )
         if suppressed := self._suppressed():
             _LOG.warning("log lines suppressed", kinds=suppressed)
 

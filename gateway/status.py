@@ -64,18 +64,28 @@ class Status(BaseModel):
 
 
 class Silent(BaseModel):
-    """Devices that this gateway heard once, and not for `after_s`: those that are silent longest come first.
+    """Devices that this gateway heard since it started, and not for `after_s`; those silent longest come first.
 
-    `count`: how many there are; `listed` has at most a thousand of them. `forgotten`: how many more were heard once and
-    are no longer known. Another gateway of the region may have heard any of them since.
+    `since`: the start; a device that was not heard since is not known here. `listening_s`: for how long it has been
+    connected to its broker and to Pulsar; None: it is not, and cannot say who is silent. `known`: how many devices it
+    heard; `count`: how many of them are silent; `listed` has at most a thousand of them. `forgotten`: how many more
+    were heard and are no longer known. Another gateway of the region may have heard any of them.
     """
 
     model_config = ConfigDict(frozen=True)
 
     after_s: float
+    since: str = ""
+    listening_s: float | None = None
+    known: int = 0
     count: int = 0
     forgotten: int = 0
     listed: tuple[SilentDevice, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the gateway has listened for long enough to say who is silent."""
+        return self.listening_s is not None and self.listening_s >= self.after_s
 
 
 def read_status(settings: Observe) -> Status:
@@ -106,12 +116,20 @@ def status_table(status: Status) -> Table:
     return table
 
 
+def _silent_words(silent: Silent) -> str:
+    if silent.listening_s is None:
+        return "unknown: this gateway is not connected, so it hears nobody; see `fleet-gateway status`"
+    if not silent.is_known:
+        return f"unknown: this gateway has listened for {silent.listening_s:.0f} s, {silent.after_s:g} s are needed"
+    return (
+        f"{silent.count} of {silent.known} devices heard since {silent.since} were not heard here for "
+        f"{silent.after_s:g} s; {silent.forgotten} more are forgotten"
+    )
+
+
 def silent_table(silent: Silent) -> Table:
     """The silent devices for the terminal."""
-    title = (
-        f"{silent.count} devices were not heard here for {silent.after_s:g} s; {silent.forgotten} more are forgotten"
-    )
-    table = Table(title=Text(title), title_justify="left")
+    table = Table(title=Text(_silent_words(silent)), title_justify="left")
     table.add_column("tenant")
     table.add_column("device")
     table.add_column("silent for s", justify="right")

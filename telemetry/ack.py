@@ -27,7 +27,8 @@ _MAX_MEMBERS = 32
 class Ack:
     """`ranges` of `epoch` are persisted and may be deleted; with `refused` (why not) they are the ones *not* taken.
 
-    `pause_s`: send nothing for so long, 0 to MAX_PAUSE_S. `epoch`: 0 to 2**63-1. Numbers in `ranges`: 1 to 2**63-1.
+    `pause_s`: send nothing but urgent records for so long, 0 to MAX_PAUSE_S. `epoch`: 0 to 2**63-1. Numbers in
+    `ranges`: 1 to 2**63-1.
     """
 
     epoch: int = 0

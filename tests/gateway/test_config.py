@@ -20,7 +20,7 @@ from gateway.cli import _reloading, app
 from gateway.push import MAX_BYTES, Push, Pushes
 from gateway.status import Status
 from gateway.tally import Tally
-from settings import load
+from settings import SettingsError, load
 from tests.gateway.strategies import settings
 
 MINIMAL = """
@@ -182,3 +182,32 @@ def test_a_file_that_cannot_be_pushed_is_passed_over_and_the_next_is_published(
         assert pushes.next() == Push(Address("fleet", "c"), b"\n")
     assert [line["event"] for line in lines] == ["settings not pushed"] * 2
     assert said in lines[0]["problem"]
+
+
+@pytest.mark.parametrize("url", ["pulsar://", "pulsar://:6650", "pulsar:// x", "pulsr://x", "pulsar://x:6650,"])
+def test_an_address_of_pulsar_without_a_host_is_refused(tmp_path: Path, url: str) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(re.sub(r'service_url = "[^"]*"', f'service_url = "{url}"', MINIMAL))
+    with pytest.raises(SettingsError, match="service_url"):
+        load(GatewaySettings, file)
+
+
+def test_an_authority_of_pulsar_that_holds_no_certificate_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "authority.pem").write_text("no certificate")
+    text = re.sub(
+        r'service_url = "[^"]*"',
+        f'service_url = "pulsar+ssl://x:6651"\nauthority = "{tmp_path}/authority.pem"',
+        MINIMAL,
+    )
+    answer = checked(tmp_path, text)
+    assert (answer.exit_code, "holds no certificate" in answer.output) == (2, True)
+
+
+def test_settings_nested_deeper_than_a_device_reads_are_not_pushed(tmp_path: Path) -> None:
+    folder = tmp_path / "fleet"
+    folder.mkdir()
+    (folder / "deep.toml").write_text("a = " + "[" * 40 + "]" * 40)
+    (folder / "dots.toml").write_text("a." * 32_000 + "a = 1")
+    with capture_logs() as lines:
+        assert Pushes(tmp_path).next() is None
+    assert [line["event"] for line in lines] == ["settings not pushed"] * 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission import Address
 from gateway.devices import MAX_LISTED, DevicesHeard, SilentDevice
+from gateway.status import Silent, silent_table
 
 
 def test_a_device_is_silent_until_it_is_heard_again() -> None:
@@ -39,3 +41,17 @@ def test_the_list_is_bounded_and_the_count_is_not() -> None:
         known.heard(Address("fleet", f"d{number}"), float(number))
     count, listed = known.silent(10_000.0, 100)
     assert (count, len(listed), listed[0].device) == (2500, MAX_LISTED, "d0")
+
+
+@pytest.mark.parametrize(
+    ("listening_s", "words"),
+    [
+        (None, "unknown: this gateway is not connected"),
+        (30.0, "unknown: this gateway has listened for 30 s, 60 s are needed"),
+        (60.0, "0 of 7 devices heard since 2026-03-05T06:00:00+00:00"),
+    ],
+)
+def test_an_empty_list_says_whether_it_means_anything(listening_s: float | None, words: str) -> None:
+    told = Silent(after_s=60, since="2026-03-05T06:00:00+00:00", listening_s=listening_s, known=7)
+    assert words in str(silent_table(told).title)
+    assert told.is_known is words.startswith("0 of")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from deploy.local import free_port
-from gateway import Status, read_status
+from gateway import Status, observe, read_status
 from gateway.config import Observe
 from gateway.errors import AddressTaken
-from gateway.observe import STUCK_AFTER_S, Board, Observatory
+from gateway.observe import MAX_CONNECTIONS, STUCK_AFTER_S, Board, Observatory
 from gateway.status import status_table
 from gateway.tally import Tally
 
@@ -72,3 +73,19 @@ def test_an_address_that_is_taken_is_said_so(served: tuple[Observe, Board, Tally
     settings, board, tally, _ = served
     with pytest.raises(AddressTaken, match=f"{settings.port}"):
         Observatory(settings, tally.registry, board)
+
+
+def test_connections_that_trickle_are_closed_in_time_and_make_room(
+    served: tuple[Observe, Board, Tally, Clock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, _, _, _ = served
+    monkeypatch.setattr(observe, "MAX_REQUEST_S", 0.2)
+    slow = [socket.create_connection((settings.host, settings.port), timeout=5) for _ in range(MAX_CONNECTIONS)]
+    try:
+        for one in slow:
+            one.send(b"G")
+        assert all(one.recv(1) == b"" for one in slow)  # closed by the server: the whole time is over
+        assert code(settings, "/alive") == 200
+    finally:
+        for one in slow:
+            one.close()

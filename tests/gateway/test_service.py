@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from deploy.local import free_port
 from gateway import Service, ThreadEnded
+from gateway.admission import Address
 from gateway.dead_letters import MAX_ATTEMPTS
+from gateway.mqtt_side import Published
 from gateway.packets import Inbound
 from gateway.pulsar_side import UNSENDABLE, Receipt
 from tests.gateway.strategies import batch, settings, topic
@@ -138,3 +141,26 @@ def test_a_thread_that_ends_takes_the_gateway_with_it(service: Service) -> None:
     service._observatory = type("Serving", (), {"serves": True})()
     with pytest.raises(ThreadEnded, match="pulsar-close ended with ValueError: no more"):
         service._tick(1.0)
+
+
+def test_a_device_whose_batches_are_all_refused_was_heard(service: Service) -> None:
+    service._arrived(Inbound(topic("d1"), b"no batch", 1))
+    (delivery,) = deliveries(service)
+    assert delivery.refusal is not None
+    service._persisted(delivery.token, 1.0)
+    assert service._devices.silent(100.0, 10)[0] == 1
+
+
+def test_nobody_is_silent_for_a_gateway_that_does_not_listen(service: Service) -> None:
+    service._devices.heard(Address("fleet", "d1"), -1e6)
+    service._look_for_silence(time.monotonic())
+    assert service._board.silent.listening_s is None
+    assert service._board.silent.count == 0
+
+
+@pytest.mark.parametrize(("name", "unheard"), [("ack", 1), ("config", 0)])
+def test_settings_that_the_broker_keeps_for_a_device_are_no_acknowledgement_that_nobody_heard(
+    service: Service, name: str, unheard: int
+) -> None:
+    service._published(Published(f"waybill/1/fleet/d1/{name}", "", unheard=True))
+    assert service._tally.counts["acks_unheard"] == unheard
