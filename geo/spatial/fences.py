@@ -15,6 +15,7 @@ from geo.spatial.ragged import Floats, Ints
 from geo.spatial.rings import Shape
 
 _PER_DEGREE: Final = 1e7
+_MOST_UNITS: Final = (1 << 31) - 1
 _BLOCK: Final = 1 << 20
 
 
@@ -81,7 +82,7 @@ class Outlines:
 
     def compact(self) -> Outlines:
         """The same outlines in half the memory, if not a bit of a coordinate is lost; else these."""
-        if self.points.dtype == np.int32 or not _is_whole(self.points):
+        if self.points.dtype == np.int32 or not _fits_int32(self.points):
             return self
         whole = np.empty(self.points.shape, dtype=np.int32)
         np.rint(self.points * _PER_DEGREE, out=whole, casting="unsafe")
@@ -108,9 +109,15 @@ class Outlines:
         return np.repeat(self.fence, np.diff(self.rings))
 
 
-def _is_whole(values: Floats | NDArray[np.int32]) -> bool:
-    blocks = (values[at : at + _BLOCK] for at in range(0, len(values), _BLOCK))
-    return all(bool((np.rint(block * _PER_DEGREE) / _PER_DEGREE == block).all()) for block in blocks)
+def _fits_int32(degrees: Floats | NDArray[np.int32]) -> bool:
+    """Is every value a whole number of 1e-7 degrees, and such that 32 bits hold it (up to 214.748 degrees)?"""
+    blocks = (degrees[at : at + _BLOCK] for at in range(0, len(degrees), _BLOCK))
+    return all(_block_fits(block) for block in blocks)
+
+
+def _block_fits(degrees: Floats | NDArray[np.int32]) -> bool:
+    units = np.rint(degrees * _PER_DEGREE)
+    return bool(((np.abs(units) <= _MOST_UNITS) & (units / _PER_DEGREE == degrees)).all())
 
 
 def _part_owner(shapes: Sequence[Shape]) -> Ints:

@@ -10,13 +10,17 @@ import numpy as np
 
 from geo.spatial.activity import ALWAYS, Activity
 from geo.spatial.clip import Segments, segments_of, world_copies
+from geo.spatial.errors import FenceError
 from geo.spatial.fences import Outlines
+from geo.spatial.fixes import valid_positions
 from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import orientation, side
 from geo.spatial.ragged import Bools, Floats, Ints, distinct
 from geo.spatial.touches import crossings_of
 from geo.spatial.tracks import Tracks
 from geo.spatial.versions import superseded
+
+_TURN: Final = 360.0
 
 Found: TypeAlias = tuple[Ints, Ints, Bools, Floats]  # segment, gate, forward, fraction
 
@@ -25,13 +29,19 @@ Found: TypeAlias = tuple[Ints, Ints, Bools, Floats]  # segment, gate, forward, f
 class Gate:
     """A directed line (n, 2) of lon/lat. Forward is from its left to its right, seen along its positions.
 
-    Gates of one `id` are its versions, see `Fence`.
+    Gates of one `id` are its versions, see `Fence`. Raises `FenceError` for a line that is no gate: a position that is
+    no place, fewer than two places, or more than once round the world.
     """
 
     id: str
     line: Floats
     active: Activity = ALWAYS
     effective_from_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        fault = _fault_of(self.line)
+        if fault is not None:
+            raise FenceError(fault, fence_id=self.id)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,6 +131,16 @@ class GateSet:
         return force
 
 
+def _fault_of(line: Floats) -> str | None:
+    if not valid_positions(line[:, 1], line[:, 0]).all():
+        return "a position is no place: longitude first, within ±180, then latitude within ±90"
+    if not (line != line[:1]).any():
+        return "a gate needs two positions or more that differ"
+    if np.ptp(_unwrapped(line)[:, 0]) > _TURN:
+        return "a gate goes more than once round the world"
+    return None
+
+
 def _unwrapped(line: Floats) -> Floats:
     """A line of which each edge over more than 180 degrees goes the short way, from [-180, 180) on."""
     step = np.diff(line[:, 0])
@@ -129,7 +149,7 @@ def _unwrapped(line: Floats) -> Floats:
 
 
 def _images(line: Floats) -> list[Floats]:
-    """A line by all the names by which it reaches into the world."""
+    """A line by all the names by which it reaches into the world: three at most, as it goes round it once."""
     low = int(np.ceil((line[:, 0].min() - 180.0) / 360.0))
     high = int(np.floor((line[:, 0].max() + 180.0) / 360.0))
     return [line - [360.0 * turn, 0.0] for turn in range(low, high + 1)]

@@ -110,10 +110,7 @@ def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Ga
     if not isinstance(geometry, dict):
         raise FenceError("it has no geometry")
     if geometry.get("type") == "LineString" and properties.get("gate") is True:
-        line = _ring(geometry.get("coordinates"))
-        if len(line) < 2 or not valid_positions(line[:, 1], line[:, 0]).all():
-            raise FenceError("a gate needs two positions or more, longitude first")
-        return Gate(name, line, *_in_force(properties))
+        return Gate(name, _ring(geometry.get("coordinates")), *_in_force(properties))
     shape, notes = _shape(geometry, properties)
     active, effective_from_ms = _in_force(properties)
     return Fence(

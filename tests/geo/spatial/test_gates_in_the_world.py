@@ -1,0 +1,74 @@
+"""A gate counts the ways that cross it and no others, wherever in the world it lies and however far it reaches."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geo.spatial import FenceError, Fixes, GateSet, TrackSettings, build_tracks, fences_from_geojson
+from geo.spatial.clip import segments_of
+from geo.spatial.gates import Gate, _unwrapped
+from geo.spatial.touches import crossings_of
+
+Line = list[tuple[float, float]]
+PLACES = st.tuples(st.integers(-180, 180), st.integers(-80, 80))
+LINES = st.lists(PLACES, min_size=2, max_size=5, unique=True)
+
+
+def crossed(gates: list[Line], way: Line) -> list[tuple[int, bool]]:
+    """(gate, forward) of every crossing."""
+    lon, lat = np.array(way, dtype=float).T
+    fixes = Fixes(device=np.zeros(len(way), dtype=np.int64), t_ms=np.arange(len(way)) * 1000, lat=lat, lon=lon)
+    found = GateSet([Gate(str(at), np.array(line, dtype=float)) for at, line in enumerate(gates)]).crossings(
+        build_tracks(fixes, TrackSettings.every_fix())
+    )
+    return sorted(zip(found.gate.tolist(), found.forward.tolist(), strict=True))
+
+
+def looked_at_one_by_one(gates: list[Line], way: Line) -> list[tuple[int, bool]]:
+    """The same without an index: each segment against each gate, in whole numbers."""
+    lon, lat = np.array(way, dtype=float).T
+    fixes = Fixes(device=np.zeros(len(way), dtype=np.int64), t_ms=np.arange(len(way)) * 1000, lat=lat, lon=lon)
+    parts = segments_of(build_tracks(fixes, TrackSettings.every_fix()))
+    ends = zip(parts.px.tolist(), parts.py.tolist(), parts.qx.tolist(), parts.qy.tolist(), strict=True)
+    lines = [_unwrapped(np.array(line, dtype=float)) for line in gates]
+    return sorted((at, forward) for end in ends for at, line in enumerate(lines) for forward, _ in crossings_of(end, line))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(LINES, min_size=1, max_size=3), st.lists(PLACES, min_size=2, max_size=6))
+def test_a_gate_counts_what_looking_at_each_segment_counts(gates: list[Line], way: Line) -> None:
+    usable = [gate for gate in gates if np.ptp(_unwrapped(np.array(gate, dtype=float))[:, 0]) <= 360.0]
+    assert crossed(usable, way) == looked_at_one_by_one(usable, way)
+
+
+def test_a_gate_of_the_pacific_counts_there_and_not_in_berlin() -> None:
+    gate: Line = [(150, 10), (-140, 10)]
+    assert crossed([gate], [(13.4, 9.995), (13.4, 10.005)]) == []
+    assert crossed([gate], [(170, 10.005), (170, 9.995)]) == [(0, True)]
+
+
+@pytest.mark.parametrize("lon", [-170, 50, 150])
+def test_a_gate_most_of_the_way_round_the_world_counts_a_crossing_once(lon: float) -> None:
+    gate: Line = [(0, 10), (100, 10), (-160, 10), (-100, 10)]
+    assert crossed([gate], [(lon, 10.005), (lon, 9.995)]) == [(0, True)]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ([[13, 52], [13, 52]], "two positions"),
+        ([[13, 52]], "two positions"),
+        ([], "two positions"),
+        ([[13, 52], [181, 52]], "no place"),
+        ([[lon, 0] for lon in (0, 120, -120, 0, 120)], "more than once round the world"),
+    ],
+)
+def test_a_line_that_is_no_gate_is_refused_by_name(line: list[list[float]], reason: str) -> None:
+    feature = {"type": "Feature", "properties": {"id": "g", "gate": True}}
+    text = json.dumps(feature | {"geometry": {"type": "LineString", "coordinates": line}})
+    assert [reason in said and "g" in said for said in fences_from_geojson(text).refused] == [True]
+    with pytest.raises(FenceError, match=reason):
+        Gate("g", np.array(line, dtype=float).reshape(-1, 2))
