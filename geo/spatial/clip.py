@@ -125,17 +125,38 @@ def cut(segments: Segments, at_segment: Ints, fraction: Floats, instants_ms: Int
     by_time[len(segment) - len(time_segment) :] = True
     order = np.lexsort((~by_time, where, segment))
     segment, where, by_time = segment[order], where[order], by_time[order]
-    near = _near_the_next(segment, where, resolution)
-    # a border at the very moment of a switch: the switch is the cut
-    at_switch = ~by_time & (np.append(near & by_time[1:], False) | np.append(False, near & by_time[:-1]))
-    segment, where, by_time = segment[~at_switch], where[~at_switch], by_time[~at_switch]
-    apart = np.append(True, ~_near_the_next(segment, where, resolution) | by_time[1:])[: len(segment)]
-    return _stretches(len(segments), segment[apart], where[apart], by_time[apart])
+    kept = _told_apart(segment, where, by_time, resolution)
+    return _stretches(len(segments), segment[kept], where[kept], by_time[kept])
 
 
-def _near_the_next(segment: Ints, where: Floats, resolution: Floats) -> Bools:
-    """Which cuts are one with the cut after them?"""
-    return np.asarray((np.diff(segment) == 0) & (np.diff(where) <= resolution[segment[1:]]), dtype=np.bool_)
+def _told_apart(segment: Ints, where: Floats, by_time: Bools, resolution: Floats) -> Bools:
+    """Which cuts count, of those in order: every switch; a border unless it is within the resolution of a switch, or of
+    the last border that counts, and so one with it.
+    """
+    apart = np.ones(len(segment), dtype=np.bool_)
+    apart[1:] = (np.diff(segment) != 0) | (np.diff(where) > resolution[segment[1:]])
+    if apart.all():
+        return apart
+    first = np.flatnonzero(apart)
+    end = np.append(first[1:], len(apart))
+    switched = np.logical_or.reduceat(by_time, first)
+    kept = by_time.copy()
+    kept[first[~switched]] = True
+    long = where[end - 1] - where[first] > resolution[segment[first]]
+    for low, high in zip(first[long].tolist(), end[long].tolist(), strict=True):
+        kept[low:high] = _of_a_chain(where[low:high], by_time[low:high], float(resolution[segment[low]]))
+    return kept
+
+
+def _of_a_chain(where: Floats, by_time: Bools, resolution: float) -> Bools:
+    """`_told_apart` for cuts of which each is near the next, but not all are near each other."""
+    kept, switches, last = by_time.copy(), where[by_time], -np.inf
+    for row in np.flatnonzero(~by_time).tolist():
+        after = int(np.searchsorted(switches, where[row]))
+        beside = switches[max(after - 1, 0) : after + 1]
+        if where[row] - last > resolution and (np.abs(beside - where[row]) > resolution).all():
+            kept[row], last = True, where[row]
+    return kept
 
 
 def _stretches(count: int, segment: Ints, where: Floats, by_time: Bools) -> Stretches:

@@ -35,13 +35,16 @@ class Placed:
 
     `stretch`/`stretch_fence`: stretches that lie in a fence; `start`/`start_fence` and `end`/`end_fence`: segments
     whose first or second fix does. A fix at the very moment of a switch belongs to the time after it as a start,
-    and to the time before it as an end.
+    and to the time before it as an end. `comes`, `goes`: of each pair of stretch and fence, the fence comes into force
+    where the stretch starts, goes out of it where it ends.
     """
 
     segments: Segments
     stretches: Stretches
     stretch: Ints
     stretch_fence: Ints
+    comes: Bools
+    goes: Bools
     start: Ints
     start_fence: Ints
     end: Ints
@@ -117,7 +120,24 @@ class FenceSet:
             yield from self._place(begin + half, segments.part(slice(half, None)))
             return
         start, end = self._ends(segments)
-        yield begin, Placed(segments, stretches, *self._stretch_fences(segments, stretches), *start, *end)
+        stretch, fence = self._stretch_fences(segments, stretches)
+        changes = self._changes(segments, stretches, stretch, fence)
+        yield begin, Placed(segments, stretches, stretch, fence, *changes, *start, *end)
+
+    def _changes(self, segments: Segments, stretches: Stretches, stretch: Ints, fence: Ints) -> tuple[Bools, Bools]:
+        """Of pairs (stretch, fence in force): does the fence come into force at its start, go out of it at its end?
+
+        A stretch may also start and end where another fence does so.
+        """
+        comes = stretches.by_time[stretch]
+        goes = np.append(stretches.by_time, False)[stretch + 1]
+        for changes, ends, beside in ((comes, stretches.start, -0.5), (goes, stretches.end, 0.0)):
+            rows = np.flatnonzero(changes)
+            at = stretch[rows]
+            # switches are at whole milliseconds
+            t_ms = np.rint(segments.time_at(stretches.segment[at], ends[at]))
+            changes[rows] = ~self._timed.in_force(fence[rows], t_ms + beside)
+        return comes, goes
 
     def _ends(self, segments: Segments) -> tuple[Pairs, Pairs]:
         """Pairs (segment, fence in force) of the first and of the second fixes; a shared fix is looked up once."""

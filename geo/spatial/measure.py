@@ -85,10 +85,11 @@ def _runs(begin_segment: int, placed: Placed, name_of_fence: Ints) -> FenceRuns:
     segment = np.concatenate([placed.start, inner, placed.end])
     name = name_of_fence[np.concatenate([placed.start_fence, placed.stretch_fence, placed.end_fence])]
     step = np.concatenate([first[placed.start], placed.stretch + 2 * inner + 1, last[placed.end]])
+    neither = np.zeros(len(placed.start), dtype=np.bool_), np.zeros(len(placed.end), dtype=np.bool_)
+    comes, goes = (np.concatenate([neither[0], change, neither[1]]) for change in (placed.comes, placed.goes))
     order = np.lexsort((step, name, segment))
-    segment, name, step = segment[order], name[order], step[order]
-    fresh = run_starts(segment, name, step)
-    segment, name, step = segment[fresh], name[fresh], step[fresh]
+    order = order[run_starts(segment[order], name[order], step[order])]
+    segment, name, step, comes, goes = segment[order], name[order], step[order], comes[order], goes[order]
     follows = ~run_starts(segment, name)
     follows[1:] &= np.diff(step) == 1
     opens = np.flatnonzero(~follows)
@@ -100,8 +101,5 @@ def _runs(begin_segment: int, placed: Placed, name_of_fence: Ints) -> FenceRuns:
     finish = np.clip(to_step - 2 * owner - 1, stretches.first[owner], stretches.first[owner + 1] - 1)
     start = np.where(is_last, 1.0, stretches.start[begin])
     end = np.where(to_step == first[owner], 0.0, np.where(to_step == last[owner], 1.0, stretches.end[finish]))
-    entry = ~is_first & (is_last | ~stretches.by_time[begin])
-    following = np.minimum(finish + 1, stretches.first[owner + 1] - 1)
-    switched = (following > finish) & stretches.by_time[following] & (to_step != first[owner])
-    leaves = (to_step != last[owner]) & ~switched
-    return FenceRuns(owner + begin_segment, name[opens], start, end, entry, leaves)
+    leaves = (to_step != last[owner]) & ~goes[closes]
+    return FenceRuns(owner + begin_segment, name[opens], start, end, ~is_first & ~comes[opens], leaves)

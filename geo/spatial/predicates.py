@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from geo.spatial.ragged import Floats, Ints, Points
+from geo.spatial.ragged import Bools, Floats, Ints, Points
 
 # Shewchuk's bound for the rounding of a 2x2 orientation determinant, with room for the products' own rounding
 ROUNDING: Final = 4e-16
@@ -37,11 +37,20 @@ def orientation(a: Points, b: Points, point: Points, known: Points | None = None
     """
     value, slack = side(a, b, point) if known is None else known
     signs = np.sign(value).astype(np.int8)
-    for row in np.flatnonzero(np.abs(value) <= slack).tolist():
+    unsure = np.flatnonzero(np.abs(value) <= slack)
+    near = [(at[0][unsure], at[1][unsure]) for at in (a, b, point)]
+    for row in unsure[~_plainly_on(near[0], near[1], near[2])].tolist():
         (ax, ay), (bx, by), (x, y) = ((whole(float(at[0][row])), whole(float(at[1][row]))) for at in (a, b, point))
         twice = (bx - ax) * (y - ay) - (by - ay) * (x - ax)
         signs[row] = (twice > 0) - (twice < 0)
     return signs
+
+
+def _plainly_on(a: Points, b: Points, point: Points) -> Bools:
+    """Where a point is on a line at a glance: it is one of the ends, or on a meridian or parallel with them."""
+    (ax, ay), (bx, by), (x, y) = a, b, point
+    level, upright = (ay == by) & (ay == y), (ax == bx) & (ax == x)
+    return np.asarray(level | upright | ((ax == x) & (ay == y)) | ((bx == x) & (by == y)), dtype=np.bool_)
 
 
 def whole(value: float) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 from geo.spatial.clip import Stretches, segments_of
 from geo.spatial.fence_set import FenceSet, Placed
 from geo.spatial.pieces import OUTSIDE, Pieces, Runs, joined_runs, measured
-from geo.spatial.ragged import Floats, Ints, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, run_starts
 from geo.spatial.tracks import Tracks
 
 
@@ -16,7 +16,7 @@ class ZoneSet(FenceSet):
 
     def zone_at(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> Ints:
         """The zone of each place and time, as an index into `names`; `OUTSIDE` where there is none."""
-        return self._winner(*self.holding(lon, lat, t_ms), len(lon))
+        return self._names(self._winner(*self.holding(lon, lat, t_ms), len(lon)))
 
     def split(self, tracks: Tracks) -> Pieces:
         """Split every segment over the zones: see `Pieces`."""
@@ -25,23 +25,36 @@ class ZoneSet(FenceSet):
 
     def _runs(self, begin: int, placed: Placed) -> Runs:
         count = len(placed.segments)
-        zone = self._winner(placed.stretch, placed.stretch_fence, len(placed.stretches.segment))
-        before = self._winner(placed.start, placed.start_fence, count)
-        after = self._winner(placed.end, placed.end_fence, count)
-        return _runs(begin, placed.stretches, zone, before, after)
+        winner = self._winner(placed.stretch, placed.stretch_fence, len(placed.stretches.segment))
+        before = self._names(self._winner(placed.start, placed.start_fence, count))
+        after = self._names(self._winner(placed.end, placed.end_fence, count))
+        return _runs(begin, placed.stretches, self._names(winner), (before, after), _switched(placed, winner))
 
     def _winner(self, row: Ints, fence: Ints, count: int) -> Ints:
         best = np.full(count, len(self.fences), dtype=np.int64)
         np.minimum.at(best, row, fence)
-        return np.append(self.name_of_fence, OUTSIDE)[best]
+        return best
+
+    def _names(self, fence: Ints) -> Ints:
+        """The names of fences, and of none."""
+        return np.append(self.name_of_fence, OUTSIDE)[fence]
 
 
-def _runs(begin: int, stretches: Stretches, zone: Ints, before: Ints, after: Ints) -> Runs:
+def _switched(placed: Placed, winner: Ints) -> Bools:
+    """Which stretches have another winner than the one before because of a switch of either: no border is crossed."""
+    switched, goes = np.zeros(len(winner), dtype=np.bool_), np.zeros(len(winner) + 1, dtype=np.bool_)
+    wins = winner[placed.stretch] == placed.stretch_fence
+    switched[placed.stretch[wins]] = placed.comes[wins]
+    goes[placed.stretch[wins] + 1] = placed.goes[wins]
+    return np.asarray(switched | goes[:-1], dtype=np.bool_)
+
+
+def _runs(begin: int, stretches: Stretches, zone: Ints, ends: tuple[Ints, Ints], switched: Bools) -> Runs:
     """Join neighbouring stretches of one zone; `begin`: the number of the first segment.
 
     The end points take part as stretches of no length, so that an entry depends on its own segment alone.
     """
-    count = len(before)
+    (before, after), count = ends, len(ends[0])
     rows = np.diff(stretches.first) + 2
     first = np.cumsum(rows) - rows
     last = first + rows - 1
@@ -50,7 +63,7 @@ def _runs(begin: int, stretches: Stretches, zone: Ints, before: Ints, after: Int
     segment = np.repeat(np.arange(count), rows)
     all_zone, start, end = np.empty(total, dtype=np.int64), np.zeros(total), np.zeros(total)
     by_time, leads = np.zeros(total, dtype=np.bool_), np.zeros(total, dtype=np.bool_)
-    all_zone[place], start[place], end[place], by_time[place] = zone, stretches.start, stretches.end, stretches.by_time
+    all_zone[place], start[place], end[place], by_time[place] = zone, stretches.start, stretches.end, switched
     all_zone[first], all_zone[last], leads[first] = before, after, True
     start[last] = end[last] = 1.0
     opens = np.flatnonzero(run_starts(segment, all_zone))

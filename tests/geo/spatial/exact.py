@@ -70,31 +70,41 @@ class ExactFence:
         return other
 
     def along(self, p: tuple[float, float], q: tuple[float, float]) -> Inside:
-        (start, end), half = [(self._whole(x), self._whole(y)) for x, y in (p, q)], self._whole(180.0)
-        if abs(end[0] - start[0]) > half:
-            end = (end[0] + (2 * half if end[0] < start[0] else -2 * half), end[1])
-        if max(abs(start[0]), abs(end[0])) >= half and len(self.edges) != len(self._everywhere):
+        start, end, turned = self.placed(p, q)
+        if turned and len(self.edges) != len(self._everywhere):
             return self.everywhere().along(p, q)
-        cuts = self._cuts(start, end)
-        states = [self._holds((*start, 1))]
+        cuts = self.cuts(start, end)
+        states = [self.holds((*start, 1))]
         parts = list(pairwise(cuts))
-        states += [self._holds(_place(start, end, (low + high) / 2)) for low, high in parts]
-        states += [self._holds((*end, 1))]
+        states += [self.holds(place_at(start, end, (low + high) / 2)) for low, high in parts]
+        states += [self.holds((*end, 1))]
         changes = list(pairwise(states))
-        length = math.hypot(*(float(Fraction(to - at, 2**self._bits)) for at, to in zip(start, end, strict=True)))
+        length = self.degrees(start, end)
         return Inside(
             entries=sum(after and not before for before, after in changes),
             exits=sum(before and not after for before, after in changes),
             share=sum(
                 ((high - low) for (low, high), held in zip(parts, states[1:-1], strict=True) if held), Fraction()
             ),
-            metres=sum(self._metres(start, end, run) for run in _runs(parts, states[1:-1])),
-            along=any(self._on_border(_place(start, end, (low + high) / 2)) for low, high in parts),
+            metres=sum(self.metres(start, end, run) for run in merged(parts, states[1:-1])),
+            along=any(self._on_border(place_at(start, end, (low + high) / 2)) for low, high in parts),
             length=length,
             finest=min(float(high - low) for low, high in parts) * length,
         )
 
-    def _cuts(self, p: Place, q: Place) -> list[Fraction]:
+    def placed(self, p: tuple[float, float], q: tuple[float, float]) -> tuple[Place, Place, bool]:
+        """The ends of the short way, and whether it comes to the antimeridian."""
+        (start, end), half = [(self._whole(x), self._whole(y)) for x, y in (p, q)], self._whole(180.0)
+        if abs(end[0] - start[0]) > half:
+            end = (end[0] + (2 * half if end[0] < start[0] else -2 * half), end[1])
+        return start, end, max(abs(start[0]), abs(end[0])) >= half
+
+    def degrees(self, start: Place, end: Place) -> float:
+        """How long a way is in degrees."""
+        return math.hypot(*(float(Fraction(to - at, 2**self._bits)) for at, to in zip(start, end, strict=True)))
+
+    def cuts(self, p: Place, q: Place) -> list[Fraction]:
+        """Where a way meets edges, and its two ends."""
         found = {Fraction(0), Fraction(1)}
         for a, b in self._near(p, q):
             at_a, at_b, at_p, at_q = _cross(p, q, a), _cross(p, q, b), _cross(a, b, p), _cross(a, b, q)
@@ -122,7 +132,8 @@ class ExactFence:
             for (ax, ay), (bx, by) in self.edges
         )
 
-    def _holds(self, place: Homogeneous) -> bool:
+    def holds(self, place: Homogeneous) -> bool:
+        """Is a place inside, or on the border?"""
         x, y, unit = place
         odd = False
         for (ax, ay), (bx, by) in self.edges:
@@ -135,20 +146,21 @@ class ExactFence:
             odd ^= west != east and (side < 0) == (bx > ax)
         return odd
 
-    def _metres(self, p: Place, q: Place, run: tuple[Fraction, Fraction]) -> float:
+    def metres(self, p: Place, q: Place, run: tuple[Fraction, Fraction]) -> float:
+        """The geodesic between the ends of a part of a way."""
         (x, y), (u, v) = (
             (float(Fraction(a, unit * 2**self._bits)), float(Fraction(b, unit * 2**self._bits)))
-            for a, b, unit in (_place(p, q, at) for at in run)
+            for a, b, unit in (place_at(p, q, at) for at in run)
         )
         return float(Geodesic.WGS84.Inverse(y, x, v, u)["s12"])
 
 
-def _place(p: Place, q: Place, at: Fraction) -> Homogeneous:
+def place_at(p: Place, q: Place, at: Fraction) -> Homogeneous:
     part, unit = at.numerator, at.denominator
     return p[0] * unit + (q[0] - p[0]) * part, p[1] * unit + (q[1] - p[1]) * part, unit
 
 
-def _runs(parts: Sequence[tuple[Fraction, Fraction]], held: Sequence[bool]) -> list[tuple[Fraction, Fraction]]:
+def merged(parts: Sequence[tuple[Fraction, Fraction]], held: Sequence[bool]) -> list[tuple[Fraction, Fraction]]:
     runs: list[tuple[Fraction, Fraction]] = []
     for (low, high), inside in zip(parts, held, strict=True):
         if inside and runs and runs[-1][1] == low:

@@ -16,6 +16,7 @@ from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import Spots
 from geo.spatial.rings import world_polygon
 from geo.spatial.shapes import corridor
+from tests.geo.spatial import timed_fuzz
 from tests.geo.spatial.exact import ExactFence, bits_of
 from tests.geo.spatial.exact_fuzz import run
 from tests.geo.spatial.worlds import START_MS, every_fix, joined, line
@@ -36,11 +37,22 @@ def crossings(gate: list[tuple[float, float]], *tracks: list[tuple[float, float]
 
 
 def test_the_engine_finds_what_whole_numbers_find() -> None:
-    tally, _ = run(seed=1_000_000, pairs=50_000)
+    tally, last = run(seed=1_000_000, pairs=44_000)
+    print(f"seeds 1000000 to {last}: {tally.told()}")  # noqa: T201  # what was tried is part of the result
     assert tally.faults == []
     assert tally.crossings > 1_000
     assert tally.switches <= 2
     assert tally.fine < tally.pairs // 20
+
+
+def test_versions_windows_and_dates_are_what_whole_numbers_say() -> None:
+    tally, last = timed_fuzz.run(seed=2_000_000, pairs=6_000)
+    print(f"seeds 2000000 to {last}: {tally.told()}")  # noqa: T201
+    assert tally.faults == []
+    assert tally.entries > 1_000
+    assert tally.switches > 100
+    assert tally.halves > 50
+    assert tally.fine < tally.pairs // 5
 
 
 @pytest.mark.parametrize("seed", [5_000_054, 5_000_560, 5_001_189])
@@ -54,6 +66,17 @@ def test_the_engine_finds_what_whole_numbers_find_in_millions_of_pairs(capsys: p
     tally, last = run(seed, pairs=3_000_000, seconds=3600)
     with capsys.disabled():
         print(f"seeds {seed} to {last}: {tally.told()}")  # noqa: T201  # what was tried is part of the result
+    assert tally.faults == []
+
+
+@pytest.mark.nightly
+def test_versions_windows_and_dates_are_what_whole_numbers_say_in_a_million_pairs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seed = time.time_ns() // 1_000_000_000 * 1000
+    tally, last = timed_fuzz.run(seed, pairs=1_000_000, seconds=1800)
+    with capsys.disabled():
+        print(f"seeds {seed} to {last}: {tally.told()}")  # noqa: T201
     assert tally.faults == []
 
 

@@ -18,6 +18,8 @@ from geo.spatial import (
     Fixes,
     ZoneSet,
     fences_from_geojson,
+    find_events,
+    pieces_by_fence,
     use_by_fence,
 )
 from tests.geo.spatial.worlds import START_MS, every_fix, fences, joined, line
@@ -97,6 +99,29 @@ def test_a_fix_on_the_border_enters_once_whichever_segment_is_looked_at() -> Non
     zones = ZoneSet(fences(("a", box(1, -1, 2, 1))))
     assert story(zones, line([(0, 0), (1, 0), (1.5, 0)])) == [("outside", 10, False), ("a", 0, True), ("a", 10, False)]
     assert sum(entry for _, _, entry in story(zones, line([(0, 0), (1, 0), (1, 0.5), (0, 0)]))) == 1
+
+
+def test_a_far_fence_that_switches_at_the_moment_of_an_entry_takes_nothing_from_it() -> None:
+    toll, way = Fence("toll", box(0.5, -1, 0.75, 1)), line([(0, 0), (1, 0)])
+    for moments in ([(None, START_MS + 5_000)], [(START_MS + 5_000, START_MS + 7_500)]):
+        zones = ZoneSet([toll, Fence("far", box(40, 40, 41, 41), 9, active=Activity(moments))])
+        assert story(zones, way) == [("outside", 5, False), ("toll", 2.5, True), ("outside", 2.5, False)]
+        assert use_by_fence(every_fix(way), FenceSet(zones.fences)).entries.tolist() == [1]
+        assert [event.kind for event in find_events(every_fix(way), FenceSet(zones.fences))] == ["enter", "exit"]
+    # its own switch at the border is the switch: it comes into force, or goes, around the vehicle
+    for moments in ([(START_MS + 5_000, None)], [(None, START_MS + 7_500)]):
+        own = FenceSet([Fence("toll", toll.shape, active=Activity(moments))])
+        assert use_by_fence(every_fix(way), own).ms.tolist() == [2_500]
+        kinds = [event.kind for event in find_events(every_fix(way), own)]
+        assert kinds == (["exit"] if moments[0][0] else ["enter"])
+
+
+def test_borders_each_within_the_resolution_of_the_next_are_one_only_as_far_as_the_resolution() -> None:
+    # 40 fences that begin 0.8e-12 degrees after one another, in one step of a vehicle
+    starts = [0.5 + 0.8e-12 * at for at in range(40)]
+    zones = FenceSet(fences(*((f"f{at:02}", box(start, -1, 2, 1)) for at, start in enumerate(starts))))
+    pieces = pieces_by_fence(every_fix(line([(0, 0), (1, 0)])), zones)
+    assert np.abs(pieces.start - starts).max() <= 1.01e-12
 
 
 def test_a_parked_vehicle_stays_where_it_is() -> None:
