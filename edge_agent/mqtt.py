@@ -140,6 +140,7 @@ class Session:
         self._answered: ReasonCode | None = None
         self.most_packet_bytes = LARGEST_PACKET
         """The largest packet that the broker takes, as it said when it answered CONNECT."""
+        self._is_open = False
         self.is_resumed = False
         """Whether the broker knew the session: it may deliver again what it has no acknowledgement for."""
         self._receive_maximum = RECEIVE_MAXIMUM
@@ -155,7 +156,10 @@ class Session:
         self._poll = select.poll()
 
     def open(self) -> None:
-        """Connects and waits for the broker's answer, together within the time-out. Raises LinkError."""
+        """Connects and waits for the broker's answer, together within the time-out. Raises LinkError.
+
+        Messages that came with the answer are handed on by the next `poll`: the caller looks at `is_resumed` first.
+        """
         deadline_s = time.monotonic() + self._broker.connect_timeout_s
         try:
             self._client.connect(
@@ -174,6 +178,7 @@ class Session:
             raise LinkRefused(f"{self._broker.host}:{self._broker.port} refused: {self._answered}")
         if not self._takes_qos_1:
             raise LinkRefused(f"{self._broker.host}:{self._broker.port} takes no QoS 1")
+        self._is_open = True
 
     def subscribe(self, topic: str) -> None:
         """Asks for a subscription with QoS 1. A `poll` raises LinkError if it is refused or not answered in time."""
@@ -204,6 +209,9 @@ class Session:
     def poll(self, timeout_s: float) -> None:
         """Sends what waits, then waits for bytes and hands on the messages in them. Raises LinkError."""
         self._flush()
+        if self._is_open and self._client.messages:
+            self._hand_on()
+            timeout_s = 0
         if self._client.has_taken:
             self._read()
             timeout_s = 0
@@ -312,6 +320,10 @@ class Session:
         except Exception as error:
             # paho raises a dozen kinds for packets that are not what they should be; none of them may end the thread.
             raise LinkError(f"{self._broker.host}:{self._broker.port}: unreadable packet: {error!r}") from error
+        if self._is_open:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
         messages, self._client.messages = self._client.messages, []
         for message in messages:
             self._on_message(message)

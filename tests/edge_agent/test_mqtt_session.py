@@ -117,6 +117,22 @@ def test_a_packet_larger_than_allowed_is_not_read_into_memory() -> None:
         link.close()
 
 
+def test_messages_that_come_with_the_answer_to_connect_wait_until_the_caller_knows_that_the_session_is_resumed() -> (
+    None
+):
+    resumed = b"\x20\x03\x01\x00\x00"
+    with broker(resumed + b"\x32\x08\x00\x01t\x00\x07\x00ab", lambda sock: sock.recv(4096) and None) as it:
+        taken: list[Message] = []
+        link = session(it.port, taken)
+        link.open()
+        assert link.is_resumed
+        assert taken == []
+        with suppress(LinkError):
+            link.poll(2)
+        assert [message.mid for message in taken] == [7]
+        link.close()
+
+
 def test_a_message_of_qos_0_is_taken_and_not_acknowledged_and_of_qos_2_ends_the_connection() -> None:
     after_qos_0 = bytearray()
 
