@@ -43,7 +43,7 @@ def joined_stays(parts: Iterable[Stays]) -> Stays:
         held += len(waiting[-1])
         if held > max(MAX_ROWS_HELD, len(whole)):
             whole, waiting, held = _joined([whole, *waiting]), [], 0
-    return _joined([whole, *waiting])
+    return waiting[0] if len(waiting) == 1 and not len(whole) else _joined([whole, *waiting])
 
 
 def _none() -> Stays:
