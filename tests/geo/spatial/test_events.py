@@ -21,6 +21,9 @@ from geo.spatial import (
     in_force,
     use_by_fence,
 )
+from geo.spatial.depth import border_distance_m
+from geo.spatial.fences import Outlines
+from geo.spatial.rings import world_polygon
 from tests.geo.spatial.worlds import START_MS, every_fix, fence_lists, fences, joined, line, taken, walks
 
 DEPOT = FenceSet(fences(("depot", box(10.0, 50.0, 10.02, 50.02))))
@@ -162,3 +165,30 @@ def test_a_late_fix_moves_the_event_that_it_explains_and_retracts_what_did_not_h
     third = corrections([*first, *second], find_events(every_fix(joined([sparse, detour])), DEPOT), "eu-0001")
     assert [(one.revision, one.retracted) for one in third] == [(2, True), (2, True)]
     assert in_force([*first, *second, *third]) == []
+
+
+def test_the_cut_at_180_degrees_is_no_border_and_the_border_beyond_it_is_as_near_as_it_is() -> None:
+    across = world_polygon([[np.array([(179.9, -1), (-179.9, -1), (-179.9, 1), (179.9, 1), (179.9, -1)])]])[0]
+    ends = box(179.9, -1, 180, 1)
+    partly = world_polygon([[np.array([(179.9, -1), (-179.9, -1), (-179.9, 0), (180, 0), (180, 1), (179.9, 1)])]])[0]
+    degree_m = 111_319.49
+    for lon, lat, expected in (
+        (179.999, 0.0, (0.099, 0.001, 0.001)),
+        (-179.999, -0.5, (0.099, 0.001, 0.099)),
+        (-179.92, 0.0, (0.02, 0.08, 0.0)),
+        (179.96, 0.5, (0.06, 0.04, 0.04)),
+    ):
+        outlines = Outlines.of([across, ends, partly])
+        away = border_distance_m(outlines, np.arange(3), np.full(3, lon), np.full(3, lat))
+        np.testing.assert_allclose(away / degree_m, expected, atol=1e-3 * 0.1)
+    cap = world_polygon([[np.array([(-120.0, 80.0), (0.0, 80.0), (120.0, 80.0), (-120.0, 80.0)])]])[0]
+    places = np.array([180.0, 50.0]), np.array([80.5, 89.99])
+    away = border_distance_m(Outlines.of([cap]), np.zeros(2, dtype=int), *places)
+    np.testing.assert_allclose(away / 111_690, [0.5, 9.99], rtol=2e-3)
+
+
+def test_a_vehicle_in_the_middle_of_a_fence_over_180_degrees_is_sure_to_be_in_it() -> None:
+    shape = world_polygon([[np.array([(179.9, -1), (-179.9, -1), (-179.9, 1), (179.9, 1), (179.9, -1)])]])[0]
+    track = line([(179.8, 0.0), (180.0, 0.0), (179.8, 0.0)], 30_000)
+    visits = find_visits(every_fix(track), FenceSet([Fence("a", shape)]), VisitSettings(buffer_m=10_000))
+    assert (visits.entered.tolist(), visits.left.tolist()) == ([True], [True])
