@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,9 +21,11 @@ from pyspark.sql import SparkSession
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake import Lake
 from cloud_jobs.tables import REFERENCE
-from geo.spatial import FenceError, fences_from_geojson
-from geo.spatial.activity import FOREVER_MS
-from geo.spatial.geojson import effective_from_ms
+from geo.spatial import Fence, FenceError
+from geo.spatial.features import read_features
+from geo.spatial.gates import Gate
+from geo.spatial.geojson import fence_of, named
+from geo.spatial.versions import effective_ms
 from telemetry import InvalidJson, parse_json
 
 Kind = Literal["fence", "tariff", "account"]
@@ -31,7 +35,6 @@ _TIMEOUT_S = 10
 _MOST_BYTES = 5 << 20
 _MOST_VALUES = 500_000
 _MOST_NAMED = 100
-_NO_FENCES = json.dumps({"type": "FeatureCollection", "features": []})
 _log = structlog.get_logger(__name__)
 
 
@@ -60,35 +63,50 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class PublishedFences:
-    """One GeoJSON feature collection, and why rows of the table are not in it."""
+    """A GeoJSON feature collection, all of which can be used, and of each row that is not in it why, with its id."""
 
     geojson: str
     refused: tuple[str, ...]
 
-    def all_refused(self) -> tuple[str, ...]:
-        """What is not in it, and what is in it and cannot be used: a message with its id for each."""
-        return self.refused + fences_from_geojson(self.geojson).refused if self.geojson != _NO_FENCES else self.refused
-
 
 def read_folder(folder: Path) -> Iterator[Version]:
     """The versions in `fences.geojson`, `tariffs.json` and `accounts.json`. Raises CloudError."""
-    for feature in _read(folder / "fences.geojson").get("features", ()):
-        yield _version("fence", feature["properties"], feature)
-    for kind, name in (("tariff", "tariffs.json"), ("account", "accounts.json")):
-        for body in _read(folder / name):
-            yield _version("tariff" if kind == "tariff" else "account", body, body)
+    path = folder / "fences.geojson"
+    for feature in read_features(_text(path)):
+        if feature.fault is not None:
+            raise CloudError(f"{path}: {feature.place}: {feature.fault}")
+        properties = feature.value.get("properties")
+        facts = properties if isinstance(properties, dict) else {}
+        yield _version("fence", named(feature.value), facts.get("effective_from"), feature.value, path)
+    kinds: tuple[tuple[Kind, str], ...] = (("tariff", "tariffs.json"), ("account", "accounts.json"))
+    for kind, name in kinds:
+        path = folder / name
+        for body in _listed(path):
+            yield _version(kind, body.get("id"), body.get("effective_from"), body, path)
 
 
-def _read(path: Path) -> Any:
+def _text(path: Path) -> str:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise CloudError(f"{path}: cannot be read: {error}") from error
 
 
-def _version(kind: Kind, facts: dict[str, Any], body: dict[str, Any]) -> Version:
+def _listed(path: Path) -> list[dict[str, Any]]:
+    try:
+        values = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise CloudError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise CloudError(f"{path}: it is not a list of JSON objects")
+    return values
+
+
+def _version(kind: Kind, name: Any, effective_from: Any, body: dict[str, Any], path: Path) -> Version:
+    if name is None or name == "":
+        raise CloudError(f"{path}: a {kind} has no id")
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return Version(kind, str(facts["id"]), str(facts.get("effective_from", "")), text)
+    return Version(kind, str(name), "" if effective_from is None else str(effective_from), text)
 
 
 def publish(service_url: str, versions: Iterable[Version]) -> int:
@@ -123,7 +141,7 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
     same = " AND ".join(f"old.{name} = new.{name}" for name in ("kind", "id", "body"))
     source = pa.Table.from_pylist(found, schema=REFERENCE)
     table.merge(source, same, source_alias="new", target_alias="old").when_not_matched_insert_all().execute()
-    refused = fences_in(lake).all_refused()
+    refused = fences_in(lake).refused
     if refused:
         _log.warning("fences_refused", count=len(refused), fences=list(refused[:_MOST_NAMED]))
     return Collected(lake.open("reference").count(), len(refused))
@@ -153,28 +171,44 @@ def _reference_row(kind: Kind, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def fences_in(lake: Lake) -> PublishedFences:
-    """All versions of all fences that the reference table holds."""
+    """All versions of all fences that the reference table holds; judged again only when the table is another one."""
+    table = lake.open("reference")
+    return _fences_at(lake, table.metadata().id, table.version())
+
+
+@lru_cache(maxsize=1)
+def _fences_at(lake: Lake, _table_id: str, _version: int) -> PublishedFences:
     return published_fences(row for row in lake.rows("reference").to_pylist() if row["kind"] == "fence")
 
 
 def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
-    """The fences of rows of the reference table; of a version that was corrected (the same instant), the newest."""
-    newest: dict[tuple[str, int], dict[str, Any]] = {}
+    """The fences and gates of rows of the reference table, each row judged on its own, as a file of features is.
+
+    A version is an id and an instant, however either is written. Of a version that was corrected the newest row that
+    can be used holds; a row that cannot be is refused and changes nothing.
+    """
+    newest: dict[tuple[str, int], tuple[type, str, str]] = {}
     refused: list[str] = []
     for row in sorted(rows, key=lambda row: (row["published_at"], row["id"], row["body"])):
         try:
-            feature = json.loads(row["body"])
-            newest[row["id"], _effective_ms(feature)] = feature
+            made = _fence_of_row(row["body"])
+            newest[made.id, effective_ms(made)] = type(made), row["id"], row["body"]
         except FenceError as fault:
             refused.append(str(FenceError(fault.reason, fence_id=row["id"])))
-        except (ValueError, RecursionError) as fault:
-            refused.append(str(FenceError(f"it is not JSON: {fault}", fence_id=row["id"])))
-    text = json.dumps({"type": "FeatureCollection", "features": [newest[key] for key in sorted(newest)]})
-    return PublishedFences(text, tuple(refused))
+    kinds: dict[str, type] = {}
+    bodies: list[str] = []
+    for (name, _), (kind, row_id, body) in sorted(newest.items(), key=lambda item: item[0]):
+        if kinds.setdefault(name, kind) is kind:
+            bodies.append(body)
+        else:
+            refused.append(str(FenceError("this id is a fence and a gate", fence_id=row_id)))
+    return PublishedFences('{"type": "FeatureCollection", "features": [' + ", ".join(bodies) + "]}", tuple(refused))
 
 
-def _effective_ms(feature: Any) -> int:
-    if not isinstance(feature, dict) or not isinstance(feature.get("properties"), dict):
-        raise FenceError("it is not a feature with properties")
-    begin = effective_from_ms(feature["properties"])
-    return -FOREVER_MS if begin is None else begin
+def _fence_of_row(body: str) -> Fence | Gate:
+    features = list(islice(read_features(body), 2))
+    if len(features) != 1 or not body.lstrip().startswith("{"):
+        raise FenceError("it is not one GeoJSON feature")
+    if features[0].fault is None and features[0].value.get("type") != "Feature":
+        raise FenceError("it is not a GeoJSON feature")
+    return fence_of(features[0])

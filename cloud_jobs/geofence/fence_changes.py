@@ -18,7 +18,9 @@ import numpy as np
 from cloud_jobs.geofence.units import DAY_MS
 from geo.spatial import Activity, Fence, fences_from_geojson
 from geo.spatial.activity import FOREVER_MS
+from geo.spatial.features import read_features
 from geo.spatial.gates import Gate
+from geo.spatial.geojson import named
 from geo.spatial.versions import effective_ms
 
 MAX_CHANGES: Final = 100
@@ -82,11 +84,12 @@ def changes_between(before: str, now: str, reach_ms: int) -> list[Change]:
 
 
 def _by_id(text: str) -> dict[str, set[str]]:
-    """The features of each id, as texts."""
+    """The features of each id, as texts. Raises ValueError for a text that is not GeoJSON."""
     features: dict[str, set[str]] = {}
-    for feature in json.loads(text)["features"]:
-        name = str((feature.get("properties") or {}).get("id", feature.get("id")))
-        features.setdefault(name, set()).add(json.dumps(feature, sort_keys=True))
+    for feature in read_features(text):
+        if feature.fault is not None:
+            raise ValueError(f"{feature.place}: {feature.fault}")
+        features.setdefault(str(named(feature.value)), set()).add(json.dumps(feature.value, sort_keys=True))
     return features
 
 

@@ -59,20 +59,31 @@ def fences_from_geojson(text: str) -> FenceReport:
 
 def fence_of(feature: Feature) -> Fence | Gate:
     """One feature as a fence or a gate; raises `FenceError` with its id and place."""
-    properties = feature.value.get("properties") or {}
-    name = properties.get("id", feature.value.get("id")) if isinstance(properties, dict) else None
+    name = named(feature.value)
     try:
         if feature.fault is not None:
             raise FenceError(feature.fault)
         if feature.value.get("type", "Feature") != "Feature":
             raise FenceError(f"its type is {_shown(feature.value['type'])}, not 'Feature'")
-        return _made(_id(name), feature, properties)
+        if not isinstance(feature.value.get("properties") or {}, dict):
+            raise FenceError("its properties are not an object")
+        return _made(_id(name), feature, _properties(feature.value))
     except FenceError as fault:
         shown = "" if name is None else str(name)[:_SHOWN_CHARS]
         raise FenceError(fault.reason, fence_id=shown, place=feature.place) from None
     except ValidationError as fault:
         reason = "; ".join(f"weekly {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors())
         raise FenceError(reason, fence_id=str(name), place=feature.place) from None
+
+
+def named(feature: dict[str, Any]) -> Any:
+    """The id that a feature gives, `properties.id` or its own, whatever it is; None: it gives none."""
+    return _properties(feature).get("id", feature.get("id"))
+
+
+def _properties(feature: dict[str, Any]) -> dict[str, Any]:
+    value = feature.get("properties")
+    return value if isinstance(value, dict) else {}
 
 
 class _Known:

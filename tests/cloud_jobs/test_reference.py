@@ -2,12 +2,14 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloud_jobs.errors import CloudError
 from cloud_jobs.geofence.fence_changes import changes_between
-from cloud_jobs.reference import published_fences, versions_in
+from cloud_jobs.reference import published_fences, read_folder, versions_in
 from geo.spatial import fences_from_geojson
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
@@ -58,7 +60,7 @@ def test_a_correction_of_a_version_replaces_it_however_its_instant_is_written() 
     found = published_fences(rows)
     widths = [one["geometry"]["coordinates"][0][1][0] for one in json.loads(found.geojson)["features"]]
     assert widths == [2.0, 3.0]
-    assert found.all_refused() == ()
+    assert found.refused == ()
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,10 @@ def test_a_correction_of_a_version_replaces_it_however_its_instant_is_written() 
         feature(id="bad", effective_from=["2026-01-05T00:00:00Z"]),
         feature(id="bad", effective_from="2026-01-05T00:00:00"),
         feature(0.0, id="bad"),
+        {"id": "bad"},
+        {"type": "FeatureCollection", "features": []},
+        {"type": "FeatureCollection", "features": [feature(id="x"), feature(id="y")]},
+        [feature(id="bad")],
         feature(id="bad", priority="high"),
         "[" * 100_000,
         "nothing",
@@ -79,8 +85,62 @@ def test_a_correction_of_a_version_replaces_it_however_its_instant_is_written() 
 )
 def test_a_fence_that_cannot_be_used_is_named_and_stops_no_other(body: Any) -> None:
     found = published_fences([row("bad", body), row("good", feature(id="good"))])
-    (refused,) = found.all_refused()
+    (refused,) = found.refused
     assert "fence" in refused
     report = fences_from_geojson(found.geojson)
     assert [fence.id for fence in report.fences] == ["good"]
     assert changes_between(published_fences([]).geojson, found.geojson, 0)
+
+
+def test_a_fence_named_by_the_feature_itself_is_a_fence_like_others() -> None:
+    lone = {key: value for key, value in feature().items() if key != "properties"} | {"id": "b"}
+    for body in (lone, lone | {"properties": None}, lone | {"properties": {}}):
+        found = published_fences([row("b", body)])
+        assert found.refused == ()
+        assert [fence.id for fence in fences_from_geojson(found.geojson).fences] == ["b"]
+        assert changes_between(published_fences([]).geojson, found.geojson, 0)
+
+
+def test_of_two_rows_of_one_version_the_newest_holds_whatever_their_keys_are() -> None:
+    absent, null = feature(1.0, id="a"), feature(2.0, id="a", effective_from=None)
+    for first, second, width in ((absent, null, 2.0), (null, absent, 1.0)):
+        for keys in (("a", "zzz"), ("zzz", "a")):
+            found = published_fences([row(keys[0], first), row(keys[1], second, minute=1)])
+            assert found.refused == ()
+            (fence,) = fences_from_geojson(found.geojson).fences
+            assert fence.shape.bounds[2] == width
+
+
+def test_a_correction_that_cannot_be_used_is_named_and_the_version_stays_as_it_was() -> None:
+    found = published_fences([row("a", feature(id="a")), row("a", feature(0.0, id="a"), minute=1)])
+    assert [fence.id for fence in fences_from_geojson(found.geojson).fences] == ["a"]
+    assert len(found.refused) == 1
+    assert "a" in found.refused[0]
+
+
+def test_an_id_of_a_fence_and_a_gate_is_one_of_them_and_the_other_is_named() -> None:
+    line = {"type": "LineString", "coordinates": [[0, 0], [1, 1]]}
+    gate = feature(id="a", gate=True, effective_from="2026-01-05T00:00:00Z") | {"geometry": line}
+    found = published_fences([row("a", feature(id="a")), row("a", gate, minute=1)])
+    assert fences_from_geojson(found.geojson).refused == ()
+    assert len(found.refused) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("fences.geojson", "[1]"),
+        ("fences.geojson", json.dumps({"type": "Feature", "properties": None})),
+        ("fences.geojson", "{"),
+        ("tariffs.json", "{}"),
+        ("tariffs.json", '["a"]'),
+        ("accounts.json", "[{}]"),
+        ("accounts.json", "[" * 100_000),
+    ],
+)
+def test_a_folder_with_what_is_no_version_is_refused_by_name(tmp_path: Path, name: str, text: str) -> None:
+    files = {"fences.geojson": json.dumps(feature(id="a")), "tariffs.json": "[]", "accounts.json": "[]"}
+    for one, content in (files | {name: text}).items():
+        (tmp_path / one).write_text(content)
+    with pytest.raises(CloudError, match=name):
+        list(read_folder(tmp_path))
