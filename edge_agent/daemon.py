@@ -23,11 +23,12 @@ from edge_agent.agent import RESTART_WITHIN_S, Agent
 from edge_agent.checking import problems, warnings
 from edge_agent.clock.clocks import SystemClocks
 from edge_agent.config import AgentSettings
+from edge_agent.drain.holding import newly_held
 from edge_agent.errors import AgentError, StoreError
 from edge_agent.judging import RetryTimes, TrialJudge
 from edge_agent.live import health_of, is_alive, live_state
 from edge_agent.notify import notify, watchdog_interval_s
-from edge_agent.pushed import PushRefused, Trial, effective_settings
+from edge_agent.pushed import NO_ACKNOWLEDGEMENT, PushRefused, Trial, effective_settings
 from edge_agent.status import read_status
 from settings import SettingsError, load
 
@@ -39,6 +40,8 @@ log = structlog.get_logger("edge_agent")
 WAKE_EVERY_S = 5.0
 EXPIRE_EVERY_S = 60.0
 MOST_PUSHES = 8
+MOST_NAMED = 8
+"""Topics that one answer names."""
 PUSH_EVERY_S = 1.0
 """One push in so long is looked at: each may write to flash."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
@@ -95,6 +98,7 @@ class Daemon:
         self._health: HealthServer | None = None
         self._serve_health()
         self._judge: TrialJudge | None = None
+        self._former = base
         self._retries = RetryTimes(base.push.retry_after_s)
         self._expire_at_s = 0.0
         if cut_short:
@@ -180,6 +184,7 @@ class Daemon:
             self._tell("refused", "it cannot be handled")
             return
         log.info("trying pushed settings")
+        self._former = self._agent.settings
         if text:
             self._retries.reset()
         self._restart()
@@ -187,12 +192,15 @@ class Daemon:
 
     def _judge_trial(self, now_s: float, judge: TrialJudge) -> None:
         drainer = self._agent.drainer
+        spent = self._agent.account.spent.add(time.time(), 0)
+        held = newly_held(self._former, self._agent.settings, spent)
         verdict = judge.judge(
             now_s,
             is_connected=drainer.connected_region is not None,
             is_acked=drainer.region_acked is not None,
             is_well=drainer.is_well,
             batches=drainer.dispatcher.sent.batches,
+            holds_back=bool(held),
         )
         if verdict == "running":
             return
@@ -206,9 +214,11 @@ class Daemon:
         self._trial.take_back(counts=verdict == "failed")
         self._retries.taken_back(now_s)
         self._restart()
-        self._tell_taken_back(
-            "nothing was there to send" if verdict != "failed" else "no region acknowledged with them"
-        )
+        reasons = {
+            "failed": NO_ACKNOWLEDGEMENT,
+            "holds back": f"they hold back what flowed before: {', '.join(held[:MOST_NAMED])}",
+        }
+        self._tell_taken_back(reasons.get(verdict, "nothing was there to send"))
 
     def _tell_taken_back(self, reason: str) -> None:
         after = "they will be tried again" if self._trial.is_waiting else "they will not be tried again"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Verdict = Literal["running", "confirmed", "failed", "nothing to send"]
+Verdict = Literal["running", "confirmed", "failed", "nothing to send", "holds back"]
 LONGEST_RETRY_S = 21_600.0
 
 
@@ -17,13 +17,16 @@ class TrialJudge:
         self._good_since_s: float | None = None
         self._was_connected = False
 
-    def judge(self, now_s: float, *, is_connected: bool, is_acked: bool, is_well: bool, batches: int) -> Verdict:
+    def judge(
+        self, now_s: float, *, is_connected: bool, is_acked: bool, is_well: bool, batches: int, holds_back: bool = False
+    ) -> Verdict:
         """The verdict now. `is_acked`: the present connection brought an acknowledgement of `batches` that were sent.
 
-        A trial in which nothing was there to send says nothing about the settings.
+        A trial in which nothing was there to send says nothing about the settings, and one that `holds_back` what
+        flowed before proves nothing about what it holds back.
         """
         self._was_connected = self._was_connected or is_connected
-        if not (is_acked and is_well):
+        if not (is_acked and is_well) or holds_back:
             self._good_since_s = None
         elif self._good_since_s is None:
             self._good_since_s = now_s
@@ -31,6 +34,8 @@ class TrialJudge:
             return "confirmed"
         if now_s < self._until_s:
             return "running"
+        if holds_back:
+            return "holds back"
         return "nothing to send" if self._was_connected and batches == 0 else "failed"
 
 

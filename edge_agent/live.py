@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from edge_agent.agent import Agent
+from edge_agent.drain.holding import held_classes
 from edge_agent.process import flash_bytes, resident_bytes
 
 STALE_S = 60.0
@@ -26,6 +27,7 @@ def live_state(agent: Agent) -> dict[str, Any]:
         "control_dead_letters": agent.dead_letters.count,
         "paused_for_s": round(drain.paused_for_s, 1),
         "link": agent.account.link,
+        "held_back": _held_back(agent),
         "messages": taken.messages,
         "payload_bytes": taken.payload_bytes,
         "commits": taken.commits,
@@ -47,10 +49,12 @@ def live_state(agent: Agent) -> dict[str, Any]:
 
 
 def uplink_state(agent: Agent) -> str:
-    """`acknowledges`, `unknown` (connected, and no acknowledgement yet), `silent`, or `not connected`."""
+    """`acknowledges`, `unknown` (connected, and no acknowledgement yet), `silent`, `no gateway`, or `not connected`."""
     drain = agent.drainer
     if drain.connected_region is None:
         return "not connected"
+    if drain.gateway_absent:
+        return "no gateway"
     if not drain.is_well:
         return "silent"
     return "acknowledges" if drain.region_acked else "unknown"
@@ -65,7 +69,12 @@ def health_of(agent: Agent) -> dict[str, Any]:
         "threads": alive,
         "local_broker": local,
         "uplink": uplink,
+        "held_back": _held_back(agent),
     }
+
+
+def _held_back(agent: Agent) -> dict[str, str]:
+    return held_classes(agent.settings, agent.account.spent.add(time.time(), 0))
 
 
 def is_alive(agent: Agent) -> bool:

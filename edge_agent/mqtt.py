@@ -39,19 +39,24 @@ LARGEST_PACKET = 0xFFFFFFF
 """Of MQTT itself, in bytes (1.5.5)."""
 RECEIVE_MAXIMUM = 65_535
 """Of a broker that names none (3.2.2.3.3)."""
+CUT_BYTES = 128 << 10
+"""Kept of a packet that is too large while it comes: room for the longest topic."""
+BEGIN_BYTES = 512
+"""Kept of the payload of a message that is too large."""
 MAX_PASSWORD_CHARACTERS = 65_535
 HEADERS_BYTES = {socket.AF_INET: 40, socket.AF_INET6: 60}
 """IP and TCP headers of one segment, without options."""
 
 
 class Message(NamedTuple):
-    """A PUBLISH packet. Its topic is text: what is no UTF-8 in it is replaced."""
+    """A PUBLISH packet. Its topic is text: what is no UTF-8 in it is replaced. `missing`: bytes that were not kept."""
 
     mid: int
     qos: int
     dup: bool
     topic: str
     payload: bytes
+    missing: int = 0
 
 
 OnMessage = Callable[[Message], None]
@@ -59,23 +64,30 @@ OnMessage = Callable[[Message], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """What a connection asks of its broker."""
+    """What a connection asks of its broker.
+
+    A broker drops without a word what is larger than it was told that we take. So with `cuts_larger` it is not told:
+    of a larger packet than `max_packet_bytes` the first BEGIN_BYTES of its payload are kept, and the size of the rest.
+    """
 
     client_id: str
     session_expiry_s: int = NEVER_EXPIRES
     receive_maximum: int = 1000
     max_packet_bytes: int = 16 << 20
+    cuts_larger: bool = False
 
 
 class _CorkedClient(Client):
     """paho's client with a buffer between it and the socket, and a short way for messages.
 
-    A packet larger than `max_packet_bytes` is not read: the broker was told not to send it.
+    A packet larger than `max_packet_bytes` is not read where the broker was told not to send it, else cut.
     """
 
-    def __init__(self, max_packet_bytes: int, **kwargs: Any) -> None:
+    def __init__(self, options: SessionOptions, **kwargs: Any) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, **kwargs)
-        self._max_packet_bytes = max_packet_bytes
+        self._max_packet_bytes = options.max_packet_bytes
+        self._cuts_larger = options.cuts_larger
+        self._is_cutting = False
         self.messages: list[Message] = []
         self._taken = b""
         self._at = 0
@@ -84,7 +96,11 @@ class _CorkedClient(Client):
 
     def _sock_recv(self, bufsize: int) -> bytes:
         if bufsize > self._max_packet_bytes:
-            raise OSError(errno.EMSGSIZE, "a packet larger than the broker was told to send")
+            if not self._cuts_larger or self._in_packet["command"] & 0xF0 != PacketTypes.PUBLISH << 4:
+                raise OSError(errno.EMSGSIZE, "a packet larger than the broker was told to send")
+            self._is_cutting = True
+        if self._is_cutting:
+            del self._in_packet["packet"][CUT_BYTES:]
         if self._at >= len(self._taken):
             self._taken, self._at = super()._sock_recv(RECEIVE_BYTES), 0
             if not self._taken:
@@ -100,6 +116,11 @@ class _CorkedClient(Client):
     def _handle_publish(self) -> MQTTErrorCode:
         try:
             message = read_publish(self._in_packet["command"], bytes(self._in_packet["packet"]))
+            if self._is_cutting:
+                self._is_cutting = False
+                cut = self._in_packet["remaining_length"] - len(self._in_packet["packet"])
+                begin = message.payload[:BEGIN_BYTES]
+                message = message._replace(payload=begin, missing=cut + len(message.payload) - len(begin))
         except (IndexError, struct.error):
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         if message.qos > 1 or bool(message.qos) != bool(message.mid):
@@ -149,7 +170,8 @@ class Session:
         self._unanswered = 0
         self._ungranted = 0
         self._grant_by_s = 0.0
-        self._published: list[ReasonCode] = []
+        self._topics: dict[int, str] = {}
+        self._published: list[tuple[str, ReasonCode]] = []
         self._wake_out, self._wake_in = socket.socketpair()
         self._wake_out.setblocking(False)
         self._wake_in.setblocking(False)
@@ -196,8 +218,8 @@ class Session:
         self._to_publish.append((topic, payload))
         self._publish_waiting()
 
-    def published(self) -> list[ReasonCode]:
-        """The broker's answers since the last call."""
+    def published(self) -> list[tuple[str, ReasonCode]]:
+        """The broker's answers since the last call, each with the topic that was published to."""
         answered, self._published = self._published, []
         return answered
 
@@ -251,7 +273,7 @@ class Session:
 
     def _new_client(self) -> _CorkedClient:
         client = _CorkedClient(
-            self._options.max_packet_bytes,
+            self._options,
             client_id=self._options.client_id,
             protocol=MQTTProtocolVersion.MQTTv5,
             manual_ack=True,
@@ -285,7 +307,8 @@ class Session:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = self._options.session_expiry_s
         properties.ReceiveMaximum = self._options.receive_maximum
-        properties.MaximumPacketSize = self._options.max_packet_bytes
+        if not self._options.cuts_larger:
+            properties.MaximumPacketSize = self._options.max_packet_bytes
         return properties
 
     def _register(self) -> None:
@@ -331,7 +354,8 @@ class Session:
     def _publish_waiting(self) -> None:
         while self._to_publish and self._unanswered < self._receive_maximum:
             self._unanswered += 1
-            self._client.publish(*self._to_publish.popleft(), qos=1)
+            topic, payload = self._to_publish.popleft()
+            self._topics[self._client.publish(topic, payload, qos=1).mid] = topic
 
     def _flush(self) -> None:
         self._check_end()
@@ -367,8 +391,8 @@ class Session:
         if refused:
             self._ended = f"subscription refused: {', '.join(refused)}"
 
-    def _note_published(self, _c: Client, _data: Any, _mid: int, reason: ReasonCode, _properties: Any) -> None:
-        self._published.append(reason)
+    def _note_published(self, _c: Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any) -> None:
+        self._published.append((self._topics.pop(mid, ""), reason))
         self._unanswered -= 1
 
     def _note_end(self, _c: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:

@@ -5,12 +5,14 @@ Files beside the buffer, each replaced in one synced rename:
     pushed.toml          in force: a region acknowledged records with them
     pushed-trial.toml    on trial. One that is found at a start was cut short
     pushed-again.toml    will be tried again: its trial was cut short, or brought no acknowledgement
-    pushed-refused.toml  the last one that was refused for good; the same text is not tried again
+    pushed-refused.toml  the last one that was refused for good, after a digest of the device's own file and the reason;
+                         the same text is not tried again while that file is the same
     pushed-attempts.json trials of the present proposal that count against it, and the boot of the last one
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +29,7 @@ log = structlog.get_logger("edge_agent")
 IN_FORCE, ON_TRIAL, AGAIN, REFUSED = "pushed.toml", "pushed-trial.toml", "pushed-again.toml", "pushed-refused.toml"
 ATTEMPTS = "pushed-attempts.json"
 MAX_BYTES = 64 << 10
+NO_ACKNOWLEDGEMENT = "no region acknowledged with them"
 MAX_ATTEMPTS = 3
 """Trials that may end without an acknowledgement, or with the agent, before a proposal is refused for good."""
 ALLOW_DELETION = "allow_deletion"
@@ -125,6 +128,8 @@ def overlaid(config: Path, text: str) -> AgentSettings:
     except (OSError, ValueError) as error:
         raise SettingsError(str(config), [f"cannot be read: {error}"]) from error
     if "uplinks" in pushed:
+        if not isinstance(pushed["uplinks"], list) or not all(isinstance(one, dict) for one in pushed["uplinks"]):
+            raise PushRefused("uplinks: is a list of tables, and each of its items has to be a table")
         pushed["uplinks"] = [_with_credentials(one, base.uplinks) for one in pushed["uplinks"]]
     try:
         settings = validate(AgentSettings, _merged(file_tables, pushed), "pushed")
@@ -242,17 +247,15 @@ class Trial:
         return (self._folder / AGAIN).exists()
 
     def begin(self, text: bytes) -> bool:
-        """Puts pushed settings on trial; False when they are known already. Raises PushRefused."""
+        """Puts pushed settings on trial; False when they are known already. Raises PushRefused, each time anew."""
         if self._same(AGAIN, text):
             return False
         self._remove(AGAIN)
-        if any(self._same(name, text) for name in (IN_FORCE, REFUSED)):
+        if self._same(IN_FORCE, text):
             return False
-        try:
-            self._check(text)
-        except PushRefused:
-            self._replace(REFUSED, text[:MAX_BYTES])
-            raise
+        if (reason := self._refused_before(text)) is not None:
+            raise PushRefused(f"refused before: {reason}"[:500])
+        self._check_or_remember(text)
         self._replace(AGAIN, text)
         self._note_attempts(0)
         return self.begin_again()
@@ -262,12 +265,7 @@ class Trial:
         if not self.is_waiting:
             return False
         text = (self._folder / AGAIN).read_bytes()
-        try:
-            self._check(text)
-        except PushRefused:
-            self._replace(REFUSED, text)
-            self._remove(AGAIN)
-            raise
+        self._check_or_remember(text)
         self._note_attempts(self._attempts()[0] + 1)
         self._replace(ON_TRIAL, text)
         self._remove(AGAIN)
@@ -290,7 +288,10 @@ class Trial:
         is_final = attempts >= MAX_ATTEMPTS
         if not self._same(IN_FORCE, text):
             self._note_attempts(attempts)
-            self._replace(REFUSED if is_final else AGAIN, text)
+            if is_final:
+                self._refuse(text, NO_ACKNOWLEDGEMENT)
+            else:
+                self._replace(AGAIN, text)
         self._remove(ON_TRIAL)
         return self.is_waiting
 
@@ -303,6 +304,37 @@ class Trial:
             return False
         self.take_back(counts=self._attempts()[1] == self._boot)
         return True
+
+    def _check_or_remember(self, text: bytes) -> None:
+        """Raises what `_check` raises; whatever it is, the text is not looked at again with every connection."""
+        try:
+            self._check(text)
+        except SettingsError:
+            raise
+        except Exception as error:
+            self._refuse(text, str(error) if isinstance(error, PushRefused) else "it cannot be handled")
+            self._remove(AGAIN)
+            raise
+
+    def _refuse(self, text: bytes, reason: str) -> None:
+        one_line = " ".join(reason.split())[:500].encode()
+        self._replace(REFUSED, b"# %s\n# %s\n%s" % (self._own_digest(), one_line, text[:MAX_BYTES]))
+
+    def _refused_before(self, text: bytes) -> str | None:
+        """Why this text was refused with the device's own file as it is now; None if it was not."""
+        try:
+            digest, reason, refused = (self._folder / REFUSED).read_bytes().split(b"\n", 2)
+        except (FileNotFoundError, ValueError):
+            return None
+        if refused != text[:MAX_BYTES] or digest != b"# " + self._own_digest():
+            return None
+        return reason[2:].decode("utf-8", "replace")
+
+    def _own_digest(self) -> bytes:
+        try:
+            return hashlib.sha256(self._config.read_bytes()).hexdigest().encode()
+        except OSError:
+            return b"unreadable"
 
     def _check(self, text: bytes) -> None:
         if len(text) > MAX_BYTES:

@@ -56,7 +56,7 @@ class Account:
         """The classes that may be sent now."""
         if now_s - self._looked_s >= LINK_LOOK_S:
             self._looked_s = now_s
-            self._link = _link_in(self._settings.link_file) or self._settings.link
+            self._link = link_in(self._settings.link_file) or self._settings.link
         return self._permit.allowed(self._link, self.spent.add(self._wall_s(), 0))
 
     def sending(self, now_s: float, size: int) -> None:
@@ -94,7 +94,8 @@ class Account:
             self._tallies.tally(name, becomes - was, lazily=True)
 
 
-def _link_in(file: Path | None) -> str | None:
+def link_in(file: Path | None) -> str | None:
+    """The first word of a file that names the kind of link; None if it cannot be read."""
     if file is None:
         return None
     try:

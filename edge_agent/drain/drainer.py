@@ -24,7 +24,7 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.mending import Mender
 from edge_agent.uplink.backoff import Backoff
 from edge_agent.uplink.probe import Probe
-from edge_agent.uplink.protocol import Pushed, Refused, Uplink, UplinkEvent
+from edge_agent.uplink.protocol import NoGateway, Pushed, Refused, Uplink, UplinkEvent
 from edge_agent.uplink.regions import Regions
 from telemetry import Ack
 
@@ -100,6 +100,9 @@ class Drainer:
         """Record ids that were acknowledged since the agent started, each after it was sent."""
         self.region_acked: str | None = None
         """The region of the last acknowledgement; None while the present connection has brought none."""
+        self.gateway_absent = False
+        """Whether the region's broker said that no gateway is subscribed, and nothing was acknowledged since."""
+        self._resume_at_s = 0.0
         self.acks_ignored = 0
         """Acknowledgements of nothing that was sent."""
 
@@ -193,11 +196,13 @@ class Drainer:
         """Sends up to a burst; whether there is more to send."""
         account = self._parts.account
         self._has_nothing_to_send = False
-        if self._leave_at_s is not None:
+        if self._leave_at_s is not None or now_s < self._resume_at_s:
+            return False
+        if self.gateway_absent and self.dispatcher.in_flight:
             return False
         is_paused = self._pause.left_s(now_s) > 0
         allowed = account.allowed(now_s)
-        for _ in range(BURST_BATCHES):
+        for _ in range(1 if self.gateway_absent else BURST_BATCHES):
             if account.wait_s(now_s) > 0:
                 return False
             batch = self.dispatcher.next_batch(now_s, allowed & self._urgent if is_paused else allowed)
@@ -208,7 +213,7 @@ class Drainer:
             account.sending(now_s, len(batch.data))
             self._answers.sent(now_s)
             self._pause.sent(now_s)
-        return True
+        return not self.gateway_absent
 
     def _handle_safely(self, event: UplinkEvent) -> None:
         """No message of the gateway ends the thread: what cannot be handled is set aside, the next one is served."""
@@ -226,8 +231,20 @@ class Drainer:
             self._refused(event)
         elif isinstance(event, Pushed):
             self._parts.on_push(event.text)
+        elif isinstance(event, NoGateway):
+            self._dropped_by_broker()
         else:
             self._parts.dead_letters.add(event.source, event.reason, event.payload)
+
+    def _dropped_by_broker(self) -> None:
+        """What was on its way is sent again, one batch at first, after a wait that doubles up to `backoff_most_s`."""
+        now_s = self._now_s()
+        if not self.gateway_absent:
+            log.warning("no gateway is subscribed at the broker", region=self.connected_region)
+        self.gateway_absent, self.is_well, self._has_nothing_to_send = True, False, False
+        self.dispatcher.disconnected()
+        if now_s >= self._resume_at_s:
+            self._resume_at_s = now_s + self._backoff.failed()
 
     def _acknowledged(self, event: Ack) -> None:
         now_s = self._now_s()
@@ -239,6 +256,7 @@ class Drainer:
         self.records_acked += count
         self.region_acked = self.connected_region
         self._answers.answered(now_s, more_in_flight=self.dispatcher.in_flight > 0)
+        self.gateway_absent, self._resume_at_s = False, 0.0
         self._backoff.succeeded()
         self._regions.well()
         if self._settle_at_s is None:
@@ -273,7 +291,8 @@ class Drainer:
         if self._has_nothing_to_send and self.dispatcher.in_flight == 0 and not self.dispatcher.takes_nothing:
             self._answers.reset()
         since_s, was_well = self._answers.waiting_since_s, self.is_well
-        self.is_well = since_s is None or now_s - since_s < self._settings.drain.ack_timeout_s
+        is_answered = since_s is None or now_s - since_s < self._settings.drain.ack_timeout_s
+        self.is_well = is_answered and not self.gateway_absent
         if was_well and not self.is_well:
             log.warning("acknowledgements stay away", region=region)
         if since_s is None:
@@ -303,7 +322,7 @@ class Drainer:
 
     def _longest_wait(self, now_s: float) -> float:
         waits = [LONGEST_WAIT_S, self.dispatcher.next_event_in(now_s), self._parts.account.wait_s(now_s) or None]
-        moments = [self._settle_at_s, self._leave_at_s, self._pause.until_s or None]
+        moments = [self._settle_at_s, self._leave_at_s, self._pause.until_s or None, self._resume_at_s or None]
         waits.extend(moment - now_s for moment in moments if moment is not None and moment > now_s)
         if self._probe is not None or self._leave_at_s is not None:
             waits.append(1.0)
@@ -348,7 +367,8 @@ class Drainer:
     def _close_uplink(self) -> None:
         uplink, self._uplink = self._uplink, None
         self.connected_region = self.region_acked = None
-        self.is_well = False
+        self.is_well = self.gateway_absent = False
+        self._resume_at_s = 0.0
         if uplink is not None:
             uplink.close()
 

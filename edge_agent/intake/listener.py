@@ -65,6 +65,7 @@ class Listener:
             client_id=intake.client_id,
             receive_maximum=intake.receive_maximum,
             max_packet_bytes=intake.max_message_bytes,
+            cuts_larger=True,
         )
         self._session = session = Session(intake, options, self._take)
         session.open()

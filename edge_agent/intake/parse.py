@@ -39,10 +39,13 @@ class _Odd(Exception):
     """The message does not follow the contract; the text is a short stable word for metrics."""
 
 
-def parse_message(topic: str, payload: bytes) -> Parsed:
-    """The body of a message. What does not follow the contract is carried as it is, and `odd` says why."""
-    if len(payload) > MAX_RAW_BYTES:
-        return Parsed(_refusal(topic, payload), None, "too-large")
+def parse_message(topic: str, payload: bytes, missing: int = 0) -> Parsed:
+    """The body of a message. What does not follow the contract is carried as it is, and `odd` says why.
+
+    `missing`: bytes of the message that were not kept because it is too large.
+    """
+    if missing or len(payload) > MAX_RAW_BYTES:
+        return Parsed(_refusal(topic, len(payload) + missing), None, "too-large")
     reader = _READERS.get(topic)
     if reader is None:
         return Parsed(Raw(topic=topic, payload=payload), None, "unknown-topic")
@@ -55,8 +58,8 @@ def parse_message(topic: str, payload: bytes) -> Parsed:
         return Parsed(Raw(topic=topic, payload=payload), None, "wrong-fields")
 
 
-def _refusal(topic: str, payload: bytes) -> Event:
-    about = json.dumps({"topic": topic[:1024], "bytes": len(payload), "reason": "too-large"})
+def _refusal(topic: str, size: int) -> Event:
+    about = json.dumps({"topic": topic[:1024], "bytes": size, "reason": "too-large"})
     return Event(name=REFUSED_EVENT, attributes=about)
 
 

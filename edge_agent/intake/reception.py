@@ -254,7 +254,7 @@ def _within_wire(wall_us: int) -> int:
 def _parsed(message: Message) -> Parsed:
     """The message's body; raw where reading it raises what nobody thought of: one message never stops the intake."""
     try:
-        return parse_message(message.topic, message.payload)
+        return parse_message(message.topic, message.payload, message.missing)
     except Exception as error:  # noqa: BLE001 - see above
         log.error("a message that cannot be read is carried raw", topic=message.topic, error=repr(error))
         return Parsed(Raw.model_construct(topic=message.topic, payload=message.payload), None, "unreadable")

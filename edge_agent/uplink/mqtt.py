@@ -5,7 +5,7 @@ from __future__ import annotations
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkRefused
 from edge_agent.mqtt import Message, Session, SessionOptions
-from edge_agent.uplink.protocol import MalformedControl, Outgoing, Pushed, Refused, UplinkEvent
+from edge_agent.uplink.protocol import MalformedControl, NoGateway, Outgoing, Pushed, Refused, UplinkEvent
 from telemetry import Ack, Malformed, decode_ack
 
 TOPIC_ROOT = "waybill/1"
@@ -13,6 +13,8 @@ SESSION_EXPIRY_S = 3600
 """How long the broker keeps acknowledgements for a device that is away."""
 CONTROL_PACKET_BYTES = 320 << 10
 """The largest packet that we take from the gateway: room for the largest acknowledgement, and its topic."""
+NO_MATCHING_SUBSCRIBERS = 0x10
+"""Of a PUBACK (3.4.2.1): a success that reached nobody."""
 PUBLISH_BYTES = 256
 """What a PUBLISH packet holds beside its payload, at most: names of tenant and device have 63 letters."""
 
@@ -49,9 +51,11 @@ class MqttUplink:
     def poll(self, timeout_s: float) -> list[UplinkEvent]:
         """See Uplink."""
         self._session.poll(timeout_s)
-        for reason in self._session.published():
+        for topic, reason in self._session.published():
             if reason.is_failure:
                 raise LinkRefused(f"{self.region}: the broker does not take batches: {reason}")
+            if reason.value == NO_MATCHING_SUBSCRIBERS and topic == f"{self._base}/batch":
+                self._events.append(NoGateway())
         events, self._events = self._events, []
         return events
 

@@ -42,7 +42,12 @@ class MalformedControl:
     payload: bytes
 
 
-UplinkEvent = Ack | Pushed | Refused | MalformedControl
+@dataclass(frozen=True, slots=True)
+class NoGateway:
+    """The broker dropped a batch because nobody subscribes to batches there."""
+
+
+UplinkEvent = Ack | Pushed | Refused | MalformedControl | NoGateway
 
 
 class Uplink(Protocol):

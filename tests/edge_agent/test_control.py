@@ -25,7 +25,7 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.mending import Mender
 from edge_agent.uplink.mqtt import control_events
 from edge_agent.uplink.probe import Probe
-from edge_agent.uplink.protocol import MalformedControl, Outgoing, Pushed, UplinkEvent
+from edge_agent.uplink.protocol import MalformedControl, NoGateway, Outgoing, Pushed, UplinkEvent
 from telemetry import Ack, IntervalSet, encode_ack
 from tests.edge_agent.makers import DEVICE, WALL_MS, fill, open_buffer, unnamed
 
@@ -254,6 +254,36 @@ def test_a_region_that_has_nothing_to_acknowledge_is_not_left(tmp_path: Path) ->
     drainer = drive(buffer, Road(script, 300), ("eu", "us"))
     assert seen == {"eu"}
     assert drainer.records_acked == 10
+
+
+def test_without_a_gateway_one_batch_is_tried_ever_more_seldom_and_with_one_all_of_it_goes(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    for first in range(1, 6001, 300):
+        fill(buffer, range(first, first + 300))
+    states: list[tuple[bool, bool]] = []
+
+    def script(now_s: float, _region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+        assert road.drainer
+        states.append((road.drainer.gateway_absent, road.drainer.is_well))
+        return [NoGateway() for _ in new] if now_s < 300 else acks(new)
+
+    road = Road(script, 450)
+    drainer = drive(buffer, road)
+    in_vain = [at_s for at_s, _, _ in road.sent if at_s < 300]
+    assert len(in_vain) < 8 + 20, "the first burst, then one at a time"
+    assert (True, True) not in states, "not well without a gateway"
+    assert (drainer.records_acked, waiting(buffer)) == (6000, 0)
+
+
+def test_a_region_without_a_gateway_is_left_for_the_next(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+
+    def script(_now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+        return acks(new) if region == "us" else [NoGateway() for _ in new]
+
+    drive(buffer, Road(script, 60), ("eu", "us"), failover={"after_s": 20, "jitter": 0})
+    assert waiting(buffer) == 0
 
 
 def test_an_error_in_one_control_message_is_counted_and_set_aside_and_the_next_is_served(tmp_path: Path) -> None:

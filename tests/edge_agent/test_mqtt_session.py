@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from edge_agent.config import BrokerSettings, DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError, LinkRefused
-from edge_agent.mqtt import Message, Session, SessionOptions, read_publish
+from edge_agent.mqtt import CUT_BYTES, RECEIVE_BYTES, Message, Session, SessionOptions, read_publish
 from edge_agent.uplink.mqtt import MqttUplink
-from edge_agent.uplink.protocol import Outgoing, Pushed
+from edge_agent.uplink.protocol import NoGateway, Outgoing, Pushed
 from telemetry import IntervalSet
 
 CONNACK = b"\x20\x03\x00\x00\x00"
@@ -131,6 +131,59 @@ def test_messages_that_come_with_the_answer_to_connect_wait_until_the_caller_kno
             link.poll(2)
         assert [message.mid for message in taken] == [7]
         link.close()
+
+
+def test_of_a_message_that_is_too_large_the_beginning_and_the_size_are_kept_and_the_next_one_is_whole() -> None:
+    size, small = 40 << 20, b"\x32\x09\x00\x01t\x00\x06\x00abc"
+    length = bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14 & 0x7F | 0x80, size >> 21])
+
+    def serve(sock: socket.socket) -> None:
+        sock.sendall(b"\x32" + length + b"\x00\x01t\x00\x05\x00")
+        for _ in range(size >> 20):
+            sock.sendall(bytes((1 << 20) if _ else (1 << 20) - 6))
+        sock.sendall(small)
+        sock.recv(100)
+
+    taken: list[Message] = []
+    with broker(CONNACK, serve) as it:
+        options = SessionOptions(client_id="x", max_packet_bytes=1 << 16, cuts_larger=True)
+        link = Session(BrokerSettings(port=it.port, connect_timeout_s=2), options, taken.append)
+        link.open()
+        kept, deadline = 0, time.monotonic() + 10
+        while len(taken) < 2 and time.monotonic() < deadline:
+            link.poll(0.2)
+            kept = max(kept, len(link._client._in_packet["packet"]))
+        link.close()
+    large, after = taken
+    assert (large.mid, large.topic, len(large.payload) + large.missing) == (5, "t", size - 6)
+    assert (after.mid, after.payload, after.missing) == (6, b"abc", 0)
+    assert max(kept, len(large.payload)) <= CUT_BYTES + RECEIVE_BYTES
+
+
+def test_a_batch_that_reached_nobody_is_told_and_a_report_that_reached_nobody_is_not() -> None:
+    def serve(sock: socket.socket) -> None:
+        sock.settimeout(5)
+        rest, answered = b"", 0
+        while answered < 2:
+            rest += sock.recv(4096)
+            while len(rest) >= 2 and len(rest) >= 2 + rest[1]:
+                packet, rest = rest[: 2 + rest[1]], rest[2 + rest[1] :]
+                if packet[0] >> 4 == 3:
+                    at = 4 + struct.unpack_from(">H", packet, 2)[0]
+                    sock.sendall(b"\x40\x03" + packet[at : at + 2] + b"\x10")
+                    answered += 1
+        sock.recv(100)
+
+    with broker(CONNACK, serve) as it:
+        uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", port=it.port))
+        uplink.open()
+        uplink.report(b"{}")
+        uplink.send(Outgoing(7, IntervalSet([(1, 1)]), b"x"))
+        events, deadline = [], time.monotonic() + 5
+        while not events and time.monotonic() < deadline:
+            events = uplink.poll(0.2)
+        assert events == [NoGateway()]
+        uplink.close()
 
 
 def test_a_message_of_qos_0_is_taken_and_not_acknowledged_and_of_qos_2_ends_the_connection() -> None:

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edge_agent.config import AgentSettings
+from edge_agent.drain.budget import Spent
+from edge_agent.drain.holding import held_classes, newly_held
 from edge_agent.judging import LONGEST_RETRY_S, RetryTimes, TrialJudge
 from edge_agent.pushed import AGAIN, IN_FORCE, ON_TRIAL, REFUSED, PushRefused, Trial, effective_settings
-from settings import SettingsError, parse_toml
+from settings import SettingsError, parse, parse_toml
 
 SECURE = """
 [device]
@@ -237,6 +240,68 @@ def test_a_push_of_what_is_in_force_calls_off_what_waits_to_be_tried_again(confi
     trial.take_back()
     assert not trial.begin(b"[drain]\nwindow = 9\n")
     assert not trial.is_waiting
+
+
+def test_a_text_that_cannot_be_read_is_refused_with_its_reason_and_so_is_the_same_text_again(config) -> None:
+    text = 'uplinks = [{region = "eu", host = "h", port = 31912}, 5]'
+    assert "has to be a table" in refusal(config, text)
+    assert "refused before: uplinks" in refusal(config, text)
+
+
+def test_whatever_the_check_of_a_push_raises_the_text_is_not_looked_at_again(config, monkeypatch) -> None:
+    monkeypatch.setattr("edge_agent.pushed.overlaid", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Trial(config, config.parent).begin(b"a = 1")
+    assert "it cannot be handled" in refusal(config, b"a = 1")
+
+
+def test_a_refused_text_is_looked_at_again_when_the_devices_own_file_changed(config) -> None:
+    text = '[[uplinks]]\nregion = "open"\nhost = "other.example"\n'
+    assert "plain text" in refusal(config, text)
+    config.write_text(config.read_text().replace("/etc/edge-agent/other", "/etc/edge-agent/new"))
+    assert "refused before" not in refusal(config, text)
+    config.write_text(config.read_text().replace('username = "v"\npassword_file = "/etc/edge-agent/new"', ""))
+    assert Trial(config, config.parent).begin(text.encode())
+
+
+def settings_with(*classes: str, link: str = "") -> AgentSettings:
+    text = (
+        MINIMAL_FILE
+        + (f'[link]\nlink = "{link}"\n' if link else "")
+        + "".join(f"[[classes]]\n{one}\n" for one in classes)
+    )
+    return parse(AgentSettings, text, "x")
+
+
+MINIMAL_FILE = '[device]\nid = "a"\n[[uplinks]]\nregion = "eu"\n'
+URGENT = 'name = "urgent"\ntopics = ["vehicle/event"]\nurgent = true'
+FREE, HELD = 'name = "other"\ntopics = ["#"]', 'name = "other"\ntopics = ["#"]\nlinks = ["satellite"]'
+
+
+def test_what_flowed_and_would_be_held_back_is_named_by_topic() -> None:
+    before = settings_with(URGENT, FREE)
+    assert newly_held(before, before, Spent()) == []
+    assert newly_held(before, settings_with(URGENT, HELD), Spent()) == ["#"]
+    assert newly_held(before, settings_with(URGENT, HELD, link="satellite"), Spent()) == []
+    held = settings_with('name = "urgent"\ntopics = ["a"]\nurgent = true', HELD)
+    assert newly_held(held, held, Spent()) == [], "it did not flow before"
+    assert newly_held(before, held, Spent()) == ["vehicle/event", "#"], "a topic moved into a class that waits"
+    assert held_classes(held, Spent()) == {"other": "link"}
+
+
+def test_a_plan_that_is_spent_already_holds_back_too() -> None:
+    before = parse(AgentSettings, MINIMAL_FILE, "x")
+    after = parse(AgentSettings, MINIMAL_FILE + "[link]\nbytes_per_day = 1000000\n", "x")
+    spent = Spent().add(0.0, 950_000)
+    assert newly_held(before, after, spent) == ["vehicle/position", "vehicle/canary", "vehicle/signal", "#"]
+    assert held_classes(after, spent) == {"position": "plan", "signal": "plan", "other": "plan"}
+
+
+def test_a_trial_that_holds_back_what_flowed_is_never_confirmed() -> None:
+    judge = TrialJudge(0.0, 60.0)
+    state = {"is_connected": True, "is_acked": True, "is_well": True, "batches": 5}
+    assert {judge.judge(now_s, holds_back=True, **state) for now_s in range(60)} == {"running"}
+    assert judge.judge(60.0, holds_back=True, **state) == "holds back"
 
 
 def judged(looks: list[tuple[float, bool, bool, bool, int]]) -> str:

@@ -70,7 +70,8 @@ def test_pushed_settings_that_are_taken_back_leave_what_was_there(config, tmp_pa
     assert trial.begin_again()
     assert not trial.take_back(), "three trials were enough"
     assert not trial.begin_again()
-    assert not trial.begin(b"[drain]\nwindow = 3\n"), "the same text is not tried again"
+    with pytest.raises(PushRefused, match="refused before: no region acknowledged"):
+        trial.begin(b"[drain]\nwindow = 3\n")
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ def test_the_endpoint_on_loopback_tells_metrics_health_and_status(agent, vehicle
         "threads": True,
         "local_broker": True,
         "uplink": "acknowledges",
+        "held_back": {},
     }
     assert b"edge_agent_messages_total 10.0" in get("/metrics")
     status = json.loads(get("/status"))
@@ -190,6 +191,55 @@ def test_ten_megabytes_and_odd_topics_are_refused_or_carried_and_the_agent_lives
     assert regions["eu"].wait_for(lambda it: len(it.records) == 3)
     bodies = [record.body for _, record in sorted(regions["eu"].records.items())]
     assert sorted(type(body).__name__ for body in bodies) == ["Event", "Event", "Raw"]
+
+
+def test_without_a_gateway_health_says_so_and_a_message_above_the_limit_becomes_an_event(tmp_path, brokers, vehicle):
+    port = free_port()
+    agent = AgentProcess(tmp_path, brokers["car"].port, {"eu": brokers["eu"].port}, f"[health]\nport = {port}\n")
+    text = agent.config.read_text()
+    agent.config.write_text(text.replace("[intake]\n", "[intake]\nmax_message_bytes = 1024\n"))
+
+    def uplink() -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+                return str(json.load(answer)["uplink"])
+        except urllib.error.HTTPError as error:
+            return str(json.load(error)["uplink"])
+        except OSError:
+            return "no answer"
+
+    agent.start()
+    try:
+        assert wait_for(lambda: "listening" in agent.log.read_text())
+        vehicle.publish("vehicle/signal", b"x" * 2000)
+        assert wait_for(lambda: uplink() == "no gateway")
+        region = Region(brokers["eu"].port, "eu")
+        try:
+            assert region.wait_for(lambda it: len(it.records) == 1)
+            (record,) = region.records.values()
+            assert json.loads(record.body.attributes)["bytes"] == 2000
+            assert wait_for(lambda: uplink() == "acknowledges")
+        finally:
+            region.close()
+    finally:
+        agent.stop()
+
+
+def test_a_push_that_holds_back_what_flowed_is_taken_back(agent, vehicle, regions):
+    held = "".join(
+        f'[[classes]]\nname = "{name}"\ntopics = ["{topics}"]\n{extra}\n'
+        for name, topics, extra in (
+            ("urgent", "vehicle/event", "urgent = true"),
+            ("position", "vehicle/position", 'links = ["satellite"]'),
+            ("signal", "vehicle/signal", ""),
+            ("other", "#", ""),
+        )
+    )
+    regions["eu"].push(TENANT, DEVICE, held)
+    vehicle.publish("vehicle/event", b'{"time": 0, "name": "now"}')
+    vehicle.position()
+    assert regions["eu"].wait_for(lambda it: any(b"vehicle/position" in one for one in it.reports), 30)
+    assert regions["eu"].wait_for(lambda it: len(it.records) == 2), "what was held back goes with the former settings"
 
 
 def test_a_gateway_that_asks_for_a_pause_gets_it(agent, vehicle, regions):

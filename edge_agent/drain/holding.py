@@ -1,0 +1,46 @@
+"""What is held back now by a link or a plan, and what new settings would hold back that flows today."""
+
+from __future__ import annotations
+
+from edge_agent.config import AgentSettings
+from edge_agent.drain.account import link_in
+from edge_agent.drain.budget import Permit, Spent
+from edge_agent.intake.classes import Classifier
+
+
+def held_classes(settings: AgentSettings, spent: Spent) -> dict[str, str]:
+    """The classes that may not be sent now, each with its reason: `link` or `plan`. `spent`: today and this month."""
+    allowed = _allowed(settings, spent)
+    link = _link(settings)
+    return {
+        one.name: "link" if one.links and link not in one.links else "plan"
+        for index, one in enumerate(settings.classes)
+        if index not in allowed
+    }
+
+
+def newly_held(former: AgentSettings, proposed: AgentSettings, spent: Spent) -> list[str]:
+    """The topic filters whose records may be sent with the former settings, and not with the proposed ones.
+
+    Judged by topic, because a push may also move topics into a class that has to wait.
+    """
+    before, after = _allowed(former, spent), _allowed(proposed, spent)
+    old, new = Classifier(former.classes), Classifier(proposed.classes)
+    return [
+        topics
+        for index, one in enumerate(former.classes)
+        for topics in one.topics
+        if index in before and old(_example(topics)) == index and new(_example(topics)) not in after
+    ]
+
+
+def _example(topic_filter: str) -> str:
+    return topic_filter.replace("#", "x").replace("+", "x")
+
+
+def _allowed(settings: AgentSettings, spent: Spent) -> frozenset[int]:
+    return Permit(settings.link, settings.classes).allowed(_link(settings), spent)
+
+
+def _link(settings: AgentSettings) -> str | None:
+    return link_in(settings.link.link_file) or settings.link.link
