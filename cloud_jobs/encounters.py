@@ -16,6 +16,7 @@ from cloud_jobs.measure import (
     errors_said,
     finite,
     read_fix_file,
+    refuse_to_replace,
     tell,
     track_settings,
 )
@@ -42,6 +43,7 @@ def encounters(
 
     Example: cloud-jobs encounters --fixes fixes.csv --distance-m 500 --out encounters.csv
     """
+    refuse_to_replace(out, fixes)
     with errors_said():
         read = read_fix_file(fixes)
         tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))

@@ -79,6 +79,7 @@ def measure(
 
     Example: cloud-jobs measure --fixes fixes.csv --fences fences.geojson --out usage.csv
     """
+    refuse_to_replace(out, fixes, fences)
     with errors_said():
         read = read_fix_file(fixes)
         report = read_fence_file(fences)
@@ -126,6 +127,13 @@ def _forward(tracks: Tracks, gates: GateSet) -> Counter[tuple[int, str]]:
     device = tracks.fixes.device[crossings.end_fix[crossings.forward]]
     ids = (gates.gates[gate].id for gate in crossings.gate[crossings.forward].tolist())
     return Counter(zip(device.tolist(), ids, strict=True))
+
+
+def refuse_to_replace(out: Path, *inputs: Path) -> None:
+    """An input is never replaced by the result, by whatever name. Raises BadParameter (exit status 2)."""
+    for path in inputs:
+        if out.exists() and path.samefile(out):
+            raise typer.BadParameter(f"it is the input {path}, which the result would replace", param_hint="--out")
 
 
 @contextmanager

@@ -17,6 +17,8 @@ MAX_SYNTAX_FAULTS: Final = 100
 """After so many places that are not JSON the rest of a text is not read, and said not to be."""
 
 _FEATURE: Final = re.compile(r'\{\s*"type"\s*:\s*"Feature"')
+_BRACKET: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"|["{}\[\]]')  # a string, a quote that opens none, a bracket
+_CLOSES: Final = {"{": "}", "[": "]"}
 _BLANK: Final = re.compile(r"[ \t\r\n\x1e]*")  # with the record separator of RFC 8142
 _EXCERPT: Final = 20
 
@@ -40,7 +42,7 @@ class _Torn(Exception):
     def __init__(self, reason: str, at: int, begin: int | None = None) -> None:
         super().__init__(reason)
         self.reason, self.at = reason, at
-        self.begin, self.resume = (at, at) if begin is None else (begin, max(at, begin + 1))
+        self.begin, self.is_value = at if begin is None else begin, begin is not None
 
 
 def read_features(text: str) -> Iterator[Feature]:
@@ -68,6 +70,7 @@ class _Reader:
         self._decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number)
         self._line, self._counted, self._number, self._last_line = 1, 0, 0, 0
         self._faults, self._inside = 0, False
+        self._looked_through = 0  # characters, for the ends of what is not JSON: bounded, so that time is
 
     def features(self) -> Iterator[Feature]:
         """Documents until the end; after a fault, features until there are no more."""
@@ -77,7 +80,7 @@ class _Reader:
                 yield from self._rest_of_list() if self._inside else self._document()
             except _Torn as torn:
                 self._faults += 1
-                following = _FEATURE.search(self._text, torn.resume)
+                following = self._feature_after(torn)
                 yield self._torn(torn, following)
                 if following is None or self._faults == MAX_SYNTAX_FAULTS:
                     return
@@ -87,7 +90,7 @@ class _Reader:
     def _document(self) -> Iterator[Feature]:
         """A FeatureCollection, member by member, or anything else, whole."""
         begin = self._at
-        if self._next("{"):
+        if not _FEATURE.match(self._text, begin) and self._next("{"):
             yield from self._members(begin, {}, first=True)
         else:
             yield self._feature(begin, self._value())
@@ -145,6 +148,42 @@ class _Reader:
             raise _Torn(reason, begin, begin) from None
         self._blank()
         return value
+
+    def _feature_after(self, torn: _Torn) -> re.Match[str] | None:
+        """Where reading goes on: at the first Feature that is not a part of what is refused."""
+        end = self._end_of_value(torn.begin) if torn.is_value else None
+        if end is not None:
+            return _FEATURE.search(self._text, end)
+        found = _FEATURE.search(self._text, max(torn.at, torn.begin + torn.is_value))
+        while found is not None and self._is_member(found.start()):
+            found = _FEATURE.search(self._text, found.end())
+        return found
+
+    def _end_of_value(self, begin: int) -> int | None:
+        """Past the bracket that closes the one at `begin`; None where they do not match, or no bracket is there."""
+        if self._text[begin : begin + 1] not in _CLOSES:
+            return None
+        open_brackets: list[str] = []
+        limit = begin + max(2 * len(self._text) - self._looked_through, 0)
+        at = begin
+        for found in _BRACKET.finditer(self._text, begin, limit):
+            mark, at = found.group(), found.end()
+            if mark in _CLOSES:
+                open_brackets.append(_CLOSES[mark])
+            elif len(mark) == 1 and mark != open_brackets.pop():
+                break
+            if not open_brackets:
+                self._looked_through += at - begin
+                return at
+        self._looked_through += max(at - begin, 1)
+        return None
+
+    def _is_member(self, at: int) -> bool:
+        """Is what begins here the value of a member?"""
+        before = at - 1
+        while before >= 0 and self._text[before].isspace():
+            before -= 1
+        return before >= 0 and self._text[before] == ":"
 
     def _blank(self) -> None:
         self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]  # it matches the empty string

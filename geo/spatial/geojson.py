@@ -24,6 +24,8 @@ from geo.spatial.weekly import weekly_of
 MAX_ID_CHARS: Final = 256
 RESERVED_ID: Final = "*"  # stands for the whole track, or for a crowd
 _SHOWN_CHARS: Final = 60
+_NUMBERS: Final = frozenset({int, float})  # true and false are none
+_NO_POSITIONS: Final = "its coordinates are not positions of [longitude, latitude]"
 
 
 def fences_from_geojson(text: str) -> FenceReport:
@@ -157,11 +159,17 @@ def _shape(geometry: dict[str, Any], properties: dict[str, Any]) -> tuple[Shape,
 
 
 def _ring(positions: Any) -> Floats:
+    """Positions as columns: a JSON array of arrays of two numbers or more, and nothing that could be read as one."""
+    if not isinstance(positions, list) or not all(_is_position(position) for position in positions):
+        raise FenceError(_NO_POSITIONS)
     try:
-        pairs = [(float(position[0]), float(position[1])) for position in positions]
-    except (IndexError, KeyError, OverflowError, TypeError, ValueError):
-        raise FenceError("its coordinates are not positions of [longitude, latitude]") from None
-    return np.array(pairs, dtype=np.float64).reshape(-1, 2)
+        return np.array([position[:2] for position in positions], dtype=np.float64).reshape(-1, 2)
+    except OverflowError:
+        raise FenceError(_NO_POSITIONS) from None
+
+
+def _is_position(value: Any) -> bool:
+    return type(value) is list and len(value) >= 2 and _NUMBERS.issuperset(map(type, value))
 
 
 def _number(properties: dict[str, Any], key: str) -> float:

@@ -180,3 +180,18 @@ def test_two_versions_of_a_gate_have_one_row_and_count_a_crossing_once(tmp_path:
 def test_the_commands_load_no_spark() -> None:
     program = "import sys, cloud_jobs.measure, cloud_jobs.encounters; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("which", ["fixes.csv", "fences.geojson", "linked.csv"])
+def test_a_result_never_replaces_an_input(tmp_path: Path, which: str) -> None:
+    fixes, fences, linked = tmp_path / "fixes.csv", tmp_path / "fences.geojson", tmp_path / "linked.csv"
+    fixes.write_text("device_id,t_ms,lat,lon\na,0,0,0\na,1000,0,0.001\n")
+    fences.write_text("{}")
+    linked.symlink_to(fixes)
+    before = fixes.read_text()
+    files = ["--fixes", str(fixes), "--out", str(tmp_path / which)]
+    ran = CliRunner().invoke(app, ["measure", *files, "--fences", str(fences)])
+    assert (ran.exit_code, "input" in ran.output) == (2, True)
+    if which != "fences.geojson":
+        assert CliRunner().invoke(app, ["encounters", *files, "--distance-m", "10"]).exit_code == 2
+    assert (fixes.read_text(), fences.read_text()) == (before, "{}")

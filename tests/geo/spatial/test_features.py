@@ -103,3 +103,46 @@ def test_the_time_for_a_text_full_of_faults_is_bounded() -> None:
     ids, places = used(collection(A, *['{"type": "Feature", "x": }'] * 200_000))
     assert (ids, len(places)) == (["A"], MAX_SYNTAX_FAULTS)
     assert time.process_time() - begin < 5
+
+
+NESTED = json.loads(feature("P"))
+
+
+@pytest.mark.parametrize("inside", [{"parent": NESTED}, {"parents": [NESTED, NESTED]}, {"a": [{"b": [NESTED]}]}])
+@pytest.mark.parametrize("fault", [("[0, 0]", "[NaN, 0]"), ("[0, 0]", "[0,, 0]"), ('"id"', '"id": 1, "id"')])
+@pytest.mark.parametrize("lone", [False, True])
+def test_a_feature_inside_of_one_that_is_refused_is_not_published(
+    inside: dict[str, object], fault: tuple[str, str], lone: bool
+) -> None:
+    broken = feature("B", **inside)
+    at = broken.rindex(fault[0]) if fault[0] == "[0, 0]" else broken.index(fault[0])
+    broken = broken[:at] + fault[1] + broken[at + len(fault[0]) :]
+    text = f"{A}\n{broken}\n{C}" if lone else collection(A, broken, C)
+    ids, places = used(text)
+    assert ids == ["A", "C"]
+    assert len(places) == 1
+
+
+def test_a_feature_that_is_cut_off_publishes_no_member_of_it_and_loses_no_other() -> None:
+    broken = feature("B", parent=NESTED)
+    cut = broken[: broken.index('"parent"')] + '"x" "parent": ' + json.dumps(NESTED)
+    assert used(f"{A}\n{cut}\n{C}")[0] == ["A", "C"]
+
+
+@pytest.mark.parametrize(
+    "coordinates",
+    [
+        ["00", "01", "11", "10", "00"],
+        [[["0", "0"], ["1", "0"], ["1", "1"], ["0", "0"]]],
+        [[[True, False], [True, True], [False, True], [True, False]]],
+        [[{"12": 1}, {"12": 2}, {"12": 3}, {"12": 1}]],
+        [[[0, 0], [1, 0], [1, 1, "high"], [0, 0]]],
+        [[[0, 0], [1, 0], [1], [0, 0]]],
+        [{"0": [0, 0]}],
+    ],
+)
+def test_a_position_is_an_array_of_json_numbers(coordinates: object) -> None:
+    lone = {"type": "Feature", "properties": {"id": "B", "radius_m": 10}}
+    shapes = [{"type": "Polygon", "coordinates": coordinates}, {"type": "Point", "coordinates": "52"}]
+    for geometry in shapes:
+        assert used(collection(A, json.dumps(lone | {"geometry": geometry}))) == (["A"], ["line 1, feature 2"])
