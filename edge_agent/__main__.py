@@ -19,7 +19,7 @@ from settings import SettingsError, load
 app = typer.Typer(
     rich_markup_mode=None,
     name="edge-agent",
-    help="Carries every record from the vehicle to its region; none is lost, whatever happens to the vehicle.",
+    help="Stores what the vehicle publishes and delivers it to a region; what it has to give up, it declares.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -67,14 +67,11 @@ def status(
 ) -> None:
     """Show what the buffer holds, whether the agent runs or not."""
     from edge_agent.asking import ask_live
-    from edge_agent.status import read_status
+    from edge_agent.status import is_running, read_status
 
-    try:
+    with _refusals():
         settings = load(AgentSettings, config)
-        state = {**read_status(settings), **ask_live(settings)}
-    except (AgentError, SettingsError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
+        state = {**read_status(settings), "running": is_running(settings), **ask_live(settings)}
     if as_json:
         typer.echo(json.dumps(state))
     else:
@@ -115,7 +112,7 @@ def export(
 def _refusals() -> Iterator[None]:
     try:
         yield
-    except (AgentError, SettingsError) as error:
+    except (AgentError, SettingsError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
 

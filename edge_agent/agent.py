@@ -38,6 +38,7 @@ log = structlog.get_logger("edge_agent")
 
 STOP_WITHIN_S = 1.5
 """Intake gets this long to commit what waits; systemd and the contract allow 2 s."""
+LOCK_RETRY_S = 0.05
 RESTART_WITHIN_S = 20.0
 """A commit on a slow medium gets this long before settings are loaded anew; after that the process has to end."""
 
@@ -91,7 +92,6 @@ class Agent:
         self.reception = Reception(settings, parts)
         self.listener = Listener(settings.intake, self.reception, random.Random())
         self.flash = FlashMeter(self.buffer, flash_bytes)
-        self.started_s = time.monotonic()
         self._threads = [
             threading.Thread(target=self.listener.run, name="intake", daemon=True),
             threading.Thread(target=self.drainer.run, name="drain", daemon=True),
@@ -153,10 +153,14 @@ def _locked(folder: Path) -> IO[bytes]:
     """An exclusive lock on the buffer's folder, held until the file is closed. Raises StoreInUse."""
     folder.mkdir(parents=True, exist_ok=True)
     lock_file = (folder / "lock").open("wb")
-    try:
-        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock_file.close()
-        raise StoreInUse(f"another agent uses {folder}") from error
+    for is_last in (False, False, False, True):
+        try:
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if is_last:
+                lock_file.close()
+                raise StoreInUse(f"another agent uses {folder}") from error
+            time.sleep(LOCK_RETRY_S)  # `status` asks with this lock, for a moment, whether an agent runs
     os.set_inheritable(lock_file.fileno(), False)
     return lock_file

@@ -26,7 +26,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.drain.holding import newly_held
 from edge_agent.errors import AgentError, StoreError
 from edge_agent.judging import RetryTimes, TrialJudge
-from edge_agent.live import health_of, is_alive, live_state
+from edge_agent.live import added, counters_of, health_of, is_alive, live_state
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.pushed import NO_ACKNOWLEDGEMENT, PushRefused, Trial, effective_settings
 from edge_agent.status import read_status
@@ -99,6 +99,8 @@ class Daemon:
         self._serve_health()
         self._judge: TrialJudge | None = None
         self._former = base
+        self._started_s = time.monotonic()
+        self._before: dict[str, Any] = {}
         self._retries = RetryTimes(base.push.retry_after_s)
         self._expire_at_s = 0.0
         if cut_short:
@@ -233,6 +235,7 @@ class Daemon:
         if not self._agent.stop(RESTART_WITHIN_S):
             # Its thread still has the buffer: only the end of the process takes it away for certain.
             raise AgentError("a thread does not end, so the process does")
+        self._before = added(self._before, counters_of(self._agent))
         self._agent = self._new_agent()
         self._serve_health()
         self._agent.start()
@@ -260,7 +263,14 @@ class Daemon:
             log.error("no health endpoint", port=port, error=str(error))
 
     def _state(self) -> dict[str, Any]:
-        return {**read_status(self._agent.settings), **live_state(self._agent)}
+        agent = self._agent
+        return {
+            **read_status(agent.settings),
+            "running": True,
+            "uptime_s": round(time.monotonic() - self._started_s, 1),
+            **live_state(agent),
+            **added(self._before, counters_of(agent)),
+        }
 
     def _pushed(self, text: bytes) -> None:
         self._pushes.append(text)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,6 +18,40 @@ from edge_agent.metrics import AgentCollector
 
 State = Callable[[], dict[str, Any]]
 TIMEOUT_S = 5.0
+"""A connection gets so long in all, however slowly its request comes."""
+MAX_CONNECTIONS = 8
+"""So many are served at a time; others are closed at once."""
+
+
+class _BoundedServer(ThreadingHTTPServer):
+    """At most MAX_CONNECTIONS threads, each for TIMEOUT_S."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class names them
+        return self._room.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        timer = threading.Timer(TIMEOUT_S, _hang_up, (request,))
+        timer.daemon = True
+        try:
+            timer.start()
+            super().process_request_thread(request, client_address)
+        finally:
+            timer.cancel()
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing: who breaks off a request is no reason for a traceback."""
+
+
+def _hang_up(request: socket.socket) -> None:
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class HealthServer:
@@ -56,8 +92,7 @@ class HealthServer:
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in http.server
                 """Says nothing: a scrape every few seconds is no news."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._server.daemon_threads = True
+        self._server = _BoundedServer(("127.0.0.1", port), Handler)
         threading.Thread(target=self._server.serve_forever, args=(5.0,), name="health", daemon=True).start()
 
     @property

@@ -5,17 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlite_utils import Database
 
 from edge_agent.config import AgentSettings
-from edge_agent.status import connect_reading
+from edge_agent.status import reading
 from edge_agent.store.block import first_of, ordinal_of
-from edge_agent.store.buffer import DATABASE
-from edge_agent.store.connection import mapped_errors
 from telemetry import Batch, Raw, WireError, decode
 
 SHOWN_BYTES = 32
@@ -24,7 +21,8 @@ SHOWN_BYTES = 32
 def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
     """The oldest batches that wait, as rows for people. Raises StoreError."""
     names = [one.name for one in settings.classes]
-    with mapped_errors(), closing(connect_reading(settings.buffer.path / DATABASE)) as connection:
+    with reading(settings) as connection:
+        epochs = dict(connection.execute("SELECT ordinal, epoch FROM epochs").fetchall())
         rows = Database(connection).query(
             "SELECT id, last, class, records, lost, size, wall_ms, reason FROM blocks LEFT JOIN aside USING (id)"
             " WHERE batch IS NOT NULL ORDER BY id LIMIT ?",
@@ -32,7 +30,7 @@ def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
         )
         return [
             {
-                "epoch": ordinal_of(row["id"]),
+                "epoch": epochs[ordinal_of(row["id"])],
                 "first": first_of(row["id"]),
                 "last": row["last"],
                 "class": names[min(row["class"], len(names) - 1)],
@@ -48,7 +46,7 @@ def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
 
 def dead_letters(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
     """The newest messages that no record could carry, as rows for people. Raises StoreError."""
-    with mapped_errors(), closing(connect_reading(settings.buffer.path / DATABASE)) as connection:
+    with reading(settings) as connection:
         rows = Database(connection).query(
             "SELECT wall_ms, topic, bytes, reason, payload FROM dead_letters ORDER BY id DESC LIMIT ?", (limit,)
         )
@@ -66,7 +64,7 @@ def dead_letters(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
 
 def exported_lines(settings: AgentSettings) -> Iterator[str]:
     """Every record and tombstone that waits, as JSON; a batch that cannot be read as an object that says so."""
-    with mapped_errors(), closing(connect_reading(settings.buffer.path / DATABASE)) as connection:
+    with reading(settings) as connection:
         for row in Database(connection).query(
             "SELECT id, batch, reason FROM blocks LEFT JOIN aside USING (id) WHERE batch IS NOT NULL ORDER BY id"
         ):

@@ -13,34 +13,47 @@ STALE_S = 60.0
 """A thread that was not seen for so long is stuck."""
 
 
-def live_state(agent: Agent) -> dict[str, Any]:
-    """Counters since the start of this run, connections and budget."""
-    drain, intake, taken, sent = agent.drainer, agent.listener, agent.reception.taken, agent.drainer.dispatcher.sent
-    spent = agent.account.spent
+def counters_of(agent: Agent) -> dict[str, Any]:
+    """Counters since the settings were loaded. The agent may have been stopped."""
+    drain, taken, sent = agent.drainer, agent.reception.taken, agent.drainer.dispatcher.sent
     return {
-        "uptime_s": round(time.monotonic() - agent.started_s, 1),
-        "local_broker": intake.connected,
-        "region": drain.connected_region,
-        "uplink_well": drain.is_well,
-        "uplink": uplink_state(agent),
         "acks_ignored": drain.acks_ignored,
         "control_dead_letters": agent.dead_letters.count,
-        "paused_for_s": round(drain.paused_for_s, 1),
-        "link": agent.account.link,
-        "held_back": _held_back(agent),
         "messages": taken.messages,
         "payload_bytes": taken.payload_bytes,
         "commits": taken.commits,
         "odd": dict(taken.odd),
-        "waiting_for_commit": agent.reception.waiting,
         "batches_sent": sent.batches,
         "batches_again": sent.again,
         "records_sent": sent.records,
         "batch_bytes_sent": sent.size,
-        "resting": drain.dispatcher.resting,
-        "in_flight": drain.dispatcher.in_flight,
         "wire_bytes_sent": agent.account.sent_bytes,
         "wire_bytes_received": agent.account.received_bytes,
+    }
+
+
+def added(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Counters of the process: those from before its settings were loaded anew, and those since."""
+    return {
+        key: added(before.get(key, {}), value) if isinstance(value, dict) else before.get(key, 0) + value
+        for key, value in {**dict.fromkeys(before, 0), **now}.items()
+    }
+
+
+def live_state(agent: Agent) -> dict[str, Any]:
+    """Connections and budget, as they are now."""
+    drain, intake, spent = agent.drainer, agent.listener, agent.account.spent
+    return {
+        "local_broker": intake.connected,
+        "region": drain.connected_region,
+        "uplink_well": drain.is_well,
+        "uplink": uplink_state(agent),
+        "paused_for_s": round(drain.paused_for_s, 1),
+        "link": agent.account.link,
+        "held_back": _held_back(agent),
+        "waiting_for_commit": agent.reception.waiting,
+        "resting": drain.dispatcher.resting,
+        "in_flight": drain.dispatcher.in_flight,
         "wire_bytes_today": spent.day_bytes,
         "wire_bytes_this_month": spent.month_bytes,
         "flash_bytes": flash_bytes(),

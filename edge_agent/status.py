@@ -2,31 +2,62 @@
 
 from __future__ import annotations
 
+import fcntl
 import sqlite3
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from edge_agent.config import AgentSettings
-from edge_agent.errors import StoreFailing
+from edge_agent.errors import StoreFailing, StoreForeign
 from edge_agent.store.block import ordinal_of
 from edge_agent.store.buffer import DATABASE
 from edge_agent.store.connection import mapped_errors
 from edge_agent.store.gaps import gaps
 
 
-def connect_reading(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write. Raises StoreError."""
-    if not path.exists():
-        raise StoreFailing(f"there is no buffer at {path}")
-    with mapped_errors():
-        return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5, isolation_level=None)
+@contextmanager
+def reading(settings: AgentSettings) -> Iterator[sqlite3.Connection]:
+    """A connection to the buffer of these settings' device that cannot write. Raises StoreError."""
+    path = settings.buffer.path / DATABASE
+    try:
+        path.stat()
+    except FileNotFoundError as error:
+        raise StoreFailing(f"there is no buffer at {path}") from error
+    except OSError as error:
+        raise StoreFailing(f"the buffer cannot be read: {error}") from error
+    with (
+        mapped_errors(),
+        closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5, isolation_level=None)) as connection,
+    ):
+        row = connection.execute("SELECT device FROM epochs ORDER BY ordinal DESC LIMIT 1").fetchone()
+        if row is None:
+            raise StoreFailing(f"the buffer at {path} has no epoch yet")
+        (device,) = row
+        if device != settings.device.id:
+            raise StoreForeign(f"the buffer at {path} is of {device}, and the settings are of {settings.device.id}")
+        yield connection
+
+
+def is_running(settings: AgentSettings) -> bool | None:
+    """Whether an agent has the buffer; None if this user may not know."""
+    try:
+        with (settings.buffer.path / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    return False
 
 
 def read_status(settings: AgentSettings) -> dict[str, Any]:
     """The state of the buffer as plain values, ready for JSON. Raises StoreError."""
-    with mapped_errors(), closing(connect_reading(settings.buffer.path / DATABASE)) as connection:
+    with reading(settings) as connection:
         connection.execute("BEGIN")
         tallies: dict[str, int] = dict(connection.execute("SELECT name, value FROM tallies").fetchall())
         ordinal, epoch, head = connection.execute(

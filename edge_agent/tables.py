@@ -9,27 +9,35 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-_APART = {"classes", "tallies", "odd", "device", "epoch", "head", "gap_ranges", "tombstones"}
+_APART = {"classes", "tallies", "odd", "device", "epoch", "head", "gap_ranges", "tombstones", "held_back", "running"}
+_IDS = {"epoch", "first", "last"}
+_INTERNAL = ("wire_", "sending", "sent_through", "thinned_through_", "age_clock_s", "flash_day")
+"""Tallies that are no counters, or stand in the table under another name."""
 
 
 def print_status(state: dict[str, Any]) -> None:
     """The state of the buffer, and of the running agent where it answers."""
     console = Console()
-    console.print(f"[bold]{state['device']}[/bold]  epoch {state['epoch']}  head {state['head']:,}")
-    table = _table("class", "batches", "records", "bytes")
+    runs = {True: "running", False: "not running"}.get(state["running"], "running: unknown")
+    console.print(f"[bold]{state['device']}[/bold]  {runs}  epoch {state['epoch']}  head {state['head']}")
+    if state["running"] and "uptime_s" not in state:
+        console.print("the agent's endpoint does not answer: connections and counters are unknown")
+    held = state.get("held_back", {})
+    table = _table("class", "batches", "records", "bytes", "held back by")
     for name, one in state["classes"].items():
-        table.add_row(name, f"{one['batches']:,}", f"{one['records']:,}", f"{one['bytes']:,}")
+        table.add_row(name, f"{one['batches']:,}", f"{one['records']:,}", f"{one['bytes']:,}", held.get(name, ""))
     console.print(table)
     rest = _table("what", "value")
-    for key, value in [*_rates(state), *state.items(), *state["tallies"].items(), *state.get("odd", {}).items()]:
+    tallies = {key: value for key, value in state["tallies"].items() if not key.startswith(_INTERNAL)}
+    for key, value in {**dict(_rates(state)), **tallies, **state.get("odd", {}), **state}.items():
         if key not in _APART and value is not None:
-            rest.add_row(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+            rest.add_row(key.replace("_", " "), _shown(value))
     console.print(rest)
     ranges = [*((*one, "GAP") for one in state["gap_ranges"]), *state["tombstones"]]
     if ranges:
         lost = _table("why", "first", "last")
         for first, last, reason in ranges:
-            lost.add_row(reason, f"{first:,}", f"{last:,}")
+            lost.add_row(reason, str(first), str(last))
         console.print(lost)
 
 
@@ -51,8 +59,14 @@ def print_dead_letters(rows: Sequence[dict[str, Any]]) -> None:
 def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
     table = _table(*rows[0])
     for row in rows:
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else escape(str(value)) for value in row.values()))
+        table.add_row(*(str(value) if key in _IDS else _shown(value) for key, value in row.items()))
     Console().print(table)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))
 
 
 def _rates(state: dict[str, Any]) -> list[tuple[str, Any]]:

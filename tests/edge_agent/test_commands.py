@@ -1,0 +1,103 @@
+"""What the commands and the endpoint say of a buffer and its agent: whose it is, whether it runs, and since when."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from edge_agent.__main__ import app
+from edge_agent.agent import Agent
+from edge_agent.config import AgentSettings
+from edge_agent.health import MAX_CONNECTIONS, TIMEOUT_S, HealthServer
+from edge_agent.live import added
+from edge_agent.status import is_running
+from settings import load
+from tests.edge_agent.makers import DEVICE, fill, open_buffer
+
+
+def command(folder: Path, *words: str, device: str = DEVICE) -> Result:
+    file = folder / "agent.toml"
+    file.write_text(
+        f'[device]\nid = "{device}"\n[buffer]\npath = "{folder}"\n[health]\nport = 0\n[[uplinks]]\nregion = "eu"\n'
+    )
+    return CliRunner().invoke(app, [words[0], "-c", str(file), *words[1:]])
+
+
+def test_status_says_whether_an_agent_runs(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    buffer.close()
+    assert "not running" in command(tmp_path, "status").output
+    assert json.loads(command(tmp_path, "status", "--json").output)["running"] is False
+    settings = load(AgentSettings, tmp_path / "agent.toml")
+    agent = Agent(settings)
+    assert is_running(settings)
+    said = command(tmp_path, "status").output
+    assert ("not running" in said, "does not answer" in said) == (False, True)
+    agent.buffer.close()
+    agent._lock_file.close()
+    assert is_running(settings) is False
+
+
+@pytest.mark.parametrize("words", [("status",), ("inspect",), ("export",)])
+def test_the_buffer_of_another_device_is_not_shown_under_this_name(tmp_path: Path, words: tuple[str, ...]) -> None:
+    open_buffer(tmp_path).close()
+    found = command(tmp_path, *words, device="somebody-else")
+    assert found.exit_code == 1
+    assert f"is of {DEVICE}" in found.output
+
+
+@pytest.mark.parametrize("to", ["/nonexistent/x", "/"])
+def test_what_the_system_refuses_is_said_in_a_line(tmp_path: Path, to: str) -> None:
+    open_buffer(tmp_path).close()
+    found = command(tmp_path, "export", "--to", to)
+    assert (found.exit_code, isinstance(found.exception, SystemExit)) == (1, True)
+    assert to in found.output
+
+
+def test_inspect_and_status_show_the_same_epoch_and_ids_as_they_are(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    buffer.tally("acknowledged", 3)
+    fill(buffer, range(11, 12))
+    epoch = buffer.epoch
+    buffer.close()
+    said = command(tmp_path, "status").output
+    assert f"epoch {epoch}" in said
+    assert said.count("acknowledged") == 1
+    assert str(epoch) in command(tmp_path, "inspect").output
+
+
+def test_counters_go_on_when_settings_are_loaded_anew() -> None:
+    assert added({"a": 1, "odd": {"x": 1}}, {"a": 2, "odd": {"x": 1, "y": 3}}) == {"a": 3, "odd": {"x": 2, "y": 3}}
+    assert added({"odd": {"x": 1}}, {"odd": {}}) == {"odd": {"x": 1}}
+
+
+def test_clients_that_send_a_byte_now_and_then_do_not_hold_the_endpoint_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("edge_agent.health.TIMEOUT_S", 0.5)
+    server = HealthServer(0, dict, lambda: {"healthy": True})
+    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(MAX_CONNECTIONS)]
+    began_s, answer = time.monotonic(), None
+    while answer is None and time.monotonic() - began_s < TIMEOUT_S:
+        for sock in slow:
+            try:
+                sock.send(b"G")
+            except OSError:
+                continue
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=1) as found:
+                answer = json.load(found)
+        except OSError:
+            continue
+    for sock in slow:
+        sock.close()
+    server.close()
+    assert answer == {"healthy": True}
