@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from geo.spatial.ragged import Bools, Floats, Ints
+from geo.spatial.ragged import Bools, Floats, Ints, distinct
 
 FOREVER_MS = 1 << 62
 
@@ -27,6 +27,18 @@ class Activity:
                 merged.append([start, end])
         self.switches: Ints = np.array(merged, dtype=np.int64).reshape(-1)
 
+    @classmethod
+    def of_columns(cls, start: Ints, until: Ints) -> Activity:
+        """The union of the stretches [start, until), in any order; empty ones are passed over."""
+        some = np.flatnonzero(start < until)
+        some = some[np.argsort(start[some], kind="stable")]
+        begins, reach = start[some], np.maximum.accumulate(until[some])
+        opens = np.ones(len(some), dtype=np.bool_)
+        opens[1:] = begins[1:] > reach[:-1]
+        made = cls(())
+        made.switches = np.column_stack([begins[opens], reach[np.append(opens[1:], True)[: len(some)]]]).reshape(-1)
+        return made
+
     def stretches(self) -> list[tuple[int, int]]:
         """The stretches, with ±`FOREVER_MS` for an open end."""
         return [(int(a), int(b)) for a, b in self.switches.reshape(-1, 2)]
@@ -40,7 +52,7 @@ class Activity:
         return self.switches[np.abs(self.switches) < FOREVER_MS]
 
     def __and__(self, other: Activity) -> Activity:
-        instants = np.union1d(self.switches, other.switches)
+        instants = distinct(np.concatenate([self.switches, other.switches]))
         force = self.at(instants) & other.at(instants)
         changed = np.flatnonzero(np.diff(np.concatenate([[False], force, [False]]).astype(np.int8)))
         both = Activity(())

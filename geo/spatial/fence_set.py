@@ -166,12 +166,12 @@ class _Timed:
     """Which fence is in force when; fences that share an activity are asked together."""
 
     def __init__(self, activities: Sequence[Activity]) -> None:
-        distinct = {active: at for at, active in enumerate(dict.fromkeys(activities))}
-        self._distinct = list(distinct)
-        self._of_fence = np.array([distinct[active] for active in activities], dtype=np.int64)
+        number = {active: at for at, active in enumerate(dict.fromkeys(activities))}
+        self._distinct = list(number)
+        self._of_fence = np.array([number[active] for active in activities], dtype=np.int64)
         self._always = all(active == ALWAYS for active in self._distinct)
         found = [active.instants() for active in self._distinct]
-        self.instants: Ints = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *found]))
+        self.instants: Ints = distinct(np.concatenate([np.zeros(0, dtype=np.int64), *found]))
 
     def in_force(self, fence: Ints, t_ms: Ints | Floats) -> Bools:
         if self._always:

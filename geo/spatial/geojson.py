@@ -19,7 +19,7 @@ from geo.spatial.report import FenceReport
 from geo.spatial.rings import Shape, world_polygon
 from geo.spatial.shapes import circle, corridor
 from geo.spatial.versions import effective_ms
-from geo.spatial.weekly import weekly_of
+from geo.spatial.weekly import YEARS, weekly_of
 
 MAX_ID_CHARS: Final = 256
 RESERVED_ID: Final = "*"  # stands for the whole track, or for a crowd
@@ -196,7 +196,13 @@ def _in_force(properties: dict[str, Any]) -> tuple[Activity, int]:
     if not len(span.switches):
         raise FenceError("effective_until is not after effective_from")
     weekly = properties.get("weekly")
-    return span if weekly is None else span & weekly_of(weekly).activity(), -FOREVER_MS if begin is None else begin
+    active = span if weekly is None else span & weekly_of(weekly).activity()
+    if not len(active.switches):
+        raise FenceError(
+            "it is never in force: between its effective_from and effective_until no weekly window is open"
+            f" (they are laid out for {YEARS[0]} to {YEARS[1] - 1})"
+        )
+    return active, -FOREVER_MS if begin is None else begin
 
 
 def effective_from_ms(properties: dict[str, Any]) -> int | None:

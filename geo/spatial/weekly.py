@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, get_args
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, available_timezones
 
+import numpy as np
 from pydantic import Field, field_validator
 
 from geo.spatial.activity import Activity
+from geo.spatial.ragged import Ints
 from settings import Settings
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -19,6 +21,7 @@ DAYS: Final[tuple[Day, ...]] = get_args(Day)
 YEARS: Final = (2015, 2045)
 MAX_WINDOWS: Final = 64
 _DAY_MS: Final = 86_400_000
+_NOTHING: Final = np.zeros(0, dtype=np.int64)
 _CLOCK: Final = r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$"
 
 
@@ -42,10 +45,8 @@ class Weekly(Settings):
     @field_validator("timezone")
     @classmethod
     def _known(cls, value: str) -> str:
-        try:
-            ZoneInfo(value)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError(f"{value!r} is no time zone; they are named like 'Europe/Berlin'") from None
+        if value not in _zones():
+            raise ValueError(f"{value!r} is no time zone; they are named like 'Europe/Berlin'")
         return value
 
     def activity(self) -> Activity:
@@ -53,30 +54,43 @@ class Weekly(Settings):
         return _laid_out(self)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def _laid_out(weekly: Weekly) -> Activity:
-    open_ms: dict[int, list[tuple[int, int]]] = {day: [] for day in range(7)}
+    weekday, midnight_ms, begin, end = _days(weekly.timezone)
+    lows, highs = [_NOTHING], [_NOTHING]
+    for day, windows in enumerate(_of_weekdays(weekly)):
+        rows = np.flatnonzero(weekday == day)
+        for start, until in windows:
+            lows.append(np.maximum(midnight_ms[rows] + start, begin[rows]))
+            highs.append(np.minimum(midnight_ms[rows] + until, end[rows]))
+    return Activity.of_columns(np.concatenate(lows), np.concatenate(highs))
+
+
+def _of_weekdays(weekly: Weekly) -> list[list[tuple[int, int]]]:
+    """For each weekday, Monday first, its windows in ms of the local clock; those that meet are one."""
+    opened: list[list[tuple[int | None, int | None]]] = [[] for _ in DAYS]
     for window in weekly.windows:
         start, until = _clock_ms(window.start), _clock_ms(window.until)
         for name in window.days:
             day = DAYS.index(name)
             if start < until:
-                open_ms[day].append((start, until))
+                opened[day].append((start, until))
             else:
-                open_ms[day].append((start, _DAY_MS))
-                open_ms[(day + 1) % 7].append((0, until))
-    stretches: list[tuple[int | None, int | None]] = []
-    for weekday, midnight_ms, begin, end in _days(weekly.timezone):
-        for start, until in open_ms[weekday]:
-            low, high = max(midnight_ms + start, begin), min(midnight_ms + until, end)
-            if low < high:
-                stretches.append((low, high))
-    return Activity(stretches)
+                opened[day].append((start, _DAY_MS))
+                opened[(day + 1) % 7].append((0, until))
+    return [Activity(windows).stretches() for windows in opened]
 
 
-@lru_cache(maxsize=32)
-def _days(timezone: str) -> tuple[tuple[int, int, int, int], ...]:
-    return tuple(_steady(ZoneInfo(timezone)))
+@lru_cache(maxsize=128)
+def _days(timezone: str) -> tuple[Ints, Ints, Ints, Ints]:
+    weekday, midnight_ms, begin, end = np.array(list(_steady(ZoneInfo(timezone))), dtype=np.int64).T
+    return weekday, midnight_ms, begin, end
+
+
+@lru_cache(maxsize=1)
+def _zones() -> frozenset[str]:
+    """The names of the IANA list; what else the machine's folder of zones holds is its own, and another elsewhere."""
+    return frozenset(available_timezones() - {"localtime", "posixrules"})
 
 
 def _steady(zone: ZoneInfo) -> Iterator[tuple[int, int, int, int]]:

@@ -1,0 +1,104 @@
+"""Weekly windows: the zones they may be in, whether they are ever open, and that laying them out is quick."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geo.spatial import FenceReport, FenceSet, fences_from_geojson
+from geo.spatial.activity import Activity
+from geo.spatial.weekly import DAYS, MAX_WINDOWS, weekly_of
+
+CLOCKS = st.integers(0, 1439).map(lambda minute: f"{minute // 60:02d}:{minute % 60:02d}")
+WINDOWS = st.fixed_dictionaries(
+    {"days": st.lists(st.sampled_from(DAYS), min_size=1, max_size=7, unique=True), "from": CLOCKS, "until": CLOCKS}
+)
+
+
+def read(*several: dict[str, Any]) -> FenceReport:
+    ring = [[0, 0], [1, 0], [1, 1], [0, 0]]
+    geometry = {"type": "Polygon", "coordinates": [ring]}
+    features = [
+        {"type": "Feature", "properties": {"id": f"f{at}"} | properties, "geometry": geometry}
+        for at, properties in enumerate(several)
+    ]
+    return fences_from_geojson(json.dumps({"type": "FeatureCollection", "features": features}))
+
+
+def is_open(windows: list[dict[str, Any]], local: datetime) -> bool:
+    """By the definition: today's windows, and those of yesterday that run past midnight."""
+    clock, today, before = local.strftime("%H:%M"), DAYS[local.weekday()], DAYS[local.weekday() - 1]
+    for one in windows:
+        start, until = one["from"], one["until"]
+        if start < until:
+            if today in one["days"] and start <= clock < until:
+                return True
+        elif (today in one["days"] and start <= clock) or (before in one["days"] and clock < until):
+            return True
+    return False
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(WINDOWS, min_size=1, max_size=4),
+    st.sampled_from(["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "UTC"]),
+    st.lists(st.integers(0, 29 * 365 * 24 * 60), min_size=1, max_size=50),
+)
+def test_a_window_is_open_while_the_local_clock_shows_a_time_in_it(
+    windows: list[dict[str, Any]], zone: str, minutes: list[int]
+) -> None:
+    moments = [datetime(2015, 1, 2, tzinfo=UTC) + timedelta(minutes=minute) for minute in minutes]
+    active = weekly_of({"timezone": zone, "windows": windows}).activity()
+    found = active.at(np.array([int(moment.timestamp()) * 1000 for moment in moments]))
+    assert found.tolist() == [is_open(windows, moment.astimezone(ZoneInfo(zone))) for moment in moments]
+
+
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9))))
+def test_stretches_in_columns_are_the_same_as_one_by_one(stretches: list[tuple[int, int]]) -> None:
+    start, until = np.array(stretches, dtype=np.int64).reshape(-1, 2).T
+    assert Activity.of_columns(start, until) == Activity(stretches)
+
+
+@pytest.mark.parametrize("zone", ["localtime", "posixrules", "../UTC", "Europe", "", "europe/berlin"])
+def test_only_zones_of_the_iana_list_are_known(zone: str) -> None:
+    (refused,) = read(
+        {"weekly": {"timezone": zone, "windows": [{"days": ["mon"], "from": "00:00", "until": "24:00"}]}}
+    ).refused
+    assert "no time zone" in refused
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        {"effective_from": "2050-01-01T00:00:00Z"},
+        {"effective_from": "2026-01-05T00:00:00Z", "effective_until": "2026-01-07T00:00:00Z"},
+    ],
+)
+def test_a_fence_that_is_never_in_force_is_refused(dates: dict[str, str]) -> None:
+    weekly = {"timezone": "UTC", "windows": [{"days": ["sun"], "from": "00:00", "until": "24:00"}]}
+    (refused,) = read(dates | {"weekly": weekly}).refused
+    assert "never in force" in refused
+
+
+def test_many_windows_of_many_fences_are_laid_out_at_once() -> None:
+    def windows(fence: int) -> list[dict[str, Any]]:
+        clocks = [divmod((fence * 7 + number * 22) % 1438, 60) for number in range(MAX_WINDOWS)]
+        return [
+            {"days": DAYS, "from": f"{h:02d}:{m:02d}", "until": f"{h:02d}:{m:02d}"[:-1] + "9"}
+            for h, m in clocks
+            if m % 10 < 9
+        ]
+
+    begun = time.perf_counter()
+    report = read(*({"weekly": {"timezone": "UTC", "windows": windows(fence)}} for fence in range(3)))
+    FenceSet(report.fences)
+    assert (len(report.fences), report.refused) == (3, ())
+    assert time.perf_counter() - begun < 10
