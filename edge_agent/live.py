@@ -41,9 +41,10 @@ def added(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def live_state(agent: Agent) -> dict[str, Any]:
-    """Connections and budget, as they are now."""
+    """Connections and budget as they are now, and the counters of `counters_of`."""
     drain, intake, spent = agent.drainer, agent.listener, agent.account.spent
     return {
+        **counters_of(agent),
         "local_broker": intake.connected,
         "region": drain.connected_region,
         "uplink_well": drain.is_well,
