@@ -122,6 +122,7 @@ def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Ga
     geometry = feature.value.get("geometry")
     if not isinstance(geometry, dict):
         raise FenceError("it has no geometry")
+    _refuse_other_shapes(geometry.get("type"), properties)
     if geometry.get("type") == "LineString" and properties.get("gate") is True:
         return Gate(name, _ring(geometry.get("coordinates")), *_in_force(properties))
     shape, notes = _shape(geometry, properties)
@@ -136,6 +137,20 @@ def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Ga
         speed_limit_mps=_number(properties, "speed_limit_mps") if "speed_limit_mps" in properties else None,
         effective_from_ms=effective_from_ms,
     )
+
+
+def _refuse_other_shapes(kind: Any, properties: dict[str, Any]) -> None:
+    """What was meant is not guessed: a property that makes a shape of one geometry is not passed over at another."""
+    given = {
+        "radius_m": "radius_m" in properties,
+        "width_m": "width_m" in properties,
+        "gate": properties.get("gate") is True,
+    }
+    for name, belongs in (("radius_m", "Point"), ("width_m", "LineString"), ("gate", "LineString")):
+        if given[name] and kind != belongs:
+            raise FenceError(f"{name} is for a {belongs}, not for a {_shown(kind)}")
+    if given["gate"] and given["width_m"]:
+        raise FenceError("it is a gate or has a width_m, not both")
 
 
 def _shape(geometry: dict[str, Any], properties: dict[str, Any]) -> tuple[Shape, tuple[str, ...]]:
