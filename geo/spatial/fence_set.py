@@ -158,8 +158,19 @@ class FenceSet:
         """Pairs (stretch, fence in force), by where the stretch's middle exactly is."""
         middle = (stretches.start + stretches.end) / 2
         stretch, fence = self._locate(Spots.on_lines(segments.on_lines(stretches.segment, middle)))
-        force = self._timed.in_force(fence, segments.time_at(stretches.segment, middle)[stretch])
+        force = self._timed.in_force(fence, _switched_ms(segments, stretches)[stretch])
         return stretch[force], fence[force]
+
+
+def _switched_ms(segments: Segments, stretches: Stretches) -> Floats:
+    """The last switch before or at the start of each stretch, or its first fix: what was in force then is all along.
+
+    Whole milliseconds, as all switches are: a time within a stretch would be rounded, over a switch if one is near.
+    """
+    opens = stretches.by_time.copy()
+    opens[stretches.first[:-1]] = True
+    since = np.maximum.accumulate(np.where(opens, np.arange(len(opens)), 0))
+    return np.rint(segments.time_at(stretches.segment[since], stretches.start[since]))
 
 
 class _Timed:
