@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edge_agent.config import AgentSettings, DrainSettings
 from edge_agent.drain.dispatcher import UNANSWERED, Dispatcher
 from edge_agent.inspection import exported_lines, stored_batches
-from edge_agent.metrics import AgentCollector
+from edge_agent.metrics import COUNTERS, GAUGES, AgentCollector
 from edge_agent.status import read_status
 from edge_agent.store.block import block_id
 from edge_agent.store.buffer import Buffer
@@ -212,10 +212,8 @@ def test_every_record_is_delivered_or_kept_whatever_is_refused(tmp_path_factory,
 def test_the_metrics_show_what_is_set_aside(tmp_path):
     buffer = filled(tmp_path, blocks=3)
     run(made(buffer), Region({70}), 200)
-    live = dict.fromkeys(("messages", "payload_bytes", "commits", "batches_sent", "batches_again", "records_sent"), 0)
-    live |= dict.fromkeys(("wire_bytes_sent", "wire_bytes_received", "flash_bytes", "local_broker", "uplink_well"), 0)
-    live |= dict.fromkeys(("in_flight", "resting", "paused_for_s", "wire_bytes_today", "wire_bytes_this_month"), 0)
-    told = {**state(buffer), **live, "rss_bytes": 1, "odd": {}}
+    live = dict.fromkeys((*COUNTERS, *GAUGES), 0)
+    told = {**live, **state(buffer), "odd": {}}
     samples = {
         sample.name: sample.value for metric in AgentCollector(lambda: told).collect() for sample in metric.samples
     }
