@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edge_agent.clock.jumps import ClockWatch, Mending
+from edge_agent.clock.jumps import ClockWatch, Jump, Mending
 from edge_agent.config import AgentSettings
 from edge_agent.intake.reception import Parts, Reception
 from edge_agent.mqtt import Message
+from edge_agent.store.block import Block
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.keeper import Keeper
 from telemetry import Record, decode
@@ -16,6 +17,10 @@ from tests.edge_agent.makers import open_buffer
 from tests.edge_agent.world import SteadyClocks, settings
 
 RING = 5_000
+
+
+def mending_of(jump_us: int) -> Mending:
+    return Mending(same_clock_us=300_000_000, drift_ppm=100, jump_us=jump_us)
 
 
 class Intake:
@@ -27,21 +32,27 @@ class Intake:
         buffer: Buffer | None = None,
         configured: AgentSettings | None = None,
         jump_us: int = 2_000_000,
+        *,
+        clocks: SteadyClocks | None = None,
+        space: Callable[[Buffer], int] = lambda _: 1 << 40,
+        on_commit: Callable[[Sequence[Block]], None] = lambda _: None,
+        on_jump: Callable[[Jump], None] = lambda _: None,
+        offset_us: int | None = None,
     ) -> None:
         self.folder = folder
         self.buffer = buffer or open_buffer(folder, RING)
         configured = configured or settings()
-        self.clocks = SteadyClocks()
-        self.keeper = Keeper(self.buffer, configured.buffer, configured.classes, space=lambda _: 1 << 40)
+        self.clocks = clocks or SteadyClocks()
+        self.keeper = Keeper(self.buffer, configured.buffer, configured.classes, space)
         parts = Parts(
             buffer=self.buffer,
             keeper=self.keeper,
             clocks=self.clocks,
-            watch=ClockWatch("boot", self.clocks.offset_us, jump_us),
-            mending=Mending(same_clock_us=300_000_000, drift_ppm=100, jump_us=jump_us),
-            on_commit=lambda _: None,
+            watch=ClockWatch("boot", self.clocks.offset_us if offset_us is None else offset_us, jump_us),
+            mending=mending_of(jump_us),
+            on_commit=on_commit,
             on_missed=lambda: None,
-            on_jump=lambda _: None,
+            on_jump=on_jump,
         )
         self.reception = Reception(configured, parts)
 

@@ -1,70 +1,184 @@
-"""Any order of intake, commits, acknowledgements, redelivery, kills, clones and images: one id for each message."""
+"""Any order of what can happen to an agent, against a model: one id for each message, no loss without a word."""
 
-import json
 import shutil
 import tempfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from edge_agent.clock.jumps import Jump
+from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.mqtt import Message
+from edge_agent.pushed import PushRefused, Trial, effective_settings
+from edge_agent.store.block import Block
 from edge_agent.store.buffer import Buffer
-from telemetry import IntervalSet, Record, decode
-from tests.edge_agent.intake_parts import RING, Intake
-from tests.edge_agent.makers import options
+from edge_agent.store.mending import Mender
+from telemetry import IntervalSet, Raw, Record, decode, read_header
+from tests.edge_agent.intake_parts import RING, Intake, mending_of
+from tests.edge_agent.makers import DEVICE, options
+from tests.edge_agent.world import SteadyClocks
 
-FIRST_MS = 1_767_603_422_000
+ELEVEN_YEARS_US = 11 * 365 * 86_400 * 1_000_000
+BOUNDLESS = 1 << 40
+CONFIG = """
+[device]
+id = "{device}"
+[buffer]
+path = "{folder}"
+commit_records = 25
+[drain]
+batch_records = 60
+merge_below_records = 15
+window = 6
+fresh_s = 3
+ack_timeout_s = 5
+[[uplinks]]
+region = "eu"
+[[uplinks]]
+region = "us"
+"""
+PUSHES = (
+    b'log_level = "error"',
+    b"[drain]\nwindow = 3",
+    b"[buffer]\nmax_age_s = 3600.0",
+    b"[buffer]\nmax_bytes = 65536",
+    b"allow_deletion = true\n[buffer]\nmax_bytes = 65536",
+)
+WOULD_DELETE, MAY_DELETE = PUSHES[2:4], PUSHES[4]
+ENDS = ("confirmed", "taken back", "cut short")
 Name = tuple[int, int]
 
 
+class Centre:
+    """All that the two regions ever received, and which names each of them did not."""
+
+    def __init__(self) -> None:
+        self.records: dict[Name, Record] = {}
+        self.accounted: dict[int, IntervalSet] = {}
+        self.lost_on_the_way: dict[tuple[str, int], IntervalSet] = {}
+        self.answers: list[tuple[str, int, IntervalSet]] = []
+
+    def take(self, region: str, data: bytes) -> None:
+        batch = decode(data)
+        for record in batch.records:
+            known = self.records.setdefault((batch.epoch, record.seq), record)
+            assert known == record, "one id, one content"
+        names = batch.header.accounted
+        self.accounted[batch.epoch] = self.accounted.get(batch.epoch, IntervalSet()) | names
+        self.answers.append((region, batch.epoch, names))
+
+    def never_got(self, region: str, epoch: int, names: IntervalSet) -> None:
+        before = self.lost_on_the_way.get((region, epoch), IntervalSet())
+        self.lost_on_the_way[region, epoch] = before | names
+
+
 class IntakeMachine(RuleBasedStateMachine):
-    """The vehicle's broker is a list of messages without PUBACK; the region remembers all that it was ever sent."""
+    """The vehicle's broker is a list of messages without PUBACK; the centre remembers all that it was ever sent."""
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
         self.folder = self.root / "buffer"
+        self.config = self.root / "agent.toml"
+        self.config.write_text(CONFIG.format(device=DEVICE, folder=self.folder))
+        self.folder.mkdir()
         self.machine = 0
-        self.made = self.mid = self.restored = 0
+        self.made = self.mid = 0
         self.open: list[Message] = []
-        self.region: dict[Name, Record] = {}
-        self.declared: dict[int, IntervalSet] = {}
+        self.centre = Centre()
+        self.region = "eu"
+        self.clocks = SteadyClocks()
+        self.capacity = BOUNDLESS
+        self.deletes = False
+        self.named: dict[int, Name] = {}
+        self.given: dict[Name, int] = {}
         self.acknowledged: set[int] = set()
-        self.image: tuple[Path, frozenset[int]] | None = None
-        self.gone: set[int] = set()
+        self.image: tuple[Path, frozenset[Name]] | None = None
+        self.gone: set[Name] = set()
         self.start(resumed=False)
 
     def start(self, *, resumed: bool) -> None:
+        """As the agent does it, with the settings that are in force or on trial."""
         number = self.machine
+        self.trial = Trial(self.config, self.folder, "boot")
+        self.settings = effective_settings(self.config)
         given = replace(options(RING), machine=f"machine {number}", epoch_for=lambda least: least + 11)
-        self.intake = Intake(self.folder, Buffer(self.folder, given))
+        buffer = Buffer(self.folder, given)
+        self.mender = Mender(buffer, mending_of(2_000_000))
+        offset_us, _ = self.mender.resume(self.clocks.boot, self.clocks.offset_us)
+        urgent = [index for index, one in enumerate(self.settings.classes) if one.urgent]
+        self.dispatcher = Dispatcher(self.settings.drain, buffer, range(4), urgent)
+        self.jumps: list[tuple[Jump, int]] = []
+        self.intake = Intake(
+            self.folder,
+            buffer,
+            self.settings,
+            clocks=self.clocks,
+            space=self.space,
+            on_commit=self.committed,
+            on_jump=lambda jump: self.jumps.append((jump, buffer.last_id())),
+            offset_us=offset_us,
+        )
+        self.dispatcher.connected(self.region)
+        self.lost_before = self.lost()
+        self.expire()
         self.intake.connect(resumed=resumed)
 
+    def space(self, buffer: Buffer) -> int:
+        stored = sum(one.size for one in buffer.depth().values())
+        return self.settings.buffer.free_space_floor_bytes + self.capacity - stored
+
+    def committed(self, blocks: list[Block]) -> None:
+        for block in blocks:
+            for record in decode(block.data).records:
+                name, number = (block.epoch, record.seq), number_of(record)
+                assert self.given.setdefault(name, number) == number, "one id is given once"
+                assert self.named.setdefault(number, name) == name, "one message, one id"
+        self.dispatcher.committed(self.now_s, blocks)
+
+    @property
+    def now_s(self) -> float:
+        return self.clocks.now_us / 1_000_000
+
+    def lost(self) -> Counter[str]:
+        tallies = self.intake.buffer.tallies() if hasattr(self, "intake") else {}
+        return Counter({name: count for name, count in tallies.items() if name.startswith("lost_")})
+
     def teardown(self) -> None:
+        self.capacity = BOUNDLESS
         self.deliver_again(dup=True)
         self.commit()
-        self.send()
-        numbers = {}
-        for name, record in self.region.items():
-            number = record.device_time_us // 1000 - FIRST_MS
-            assert numbers.setdefault(number, name) == name, "one message, one id"
-        lost = self.acknowledged - numbers.keys()
-        assert lost <= self.gone, "only what an image never had may be missing"
+        self.dispatcher.disconnected()
+        for _ in range(100):
+            self.send(arrives=True)
+            self.acknowledge(1.0)
+            if not any(one.records or one.size for one in self.intake.buffer.depth().values()):
+                break
+        else:
+            raise AssertionError(f"not drained: {self.intake.buffer.depth()}")
+        assert self.acknowledged == set(range(self.made)) == self.named.keys(), "every message has its id"
+        for name in self.given.keys() - self.gone:
+            assert name[1] in self.centre.accounted[name[0]], "every id is at the region or declared lost"
         assert self.intake.buffer.unaccounted() == 0
         self.intake.buffer.close()
         shutil.rmtree(self.root)
 
-    @rule(count=st.integers(1, 8))
-    def publish(self, count):
+    @rule(count=st.integers(1, 8), size=st.sampled_from([0, 0, 0, 20_000]))
+    def publish(self, count, size):
         for _ in range(count):
             self.mid += 1
-            payload = json.dumps({"time": FIRST_MS + self.made, "path": "S", "value": 1}).encode()
+            time_ms = self.clocks.wall_us() // 1000
+            topic, payload = "vehicle/signal", b'{"time":%d,"path":"S","value":%d}' % (time_ms, self.made)
+            if size:
+                topic, payload = "vehicle/odd", b"%d " % self.made + Random(self.made).randbytes(size)
             self.made += 1
-            self.open.append(Message(self.mid, 1, False, "vehicle/signal", payload))
+            self.open.append(Message(self.mid, 1, False, topic, payload))
             assert not self.intake.reception.take(self.open[-1], 0.0)
 
     @rule()
@@ -74,7 +188,7 @@ class IntakeMachine(RuleBasedStateMachine):
     def puback(self, mids):
         for message in [one for one in self.open if one.mid in set(mids)]:
             self.open.remove(message)
-            self.acknowledged.add(json.loads(message.payload)["time"] - FIRST_MS)
+            self.acknowledged.add(number_in(message))
 
     @rule(dup=st.booleans())
     def deliver_again(self, dup):
@@ -87,27 +201,113 @@ class IntakeMachine(RuleBasedStateMachine):
     @rule(dup=st.booleans())
     def kill(self, dup):
         self.intake.buffer._life.close()
+        self.trial.recover()
         self.start(resumed=True)
         self.deliver_again(dup)
 
+    def restart(self):
+        self.intake.commit()
+        self.intake.buffer.close()
+        self.start(resumed=True)
+        self.deliver_again(dup=True)
+
     @rule()
-    def send(self):
-        for index in range(4):
-            for block in self.intake.buffer.read_after(0, index, 10_000):
-                batch = decode(self.intake.buffer.load(block.id))
-                for record in batch.records:
-                    known = self.region.setdefault((batch.epoch, record.seq), record)
-                    assert known == record, "one id, one content"
-                lost = self.declared.get(batch.epoch, IntervalSet()) | batch.header.declared
-                self.declared[batch.epoch] = lost
+    def reload(self):
+        self.restart()
+
+    @rule(text=st.sampled_from(PUSHES), end=st.sampled_from(ENDS), busy=st.booleans())
+    def push(self, text, end, busy):
+        """A proposal is tried, and is in force after an acknowledgement; nothing is lost by it without the word."""
+        try:
+            if not self.trial.begin(text):
+                return
+        except PushRefused as refusal:
+            if "refused before" not in str(refusal) and text not in WOULD_DELETE:
+                raise
+            return
+        self.restart()
+        if busy:
+            self.publish(3, 20_000)
+            self.commit()
+        if end == "confirmed":
+            self.trial.confirm()
+            self.deletes = text == MAY_DELETE
+        elif end == "taken back":
+            self.trial.take_back()
+        else:
+            self.trial.recover()
+        self.restart()
+
+    @rule(arrives=st.booleans())
+    def send(self, arrives):
+        """As much as the window lets through, after the mending that jumps call for."""
+        self.clocks.now_us += 1_000_000
+        self.mender.connected()
+        while self.jumps:
+            self.mender.mend(*self.jumps[0], self.dispatcher.maybe_sent)
+            self.jumps.pop(0)
+            self.dispatcher.reload()
+        self.dispatcher.retry_overdue(self.now_s)
+        while (batch := self.dispatcher.next_batch(self.now_s)) is not None:
+            if arrives:
+                self.centre.take(self.region, batch.data)
+            else:
+                self.centre.never_got(self.region, batch.epoch, batch.names)
+
+    @rule(region=st.sampled_from(["eu", "us"]))
+    def connect(self, region):
+        self.dispatcher.disconnected()
+        self.region = region
+        self.dispatcher.connected(region)
 
     @rule(share=st.floats(0, 1))
     def acknowledge(self, share):
-        self.send()
-        epoch = self.intake.buffer.epoch
-        seqs = sorted(seq for its, seq in self.region if its == epoch)
-        self.intake.buffer.acknowledge(epoch, IntervalSet.of(seqs[: int(len(seqs) * share)]))
+        """Answers come through the connection to their region, some of them long after they were given."""
+        mine = [one for one in self.centre.answers if one[0] == self.region]
+        for answer in mine[: round(len(mine) * share)]:
+            self.centre.answers.remove(answer)
+            self.dispatcher.acknowledged(*answer[1:])
         self.intake.buffer.settle()
+
+    @rule(back=st.integers(0, 3), first=st.integers(1, 60), more=st.sampled_from([0, 5, 100, 10**12]))
+    def forge(self, back, first, more):
+        """Of names that this region was never sent, or that it has; only the latter may leave."""
+        epoch = self.intake.buffer.epoch - 11 * back
+        names = IntervalSet([(first, first + more)])
+        names -= self.centre.lost_on_the_way.get((self.region, epoch), IntervalSet())
+        has = self.centre.accounted.get(epoch, IntervalSet()) & names
+        assert self.dispatcher.acknowledged(epoch, names) <= has.count
+        self.intake.buffer.settle()
+
+    def expire(self):
+        before = self.intake.buffer.tally("lost_age")
+        self.intake.keeper.expire(self.clocks.wall_us() // 1000, self.clocks.now_us // 1000)
+        assert self.intake.buffer.tally("lost_age") == before, "nothing here is old"
+
+    @rule(delta_us=st.sampled_from([ELEVEN_YEARS_US, -ELEVEN_YEARS_US, -3_600_000_000, 60_000_000]), busy=st.booleans())
+    def jump_for_one_tick(self, delta_us, busy):
+        for delta in (delta_us, -delta_us):
+            self.clocks.now_us += 100_000
+            self.clocks.offset_us += delta
+            self.intake.reception.look_at_clocks()
+            self.expire()
+            if busy:
+                self.publish(2, 0)
+
+    @rule(delta_us=st.sampled_from([-86_400_000_000, -10_000_000, 10_000_000, 60_000_000]))
+    def jump(self, delta_us):
+        self.clocks.offset_us += delta_us
+        self.intake.reception.look_at_clocks()
+        self.expire()
+
+    @rule(capacity=st.sampled_from([0, 300, 1_000, 50_000]))
+    def fill_disk(self, capacity):
+        """Others take the space, for the time of one commit."""
+        self.capacity = capacity
+        self.publish(1, 0)
+        self.commit()
+        self.capacity = BOUNDLESS
+        self.lost_before = self.lost()
 
     @rule()
     def clone(self):
@@ -124,7 +324,7 @@ class IntakeMachine(RuleBasedStateMachine):
         self.intake.buffer.close()
         shutil.rmtree(self.root / "image", ignore_errors=True)
         shutil.copytree(self.folder, self.root / "image")
-        self.image = (self.root / "image", frozenset(self.acknowledged))
+        self.image = (self.root / "image", frozenset(self.given))
         self.start(resumed=True)
 
     @rule(in_place=st.booleans())
@@ -136,12 +336,36 @@ class IntakeMachine(RuleBasedStateMachine):
         if not in_place:
             shutil.rmtree(self.folder)
         shutil.copytree(self.image[0], self.folder, dirs_exist_ok=True)
-        self.gone |= self.acknowledged - self.image[1]
+        self.gone |= self.given.keys() - self.image[1]
+        self.deletes = True  # what is in force may be the image's
         self.start(resumed=True)
 
     @invariant()
     def every_id_has_its_place(self):
         assert self.intake.buffer.unaccounted() == 0
+        here = dict(self.centre.accounted)
+        for index in range(4):
+            for block in self.intake.buffer.read_after(0, index, 10_000):
+                names = read_header(self.intake.buffer.load(block.id)).accounted
+                here[block.epoch] = here.get(block.epoch, IntervalSet()) | names
+        for epoch, seq in self.given.keys() - self.gone:
+            assert seq in here.get(epoch, IntervalSet()), "every id is at the region, in the buffer, or declared lost"
+
+    @invariant()
+    def nothing_is_given_up_without_need(self):
+        assert self.deletes or self.lost() == self.lost_before
+
+
+def number_of(record: Record) -> int:
+    """The number of the message that became this record."""
+    body = record.body
+    return int(body.payload.split(b" ", 1)[0]) if isinstance(body, Raw) else int(body.value)
+
+
+def number_in(message: Message) -> int:
+    if message.topic == "vehicle/odd":
+        return int(message.payload.split(b" ", 1)[0])
+    return int(message.payload.rsplit(b":", 1)[1][:-1])
 
 
 LONG = settings(max_examples=2_000, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
