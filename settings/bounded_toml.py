@@ -10,9 +10,14 @@ MAX_TOML_BYTES = 1 << 20
 MAX_TOML_DEPTH = 16
 """Brackets inside brackets, and dots in one key."""
 
-# Strings and comments as one token each, as the parser reads them; a bracket inside one is no bracket.
+# Strings and comments as one token each, as the parser reads them; a bracket inside one is no bracket. A string that
+# does not end is a token too, and no part gives back what it took: nothing is read twice.
 _TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[\[{}\].=,\n]', re.DOTALL
+    r'"""(?:[^\\"]|\\.|"(?!""))*+(?:"{3,5})?'
+    r"|'''(?:[^']|'(?!''))*+(?:'{3,5})?"
+    r'|"(?:[^\\"\n]|\\[^\n])*+"?'
+    r"|'[^'\n]*+'?|#[^\n]*+|[\[{\]}.=,\n]",
+    re.DOTALL,
 )
 
 

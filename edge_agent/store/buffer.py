@@ -76,6 +76,7 @@ class Buffer:
         """Counts the times that the file was replaced: what was remembered of its blocks is void then."""
         private_folder(folder)
         self._lineage = read_lineage(folder)
+        self._renewed_at_ns = 0
         interrupted = interrupted_rebuild(self._path)
         if interrupted:
             self._rebuild(interrupted)
@@ -367,15 +368,21 @@ class Buffer:
         self._life = open_life(self._path, options)
 
     def _bound_head(self, records: int) -> None:
-        """Keeps the small file beside the buffer ahead of the head: it says what a lost buffer may have held."""
+        """Keeps the small file beside the buffer ahead of the head: it says what a lost buffer may have held.
+
+        Only a checkpoint writes to the main file. The first commit after one is under a new token, which is in the log
+        alone: a main file whose log was lost has an older one.
+        """
         known = self._lineage
         same = known and (known.ordinal, known.epoch) == (self._life.ordinal, self.epoch)
-        if not (known and same and self.head + records <= known.bound):
+        is_ahead = known and same and self.head + records <= known.bound
+        if not is_ahead or self._path.stat().st_mtime_ns != self._renewed_at_ns:
             with suppress(OSError):
                 self._renew_lineage(records)
 
     def _renew_lineage(self, records: int) -> None:
         """Writes the small file anew, under a new token. Raises StoreError, OSError."""
+        written_ns = self._path.stat().st_mtime_ns
         lineage = Lineage(
             self._options.device,
             self._life.ordinal,
@@ -386,7 +393,7 @@ class Buffer:
             new_token(),
         )
         replace_lineage(self._life.writer, self._path.parent, lineage)
-        self._lineage = lineage
+        self._lineage, self._renewed_at_ns = lineage, written_ns
 
     def _settled_through(self) -> int:
         """Names of the present epoch up to this one wait no more."""

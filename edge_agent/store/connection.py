@@ -95,6 +95,17 @@ def transaction(connection: Connection) -> Iterator[None]:
 
 
 @contextmanager
+def without_checkpoints(connection: Connection) -> Iterator[None]:
+    """What is committed inside stays in the log until a later commit. Raises StoreError."""
+    with mapped_errors():
+        connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+        try:
+            yield
+        finally:
+            connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}").fetchall()
+
+
+@contextmanager
 def mapped_errors() -> Iterator[None]:
     """Turns SQLite's errors into ours."""
     try:

@@ -8,8 +8,10 @@ can set. So a buffer is known to be another one than that which was left when
 - the token is the same and the change time is not: both were, or the folder was copied;
 - the machine is another one: a clone.
 
-Then a new epoch begins, so that no id is given to a second record. The token changes with every start, every clean end
-and every 65,536 records. The buffer is told the next token first, so a crash in between is none of these.
+Then a new epoch begins, so that no id is given to a second record. The token changes with every start, every clean end,
+every 65,536 records, and before the first record after a checkpoint. So the present token is in SQLite's log and not in
+the main file, which has an older one if its log is lost. The buffer is told the next token first, so a crash in between
+is none of these.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_agent.store.connection import Connection, transaction
+from edge_agent.store.connection import Connection, transaction, without_checkpoints
 from runtime import replace_durably
 
 LINEAGE = "lineage.json"
@@ -101,9 +103,10 @@ def read_mark(connection: Connection) -> Mark | None:
 def replace_lineage(connection: Connection, folder: Path, lineage: Lineage) -> None:
     """Writes the file under its new token, and the mark before and after. Raises StoreError, OSError."""
     before = read_mark(connection) or Mark(0, 0, 0)
-    _set_mark(connection, Mark(before.token, lineage.token, before.changed_ns))
-    write_lineage(folder, lineage)
-    _set_mark(connection, Mark(lineage.token, 0, _changed_ns(folder)))
+    with without_checkpoints(connection):
+        _set_mark(connection, Mark(before.token, lineage.token, before.changed_ns))
+        write_lineage(folder, lineage)
+        _set_mark(connection, Mark(lineage.token, 0, _changed_ns(folder)))
 
 
 def is_the_one_that_was_left(connection: Connection, lineage: Lineage | None, folder: Path, machine: str) -> bool:

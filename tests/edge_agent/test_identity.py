@@ -207,3 +207,35 @@ def test_what_the_vehicle_did_is_for_the_agents_user_alone(tmp_path):
     fill(buffer, range(1, 11))
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
+
+
+@pytest.mark.parametrize("commits", [0, 1, 30, 700, 1500])
+@pytest.mark.parametrize("kept_bytes", [None, 0, 32, 4151], ids=lambda size: f"log-{size}")
+def test_a_main_file_whose_log_was_lost_begins_a_new_epoch_and_declares_what_may_be_missing(
+    tmp_path, commits, kept_bytes
+):
+    buffer = open_buffer(tmp_path)
+    for number in range(commits):
+        fill(buffer, range(number * 10 + 1, number * 10 + 11))
+    epoch, head = buffer.epoch, buffer.head
+    main, log = tmp_path / DATABASE, tmp_path / f"{DATABASE}-wal"
+    left, left_log = main.read_bytes(), log.read_bytes()
+    buffer._life.close()
+    main.write_bytes(left)
+    if kept_bytes is not None:
+        log.write_bytes(left_log[:kept_bytes])
+    buffer = open_buffer(tmp_path)
+    assert buffer.epoch != epoch
+    there = IntervalSet((block.first, block.last) for block in buffer.read_after(0, 1, 10_000))
+    assert (there | declared_of(buffer, epoch)).covers(IntervalSet([(1, head)] if head else []))
+    assert buffer.unaccounted() == 0
+
+
+def test_the_small_file_is_written_again_only_after_a_checkpoint(tmp_path):
+    buffer = open_buffer(tmp_path)
+    tokens = set()
+    for number in range(1000):
+        fill(buffer, range(number * 10 + 1, number * 10 + 11))
+        tokens.add(buffer._lineage.token)
+    written = (tmp_path / f"{DATABASE}-wal").stat().st_size
+    assert 2 <= len(tokens) <= 4, written
