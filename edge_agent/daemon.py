@@ -90,11 +90,12 @@ class Daemon:
 
     def __init__(self, config: Path, base: AgentSettings) -> None:
         self._config = config
+        self._base = base
         self._trial = Trial(config, base.buffer.path, SystemClocks.of_this_boot().boot)
         self._pushes: deque[bytes] = deque(maxlen=MOST_PUSHES)
         self._next_push_s = 0.0
         cut_short = self._trial.recover()
-        self._agent = self._new_agent()
+        self._agent = self._new_agent(self._settings())
         self._health: HealthServer | None = None
         self._serve_health()
         self._judge: TrialJudge | None = None
@@ -149,10 +150,7 @@ class Daemon:
 
     def _reload(self) -> None:
         """New settings from the file; wrong ones change nothing."""
-        try:
-            effective_settings(self._config)
-        except SettingsError as error:
-            log.error("settings are wrong, the present ones stay", error=str(error))
+        if self._wanted() is None:
             return
         notify("RELOADING=1")
         self._take_up()
@@ -176,6 +174,7 @@ class Daemon:
     def _try(self, begin: Callable[[], bool], text: bytes = b"") -> None:
         """Begins a trial. Whatever is wrong with the text, it is refused and the next one is served."""
         try:
+            self._settings()
             if not begin():
                 return
         except (PushRefused, SettingsError, OSError) as error:
@@ -209,7 +208,8 @@ class Daemon:
         self._judge = None
         if verdict == "confirmed":
             self._trial.confirm()
-            if effective_settings(self._config) != self._agent.settings:
+            wanted = self._wanted()
+            if wanted is not None and wanted != self._agent.settings:
                 self._restart()
             self._tell("applied", "")
             return
@@ -232,16 +232,40 @@ class Daemon:
 
     def _restart(self) -> None:
         """The same buffer with the settings that are in force now; stored data are not touched."""
+        settings = self._wanted()
+        if settings is None:
+            return
         if not self._agent.stop(RESTART_WITHIN_S):
             # Its thread still has the buffer: only the end of the process takes it away for certain.
             raise AgentError("a thread does not end, so the process does")
         self._before = added(self._before, counters_of(self._agent))
-        self._agent = self._new_agent()
+        self._agent = self._new_agent(settings)
         self._serve_health()
         self._agent.start()
 
-    def _new_agent(self) -> Agent:
+    def _settings(self) -> AgentSettings:
+        """What is to be in force now. Raises SettingsError, also for what only a new process can change."""
         settings = effective_settings(self._config)
+        fixed = {"buffer.path": str(self._base.buffer.path), "device.id": self._base.device.id}
+        wanted = {"buffer.path": str(settings.buffer.path), "device.id": settings.device.id}
+        problems = [
+            f"{key}: {wanted[key]!r} needs a restart; what waits stays in {fixed['buffer.path']} under"
+            f" {fixed['device.id']!r}, and only an agent with these settings delivers it"
+            for key in fixed
+            if wanted[key] != fixed[key]
+        ]
+        if problems:
+            raise SettingsError(str(self._config), problems)
+        return settings
+
+    def _wanted(self) -> AgentSettings | None:
+        try:
+            return self._settings()
+        except SettingsError as error:
+            log.error("settings are wrong, the present ones stay", error=str(error))
+            return None
+
+    def _new_agent(self, settings: AgentSettings) -> Agent:
         configure_logs(settings)
         return Agent(settings, on_push=self._pushed)
 

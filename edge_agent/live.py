@@ -74,14 +74,24 @@ def uplink_state(agent: Agent) -> str:
     return "acknowledges" if drain.region_acked else "unknown"
 
 
+def buffer_state(agent: Agent) -> str:
+    """`stores`, `cannot commit`, or `drops records`: some were dropped for want of space in the last minute."""
+    if agent.reception.is_failing:
+        return "cannot commit"
+    dropped_at_s = agent.keeper.dropped_at_s
+    is_dropping = dropped_at_s is not None and time.monotonic() - dropped_at_s < STALE_S
+    return "drops records" if is_dropping else "stores"
+
+
 def health_of(agent: Agent) -> dict[str, Any]:
     """What `/health` says: `healthy` is true, false, or null while no region has acknowledged anything."""
-    uplink, alive, local = uplink_state(agent), is_alive(agent), agent.listener.connected
-    healthy = alive and local and uplink == "acknowledges"
+    uplink, alive, local, buffer = uplink_state(agent), is_alive(agent), agent.listener.connected, buffer_state(agent)
+    near = alive and local and buffer == "stores"
     return {
-        "healthy": None if alive and local and uplink == "unknown" else healthy,
+        "healthy": None if near and uplink == "unknown" else near and uplink == "acknowledges",
         "threads": alive,
         "local_broker": local,
+        "buffer": buffer,
         "uplink": uplink,
         "held_back": _held_back(agent),
     }

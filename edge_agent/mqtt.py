@@ -387,7 +387,7 @@ class Session:
 
     def _note_granted(self, _c: Client, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
         self._ungranted -= 1
-        refused = [str(code) for code in reasons if code.is_failure]
+        refused = [str(code) for code in reasons if code.value != 1]
         if refused:
             self._ended = f"subscription refused: {', '.join(refused)}"
 
@@ -405,7 +405,7 @@ def tls_context(tls: TlsSettings) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(tls.ca))
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if tls.certificate is not None:
-            context.load_cert_chain(str(tls.certificate), str(tls.key))
+            context.load_cert_chain(str(tls.certificate), str(tls.key), password=_no_passphrase)
     except (OSError, ValueError) as error:
         raise LinkError(f"certificates cannot be loaded: {error}") from error
     return context
@@ -415,6 +415,11 @@ def password_in(file: Path) -> str:
     """The first line of a password file. Raises OSError, ValueError."""
     with file.open(encoding="utf-8") as lines:
         return lines.readline(MAX_PASSWORD_CHARACTERS).partition("\n")[0]
+
+
+def _no_passphrase() -> str:
+    """OpenSSL would ask a terminal, and wait for ever."""
+    raise ValueError("the key has a passphrase, and nobody is there to type it: give a key without one")
 
 
 def read_publish(first: int, packet: bytes) -> Message:

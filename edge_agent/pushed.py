@@ -122,7 +122,8 @@ def overlaid(config: Path, text: str) -> AgentSettings:
         raise PushRefused(f"is not valid TOML: {error}"[:500]) from error
     if outside := sorted(key for key in _keys(pushed) if not _may_be_pushed(key)):
         raise PushRefused(f"{', '.join(outside[:10])} cannot be pushed"[:500])
-    pushed.pop(ALLOW_DELETION, None)
+    if not isinstance(pushed.pop(ALLOW_DELETION, False), bool):
+        raise PushRefused(f"{ALLOW_DELETION}: only true or false")
     try:
         file_tables = parse_toml(config.read_text(encoding="utf-8"), MAX_TOML_BYTES)
     except (OSError, ValueError) as error:

@@ -71,6 +71,8 @@ class Reception:
         self._suspects: set[Arrival] = set()
         self._waiting_bytes = 0
         self.taken = Taken()
+        self.is_failing = False
+        """Whether the last commit failed."""
 
     @property
     def waiting(self) -> int:
@@ -197,7 +199,9 @@ class Reception:
             log.error("the buffer cannot commit", reason=error.reason, error=str(error), waiting=self.waiting)
             buffer.tally(f"failed_commits_{error.reason}", 1)
             self._recover(error, generation)
+            self.is_failing = True
             return False
+        self.is_failing = False
         return True
 
     def _committed(self, now_s: float, blocks: Sequence[Block]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -40,11 +41,15 @@ class Keeper:
         settings: BufferSettings,
         classes: Sequence[ClassSettings],
         space: Callable[[Buffer], int] = free_space,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._buffer = buffer
         self._settings = settings
         self._classes = classes
         self._space = space
+        self._now_s = now_s
+        self.dropped_at_s: float | None = None
+        """When records were last dropped for want of space, on the clock `now_s`."""
         self._age_clock = AgeClock(buffer.tally(AGE_CLOCK) * 1000)
 
     def tidy(self) -> int:
@@ -93,6 +98,8 @@ class Keeper:
                 freed += self._give_up(connection, relief, row, changes)
 
         self._buffer.edit(change)
+        if relief.action == "drop" and freed:
+            self.dropped_at_s = self._now_s()
         log.warning("gave up records", action=relief.action, class_index=relief.class_index, bytes=freed)
         return freed
 

@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from typer.testing import CliRunner
 
 from deploy.local import CertificateAuthority
 from edge_agent.__main__ import app
-from edge_agent.config import AgentSettings
+from edge_agent.config import AgentSettings, TlsSettings
+from edge_agent.errors import LinkError
+from edge_agent.mqtt import tls_context
 from settings import SettingsError, parse
 
 MINIMAL = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'
@@ -115,3 +118,14 @@ def test_help_shows_brackets_as_they_are() -> None:
     command = [sys.executable, "-m", "edge_agent", "run", "--help"]
     assert app.rich_markup_mode is None
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+
+
+def test_a_key_with_a_passphrase_is_an_error_and_no_question(tmp_path: Path) -> None:
+    own = CertificateAuthority(tmp_path).client("eu-0001")
+    key = serialization.load_pem_private_key(own.key.read_bytes(), None)
+    locked = serialization.BestAvailableEncryption(b"secret")
+    own.key.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked),
+    )
+    with pytest.raises(LinkError, match="passphrase"):
+        tls_context(TlsSettings(ca=own.authority, certificate=own.certificate, key=own.key))

@@ -289,3 +289,25 @@ def test_a_push_comes_as_it_is() -> None:
         events = uplink.poll(2.0) or uplink.poll(2.0)
         assert events == [Pushed(text)]
         uplink.close()
+
+
+@pytest.mark.parametrize(("granted", "is_good"), [(0, False), (1, True), (0x87, False)])
+def test_a_subscription_with_less_than_qos_1_is_none(granted: int, is_good: bool) -> None:
+    def serve(sock: socket.socket) -> None:
+        packet = sock.recv(4096)
+        sock.sendall(b"\x90\x04" + packet[2:4] + bytes([0, granted]))
+        sock.recv(4096)
+
+    with broker(CONNACK, serve) as it:
+        link = session(it.port, [])
+        link.open()
+        link.subscribe("vehicle/#")
+        if is_good:
+            deadline = time.monotonic() + 5
+            while link._ungranted and time.monotonic() < deadline:
+                link.poll(0.2)
+            assert link._ungranted == 0
+        else:
+            poll_until_it_ends(link)
+            assert "subscription refused" in str(link._ended)
+        link.close()

@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge_agent.config import AgentSettings
+from edge_agent.daemon import Daemon
 from edge_agent.drain.budget import Spent
 from edge_agent.drain.holding import held_classes, newly_held
 from edge_agent.judging import LONGEST_RETRY_S, RetryTimes, TrialJudge
 from edge_agent.pushed import AGAIN, IN_FORCE, ON_TRIAL, REFUSED, PushRefused, Trial, effective_settings
-from settings import SettingsError, parse, parse_toml
+from settings import SettingsError, load, parse, parse_toml
 
 SECURE = """
 [device]
@@ -335,3 +336,54 @@ def test_tries_are_further_and_further_apart() -> None:
         due.append(times.due_s)
     assert due[:3] == [600, 1200, 2400]
     assert due[-1] == LONGEST_RETRY_S
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'uplinks = {region = "eu"}',
+        'uplinks = [{region = "eu"}, 5]',
+        'uplinks = [["eu"]]',
+        "uplinks = 5",
+        "uplinks = []",
+        "allow_deletion = 1",
+        "[allow_deletion]\nx = 1",
+        "allow_deletion = [true]",
+        "drain = 5",
+        "classes = [5]",
+    ],
+)
+def test_a_push_of_another_shape_is_refused_in_words_and_remembered(config: Path, text: str) -> None:
+    assert refusal(config, text)
+    assert (config.parent / REFUSED).read_text().endswith(text)
+    assert "refused before" in refusal(config, text)
+
+
+def test_a_push_that_nobody_thought_of_is_remembered_too(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("edge_agent.pushed.validate", broken)
+    with pytest.raises(ZeroDivisionError):
+        Trial(config, config.parent).begin(b'log_level = "debug"')
+    assert "refused before" in refusal(config, 'log_level = "debug"')
+
+
+def test_a_change_of_path_or_device_waits_for_a_restart_and_no_push_is_tried_until_then(tmp_path: Path) -> None:
+    config = tmp_path / "agent.toml"
+    text = SECURE.format(folder=tmp_path / "old") + "[health]\nport = 0\n"
+    config.write_text(text)
+    daemon = Daemon(config, load(AgentSettings, config))
+    agent = daemon._agent
+    for changed in (text.replace("/old", "/new"), text.replace("eu-0001", "eu-0002"), "[device"):
+        config.write_text(changed)
+        daemon._reload()
+        daemon._restart()
+        daemon._try_pushed(b'log_level = "debug"')
+        assert daemon._agent is agent
+        assert not (tmp_path / "new").exists()
+        assert not list((tmp_path / "old").glob("pushed*")), "neither tried nor refused for good"
+    config.write_text(text.replace("/old", "/new"))
+    with pytest.raises(SettingsError, match="needs a restart"):
+        daemon._settings()
+    agent.buffer.close()
