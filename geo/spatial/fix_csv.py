@@ -128,7 +128,7 @@ class _Reader:
     def add(self, rows: list[_Row]) -> None:
         try:
             block = self._plain(rows)
-        except ValueError:
+        except (ValueError, OverflowError):  # the second for a time of more than 64 bits
             block = self._one_by_one(rows)
         self._device.append(
             np.array([self._ids.setdefault(name, len(self._ids)) for name in block.names], dtype=np.int64)

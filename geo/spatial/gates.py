@@ -14,8 +14,8 @@ from geo.spatial.errors import FenceError
 from geo.spatial.fences import Outlines
 from geo.spatial.fixes import valid_positions
 from geo.spatial.grid import GridIndex
-from geo.spatial.predicates import orientation, side
-from geo.spatial.ragged import Bools, Floats, Ints, distinct
+from geo.spatial.predicates import crossing_fraction, orientation, side
+from geo.spatial.ragged import Bools, Floats, Ints, Points, distinct
 from geo.spatial.touches import crossings_of
 from geo.spatial.tracks import Tracks
 from geo.spatial.versions import superseded
@@ -103,8 +103,9 @@ class GateSet:
         # by both of its names a crossing near the antimeridian is found twice
         _, once = np.unique(np.stack([pair, number[met]]), axis=1, return_index=True)
         clear = once[~touch[once]]
-        value_p, value_q = at_p[0][met[clear]], at_q[0][met[clear]]
-        plain = segment[clear], gate[clear], signs[0][met[clear]] > 0, np.clip(value_p / (value_p - value_q), 0.0, 1.0)
+        rows = met[clear]
+        fraction = _fractions((at_p, at_q), (p, q, a, b), rows)
+        plain = segment[clear], gate[clear], signs[0][rows] > 0, fraction
         return self._with_touches(plain, segments, distinct(pair[touch]))
 
     def _with_touches(self, plain: Found, segments: Segments, touches: Ints) -> Found:
@@ -129,6 +130,18 @@ class GateSet:
             rows = np.flatnonzero(gate == number)
             force[rows] = self.gates[number].active.at(t_ms[rows])
         return force
+
+
+def _fractions(sides: tuple[Points, Points], ends: tuple[Points, Points, Points, Points], rows: Ints) -> Floats:
+    """Where on p-q the crossings are. `sides`: of p and of q of the line a-b, with how much may be rounding."""
+    (value_p, slack_p), (value_q, slack_q) = ((value[rows], slack[rows]) for value, slack in sides)
+    unsure = np.flatnonzero((np.abs(value_p) <= slack_p) | (np.abs(value_q) <= slack_q))
+    value_p[unsure], value_q[unsure] = 1.0, -1.0
+    fraction = np.clip(value_p / (value_p - value_q), 0.0, 1.0)
+    for row in unsure.tolist():
+        p, q, a, b = ((float(at[0][rows[row]]), float(at[1][rows[row]])) for at in ends)
+        fraction[row] = crossing_fraction(p, q, a, b)
+    return fraction
 
 
 def _fault_of(line: Floats) -> str | None:

@@ -43,6 +43,12 @@ def test_a_block_and_its_rows_by_themselves_are_the_same_fixes(lines: list[str])
     same(block, by_row)
 
 
+def test_a_time_of_more_than_64_bits_is_named_and_the_rest_is_used() -> None:
+    read = read_fixes([HEADER, "d,0,50,10,,", "d,9223372036854775808,50,10,,", "d,1,50,10,,"])
+    assert (len(read.fixes), read.fault_count) == (2, 1)
+    assert read.faults[0].startswith("line 3:")
+
+
 def test_one_long_cell_among_many_short_ones_takes_no_room_in_the_others() -> None:
     lines = [HEADER, *(f"d,{at},50,10,," for at in range(50_000)), f"d,{'0' * 60_000},50,10,,"]
     tracemalloc.start()
