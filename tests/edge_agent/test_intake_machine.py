@@ -88,7 +88,7 @@ class IntakeMachine(RuleBasedStateMachine):
         self.config = self.root / "agent.toml"
         self.config.write_text(CONFIG.format(device=DEVICE, folder=self.folder))
         self.folder.mkdir()
-        self.machine = 0
+        self.machine = self.epochs = 0
         self.made = self.mid = 0
         self.open: list[Message] = []
         self.centre = Centre()
@@ -108,7 +108,7 @@ class IntakeMachine(RuleBasedStateMachine):
         number = self.machine
         self.trial = Trial(self.config, self.folder, "boot")
         self.settings = effective_settings(self.config)
-        given = replace(options(RING), machine=f"machine {number}", epoch_for=lambda least: least + 11)
+        given = replace(options(RING), machine=f"machine {number}", epoch_for=self.epoch_above)
         buffer = Buffer(self.folder, given)
         self.mender = Mender(buffer, mending_of(2_000_000))
         offset_us, _ = self.mender.resume(self.clocks.boot, self.clocks.offset_us)
@@ -129,6 +129,11 @@ class IntakeMachine(RuleBasedStateMachine):
         self.lost_before = self.lost()
         self.expire()
         self.intake.connect(resumed=resumed)
+
+    def epoch_above(self, least: int) -> int:
+        """Never one of before, also if an image that knows of none of them was put back."""
+        self.epochs += 11
+        return max(least + 1, self.epochs)
 
     def space(self, buffer: Buffer) -> int:
         stored = sum(one.size for one in buffer.depth().values())
