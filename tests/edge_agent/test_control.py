@@ -369,7 +369,7 @@ def test_the_preferred_region_is_looked_at_again_after_a_look_that_failed(tmp_pa
         def open(self) -> None:
             raise LinkError("away")
 
-    road = Road(lambda now_s, region, new: acks(new), 400)
+    road = Road(lambda now_s, region, new: acks(new), 1_000)
     settings = AgentSettings.model_validate(
         {
             "device": {"id": DEVICE},
