@@ -10,7 +10,7 @@ from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.planning import Survey, check_topics, reader_range
 from cloud_jobs.pulsar_source.position import BEGINNING, Position, Range
-from cloud_jobs.pulsar_source.reading import PlannedRange, read_range
+from cloud_jobs.pulsar_source.reading import PlannedRange, again, read_range
 
 
 class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
@@ -33,7 +33,7 @@ class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is u
 
     def read(self, partition: PlannedRange | None) -> Iterator[pa.RecordBatch]:  # noqa: D102
         # Spark makes one task of its own when there are no partitions.
-        return read_range(self._options, partition) if isinstance(partition, PlannedRange) else iter(())
+        return read_range(self._options, again(partition)) if isinstance(partition, PlannedRange) else iter(())
 
     def _start(self, state: TopicState) -> Position:
         return state.last if self._options.starting_position == "latest" else BEGINNING

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from cloud_jobs.pulsar_source.copies import UnreadableEntry
 from cloud_jobs.pulsar_source.malformed import ENCRYPTED, LAST_MS, Malformed
 from cloud_jobs.pulsar_source.message_ids import batch_size_of
 from cloud_jobs.pulsar_source.topics import origin_cluster, split_partition
@@ -148,15 +149,17 @@ class Columns:
         runs.published_ms.append(first.publish_timestamp())
         runs.origins.append(self._origin(first))
         if not 0 < runs.published_ms[-1] <= LAST_MS:
-            self._refuse_publish_time(range(row, row + length))
+            self._refuse_publish_time(range(row, row + length), first)
         if length == 1 and "value" in self._wanted and first.encryption_context() is not None:
             # Nobody else can take an encrypted batch apart: it comes as one message.
             self._malformed.note(row, ENCRYPTED)
         return length
 
-    def _refuse_publish_time(self, rows: range) -> None:
+    def _refuse_publish_time(self, rows: range, first: Any) -> None:
         time_ms, self._runs.published_ms[-1] = self._runs.published_ms[-1], 0
-        if "publish_time" in self._wanted:
+        if isinstance(first, UnreadableEntry):
+            self._malformed.note(rows[0], first.reason)
+        elif "publish_time" in self._wanted:
             for row in rows:
                 self._malformed.note_time(row, "publish_time", time_ms)
 

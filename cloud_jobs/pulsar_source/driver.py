@@ -1,13 +1,14 @@
 """What the streaming reader does in Spark's driver: offsets, plans, acknowledgements."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
 from cloud_jobs.pulsar_source.acknowledging import acknowledge
-from cloud_jobs.pulsar_source.admission import Limits, admit
+from cloud_jobs.pulsar_source.admission import Limits, Piece, admit
+from cloud_jobs.pulsar_source.caution import Caution
 from cloud_jobs.pulsar_source.clients import forget_clients
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable, DataLoss, NoClusterAnswers
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
@@ -15,7 +16,7 @@ from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.planning import begin_of, check_topics, everything, planned_range, queue_size, upto_target
 from cloud_jobs.pulsar_source.position import Offset, Position, Range, ranges
 from cloud_jobs.pulsar_source.reading import PlannedRange
-from cloud_jobs.pulsar_source.scouting import Scout
+from cloud_jobs.pulsar_source.scouting import Scout, look_ahead_carefully
 from cloud_jobs.pulsar_source.watching import View, Watch
 
 _log = structlog.get_logger(__name__)
@@ -37,6 +38,7 @@ class Driver:
         ownership: Ownership | None = None,
         acknowledger: Acknowledger = acknowledge,
         scout: Callable[[Cluster, PulsarOptions, str, int], Scout] = Scout,
+        caution: Caution | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options = options
@@ -44,6 +46,7 @@ class Driver:
         self._ownership = ownership or Ownership(options)
         self._acknowledge = acknowledger
         self._open_scout = scout
+        self._caution = caution or Caution(options)
         self._pause = pause
         self._initial: Offset | None = None
         self._told: set[tuple[str, str, str]] = set()
@@ -59,6 +62,7 @@ class Driver:
     def close(self) -> None:
         """Gives every connection back."""
         self._close_scouts()
+        self._caution.close()
         self._ownership.close()
         self._watch.close()
         forget_clients()
@@ -106,7 +110,7 @@ class Driver:
         anew = self._lost_lives(start, view)
         known = {} if changed else {topic: at for topic, at in start.positions.items() if topic not in anew}
         begin = begin_of(known, view.states)
-        ends = self._ends(begin, view, limited=limited)
+        ends = self._ends(begin, view, start.query, limited=limited)
         # A query without a checkpoint asks again where it begins: its first batch must not depend on the answer.
         origin = _origin(begin, {} if start == self._initial else known)
         restarts = start.restarts + bool(changed or anew)
@@ -146,11 +150,13 @@ class Driver:
             return []
         self._served = end
         known = self._watch.known_clusters(end.cluster)
-        return [
+        tasks = [
             planned_range(piece, view.states[piece.topic], view.cluster, self._options, known)
             for piece in pieces
             if self._stands(piece, end, view)
         ]
+        careful = self._caution.planning(replayed=end != self._planned)
+        return [task.carefully() for task in tasks] if careful else tasks
 
     def _stands(self, piece: Range, end: Offset, view: View) -> bool:
         """Whether a range that was planned can still be read where it was planned."""
@@ -203,7 +209,7 @@ class Driver:
             view = active if active.cluster.name == end.cluster else None
         return view
 
-    def _ends(self, begin: Mapping[str, Position], view: View, *, limited: bool) -> dict[str, Position]:
+    def _ends(self, begin: Mapping[str, Position], view: View, query: str, *, limited: bool) -> dict[str, Position]:
         ends = everything(begin, view.states)
         if self._target is not None:
             if self._target.cluster != view.cluster.name:
@@ -214,9 +220,20 @@ class Driver:
             return ends
         self._turn += 1
         news = {topic: end for topic, end in ends.items() if end > begin[topic]}
-        ahead = {topic: self._scout(view, topic).ahead(begin[topic], end) for topic, end in news.items()}
+        ahead = self._ahead(view, [Range(topic, begin[topic], end) for topic, end in news.items()], query)
         weights = {topic: float(view.states[topic].entries_between(begin[topic], end)) for topic, end in news.items()}
         return {**begin, **admit(ahead, weights, limits, self._turn)}
+
+    def _ahead(self, view: View, news: Sequence[Range], query: str) -> dict[str, Iterable[Piece]]:
+        if not self._caution.looking_ahead(query):
+            return {piece.topic: self._scout(view, piece.topic).ahead(piece.start, piece.end) for piece in news}
+        self._close_scouts()
+        ahead: dict[str, Iterable[Piece]] = {}
+        for piece in news:
+            state = view.states[piece.topic]
+            queue = queue_size(state, self._options.prefetch_bytes)
+            ahead[piece.topic] = look_ahead_carefully(state, view.cluster, self._options, piece, queue)
+        return ahead
 
     def _scout(self, view: View, topic: str) -> Scout:
         key = (view.cluster.name, topic)

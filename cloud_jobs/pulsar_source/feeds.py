@@ -1,5 +1,7 @@
 """Where the messages of one topic partition come from: the durable subscription, or a reader that leaves no trace."""
 
+import queue
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Protocol
@@ -59,21 +61,55 @@ class _DurableFeed:
         return bool(self._native.is_connected())
 
 
+class OneByOne:
+    """Between a reader's listener, which returns only when its message is in safe hands, and the calls for messages.
+
+    Only when the listener returns does the client ask the broker for more: an entry that ends the client is the first
+    one that was not handed over.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[tuple[Any, threading.Event]] = queue.Queue(1)
+        self._done = threading.Event()
+
+    def listen(self, _: Any, message: Any) -> None:
+        """The client's thread brings a message, and waits until `handed_over`."""
+        done = threading.Event()
+        self._waiting.put((message, done))
+        done.wait()
+
+    def receive(self) -> list[Any]:
+        """The message that waits, as the native one."""
+        try:
+            message, self._done = self._waiting.get(timeout=POLL_MS / 1000)
+        except queue.Empty:
+            return []
+        return [message._message]  # noqa: SLF001  # as the feeds give it
+
+    def handed_over(self) -> None:
+        """What was received is in safe hands."""
+        self._done.set()
+
+
 class _ReaderFeed:
-    def __init__(self, reader: Any, exhaustion: Exhaustion) -> None:
+    def __init__(self, reader: Any, exhaustion: Exhaustion, one_by_one: OneByOne | None) -> None:
         self._exhaustion = exhaustion
+        self._receive = one_by_one.receive if one_by_one else self._receive_many
         self._native = reader._reader  # noqa: SLF001  # as above
         self._reached = BEGINNING
 
     def receive(self) -> list[Any]:
+        if messages := self._receive():
+            self._reached = position_of(messages[-1].message_id())
+            self._exhaustion.heard()
+        return messages
+
+    def _receive_many(self) -> list[Any]:
         messages: list[Any] = []
         with suppress(pulsar.Timeout):
             messages.append(self._native.read_next(POLL_MS))
             while len(messages) < MAX_RECEIVE:
                 messages.append(self._native.read_next(0))
-        if messages:
-            self._reached = position_of(messages[-1].message_id())
-            self._exhaustion.heard()
         return messages
 
     def exhausted(self, upto: Position) -> bool:
@@ -88,25 +124,40 @@ class _ReaderFeed:
 
 
 @contextmanager
-def durable_feed(cluster: Cluster, options: PulsarOptions, topic: str, queue: int) -> Iterator[Feed]:
+def durable_feed(cluster: Cluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
     """From the durable subscription's cursor on."""
     policy = pulsar.ConsumerBatchReceivePolicy(MAX_RECEIVE, _MAX_RECEIVE_BYTES, POLL_MS)
     wait_s = options.read_timeout_seconds
     exhaustion = Exhaustion(cluster, options, topic, options.subscription_name())
-    consuming = durable_consumer(cluster, options, topic, queue=queue, wait_s=wait_s, policy=policy)
+    consuming = durable_consumer(cluster, options, topic, queue=queue_size, wait_s=wait_s, policy=policy)
     with closing(exhaustion), consuming as consumer:
         yield _DurableFeed(consumer, exhaustion)
 
 
 @contextmanager
-def reader_feed(cluster: Cluster, options: PulsarOptions, topic: str, after: Position, queue: int) -> Iterator[Feed]:
-    """From the first message after a position, without a cursor on the broker."""
+def reader_feed(
+    cluster: Cluster,
+    options: PulsarOptions,
+    topic: str,
+    after: Position,
+    queue_size: int,
+    *,
+    first: Position | None = None,
+    one_by_one: OneByOne | None = None,
+) -> Iterator[Feed]:
+    """From the first message after a position, without a cursor on the broker.
+
+    The broker sends the entry at that position once more, and the client passes over it; `first`, the entry after it,
+    is what the broker sends first where it is given.
+    """
     name = uuid4().hex  # the client puts a random end to it
     try:
         reader = kept_client(cluster, options).create_reader(
             topic,
-            pulsar.MessageId.earliest if after == BEGINNING else id_of(after),
-            receiver_queue_size=queue,
+            pulsar.MessageId.earliest if after == BEGINNING else id_of(first or after),
+            start_message_id_inclusive=first is not None,
+            receiver_queue_size=1 if one_by_one else queue_size,
+            reader_listener=one_by_one.listen if one_by_one else None,
             is_read_compacted=options.read_compacted,
             subscription_role_prefix=name,
             crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
@@ -115,7 +166,7 @@ def reader_feed(cluster: Cluster, options: PulsarOptions, topic: str, after: Pos
         raise as_our_error(cluster, f"opening a reader on {topic}", error) from error
     try:
         with closing(Exhaustion(cluster, options, topic, name)) as exhaustion:
-            yield _ReaderFeed(reader, exhaustion)
+            yield _ReaderFeed(reader, exhaustion, one_by_one)
     finally:
         with suppress(pulsar.PulsarException):
             reader.close()

@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pulsar
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from cloud_jobs.pulsar_source.admin import Admin
@@ -16,10 +17,12 @@ from cloud_jobs.pulsar_source.clients import as_our_error, patience_s
 from cloud_jobs.pulsar_source.columns import Columns
 from cloud_jobs.pulsar_source.errors import ReadIncomplete, ReadStalled
 from cloud_jobs.pulsar_source.feeds import Feed, durable_feed, reader_feed
+from cloud_jobs.pulsar_source.isolation import isolated_feed, next_entry
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.message_ids import position_of
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source.reader_process import Assignment
 
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 8 << 20
@@ -35,7 +38,8 @@ class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped 
     `durable`: through the durable subscription, whose cursor stands at or before `start`; otherwise through a reader
     that begins at `start` and leaves no trace on the broker. `queue` bounds the messages held ahead of Spark.
     `since_ms` and `until_ms` keep only messages published in [since, until). `ledgers`: (number,
-    entries) of the ledgers that it touched when it was planned.
+    entries) of the ledgers that it touched when it was planned. `careful`: through a client in a process of its own,
+    see `isolation`.
     """
 
     cluster: Cluster
@@ -48,6 +52,11 @@ class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped 
     ledgers: tuple[tuple[int, int], ...] = ()
     since_ms: int | None = None
     until_ms: int | None = None
+    careful: bool = False
+
+    def carefully(self) -> Self:
+        """The same work with care: what ends a client is a row."""
+        return replace(self, durable=False, careful=True)
 
     def keeps(self, published_ms: int) -> bool:
         """Whether a message of that publish time is asked for."""
@@ -66,9 +75,18 @@ def look_at(options: PulsarOptions, planned: PlannedRange) -> TopicState:
 
 def open_feed(options: PulsarOptions, planned: PlannedRange) -> AbstractContextManager[Feed]:
     """Where the messages of a range come from."""
+    if planned.careful:
+        work = Assignment(planned.cluster, options, planned.topic, planned.start, planned.queue)
+        return isolated_feed(work, planned.ledgers)
     if planned.durable:
         return durable_feed(planned.cluster, options, planned.topic, planned.queue)
     return reader_feed(planned.cluster, options, planned.topic, planned.start, planned.queue)
+
+
+def again(planned: PlannedRange) -> PlannedRange:
+    """The work of a Spark task: with care when an earlier attempt of the same task failed."""
+    context = TaskContext.get()
+    return planned.carefully() if context is not None and context.attemptNumber() else planned
 
 
 def read_range(
@@ -128,7 +146,6 @@ class Track:
 
     def __init__(self, planned: PlannedRange) -> None:
         self._planned = planned
-        self._sizes = dict(planned.ledgers)
         self._reached = (planned.start.ledger, planned.start.entry)
         self.inner: list[Gap] = []
 
@@ -150,10 +167,7 @@ class Track:
 
     def next_entry(self, place: Position) -> Position:
         """The entry that was stored after a place when the range was planned."""
-        if place.entry + 1 < self._sizes.get(place.ledger, 0):
-            return Position(place.ledger, place.entry + 1)
-        later = (Position(number, 0) for number, entries in self._planned.ledgers if number > place.ledger and entries)
-        return next(later, Position(place.ledger, place.entry + 1))
+        return next_entry(self._planned.ledgers, place)
 
     def gaps(self) -> list[Gap]:
         """The first gaps of the range, in order; none when every entry was delivered."""

@@ -8,7 +8,8 @@ delivery of what is limited.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
+from typing import Any
 
 import pulsar
 
@@ -16,19 +17,29 @@ from cloud_jobs.pulsar_source.admission import Piece
 from cloud_jobs.pulsar_source.clients import as_our_error
 from cloud_jobs.pulsar_source.errors import ReadStalled
 from cloud_jobs.pulsar_source.feeds import Feed, reader_feed
+from cloud_jobs.pulsar_source.isolation import isolated_feed
+from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.message_ids import batch_size_of
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.position import BEGINNING, Position
+from cloud_jobs.pulsar_source.position import BEGINNING, Position, Range
+from cloud_jobs.pulsar_source.reader_process import Assignment
+
+_ENDLESS = 2**62
+
+Opening = Callable[[Cluster, PulsarOptions, str, Position, int], AbstractContextManager[Feed]]
 
 
 class Scout:
     """One topic partition's look ahead."""
 
-    def __init__(self, cluster: Cluster, options: PulsarOptions, topic: str, queue: int) -> None:
+    def __init__(
+        self, cluster: Cluster, options: PulsarOptions, topic: str, queue: int, opening: Opening = reader_feed
+    ) -> None:
         self._cluster = cluster
         self._options = options
         self._topic = topic
         self._queue = queue
+        self._opening = opening
         self._opened = ExitStack()
         self._feed: Feed | None = None
         self._seen: deque[Piece] = deque()
@@ -58,7 +69,7 @@ class Scout:
         if self._feed is None or not self._from <= after <= max(self._reached, self._from):
             self.close()
             self._feed = self._opened.enter_context(
-                reader_feed(self._cluster, self._options, self._topic, after, self._queue)
+                self._opening(self._cluster, self._options, self._topic, after, self._queue)
             )
             self._reached = after
         self._from = after
@@ -93,3 +104,26 @@ class Scout:
         if at > self._reached:
             self._seen.append(Piece(at, size))
             self._reached = at
+
+
+def look_ahead_carefully(
+    state: TopicState, cluster: Cluster, options: PulsarOptions, piece: Range, queue: int
+) -> list[Piece]:
+    """The messages of a range as far as one batch can take them, by a client in another process.
+
+    An entry that ends that client is a piece without size.
+    """
+
+    def opening(cluster: Cluster, options: PulsarOptions, topic: str, after: Position, queue: int) -> Any:
+        work = Assignment(cluster, options, topic, after, queue, with_content=False)
+        return isolated_feed(work, state.sizes_between(after, piece.end))
+
+    messages, size = options.max_messages_per_trigger or _ENDLESS, options.max_bytes_per_trigger or _ENDLESS
+    pieces: list[Piece] = []
+    with closing(Scout(cluster, options, piece.topic, queue, opening)) as scout:
+        for one in scout.ahead(piece.start, piece.end):
+            pieces.append(one)
+            messages, size = messages - 1, size - one.size
+            if messages <= 0 or size < 0:
+                break
+    return pieces

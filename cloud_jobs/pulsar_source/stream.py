@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import Offset
-from cloud_jobs.pulsar_source.reading import PlannedRange, read_range
+from cloud_jobs.pulsar_source.reading import PlannedRange, again, read_range
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -66,7 +66,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._driver.commit(Offset.from_json(end))
 
     def read(self, partition: PlannedRange) -> Iterator[pa.RecordBatch]:  # noqa: D102
-        return read_range(self._options, partition)
+        return read_range(self._options, again(partition))
 
     def stop(self) -> None:  # noqa: D102
         if self._built is not None:

@@ -1,0 +1,138 @@
+"""A client that ends in its own process: real processes, which fault, are killed, or stop answering."""
+
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from cloud_jobs.pulsar_source.caution import CAREFUL_BATCHES, Caution
+from cloud_jobs.pulsar_source.columns import Columns
+from cloud_jobs.pulsar_source.copies import CopiedMessage, UnreadableEntry
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable, ReadStalled
+from cloud_jobs.pulsar_source.isolation import IsolatedFeed, next_entry
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.position import BEGINNING, Position
+from cloud_jobs.pulsar_source.reader_process import Assignment, ReaderProcess
+
+OPTIONS = PulsarOptions.parse(
+    {"serviceUrl": "pulsar://hq:1", "adminUrl": "http://hq:2", "topics": "persistent://t/n/x", "subscription": "s"}
+)
+LEDGERS = ((3, 5), (4, 0), (7, 5))
+STORED = [Position(ledger, entry) for ledger, entries in LEDGERS for entry in range(entries)]
+FAULTY = {Position(3, 2), Position(3, 3), Position(7, 0)}
+
+
+def copy(place: Position) -> CopiedMessage:
+    serialized = pulsar.MessageId(-1, place.ledger, place.entry, -1).serialize()
+    return CopiedMessage(serialized, str(place).encode(), False, "", {}, 1, 0, "p", False)
+
+
+def serve(pipe: Connection, assignment: Assignment) -> None:
+    """As the real one: prefetches what the broker has, and ends as soon as a faulty entry comes in.
+
+    A broker sends the entry at the position that it is told once more.
+    """
+    topic = assignment.topic.rpartition("/")[2]
+    pipe.send((True, None))
+    ahead = [place for place in STORED if place[:2] >= (assignment.first or assignment.after)[:2]]
+    while True:
+        prefetched = ahead[:1] if assignment.one_by_one else ahead
+        if FAULTY & set(prefetched) and topic == "faults":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if topic == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        what, _ = pipe.recv()
+        if topic == "silent":
+            time.sleep(60)
+        if topic == "refused":
+            pipe.send((False, "AuthorizationError: no"))
+            os._exit(0)
+        if what == "receive":
+            pipe.send((True, [copy(place) for place in ahead[:1]]))
+            ahead = ahead[1:]
+        else:
+            pipe.send((True, {"last": STORED[-1], "connected": True}[what]))
+
+
+def start(assignment: Assignment, answer_s: float) -> ReaderProcess:
+    quick_s = 0.5 if assignment.topic.endswith("silent") else answer_s
+    return ReaderProcess(assignment, quick_s, serve)
+
+
+def feed(topic: str) -> IsolatedFeed:
+    assignment = Assignment(OPTIONS.all_clusters()[0], OPTIONS, f"persistent://t/n/{topic}", BEGINNING, 10)
+    return IsolatedFeed(assignment, LEDGERS, start)
+
+
+def all_of(feed: IsolatedFeed) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < len(STORED):
+        found += feed.receive()
+    feed.close()
+    return found
+
+
+def test_an_entry_that_ends_the_client_is_told_in_its_place_and_every_other_message_comes_once():
+    found = all_of(feed("faults"))
+    assert [Position(m.message_id().ledger_id(), m.message_id().entry_id()) for m in found] == STORED
+    unreadable = [message for message in found if isinstance(message, UnreadableEntry)]
+    assert {message.place for message in unreadable} == FAULTY
+    assert "entry 3:2 of persistent://t/n/faults ends the Pulsar client (SIGSEGV)" in {m.reason for m in unreadable}
+
+
+def test_without_faults_one_process_reads_it_all():
+    assert [message.data() for message in all_of(feed("x"))] == [str(place).encode() for place in STORED]
+
+
+@pytest.mark.parametrize("topic", ["killed", "silent"])
+def test_no_entry_is_blamed_for_a_process_that_was_killed_or_is_silent(topic: str):
+    lost = feed(topic)
+    with pytest.raises(ReadStalled, match="reading processes ended"):
+        all_of(lost)
+
+
+def test_what_a_cluster_refuses_is_told_in_the_words_of_the_client():
+    with pytest.raises(ClusterUnreachable, match="AuthorizationError: no"):
+        feed("refused").receive()
+
+
+def test_the_entry_after_a_place_is_the_next_that_is_stored():
+    pairs = zip([BEGINNING, *STORED], STORED, strict=False)
+    assert all(next_entry(LEDGERS, before) == after for before, after in pairs)
+
+
+def test_an_unreadable_entry_is_a_row_without_value_whatever_columns_are_asked_for():
+    message = UnreadableEntry(Position(3, 2), "entry 3:2 ends the Pulsar client")
+    for names in (("value", "malformed", "message_id"), ("value", "malformed", "message_id", "publish_time", "key")):
+        columns = Columns("persistent://t/n/x", "hq", frozenset(), names)
+        columns.extend([message])
+        (row,) = columns.take().to_pylist()
+        assert (row["value"], row["malformed"], row["message_id"]) == (None, message.reason, "3:2:-1")
+        assert not any(row.get(name) for name in ("publish_time", "key"))
+
+
+def test_batches_are_read_carefully_for_a_while_after_one_that_did_not_complete():
+    caution = Caution(OPTIONS)
+    assert not caution.planning(replayed=False)
+    assert caution.planning(replayed=True)
+    assert [caution.planning(replayed=False) for _ in range(CAREFUL_BATCHES)] == [
+        *[True] * (CAREFUL_BATCHES - 1),
+        False,
+    ]
+
+
+def test_a_look_ahead_that_did_not_end_in_order_makes_the_next_one_careful(tmp_path: Path):
+    options = OPTIONS.model_copy(update={"failover_file": tmp_path / "failover.json"})
+    assert not Caution(options).looking_ahead("query")  # and its process ends without a close
+    assert not Caution(options).looking_ahead("another")
+    after = Caution(options)
+    assert after.looking_ahead("query")
+    after.close()
+    orderly = Caution(options)
+    assert not orderly.looking_ahead("query")
+    assert not orderly.looking_ahead("query")
