@@ -5,8 +5,10 @@ tell afterwards. But a batch that was planned by another process than this one d
 file is left that only an orderly end removes.
 """
 
+import hashlib
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -24,8 +26,8 @@ class Caution:
     """Whether the next batch is to be read carefully. One query in one process."""
 
     def __init__(self, options: PulsarOptions) -> None:
-        self._folder = options.failover_file.parent if options.failover_file else Path(tempfile.gettempdir())
-        self._note: Path | None = None
+        self._note = _note_of(options)
+        self._noted = False
         self._left = 0
 
     def planning(self, *, replayed: bool) -> bool:
@@ -36,10 +38,10 @@ class Caution:
         self._left -= careful
         return careful
 
-    def looking_ahead(self, query: str) -> bool:
+    def looking_ahead(self) -> bool:
         """The driver is about to look ahead; True when it is to do so carefully. Leaves a file at the first call."""
-        if self._note is None:
-            self._note = self._folder / f"waybill-looking-ahead-{query}"
+        if not self._noted:
+            self._noted = True
             try:
                 if self._note.exists():
                     self._begin("a look ahead did not end in order")
@@ -50,10 +52,20 @@ class Caution:
 
     def close(self) -> None:
         """An orderly end."""
-        if self._note is not None:
-            self._note.unlink(missing_ok=True)
-            self._note = None
+        if self._noted:
+            with suppress(OSError):
+                self._note.unlink(missing_ok=True)
+            self._noted = False
 
     def _begin(self, why: str) -> None:
         _log.warning("reading_carefully", why=why, batches=CAREFUL_BATCHES)
         self._left = CAREFUL_BATCHES
+
+
+def _note_of(options: PulsarOptions) -> Path:
+    # A query that ended before its first batch has no id that outlives it; its subscription is its own.
+    read = [*(cluster.service_url for cluster in options.all_clusters()), str(options.subscription)]
+    read += [*map(str, options.topics), str(options.topics_pattern)]
+    mark = hashlib.sha256("\n".join(read).encode()).hexdigest()[:16]
+    folder = options.failover_file.parent if options.failover_file else Path(tempfile.gettempdir())
+    return folder / f"waybill-looking-ahead-{os.getuid()}-{mark}"

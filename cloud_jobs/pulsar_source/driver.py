@@ -110,7 +110,7 @@ class Driver:
         anew = self._lost_lives(start, view)
         known = {} if changed else {topic: at for topic, at in start.positions.items() if topic not in anew}
         begin = begin_of(known, view.states)
-        ends = self._ends(begin, view, start.query, limited=limited)
+        ends = self._ends(begin, view, limited=limited)
         # A query without a checkpoint asks again where it begins: its first batch must not depend on the answer.
         origin = _origin(begin, {} if start == self._initial else known)
         restarts = start.restarts + bool(changed or anew)
@@ -209,7 +209,7 @@ class Driver:
             view = active if active.cluster.name == end.cluster else None
         return view
 
-    def _ends(self, begin: Mapping[str, Position], view: View, query: str, *, limited: bool) -> dict[str, Position]:
+    def _ends(self, begin: Mapping[str, Position], view: View, *, limited: bool) -> dict[str, Position]:
         ends = everything(begin, view.states)
         if self._target is not None:
             if self._target.cluster != view.cluster.name:
@@ -220,12 +220,12 @@ class Driver:
             return ends
         self._turn += 1
         news = {topic: end for topic, end in ends.items() if end > begin[topic]}
-        ahead = self._ahead(view, [Range(topic, begin[topic], end) for topic, end in news.items()], query)
+        ahead = self._ahead(view, [Range(topic, begin[topic], end) for topic, end in news.items()])
         weights = {topic: float(view.states[topic].entries_between(begin[topic], end)) for topic, end in news.items()}
         return {**begin, **admit(ahead, weights, limits, self._turn)}
 
-    def _ahead(self, view: View, news: Sequence[Range], query: str) -> dict[str, Iterable[Piece]]:
-        if not self._caution.looking_ahead(query):
+    def _ahead(self, view: View, news: Sequence[Range]) -> dict[str, Iterable[Piece]]:
+        if not self._caution.looking_ahead():
             return {piece.topic: self._scout(view, piece.topic).ahead(piece.start, piece.end) for piece in news}
         self._close_scouts()
         ahead: dict[str, Iterable[Piece]] = {}

@@ -128,11 +128,11 @@ def test_batches_are_read_carefully_for_a_while_after_one_that_did_not_complete(
 
 def test_a_look_ahead_that_did_not_end_in_order_makes_the_next_one_careful(tmp_path: Path):
     options = OPTIONS.model_copy(update={"failover_file": tmp_path / "failover.json"})
-    assert not Caution(options).looking_ahead("query")  # and its process ends without a close
-    assert not Caution(options).looking_ahead("another")
+    assert not Caution(options).looking_ahead()  # and its process ends without a close
+    assert not Caution(options.model_copy(update={"subscription": "another"})).looking_ahead()
     after = Caution(options)
-    assert after.looking_ahead("query")
+    assert after.looking_ahead()
     after.close()
     orderly = Caution(options)
-    assert not orderly.looking_ahead("query")
-    assert not orderly.looking_ahead("query")
+    assert not orderly.looking_ahead()
+    assert not orderly.looking_ahead()
