@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -37,6 +38,8 @@ _LIGHT = (
 @app.command()
 def run(config: Config) -> None:
     """Take records in, keep them, and deliver them, until SIGTERM."""
+    # It is inherited: a reload that is asked for while the daemon starts waits for it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     command = [sys.executable, "-c", _LIGHT, str(config.absolute())]
     os.execve(command[0], command, {**os.environ, "MALLOC_ARENA_MAX": "2"})  # noqa: S606 - the light process takes over
 

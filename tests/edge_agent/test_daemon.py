@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,20 @@ def test_flash_is_counted_by_the_day_beyond_restarts():
     written[0] = 180
     meter.look(1_795_262_400 + 86_400)
     assert tallies["flash_bytes_today"] == 10
+
+
+def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path):
+    agent = AgentProcess(tmp_path, free_port(), {"eu": free_port()}, "[health]\nport = 0")
+    agent.start()
+    deadline_s = time.monotonic() + 30
+
+    def until(done):
+        while not done():
+            assert time.monotonic() < deadline_s, agent.log.read_text()
+            time.sleep(0.02)
+
+    until(lambda: b"edge_agent.daemon" in Path(f"/proc/{agent.pid}/cmdline").read_bytes())
+    assert '"started"' not in agent.log.read_text()
+    agent.signal(signal.SIGHUP)
+    until(lambda: "settings loaded" in agent.log.read_text())
+    assert agent.stop(10) == 0

@@ -169,6 +169,7 @@ def test_the_endpoint_on_loopback_tells_metrics_health_and_status(agent, vehicle
 
     assert json.loads(get("/health")) == {
         "healthy": True,
+        "buffer": "stores",
         "threads": True,
         "local_broker": True,
         "uplink": "acknowledges",
