@@ -103,6 +103,10 @@ def read_mark(connection: Connection) -> Mark | None:
 def replace_lineage(connection: Connection, folder: Path, lineage: Lineage) -> None:
     """Writes the file under its new token, and the mark before and after. Raises StoreError, OSError."""
     before = read_mark(connection) or Mark(0, 0, 0)
+    present = read_lineage(folder)
+    if present is not None and present.token == before.following:
+        # The last time failed between the file and the mark; this time may fail before the file.
+        before = Mark(present.token, 0, _changed_ns(folder))
     with without_checkpoints(connection):
         _set_mark(connection, Mark(before.token, lineage.token, before.changed_ns))
         write_lineage(folder, lineage)

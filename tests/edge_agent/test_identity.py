@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_agent.errors import StoreFailing
+from edge_agent.store import lineage
 from edge_agent.store.buffer import DATABASE, Buffer
 from edge_agent.store.lineage import HEAD_STEP, LINEAGE
 from edge_agent.store.salvage import set_aside
@@ -239,3 +241,31 @@ def test_the_small_file_is_written_again_only_after_a_checkpoint(tmp_path):
         tokens.add(buffer._lineage.token)
     written = (tmp_path / f"{DATABASE}-wal").stat().st_size
     assert 2 <= len(tokens) <= 4, written
+
+
+def test_a_token_that_could_not_be_noted_twice_in_a_row_costs_no_epoch(tmp_path, monkeypatch):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    marked = []
+
+    def once(connection, mark):
+        marked.append(mark)
+        if len(marked) == 2:
+            raise StoreFailing("the mark behind the file")
+        set_mark(connection, mark)
+
+    def never(*_):
+        raise OSError("the next file")
+
+    set_mark = lineage._set_mark
+    monkeypatch.setattr(lineage, "_set_mark", once)
+    with pytest.raises(StoreFailing):
+        buffer._renew_lineage(0)
+    monkeypatch.setattr(lineage, "write_lineage", never)
+    with pytest.raises(OSError, match="next file"):
+        buffer._renew_lineage(0)
+    assert len(marked) == 3
+    monkeypatch.undo()
+    leave(buffer, clean=False)
+    again = open_buffer(tmp_path)
+    assert (again.epoch, again.head) == (buffer.epoch, 10)
