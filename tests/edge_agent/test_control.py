@@ -369,7 +369,17 @@ def test_the_preferred_region_is_looked_at_again_after_a_look_that_failed(tmp_pa
         def open(self) -> None:
             raise LinkError("away")
 
-    road = Road(lambda now_s, region, new: acks(new), 1_000)
+    class Patient(Road):
+        """A look has a thread of its own: the road's time stands still until it has answered."""
+
+        def advance(self, seconds: float) -> None:
+            probe = self.drainer._probe if self.drainer else None
+            until_s = time.monotonic() + 5
+            while probe is not None and probe.held is None and time.monotonic() < until_s:
+                time.sleep(0.001)
+            super().advance(seconds)
+
+    road = Patient(lambda now_s, region, new: acks(new), 400)
     settings = AgentSettings.model_validate(
         {
             "device": {"id": DEVICE},
