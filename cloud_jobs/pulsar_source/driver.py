@@ -62,7 +62,6 @@ class Driver:
     def close(self) -> None:
         """Gives every connection back."""
         self._close_scouts()
-        self._caution.close()
         self._ownership.close()
         self._watch.close()
         forget_clients()
@@ -220,12 +219,14 @@ class Driver:
             return ends
         self._turn += 1
         news = {topic: end for topic, end in ends.items() if end > begin[topic]}
-        ahead = self._ahead(view, [Range(topic, begin[topic], end) for topic, end in news.items()])
         weights = {topic: float(view.states[topic].entries_between(begin[topic], end)) for topic, end in news.items()}
-        return {**begin, **admit(ahead, weights, limits, self._turn)}
+        pieces = [Range(topic, begin[topic], end) for topic, end in news.items()]
+        with self._caution.looking_ahead() as careful:
+            ahead = self._ahead(view, pieces, careful=careful)
+            return {**begin, **admit(ahead, weights, limits, self._turn)}
 
-    def _ahead(self, view: View, news: Sequence[Range]) -> dict[str, Iterable[Piece]]:
-        if not self._caution.looking_ahead():
+    def _ahead(self, view: View, news: Sequence[Range], *, careful: bool) -> dict[str, Iterable[Piece]]:
+        if not careful:
             return {piece.topic: self._scout(view, piece.topic).ahead(piece.start, piece.end) for piece in news}
         self._close_scouts()
         ahead: dict[str, Iterable[Piece]] = {}

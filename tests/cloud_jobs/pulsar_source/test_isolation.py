@@ -1,5 +1,6 @@
 """A client that ends in its own process: real processes, which fault, are killed, or stop answering."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -126,13 +127,28 @@ def test_batches_are_read_carefully_for_a_while_after_one_that_did_not_complete(
     ]
 
 
-def test_a_look_ahead_that_did_not_end_in_order_makes_the_next_one_careful(tmp_path: Path):
+def test_a_look_ahead_that_ended_its_process_makes_the_next_one_careful(tmp_path: Path):
     options = OPTIONS.model_copy(update={"failover_file": tmp_path / "failover.json"})
-    assert not Caution(options).looking_ahead()  # and its process ends without a close
-    assert not Caution(options.model_copy(update={"subscription": "another"})).looking_ahead()
+    process = multiprocessing.get_context("forkserver").Process(target=end_in_a_look_ahead, args=(options,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGSEGV
+    with Caution(options.model_copy(update={"subscription": "another"})).looking_ahead() as careful:
+        assert not careful
     after = Caution(options)
-    assert after.looking_ahead()
-    after.close()
-    orderly = Caution(options)
-    assert not orderly.looking_ahead()
-    assert not orderly.looking_ahead()
+    for _ in range(2):
+        with after.looking_ahead() as careful:
+            assert careful
+
+
+def test_a_look_ahead_that_came_to_its_end_leaves_nothing(tmp_path: Path):
+    options = OPTIONS.model_copy(update={"failover_file": tmp_path / "failover.json"})
+    with pytest.raises(ReadStalled), Caution(options).looking_ahead():
+        raise ReadStalled("hq", "t", "1:1", "1:2", 1.0)
+    with Caution(options).looking_ahead() as careful:
+        assert not careful
+
+
+def end_in_a_look_ahead(options: PulsarOptions) -> None:
+    with Caution(options).looking_ahead():
+        os.kill(os.getpid(), signal.SIGSEGV)
