@@ -320,6 +320,16 @@ class IntakeMachine(RuleBasedStateMachine):
         self.lost_before = self.lost()
 
     @rule()
+    def let_the_file_grow_no_more(self):
+        """SQLite finds the disk full in the middle of a commit: all of it waits, and is stored once there is space."""
+        writer = self.intake.buffer._life.writer
+        writer.execute("PRAGMA max_page_count = 1")  # that is: as many as there are
+        self.publish(3, 20_000)
+        self.puback(self.intake.reception.commit(0.0) or ())
+        writer = self.intake.buffer._life.writer
+        writer.execute(f"PRAGMA max_page_count = {BOUNDLESS >> 12}")
+
+    @rule()
     def clone(self):
         self.commit()
         self.intake.buffer.close()
