@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,15 @@ from typer.testing import CliRunner
 import deploy.local
 from deploy.__main__ import COMMANDS
 from deploy.lazy import LazyCommand, command_line
+
+
+@pytest.fixture(autouse=True)
+def _signals_of_the_tests() -> Iterator[None]:
+    """Commands that start servers handle signals; run in this process, they leave none of that behind."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
 
 
 def run(*arguments: str) -> tuple[int, str]:

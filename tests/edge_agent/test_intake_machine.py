@@ -241,7 +241,8 @@ class IntakeMachine(RuleBasedStateMachine):
             self.commit()
         if end == "confirmed":
             self.trial.confirm()
-            self.deletes = text == MAY_DELETE
+            # a limit that is in force already needs no word to stay
+            self.deletes = text == MAY_DELETE or (self.deletes and text in WOULD_DELETE)
         elif end == "taken back":
             self.trial.take_back()
         else:
