@@ -376,7 +376,7 @@ def test_a_hostile_neighbour_stops_silences_and_fills_nothing(region: Region, de
         log_bytes = gateway.process.log.stat().st_size
     assert (status.pushes_unknown, status.internal_errors) == (1, 0)
     assert status.dead_letters_not_kept > 1000
-    assert status.devices_known == 4
+    assert 4 <= status.devices_known <= 1500  # a forged topic counts as heard; the list is bounded, and says so
     assert log_bytes < 200_000, "a flood of refusals is a few lines"
     persisted = region.persisted("beside")
     assert all(persisted[device].covers(IntervalSet([(1, 5 * RECORDS)])) for device in persisted)
@@ -499,31 +499,41 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
     file = tmp_path / "pushes" / "push" / f"{DEVICE}.toml"
     file.parent.mkdir(parents=True)
     file.write_text("[drain]\nwindow = 7\n", encoding="utf-8")
+    now = '[[classes]]\nname = "now"\ntopics = ["vehicle/event"]\nurgent = true\n'
     only_wifi = '[[classes]]\nname = "all"\ntopics = ["#"]\nlinks = ["wifi"]\n'
-    extra = f'{only_wifi}[link]\nlink = "cellular"\n[push]\nconfirm_s = 1.2'
+    extra = f'{now}{only_wifi}[link]\nlink = "cellular"\n[push]\nconfirm_s = 1.2'
     agent = AgentProcess(tmp_path, vehicle.port, {"eu": region.broker.port}, extra, tenant="push")
     in_force = tmp_path / "buffer" / "pushed.toml"
+
+    events: list[int] = []
 
     def push(gateway: Gateway, text: str) -> None:
         file.write_text(text, encoding="utf-8")
         gateway.signal(signal.SIGHUP)
+
+    def applied(gateway: Gateway, times: int) -> bool:
+        """Whether settings proved themselves so often: by an acknowledged event, which travels on any link."""
+        events.append(len(events))
+        vehicle.publish("vehicle/event", b'{"time": %d, "name": "now"}' % (1767603422000 + events[-1]))
+        return gateway.status().pushes_applied == times
 
     with region.gateway("push-1", more=f'push = {{ folder = "{tmp_path}/pushes" }}') as gateway, running(agent):
         for _ in range(50):
             vehicle.position()
         until(lambda: agent.status()["depth_records"] == 50, 10)
         before = stored(agent)
-        until(lambda: gateway.status().pushes_applied == 1, 20)
+        until(lambda: applied(gateway, 1), 20, pause_s=0.2)
         push(gateway, "[drain]\nwindow = 0\n")
         until(lambda: gateway.status().pushes_refused == 1, 20)
         push(gateway, f'[[uplinks]]\nregion = "nowhere"\nport = {free_port()}\n')
         until(lambda: gateway.status().pushes_taken_back == 1, 20)
         assert in_force.read_text(encoding="utf-8") == "[drain]\nwindow = 7\n"
-        assert stored(agent) == before, "stored data are not touched by any of it"
-        assert "push" not in {properties["tenant"] for _, properties in region.messages("batches-partition-0")}
+        assert set(before) <= set(stored(agent)), "stored data are not touched by any of it"
+        assert region.persisted("push")[DEVICE].count <= len(events), "and what waits for another link was not sent"
         push(gateway, '[link]\nlink = "wifi"\n')
-        until(lambda: gateway.status().pushes_applied == 2, 20)
-        until(lambda: region.persisted("push").get(DEVICE, IntervalSet()).count == 50, 20, pause_s=0.3)
+        until(lambda: applied(gateway, 2), 20, pause_s=0.2)
+        made = 50 + len(events)
+        until(lambda: region.persisted("push").get(DEVICE, IntervalSet()).count == made, 20, pause_s=0.3)
         assert gateway.status().pushes_unknown == 0
 
 
