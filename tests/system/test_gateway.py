@@ -552,7 +552,7 @@ def test_a_batch_that_the_gateway_refuses_is_set_aside_on_the_vehicle_and_the_re
             time.sleep(0.03)
         until(lambda: agent.status()["set_aside_records"] == 1, 20)
         until(lambda: agent.status()["depth_records"] == 1, 10)
-        assert gateway.status().batches_refused == 3
+        until(lambda: gateway.status().batches_refused == 3, 5)  # the status is made once a second
         (told,) = [properties for _, properties in region.messages("refused") if properties["tenant"] == "poison"][:1]
         assert told["reason"] == "too-large"
     assert agent.status()["gaps"] == 0
