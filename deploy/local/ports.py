@@ -3,6 +3,7 @@
 import json
 import random
 import socket
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ __all__ = ["PortBook", "free_port", "is_free"]
 # Below the kernel's range for outgoing connections, so that no client socket takes a port between choice and use.
 _RANGE = (20_000, 32_000)
 _ATTEMPTS = 200
+_POLL_S = 0.05
 _BOOK = TypeAdapter(dict[str, Annotated[int, Field(gt=0, lt=65536)]])
 
 
@@ -40,22 +42,35 @@ def free_port(taken: set[int] | None = None) -> int:
 
 
 class PortBook:
-    """Ports by name, remembered in a JSON file; a name keeps its port while that port is free. Raises FolderDamaged."""
+    """Ports by name, remembered in a JSON file; a name keeps its port if that is free. Raises FolderDamaged.
 
-    def __init__(self, file: Path) -> None:
+    A process that was just killed still holds its ports while the kernel takes it apart, so the book waits for them:
+    `patience_s` in all, however many are taken.
+    """
+
+    def __init__(self, file: Path, *, patience_s: float = 5.0) -> None:
         self._file = file
+        self._patience_s = patience_s
         self._remembered = _read(file)
         self._given: dict[str, int] = {}
 
     def port(self, name: str) -> int:
-        """The port of this name: the remembered one if it is free, else a new one; the same for the book's life."""
+        """The port of this name: the remembered one if it gets free, else a new one; the same for the book's life."""
         if name not in self._given:
             port = self._remembered.get(name)
-            if port is None or not is_free(port):
+            if port is None or not self._gets_free(port):
                 port = free_port({*self._given.values(), *self._remembered.values()})
             self._given[name] = self._remembered[name] = port
             replace_durably(self._file, json.dumps(self._remembered, indent=2, sort_keys=True).encode())
         return self._given[name]
+
+    def _gets_free(self, port: int) -> bool:
+        while not is_free(port):
+            if self._patience_s <= 0:
+                return False
+            self._patience_s -= _POLL_S
+            time.sleep(_POLL_S)
+        return True
 
 
 def _read(file: Path) -> dict[str, int]:

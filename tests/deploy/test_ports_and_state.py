@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,17 @@ def test_a_name_keeps_its_port_for_the_next_book(tmp_path: Path) -> None:
 def test_a_port_that_somebody_took_is_not_given_again(tmp_path: Path) -> None:
     port = PortBook(tmp_path / "ports.json").port("a")
     with socket.create_server(("127.0.0.1", port)):
-        assert PortBook(tmp_path / "ports.json").port("a") != port
+        assert PortBook(tmp_path / "ports.json", patience_s=0.1).port("a") != port
+
+
+def test_a_port_that_gets_free_soon_is_kept(tmp_path: Path) -> None:
+    """A server killed a moment ago holds its ports until the kernel has taken it apart."""
+    port = PortBook(tmp_path / "ports.json").port("a")
+    dying = socket.create_server(("127.0.0.1", port))
+    end = threading.Timer(0.3, dying.close)
+    end.start()
+    assert PortBook(tmp_path / "ports.json", patience_s=30).port("a") == port
+    end.join()
 
 
 def test_the_state_is_read_back_while_the_stack_runs(tmp_path: Path) -> None:

@@ -77,12 +77,28 @@ class Query:
     def workers(self) -> list[psutil.Process]:
         """The Python processes that Spark's daemon forked for tasks."""
         assert self.process is not None
-        try:
-            children = psutil.Process(self.process.pid).children(recursive=True)
-            daemons = [child for child in children if "pyspark.daemon" in " ".join(child.cmdline())]
-            return [worker for daemon in daemons for worker in daemon.children()]
-        except psutil.Error:  # one of them has just ended
-            return []
+        return [
+            worker
+            for child in _children(psutil.Process(self.process.pid), recursive=True)
+            if "pyspark.daemon" in _command(child)
+            for worker in _children(child)
+            if _command(worker)
+        ]
+
+
+def _children(process: psutil.Process, *, recursive: bool = False) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=recursive)
+    except psutil.Error:  # it has just ended
+        return []
+
+
+def _command(process: psutil.Process) -> str:
+    """What it was started with; empty once it has ended, also while nobody has taken its exit status yet."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.nightly)])
