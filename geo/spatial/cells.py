@@ -166,8 +166,11 @@ def _coarse_enough(lattice: Lattice, outlines: Outlines) -> tuple[Lattice, float
     across = 0.0
     for begin in range(0, len(outlines.points), _POINTS_AT_ONCE):
         points = outlines.degrees(outlines.points[begin : begin + _POINTS_AT_ONCE + 1])
-        # the step from ring to ring counts as well: it is an upper bound
-        steps = np.abs(np.diff(points, axis=0)).sum(axis=0)
+        lengths = np.abs(np.diff(points, axis=0))
+        # from ring to ring there is no edge: with many small fences those steps would be nearly all there is
+        ends = outlines.rings[slice(*np.searchsorted(outlines.rings, [begin + 1, begin + len(points)]))] - 1 - begin
+        lengths[ends] = 0.0
+        steps = lengths.sum(axis=0)
         across += float(steps[0]) / lattice.width + float(steps[1]) / lattice.height
     limit = 8.0 * len(outlines.points) + MAX_CELLS_OF_EDGES
     paid = ENTRIES_PER_EDGE * min((len(outlines.points) + MAX_CELLS_OF_EDGES) / max(min(across, limit), 1.0), 1.0)

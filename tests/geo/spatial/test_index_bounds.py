@@ -73,6 +73,16 @@ def test_fences_that_hardly_differ_cost_in_proportion_to_their_edges(world: str)
     within_rows(index, shapes)
 
 
+def test_the_lattice_is_as_fine_whatever_the_order_of_the_fences() -> None:
+    """Between two fences there is no edge, however far apart they lie in the world and next to each other in a file."""
+    rng = np.random.default_rng(6)
+    west, south = np.sort(rng.uniform(0, 10, 20_000)), rng.uniform(45, 50, 20_000)
+    squares = shapely.box(west, south, west + 0.001, south + 0.001)
+    in_order, mixed = (GridIndex(Outlines.of(part))._cells.lattice for part in (squares, rng.permutation(squares)))
+    assert (in_order.columns, in_order.rows) == (mixed.columns, mixed.rows)
+    assert in_order.columns * in_order.rows > 1_000_000
+
+
 @pytest.mark.nightly
 def test_long_edges_however_many_make_the_lattice_coarser() -> None:
     shape = comb(100_000)
