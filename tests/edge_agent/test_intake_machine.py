@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edge_agent.clock.jumps import Jump
 from edge_agent.drain.dispatcher import Dispatcher
+from edge_agent.intake.redelivery import SET_CLOCK_US
 from edge_agent.mqtt import Message
 from edge_agent.pushed import PushRefused, Trial, effective_settings
 from edge_agent.store.block import Block
@@ -40,8 +41,10 @@ fresh_s = 3
 ack_timeout_s = 5
 [[uplinks]]
 region = "eu"
+host = "127.0.0.1"
 [[uplinks]]
 region = "us"
+host = "127.0.0.1"
 """
 PUSHES = (
     b'log_level = "error"',
@@ -96,6 +99,7 @@ class IntakeMachine(RuleBasedStateMachine):
         self.clocks = SteadyClocks()
         self.capacity = BOUNDLESS
         self.deletes = False
+        self.anchors: set[int] = set()
         self.named: dict[int, Name] = {}
         self.given: dict[Name, int] = {}
         self.acknowledged: set[int] = set()
@@ -105,6 +109,8 @@ class IntakeMachine(RuleBasedStateMachine):
 
     def start(self, *, resumed: bool) -> None:
         """As the agent does it, with the settings that are in force or on trial."""
+        if resumed:
+            self.nothing_is_given_up_without_need()
         number = self.machine
         self.trial = Trial(self.config, self.folder, "boot")
         self.settings = effective_settings(self.config)
@@ -146,7 +152,9 @@ class IntakeMachine(RuleBasedStateMachine):
             for record in decode(block.data).records:
                 name, number = (block.epoch, record.seq), number_of(record)
                 assert self.given.setdefault(name, number) == number, "one id is given once"
-                again += self.named.setdefault(number, name) != name
+                is_second = self.named.setdefault(number, name) != name
+                assert not (is_second and number in self.anchors), "a time of its own tells it from all others"
+                again += is_second
         counted = self.intake.buffer.tally("possible_duplicates")
         assert again <= counted - self.doubted, "one message, one id, unless it is counted as a possible duplicate"
         self.doubted = counted
@@ -187,6 +195,8 @@ class IntakeMachine(RuleBasedStateMachine):
             topic, payload = "vehicle/signal", b'{"time":%d,"path":"S","value":%d}' % (time_ms, self.made)
             if size:
                 topic, payload = "vehicle/odd", b"%d " % self.made + Random(self.made).randbytes(size)
+            elif time_ms * 1000 >= SET_CLOCK_US:
+                self.anchors.add(self.made)
             self.made += 1
             self.open.append(Message(self.mid, 1, False, topic, payload))
             assert not self.intake.reception.take(self.open[-1], 0.0)
@@ -264,6 +274,15 @@ class IntakeMachine(RuleBasedStateMachine):
                 self.centre.take(self.region, batch.data)
             else:
                 self.centre.never_got(self.region, batch.epoch, batch.names)
+
+    @rule()
+    def answer_for_another_region(self):
+        """What one region was sent and never got, another one says that it has: nothing of it may leave."""
+        self.publish(1, 0)
+        self.commit()
+        self.send(arrives=False)
+        self.connect("us" if self.region == "eu" else "eu")
+        self.forge(0, self.intake.buffer.head, 0)
 
     @rule(region=st.sampled_from(["eu", "us"]))
     def connect(self, region):
