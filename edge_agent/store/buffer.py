@@ -23,6 +23,7 @@ from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection, mapped_errors, transaction
 from edge_agent.store.evict import Owner
 from edge_agent.store.gaps import unaccounted
+from edge_agent.store.high_water import note_high_water, read_high_water
 from edge_agent.store.isolate import isolate
 from edge_agent.store.life import (
     BufferOptions,
@@ -348,13 +349,14 @@ class Buffer:
         lineage, life, options = self._lineage, self._life, self._options
         mark = read_mark(life.writer)
         if mark is not None:
-            if is_the_one_that_was_left(life.writer, lineage, self._path.parent, options.machine):
+            is_cut = read_high_water(self._path.parent, self.epoch) > self.head
+            if is_the_one_that_was_left(life.writer, lineage, self._path.parent, options.machine) and not is_cut:
                 return
             reason, lost = "moved", (1, 0)
             if lineage is None or lineage.machine == options.machine:
                 reason = "restored"
-            if lineage and reason == "restored" and lineage.token != mark.token:
-                # The small file is younger: ids up to its bound may have been given away.
+            if lineage and reason == "restored" and (is_cut or lineage.token != mark.token):
+                # The small files are younger: ids up to the bound may have been given away.
                 same = (lineage.device, lineage.epoch) == (options.device, self.epoch)
                 lost = (self.head + 1, lineage.bound) if same else lost
         elif life.is_new and lineage and (lineage.device, lineage.machine) == (options.device, options.machine):
@@ -410,6 +412,7 @@ class Buffer:
             depth.records += block.records
             depth.size += block.size
         self.ring.add(came)
+        note_high_water(self._path.parent, self.epoch, self.head)
 
     def _settle(self) -> Changes:
         changes = Changes()

@@ -9,10 +9,14 @@ import pytest
 from edge_agent.errors import StoreFailing
 from edge_agent.store import lineage
 from edge_agent.store.buffer import DATABASE, Buffer
+from edge_agent.store.high_water import HIGH_WATER
 from edge_agent.store.lineage import HEAD_STEP, LINEAGE
 from edge_agent.store.salvage import set_aside
 from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, options, unnamed
+
+LOG_HEADER_BYTES, LOG_FRAME_BYTES = 32, 24 + 4096
+"""Of SQLite's write-ahead log with pages of 4 KiB."""
 
 
 def records_of(buffer: Buffer) -> dict[tuple[int, int], object]:
@@ -231,6 +235,39 @@ def test_a_main_file_whose_log_was_lost_begins_a_new_epoch_and_declares_what_may
     there = IntervalSet((block.first, block.last) for block in buffer.read_after(0, 1, 10_000))
     assert (there | declared_of(buffer, epoch)).covers(IntervalSet([(1, head)] if head else []))
     assert buffer.unaccounted() == 0
+
+
+@pytest.mark.parametrize("commits", [1, 4])
+def test_a_log_that_was_cut_behind_any_frame_begins_a_new_epoch_and_declares_what_may_be_missing(tmp_path, commits):
+    frames = kept = 0
+    while kept <= frames:
+        folder = tmp_path / str(kept)
+        buffer = open_buffer(folder)
+        buffer._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        for number in range(commits):
+            fill(buffer, range(number * 10 + 1, number * 10 + 11))
+        epoch, head = buffer.epoch, buffer.head
+        main, log = folder / DATABASE, folder / f"{DATABASE}-wal"
+        left, left_log = main.read_bytes(), log.read_bytes()
+        buffer._life.close()
+        main.write_bytes(left)
+        log.write_bytes(left_log[: LOG_HEADER_BYTES + kept * LOG_FRAME_BYTES])
+        frames = (len(left_log) - LOG_HEADER_BYTES) // LOG_FRAME_BYTES
+        buffer = open_buffer(folder)
+        assert (buffer.epoch == epoch) == (kept == frames), f"{kept} of {frames} frames"
+        there = IntervalSet((block.first, block.last) for block in buffer.read_after(0, 1, 10_000))
+        assert (there | declared_of(buffer, epoch)).covers(IntervalSet([(1, head)]))
+        assert buffer.unaccounted() == 0
+        kept += 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 16, b"\xff" * 16, b"\xff" * 40], ids=len)
+def test_a_high_water_mark_that_says_nothing_of_this_epoch_changes_nothing(tmp_path, content):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    buffer.close()
+    (tmp_path / HIGH_WATER).write_bytes(content)
+    assert (open_buffer(tmp_path).epoch, open_buffer(tmp_path).head) == (buffer.epoch, 10)
 
 
 def test_the_small_file_is_written_again_only_after_a_checkpoint(tmp_path):
