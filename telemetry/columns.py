@@ -30,7 +30,7 @@ from telemetry.layout import (
     Raws,
     Signals,
 )
-from telemetry.packing import MAX_INT64, MIN_INT64, Integers
+from telemetry.packing import MAX_INT64, MIN_INT64, Integers, is_surely_within
 from telemetry.record import Header
 from telemetry.wire import open_frame
 
@@ -107,7 +107,7 @@ class ArrayIntegers(Integers):
     def extremes(self) -> tuple[int, int]:
         """See Integers. Raises Malformed where 64 bits do not hold a value."""
         values = self.array()
-        if self.width and not self._is_surely_within(MIN_INT64, MAX_INT64):
+        if self.width and not is_surely_within(self.base, self.width, self.count, MIN_INT64, MAX_INT64):
             ascends = values[1:] >= values[:-1]
             if (ascends != (self._differences() >= 0)).any():
                 raise Malformed("a column of integers leaves 64 bits")

@@ -226,7 +226,8 @@ class _Reader:
         return Raws(topic, payloads)
 
     def integers(self, count: int, low: int, high: int, what: str) -> Integers:
-        self._expect(3)
+        if (parts := self._array()) != 3:
+            raise Malformed(f"{what}: a column of {parts} parts, 3 are expected")
         column = self._column(self._next(), self._next(), self._next(), count)
         column.check(low, high, what)
         return column

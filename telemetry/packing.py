@@ -38,8 +38,8 @@ class Integers:
 
     __slots__ = ("_values", "base", "count", "planes", "width")
 
-    def __init__(self, base: Any, width: Any, planes: Any, count: int, values: Sequence[int] | None = None) -> None:
-        """`values`: the integers, if known. Raises Malformed unless base, width and length fit each other."""
+    def __init__(self, base: Any, width: Any, planes: Any, count: int) -> None:
+        """Raises Malformed unless base, width and length fit each other."""
         if type(base) is not int or not MIN_INT64 <= base <= MAX_INT64 or type(width) is not int:
             raise Malformed(f"a column of integers with base {base!r:.60} and width {width!r:.60}")
         if width not in _WIDTHS or type(planes) is not bytes or len(planes) != max(count - 1, 0) * width:
@@ -48,7 +48,7 @@ class Integers:
         self.width = width
         self.planes = planes
         self.count = count
-        self._values = values
+        self._values: Sequence[int] | None = None
 
     def values(self) -> Sequence[int]:
         """The integers, put together once."""
@@ -58,11 +58,8 @@ class Integers:
 
     def check(self, low: int, high: int, what: str) -> None:
         """Raises Malformed unless every value is from `low` to `high`."""
-        if self.count == 0 or self._is_surely_within(low, high):
-            return
-        least, most = self.extremes()
-        if least < low or most > high:
-            raise Malformed(f"{what} is outside {low} to {high}")
+        if self.count and not is_surely_within(self.base, self.width, self.count, low, high):
+            _check_extremes(*self.extremes(), low, high, what)
 
     def extremes(self) -> tuple[int, int]:
         """The least and the greatest value of a column that is not empty."""
@@ -74,10 +71,16 @@ class Integers:
             return [self.base] * self.count
         return list(accumulate(joined_planes(self.planes, _CODE_OF_WIDTH[self.width], self.width), initial=self.base))
 
-    def _is_surely_within(self, low: int, high: int) -> bool:
-        """Whether not even the largest differences that the width allows could lead outside."""
-        reach = (self.count - 1) << (8 * self.width - 1) if self.width else 0
-        return low + reach <= self.base <= high - reach
+
+def is_surely_within(base: int, width: int, count: int, low: int, high: int) -> bool:
+    """Whether not even the largest differences that the width allows could lead outside."""
+    reach = (count - 1) << (8 * width - 1) if width else 0
+    return low + reach <= base <= high - reach
+
+
+def _check_extremes(least: int, most: int, low: int, high: int, what: str) -> None:
+    if least < low or most > high:
+        raise Malformed(f"{what} is outside {low} to {high}")
 
 
 def pack_integers(values: Sequence[int]) -> list[Any]:
@@ -96,9 +99,13 @@ def pack_integers(values: Sequence[int]) -> list[Any]:
 
 def pack_within(values: Sequence[int], low: int, high: int, what: str) -> list[Any]:
     """A column of integers, judged as its reader will judge it. Raises Malformed."""
-    base, width, planes = pack_integers(values)
-    Integers(base, width, planes, len(values), values).check(low, high, what)
-    return [base, width, planes]
+    column = pack_integers(values)
+    base, width, _ = column
+    if type(base) is not int:
+        raise Malformed(f"{what} is no integer: {base!r:.60}")
+    if values and not is_surely_within(base, width, len(values), low, high):
+        _check_extremes(min(values), max(values), low, high, what)
+    return column
 
 
 def pack_floats(values: Sequence[float]) -> list[Any]:
