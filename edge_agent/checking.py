@@ -21,8 +21,6 @@ def problems(settings: AgentSettings) -> list[str]:
     """Files, folders and addresses that cannot be used or are missing, a line for each."""
     found = [problem for place, broker in _brokers(settings) for problem in _unusable_files(place, broker)]
     for number, uplink in enumerate(settings.uplinks):
-        if uplink.kind == "mqtt" and "host" not in uplink.model_fields_set:
-            found.append(f"uplinks.{number}.host: missing; without it the uplink leads to this machine")
         if uplink.kind == "pulsar" and importlib.util.find_spec("pulsar") is None:
             found.append(f"uplinks.{number}.kind: {PULSAR_MISSING}")
     return [*found, *_unusable_folder(settings.buffer.path)]

@@ -238,6 +238,8 @@ class UplinkSettings(BrokerSettings):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         direct = (self.service_url, self.topic)
+        if self.kind == "mqtt" and "host" not in self.model_fields_set:
+            raise ValueError('an uplink of kind "mqtt" needs host: without one it would lead to this machine')
         if self.kind == "pulsar" and None in direct:
             raise ValueError('an uplink of kind "pulsar" needs service_url and topic')
         if self.kind == "pulsar" and (unused := sorted(_MQTT_ONLY & self.model_fields_set)):

@@ -29,6 +29,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edge_agent.config import BrokerSettings, TlsSettings
 from edge_agent.errors import LinkError, LinkRefused
+from runtime import load_key_pair
 
 RECEIVE_BYTES = 1 << 16
 MOST_PACKETS = 100
@@ -405,7 +406,7 @@ def tls_context(tls: TlsSettings) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(tls.ca))
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if tls.certificate is not None:
-            context.load_cert_chain(str(tls.certificate), str(tls.key), password=_no_passphrase)
+            load_key_pair(context, tls.certificate, tls.key)
     except (OSError, ValueError) as error:
         raise LinkError(f"certificates cannot be loaded: {error}") from error
     return context
@@ -415,11 +416,6 @@ def password_in(file: Path) -> str:
     """The first line of a password file. Raises OSError, ValueError."""
     with file.open(encoding="utf-8") as lines:
         return lines.readline(MAX_PASSWORD_CHARACTERS).partition("\n")[0]
-
-
-def _no_passphrase() -> str:
-    """OpenSSL would ask a terminal, and wait for ever."""
-    raise ValueError("the key has a passphrase, and nobody is there to type it: give a key without one")
 
 
 def read_publish(first: int, packet: bytes) -> Message:

@@ -22,13 +22,12 @@ import structlog
 
 from edge_agent.config import AgentSettings, ClassSettings, UplinkSettings
 from runtime import replace_durably
-from settings import MAX_TOML_BYTES, SettingsError, load, parse_toml, validate
+from settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, SettingsError, load, parse_toml, validate
 
 log = structlog.get_logger("edge_agent")
 
 IN_FORCE, ON_TRIAL, AGAIN, REFUSED = "pushed.toml", "pushed-trial.toml", "pushed-again.toml", "pushed-refused.toml"
 ATTEMPTS = "pushed-attempts.json"
-MAX_BYTES = 64 << 10
 NO_ACKNOWLEDGEMENT = "no region acknowledged with them"
 MAX_ATTEMPTS = 3
 """Trials that may end without an acknowledgement, or with the agent, before a proposal is refused for good."""
@@ -117,7 +116,7 @@ def overlaid(config: Path, text: str) -> AgentSettings:
     """The file's settings with pushed ones laid over. Raises PushRefused; SettingsError if the file itself is wrong."""
     base = load(AgentSettings, config)
     try:
-        pushed = parse_toml(text, MAX_BYTES)
+        pushed = parse_toml(text, MAX_PUSHED_BYTES)
     except ValueError as error:
         raise PushRefused(f"is not valid TOML: {error}"[:500]) from error
     if outside := sorted(key for key in _keys(pushed) if not _may_be_pushed(key)):
@@ -146,7 +145,7 @@ def overlaid(config: Path, text: str) -> AgentSettings:
 
 def allows_deletion(text: str) -> bool:
     """Whether a push that was checked says that stored records may be deleted because of it."""
-    return parse_toml(text, MAX_BYTES).get(ALLOW_DELETION) is True
+    return parse_toml(text, MAX_PUSHED_BYTES).get(ALLOW_DELETION) is True
 
 
 def keeping(present: AgentSettings, proposed: AgentSettings) -> AgentSettings:
@@ -213,7 +212,7 @@ def _with_credentials(pushed: dict[str, Any], known: tuple[UplinkSettings, ...])
         if mine is not None:
             pushed = {**pushed, key: mine}
     here = (own.host, own.port)
-    if own.password_file and own.tls is None and (pushed.get("host", "127.0.0.1"), pushed.get("port", 1883)) != here:
+    if own.password_file and own.tls is None and (pushed.get("host"), pushed.get("port", 1883)) != here:
         raise PushRefused("uplinks: the password would go to another address in plain text")
     return pushed
 
@@ -319,7 +318,7 @@ class Trial:
 
     def _refuse(self, text: bytes, reason: str) -> None:
         one_line = " ".join(reason.split())[:500].encode()
-        self._replace(REFUSED, b"# %s\n# %s\n%s" % (self._own_digest(), one_line, text[:MAX_BYTES]))
+        self._replace(REFUSED, b"# %s\n# %s\n%s" % (self._own_digest(), one_line, text[:MAX_PUSHED_BYTES]))
 
     def _refused_before(self, text: bytes) -> str | None:
         """Why this text was refused with the device's own file as it is now; None if it was not."""
@@ -327,7 +326,7 @@ class Trial:
             digest, reason, refused = (self._folder / REFUSED).read_bytes().split(b"\n", 2)
         except (FileNotFoundError, ValueError):
             return None
-        if refused != text[:MAX_BYTES] or digest != b"# " + self._own_digest():
+        if refused != text[:MAX_PUSHED_BYTES] or digest != b"# " + self._own_digest():
             return None
         return reason[2:].decode("utf-8", "replace")
 
@@ -338,8 +337,8 @@ class Trial:
             return b"unreadable"
 
     def _check(self, text: bytes) -> None:
-        if len(text) > MAX_BYTES:
-            raise PushRefused(f"{len(text)} bytes, {MAX_BYTES} are allowed")
+        if len(text) > MAX_PUSHED_BYTES:
+            raise PushRefused(f"{len(text)} bytes, {MAX_PUSHED_BYTES} are allowed")
         try:
             words = text.decode("utf-8")
         except UnicodeDecodeError as error:

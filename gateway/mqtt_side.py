@@ -18,6 +18,7 @@ from gateway.answers import ANSWERS
 from gateway.config import GatewaySettings, Tls
 from gateway.errors import BrokerUnreachable
 from gateway.packets import Inbound, read_publish
+from runtime import load_key_pair
 
 _SUBSCRIPTIONS = (SUBSCRIPTION, ANSWERS)
 _MOST_READS = 64
@@ -40,10 +41,10 @@ class Published(NamedTuple):
 
 
 def tls_context(settings: Tls) -> ssl.SSLContext:
-    """The context of these files. Raises OSError (which ssl.SSLError is)."""
+    """The context of these files. Raises OSError (which ssl.SSLError is); ValueError for a key with a passphrase."""
     context = ssl.create_default_context(cafile=str(settings.authority))
     if settings.certificate is not None:
-        context.load_cert_chain(str(settings.certificate), str(settings.key) if settings.key else None)
+        load_key_pair(context, settings.certificate, settings.key)
     return context
 
 

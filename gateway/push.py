@@ -9,11 +9,9 @@ from typing import NamedTuple
 import structlog
 
 from gateway.admission import Address
-from settings import parse_toml
+from settings import MAX_PUSHED_BYTES, parse_toml
 from telemetry import DEVICE_PATTERN
 
-MAX_BYTES = 64 << 10
-"""What a device takes at most."""
 _MAX_READS = 4
 """So many files are looked at in one turn of the loop, whether they can be published or not."""
 _LOG = structlog.get_logger("gateway")
@@ -57,9 +55,9 @@ def read_push(path: Path) -> Push:
     if not path.is_file():
         raise ValueError("not a file")
     with path.open("rb") as file:
-        text = file.read(MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise ValueError(f"more than {MAX_BYTES} bytes, which is all that a device takes")
-    parse_toml(text.decode("utf-8"), MAX_BYTES)  # by the device's own measure
+        text = file.read(MAX_PUSHED_BYTES + 1)
+    if len(text) > MAX_PUSHED_BYTES:
+        raise ValueError(f"more than {MAX_PUSHED_BYTES} bytes, which is all that a device takes")
+    parse_toml(text.decode("utf-8"), MAX_PUSHED_BYTES)  # by the device's own measure
     # Empty would mean to a broker that there is nothing to keep; to a device a blank line says the same as nothing.
     return Push(device, text or b"\n")

@@ -7,8 +7,17 @@ class Uplink(Settings):
 load(Uplink, Path("uplink.toml"))      # raises SettingsError, which lists every mistake at once
 """
 
-from settings.bounded_toml import MAX_TOML_BYTES, parse_toml
+from settings.bounded_toml import MAX_PUSHED_BYTES, MAX_TOML_BYTES, parse_toml
 from settings.loading import load, parse, validate
 from settings.model import Settings, SettingsError
 
-__all__ = ["MAX_TOML_BYTES", "Settings", "SettingsError", "load", "parse", "parse_toml", "validate"]
+__all__ = [
+    "MAX_PUSHED_BYTES",
+    "MAX_TOML_BYTES",
+    "Settings",
+    "SettingsError",
+    "load",
+    "parse",
+    "parse_toml",
+    "validate",
+]

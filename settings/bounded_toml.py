@@ -7,6 +7,8 @@ import tomllib
 from typing import Any
 
 MAX_TOML_BYTES = 1 << 20
+MAX_PUSHED_BYTES = 16 << 10
+"""Of settings that a gateway publishes for a device. The parser takes up to 1.3 µs for a byte of dotted keys."""
 MAX_TOML_DEPTH = 16
 """Brackets inside brackets, and dots in one key."""
 

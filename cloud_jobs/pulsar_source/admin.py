@@ -26,6 +26,7 @@ from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Access, Cluster
 from cloud_jobs.pulsar_source.position import Position
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
+from runtime import load_key_pair
 
 _MOST_REDIRECTS = 3
 _ID_PROPERTY = "waybill-subscription-id"
@@ -170,8 +171,8 @@ def _verify(access: Access, certificate: tuple[str, str] | None) -> Any:
         if access.tls_trust_certs_file:
             context.load_verify_locations(cafile=str(access.tls_trust_certs_file))
         if certificate:
-            context.load_cert_chain(*certificate)
-    except OSError as error:  # ssl.SSLError is one
+            load_key_pair(context, *certificate)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         files = ", ".join(str(file) for file in (access.tls_trust_certs_file, *(certificate or ())) if file)
         raise OptionError(f"the TLS files cannot be used ({files}): {error}") from error
     context.check_hostname = access.tls_validate_hostname

@@ -5,14 +5,22 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pulsar
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from cloud_jobs.pulsar_source.credentials import Token
-from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, PulsarSourceError, SubscriptionBusy
+from cloud_jobs.pulsar_source.errors import (
+    AccessRefused,
+    ClusterUnreachable,
+    OptionError,
+    PulsarSourceError,
+    SubscriptionBusy,
+)
 from cloud_jobs.pulsar_source.options import Access, Cluster, PulsarOptions
+from runtime import check_key_pair
 
 _lock = threading.Lock()
 _kept: dict[tuple[int, Cluster, Access, int], Any] = {}
@@ -46,6 +54,7 @@ atexit.register(forget_clients)
 def _build(cluster: Cluster, access: Access, timeout_s: int) -> Any:
     authentication = None
     if access.tls_certificate_file:
+        _refuse_passphrase(access.tls_certificate_file, access.tls_key_file)
         authentication = pulsar.AuthenticationTLS(str(access.tls_certificate_file), str(access.tls_key_file))
     if token := Token(access):
         # Asked for at each new connection: a rotated token needs no other client.
@@ -62,6 +71,16 @@ def _build(cluster: Cluster, access: Access, timeout_s: int) -> Any:
         # What matters comes as an exception; the client's own log repeats it for each attempt to connect.
         logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
     )
+
+
+def _refuse_passphrase(certificate: Path, key: Path | None) -> None:
+    """Raises OptionError for a key that the client would ask a terminal for; of other files it says itself."""
+    try:
+        check_key_pair(certificate, key)
+    except OSError:
+        return  # half rotated, for instance: the client reads them again with each connection
+    except ValueError as error:
+        raise OptionError(f"option tlsKeyFile: {key}: {error}") from error
 
 
 def as_our_error(cluster: Cluster, doing: str, error: Exception) -> PulsarSourceError:

@@ -81,6 +81,7 @@ settle_delay_s = {_SETTLE_S}
 
 [[uplinks]]
 region = "{region}"
+host = "127.0.0.1"
 port = {uplink_port}
 backoff_most_s = 3
 """

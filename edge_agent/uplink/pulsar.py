@@ -10,6 +10,7 @@ import pulsar
 
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError
+from edge_agent.mqtt import tls_context
 from edge_agent.uplink.protocol import Outgoing, Refused, UplinkEvent
 from telemetry import Ack
 
@@ -116,6 +117,7 @@ class PulsarUplink:
         tls = self._settings.tls
         if tls is None:
             return {}
+        tls_context(tls)  # for its refusals: the library would ask a terminal for a passphrase
         options: dict[str, Any] = {"tls_trust_certs_file_path": str(tls.ca), "tls_validate_hostname": True}
         if tls.certificate is not None:
             options["authentication"] = pulsar.AuthenticationTLS(str(tls.certificate), str(tls.key))

@@ -38,7 +38,8 @@ class AgentProcess:
         self.config = folder / "agent.toml"
         self.log = folder / "agent.log"
         uplinks = "".join(
-            f'[[uplinks]]\nregion = "{region}"\nport = {port}\nbackoff_first_s = 0.1\nbackoff_most_s = 0.5\n{tls}\n'
+            f'[[uplinks]]\nregion = "{region}"\nhost = "127.0.0.1"\nport = {port}\n'
+            f"backoff_first_s = 0.1\nbackoff_most_s = 0.5\n{tls}\n"
             for region, port in uplink_ports.items()
         )
         self.config.write_text(

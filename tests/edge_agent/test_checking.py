@@ -7,17 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 from typer.testing import CliRunner
 
 from deploy.local import CertificateAuthority
 from edge_agent.__main__ import app
-from edge_agent.config import AgentSettings, TlsSettings
+from edge_agent.config import AgentSettings, DeviceSettings, TlsSettings, UplinkSettings
 from edge_agent.errors import LinkError
 from edge_agent.mqtt import tls_context
+from edge_agent.uplink.pulsar import PulsarUplink
 from settings import SettingsError, parse
+from tests.runtime.test_tls import with_passphrase
 
-MINIMAL = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'
+NO_HOST = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'
+MINIMAL = NO_HOST + 'host = "127.0.0.1"\n'
 
 
 def checked(folder: Path, text: str) -> tuple[int, str]:
@@ -46,8 +48,7 @@ def test_files_that_cannot_be_used_are_named_with_their_keys(tmp_path: Path) -> 
     for extra, expected in cases.items():
         code, said = checked(tmp_path, MINIMAL + extra)
         assert (code, expected in said) == (78, True), (extra, said)
-    right = f'host = "mqtt.example"\n{pair}key = "{own.key}"\n'
-    assert checked(tmp_path, MINIMAL + right)[0] == 0
+    assert checked(tmp_path, f'{MINIMAL}{pair}key = "{own.key}"\n')[0] == 0
 
 
 PULSAR = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nkind = "pulsar"\ntopic = "persistent://a/b/c"\n'
@@ -56,9 +57,9 @@ PULSAR = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nkind = "pulsar"\
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (MINIMAL, "uplinks.0.host: missing"),
-        (MINIMAL + 'host = ""\n', "uplinks.0.host"),
-        (MINIMAL + 'host = "h"\n[buffer]\npath = "/etc/passwd/x"\n', "buffer.path: /etc/passwd is not a folder"),
+        (NO_HOST, 'uplinks.0: Value error, an uplink of kind "mqtt" needs host'),
+        (NO_HOST + 'host = ""\n', "uplinks.0.host"),
+        (MINIMAL + '[buffer]\npath = "/etc/passwd/x"\n', "buffer.path: /etc/passwd is not a folder"),
         (PULSAR + 'service_url = "pulsr://nowhere"\n', "uplinks.0.service_url"),
         (PULSAR + 'service_url = "pulsar://"\n', "uplinks.0.service_url"),
         (PULSAR + 'service_url = "pulsar://h"\nhost = "h"\nport = 1\n', "host, port: not used"),
@@ -83,7 +84,7 @@ def test_a_mistake_is_told_once_and_in_the_words_of_the_file(tmp_path: Path) -> 
 
 def test_plain_text_to_another_machine_is_warned_of_and_to_this_one_not(tmp_path: Path) -> None:
     for host, warns in (("mqtt.eu.example", True), ("10.0.0.5", True), ("127.0.0.1", False), ("::1", False)):
-        code, said = checked(tmp_path, MINIMAL + f'host = "{host}"\n')
+        code, said = checked(tmp_path, NO_HOST + f'host = "{host}"\n')
         assert (code, "plain text" in said) == (0, warns)
 
 
@@ -121,11 +122,10 @@ def test_help_shows_brackets_as_they_are() -> None:
 
 
 def test_a_key_with_a_passphrase_is_an_error_and_no_question(tmp_path: Path) -> None:
-    own = CertificateAuthority(tmp_path).client("eu-0001")
-    key = serialization.load_pem_private_key(own.key.read_bytes(), None)
-    locked = serialization.BestAvailableEncryption(b"secret")
-    own.key.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked),
-    )
+    own = with_passphrase(CertificateAuthority(tmp_path).client("eu-0001"))
+    tls = TlsSettings(ca=own.authority, certificate=own.certificate, key=own.key)
     with pytest.raises(LinkError, match="passphrase"):
-        tls_context(TlsSettings(ca=own.authority, certificate=own.certificate, key=own.key))
+        tls_context(tls)
+    direct = UplinkSettings(region="eu", kind="pulsar", service_url="pulsar+ssl://127.0.0.1:1", topic="t", tls=tls)
+    with pytest.raises(LinkError, match="passphrase"):
+        PulsarUplink(DeviceSettings(id="eu-0001"), direct).open()

@@ -23,9 +23,8 @@ from tests.edge_agent.makers import DEVICE, fill, open_buffer
 
 def command(folder: Path, *words: str, device: str = DEVICE) -> Result:
     file = folder / "agent.toml"
-    file.write_text(
-        f'[device]\nid = "{device}"\n[buffer]\npath = "{folder}"\n[health]\nport = 0\n[[uplinks]]\nregion = "eu"\n'
-    )
+    uplink = '[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\n'
+    file.write_text(f'[device]\nid = "{device}"\n[buffer]\npath = "{folder}"\n[health]\nport = 0\n{uplink}')
     return CliRunner().invoke(app, [words[0], "-c", str(file), *words[1:]])
 
 

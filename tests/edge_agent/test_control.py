@@ -87,7 +87,7 @@ def drive(
     buffer: Buffer, road: Road, regions: tuple[str, ...] = ("eu",), on_push=lambda text: None, **tables
 ) -> Drainer:
     settings = AgentSettings.model_validate(
-        {"device": {"id": DEVICE}, "uplinks": [{"region": region} for region in regions], **tables}
+        {"device": {"id": DEVICE}, "uplinks": [{"region": region, "host": "127.0.0.1"} for region in regions], **tables}
     )
     parts = DrainParts(
         buffer=buffer,
@@ -383,7 +383,7 @@ def test_the_preferred_region_is_looked_at_again_after_a_look_that_failed(tmp_pa
     settings = AgentSettings.model_validate(
         {
             "device": {"id": DEVICE},
-            "uplinks": [{"region": "eu"}, {"region": "us"}],
+            "uplinks": [{"region": region, "host": "127.0.0.1"} for region in ("eu", "us")],
             "failover": {"after_s": 5, "return_after_s": 30, "hold_s": 1, "jitter": 0},
         }
     )

@@ -28,7 +28,7 @@ UNIT = Path(__file__).parents[2] / "deploy/systemd/edge-agent.service"
 
 def settings(folder: Path) -> AgentSettings:
     return AgentSettings.model_validate(
-        {"device": {"id": DEVICE}, "uplinks": [{"region": "eu"}], "buffer": {"path": str(folder)}}
+        {"device": {"id": DEVICE}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}], "buffer": {"path": str(folder)}}
     )
 
 

@@ -15,7 +15,9 @@ from tests.edge_agent.makers import DEVICE
 def agent(folder: Path, floor_bytes: int = 0) -> Agent:
     buffer = {"path": str(folder), "free_space_floor_bytes": floor_bytes}
     return Agent(
-        AgentSettings.model_validate({"device": {"id": DEVICE}, "uplinks": [{"region": "eu"}], "buffer": buffer})
+        AgentSettings.model_validate(
+            {"device": {"id": DEVICE}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}], "buffer": buffer}
+        )
     )
 
 

@@ -124,7 +124,9 @@ class Tallies(dict):
 
 
 def account(tallies, **link):
-    settings = AgentSettings.model_validate({"device": {"id": "d"}, "uplinks": [{"region": "eu"}], "link": link})
+    settings = AgentSettings.model_validate(
+        {"device": {"id": "d"}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}], "link": link}
+    )
     return Account(settings, tallies, lambda: NOON)
 
 

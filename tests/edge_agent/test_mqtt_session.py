@@ -175,7 +175,7 @@ def test_a_batch_that_reached_nobody_is_told_and_a_report_that_reached_nobody_is
         sock.recv(100)
 
     with broker(CONNACK, serve) as it:
-        uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", port=it.port))
+        uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", port=it.port))
         uplink.open()
         uplink.report(b"{}")
         uplink.send(Outgoing(7, IntervalSet([(1, 1)]), b"x"))
@@ -261,12 +261,12 @@ def test_a_file_that_cannot_be_read_is_a_lost_link_and_nothing_else(tmp_path, na
         "password": {"username": "u", "password_file": str(tmp_path / "bad")},
     }
     with pytest.raises(LinkError):
-        MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", **settings_of[name]))
+        MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", **settings_of[name]))
 
 
 def test_a_batch_after_a_batch_too_large_for_the_broker_is_sent(tmp_path) -> None:
     with broker(connack(b"\x27\x00\x00\x04\x00")) as it:
-        uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", port=it.port))
+        uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", port=it.port))
         uplink.open()
         uplink.send(Outgoing(7, IntervalSet([(1, 1)]), bytes(2000)))
         uplink.send(Outgoing(7, IntervalSet([(2, 2)]), bytes(100)))
@@ -284,7 +284,7 @@ def test_a_push_comes_as_it_is() -> None:
             pass
 
     with broker(CONNACK, serve) as it:
-        uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", port=it.port))
+        uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", port=it.port))
         uplink.open()
         events = uplink.poll(2.0) or uplink.poll(2.0)
         assert events == [Pushed(text)]

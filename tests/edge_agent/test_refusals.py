@@ -62,7 +62,7 @@ def state(buffer: Buffer) -> dict[str, object]:
 def agent_settings(buffer: Buffer) -> AgentSettings:
     folder = str(buffer.path.parent)
     return AgentSettings.model_validate(
-        {"device": {"id": DEVICE}, "uplinks": [{"region": "eu"}], "buffer": {"path": folder}}
+        {"device": {"id": DEVICE}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}], "buffer": {"path": folder}}
     )
 
 

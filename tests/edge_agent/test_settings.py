@@ -15,7 +15,7 @@ from edge_agent.pushed import IN_FORCE, ON_TRIAL, PushRefused, Trial, effective_
 from settings import SettingsError, parse
 
 DOCS = Path(__file__).parents[2] / "docs/edge-agent.md"
-MINIMAL = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'
+MINIMAL = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nhost = "mqtt.example"\n'
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ MINIMAL = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'
         (MINIMAL + "[drain]\nwindw = 3\n", "'window'"),
         (MINIMAL + "tokn = 3\n", "no such setting"),
         (MINIMAL + 'kind = "pulsar"\n', "service_url and topic"),
-        (MINIMAL + '[[uplinks]]\nregion = "eu"\n', "same region"),
+        (MINIMAL + '[[uplinks]]\nregion = "eu"\nhost = "h"\n', "same region"),
         (MINIMAL + '[[classes]]\nname = "a"\ntopics = ["x"]\n', 'no class takes "#"'),
         (MINIMAL + '[uplinks.tls]\nca = "a"\nkey = "b"\n', "certificate and key"),
         ('[device]\nid = "../x"\n[[uplinks]]\nregion = "eu"\n', "pattern"),

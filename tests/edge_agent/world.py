@@ -34,7 +34,7 @@ def settings(**buffer: int) -> AgentSettings:
     return AgentSettings.model_validate(
         {
             "device": {"id": DEVICE},
-            "uplinks": [{"region": "eu"}],
+            "uplinks": [{"region": "eu", "host": "127.0.0.1"}],
             "intake": {"receive_maximum": WINDOW},
             "buffer": {"commit_records": 25, "commit_delay_ms": 50, **buffer},
             "drain": {

@@ -17,10 +17,10 @@ from deploy.local import free_port
 from gateway import GatewaySettings
 from gateway.admission import Address
 from gateway.cli import _reloading, app
-from gateway.push import MAX_BYTES, Push, Pushes
+from gateway.push import Push, Pushes
 from gateway.status import Status
 from gateway.tally import Tally
-from settings import SettingsError, load
+from settings import MAX_PUSHED_BYTES, SettingsError, load
 from tests.gateway.strategies import settings
 
 MINIMAL = """
@@ -92,6 +92,26 @@ def metric_names(registry: CollectorRegistry) -> list[str]:
 @pytest.mark.parametrize("name", [*keys(GatewaySettings), *Status.model_fields, *metric_names(Tally().registry)])
 def test_every_setting_status_and_metric_is_explained(name: str) -> None:
     assert f"`{name}" in PAGE.read_text(encoding="utf-8")
+
+
+def bounds_of(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """The bounds of each number among the settings, as the page states them."""
+    found = {}
+    for name, field in model.model_fields.items():
+        inner = [part for part in (field.annotation, *getattr(field.annotation, "__args__", ())) if is_model(part)]
+        if inner:
+            found |= bounds_of(inner[0], f"{prefix}{name}.")
+        limits = {key: getattr(one, key) for one in field.metadata for key in ("ge", "gt", "le") if hasattr(one, key)}
+        if limits:
+            least = f"from {limits['ge']:,}" if "ge" in limits else f"> {limits['gt']:,}"
+            found[f"{prefix}{name}"] = f"{least} to {limits['le']:,}".removeprefix("from ") if "le" in limits else least
+    return found
+
+
+@pytest.mark.parametrize(("name", "bounds"), bounds_of(GatewaySettings).items())
+def test_the_bounds_of_a_setting_stand_in_its_row(name: str, bounds: str) -> None:
+    row = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{name}` |"))
+    assert f" | {bounds} | " in row
 
 
 @pytest.mark.parametrize("command", ["run", "check-config", "status"])
@@ -167,7 +187,7 @@ def test_every_setting_is_read_somewhere(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"a = " + b"[" * 60_000, ""), (b"x" * (MAX_BYTES + 1), "more than"), (b"\xff", "utf-8"), (b"a = ", "")],
+    [(b"a = " + b"[" * 16_000, ""), (b"x" * (MAX_PUSHED_BYTES + 1), "more than"), (b"\xff", "utf-8"), (b"a = ", "")],
 )
 def test_a_file_that_cannot_be_pushed_is_passed_over_and_the_next_is_published(
     tmp_path: Path, content: bytes, said: str

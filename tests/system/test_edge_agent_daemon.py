@@ -119,7 +119,7 @@ def test_pushed_settings_are_applied_when_the_uplink_is_well_with_them_and_taken
     assert eu.wait_for(lambda it: any(b"applied" in report for report in it.reports))
     eu.push(TENANT, DEVICE, "[drain]\nwindow = 0\n")
     assert eu.wait_for(lambda it: any(b"refused" in report for report in it.reports))
-    eu.push(TENANT, DEVICE, f'[[uplinks]]\nregion = "nowhere"\nport = {free_port()}\n')
+    eu.push(TENANT, DEVICE, f'[[uplinks]]\nregion = "nowhere"\nhost = "127.0.0.1"\nport = {free_port()}\n')
     for _ in range(50):
         vehicle.position()
     assert eu.wait_for(lambda it: any(b"taken back" in report for report in it.reports), 30)

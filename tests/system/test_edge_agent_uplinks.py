@@ -41,8 +41,8 @@ class TestTheGatewayOverMqtt(UplinkConformance):
         broker.start()
         broker.wait()
         region = _Recording(broker.port)
-        settings = UplinkSettings(region="eu", port=broker.port)
-        nowhere = UplinkSettings(region="eu", port=9, connect_timeout_s=2)
+        settings = UplinkSettings(region="eu", host="127.0.0.1", port=broker.port)
+        nowhere = UplinkSettings(region="eu", host="127.0.0.1", port=9, connect_timeout_s=2)
         yield FarSide(
             DEVICE.id,
             lambda: MqttUplink(DEVICE, settings),

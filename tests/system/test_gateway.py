@@ -525,7 +525,7 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
         until(lambda: applied(gateway, 1), 20, pause_s=0.2)
         push(gateway, "[drain]\nwindow = 0\n")
         until(lambda: gateway.status().pushes_refused == 1, 20)
-        push(gateway, f'[[uplinks]]\nregion = "nowhere"\nport = {free_port()}\n')
+        push(gateway, f'[[uplinks]]\nregion = "nowhere"\nhost = "127.0.0.1"\nport = {free_port()}\n')
         until(lambda: gateway.status().pushes_taken_back == 1, 20)
         assert in_force.read_text(encoding="utf-8") == "[drain]\nwindow = 7\n"
         assert set(before) <= set(stored(agent)), "stored data are not touched by any of it"

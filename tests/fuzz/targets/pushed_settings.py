@@ -36,5 +36,8 @@ def judge(data: bytes) -> None:
         return
     assert settings.device.id == "eu-0001"
     assert all(one.tls is not None and str(one.tls.ca) == "/ca.pem" for one in settings.uplinks)
-    kept = keeping(AgentSettings.model_validate({"device": {"id": "d"}, "uplinks": [{"region": "eu"}]}), settings)
+    kept = keeping(
+        AgentSettings.model_validate({"device": {"id": "d"}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}]}),
+        settings,
+    )
     assert kept.buffer.max_bytes >= 1 << 30
