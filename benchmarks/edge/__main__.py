@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from edge_agent.store.life import BufferOptions
 from settings import load
 
 MESSAGES = 100_000
-BACKLOG = 15_000_000
-"""As fast as it can: a million is gone before a window of WINDOW_S is over."""
+BACKLOG = 5_000_000
+"""As fast as it can: gone before a window of WINDOW_S is over, so it is filled and drained again until it is."""
+MOST_ROUNDS = 12
 SLOW_BACKLOG = 1_500_000
 PATTERN = 10_000
 """Positions that are parsed once and repeated with other times, so that filling does not take minutes."""
@@ -112,7 +114,43 @@ def drain_slowly(folder: Path) -> None:
     drained(folder, "[link]\nbytes_per_s = 350000\nburst_bytes = 65536\n", SLOW_BACKLOG)
 
 
+@dataclass
+class Window:
+    """What was seen while a backlog drained and live data came, over as many rounds as it takes."""
+
+    took_s: float = 0.0
+    records: int = 0
+    latencies: list[float] = field(default_factory=list)
+    start_s: float = 0.0
+    peak_rss: int = 0
+    rounds: int = 0
+
+    @property
+    def enough(self) -> bool:
+        """Whether its figures say something."""
+        return self.took_s >= WINDOW_S and len(self.latencies) >= LIVE_MESSAGES
+
+
 def drained(folder: Path, extra: str, backlog: int) -> None:
+    window = Window()
+    while not window.enough and window.rounds < MOST_ROUNDS:
+        one = folder / f"round-{window.rounds}"
+        one.mkdir()
+        drain_once(one, extra, backlog, window)
+        shutil.rmtree(one)
+    print("over a link of 350 kB/s" if extra else f"as fast as it can, in {window.rounds} rounds")
+    rate, p99, rss = window.records / window.took_s, percentile(window.latencies, 0.99), window.peak_rss / (1 << 20)
+    took_s, messages, start_s, enough = window.took_s, len(window.latencies), window.start_s, window.enough
+    line("window of the next two figures, seconds", f"{took_s:.1f}", f">= {WINDOW_S:.0f}", met=took_s >= WINDOW_S)
+    line("live messages in it", f"{messages:,}", f">= {LIVE_MESSAGES:,}", met=messages >= LIVE_MESSAGES)
+    line(f"records drained a second, of {backlog:,}", f"{rate:,.0f}", ">= 30,000", met=enough and rate >= 30_000)
+    line("live p99 meanwhile, seconds", f"{p99:.2f}", "< 1", met=enough and p99 < 1)
+    line("start with that backlog, seconds", f"{start_s:.2f}", "< 2", met=start_s < 2)
+    line("resident memory at most, MiB", f"{rss:.0f}", "<= 64", met=rss <= 64)
+
+
+def drain_once(folder: Path, extra: str, backlog: int, window: Window) -> None:
+    """Fills a buffer and drains it under live data; adds what it saw."""
     region = broker(folder)
     # Its session outlives the region's restart: what the agent sends first is kept for it.
     sink = Sink(region.port, count_only_above=backlog)
@@ -122,7 +160,7 @@ def drained(folder: Path, extra: str, backlog: int) -> None:
     began = time.monotonic()
     agent.start()
     assert wait(lambda: "listening" in (folder / "log").read_text(), 30)
-    start_s = time.monotonic() - began
+    window.start_s = max(window.start_s, time.monotonic() - began)
     agent.look()
     region.start()
     region.wait()
@@ -136,21 +174,15 @@ def drained(folder: Path, extra: str, backlog: int) -> None:
         agent.look()
         time.sleep(0.01)
     done_s = time.monotonic()
-    took_s, counted = done_s - began, sink.records - before
+    window.took_s += done_s - began
+    window.records += sink.records - before
     time.sleep(2)
     stopping.set()
     sender.join()
     sink.digest()
-    print("over a link of 350 kB/s" if extra else "as fast as it can")
-    latencies = sink.live_latencies(done_s)
-    rate, p99, rss = counted / took_s, percentile(latencies, 0.99), agent.peak_rss / (1 << 20)
-    enough = took_s >= WINDOW_S and len(latencies) >= LIVE_MESSAGES
-    line("window of the next two figures, seconds", f"{took_s:.1f}", f">= {WINDOW_S:.0f}", met=took_s >= WINDOW_S)
-    line("live messages in it", f"{len(latencies):,}", f">= {LIVE_MESSAGES:,}", met=len(latencies) >= LIVE_MESSAGES)
-    line(f"records drained a second, of {backlog:,}", f"{rate:,.0f}", ">= 30,000", met=enough and rate >= 30_000)
-    line("live p99 meanwhile, seconds", f"{p99:.2f}", "< 1", met=enough and p99 < 1)
-    line("start with that backlog, seconds", f"{start_s:.2f}", "< 2", met=start_s < 2)
-    line("resident memory at most, MiB", f"{rss:.0f}", "<= 64", met=rss <= 64)
+    window.latencies += sink.live_latencies(done_s)
+    window.peak_rss = max(window.peak_rss, agent.peak_rss)
+    window.rounds += 1
     publisher.close()
     sink.close()
     agent.close()
