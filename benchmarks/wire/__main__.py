@@ -11,7 +11,8 @@ from functools import partial
 from telemetry import Batch, Canary, Event, Position, Record, Signal, decode, encode, read_header, validate
 from telemetry.columns import decode_columns
 from telemetry.errors import TelemetryError
-from tests.fuzz.bounds import MAX_BYTES
+from tests.fuzz.__main__ import names, target
+from tests.fuzz.bounds import MAX_BYTES, MAX_MEMORY_BYTES, MAX_SECONDS, bounded, check_bounds
 from tests.fuzz.worst import PARSERS
 
 NOON_US = 1_767_614_400_000_000
@@ -85,6 +86,11 @@ def main() -> None:
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             print(f"{parser_name:18}{name:44}{len(data):7} B{took_ms:8.1f} ms{peak / (1 << 20):8.1f} MiB  {verdict}")
+    print()
+    for parser_name in names():
+        for seed in target(parser_name).seeds():
+            check_bounds(bounded(target(parser_name)), seed, MAX_SECONDS)
+    print(f"every seed of {', '.join(names())}: in {MAX_SECONDS * 1000:.0f} ms and {MAX_MEMORY_BYTES >> 20} MiB")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from geo.spatial.activity import ALWAYS, Activity
 from geo.spatial.clip import Segments, Stretches, cut, meet
 from geo.spatial.fences import Fence
 from geo.spatial.geodesic import wrap_lon
@@ -17,6 +16,7 @@ from geo.spatial.index import FenceIndex
 from geo.spatial.predicates import Spots
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand
 from geo.spatial.rings import Shape
+from geo.spatial.schedule import Schedule
 from geo.spatial.shared_shapes import SharedShapes
 from geo.spatial.versions import superseded
 
@@ -67,13 +67,13 @@ class FenceSet:
         self.name_of_fence: Final = np.array([number[fence.id] for fence in ranked], dtype=np.int64)
         self.shared: Final = SharedShapes([fence.shape for fence in ranked])
         self.index: Final = index(self.shared.shapes)
-        self._timed = _Timed([fence.active for fence in ranked])
+        self._schedule = Schedule([fence.active for fence in ranked])
         self._deepest = max(self.index.most_at_a_place(self.shared.counts), 1)
 
     def holding(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> tuple[Ints, Ints]:
         """Pairs (point, fence in force that holds it or has it on its border); fence indexes `fences`."""
         point, fence = self._locate(Spots(wrap_lon(lon), lat))
-        force = self._timed.in_force(fence, t_ms[point])
+        force = self._schedule.in_force(fence, t_ms[point])
         return point[force], fence[force]
 
     def version_at(self, name: Ints, t_ms: Floats) -> Ints:
@@ -83,7 +83,7 @@ class FenceSet:
         fence = order[first[name]]
         row, at = expand(first[name], np.diff(first)[name])
         several = np.flatnonzero(np.diff(first)[name][row] > 1)
-        force = several[self._timed.in_force(order[at[several]], t_ms[row[several]])]
+        force = several[self._schedule.in_force(order[at[several]], t_ms[row[several]])]
         fence[row[force]] = order[at[force]]
         return np.asarray(fence, dtype=np.int64)
 
@@ -113,7 +113,8 @@ class FenceSet:
             yield from self._place(begin, segments.part(slice(begin, begin + step)))
 
     def _place(self, begin: int, segments: Segments) -> Iterator[tuple[int, Placed]]:
-        stretches = cut(segments, *meet(segments, self.index), self._timed.instants)
+        switches_ms = self._schedule.switches_during(segments.start_ms, segments.end_ms)
+        stretches = cut(segments, *meet(segments, self.index), switches_ms)
         half = len(segments) // 2
         if half and (len(stretches.segment) - len(segments)) * self._deepest > PAIRS_AT_ONCE:
             yield from self._place(begin, segments.part(slice(0, half)))
@@ -136,7 +137,7 @@ class FenceSet:
             at = stretch[rows]
             # switches are at whole milliseconds
             t_ms = np.rint(segments.time_at(stretches.segment[at], ends[at]))
-            changes[rows] = ~self._timed.in_force(fence[rows], t_ms + beside)
+            changes[rows] = ~self._schedule.in_force(fence[rows], t_ms + beside)
         return comes, goes
 
     def _ends(self, segments: Segments) -> tuple[Pairs, Pairs]:
@@ -149,16 +150,16 @@ class FenceSet:
         row, end_fence = self._locate(Spots(end_lon[alone], segments.qy[alone]))
         end = np.concatenate([segment[shared] - 1, alone[row]])
         end_fence = np.concatenate([fence[shared], end_fence])
-        now = self._timed.in_force(fence, segments.start_ms[segment])
+        now = self._schedule.in_force(fence, segments.start_ms[segment])
         # half a millisecond before: times of fixes and of switches are whole ones
-        then = self._timed.in_force(end_fence, segments.end_ms[end] - 0.5)
+        then = self._schedule.in_force(end_fence, segments.end_ms[end] - 0.5)
         return (segment[now], fence[now]), (end[then], end_fence[then])
 
     def _stretch_fences(self, segments: Segments, stretches: Stretches) -> Pairs:
         """Pairs (stretch, fence in force), by where the stretch's middle exactly is."""
         middle = (stretches.start + stretches.end) / 2
         stretch, fence = self._locate(Spots.on_lines(segments.on_lines(stretches.segment, middle)))
-        force = self._timed.in_force(fence, _switched_ms(segments, stretches)[stretch])
+        force = self._schedule.in_force(fence, _switched_ms(segments, stretches)[stretch])
         return stretch[force], fence[force]
 
 
@@ -171,25 +172,3 @@ def _switched_ms(segments: Segments, stretches: Stretches) -> Floats:
     opens[stretches.first[:-1]] = True
     since = np.maximum.accumulate(np.where(opens, np.arange(len(opens)), 0))
     return np.rint(segments.time_at(stretches.segment[since], stretches.start[since]))
-
-
-class _Timed:
-    """Which fence is in force when; fences that share an activity are asked together."""
-
-    def __init__(self, activities: Sequence[Activity]) -> None:
-        number = {active: at for at, active in enumerate(dict.fromkeys(activities))}
-        self._distinct = list(number)
-        self._of_fence = np.array([number[active] for active in activities], dtype=np.int64)
-        self._always = all(active == ALWAYS for active in self._distinct)
-        found = [active.instants() for active in self._distinct]
-        self.instants: Ints = distinct(np.concatenate([np.zeros(0, dtype=np.int64), *found]))
-
-    def in_force(self, fence: Ints, t_ms: Ints | Floats) -> Bools:
-        if self._always:
-            return np.ones(len(fence), dtype=np.bool_)
-        force = np.zeros(len(fence), dtype=np.bool_)
-        kind = self._of_fence[fence]
-        for at, active in enumerate(self._distinct):
-            rows = np.flatnonzero(kind == at)
-            force[rows] = active.at(t_ms[rows])
-        return force

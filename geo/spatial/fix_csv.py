@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, TextIO
+from typing import Final, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ MAX_ID_CHARS: Final = 256
 MAX_NUMBER_CHARS: Final = 64
 MAX_TIME_MS: Final = 1 << 53
 _ROWS_AT_ONCE: Final = 50_000
+_ROWS_ONE_BY_ONE: Final = 256
+_PARTS: Final = 16
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -42,8 +44,7 @@ class FixFile:
     fault_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     line: int
     cells: list[str]
     fault: str = ""
@@ -126,9 +127,15 @@ class _Reader:
         self._fault_count = 0
 
     def add(self, rows: list[_Row]) -> None:
+        """Adds some rows. One that is malformed, or not plain, is looked for: it costs its neighbours little."""
         try:
             block = self._plain(rows)
         except (ValueError, OverflowError):  # the second for a time of more than 64 bits
+            if len(rows) > _ROWS_ONE_BY_ONE:
+                part = -(-len(rows) // _PARTS)
+                for begin in range(0, len(rows), part):
+                    self.add(rows[begin : begin + part])
+                return
             block = self._one_by_one(rows)
         self._device.append(
             np.array([self._ids.setdefault(name, len(self._ids)) for name in block.names], dtype=np.int64)

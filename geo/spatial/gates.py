@@ -15,7 +15,8 @@ from geo.spatial.fences import Outlines
 from geo.spatial.fixes import valid_positions
 from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import crossing_fraction, orientation, side
-from geo.spatial.ragged import Bools, Floats, Ints, Points, distinct
+from geo.spatial.ragged import Bools, Floats, Ints, Points, run_starts
+from geo.spatial.schedule import Schedule
 from geo.spatial.touches import crossings_of
 from geo.spatial.tracks import Tracks
 from geo.spatial.versions import superseded
@@ -71,6 +72,7 @@ class GateSet:
         self._lines = [_unwrapped(gate.line) for gate in self.gates]
         images = [(at, image) for at, line in enumerate(self._lines) for image in _images(line)]
         self._gate_of_image = np.array([at for at, _ in images], dtype=np.int64)
+        self._schedule = Schedule([gate.active for gate in self.gates])
         self._index = GridIndex(_there_and_back([image for _, image in images]))
 
     def crossings(self, tracks: Tracks) -> Crossings:
@@ -78,7 +80,7 @@ class GateSet:
         segments = segments_of(tracks)
         segment, gate, forward, fraction = self._crossed(segments)
         t_ms = segments.time_at(segment, fraction)
-        keep = self._in_force(gate, t_ms)
+        keep = self._schedule.in_force(gate, t_ms)
         segment, gate, forward, t_ms = segment[keep], gate[keep], forward[keep], t_ms[keep]
         order = np.lexsort((gate, t_ms, segment))
         end_fix = tracks.row[tracks.segments()[segment[order]]]
@@ -100,22 +102,30 @@ class GateSet:
         segment, gate = rows[copy[met]], self._gate_of_image[image[met]]
         pair = segment * np.int64(len(self.gates) or 1) + gate
         touch = np.isin(pair, pair[(np.stack(signs)[:, met] == 0).any(axis=0)])
+        touches = pair[touch], number[met][touch]
         # by both of its names a crossing near the antimeridian is found twice
         _, once = np.unique(np.stack([pair, number[met]]), axis=1, return_index=True)
         clear = once[~touch[once]]
         rows = met[clear]
         fraction = _fractions((at_p, at_q), (p, q, a, b), rows)
         plain = segment[clear], gate[clear], signs[0][rows] > 0, fraction
-        return self._with_touches(plain, segments, distinct(pair[touch]))
+        return self._with_touches(plain, segments, touches)
 
-    def _with_touches(self, plain: Found, segments: Segments, touches: Ints) -> Found:
-        """Add the crossings of pairs (segment * gates + gate) in which something touches, each looked at by itself."""
+    def _with_touches(self, plain: Found, segments: Segments, touches: tuple[Ints, Ints]) -> Found:
+        """Add the crossings of pairs (segment * gates + gate) in which something touches, each looked at by itself.
+
+        `touches`: the pair of each edge that is met, and the edge's number in its gate.
+        """
         found: list[tuple[int, int, bool, float]] = []
-        for pair in touches.tolist():
-            row, number = divmod(pair, len(self.gates))
+        order = np.argsort(touches[0], kind="stable")
+        pairs, numbers = touches[0][order], touches[1][order]
+        first = np.flatnonzero(run_starts(pairs))
+        for pair, edges in zip(pairs[first].tolist(), np.split(numbers, first[1:]), strict=False):
+            row, gate = divmod(pair, len(self.gates))
             ends = segments.px[row], segments.py[row], segments.qx[row], segments.qy[row]
             px, py, qx, qy = (float(end) for end in ends)
-            found += [(row, number, forward, at) for forward, at in crossings_of((px, py, qx, qy), self._lines[number])]
+            crossed = crossings_of((px, py, qx, qy), self._lines[gate], edges.tolist())
+            found += [(row, gate, forward, at) for forward, at in crossed]
         columns = zip(*found, strict=True) if found else ((), (), (), ())
         kinds = (np.int64, np.int64, np.bool_, np.float64)
         segment, gate, forward, fraction = (
@@ -123,13 +133,6 @@ class GateSet:
             for one, other, kind in zip(plain, columns, kinds, strict=True)
         )
         return segment, gate, forward, fraction
-
-    def _in_force(self, gate: Ints, t_ms: Floats) -> Bools:
-        force = np.ones(len(gate), dtype=np.bool_)
-        for number in distinct(gate).tolist():
-            rows = np.flatnonzero(gate == number)
-            force[rows] = self.gates[number].active.at(t_ms[rows])
-        return force
 
 
 def _fractions(sides: tuple[Points, Points], ends: tuple[Points, Points, Points, Points], rows: Ints) -> Floats:
@@ -155,10 +158,11 @@ def _fault_of(line: Floats) -> str | None:
 
 
 def _unwrapped(line: Floats) -> Floats:
-    """A line of which each edge over more than 180 degrees goes the short way, from [-180, 180) on."""
+    """A line of which each edge over more than 180 degrees goes the short way, from [-180, 180) on; none is a point."""
     step = np.diff(line[:, 0])
     turns = np.cumsum(np.where(np.abs(step) > 180.0, -np.sign(step), 0.0))
-    return np.column_stack([line[:, 0] + 360.0 * np.append(0.0, turns), line[:, 1]])
+    line = np.column_stack([line[:, 0] + 360.0 * np.append(0.0, turns), line[:, 1]])
+    return np.asarray(line[np.append(True, (np.diff(line, axis=0) != 0.0).any(axis=1))])
 
 
 def _images(line: Floats) -> list[Floats]:

@@ -14,12 +14,13 @@ from geo.spatial.features import Feature, read_features
 from geo.spatial.fences import Fence
 from geo.spatial.fixes import valid_positions
 from geo.spatial.gates import Gate
+from geo.spatial.hours import YEARS
 from geo.spatial.ragged import Floats
 from geo.spatial.report import FenceReport
 from geo.spatial.rings import Shape, world_polygon
 from geo.spatial.shapes import circle, corridor
 from geo.spatial.versions import effective_ms
-from geo.spatial.weekly import YEARS, weekly_of
+from geo.spatial.weekly import weekly_of
 
 MAX_ID_CHARS: Final = 256
 RESERVED_ID: Final = "*"  # stands for the whole track, or for a crowd
@@ -208,14 +209,14 @@ def _in_force(properties: dict[str, Any]) -> tuple[Activity, int]:
     """When a version is in force, and its effective date: an earlier version ends there, whatever the windows are."""
     begin = effective_from_ms(properties)
     span = Activity([(begin, _instant(properties, "effective_until"))])
-    if not len(span.switches):
+    if not span.ever():
         raise FenceError("effective_until is not after effective_from")
     weekly = properties.get("weekly")
     active = span if weekly is None else span & weekly_of(weekly).activity()
-    if not len(active.switches):
+    if not active.ever():
         raise FenceError(
             "it is never in force: between its effective_from and effective_until no weekly window is open"
-            f" (they are laid out for {YEARS[0]} to {YEARS[1] - 1})"
+            f" (they hold from {YEARS[0]} to {YEARS[1] - 1})"
         )
     return active, -FOREVER_MS if begin is None else begin
 

@@ -7,7 +7,7 @@ straight on, for the places at its end alone: so an end belongs to the gate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, TypeAlias
@@ -21,18 +21,45 @@ Place: TypeAlias = tuple[int, int]
 Crossing: TypeAlias = tuple[bool, float]  # forward, fraction of the way
 
 
-def crossings_of(ends: tuple[float, float, float, float], line: Floats) -> list[Crossing]:
-    """The crossings of a gate by the way from (px, py) to (qx, qy), by all names of its longitudes, in its order."""
+def crossings_of(ends: tuple[float, float, float, float], line: Floats, edges: Iterable[int]) -> list[Crossing]:
+    """The crossings of a gate by the way from (px, py) to (qx, qy), by all names of its longitudes, in its order.
+
+    `line`: the gate's corners, of which no two neighbours are the same place; `edges`: the numbers of those that the
+    way meets by any of its names. Those beside them are looked at as well, and no others.
+    """
     px, py, qx, qy = (whole(value) for value in ends)
-    places = [(whole(x), whole(y)) for x, y in line.tolist()]
-    places = [place for at, place in enumerate(places) if not at or place != places[at - 1]]
-    west, east = min(x for x, _ in places), max(x for x, _ in places)
+    gate = _Corners(line)
+    near = gate.edges_beside(edges)
     found: list[Crossing] = []
-    if (px, py) == (qx, qy) or len(places) < 2:
+    if (px, py) == (qx, qy) or not near:
         return found
+    longitudes = [gate[corner][0] for edge in near for corner in (edge, edge + 1)]
+    west, east = min(longitudes), max(longitudes)
     for turn in range(-(-(west - max(px, qx)) // _TURN), (east - min(px, qx)) // _TURN + 1):
-        found += _Way((px + turn * _TURN, py), (qx + turn * _TURN, qy), places).crossings()
+        found += _Way((px + turn * _TURN, py), (qx + turn * _TURN, qy), gate, near).crossings()
     return sorted(found, key=lambda crossing: crossing[1])
+
+
+class _Corners:
+    """The corners of a gate in whole numbers, each when it is asked for."""
+
+    def __init__(self, line: Floats) -> None:
+        self._line, self._known = line, dict[int, Place]()
+        self.last: Final = len(line) - 1
+        self.closed: Final = len(line) > 2 and bool((line[0] == line[-1]).all())
+
+    def __getitem__(self, corner: int) -> Place:
+        if corner not in self._known:
+            x, y = self._line[corner].tolist()
+            self._known[corner] = whole(x), whole(y)
+        return self._known[corner]
+
+    def edges_beside(self, edges: Iterable[int]) -> list[int]:
+        """Some edges and their neighbours, ascending."""
+        beside = {number for edge in edges for number in (edge - 1, edge, edge + 1)}
+        if self.closed:
+            return sorted({number % self.last for number in beside})
+        return sorted(number for number in beside if 0 <= number < self.last)
 
 
 @dataclass(slots=True)
@@ -53,9 +80,9 @@ class _Contact:
 
 
 class _Way:
-    def __init__(self, p: Place, q: Place, gate: list[Place]) -> None:
+    def __init__(self, p: Place, q: Place, gate: _Corners, edges: list[int]) -> None:
         self._p, self._q, self._d = p, q, (q[0] - p[0], q[1] - p[1])
-        self._gate, self._closed = gate, gate[0] == gate[-1] and len(gate) > 2
+        self._gate, self._edges = gate, edges
         self._square = self._d[0] ** 2 + self._d[1] ** 2
 
     def crossings(self) -> Iterator[Crossing]:
@@ -70,15 +97,17 @@ class _Way:
     def _contacts(self) -> list[_Contact]:
         """Contacts with edges, those that share a corner on the way made one."""
         found: list[_Contact] = []
-        shared = False
-        for edge in range(len(self._gate) - 1):
+        shared: int | None = None  # the corner on the way at which the last edge that was met ends
+        for edge in self._edges:
             met = self._contact(edge)
-            if met is not None and shared:
+            if met is None:
+                continue
+            if shared == edge:
                 found[-1].join(met)
-            elif met is not None:
+            else:
                 found.append(met)
-            shared = met is not None and self._on_way(edge + 1)
-        if self._closed and shared and len(found) > 1:
+            shared = edge + 1 if self._on_way(edge + 1) else None
+        if self._gate.closed and shared == self._gate.last and len(found) > 1 and self._edges[0] == 0:
             found[0].join(found.pop())
         return found
 
@@ -121,11 +150,11 @@ class _Way:
 
     def _rays(self, edge: int, corner: int | None) -> tuple[Place | None, Place | None]:
         """How the gate reaches a place, and how it goes on; None at its ends."""
-        gate, last = self._gate, len(self._gate) - 1
+        gate, last = self._gate, self._gate.last
         if corner is None:
             along = _ray(gate[edge], gate[edge + 1])
             return along, along
-        if self._closed and corner in {0, last}:
+        if gate.closed and corner in {0, last}:
             return _ray(gate[last - 1], gate[last]), _ray(gate[0], gate[1])
         before = _ray(gate[corner - 1], gate[corner]) if corner else None
         return before, _ray(gate[corner], gate[corner + 1]) if corner < last else None

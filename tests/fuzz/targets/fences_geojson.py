@@ -25,6 +25,7 @@ def seeds() -> Iterable[bytes]:
         feature("Polygon", [[[0, 80], [120, 80], [-120, 80], [0, 80]]], id="pole", effective_from="2026-01-05T00:00Z"),
         feature("Point", [10, 50], id="circle", radius_m=100),
         feature("LineString", [[10, 50], [10.001, 50]], id="corridor", width_m=20),
+        feature("LineString", [[10, 50], [-179, 50], [0, 85]], id="far", width_m=100_000),
         feature("LineString", [[179.9, 50], [-179.9, 50]], id="gate", gate=True),
         feature("Polygon", [[[0, 0], [1, 1], [1, 0], [0, 1], [0, 0]]], id="bow"),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -134,11 +134,10 @@ def test_weekly_windows_follow_the_local_clock_when_it_changes() -> None:
     active = only(feature("night", "Polygon", [SQUARE], weekly=weekly)).active
 
     def open_on(month: int, day: int) -> list[tuple[str, str]]:
-        spans = [
-            (datetime.fromtimestamp(a / 1000, UTC), datetime.fromtimestamp(b / 1000, UTC))
-            for a, b in active.stretches()
-        ]
-        return [(f"{a:%H:%M}", f"{b:%H:%M}") for a, b in spans if (a.year, a.month, a.day) == (2026, month, day)]
+        minutes = [datetime(2026, month, day, tzinfo=UTC) + timedelta(minutes=at) for at in range(1440)]
+        held = active.at(np.array([int(at.timestamp()) * 1000 for at in minutes]))
+        turns = [f"{at:%H:%M}" for at, now, before in zip(minutes[1:], held[1:], held, strict=False) if now != before]
+        return list(zip(turns[::2], turns[1::2], strict=True))
 
     assert open_on(3, 22) == [("01:30", "03:00")]
     # spring: 02:00 jumps to 03:00, so the clock first shows a time in the window at 03:00

@@ -35,7 +35,10 @@ def looked_at_one_by_one(gates: list[Line], way: Line) -> list[tuple[int, bool]]
     ends = zip(parts.px.tolist(), parts.py.tolist(), parts.qx.tolist(), parts.qy.tolist(), strict=True)
     lines = [_unwrapped(np.array(line, dtype=float)) for line in gates]
     return sorted(
-        (at, forward) for end in ends for at, line in enumerate(lines) for forward, _ in crossings_of(end, line)
+        (at, forward)
+        for end in ends
+        for at, line in enumerate(lines)
+        for forward, _ in crossings_of(end, line, range(len(line) - 1))
     )
 
 

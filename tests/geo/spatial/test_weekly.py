@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from geo.spatial import FenceReport, FenceSet, fences_from_geojson
 from geo.spatial.activity import Activity
+from geo.spatial.hours import DAY_MS
+from geo.spatial.schedule import Schedule
 from geo.spatial.weekly import DAYS, MAX_WINDOWS, weekly_of
 
 CLOCKS = st.integers(0, 1439).map(lambda minute: f"{minute // 60:02d}:{minute % 60:02d}")
@@ -61,10 +63,77 @@ def test_a_window_is_open_while_the_local_clock_shows_a_time_in_it(
     assert found.tolist() == [is_open(windows, moment.astimezone(ZoneInfo(zone))) for moment in moments]
 
 
-@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9))))
-def test_stretches_in_columns_are_the_same_as_one_by_one(stretches: list[tuple[int, int]]) -> None:
-    start, until = np.array(stretches, dtype=np.int64).reshape(-1, 2).T
-    assert Activity.of_columns(start, until) == Activity(stretches)
+ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "Africa/Casablanca", "UTC"]
+# days at which one of these clocks is changed, the first and the last that count, and others
+DAYS_OF_CHANGES = [
+    datetime(year, month, day, tzinfo=UTC)
+    for year, month, day in (
+        (2026, 3, 8),
+        (2026, 3, 29),
+        (2026, 4, 4),
+        (2026, 10, 3),
+        (2026, 10, 25),
+        (2026, 2, 15),
+        (2015, 1, 1),
+        (2044, 12, 31),
+        (2026, 12, 31),
+    )
+]
+STRETCHES = st.tuples(st.sampled_from(DAYS_OF_CHANGES), st.integers(-26 * 60, 26 * 60), st.integers(0, 20 * 60))
+DATES = st.none() | st.tuples(st.sampled_from(DAYS_OF_CHANGES), st.integers(-900, 900))
+
+
+@st.composite
+def activities(draw: st.DrawFn) -> Activity:
+    begin, until = (
+        None if date is None else int((date[0] + timedelta(minutes=date[1])).timestamp()) * 1000
+        for date in (draw(DATES), draw(DATES))
+    )
+    dated = Activity([(begin, until)])
+    if draw(st.booleans()):
+        return dated
+    windows = draw(st.lists(WINDOWS, min_size=1, max_size=3))
+    return dated & weekly_of({"timezone": draw(st.sampled_from(ZONES)), "windows": windows}).activity()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(activities(), min_size=1, max_size=5), st.lists(STRETCHES, min_size=1, max_size=3))
+def test_many_activities_are_asked_together_and_every_switch_within_the_times_at_hand_is_known(
+    several: list[Activity], stretches: list[tuple[datetime, int, int]]
+) -> None:
+    schedule = Schedule(several)
+    begin = np.array([int((day + timedelta(minutes=at)).timestamp()) * 1000 for day, at, _ in stretches])
+    length = np.array([minutes for _, _, minutes in stretches]) * 60_000
+    known = set(schedule.switches_during(begin, begin + length).tolist())
+    for start, minutes in zip(begin.tolist(), (length // 60_000).tolist(), strict=True):
+        looks = start + np.arange(minutes + 1) * 60_000
+        for number, active in enumerate(several):
+            held = active.at(looks)
+            asked = schedule.in_force(np.full(len(looks), number), looks)
+            assert asked.tolist() == held.tolist()
+            assert set(looks[1:][held[1:] != held[:-1]].tolist()) <= known
+
+
+def test_what_is_laid_out_is_what_the_times_at_hand_ask_for() -> None:
+    windows = [{"days": list(DAYS), "from": f"{hour:02d}:00", "until": f"{hour:02d}:30"} for hour in range(24)]
+    several = [weekly_of({"timezone": zone, "windows": windows}).activity() for zone in ZONES]
+    schedule = Schedule(several)
+    at = int(datetime(2026, 5, 5, 12, 10, tzinfo=UTC).timestamp()) * 1000
+    begin = np.array([at, at + 6000 * DAY_MS])
+    found = schedule.switches_during(begin, begin + 3_600_000)
+    within = (found[:, None] >= begin) & (found[:, None] <= begin + 3_600_000)
+    first_and_last = {limit for active in several for limit in active.switches.tolist()}
+    assert within.sum(axis=0).tolist() == [2, 2]
+    assert len(found) == 4 + len(first_and_last)
+
+
+def test_weekly_hours_of_two_clocks_are_not_combined() -> None:
+    one, other = (
+        weekly_of({"timezone": zone, "windows": [{"days": ["mon"], "from": "01:00", "until": "02:00"}]}).activity()
+        for zone in ("UTC", "Europe/Berlin")
+    )
+    with pytest.raises(ValueError, match="weekly hours"):
+        one & other
 
 
 @pytest.mark.parametrize("zone", ["localtime", "posixrules", "../UTC", "Europe", "", "europe/berlin"])
