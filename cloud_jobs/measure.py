@@ -87,9 +87,11 @@ def measure(
         usable = len(report.fences) + len(report.gates)
         if not usable:
             raise FenceError(f"{fences} holds no fence that can be used; nothing is written")
-        rows = usage_rows(read.devices, tracks, FenceSet(report.fences), GateSet(report.gates))
-        write_csv(out, HEADER, rows)
-    tell(tracks, f"{usable} fences, {len(report.refused)} refused; written to {out}")
+        fences_made, gates_made = FenceSet(report.fences), GateSet(report.gates)
+        write_csv(out, HEADER, usage_rows(read.devices, tracks, fences_made, gates_made))
+    kinds = f"{counted(len(report.fences), 'fence')} and {counted(len(report.gates), 'gate')}"
+    zeros = "" if writes_zeros(read.devices, fences_made, gates_made) else "; rows of zeros are left out, too many"
+    tell(tracks, f"{kinds}, {len(report.refused)} refused; written to {out}{zeros}")
     if read.fault_count or report.refused:
         raise typer.Exit(REFUSED)
 
@@ -99,8 +101,8 @@ def usage_rows(
 ) -> Iterator[tuple[str, str, str, str, int]]:
     """The rows of the CSV: for each device its fences in text order, its gates, then the whole track.
 
-    A gate has entries (forward crossings) only. A fence that a device never was in has a row of zeros, unless these
-    would be more than `MAX_ZERO_ROWS`.
+    A gate has entries (forward crossings) only. What a device never was in, or never crossed, has a row of zeros if
+    `writes_zeros`.
     """
     use = use_by_fence(tracks, fences)
     end = tracks.segments()
@@ -108,25 +110,43 @@ def usage_rows(
     ms = tracks.fixes.t_ms[tracks.row[end]] - tracks.fixes.t_ms[tracks.row[end - 1]]
     all_metres = np.bincount(device, weights=tracks.metres[end], minlength=len(devices))
     all_ms = np.bincount(device, weights=ms, minlength=len(devices))
-    zeros = len(devices) * len(fences.names) <= MAX_ZERO_ROWS
+    zeros, gate_ids = writes_zeros(devices, fences, gates), _gate_ids(gates)
     first = np.searchsorted(use.device, np.arange(len(devices) + 1))
-    forward, gate_ids = _forward(tracks, gates), list(dict.fromkeys(gate.id for gate in gates.gates))
+    forward = _forward(tracks, gates)
     for number, name in enumerate(devices):
         rows = range(first[number], first[number + 1])
         used = {int(use.fence[at]): (use.metres[at], use.ms[at], int(use.entries[at])) for at in rows}
         for fence in range(len(fences.names)) if zeros else used:
             yield _row(name, fences.names[fence], *used.get(fence, (0.0, 0.0, 0)))
-        for gate in gate_ids:
-            yield _row(name, gate, 0.0, 0.0, forward[number, gate])
+        crossed = forward.get(number, Counter())
+        for gate in gate_ids if zeros else sorted(crossed, key=gate_ids.__getitem__):
+            yield _row(name, gate, 0.0, 0.0, crossed[gate])
         yield _row(name, WHOLE_TRACK, all_metres[number], all_ms[number], 0)
 
 
-def _forward(tracks: Tracks, gates: GateSet) -> Counter[tuple[int, str]]:
+def writes_zeros(devices: tuple[str, ...], fences: FenceSet, gates: GateSet) -> bool:
+    """Is there a row for every pair of a device and a fence or gate? Not of more than `MAX_ZERO_ROWS`."""
+    return len(devices) * (len(fences.names) + len(_gate_ids(gates))) <= MAX_ZERO_ROWS
+
+
+def _gate_ids(gates: GateSet) -> dict[str, int]:
+    """The ids of gates in the order of the file, each with its place."""
+    return {name: at for at, name in enumerate(dict.fromkeys(gate.id for gate in gates.gates))}
+
+
+def _forward(tracks: Tracks, gates: GateSet) -> dict[int, Counter[str]]:
     """How often each device crossed each gate forwards, whichever version of it."""
     crossings = gates.crossings(tracks)
     device = tracks.fixes.device[crossings.end_fix[crossings.forward]]
-    ids = (gates.gates[gate].id for gate in crossings.gate[crossings.forward].tolist())
-    return Counter(zip(device.tolist(), ids, strict=True))
+    found: dict[int, Counter[str]] = {}
+    for number, gate in zip(device.tolist(), crossings.gate[crossings.forward].tolist(), strict=True):
+        found.setdefault(number, Counter())[gates.gates[gate].id] += 1
+    return found
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun: 1 fence, 2 fences."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def refuse_to_replace(out: Path, *inputs: Path) -> None:
@@ -193,8 +213,9 @@ def tell(tracks: Tracks, result: str) -> None:
     aside = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()) or "none"
     _, start, end = tracks.unknown()
     unknown_s = float((end - start).sum()) / 1000.0
-    breaks = f"{tracks.gap_breaks} gaps and {tracks.speed_breaks} jumps left {unknown_s:.0f} s unknown"
-    typer.echo(f"{len(tracks.row)} fixes kept, set aside: {aside}; {breaks}; {result}", err=True)
+    gaps, jumps = counted(tracks.gap_breaks, "gap"), counted(tracks.speed_breaks, "jump")
+    breaks = f"{gaps} and {jumps} left {unknown_s:.0f} s unknown"
+    typer.echo(f"{len(tracks.row)} of {len(tracks.fixes)} fixes kept, set aside: {aside}; {breaks}; {result}", err=True)
 
 
 def _row(device: str, fence: str, metres: float, ms: float, entries: int) -> tuple[str, str, str, str, int]:

@@ -17,8 +17,8 @@ from geo.spatial.ragged import Bools, Floats, Ints, blocks, expand, run_starts
 
 MAX_PAIRS_AT_ONCE: Final = 2_000_000
 MAX_PARTS_AT_ONCE: Final = 250_000
-MAX_CELLS_PER_PART: Final = 4096
-"""A part whose box reaches more cells, a jump across the world, is held against every part of its slice of time."""
+MAX_CELLS_PER_PART: Final = 64
+"""A part whose box reaches more cells, a jump across the world, is looked at in larger ones."""
 _MIN_SLICE_MS: Final = 100.0
 _EQUATOR_M: Final = 6_378_137.0
 _FLATTER: Final = 1.0 - 0.0066943799901413165  # 1 - e² of WGS84
@@ -102,56 +102,67 @@ def _slice_blocks(first: Ints, final: Ints) -> Iterator[tuple[int, int, Ints]]:
             yield low, high, rows
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Boxed:
+    """Parts with their boxes (3, n); `apart` is that of their segments, if it is asked for."""
+
+    parts: Parts
+    owner: Ints
+    apart: Ints | None
+    low: Corners
+    high: Corners
+
+
 def _pairs(
     segments: Segments, device: Ints, parts: Parts, distance_m: float, apart: Ints | None
 ) -> Iterator[Candidates]:
     low, high = _boxes(segments, parts, distance_m)
+    boxed = _Boxed(parts, device[parts.segment], None if apart is None else apart[parts.segment], low, high)
+    rows, settled = np.arange(len(parts.segment)), np.zeros(len(parts.segment), dtype=np.bool_)
     cell_m = max(2.0 * distance_m, 2.0 * float(np.median(high - low)), 1.0)
-    low_cell = np.floor(low / cell_m).astype(np.int64)
-    span = np.floor(high / cell_m).astype(np.int64) - low_cell + 1
-    large = span.astype(np.float64).prod(axis=0) > MAX_CELLS_PER_PART
-    yield from _with_large(device, parts, (low, high), np.flatnonzero(large), apart)
-    row, cell = _cells(low_cell, np.where(large, 0, span))
+    while len(rows):
+        low_cell = np.floor(low[:, rows] / cell_m).astype(np.int64)
+        span = np.floor(high[:, rows] / cell_m).astype(np.int64) - low_cell + 1
+        large = span.astype(np.float64).prod(axis=0) > MAX_CELLS_PER_PART
+        yield from _pairs_in_cells(boxed, rows[~large], (low_cell[:, ~large], span[:, ~large]), settled)
+        settled[rows[~large]] = True
+        if not large.any():
+            return
+        # what reaches too many cells waits for larger ones, and so do those that it may meet
+        waiting = rows[large]
+        rows = rows[np.isin(parts.slice_number[rows], parts.slice_number[waiting])]
+        cell_m = max(4.0 * cell_m, 0.5 * float(np.median((high - low)[:, waiting].max(axis=0))))
+
+
+def _pairs_in_cells(boxed: _Boxed, rows: Ints, cells: tuple[Ints, Ints], settled: Bools) -> Iterator[Candidates]:
+    """Pairs of rows whose boxes share a cell; of two that are settled the pairs were told in smaller cells."""
+    parts, low, high = boxed.parts, boxed.low, boxed.high
+    item, cell = _cells(*cells)
+    row = rows[item]
     key = (cell * _MIXERS[:3, None]).sum(axis=0) ^ (parts.slice_number[row] * _MIXERS[3])
-    group = None if apart is None else apart[parts.segment[row]]
-    order = np.argsort(key, kind="stable") if group is None else np.lexsort((group, key))
-    row, key, cell = row[order], key[order], cell[:, order]
-    following, after = _partners(key, None if group is None else group[order])
+    group = settled[row].astype(np.int64) if settled.any() or boxed.apart is None else boxed.apart[row]
+    order = np.lexsort((group, key)) if group.any() else np.argsort(key, kind="stable")
+    item, row, key, cell, group = item[order], row[order], key[order], cell[:, order], group[order]
+    following, after = _partners(key, group if group.any() else None)
     for block in blocks(after, MAX_PAIRS_AT_ONCE):
         place, other = expand(following[block], after[block])
         place += block.start
         one, two = row[place], row[other]
+        fit = _may_meet(boxed, one, two)
         # of the cells that two boxes share, the one at their lowest common corner reports the pair
-        fit = parts.slice_number[one] == parts.slice_number[two]
-        fit &= device[parts.segment[one]] != device[parts.segment[two]]
         for axis in range(3):
-            home = np.maximum(low_cell[axis, one], low_cell[axis, two])
+            home = np.maximum(cells[0][axis, item[place]], cells[0][axis, item[other]])
             fit &= (cell[axis, place] == home) & (cell[axis, other] == home)
             fit &= (low[axis, one] <= high[axis, two]) & (low[axis, two] <= high[axis, one])
-        yield _ordered(device, parts, one[fit], two[fit])
+        yield _ordered(boxed.owner, parts, one[fit], two[fit])
 
 
-def _with_large(
-    device: Ints, parts: Parts, boxes: tuple[Corners, Corners], large: Ints, apart: Ints | None
-) -> Iterator[Candidates]:
-    """Pairs of the parts whose boxes reach too many cells with every part of their slice that their box touches."""
-    order = np.argsort(parts.slice_number, kind="stable")
-    ascending = parts.slice_number[order]
-    first = np.searchsorted(ascending, parts.slice_number[large])
-    count = np.searchsorted(ascending, parts.slice_number[large], side="right") - first
-    is_large = np.zeros(len(order), dtype=np.bool_)
-    is_large[large] = True
-    low, high = boxes
-    for block in blocks(count, MAX_PAIRS_AT_ONCE):
-        item, at = expand(first[block], count[block])
-        one, two = large[block][item], order[at]
-        fit = ~is_large[two] | (one < two)
-        fit &= device[parts.segment[one]] != device[parts.segment[two]]
-        fit &= ((low[:, one] <= high[:, two]) & (low[:, two] <= high[:, one])).all(axis=0)
-        if apart is not None:
-            kind, other = apart[parts.segment[one]], apart[parts.segment[two]]
-            fit &= (kind == 0) | (kind != other)
-        yield _ordered(device, parts, one[fit], two[fit])
+def _may_meet(boxed: _Boxed, one: Ints, two: Ints) -> Bools:
+    slice_number, owner, apart = boxed.parts.slice_number, boxed.owner, boxed.apart
+    fit = (slice_number[one] == slice_number[two]) & (owner[one] != owner[two])
+    if apart is not None:
+        fit &= (apart[one] == 0) | (apart[one] != apart[two])
+    return np.asarray(fit, dtype=np.bool_)
 
 
 def _partners(key: Ints, group: Ints | None) -> tuple[Ints, Ints]:
@@ -200,8 +211,8 @@ def _cells(low_cell: Ints, span: Ints) -> tuple[Ints, Ints]:
     return row, low_cell[:, row] + np.stack([x, y, z])
 
 
-def _ordered(device: Ints, parts: Parts, one: Ints, two: Ints) -> Candidates:
-    swap = device[parts.segment[one]] > device[parts.segment[two]]
+def _ordered(owner: Ints, parts: Parts, one: Ints, two: Ints) -> Candidates:
+    swap = owner[one] > owner[two]
     one, two = np.where(swap, two, one), np.where(swap, one, two)
     start = np.maximum(parts.start_ms[one], parts.start_ms[two])
     end = np.minimum(parts.end_ms[one], parts.end_ms[two])

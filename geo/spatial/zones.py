@@ -41,12 +41,21 @@ class ZoneSet(FenceSet):
 
 
 def _switched(placed: Placed, winner: Ints) -> Bools:
-    """Which stretches have another winner than the one before because of a switch of either: no border is crossed."""
-    switched, goes = np.zeros(len(winner), dtype=np.bool_), np.zeros(len(winner) + 1, dtype=np.bool_)
-    wins = winner[placed.stretch] == placed.stretch_fence
-    switched[placed.stretch[wins]] = placed.comes[wins]
-    goes[placed.stretch[wins] + 1] = placed.goes[wins]
-    return np.asarray(switched | goes[:-1], dtype=np.bool_)
+    """Which stretches have another winner than the one before because of a switch alone: no border is crossed.
+
+    The winner came into force, or the one before it went, and it was there all along. Where it was not, its border is
+    met at the very moment of the other's switch.
+    """
+    stretch, fence, count = placed.stretch, placed.stretch_fence, len(winner)
+    switched, goes = np.zeros(count, dtype=np.bool_), np.zeros(count + 1, dtype=np.bool_)
+    wins = winner[stretch] == fence
+    switched[stretch[wins]] = placed.comes[wins]
+    goes[stretch[wins] + 1] = placed.goes[wins]
+    revealed = np.flatnonzero(goes[:-1] & ~switched)
+    if len(revealed):
+        most = np.int64(max(winner.max(), fence.max())) + 1
+        switched[revealed] = np.isin((revealed - 1) * most + winner[revealed], stretch * most + fence)
+    return switched
 
 
 def _runs(begin: int, stretches: Stretches, zone: Ints, ends: tuple[Ints, Ints], switched: Bools) -> Runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from itertools import combinations
 from random import Random
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from geo.spatial import Encounters, Fixes, find_approaches, find_encounters
 from geo.spatial.clip import segments_of
 from geo.spatial.geodesic import distance_m
-from geo.spatial.nearby import Candidates, candidates
+from geo.spatial.nearby import Candidates, candidates, earth_centred
 from tests.geo.spatial.worlds import START_MS, every_fix, joined, line
 
 SECONDS = 60
@@ -190,3 +191,32 @@ def test_a_jump_across_the_world_and_a_turn_at_a_pole_cost_no_more_than_other_wa
     assert len(met) == 21 * 20 // 2
     pole = joined([line([(0.0, 89.99999), (179.0, 89.99999)]), line([(90.0, 90.0), (90.0, 90.0)], device=1)])
     assert len(find_encounters(every_fix(pole), 50.0)) == 1
+
+
+def mixed(devices: int, moving: float, spread_deg: float) -> Fixes:
+    """Some parked, the others on their way, a fix every five minutes; one jumps across the world."""
+    random, steps = np.random.default_rng(1), 4
+    place = np.array([[10.0], [50.0]]) + spread_deg * random.uniform(-1, 1, (2, devices))
+    speed = random.normal(0, 0.05, (2, devices)) * (np.arange(devices) < moving * devices)
+    device, step = np.repeat(np.arange(devices), steps), np.tile(np.arange(steps), devices)
+    lon, lat = place[:, device] + speed[:, device] * step
+    lon[-1] = -100.0
+    return Fixes(device=device, t_ms=START_MS + 300_000 * step, lat=lat, lon=lon)
+
+
+def test_parked_and_moving_and_far_jumping_devices_are_held_against_each_other_once() -> None:
+    tracks = every_fix(mixed(60, 0.5, 0.05))
+    segments, device = segments_of(tracks), tracks.fixes.device[tracks.row[tracks.segments()]]
+    found = {(one, other) for one, other, _, _ in pairs(candidates(segments, device, 2_000.0))}
+    low, high = earth_centred(segments.px, segments.py), earth_centred(segments.qx, segments.qy)
+    for one, other in combinations(range(len(segments)), 2):
+        together = segments.start_ms[one] < segments.end_ms[other] and segments.start_ms[other] < segments.end_ms[one]
+        ends = np.linalg.norm(low[:, one] - low[:, other]), np.linalg.norm(high[:, one] - high[:, other])
+        if together and device[one] != device[other] and min(ends) <= 2_000.0:
+            assert (one, other) in found
+
+
+def test_moving_devices_are_not_held_against_every_parked_one() -> None:
+    begun = time.process_time()
+    assert len(find_encounters(every_fix(mixed(8_000, 0.45, 4.0)), 50.0)) > 50
+    assert time.process_time() - begun < 5.0  # a tenth of a second, or twelve if all are

@@ -116,6 +116,16 @@ def test_a_far_fence_that_switches_at_the_moment_of_an_entry_takes_nothing_from_
         assert kinds == (["exit"] if moments[0][0] else ["enter"])
 
 
+def test_a_zone_that_is_entered_as_the_one_above_it_ends_is_entered_and_one_that_was_there_is_not() -> None:
+    way, over = line([(0, 0), (1, 0)]), Activity([(None, START_MS + 5_000)])
+    above = Fence("above", box(-1, -1, 2, 1), 9, active=over)
+    met = ZoneSet([Fence("toll", box(0.5, -1, 2, 1)), above])
+    assert story(met, way) == [("above", 5, False), ("toll", 5, True)]
+    assert use_by_fence(every_fix(way), FenceSet(met.fences)).entries.tolist() == [0, 1]
+    there = ZoneSet([Fence("toll", box(0.25, -1, 2, 1)), above])
+    assert story(there, way) == [("above", 5, False), ("toll", 5, False)]
+
+
 def test_borders_each_within_the_resolution_of_the_next_are_one_only_as_far_as_the_resolution() -> None:
     # 40 fences that begin 0.8e-12 degrees after one another, in one step of a vehicle
     starts = [0.5 + 0.8e-12 * at for at in range(40)]
