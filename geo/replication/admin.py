@@ -6,7 +6,14 @@ from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    retry_if_result,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_exponential_jitter,
+)
 
 from geo.replication.errors import AdminRefused, ClusterUnreachable, WrongCluster
 
@@ -14,6 +21,8 @@ __all__ = ["AdminClient", "topic_path"]
 
 _TIMEOUT_S = 15.0
 _ATTEMPTS = 3
+_UNAVAILABLE_S = 15.0
+"""For how long a request is repeated that a cluster answers with a 5xx: just after its start it has no bookie yet."""
 _MOST_REDIRECTS = 4
 _MOST_REASON = 300
 
@@ -29,14 +38,29 @@ class AdminClient:
 
     Before its first request it asks the address for its cluster's name, and raises WrongCluster when it is another's:
     nothing is read from or written to a cluster that was not meant. Raises ClusterUnreachable when there is no answer
-    in time, or one that is not Pulsar's, and AdminRefused when the answer is an error.
+    in time, or one that is not Pulsar's, and AdminRefused when the answer is an error. A 5xx is an error only once it
+    has been the answer for `unavailable_s`: each request says how things are to be, so it can be made again.
     """
 
-    def __init__(self, cluster: str, url: str, *, timeout_s: float = _TIMEOUT_S, token: str | None = None) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        url: str,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        unavailable_s: float = _UNAVAILABLE_S,
+        token: str | None = None,
+    ) -> None:
         self.cluster, self.url = cluster, url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(base_url=f"{url}/admin/v2/", timeout=timeout_s)
         self._configuration: Mapping[str, str] = {}
+        self._available = Retrying(
+            stop=stop_after_delay(unavailable_s),
+            wait=wait_exponential_jitter(multiplier=0.1, max=1, jitter=0.1),
+            retry=retry_if_result(lambda answer: answer.is_server_error),
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +113,7 @@ class AdminClient:
         # Reading again is harmless, so a dropped connection is tried again; a write is the caller's to repeat.
         return Retrying(
             stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_exponential_jitter(multiplier=0.1, max=1),
+            wait=wait_exponential_jitter(multiplier=0.1, max=1, jitter=0.1),
             retry=retry_if_exception_type(ClusterUnreachable),
             reraise=True,
         )
@@ -111,6 +135,10 @@ class AdminClient:
         return self._request(method, path, body, query)
 
     def _request(self, method: str, path: str, body: object, query: dict[str, str | bool]) -> httpx.Response:
+        answer: httpx.Response = self._available(self._exchange, method, path, body, query)
+        return answer
+
+    def _exchange(self, method: str, path: str, body: object, query: dict[str, str | bool]) -> httpx.Response:
         try:
             request = self._http.build_request(method, path, json=body, params=query, headers=self._headers)
             for _ in range(_MOST_REDIRECTS):

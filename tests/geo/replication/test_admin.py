@@ -24,6 +24,7 @@ class Broker:
     def __init__(self, name: str) -> None:
         self.answers: dict[str, Answer] = {RUNTIME: (200, {}, json.dumps({"clusterName": name}).encode())}
         self.asked: list[tuple[str, str, str, bytes]] = []
+        self.unavailable = 0  # requests that are answered as by a broker that has just started
         broker = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -31,6 +32,9 @@ class Broker:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 broker.asked.append((self.command, self.path, self.headers.get("authorization", ""), body))
                 status, headers, content = broker.answers.get(self.path, (404, {}, b'{"reason": "not there"}'))
+                if self.path != RUNTIME and broker.unavailable:
+                    broker.unavailable -= 1
+                    status, headers, content = 500, {}, b'{"reason": "Not enough non-faulty bookies available"}'
                 self.send_response(status)
                 for key, value in {**headers, "content-length": str(len(content))}.items():
                     self.send_header(key, value)
@@ -108,6 +112,34 @@ def test_an_answer_that_is_not_pulsars_is_no_cluster(broker: Callable[[str], Bro
     one.answers[RUNTIME] = (200, {}, body)
     with AdminClient("eu", one.url) as client, pytest.raises(ClusterUnreachable):
         client.get("clusters")
+
+
+@pytest.mark.parametrize(
+    ("request_of", "answer"),
+    [
+        (lambda client: client.get("clusters"), ["eu"]),
+        (lambda client: client.put("clusters", {}), True),
+        (lambda client: client.post("clusters", {}), True),
+        (lambda client: client.delete("clusters"), True),
+    ],
+)
+def test_a_broker_that_has_just_started_is_asked_again(
+    broker: Callable[[str], Broker], request_of: Callable[[AdminClient], object], answer: object
+) -> None:
+    one = broker("eu")
+    one.answers["/admin/v2/clusters"] = (200, {}, b'["eu"]')
+    one.unavailable = 3
+    with AdminClient("eu", one.url) as client:
+        assert request_of(client) == answer
+    assert one.unavailable == 0
+
+
+def test_an_error_of_the_server_that_stays_is_told(broker: Callable[[str], Broker]) -> None:
+    one = broker("eu")
+    one.unavailable = 10**6
+    with AdminClient("eu", one.url, unavailable_s=0.3) as client, pytest.raises(AdminRefused, match="non-faulty"):
+        client.get("clusters")
+    assert 10**6 - one.unavailable > 1
 
 
 def test_a_refusal_is_told_with_its_reason(broker: Callable[[str], Broker]) -> None:
