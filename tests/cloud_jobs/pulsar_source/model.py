@@ -56,6 +56,10 @@ class ModelTopic:
     def messages(self) -> set[int]:
         return {message for _, entry in self.entries() for message in entry}
 
+    def unread(self) -> set[int]:
+        """What the cursor has not passed."""
+        return {message for at, entry in self.entries() if self.cursor is None or at > self.cursor for message in entry}
+
     def subscribe(self) -> None:
         if self.cursor is None:
             self.cursor = Position(min(self.ledgers), -1)
