@@ -1,24 +1,32 @@
 """Tells a message that is never delivered from one that is late.
 
 Some entries reach no consumer: the client drops what does not decompress and chunks whose rest never comes. As the last
-entry of a range it would be waited for in vain. The broker says how far it has read for a cursor: when that is beyond
-the range and still nothing has come, nothing will.
+entry of a range it would be waited for in vain. The broker says how far it has read for a cursor. What it has read can
+still be on the way, for as long as a slow connection needs; so each look is followed by a question over that same
+connection, whose answer comes behind all that was sent before it. Two such pairs, with nothing received after either,
+prove it: one alone could be wrong if the connection broke between its two halves.
 """
 
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
+import pulsar
 import structlog
 
 from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.errors import PulsarSourceError
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source.position import BEGINNING, Position
 
 _log = structlog.get_logger(__name__)
 LOOK_PERIOD_S = 1.5
 """Silence after which the cluster is asked, and after which it is asked again."""
+
+_PAIRS = 2
+
+Flush = Callable[[], object]
+"""A question to the broker over a feed's own connection; a PulsarException when it is not answered in time."""
 
 
 class Exhaustion:
@@ -30,16 +38,19 @@ class Exhaustion:
         options: PulsarOptions,
         topic: str,
         cursor: str,
+        flush: Flush,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._topic = topic
         self._cursor = cursor
+        self._flush = flush
         self._clock = clock
         self._admin: Admin | None = None
         self._looked_s: float | None = None
-        self._beyond: Position | None = None
+        self._pairs = 0
+        self._upto = BEGINNING
 
     def close(self) -> None:
         """Gives the connection back."""
@@ -50,21 +61,32 @@ class Exhaustion:
     def heard(self) -> None:
         """Something came."""
         self._looked_s = None
-        self._beyond = None
+        self._pairs = 0
 
     def proven(self, upto: Position) -> bool:
-        """True when the broker had read beyond `upto` at two looks, and nothing came between them or since."""
+        """True when nothing up to the position will come; to be asked after each receive that brought nothing.
+
+        The receive between the last pair and the answer True is part of the proof.
+        """
+        if upto > self._upto:
+            self._pairs, self._upto = 0, upto
+        if self._pairs >= _PAIRS:
+            _log.warning("entries_never_delivered", cluster=self._cluster.name, topic=self._topic, upto=str(upto))
+            return True
         now_s = self._clock()
         if self._looked_s is None:
             self._looked_s = now_s
-        if now_s - self._looked_s < LOOK_PERIOD_S:
-            return False
-        self._looked_s = now_s
-        before, self._beyond = self._beyond, upto if self._is_beyond(upto) else None
-        if before is not None and before >= upto and self._beyond is not None:
-            _log.warning("entries_never_delivered", cluster=self._cluster.name, topic=self._topic, upto=str(upto))
-            return True
+        if now_s - self._looked_s >= LOOK_PERIOD_S:
+            self._pairs = self._pairs + 1 if self._is_beyond(upto) and self._is_flushed() else 0
+            self._looked_s = self._clock()
         return False
+
+    def _is_flushed(self) -> bool:
+        try:
+            self._flush()
+        except pulsar.PulsarException:
+            return False
+        return True
 
     def _is_beyond(self, upto: Position) -> bool:
         with suppress(PulsarSourceError):  # who does not answer proves nothing

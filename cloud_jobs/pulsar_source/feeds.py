@@ -128,10 +128,10 @@ def durable_feed(cluster: Cluster, options: PulsarOptions, topic: str, queue_siz
     """From the durable subscription's cursor on."""
     policy = pulsar.ConsumerBatchReceivePolicy(MAX_RECEIVE, _MAX_RECEIVE_BYTES, POLL_MS)
     wait_s = options.read_timeout_seconds
-    exhaustion = Exhaustion(cluster, options, topic, options.subscription_name())
-    consuming = durable_consumer(cluster, options, topic, queue=queue_size, wait_s=wait_s, policy=policy)
-    with closing(exhaustion), consuming as consumer:
-        yield _DurableFeed(consumer, exhaustion)
+    with durable_consumer(cluster, options, topic, queue=queue_size, wait_s=wait_s, policy=policy) as consumer:
+        flush = consumer.get_last_message_id
+        with closing(Exhaustion(cluster, options, topic, options.subscription_name(), flush)) as exhaustion:
+            yield _DurableFeed(consumer, exhaustion)
 
 
 @contextmanager
@@ -151,8 +151,14 @@ def reader_feed(
     is what the broker sends first where it is given.
     """
     name = uuid4().hex  # the client puts a random end to it
+    client = kept_client(cluster, options)
+
+    def flush() -> None:
+        # What a reader itself can be asked it answers from memory. The client has one connection to each broker.
+        client.create_reader(topic, pulsar.MessageId.latest, receiver_queue_size=1).close()
+
     try:
-        reader = kept_client(cluster, options).create_reader(
+        reader = client.create_reader(
             topic,
             pulsar.MessageId.earliest if after == BEGINNING else id_of(first or after),
             start_message_id_inclusive=first is not None,
@@ -165,7 +171,7 @@ def reader_feed(
     except pulsar.PulsarException as error:
         raise as_our_error(cluster, f"opening a reader on {topic}", error) from error
     try:
-        with closing(Exhaustion(cluster, options, topic, name)) as exhaustion:
+        with closing(Exhaustion(cluster, options, topic, name, flush)) as exhaustion:
             yield _ReaderFeed(reader, exhaustion, one_by_one)
     finally:
         with suppress(pulsar.PulsarException):
