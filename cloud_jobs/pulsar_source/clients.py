@@ -97,6 +97,19 @@ def patience_s(options: PulsarOptions) -> float:
     return options.cluster_lost_after_seconds
 
 
+def subscription_settings(options: PulsarOptions) -> dict[str, Any]:
+    """What each consumer of the durable subscription has in common, as the client's `subscribe` calls it."""
+    latest = options.starting_position == "latest"
+    return {
+        "consumer_type": pulsar.ConsumerType.Exclusive,
+        "initial_position": pulsar.InitialPosition.Latest if latest else pulsar.InitialPosition.Earliest,
+        "replicate_subscription_state_enabled": options.replicate_subscription,
+        "is_read_compacted": options.read_compacted,
+        # The client's own choice is to deliver an encrypted message never, and to stop there.
+        "crypto_failure_action": pulsar.ConsumerCryptoFailureAction.CONSUME,
+    }
+
+
 def _passes(error: BaseException) -> bool:
     final = (pulsar.AuthenticationError, pulsar.AuthorizationError, pulsar.TopicNotFound)
     return isinstance(error, pulsar.PulsarException) and not isinstance(error, final)
@@ -117,7 +130,6 @@ def durable_consumer(
     """
     client = kept_client(cluster, options)
     name = options.subscription_name()
-    latest = options.starting_position == "latest"
     busy, silent = stop_after_delay(wait_s), stop_after_delay(patience_s(options))
     attempts = Retrying(
         retry=retry_if_exception(_passes),
@@ -130,14 +142,9 @@ def durable_consumer(
             client.subscribe,
             topic,
             name,
-            consumer_type=pulsar.ConsumerType.Exclusive,
             receiver_queue_size=queue,
-            initial_position=pulsar.InitialPosition.Latest if latest else pulsar.InitialPosition.Earliest,
-            replicate_subscription_state_enabled=options.replicate_subscription,
-            is_read_compacted=options.read_compacted,
             batch_receive_policy=policy,
-            # The client's own choice is to deliver an encrypted message never, and to stop there.
-            crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
+            **subscription_settings(options),
         )
     except pulsar.ConsumerBusy:
         raise SubscriptionBusy(cluster.name, topic, name, wait_s) from None
