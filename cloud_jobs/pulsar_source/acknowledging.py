@@ -20,7 +20,7 @@ from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import WHOLE_ENTRY, Position
 
 _log = structlog.get_logger(__name__)
-_AT_ONCE = 100
+_AT_ONCE = 500
 """How many partitions have a consumer of ours at one moment."""
 
 
