@@ -1,4 +1,5 @@
-"""`make bench-source`: the source against plain Python readers of the same partitions, and a light micro-batch.
+"""`make bench-source`: the source against plain Python readers of the same partitions, light micro-batches, and many
+partitions.
 
 Both sides read the same partitions of the same cluster at once, one process for each partition, in turns in one run, so
 that their ratio holds on any machine. The plain readers take the bytes of each value and nothing else, and
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from benchmarks.source.many import PARTITIONS as MANY
+from benchmarks.source.many import plan_and_commit
 from benchmarks.source.plain import plain_rate
 from deploy.local import PulsarCluster, PulsarSettings
 from tests.cloud_jobs.pulsar_source.world import Place, session, stream
@@ -39,8 +42,8 @@ def main() -> None:
         topic = filled(place)
         rates = [turn(spark, place, topic, folder, number) for number in range(ROUNDS + 1)]
         light = light_batches(spark, place, folder)
-        report(rates[1:], light)  # the first turn warms both up
         spark.stop()
+        report(rates[1:], light, plan_and_commit(place))  # the first turn warms both up
     finally:
         place.close()
         server.stop()
@@ -97,7 +100,7 @@ def light_batches(spark: SparkSession, place: Place, folder: Path) -> list[int]:
     return taken[5:]
 
 
-def report(rates: list[dict[str, float]], light: list[int]) -> None:
+def report(rates: list[dict[str, float]], light: list[int], many: tuple[float, float]) -> None:
     light = sorted(light)
     speeds = {way: statistics.median(rate[way] for rate in rates) for way in rates[0]}
     pairs = (("usual", "plain"), ("all", "plain all"), ("all", "plain"))
@@ -114,6 +117,9 @@ def report(rates: list[dict[str, float]], light: list[int]) -> None:
     write(f"| ratio, all columns to the value only | at least 0.60 | {ratios['all', 'plain']:.2f} |\n")
     write(f"| lightly loaded micro-batch, median | under 400 ms | {statistics.median(light):.0f} ms |\n")
     write(f"| lightly loaded micro-batch, 95 % | | {light[int(len(light) * 0.95)]} ms |\n")
+    plan_s, commit_s = many
+    write(f"| plan and commit of {MANY} partitions | at most 0.50 s | {plan_s + commit_s:.2f} s |\n")
+    write(f"| of these the commit | | {commit_s:.2f} s |\n")
 
 
 if __name__ == "__main__":
