@@ -1,7 +1,7 @@
 """What the streaming reader does in Spark's driver: offsets, plans, acknowledgements."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
@@ -14,7 +14,7 @@ from cloud_jobs.pulsar_source.errors import ClusterUnreachable, DataLoss, NoClus
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.planning import begin_of, check_topics, everything, planned_range, queue_size, upto_target
-from cloud_jobs.pulsar_source.position import Offset, Position, Range, ranges
+from cloud_jobs.pulsar_source.position import BEGINNING, Offset, Position, Range, ranges
 from cloud_jobs.pulsar_source.reading import PlannedRange
 from cloud_jobs.pulsar_source.scouting import Scout, look_ahead_carefully
 from cloud_jobs.pulsar_source.watching import View, Watch
@@ -107,11 +107,11 @@ class Driver:
         self._watch.settle(start)
         changed = self._watch.standing.from_cursor(start)
         anew = self._lost_lives(start, view)
-        known = {} if changed else {topic: at for topic, at in start.positions.items() if topic not in anew}
+        known = _known(start, view, anew, from_cursor=changed)
         begin = begin_of(known, view.states)
         ends = self._ends(begin, view, limited=limited)
         # A query without a checkpoint asks again where it begins: its first batch must not depend on the answer.
-        origin = _origin(begin, {} if start == self._initial else known)
+        origin = _origin(begin, {} if changed or start == self._initial else known)
         restarts = start.restarts + bool(changed or anew)
         self._planned = Offset(view.cluster.name, ends, origin, view.subscription_ids, start.query, restarts)
         if ends == begin and not anew:
@@ -282,6 +282,20 @@ class _Loss(NamedTuple):
 
     detail: str
     anew: bool
+
+
+def _known(start: Offset, view: View, anew: Collection[str], *, from_cursor: bool) -> dict[str, Position]:
+    """Where the query stands, as far as its positions mean something.
+
+    `from_cursor`: the batch up to `start` may be unread, so what the cursor keeps before it is read too. A cursor that
+    somebody moved ahead of the query takes nothing away from it.
+    """
+    if start.cluster != view.cluster.name:
+        return {}
+    known = {topic: at for topic, at in start.positions.items() if topic in view.states and topic not in anew}
+    if not from_cursor:
+        return known
+    return {topic: min(at, view.states[topic].cursor or BEGINNING) for topic, at in known.items()}
 
 
 def _loss(topic: str, position: Position, read_through: str | None, view: View) -> _Loss | None:
