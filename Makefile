@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 REPLAY ?=
 
-.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-source bench-spatial bench-edge bench-wire bench-gateway
+.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -32,6 +32,9 @@ drills: setup  ## Each drill, and the centre lost twice more at its worst moment
 
 bench-source: setup  ## The Pulsar source against plain readers, and a light micro-batch
 	@$(PYTHON) -m benchmarks.source
+
+bench-source-growth: setup  ## What the Pulsar source holds over 1,000 micro-batches and 100 rotations of its token
+	@$(PYTHON) -m benchmarks.source.growth
 
 bench-replication: setup  ## How long a record takes from a region to the centre, at rest and over a slow link
 	@$(PYTHON) -m benchmarks.replication

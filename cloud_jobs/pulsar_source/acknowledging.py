@@ -45,9 +45,7 @@ def acknowledge(cluster: Cluster, options: PulsarOptions, ends: Mapping[str, Pos
     return {topic: end for topic, end in ends.items() if topic not in failed}
 
 
-async def _acknowledge_all(
-    cluster: Cluster, options: PulsarOptions, ends: Mapping[str, Position]
-) -> list[str | None]:
+async def _acknowledge_all(cluster: Cluster, options: PulsarOptions, ends: Mapping[str, Position]) -> list[str | None]:
     client, slots = _SharedClient(kept_client(cluster, options)), asyncio.Semaphore(_AT_ONCE)
 
     async def acknowledge_one(topic: str, place: Position) -> str | None:

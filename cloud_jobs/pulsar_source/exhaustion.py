@@ -39,6 +39,7 @@ class Exhaustion:
         topic: str,
         cursor: str,
         flush: Flush,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster

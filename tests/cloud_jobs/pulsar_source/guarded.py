@@ -10,12 +10,14 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 import httpx
+import pulsar
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from deploy.local import PulsarCluster, PulsarSettings, free_port
+from tests.cloud_jobs.pulsar_source.world import eventually
 
 
 class GuardedCluster(PulsarCluster):
@@ -66,6 +68,26 @@ class GuardedCluster(PulsarCluster):
             return httpx.get(f"{self.admin_url}/admin/v2/brokers/health", headers=headers, timeout=5).is_success
         except httpx.HTTPError:
             return False
+
+    def allow_reader(self) -> None:
+        """The role `reader` may consume in public/default."""
+        headers = {"Authorization": f"Bearer {self.token('admin')}"}
+        path = f"{self.admin_url}/admin/v2/namespaces/public/default/permissions/reader"
+        eventually("the namespace is there", lambda: httpx.post(path, json=["consume"], headers=headers).is_success)
+
+    def fill(self, topic: str, messages: int) -> None:
+        """Creates a topic of two partitions with that many numbered messages."""
+        headers = {"Authorization": f"Bearer {self.token('admin')}"}
+        path = f"{self.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions"
+        assert httpx.put(path, json=2, headers=headers, timeout=20).is_success
+        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        token = pulsar.AuthenticationToken(self.token("admin"))
+        client = pulsar.Client(self.service_url, authentication=token, logger=quiet)
+        producer = client.create_producer(topic, block_if_queue_full=True)
+        for number in range(messages):
+            producer.send_async(str(number).encode(), None, partition_key=str(number))
+        producer.flush()
+        client.close()
 
 
 def encoded(data: bytes) -> str:

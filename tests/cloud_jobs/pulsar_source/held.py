@@ -1,8 +1,8 @@
-"""What a process holds while it plans, reads and acknowledges batches, with a token that is replaced again and again."""
+"""What a process holds while it plans, reads and acknowledges, with a token that is replaced again and again."""
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
 
 
 class Held(NamedTuple):
-    """What this process holds."""
+    """What a process holds."""
 
     threads: int
     sockets: int
@@ -21,6 +21,7 @@ class Held(NamedTuple):
 
 
 def what_is_held() -> Held:
+    """Of this process, now."""
     gc.collect()
     own = Path("/proc/self")
     status = dict(line.split(":", 1) for line in (own / "status").read_text().splitlines())
@@ -28,26 +29,42 @@ def what_is_held() -> Held:
     return Held(int(status["Threads"]), sockets, int(status["VmRSS"].split()[0]) * 1024)
 
 
-def held_after_each(driver: Driver, options: PulsarOptions, file: Path, tokens: Iterator[str], every: int) -> Iterator[Held]:
-    """Batches of the driver, one after the other, without end; the token in the file is replaced before every n-th."""
-    start = None
-    number = 0
-    while True:
-        if number % every == 0:
-            file.write_text(next(tokens))
-        start = start or driver.initial()
+def guarded_options(cluster: GuardedCluster, token: Path, topic: str) -> PulsarOptions:
+    """Batches of one message of a topic, through the subscription of its name."""
+    return PulsarOptions.parse(
+        {
+            "clusters": cluster.text,
+            "topics": topic,
+            "subscription": "held",
+            "tokenFile": str(token),
+            "tlsTrustCertsFile": str(cluster.certificate),
+            "maxMessagesPerTrigger": "1",
+        }
+    )
+
+
+def held_over(cluster: GuardedCluster, folder: Path, batches: int, rotations: int) -> Iterator[Held]:
+    """What this process holds after each of `batches` batches, over which the token is replaced `rotations` times."""
+    topic, file = f"persistent://public/default/held-{batches}", folder / "token"
+    cluster.fill(topic, batches)
+    until_s = time.time() + 7200
+    file.write_text(cluster.token("reader", until_s))
+    options = guarded_options(cluster, file, topic)
+    driver = Driver(options)
+    start = driver.initial()
+    for batch in range(batches):
+        if batch % (batches // rotations) == 0:
+            file.write_text(cluster.token("reader", until_s + batch + 1))
         end = driver.latest(start, limited=True)
-        for planned in driver.plan(start, end):
-            assert sum(batch.num_rows for batch in read_range(options, planned)) == 1
+        assert sum(rows.num_rows for planned in driver.plan(start, end) for rows in read_range(options, planned)) == 1
         driver.commit(end)
         start = end
-        number += 1
         yield what_is_held()
+    driver.close()
 
 
-def tokens_of(cluster: GuardedCluster) -> Iterator[str]:
-    """Tokens of the role that reads, no two the same."""
-    until_s = time.time() + 7200
-    while True:
-        until_s += 1
-        yield cluster.token("reader", until_s)
+def halves(held: Sequence[Held]) -> tuple[Held, Held]:
+    """The most that was held in the first half, and in the second."""
+    middle = len(held) // 2
+    first, second = (Held(*map(max, zip(*part, strict=True))) for part in (held[:middle], held[middle:]))
+    return first, second

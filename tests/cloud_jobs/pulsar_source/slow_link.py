@@ -22,7 +22,9 @@ class SlowLink:
         self._target = (target.hostname, target.port)
         self._server = socket.create_server(("127.0.0.1", free_port()))
         self.port = self._server.getsockname()[1]
-        self._theirs, self._ours = (f"{host}:{port}".encode() for host, port in (self._target, ("127.0.0.1", self.port)))
+        self._theirs, self._ours = (
+            f"{host}:{port}".encode() for host, port in (self._target, ("127.0.0.1", self.port))
+        )
         assert len(self._theirs) == len(self._ours)
         self.service_url = f"pulsar://127.0.0.1:{self.port}"
         self.bytes_per_s: float | None = None

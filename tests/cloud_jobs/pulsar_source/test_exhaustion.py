@@ -29,7 +29,10 @@ class Case:
         self.flushes = True
         clusters = f"hq=pulsar://127.0.0.1:1|{place.url}"
         options = PulsarOptions.parse({"clusters": clusters, "topics": "t", "subscription": "s"})
-        self.exhaustion = Exhaustion(options.all_clusters()[0], options, "t", "s", self.flush, lambda: self.now_s)
+        self.exhaustion = Exhaustion(options.all_clusters()[0], options, "t", "s", self.flush, clock=self.clock)
+
+    def clock(self) -> float:
+        return self.now_s
 
     def flush(self) -> None:
         if not self.flushes:
@@ -103,7 +106,5 @@ def test_a_farther_end_is_proven_by_itself(case: Case):
 
 @pytest.mark.parametrize(("cursor", "proven"), [("s", True), ("s-reader-1f", True), ("s2", False), ("s-2", False)])
 def test_only_its_own_cursor_counts(case: Case, cursor: str, proven: bool):
-    answers = []
-    for _ in range(2):
-        answers.append(case.after_silence("3:10", cursor=cursor))
+    answers = [case.after_silence("3:10", cursor=cursor) for _ in range(2)]
     assert any(answers) == proven
