@@ -11,7 +11,7 @@ import argparse
 import math
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
@@ -164,6 +164,7 @@ def compare(made: World, tally: Tally) -> None:
         _laws(made, fences, (entries, ms, metres), tally)
     bits = bits_of([*np.ravel(made.track).tolist(), *np.ravel(shapely.get_coordinates(made.shapes)).tolist()])
     crossed = _by_gates(made.shapes, tracks, shape)
+    back = _sums(tracks_of(made.track[::-1]), fences, shape)
     for number, polygon in enumerate(made.shapes):
         exact = ExactFence(polygon, bits)
         for end in range(1, len(made.track)):
@@ -175,6 +176,10 @@ def compare(made: World, tally: Tally) -> None:
             got = entries[row], ms[row], metres[row]
             if not _agree(expected, got, fine=fine):
                 tally.faults.append(f"seed {made.seed}: segment {end}, fence {number}: {got} for {expected}")
+            backwards = replace(expected, entries=expected.exits, exits=expected.entries)
+            turned = len(made.track) - end, number
+            if not _agree(backwards, (back[0][turned], back[1][turned], back[2][turned]), fine=fine):
+                tally.faults.append(f"seed {made.seed}: segment {end} driven backwards, fence {number}")
             # along a border a way is inside the fence, but it crosses no gate as long as it stays on its side
             if not (fine or expected.along) and row in crossed:
                 tally.crossings += expected.entries + expected.exits

@@ -109,6 +109,32 @@ class ExactHours:
         names = {one.name for one, _ in self._forces}
         return {name: self._stay(name, (start, end), cuts, states, switches - borders) for name in names}, finest
 
+    def crossed(
+        self, ends: tuple[tuple[float, float], tuple[float, float]], times: tuple[int, int]
+    ) -> tuple[dict[str, tuple[int, int]], bool]:
+        """(ways out, ways in) by name, over the borders of the versions in force at that moment.
+
+        Not sure if a crossing is next to a switch, or the way runs along a border, or what it is cut into is too fine.
+        """
+        found, sure = {one.name: (0, 0) for one, _ in self._forces}, True
+        for one, force in self._forces:
+            start, end, turned = one.shape.placed(*ends)
+            shape = one.shape.everywhere() if turned else one.shape
+            inside = shape.along(*ends)
+            sure &= not inside.along and not 0.0 < inside.finest <= 4e-12
+            cuts = shape.cuts(start, end)
+            middles = [(low + high) / 2 for low, high in pairwise(cuts)]
+            held = [shape.holds(place_at(start, end, at)) for at in (Fraction(0), *middles, Fraction(1))]
+            for at, (before, after) in zip(cuts, pairwise(held), strict=True):
+                if before == after:
+                    continue
+                t_ms = times[0] + at * (times[1] - times[0])
+                sure &= all(abs(t_ms - switch) > Fraction(1, 1000) for switch in force)
+                if bisect_right(force, t_ms) % 2:
+                    out, back = found[one.name]
+                    found[one.name] = (out + before, back + after)
+        return found, sure
+
     def _winner(
         self, shapes: list[ExactFence], place: tuple[int, int, int], t_ms: Fraction, *, last: bool
     ) -> str | None:

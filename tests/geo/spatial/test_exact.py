@@ -52,6 +52,7 @@ def test_versions_windows_and_dates_are_what_whole_numbers_say() -> None:
     assert tally.entries > 1_000
     assert tally.switches > 100
     assert tally.halves > 50
+    assert tally.gates > 1_000
     assert tally.fine < tally.pairs // 5
 
 
@@ -71,6 +72,8 @@ def test_the_engine_finds_what_whole_numbers_find_in_millions_of_pairs(capsys: p
     with capsys.disabled():
         print(f"seeds {seed} to {last}: {tally.told()}")  # noqa: T201  # what was tried is part of the result
     assert tally.faults == []
+    assert tally.pairs > 50_000
+    assert tally.switches <= 2 + tally.pairs // 20_000
 
 
 @pytest.mark.nightly
@@ -82,6 +85,7 @@ def test_versions_windows_and_dates_are_what_whole_numbers_say_in_a_million_pair
     with capsys.disabled():
         print(f"seeds {seed} to {last}: {tally.told()}")  # noqa: T201
     assert tally.faults == []
+    assert tally.pairs > 50_000
 
 
 def test_a_corner_that_lies_next_to_the_middle_of_a_stretch_is_a_touch() -> None:
@@ -236,3 +240,13 @@ def test_a_gate_in_a_file_over_the_antimeridian_is_one() -> None:
     }
     gates = GateSet(fences_from_geojson(json.dumps(feature)).gates)
     assert len(gates.crossings(every_fix(line([(0.0, 1.0), (0.0, -1.0)])))) == 0
+
+
+def test_an_entry_far_beyond_180_degrees_is_the_same_whether_a_fix_follows_or_not() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(40):
+        border = -round(float(random.uniform(20, 100)), 7)
+        shape = box(border, -1, border + 1, 1)
+        way = [(border + 190.0, 0.1), (border, 0.1)]
+        for after in ([], [(border + 0.5, 0.1)], [(border - 0.5, 0.1)]):
+            assert entries(shape, [*way, *after])[0] == 1

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from geo.spatial import FixError, Fixes, TrackSettings, Verdict, build_tracks
+from geo.spatial import FixError, Fixes, Tracks, TrackSettings, Verdict, build_tracks
 
 
 def along(*degrees: float, step_ms: int = 1000) -> Fixes:
@@ -47,6 +49,32 @@ def test_a_jump_that_stays_is_a_break() -> None:
 def test_the_rule_for_wild_fixes_looks_at_neighbours_within_the_gap_only() -> None:
     fixes = Fixes(device=[0] * 3, t_ms=[0, 301_000, 302_000], lat=[50] * 3, lon=[0, 1, 0.001])
     assert build_tracks(fixes).counts()["implausible"] == 0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1_000, 60_000, 290_000, 301_000]), st.booleans()), min_size=3, max_size=40),
+    st.integers(0, 40),
+    st.integers(0, 40),
+)
+def test_two_gaps_of_time_around_a_part_give_its_segments_as_in_the_whole(
+    steps: list[tuple[int, bool]], first: int, count: int
+) -> None:
+    # between two places far from each other: whole runs of fixes may be set aside
+    t_ms = np.cumsum([step for step, _ in steps])
+    lon = np.array([0.5 * far for _, far in steps])
+    fixes = Fixes(device=np.zeros(len(t_ms)), t_ms=t_ms, lat=np.full(len(t_ms), 50.0), lon=lon)
+    first = min(first, len(t_ms) - 1)
+    asked = np.arange(first, min(first + count + 1, len(t_ms)))
+    near = np.flatnonzero((t_ms >= t_ms[asked[0]] - 600_000) & (t_ms <= t_ms[asked[-1]] + 600_000))
+    part = Fixes(device=np.zeros(len(near)), t_ms=t_ms[near], lat=np.full(len(near), 50.0), lon=lon[near])
+    assert segments(build_tracks(part), near, asked) == segments(build_tracks(fixes), np.arange(len(t_ms)), asked)
+
+
+def segments(tracks: Tracks, rows: np.ndarray, asked: np.ndarray) -> list[tuple[int, int]]:
+    """The fixes at both ends of the segments that end at one of the fixes asked for."""
+    end = tracks.segments()
+    pairs = zip(rows[tracks.row[end - 1]].tolist(), rows[tracks.row[end]].tolist(), strict=True)
+    return [pair for pair in pairs if pair[1] in asked]
 
 
 def test_settings_name_what_is_wrong() -> None:

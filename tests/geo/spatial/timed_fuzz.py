@@ -11,8 +11,9 @@ import argparse
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import lru_cache
@@ -23,9 +24,22 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import shapely
 from numpy.typing import NDArray
-from shapely import box
+from shapely import Polygon, box
+from shapely.geometry.polygon import orient
 
-from geo.spatial import OUTSIDE, Activity, Fence, FenceSet, Fixes, Pieces, Tracks, ZoneSet, pieces_by_fence
+from geo.spatial import (
+    OUTSIDE,
+    Activity,
+    Fence,
+    FenceSet,
+    Fixes,
+    Gate,
+    GateSet,
+    Pieces,
+    Tracks,
+    ZoneSet,
+    pieces_by_fence,
+)
 from geo.spatial.activity import FOREVER_MS
 from geo.spatial.clip import RESOLUTION_DEG, segments_of
 from geo.spatial.rings import Shape
@@ -96,6 +110,7 @@ class TimedTally:
     switches: int = 0
     entries: int = 0
     halves: int = 0
+    gates: int = 0
     faults: list[str] = field(default_factory=list)
 
     def told(self) -> str:
@@ -103,7 +118,7 @@ class TimedTally:
         return (
             f"{self.pairs:,} pairs with versions and windows, {len(self.faults)} differ; {self.fine:,} finer than the"
             f" engine tells apart; {self.entries:,} entries, {self.switches:,} segments with a switch in them,"
-            f" {self.halves:,} cut in halves"
+            f" {self.halves:,} cut in halves, {self.gates:,} pairs with a dated gate"
         )
 
 
@@ -255,6 +270,7 @@ def compare(made: TimedWorld, tally: TimedTally) -> None:
     seen = Seen(every, own, sums[0], plain)
     _cut_anywhere(made, seen, tally)
     _beside_a_switching_fence(made, seen, tally)
+    _dated_gates(made, tracks, tally)
 
 
 def _cached(hours: ExactHours, name: str, kind: str) -> ExactHours:
@@ -358,6 +374,36 @@ def _beside_a_switching_fence(made: TimedWorld, seen: Seen, tally: TimedTally) -
     other = plain & ((sums[0] != entries) | (np.abs(sums[1] - ms) > 1e-3 + blur_ms))
     if other.any():
         tally.faults.append(f"seed {made.seed}: a far fence that switches changes {np.argwhere(other).tolist()}")
+
+
+def _dated_gates(made: TimedWorld, tracks: Tracks, tally: TimedTally) -> None:
+    """A gate along a ring, with the inside on its left, counts what goes out and in while its version is in force."""
+    gates = [
+        one
+        for one in made.versions
+        if isinstance(one.shape, Polygon)
+        and not one.shape.interiors
+        and max(-one.shape.bounds[0], one.shape.bounds[2]) < 180
+    ]
+    if not gates:
+        return
+    lines = [
+        Gate(one.name, shapely.get_coordinates(orient(one.shape)), one.fence().active, one.fence().effective_from_ms)
+        for one in gates
+    ]
+    found = GateSet(lines)
+    crossings = found.crossings(tracks)
+    ids = [found.gates[gate].id for gate in crossings.gate.tolist()]
+    told = Counter(zip(crossings.end_fix.tolist(), ids, crossings.forward.tolist(), strict=True))
+    hours = _exact(replace(made, versions=gates))
+    for end in range(1, len(made.track)):
+        ends, times = (made.track[end - 1], made.track[end]), (made.t_ms[end - 1], made.t_ms[end])
+        expected, sure = hours.crossed(ends, times)
+        for name in sorted({one.name for one in gates}):
+            got = told[end, name, True], told[end, name, False]
+            tally.gates += 1
+            if sure and got != expected[name]:
+                tally.faults.append(f"seed {made.seed}: segment {end}, gate {name}: {got} for {expected[name]}")
 
 
 def _columns(pieces: Pieces, shift: int = 0) -> list[NDArray[np.generic]]:

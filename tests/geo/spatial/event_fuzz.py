@@ -1,0 +1,171 @@
+"""Hard worlds for what people are told of: visits with hysteresis, corrections of late and changed fixes.
+
+`python -m tests.geo.spatial.event_fuzz --pairs N --seed S --seconds T`. A pair is one track and one fence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+import shapely
+
+from geo.spatial import (
+    EventSettings,
+    Fence,
+    FenceSet,
+    Fixes,
+    Told,
+    Tracks,
+    VisitSettings,
+    corrections,
+    find_events,
+    find_visits,
+    in_force,
+)
+from tests.geo.spatial.exact import ExactFence, bits_of
+from tests.geo.spatial.exact_fuzz import Spot, World, world
+from tests.geo.spatial.exact_visits import Rules, sides_of, visits_of
+from tests.geo.spatial.worlds import START_MS, every_fix
+
+_STEPS_MS = (1, 1_000, 10_000, 60_000, 300_000)
+_DEGREE_M = 111_000.0
+
+
+@dataclass
+class EventTally:
+    """What was compared, and what differed."""
+
+    pairs: int = 0
+    unsure: int = 0
+    visits: int = 0
+    jitter: int = 0
+    corrected: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def told(self) -> str:
+        """In a line."""
+        return (
+            f"{self.pairs:,} tracks in fences, {len(self.faults)} differ; {self.unsure:,} next to a limit,"
+            f" {self.visits:,} visits, {self.jitter:,} changes of sides that are none, {self.corrected:,} corrections"
+        )
+
+
+def tracks_of(track: list[Spot], t_ms: list[int], accuracy_m: list[float]) -> Tracks:
+    return every_fix(
+        Fixes(
+            device=[0] * len(track),
+            t_ms=t_ms,
+            lat=[y for _, y in track],
+            lon=[x for x, _ in track],
+            accuracy_m=accuracy_m,
+        )
+    )
+
+
+def compare(made: World, tally: EventTally) -> None:
+    """Every fence's visits, by the engine and by their definition; and corrections."""
+    random = Random(f"events of {made.seed}")
+    shapes = [shape for shape in made.shapes if _plain(shape.bounds)]
+    track = made.track[:20]
+    if not shapes or not _plain(shapely.LineString(track).bounds):
+        return
+    t_ms = [START_MS]
+    while len(t_ms) < len(track):
+        t_ms.append(t_ms[-1] + random.choice(_STEPS_MS))
+    size_m = _DEGREE_M * max(np.ptp(np.array(track), axis=0))
+    rules = Rules(
+        random.choice((0.0, size_m * 10 ** random.uniform(-3, 0))),
+        random.choice((0.0, 10 ** random.uniform(0, 2.7))),
+        [random.choice((math.nan, size_m * 10 ** random.uniform(-3, 0))) for _ in track],
+    )
+    _visits(made.seed, shapes, (track, t_ms), rules, tally)
+    _corrected(made.seed, shapes, (track, t_ms), tally)
+
+
+def _plain(bounds: tuple[float, float, float, float]) -> bool:
+    west, south, east, north = bounds
+    return max(-west, east) < 179.0 and max(-south, north) < 85.0
+
+
+def _visits(
+    seed: int, shapes: list[shapely.Geometry], way: tuple[list[Spot], list[int]], rules: Rules, tally: EventTally
+) -> None:
+    track, t_ms = way
+    fences = FenceSet([Fence(f"{number:03}", shape) for number, shape in enumerate(shapes)])
+    asked = VisitSettings(buffer_m=rules.buffer_m, min_stay_s=rules.min_stay_s)
+    found = find_visits(tracks_of(track, t_ms, list(rules.accuracy_m)), fences, asked)
+    bits = bits_of([*np.ravel(track).tolist(), *np.ravel(shapely.get_coordinates(shapes)).tolist()])
+    for number, shape in enumerate(shapes):
+        sides, finest = sides_of(ExactFence(shape, bits), track, t_ms)
+        expected, sure = visits_of(sides, shape, track, t_ms, rules)
+        tally.pairs += 1
+        if not sure or finest <= 1e-11:
+            tally.unsure += 1
+            continue
+        tally.visits += len(expected)
+        tally.jitter += len(sides) - 1 - sum(entered + left for _, _, entered, left in expected)
+        mine = np.flatnonzero(found.fence == number)
+        columns = (found.start_ms, found.end_ms, found.entered, found.left)
+        got = list(zip(*(column[mine].tolist() for column in columns), strict=True))
+        if [row[2:] for row in got] != [row[2:] for row in expected] or any(
+            abs(a - b) > 0.01 for one, other in zip(got, expected, strict=True) for a, b in zip(one, other, strict=True)
+        ):
+            tally.faults.append(f"seed {seed}: fence {number}, {rules}: {got} for {expected}")
+
+
+def _corrected(seed: int, shapes: list[shapely.Geometry], way: tuple[list[Spot], list[int]], tally: EventTally) -> None:
+    """Fixes come late and are changed afterwards: what is in force in the end is what they say in the end."""
+    (track, t_ms), random = way, Random(f"arrival of {seed}")
+    fences, asked = FenceSet([Fence(f"f{at}", shape) for at, shape in enumerate(shapes)]), EventSettings(dwell_s=30.0)
+    unknown = [math.nan] * len(track)
+    known: dict[int, Spot] = {}
+    told: list[Told] = []
+    order = [*random.sample(range(len(track)), len(track)), *random.choices(range(len(track)), k=5)]
+    for at, row in enumerate(order):
+        # some are told somewhere else first
+        known[row] = random.choice(track) if at < len(track) and random.random() < 0.3 else track[row]
+        if at % 4 == 3 or at >= len(track):
+            rows = sorted(known)
+            tracks = tracks_of([known[one] for one in rows], [t_ms[one] for one in rows], unknown[: len(rows)])
+            told += corrections(told, find_events(tracks, fences, settings=asked), "eu-0001")
+    whole = find_events(tracks_of(track, t_ms, unknown), fences, settings=asked)
+    news = corrections(told, whole, "eu-0001")
+    told += news
+    tally.corrected += sum(one.revision > 0 for one in told)
+    names = [(one.id, one.revision) for one in told]
+    gaps = [one for one in told if one.revision and (one.id, one.revision - 1) not in names]
+    if [one.event for one in in_force(told)] != whole or len(set(names)) < len(names) or gaps:
+        tally.faults.append(f"seed {seed}: what is in force is not what the fixes say")
+    if corrections(told, whole, "eu-0001"):
+        tally.faults.append(f"seed {seed}: the same is told again")
+
+
+def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[EventTally, int]:
+    """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
+    tally, until = EventTally(), time.monotonic() + seconds
+    while tally.pairs < pairs and time.monotonic() < until:
+        compare(world(seed), tally)
+        seed += 1
+    return tally, seed - 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0, help="that of the first world; the next has the next")
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    options = parser.parse_args()
+    tally, last = run(options.seed, options.pairs, options.seconds)
+    sys.stdout.write("".join(f"{fault}\n" for fault in tally.faults))
+    sys.stdout.write(f"seeds {options.seed} to {last}: {tally.told()}\n")
+    raise SystemExit(bool(tally.faults))
+
+
+if __name__ == "__main__":
+    main()
