@@ -25,11 +25,11 @@ from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, O
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Access, Cluster
 from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 from runtime import load_key_pair
 
 _MOST_REDIRECTS = 3
-_ID_PROPERTY = "waybill-subscription-id"
 
 
 class Admin:
@@ -91,15 +91,21 @@ class Admin:
             detail = f"no statistics of Pulsar: {error!r}"
             raise ClusterUnreachable(self.cluster.name, f"telling how {name} stands", detail) from error
 
-    def subscription_id(self, partition: str, subscription: str) -> str:
-        """The id that the subscription carries as a property, drawn now if it has none."""
+    def notes(
+        self,
+        partition: str,
+        subscription: str,
+        change: Callable[[SubscriptionNotes], SubscriptionNotes] = lambda notes: notes,
+    ) -> SubscriptionNotes:
+        """What is kept with the subscription, changed; begun now where there is nothing."""
         name = TopicName.parse(partition)
         path = f"{name.path}/subscription/{quote(subscription, safe='')}/properties"
         properties = self._get(path, name, PROPERTIES)
-        if _ID_PROPERTY not in properties:
-            properties = {**properties, _ID_PROPERTY: uuid4().hex[:12]}
-            self._ask("PUT", path, name, None, properties)
-        return str(properties[_ID_PROPERTY])
+        kept = SubscriptionNotes.of(properties)
+        notes = change(kept or SubscriptionNotes(uuid4().hex[:12]))
+        if notes != kept:
+            self._ask("PUT", path, name, None, {**properties, **notes.properties()})
+        return notes
 
     def topics(self, namespace: TopicName) -> list[TopicName]:
         """The topics of a namespace, a partitioned one once."""

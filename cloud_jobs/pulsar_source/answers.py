@@ -38,6 +38,7 @@ class _Ledger(TypedDict):
 
 class _Cursor(TypedDict):
     markDeletePosition: str
+    lastLedgerSwitchTimestamp: NotRequired[str]
     readPosition: NotRequired[str]
     properties: NotRequired[dict[str, Any]]
 

@@ -99,10 +99,10 @@ def patience_s(options: PulsarOptions) -> float:
 
 def subscription_settings(options: PulsarOptions) -> dict[str, Any]:
     """What each consumer of the durable subscription has in common, as the client's `subscribe` calls it."""
-    latest = options.starting_position == "latest"
     return {
         "consumer_type": pulsar.ConsumerType.Exclusive,
-        "initial_position": pulsar.InitialPosition.Latest if latest else pulsar.InitialPosition.Earliest,
+        # Where somebody deleted it since: what is stored is kept, and the next plan reports it.
+        "initial_position": pulsar.InitialPosition.Earliest,
         "replicate_subscription_state_enabled": options.replicate_subscription,
         "is_read_compacted": options.read_compacted,
         # The client's own choice is to deliver an encrypted message never, and to stop there.
@@ -121,7 +121,14 @@ def _is_busy(outcome: Any) -> bool:
 
 @contextmanager
 def durable_consumer(
-    cluster: Cluster, options: PulsarOptions, topic: str, *, queue: int, wait_s: float, policy: Any = None
+    cluster: Cluster,
+    options: PulsarOptions,
+    topic: str,
+    *,
+    queue: int,
+    wait_s: float,
+    policy: Any = None,
+    create_at_latest: bool = False,
 ) -> Iterator[Any]:
     """The exclusive consumer of the durable subscription on one topic partition; closed on leaving.
 
@@ -144,7 +151,8 @@ def durable_consumer(
             name,
             receiver_queue_size=queue,
             batch_receive_policy=policy,
-            **subscription_settings(options),
+            **subscription_settings(options)
+            | ({"initial_position": pulsar.InitialPosition.Latest} if create_at_latest else {}),
         )
     except pulsar.ConsumerBusy:
         raise SubscriptionBusy(cluster.name, topic, name, wait_s) from None

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
@@ -10,13 +11,14 @@ from cloud_jobs.pulsar_source.acknowledging import acknowledge
 from cloud_jobs.pulsar_source.admission import Limits, Piece, admit
 from cloud_jobs.pulsar_source.caution import Caution
 from cloud_jobs.pulsar_source.clients import forget_clients
-from cloud_jobs.pulsar_source.errors import ClusterUnreachable, DataLoss, NoClusterAnswers
+from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, DataLoss, NoClusterAnswers
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.planning import begin_of, check_topics, everything, planned_range, queue_size, upto_target
 from cloud_jobs.pulsar_source.position import BEGINNING, Offset, Position, Range, ranges
 from cloud_jobs.pulsar_source.reading import PlannedRange
 from cloud_jobs.pulsar_source.scouting import Scout, look_ahead_carefully
+from cloud_jobs.pulsar_source.subscription import SubscriptionNotes, opening_of
 from cloud_jobs.pulsar_source.watching import View, Watch
 
 _log = structlog.get_logger(__name__)
@@ -77,7 +79,7 @@ class Driver:
         view = self._owned(self._watch.everywhere)
         check_topics(self._options, view.cluster, view.states)
         begin = begin_of({}, view.states)
-        self._initial = Offset(view.cluster.name, begin, {}, view.subscription_ids, query)
+        self._initial = Offset(view.cluster.name, begin, {}, _marks({}, view), query)
         return self._initial
 
     def _owned(self, look: Callable[[], Seen]) -> Seen:
@@ -113,11 +115,15 @@ class Driver:
         # A query without a checkpoint asks again where it begins: its first batch must not depend on the answer.
         origin = _origin(begin, {} if changed or start == self._initial else known)
         restarts = start.restarts + bool(changed or anew)
-        self._planned = Offset(view.cluster.name, ends, origin, view.subscription_ids, start.query, restarts)
+        news = {topic: view.states[topic].opened for topic, end in ends.items() if end > begin[topic]}
+        old = {topic: mark for topic, mark in start.subscription_ids.items() if topic in known}
+        self._planned = Offset(view.cluster.name, ends, origin, _marks(news, view, old), start.query, restarts)
         if ends == begin and not anew:
             # Spark asks from `start` on, so the batch that ended there is done; it says so only with the next batch.
             self.commit(start)
             return start
+        notes = self._watch.note_planned(view.cluster.name, news)
+        self._view = replace(view, notes={**view.notes, **notes})
         return self._planned
 
     def fix_target(self) -> None:
@@ -175,22 +181,33 @@ class Driver:
         if end != self._served or self._watch.standing.abandoned_at(end) or not self._watch.reachable(end.cluster):
             return
         name = end.cluster
-        same = self._view.subscription_ids if self._view and self._view.cluster.name == name else {}
+        notes = self._view.notes if self._view and self._view.cluster.name == name else {}
         moved = {
             topic: at
             for topic, at in end.positions.items()
             # In another life of the topic the same place holds other messages, which nobody has read.
-            if self._acknowledged.get((name, topic)) != at and same.get(topic) == end.subscription_ids.get(topic)
+            if self._acknowledged.get((name, topic)) != at
+            and _is_same(notes.get(topic), end.subscription_ids.get(topic))
         }
         if not moved:
             return
         began = time.monotonic()
-        done = self._acknowledge(self._options.cluster_named(name), self._options, moved)
+        done = self._acknowledge_noted(name, moved, end)
         self._acknowledged |= {(name, topic): at for topic, at in done.items()}
         if not done:
             # Perhaps it is gone: no batch is planned on what was seen of it before.
             self._watch.suspect(name, began)
             self._view = None
+
+    def _acknowledge_noted(self, name: str, moved: Mapping[str, Position], end: Offset) -> Mapping[str, Position]:
+        openings = {topic: opening for topic in moved if (opening := opening_of(end.subscription_ids.get(topic, "")))}
+        try:
+            # First the note: once the cursor has moved, the ledger can be gone.
+            self._watch.note_acknowledged(name, openings)
+        except (ClusterUnreachable, AccessRefused) as error:
+            _log.warning("acknowledgements_left", cluster=name, topics=len(moved), first_error=str(error))
+            return {}
+        return self._acknowledge(self._options.cluster_named(name), self._options, moved)
 
     def _rest(self) -> None:
         """Spark asks an idle source a hundred times a second; the brokers are asked twenty times."""
@@ -302,14 +319,32 @@ def _loss(topic: str, position: Position, read_through: str | None, view: View) 
     state = view.states.get(topic)
     if state is None:
         return _Loss("the topic does not exist any more", anew=True)
-    if view.subscription_ids.get(topic) != read_through:
+    notes = view.notes.get(topic)
+    if not _is_same(notes, read_through):
         detail = (
             "its subscription is not the one that the query read (the topic was deleted and created anew, the cluster "
-            "came back with empty disks, or the subscription was deleted)"
+            "came back with empty or older disks, or the subscription was deleted)"
         )
         return _Loss(detail, anew=True)
     detail_of_gap = state.loss_after(position)
-    return _Loss(detail_of_gap, anew=state.ends_before(position)) if detail_of_gap else None
+    if detail_of_gap:
+        return _Loss(detail_of_gap, anew=state.ends_before(position))
+    if state.removed(position) and notes and notes.went_beyond(read_through or ""):
+        detail = (
+            f"what came after {position} was read once, the checkpoint was set back since, and the ledger is removed"
+        )
+        return _Loss(detail, anew=False)
+    return None
+
+
+def _is_same(notes: SubscriptionNotes | None, mark: str | None) -> bool:
+    return notes is None if mark is None else notes is not None and notes.knows(mark)
+
+
+def _marks(news: Mapping[str, str], view: View, old: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Topic partition -> the mark of its position; `news`: the opening of each one that has a batch."""
+    marks = {topic: notes.mark(news.get(topic, "")) for topic, notes in view.notes.items()}
+    return marks | {topic: mark for topic, mark in (old or {}).items() if topic in marks and topic not in news}
 
 
 def _loss_elsewhere(topic: str, view: View) -> _Loss | None:

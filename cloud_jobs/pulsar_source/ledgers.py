@@ -32,6 +32,8 @@ class TopicState:
     `last`: the newest entry (entry -1 of a ledger when there is none). `cursor`: what the subscription has
     acknowledged, None when it does not exist. `opened`: when the broker opened the newest ledger, as it says it: while
     that does not change, the topic is the same one. `owners`: the queries that are reading the subscription now.
+    `subscribed`: when the broker opened the cursor's own ledger: while that does not change, the subscription is the
+    same one.
     """
 
     ledgers: tuple[Ledger, ...]
@@ -39,6 +41,7 @@ class TopicState:
     cursor: Position | None
     opened: str = ""
     owners: frozenset[str] = frozenset()
+    subscribed: str = ""
 
     @classmethod
     def from_stats(cls, stats: Mapping[str, Any], subscription: str) -> Self:
@@ -52,7 +55,9 @@ class TopicState:
         owners = frozenset(
             _OWNER_SUFFIX.sub("", name.removeprefix(prefix)) for name in stats["cursors"] if name.startswith(prefix)
         )
-        return cls(ledgers, last, acknowledged, str(stats.get("lastLedgerCreatedTimestamp", "")), owners)
+        opened = str(stats.get("lastLedgerCreatedTimestamp", ""))
+        subscribed = "" if cursor is None else str(cursor.get("lastLedgerSwitchTimestamp", ""))
+        return cls(ledgers, last, acknowledged, opened, owners, subscribed)
 
     @property
     def first_ledger(self) -> int:
@@ -78,8 +83,11 @@ class TopicState:
         return sum(ledger.size for ledger in self.ledgers) / entries if entries else 0.0
 
     def ends_before(self, start: Position) -> bool:
-        """Whether the position lies beyond the newest entry: the cluster was set back to older disks."""
-        return start > self.last
+        """Whether the topic has never had an entry at that position: the cluster was set back to older disks."""
+        if start.entry < 0 or start.ledger < self.first_ledger:
+            return start.ledger > max([self.last.ledger, *(ledger.number for ledger in self.ledgers)])
+        entries = {ledger.number: ledger.entries for ledger in self.ledgers} or {self.last.ledger: self.last.entry + 1}
+        return start.entry >= entries.get(start.ledger, 0)
 
     def serves(self, start: Position) -> bool:
         """Whether the subscription's cursor still keeps, and would deliver, everything after `start`."""
@@ -92,17 +100,24 @@ class TopicState:
     def loss_after(self, start: Position) -> str | None:
         """What is known to be gone of the messages after `start`, in words; None when nothing is.
 
-        The broker removes a ledger when every cursor has left it. With the subscription's cursor where the query left
-        it, a removed ledger therefore held nothing unread. Unread messages are gone when the subscription itself was
-        removed, or when somebody else (TTL, quota, an operator) moved its cursor past `start` into later ledgers.
+        The broker removes a ledger when every cursor has left it. Unread messages are gone with it when the
+        subscription was removed, or when its cursor stands behind an entry after `start`: somebody else moved it (TTL,
+        quota, an operator), or the query was set back. Only the first place of a ledger says nothing: the broker moves
+        a cursor there by itself when it removes the ledger before it. See `SubscriptionNotes.went_beyond`.
         """
-        if start.ledger >= self.first_ledger or start.ledger < 0:
-            return f"the topic ends at {self.last}, before the query at {start}" if self.ends_before(start) else None
+        if self.ends_before(start):
+            return f"the topic has never had {start}, and ends at {self.last}"
+        if not self.removed(start):
+            return None
         if self.cursor is None:
             return f"its subscription was removed; the oldest ledger is {self.first_ledger}, not {start.ledger}"
-        if self.cursor >= Position(self.first_ledger, 0):
+        if self.cursor > start and self.cursor.entry >= 0:
             return f"the cursor stands at {self.cursor}, the query at {start}, and ledger {start.ledger} is removed"
         return None
+
+    def removed(self, start: Position) -> bool:
+        """Whether the ledger of a position is not there any more."""
+        return 0 <= start.ledger < self.first_ledger
 
 
 def _ledger(row: Mapping[str, Any], last: Position, open_size: int) -> Ledger:

@@ -1,7 +1,7 @@
 """The driver's side for one cluster: which topic partitions there are, how they stand, what a batch takes of them."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
@@ -14,6 +14,7 @@ from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import BEGINNING, Position, Range
 from cloud_jobs.pulsar_source.reading import PlannedRange
+from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
 _PARALLEL = 8
@@ -34,7 +35,7 @@ class Survey:
         self._topics: list[TopicName] = []
         self._topics_at = float("-inf")
         self._known_clusters: frozenset[str] | None = None
-        self._subscription_ids: dict[str, tuple[str, str]] = {}
+        self._notes: dict[str, tuple[tuple[str, str], SubscriptionNotes]] = {}
 
     def close(self) -> None:
         """Gives the connections back."""
@@ -52,23 +53,43 @@ class Survey:
         except TopicMissing:
             return {}
 
-    def subscription_ids(self, states: States) -> dict[str, str]:
-        """The id of each subscription that exists, drawn and kept on the broker where it has none.
+    def notes(self, states: States) -> dict[str, SubscriptionNotes]:
+        """What is kept with each subscription that exists; begun where there is nothing.
 
-        It is a property of the subscription: whoever may consume may write it, and it ends with the subscription, the
-        topic and the cluster's disks. Asked again only when the broker has opened the topic again.
+        Whoever may consume may write it. Asked again only when the broker has opened the topic or the cursor again.
         """
-        known = self._subscription_ids
-        stale = [topic for topic, state in states.items() if state.opened != known.get(topic, (None,))[0]]
-        stale = [topic for topic in stale if states[topic].cursor is not None]
-        for topic, number in zip(stale, self._pool.map(self._subscription_id, stale), strict=True):
-            if number is not None:
-                known[topic] = (states[topic].opened, number)
-        return {topic: known[topic][1] for topic in states if topic in known}
+        opened = {topic: (state.opened, state.subscribed) for topic, state in states.items() if state.cursor}
+        stale = [topic for topic, key in opened.items() if topic not in self._notes or self._notes[topic][0] != key]
+        for topic, notes in zip(stale, self._pool.map(self._note, stale), strict=True):
+            self._notes.pop(topic, None)
+            if notes is not None:
+                self._notes[topic] = (opened[topic], notes)
+        return {topic: self._notes[topic][1] for topic in opened if topic in self._notes}
 
-    def _subscription_id(self, partition: str) -> str | None:
+    def note_planned(self, openings: Mapping[str, str]) -> dict[str, SubscriptionNotes]:
+        """Keeps for good that batches are planned in those openings, by topic partition; returns what is kept then."""
+        return self._change(openings, SubscriptionNotes.planning)
+
+    def note_acknowledged(self, openings: Mapping[str, str]) -> None:
+        """Keeps for good that batches of those openings are acknowledged, by topic partition."""
+        self._change(openings, SubscriptionNotes.acknowledging)
+
+    def _change(
+        self, openings: Mapping[str, str], change: Callable[[SubscriptionNotes, str], SubscriptionNotes]
+    ) -> dict[str, SubscriptionNotes]:
+        kept = {topic: self._notes[topic] for topic in openings if topic in self._notes}
+        new = [topic for topic, (_, notes) in kept.items() if change(notes, openings[topic]) != notes]
+        changed = self._pool.map(lambda topic: self._note(topic, lambda notes: change(notes, openings[topic])), new)
+        for topic, notes in zip(new, changed, strict=True):
+            if notes is not None:
+                self._notes[topic] = (kept[topic][0], notes)
+        return {topic: self._notes[topic][1] for topic in kept}
+
+    def _note(
+        self, partition: str, change: Callable[[SubscriptionNotes], SubscriptionNotes] = lambda notes: notes
+    ) -> SubscriptionNotes | None:
         try:
-            return self._admin.subscription_id(partition, self._options.subscription_name())
+            return self._admin.notes(partition, self._options.subscription_name(), change)
         except TopicMissing:
             return None
 
@@ -85,9 +106,10 @@ class Survey:
         list(self._pool.map(lambda topic: self._subscribe(topic, start), missing))
 
     def _subscribe(self, topic: str, start: str | datetime) -> None:
-        options = self._options.model_copy(update={"starting_position": start})
-        wait_s = self._options.operation_timeout_seconds
-        with durable_consumer(self.cluster, options, topic, queue=1, wait_s=wait_s) as consumer:
+        wait_s, latest = self._options.operation_timeout_seconds, start == "latest"
+        with durable_consumer(
+            self.cluster, self._options, topic, queue=1, wait_s=wait_s, create_at_latest=latest
+        ) as consumer:
             if isinstance(start, datetime):
                 try:
                     consumer.seek(int(start.timestamp() * 1000))

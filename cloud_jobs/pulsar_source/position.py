@@ -48,10 +48,12 @@ class Offset:
     all of them after a change of cluster, and those that are met for the first time. A replay therefore reads the same
     range again.
 
-    `subscription_ids`: topic partition -> the id of the subscription that the position was read through. It ends with
-    the topic and with the cluster's disks, so a position of another life is never taken for one of this. `query`: the
-    id of the query, which its failover file knows too. `restarts`: how often reading went on at a cursor; without it a
-    batch that is planned once more, because it was closed unread, would be the same text, and Spark would see no news.
+    `subscription_ids`: topic partition -> the mark of the subscription that the position was read through, see
+    `SubscriptionNotes`: a position of another life of the topic or of the disks is never taken for one of this.
+
+    `query`: the id of the query, which its failover file knows too. `restarts`: how often reading went on at a cursor;
+    without it a batch that is planned once more, because it was closed unread, would be the same text, and Spark would
+    see no news.
     """
 
     cluster: str

@@ -19,6 +19,7 @@ from cloud_jobs.pulsar_source.failover import FailoverFile, QueryIdentity, Stand
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.planning import States, Survey
 from cloud_jobs.pulsar_source.position import BEGINNING, Offset
+from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
 
 _log = structlog.get_logger(__name__)
 _PROBE_PERIOD_S = 0.25
@@ -35,14 +36,14 @@ Start = str | datetime
 class View:
     """One cluster's topic partitions at one moment.
 
-    `created` are those where the durable subscription was missing until this process looked. `subscription_ids`: see
-    `Offset`.
+    `created` are those where the durable subscription was missing until this process looked. `notes`: what is kept with
+    each subscription.
     """
 
     cluster: Cluster
     states: States
     created: frozenset[str] = frozenset()
-    subscription_ids: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, SubscriptionNotes] = field(default_factory=dict)
 
 
 class Watch:
@@ -170,6 +171,14 @@ class Watch:
         """It left a call that began at `since_s` unanswered: silent since then, unless it answers the next look."""
         self._suspect_since.setdefault(cluster, since_s)
 
+    def note_planned(self, cluster: str, openings: Mapping[str, str]) -> Mapping[str, SubscriptionNotes]:
+        """Keeps with the subscription that batches are planned in those openings, before Spark's log has them."""
+        return self._surveys[cluster].note_planned(openings)
+
+    def note_acknowledged(self, cluster: str, openings: Mapping[str, str]) -> None:
+        """Keeps with the subscription that batches of those openings are in Spark's log and are acknowledged."""
+        self._surveys[cluster].note_acknowledged(openings)
+
     def known_clusters(self, cluster: str) -> frozenset[str]:
         """The names of clusters that messages can come from, as one cluster knows them."""
         return self._surveys[cluster].known_clusters()
@@ -245,7 +254,7 @@ class Watch:
                 self._created[name] = self._created.get(name, frozenset()) | missing
                 survey.subscribe_missing(states, create_at)
                 states = survey.states()
-            ids = survey.subscription_ids(states) if create_at is not None else {}
+            notes = survey.notes(states) if create_at is not None else {}
         except (ClusterUnreachable, AccessRefused) as error:
             self._note_unserved(name, error)
             if name not in self._silent_since:
@@ -256,7 +265,7 @@ class Watch:
         self._silent_since.pop(name, None)
         self._suspect_since.pop(name, None)
         self._note_heard(name)
-        return View(survey.cluster, states, self._created.get(name, frozenset()), ids)
+        return View(survey.cluster, states, self._created.get(name, frozenset()), notes)
 
     def _note_unserved(self, name: str, error: ClusterUnreachable | AccessRefused) -> None:
         """A cluster that refuses us serves us as little as a silent one; the only one that there is says so at once."""

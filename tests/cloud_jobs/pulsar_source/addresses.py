@@ -85,6 +85,12 @@ def address() -> Iterator[Address]:
             except OSError:
                 self.close_connection = True
 
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            one.asked.append(self.path)
+            self.send_response(204 if one.says(self.path).status == 200 else 503)
+            self.end_headers()
+
         def log_message(self, *_: Any) -> None:
             """Says nothing."""
 

@@ -14,6 +14,7 @@ from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.planning import Survey
 from cloud_jobs.pulsar_source.position import BEGINNING, Position
 from cloud_jobs.pulsar_source.reading import PlannedRange
+from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
 Entry = tuple[int, ...]
@@ -40,7 +41,8 @@ class ModelTopic:
     ledgers: dict[int, list[Entry]]
     opened: str
     cursor: Position | None = None
-    subscription_id: str | None = None
+    notes: SubscriptionNotes | None = None
+    subscribed: int = 0
     owners: set[str] = field(default_factory=set)
 
     @property
@@ -63,6 +65,8 @@ class ModelTopic:
     def subscribe(self) -> None:
         if self.cursor is None:
             self.cursor = Position(min(self.ledgers), -1)
+            self.notes = None
+            self.subscribed += 1
 
     def acknowledge(self, place: Position) -> None:
         assert self.cursor is not None
@@ -87,7 +91,7 @@ class ModelTopic:
 
     def state(self) -> TopicState:
         rows = tuple(Ledger(number, len(rows), 10 * len(rows)) for number, rows in sorted(self.ledgers.items()))
-        return TopicState(rows, self.last, self.cursor, self.opened, frozenset(self.owners))
+        return TopicState(rows, self.last, self.cursor, self.opened, frozenset(self.owners), str(self.subscribed))
 
 
 class ModelCluster:
@@ -159,12 +163,14 @@ class ModelAdmin:
             raise TopicMissing(self._cluster.name, str(topic))
         return {name: one.state() for name, one in sorted(parts.items())}
 
-    def subscription_id(self, partition: str, _: str) -> str:
+    def notes(
+        self, partition: str, _: str, change: Callable[[SubscriptionNotes], SubscriptionNotes] = lambda notes: notes
+    ) -> SubscriptionNotes:
         topic = self._cluster.named(partition)
         if topic.cursor is None:
             raise TopicMissing(self._cluster.name, partition)
-        topic.subscription_id = topic.subscription_id or uuid4().hex[:12]
-        return topic.subscription_id
+        topic.notes = change(topic.notes or SubscriptionNotes(uuid4().hex[:12]))
+        return topic.notes
 
 
 class ModelSurvey(Survey):

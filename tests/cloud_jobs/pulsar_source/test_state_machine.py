@@ -314,7 +314,7 @@ class SourceMachine(RuleBasedStateMachine):
         for cluster in self.active_clusters():
             if PARTITIONS[part] in cluster.topics:
                 topic = cluster.topics[PARTITIONS[part]]
-                topic.cursor = topic.subscription_id = None
+                topic.cursor = topic.notes = None
 
     @rule(name=st.sampled_from(["hq", "dr"]))
     def wipe(self, name: str) -> None:

@@ -1,0 +1,75 @@
+"""What the source keeps with its subscription on the broker: by it a position of another life is told. Pure.
+
+A broker opens a new ledger each time it loads a topic or rolls it over, and says when: that time is an *opening*.
+Ledger numbers come again after older disks were restored, openings do not. Each opening in which a batch is planned is
+noted before Spark's log has the batch: a log that knows an opening which the broker does not know was written on other
+disks. The opening in which a batch was acknowledged is noted after Spark's log has it: a broker that is ahead of the
+log shows that the log was set back.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+_ID = "waybill-subscription-id"
+_PLANNED = "waybill-planned-openings"
+_ACKNOWLEDGED = "waybill-acknowledged-opening"
+MOST_OPENINGS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionNotes:
+    """The properties of a durable subscription that are ours; they end with it, with its topic and with the disks.
+
+    `number`: drawn once. `planned`: the newest openings in which batches were planned, oldest first. `acknowledged`:
+    the newest one in which a batch was acknowledged. A *mark* is what an offset keeps of them for one position.
+    """
+
+    number: str
+    planned: tuple[str, ...] = ()
+    acknowledged: str = ""
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Self | None:
+        """What the broker keeps; None when it is nothing of ours."""
+        if _ID not in properties:
+            return None
+        planned = tuple(filter(None, properties.get(_PLANNED, "").split(",")))
+        return cls(properties[_ID], planned, properties.get(_ACKNOWLEDGED, ""))
+
+    def properties(self) -> dict[str, str]:
+        """The reverse of `of`."""
+        return {_ID: self.number, _PLANNED: ",".join(self.planned), _ACKNOWLEDGED: self.acknowledged}
+
+    def planning(self, opening: str) -> Self:
+        """With a batch that is planned in an opening."""
+        return replace(self, planned=(*self.planned, opening)[-MOST_OPENINGS:]) if self._place(opening) < 0 else self
+
+    def acknowledging(self, opening: str) -> Self:
+        """With a batch that is acknowledged in an opening."""
+        return replace(self, acknowledged=opening)
+
+    def mark(self, opening: str = "") -> str:
+        """The text that stands for a position which was planned in an opening; without one for a cursor's."""
+        return f"{self.number}@{opening}" if opening else self.number
+
+    def knows(self, mark: str) -> bool:
+        """Whether the position of that mark was read through this subscription, on these disks."""
+        number, _, opening = mark.partition("@")
+        if number != self.number:
+            return False
+        forgotten = len(self.planned) == MOST_OPENINGS and opening < self.planned[0]
+        return not opening or forgotten or self._place(opening) >= 0
+
+    def went_beyond(self, mark: str) -> bool:
+        """Whether batches were acknowledged in a later opening than that of the mark."""
+        opening = mark.partition("@")[2]
+        return bool(opening) and self._place(self.acknowledged) > self._place(opening)
+
+    def _place(self, opening: str) -> int:
+        return self.planned.index(opening) if opening in self.planned else -1
+
+
+def opening_of(mark: str) -> str:
+    """The opening of a mark; empty where it has none."""
+    return mark.partition("@")[2]

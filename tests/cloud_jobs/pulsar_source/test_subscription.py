@@ -1,0 +1,223 @@
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.pulsar_source.errors import DataLoss
+from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source.subscription import MOST_OPENINGS, SubscriptionNotes
+from tests.cloud_jobs.pulsar_source.model import ModelTopic, World
+from tests.cloud_jobs.pulsar_source.test_state_machine import PARTITIONS, ModelQuery
+
+openings = st.lists(st.integers(0, 99).map("{:02d}".format), unique=True, max_size=40).map(sorted)
+
+
+@given(openings)
+def test_what_is_kept_on_the_broker_is_read_back_with_the_newest_openings_beside_the_properties_of_others(
+    names: list[str],
+):
+    notes = SubscriptionNotes("4f")
+    for name in names:
+        notes = notes.planning(name).planning(name)
+    assert SubscriptionNotes.of({"team": "a"} | notes.properties()) == notes
+    assert list(notes.planned) == names[-MOST_OPENINGS:]
+    assert SubscriptionNotes.of({"team": "a"}) is None
+
+
+@given(openings, openings)
+def test_a_mark_is_known_by_the_disks_on_which_it_was_planned_and_not_by_older_ones(
+    before: list[str], after: list[str]
+):
+    old = SubscriptionNotes("4f")
+    for name in before:
+        old = old.planning(name)
+    new = old
+    for name in after:
+        new = new.planning(f"later {name}")
+    for name in before:
+        assert new.knows(old.mark(name))  # also when it was forgotten
+    for name in after:
+        assert not old.knows(new.mark(f"later {name}"))
+    assert old.knows(old.mark())
+    assert not SubscriptionNotes("5e", new.planned).knows(new.mark())
+
+
+def test_a_broker_is_beyond_a_mark_when_a_later_opening_was_acknowledged():
+    notes = SubscriptionNotes("4f").planning("1").planning("2").planning("3").acknowledging("2")
+    assert [notes.went_beyond(notes.mark(opening)) for opening in ("", "1", "2", "3")] == [False, True, False, False]
+
+
+class Story:
+    """One query on one topic partition of one model cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World()
+        self.reported: list[str] = []
+        for cluster in self.world.clusters.values():
+            cluster.create(PARTITIONS[0])
+        self.query = ModelQuery(self.world, folder, self.reported.append)
+        self.count = 0
+
+    @property
+    def topic(self) -> ModelTopic:
+        return self.world.clusters["hq"].topics[PARTITIONS[0]]
+
+    def send(self, count: int) -> None:
+        newest = self.topic.ledgers[max(self.topic.ledgers)]
+        newest += [(number,) for number in range(self.count, self.count + count)]
+        self.count += count
+
+    def drain(self, *, strict: bool = True) -> None:
+        while self.query.trigger(strict=strict):
+            pass
+
+    def roll(self) -> None:
+        self.world.clusters["hq"].open_again(PARTITIONS[0])
+
+    def missing(self) -> set[int]:
+        return set(range(self.count)) - self.query.delivered().keys()
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Any:
+    one = Story(tmp_path)
+    one.drain()
+    yield one
+    one.query.stop()
+
+
+@contextmanager
+def set_back(story: Story) -> Any:
+    """Checkpoint and table as they are now come back at the end."""
+    log, done, sink = list(story.query.log), story.query.done, dict(story.query.sink)
+    failover = story.query._folder / "failover.json"
+    kept = failover.read_bytes()
+    yield
+    story.query.stop()
+    story.query.log, story.query.done, story.query.sink = log, done, sink
+    failover.write_bytes(kept)
+
+
+@pytest.mark.parametrize(
+    "normal", [True, False], ids=["the cursor in the next ledger", "the cursor in a removed ledger"]
+)
+def test_a_checkpoint_that_was_set_back_misses_what_was_removed_since_and_says_so(story: Story, *, normal: bool):
+    story.send(10)
+    story.drain()
+    with set_back(story):
+        for _ in range(3):
+            story.roll()
+            story.send(10)
+            story.drain()
+        acknowledged = story.topic.last
+        story.roll()
+        story.topic.trim()
+        if not normal:
+            story.topic.cursor = acknowledged  # a broker can leave it there
+    story.send(10)
+    with pytest.raises(DataLoss):
+        story.drain()
+    story.query.stop()
+    story.drain(strict=False)
+    assert story.missing() == set(range(10, 40))
+
+
+def test_a_checkpoint_that_was_set_back_reads_again_what_is_still_stored(story: Story):
+    story.send(10)
+    story.drain()
+    with set_back(story):
+        for _ in range(MOST_OPENINGS + 2):
+            story.roll()
+            story.send(1)
+            story.drain()
+    story.drain()
+    assert not story.missing()
+
+
+def test_a_ledger_that_was_read_to_its_end_and_removed_is_no_loss_for_a_query_that_was_stopped(story: Story):
+    story.send(10)
+    story.drain()
+    story.query.stop()
+    for _ in range(3):
+        story.roll()
+        story.topic.trim()
+    story.drain()
+    story.send(1)
+    story.drain()
+    assert not story.missing()
+    assert not story.reported
+
+
+@pytest.mark.parametrize("rolls", [0, 1, 2])
+def test_a_cluster_that_comes_back_with_older_disks_is_told_by_its_openings(story: Story, rolls: int):
+    hq = story.world.clusters["hq"]
+    story.send(100)
+    story.drain()
+    disks = (
+        {number: list(rows) for number, rows in story.topic.ledgers.items()},
+        story.topic.cursor,
+        story.topic.notes,
+    )
+    story.roll()
+    story.send(100)
+    story.drain()
+    story.query.stop()
+    number = max(story.topic.ledgers)
+    story.topic.ledgers, story.topic.cursor, story.topic.notes = disks
+    story.topic.ledgers[number] = []
+    story.topic.opened = f"restored {uuid4().hex}"
+    story.send(150)
+    for _ in range(rolls):
+        story.roll()
+        story.send(5)
+    with pytest.raises(DataLoss, match="older disks"):
+        story.drain()
+    story.query.stop()
+    story.drain(strict=False)
+    assert hq.topics[PARTITIONS[0]].messages() <= story.query.delivered().keys()
+
+
+def test_a_cluster_that_comes_back_with_disks_of_a_moment_ago_has_never_had_the_position(story: Story):
+    story.send(10)
+    story.drain()
+    ledger = story.topic.ledgers[max(story.topic.ledgers)]
+    del ledger[7:]  # within one opening
+    story.topic.cursor = Position(1, 6)
+    story.roll()
+    story.send(5)
+    with pytest.raises(DataLoss, match="has never had"):
+        story.drain()
+    story.query.stop()
+    story.drain(strict=False)
+    assert not story.missing() - {7, 8, 9}
+
+
+@pytest.mark.parametrize("by_a_task", [False, True])
+def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_next_plan(
+    story: Story, *, by_a_task: bool
+):
+    story.send(10)
+    story.drain()
+    for _ in range(2):
+        story.send(10)
+        story.roll()
+    story.topic.cursor = None
+    story.topic.ledgers = {number: rows for number, rows in story.topic.ledgers.items() if not rows}
+    if by_a_task:
+        story.topic.subscribe()
+    with pytest.raises(DataLoss):
+        story.drain()
+
+
+def test_what_is_noted_is_the_opening_and_not_each_batch(story: Story):
+    for _ in range(3):
+        story.send(1)
+        story.drain()
+    assert story.topic.notes is not None
+    assert story.topic.notes.planned == (story.topic.opened,)
+    assert story.topic.notes.acknowledged == story.topic.opened
+    assert story.topic.cursor == story.topic.last
