@@ -28,11 +28,11 @@ from edge_agent.process import flash_bytes
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.keeper import Keeper
 from edge_agent.store.life import BufferOptions
+from edge_agent.store.lineage import next_epoch
 from edge_agent.store.mending import Mender
 from edge_agent.store.reserve import RESERVE_BYTES
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import Uplink
-from telemetry import new_epoch
 
 log = structlog.get_logger("edge_agent")
 
@@ -129,7 +129,7 @@ class Agent:
         return all(thread.is_alive() for thread in self._threads)
 
     def _epoch_above(self, least: int) -> int:
-        return max(least + 1, new_epoch(self._clocks.wall_us() // 1000, random.getrandbits(15)))
+        return next_epoch(least, self._clocks.wall_us() // 1000)
 
     def _uplink(self, settings: UplinkSettings) -> Uplink:
         if settings.kind == "pulsar":

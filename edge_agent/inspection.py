@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlite_utils import Database
 
+from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
 from edge_agent.status import reading
 from edge_agent.store.block import first_of, ordinal_of
@@ -37,7 +38,7 @@ def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
                 "records": row["records"],
                 "lost": row["lost"],
                 "bytes": row["size"],
-                "committed": datetime.fromtimestamp(row["wall_ms"] / 1000, UTC).isoformat(timespec="seconds"),
+                "committed": _time(row["wall_ms"]),
                 "set aside": row["reason"] or "",
             }
             for row in rows
@@ -52,7 +53,7 @@ def dead_letters(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
         )
         return [
             {
-                "came": datetime.fromtimestamp(row["wall_ms"] / 1000, UTC).isoformat(timespec="seconds"),
+                "came": _time(row["wall_ms"]),
                 "topic": row["topic"],
                 "bytes": row["bytes"],
                 "reason": row["reason"],
@@ -60,6 +61,12 @@ def dead_letters(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
             }
             for row in rows
         ]
+
+
+def _time(wall_ms: int) -> str:
+    if wall_ms < SET_CLOCK_MS:
+        return "unknown"
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def exported_lines(settings: AgentSettings) -> Iterator[str]:

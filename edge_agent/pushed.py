@@ -15,13 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from edge_agent.config import AgentSettings, ClassSettings, UplinkSettings
-from runtime import replace_durably
+from runtime import replace_durably, sync_folder
 from settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, SettingsError, load, parse_toml, validate
 
 log = structlog.get_logger("edge_agent")
@@ -267,32 +268,32 @@ class Trial:
         text = (self._folder / AGAIN).read_bytes()
         self._check_or_remember(text)
         self._note_attempts(self._attempts()[0] + 1)
-        self._replace(ON_TRIAL, text)
-        self._remove(AGAIN)
+        self._move(AGAIN, ON_TRIAL)
         return True
 
     def confirm(self) -> None:
         """What is on trial is in force."""
-        self._replace(IN_FORCE, (self._folder / ON_TRIAL).read_bytes())
-        self._remove(ON_TRIAL)
+        self._move(ON_TRIAL, IN_FORCE)
 
     def take_back(self, *, counts: bool = True) -> bool:
         """What is on trial is discarded: to be tried again, or for good after MAX_ATTEMPTS trials that count.
 
-        True when it will be tried again; False also when nothing was on trial.
+        True when it will be tried again; False also when nothing was on trial. A full disk does not keep it: a rename
+        takes no room, and what cannot be noted is only how often it was tried, or that it was refused.
         """
         if not self.is_on:
             return False
         text = (self._folder / ON_TRIAL).read_bytes()
         attempts = self._attempts()[0] - (0 if counts else 1)
         is_final = attempts >= MAX_ATTEMPTS
-        if not self._same(IN_FORCE, text):
+        with suppress(OSError):
             self._note_attempts(attempts)
             if is_final:
                 self._refuse(text, NO_ACKNOWLEDGEMENT)
-            else:
-                self._replace(AGAIN, text)
-        self._remove(ON_TRIAL)
+        if is_final or self._same(IN_FORCE, text):
+            self._remove(ON_TRIAL)
+        else:
+            self._move(ON_TRIAL, AGAIN)
         return self.is_waiting
 
     def recover(self) -> bool:
@@ -365,6 +366,10 @@ class Trial:
 
     def _replace(self, name: str, text: bytes) -> None:
         replace_durably(self._folder / name, text)
+
+    def _move(self, name: str, to: str) -> None:
+        (self._folder / name).replace(self._folder / to)
+        sync_folder(self._folder)
 
     def _remove(self, name: str) -> None:
         (self._folder / name).unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFailing, StoreForeign
 from edge_agent.store.block import ordinal_of
@@ -66,7 +67,8 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
         newest = connection.execute("SELECT id, last FROM blocks ORDER BY id DESC LIMIT 1").fetchone()
         classes = _classes(connection, settings)
         (oldest_ms,) = connection.execute(
-            "SELECT min(wall_ms) FROM blocks WHERE batch IS NOT NULL AND id NOT IN (SELECT id FROM aside)"
+            "SELECT min(wall_ms) FROM blocks WHERE records > 0 AND wall_ms >= ? AND id NOT IN (SELECT id FROM aside)",
+            (SET_CLOCK_MS,),
         ).fetchone()
         (lost,) = connection.execute("SELECT sum(lost) FROM blocks WHERE batch IS NOT NULL").fetchone()
         aside, aside_records = connection.execute(

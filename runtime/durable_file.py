@@ -5,7 +5,7 @@ import os
 import secrets
 from pathlib import Path
 
-__all__ = ["replace_durably"]
+__all__ = ["replace_durably", "sync_folder"]
 
 
 def replace_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -26,9 +26,13 @@ def replace_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
-    # The rename itself is an entry of the folder: without this a power cut may take it back.
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames durable: they are entries of the folder, and a power cut may take them back. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)

@@ -6,6 +6,8 @@ at once, and forwards at most `MOST_PACE` times as fast as the monotonic clock r
 
 from __future__ import annotations
 
+SET_CLOCK_MS = 1_577_836_800_000
+"""2020-01-01: what is stamped earlier was stamped by a clock that nobody had set, so the stamp says nothing."""
 MOST_PACE = 24
 """An hour of running catches up with a day of standing still; a wrong clock has to stay wrong for months to matter."""
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
-from edge_agent.errors import StoreClosed, StoreDamaged, StoreError, StoreForeign, StoreFull
+from edge_agent.errors import StoreClosed, StoreDamaged, StoreError, StoreFailing, StoreForeign, StoreFull
 from edge_agent.intake.redelivery import Arrival, Ring, pack_arrivals
 from edge_agent.store.block import Block, Unnamed, block_id, first_of, ordinal_of
 from edge_agent.store.changes import Changes
@@ -46,13 +46,15 @@ from edge_agent.store.lineage import (
 )
 from edge_agent.store.message_dead_letters import add_dead_letters
 from edge_agent.store.packing import packed
-from edge_agent.store.rebuild import interrupted_rebuild, rebuild
+from edge_agent.store.rebuild import finish_rebuild, forget_damaged, rebuild
 from edge_agent.store.reserve import Reserve
 from edge_agent.store.salvage import set_aside
 from edge_agent.store.settle import settle_range
 from telemetry import IntervalSet
 
 log = structlog.get_logger("edge_agent.store")
+
+Made = TypeVar("Made")
 
 DATABASE = "buffer.db"
 PAGE_BYTES = 4096
@@ -78,15 +80,13 @@ class Buffer:
         private_folder(folder)
         self._lineage = read_lineage(folder)
         self._renewed_at_ns = 0
-        interrupted = interrupted_rebuild(self._path)
-        if interrupted:
-            self._rebuild(interrupted)
-        self._life = self._first_life()
-        self._know_it_again()
+        self._reserve = Reserve(folder / "reserve", options.reserve_bytes)
+        finish_rebuild(self._path)
+        self._life = self._with_room(self._first_life)
+        self._with_room(self._know_it_again)
         self.ring = Ring(options.ring_size, stored_arrivals(self._life.writer, options.ring_size))
         with suppress(OSError, StoreFull):
             self._renew_lineage(0)
-        self._reserve = Reserve(folder / "reserve", options.reserve_bytes)
         self._reserve.hold()
 
     @property
@@ -263,14 +263,6 @@ class Buffer:
         """The highest id that a block can have now."""
         return block_id(self._life.ordinal, self.head)
 
-    def oldest_wall_ms(self) -> int | None:
-        """When the oldest waiting block was committed; None when nothing waits."""
-        with mapped_errors():
-            row = self._life.reader.execute(
-                "SELECT wall_ms FROM blocks WHERE batch IS NOT NULL ORDER BY id LIMIT 1"
-            ).fetchone()
-            return row[0] if row else None
-
     def reopen(self) -> None:
         """Opens the file anew after StoreFailing and makes sure that what it holds is synced. Raises StoreError.
 
@@ -278,6 +270,8 @@ class Buffer:
         the log is moved to the main file, which syncs it again.
         """
         with self._open():
+            if not self._path.exists():
+                raise StoreFailing(f"{self._path} is gone")  # an empty one in its place would be taken for it
             self._life.close()
             self._life = open_life(self._path, self._options)
             with mapped_errors():
@@ -293,7 +287,12 @@ class Buffer:
             if generation != self.generation:
                 return
             self._life.close()
-            self._rebuild()
+            try:
+                self._with_room(self._rebuild)
+            except StoreError:
+                with suppress(StoreError):
+                    self._life = open_life(self._path, self._options)  # it is as it was
+                raise
             self._life = open_life(self._path, self._options)
             self._acknowledged.clear()
             self.ring = Ring(self._options.ring_size, stored_arrivals(self._life.writer, self._options.ring_size))
@@ -325,9 +324,27 @@ class Buffer:
                 raise StoreClosed(f"{self._path} was closed")
             yield
 
-    def _rebuild(self, aside: Path | None = None) -> None:
+    def forget_damaged(self) -> bool:
+        """Deletes files that were rebuilt: what can be read of them was taken over. Whether there were any."""
+        with suppress(OSError):
+            if number := forget_damaged(self._path, keep=0):
+                log.warning("files that were rebuilt are deleted for their space", files=number)
+                return True
+        return False
+
+    def _with_room(self, action: Callable[[], Made]) -> Made:
+        """Where there is no space it is done again with what the reserve and files that were rebuilt have."""
+        try:
+            return action()
+        except StoreFull as error:
+            log.warning("the reserve is given up", error=str(error))
+            self._reserve.release()
+            self.forget_damaged()
+            return action()
+
+    def _rebuild(self) -> None:
         options = self._options
-        found = rebuild(self._path, options.device, options.epoch_for, options.connect, aside)
+        found = rebuild(self._path, options.device, options.epoch_for, options.connect)
         lost = sum(names.count for names in found.lost.values())
         log.error("the buffer was rebuilt", batches=found.blocks, lost=lost)
 
@@ -378,8 +395,8 @@ class Buffer:
         known = self._lineage
         same = known and (known.ordinal, known.epoch) == (self._life.ordinal, self.epoch)
         is_ahead = known and same and self.head + records <= known.bound
-        if not is_ahead or self._path.stat().st_mtime_ns != self._renewed_at_ns:
-            with suppress(OSError):
+        with suppress(OSError):
+            if not is_ahead or self._path.stat().st_mtime_ns != self._renewed_at_ns:
                 self._renew_lineage(records)
 
     def _renew_lineage(self, records: int) -> None:

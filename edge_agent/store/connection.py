@@ -119,6 +119,8 @@ def mapped_errors() -> Iterator[None]:
 def meaning_of(error: sqlite3.Error) -> StoreError:
     """What an error of SQLite means for the buffer."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return StoreFull(f"{error}: no room for the 32 KiB that SQLite shares between connections")
     kind = _MEANING.get(code & 0xFF, StoreDamaged if isinstance(error, sqlite3.IntegrityError) else StoreFailing)
     if "Could not decode" in str(error) or (code == sqlite3.SQLITE_ERROR and "transaction" not in str(error)):
         # Our statements are right, so a table or column that is not there was there once.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from edge_agent.clock.age import AgeClock
+from edge_agent.clock.age import SET_CLOCK_MS, AgeClock
 from edge_agent.config import BufferSettings, ClassSettings
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.changes import Changes
@@ -19,11 +19,12 @@ from edge_agent.store.relief import Relief, Usage, next_relief
 log = structlog.get_logger("edge_agent.store")
 
 ROWS_AT_ONCE = 64
+_NEXT_STAMP = (
+    "SELECT wall_ms FROM blocks WHERE id >= ? AND class = ? AND records > 0 AND wall_ms >= ? ORDER BY id LIMIT 1"
+)
 MOST_STEPS = 100
 AGE_CLOCK = "age_clock_s"
 """A tally: the time by which age was last judged."""
-SET_CLOCK_MS = 1_577_836_800_000
-"""2020-01-01: a commit stamped earlier was made with a clock that nobody had set, so its age is not known."""
 
 
 def free_space(buffer: Buffer) -> int:
@@ -55,7 +56,10 @@ class Keeper:
     def tidy(self) -> int:
         """Brings the buffer back within its bounds; the steps it took. Raises StoreError."""
         for step in range(MOST_STEPS):
-            relief = next_relief(self._settings, self._classes, self._usage())
+            usage = self._usage()
+            if usage.free < self._settings.free_space_floor_bytes and self._buffer.forget_damaged():
+                continue
+            relief = next_relief(self._settings, self._classes, usage)
             if relief is None:
                 return step
             if self._take(relief) == 0:
@@ -117,16 +121,19 @@ class Keeper:
         def change(connection: Connection, changes: Changes) -> None:
             nonlocal dropped
             for row in oldest_rows(connection, index, 0, ROWS_AT_ONCE):
-                (wall_ms,) = connection.execute("SELECT wall_ms FROM blocks WHERE id = ?", (row.id,)).fetchone()
-                if not SET_CLOCK_MS <= wall_ms < before_ms:
+                if _known_by_ms(connection.execute(_NEXT_STAMP, (row.id, index, SET_CLOCK_MS)).fetchone()) >= before_ms:
                     break
                 drop_block(connection, row, self._buffer.owner_of(row.id), "age", changes)
                 dropped += 1
 
-        oldest = self._buffer.read_after(0, index, 1)
-        if oldest and SET_CLOCK_MS <= oldest[0].wall_ms < before_ms:
+        if _known_by_ms(self._buffer.query_one(_NEXT_STAMP, (0, index, SET_CLOCK_MS))) < before_ms:
             self._buffer.edit(change)
         return dropped
+
+
+def _known_by_ms(row: tuple[int] | None) -> float:
+    """A block is at least as old as the first one from it on that a set clock stamped; none: nothing is known."""
+    return row[0] if row else float("inf")
 
 
 def _thinned_through(index: int) -> str:

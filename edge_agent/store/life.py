@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,8 +68,12 @@ class Life:
     def close(self) -> None:
         """Gives the file back."""
         for connection in (self.reader, self.writer):
-            with suppress(sqlite3.Error):
-                connection.close()
+            _close(connection)
+
+
+def _close(connection: Connection) -> None:
+    with suppress(sqlite3.Error):
+        connection.close()
 
 
 def private_folder(folder: Path) -> None:
@@ -84,19 +88,22 @@ def open_life(path: Path, options: BufferOptions, least: int = 0) -> Life:
 
     Raises StoreError; StoreForeign for the buffer of another device.
     """
-    with mapped_errors():
+    with mapped_errors(), ExitStack() as on_error:
         _make_private(path)
         writer = options.connect(path)
+        on_error.callback(_close, writer)
         prepare(writer)
         create_tables(writer)
         if path.exists() and path.stat().st_size <= CHECKED_BYTES and not is_sound(writer):
             raise StoreDamaged(f"{path}: its pages contradict each other")
         reader = options.connect(path)
+        on_error.callback(_close, reader)
         for pragma in ("query_only = ON", "cache_size = -512"):
             reader.execute(f"PRAGMA {pragma}").fetchall()
         life = Life(writer, reader)
         _read_epochs(life, path, options, least)
         _read_totals(life)
+        on_error.pop_all()
         return life
 
 
@@ -169,7 +176,6 @@ def _declare(connection: Connection, ordinal: int, empty: Batch, lost: tuple[int
 def _read_epochs(life: Life, path: Path, options: BufferOptions, least: int) -> None:
     for ordinal, epoch, device, head in life.writer.execute("SELECT ordinal, epoch, device, head FROM epochs"):
         if device != options.device:
-            life.close()
             raise StoreForeign(f"{path} belongs to device {device!r}, not to {options.device!r}")
         life.epochs[ordinal], life.heads[ordinal] = epoch, head
     life.ordinal = max(life.epochs, default=0)

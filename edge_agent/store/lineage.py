@@ -26,6 +26,7 @@ from pathlib import Path
 
 from edge_agent.store.connection import Connection, transaction, without_checkpoints
 from runtime import replace_durably
+from telemetry import new_epoch
 
 LINEAGE = "lineage.json"
 HEAD_STEP = 65_536
@@ -87,6 +88,15 @@ def write_lineage(folder: Path, lineage: Lineage) -> None:
         os.fsync(descriptor)  # the rename changed its change time
     finally:
         os.close(descriptor)
+
+
+def next_epoch(least: int, wall_ms: int) -> int:
+    """The number of a new epoch, above `least`, which no other life that an image of this buffer had may draw too.
+
+    While the clock is not set, or behind, the time says nothing, so chance has to: 35 bits, or 17 minutes of epochs.
+    """
+    drawn = new_epoch(wall_ms, secrets.randbits(15))
+    return drawn if drawn > least else least + 1 + secrets.randbits(35)
 
 
 def new_token() -> int:

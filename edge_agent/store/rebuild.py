@@ -1,19 +1,24 @@
 """A new buffer from a damaged one: what can be read keeps its names, the rest is declared lost, a new epoch begins.
 
-The new file is built beside and takes its place in one rename. After a crash in between there is no buffer, only the
-damaged file that was set aside, and the work is done again.
+    buffer.db damaged ─▶ buffer.rebuilding beside it ─synced, renamed─▶ buffer.rebuilt ─┬─ buffer.db to buffer.damaged-N
+                                                                                        └─ buffer.rebuilt to buffer.db
+
+Broken off on the left of `buffer.rebuilt` nothing has happened; on its right the next start goes on.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from edge_agent.errors import StoreFull
+from edge_agent.notify import notify
 from edge_agent.store.block import block_id, ordinal_of
-from edge_agent.store.connection import Connection, Connector, mapped_errors, prepare, transaction
+from edge_agent.store.connection import Connection, Connector, mapped_errors, transaction
 from edge_agent.store.gaps import EXPLAINED, unaccounted
 from edge_agent.store.lineage import Lineage, read_lineage
 from edge_agent.store.salvage import (
@@ -21,6 +26,7 @@ from edge_agent.store.salvage import (
     Salvage,
     finish_setting_aside,
     is_sound,
+    kept_aside,
     lose_the_rest,
     lose_the_tail,
     owners,
@@ -29,42 +35,99 @@ from edge_agent.store.salvage import (
     set_aside,
 )
 from edge_agent.store.schema import create_tables
+from runtime import sync_folder
 from telemetry import Batch, IntervalSet, Tombstone, encode
 
+REBUILDING, REBUILT = "rebuilding", "rebuilt"
+"""What the new file is called until it is complete and synced, and then until it has its place."""
+_UNFIT = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
+"""Errors of a row that cannot be taken over, and not of the disk."""
+LOG_BYTES = 1 << 20
+"""Room for what is not a copy: other tables, tombstones."""
+ROWS_A_SIGN = 256
+STARTING_S = 60
+"""systemd is asked for so long with each sign of life."""
 
-def interrupted_rebuild(database: Path) -> Path | None:
-    """The damaged file whose rebuilding was interrupted, if there is one."""
-    if database.exists():
-        return None
-    aside = [path for path in database.parent.glob(f"{database.stem}.damaged-*") if path.suffix != ".wal"]
-    numbered = [path for path in aside if path.name.rpartition("-")[2].isdigit()]
-    return max(numbered, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
+def rebuild(database: Path, device: str, epoch_for: Callable[[int], int], connect: Connector) -> Salvage:
+    """Puts a new file, with what can be read, in the place of a damaged one, which is set aside.
 
-def rebuild(
-    database: Path, device: str, epoch_for: Callable[[int], int], connect: Connector, aside: Path | None = None
-) -> Salvage:
-    """Sets the file aside (unless `aside` names it already) and puts a new one in its place. Raises StoreError."""
-    aside = aside or set_aside(database)
-    finish_setting_aside(database, aside)
+    The damaged file stays where it is until the new one is complete: whatever breaks this off before has changed
+    nothing, and `finish_rebuild` ends it after. Raises StoreError: StoreFull where a second copy has no room.
+    """
+    beside = database.with_name(f"{database.stem}.{REBUILDING}")
+    _remove(beside)
+    _check_room(database, connect)
     lineage = read_lineage(database.parent)
     if lineage is not None and lineage.device != device:
         lineage = None
-    beside = database.with_name(f"{database.stem}.rebuilding")
-    for suffix in ("", "-wal", "-shm"):
-        beside.with_name(beside.name + suffix).unlink(missing_ok=True)
-    with mapped_errors(), closing(connect(beside)) as new:
-        prepare(new)
-        create_tables(new)
-        found = _fill(new, aside, device, epoch_for, connect, lineage)
-        new.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    beside.rename(database)
+    try:
+        with mapped_errors(), closing(connect(beside)) as new:
+            _prepare_copy(new)
+            create_tables(new)
+            found = _fill(new, database, device, epoch_for, connect, lineage)
+    except BaseException:
+        _remove(beside)
+        raise
+    beside.replace(beside.with_name(f"{database.stem}.{REBUILT}"))
+    sync_folder(database.parent)
+    finish_rebuild(database)
     return found
+
+
+def finish_rebuild(database: Path) -> None:
+    """Gives a complete new file its place, if there is one; of the damaged ones the last stays. Raises OSError."""
+    rebuilt = database.with_name(f"{database.stem}.{REBUILT}")
+    if not rebuilt.exists():
+        return
+    if database.exists():
+        set_aside(database)
+    elif aside := kept_aside(database):
+        finish_setting_aside(database, aside[-1])
+    rebuilt.replace(database)
+    sync_folder(database.parent)
+    forget_damaged(database, keep=1)
+
+
+def forget_damaged(database: Path, keep: int) -> int:
+    """Deletes the oldest of the files that were rebuilt: what can be read of them was taken over. How many."""
+    old = kept_aside(database)[: -keep or None]
+    for path in old:
+        _remove(path)
+    return len(old)
+
+
+def _remove(database: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+
+
+def _check_room(database: Path, connect: Connector) -> None:
+    needed = _waiting_bytes(database, connect) * 9 // 8 + LOG_BYTES
+    system = os.statvfs(database.parent)
+    free = system.f_bavail * system.f_frsize
+    if free < needed:
+        raise StoreFull(f"{database} is damaged; to rebuild it takes {needed} bytes, and {free} are free")
+
+
+def _waiting_bytes(database: Path, connect: Connector) -> int:
+    """What a copy takes: of a file that cannot say it, as much as the file has."""
+    with suppress(sqlite3.Error, UnicodeDecodeError, TypeError), closing(connect(database)) as damaged:
+        (size,) = damaged.execute("SELECT sum(size + 100 + coalesce(length(arrivals), 0)) FROM blocks").fetchone()
+        return int(size or 0)
+    parts = [database.with_name(database.name + suffix) for suffix in ("", "-wal")]
+    return sum(part.stat().st_size for part in parts if part.exists())
+
+
+def _prepare_copy(new: Connection) -> None:
+    """No log: a copy that is not complete is thrown away. The end of its one transaction is synced all the same."""
+    for pragma in ("page_size = 4096", "journal_mode = OFF", "synchronous = FULL", "temp_store = MEMORY"):
+        new.execute(f"PRAGMA {pragma}").fetchall()
 
 
 def _fill(  # noqa: PLR0917 - the parts of one step
     new: Connection,
-    aside: Path,
+    damaged_file: Path,
     device: str,
     epoch_for: Callable[[int], int],
     connect: Connector,
@@ -73,13 +136,13 @@ def _fill(  # noqa: PLR0917 - the parts of one step
     found = Salvage()
     with transaction(new):
         try:
-            with closing(connect(aside)) as damaged:
+            with closing(connect(damaged_file)) as damaged:
                 sound = is_sound(damaged)
                 if owners(damaged) - {device}:
                     # Another device's ids are not ours to send, nor to declare.
-                    found = Salvage()
-                    _write_tables(new, device, found, epoch_for)
-                    return found
+                    with mapped_errors():
+                        _write_tables(new, device, Salvage(), epoch_for)
+                    return Salvage()
                 found = read_tables(damaged, lineage)
                 if lineage is not None and found.epochs[lineage.ordinal][0] != lineage.epoch:
                     lineage = None
@@ -97,13 +160,16 @@ def _fill(  # noqa: PLR0917 - the parts of one step
 
 
 def _copy_rows(new: Connection, damaged: Connection, device: str, found: Salvage) -> None:
-    for row in readable_rows(damaged, device, found):
-        new.execute(
-            "INSERT OR IGNORE INTO blocks"
-            " (id, last, class, records, lost, size, wall_ms, boot, sent, arrivals, batch)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            row,
-        )
+    for number, row in enumerate(readable_rows(damaged, device, found)):
+        if number % ROWS_A_SIGN == 0:
+            notify(f"EXTEND_TIMEOUT_USEC={STARTING_S * 1_000_000}", f"STATUS=rebuilding the buffer: {number} batches")
+        with mapped_errors():  # an error of the new file says nothing of what can be read in the other
+            new.execute(
+                "INSERT OR IGNORE INTO blocks"
+                " (id, last, class, records, lost, size, wall_ms, boot, sent, arrivals, batch)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                row,
+            )
 
 
 def _nothing_but(lineage: Lineage | None) -> Salvage:
@@ -135,14 +201,14 @@ def _write_tables(new: Connection, device: str, found: Salvage, epoch_for: Calla
     for name, value in found.tallies.items():
         new.execute("INSERT OR REPLACE INTO tallies VALUES (?, ?)", (name, value))
     for row in found.boots:
-        with suppress(sqlite3.Error):
+        with suppress(*_UNFIT):
             new.execute("INSERT OR REPLACE INTO boots VALUES (?, ?, ?, ?, ?, ?)", tuple(row))
     _write_dead_letters(new, found)
 
 
 def _write_dead_letters(new: Connection, found: Salvage) -> None:
     for row in reversed(found.dead_letters):
-        with suppress(sqlite3.Error):
+        with suppress(*_UNFIT):
             new.execute(
                 "INSERT INTO dead_letters (wall_ms, topic, bytes, payload, reason) VALUES (?, ?, ?, ?, ?)", tuple(row)
             )

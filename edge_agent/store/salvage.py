@@ -7,7 +7,6 @@ declared lost: who has received a record does not mind hearing that it was lost 
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,7 +19,8 @@ from edge_agent.store.block import block_id, first_of, ordinal_of
 from edge_agent.store.connection import Connection
 from edge_agent.store.lineage import Lineage
 from edge_agent.store.message_dead_letters import MAX_DEAD_LETTERS
-from telemetry import IntervalSet, WireError, decode
+from runtime import sync_folder
+from telemetry import IntervalSet, WireError, validate
 
 REASON = "corrupt"
 _DEAD_LETTERS = "SELECT wall_ms, topic, bytes, payload, reason FROM dead_letters ORDER BY id DESC LIMIT ?"
@@ -58,14 +58,22 @@ def set_aside(database: Path, why: str = "damaged") -> Path:
 
     The file goes first: without its log it would be an older buffer, and give ids a second time.
     """
-    number = 1
-    while (aside := database.with_name(f"{database.stem}.{why}-{number}")).exists():
-        number += 1
+    before = kept_aside(database, why)
+    number = int(before[-1].name.rpartition("-")[2]) + 1 if before else 1
+    aside = database.with_name(f"{database.stem}.{why}-{number}")
     if database.exists():
         database.rename(aside)
-        _sync_folder(database.parent)
+        sync_folder(database.parent)
     finish_setting_aside(database, aside)
     return aside
+
+
+def kept_aside(database: Path, why: str = "damaged") -> list[Path]:
+    """The files that were set aside, the oldest first."""
+    found = [
+        path for path in database.parent.glob(f"{database.stem}.{why}-*") if path.name.rpartition("-")[2].isdigit()
+    ]
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def finish_setting_aside(database: Path, aside: Path) -> None:
@@ -74,15 +82,7 @@ def finish_setting_aside(database: Path, aside: Path) -> None:
         part = database.with_name(database.name + suffix)
         if part.exists():
             part.rename(aside.with_name(aside.name + suffix))
-    _sync_folder(database.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(database.parent)
 
 
 def read_tables(damaged: Connection, lineage: Lineage | None) -> Salvage:
@@ -171,13 +171,13 @@ def _names_in(row: tuple[Any, ...], device: str, found: Salvage) -> IntervalSet 
         span = IntervalSet([(first_of(identity), last)])
         if data is None:
             return span if records == lost == 0 else None
-        batch = decode(data)
-        counts = (len(batch.records), batch.header.declared.count, len(data))
+        header = validate(data)
+        counts = (header.ranges.count, header.declared.count, len(data))
         if counts != (records, lost, row[5]) or class_index not in range(MAX_CLASSES):
             return None
-        epoch = found.epochs.get(ordinal_of(identity), (batch.epoch, 0))[0]
-        names = batch.header.accounted
-        return names if span.covers(names) and (batch.device, batch.epoch) == (device, epoch) else None
+        epoch = found.epochs.get(ordinal_of(identity), (header.epoch, 0))[0]
+        names = header.accounted
+        return names if span.covers(names) and (header.device, header.epoch) == (device, epoch) else None
     except (WireError, TypeError, ValueError):
         return None
 

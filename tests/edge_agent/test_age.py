@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from edge_agent.clock.age import MOST_PACE, AgeClock
 from edge_agent.config import BufferSettings
 from edge_agent.store.keeper import Keeper
+from telemetry import IntervalSet
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer
 from tests.edge_agent.test_bounds import CLASSES, ROOM, told
 
@@ -50,3 +51,23 @@ def test_the_clock_for_age_never_runs_ahead_of_the_wall_clock_nor_faster_than_it
         assert now_ms <= wall_ms
         assert now_ms <= (before_ms or wall_ms) + MOST_PACE * (ran_ms if place else 0)
         before_ms = now_ms
+
+
+def test_what_was_stamped_before_the_clock_was_set_is_as_old_as_what_followed_it(tmp_path):
+    buffer = open_buffer(tmp_path)
+    for number in range(1, 101):
+        fill(buffer, [number], wall_ms=30_000)
+    fill(buffer, [101], wall_ms=WALL_MS)
+    fill(buffer, [102], wall_ms=WALL_MS + 10 * DAY_MS)
+    keeper = Keeper(buffer, BufferSettings(max_age_s=86_400), CLASSES, lambda _: ROOM)
+    for day in range(10):
+        keeper.expire(WALL_MS + day * DAY_MS, day * DAY_MS)
+    delivered, declared, reasons = told(buffer)
+    assert (delivered, declared, reasons) == (IntervalSet([(102, 102)]), IntervalSet([(1, 101)]), {"age"})
+
+
+def test_of_what_no_set_clock_stamped_no_age_is_known(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11), wall_ms=30_000)
+    keeper = Keeper(buffer, BufferSettings(max_age_s=60), CLASSES, lambda _: ROOM)
+    assert keeper.expire(WALL_MS, 0) == keeper.expire(WALL_MS + DAY_MS, DAY_MS) == 0

@@ -1,5 +1,6 @@
 """A full file system: nothing is lost, and when the region acknowledges, all of the rest is taken in."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,10 +11,11 @@ from random import Random
 import pytest
 
 from edge_agent.errors import StoreFull
-from edge_agent.store.buffer import Buffer
+from edge_agent.pushed import Trial, effective_settings
+from edge_agent.store.buffer import DATABASE, Buffer
 from edge_agent.store.life import BufferOptions
 from edge_agent.store.reserve import RESERVE_BYTES, Reserve
-from telemetry import IntervalSet, Raw
+from telemetry import IntervalSet, Raw, decode
 from tests.edge_agent.makers import WALL_MS, options, unnamed
 
 
@@ -25,7 +27,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("only root may mount a file system")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def with_reserve() -> BufferOptions:
@@ -74,3 +76,105 @@ def test_a_reserve_is_held_given_up_and_held_again(tmp_path):
     assert not reserve.release()
     reserve.hold()
     assert reserve.release()
+
+
+def use_up(folder: Path, leave: int = 0) -> Path:
+    """Somebody else takes all the space but for `leave` bytes."""
+    other = folder / "of somebody else"
+    system = os.statvfs(folder)
+    with suppress(OSError), other.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, system.f_bavail * system.f_frsize - leave))
+    return other
+
+
+def damaged(folder: Path, batches: int = 40) -> tuple[int, int]:
+    """A closed buffer of 4 MB of which pages contradict each other; its epoch, and the batches that wait."""
+    buffer = Buffer(folder, with_reserve())
+    for number in range(1, batches + 1):
+        commit(buffer, number)
+    buffer.close()
+    with (folder / DATABASE).open("r+b") as file:
+        file.seek(4096 * 300)
+        file.write(b"\xff" * 4096 * 3)
+    return buffer.epoch, batches
+
+
+def named(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
+    delivered, declared = IntervalSet(), IntervalSet()
+    for index in range(3):
+        for block in buffer.read_after(0, index, 10_000):
+            header = decode(buffer.load(block.id)).header
+            if header.epoch == epoch:
+                delivered, declared = delivered | header.ranges, declared | header.declared
+    return delivered, declared
+
+
+def test_a_start_on_a_disk_that_others_filled_gives_up_the_reserve(small_disk):
+    buffer = Buffer(small_disk / "buffer", with_reserve())
+    commit(buffer, 1)
+    buffer.close()
+    use_up(small_disk)
+    buffer = Buffer(small_disk / "buffer", with_reserve())
+    assert buffer.head == 1
+    buffer.acknowledge(buffer.epoch, IntervalSet([(1, 1)]))
+    buffer.settle()
+    commit(buffer, 2)
+
+
+def test_a_damaged_buffer_is_rebuilt_in_the_room_of_the_reserve(small_disk):
+    epoch, batches = damaged(small_disk / "buffer")
+    use_up(small_disk, leave=100_000)
+    buffer = Buffer(small_disk / "buffer", with_reserve())
+    delivered, declared = named(buffer, epoch)
+    assert (delivered | declared).covers(IntervalSet([(1, batches)]))
+    assert delivered.count >= batches - 3
+    assert buffer.unaccounted() == 0
+
+
+def test_a_damaged_buffer_that_has_no_room_to_be_rebuilt_stays_as_it_is_until_there_is(small_disk):
+    epoch, batches = damaged(small_disk / "buffer", batches=60)
+    (small_disk / "buffer" / "reserve").unlink()
+    other = use_up(small_disk, leave=2 << 20)
+    for _ in range(3):
+        with pytest.raises(StoreFull, match="to rebuild it takes"):
+            Buffer(small_disk / "buffer", with_reserve())
+    assert sorted(path.name for path in (small_disk / "buffer").glob("buffer*")) == [DATABASE]
+    other.unlink()
+    buffer = Buffer(small_disk / "buffer", with_reserve())
+    delivered, declared = named(buffer, epoch)
+    assert (delivered | declared).covers(IntervalSet([(1, batches)]))
+    assert delivered.count >= batches - 3
+
+
+def test_damage_that_a_running_agent_meets_without_room_costs_nothing_once_there_is_room(small_disk):
+    buffer = Buffer(small_disk / "buffer", with_reserve())
+    for number in range(1, 61):
+        commit(buffer, number)
+    epoch = buffer.epoch
+    buffer._reserve.release()
+    other = use_up(small_disk, leave=5 << 20)
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            buffer.heal(buffer.generation)
+        buffer.reopen()
+        assert (buffer.epoch, buffer.head) == (epoch, 60)
+    other.unlink()
+    buffer.heal(buffer.generation)
+    assert named(buffer, epoch) == (IntervalSet([(1, 60)]), IntervalSet())
+    assert buffer.epoch > epoch
+
+
+def test_a_trial_that_ends_on_a_full_disk_is_taken_back_all_the_same(small_disk):
+    config = small_disk / "agent.toml"
+    uplink = f'[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\n[buffer]\npath = "{small_disk}"\n'
+    config.write_text(f'[device]\nid = "eu-0001"\n{uplink}')
+    trial = Trial(config, small_disk, "boot")
+    assert trial.begin(b"[drain]\nwindow = 3\n")
+    use_up(small_disk)
+    for number in range(4096):
+        with suppress(OSError):
+            (small_disk / f"small-{number}").write_bytes(b"x")
+    assert Trial(config, small_disk, "boot").recover()
+    assert not trial.is_on
+    assert effective_settings(config).drain.window != 3
+    assert trial.is_waiting

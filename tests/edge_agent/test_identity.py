@@ -10,8 +10,7 @@ from edge_agent.errors import StoreFailing
 from edge_agent.store import lineage
 from edge_agent.store.buffer import DATABASE, Buffer
 from edge_agent.store.high_water import HIGH_WATER
-from edge_agent.store.lineage import HEAD_STEP, LINEAGE
-from edge_agent.store.salvage import set_aside
+from edge_agent.store.lineage import HEAD_STEP, LINEAGE, next_epoch
 from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, options, unnamed
 
@@ -177,33 +176,23 @@ def test_a_buffer_that_is_gone_is_declared_as_far_as_its_lineage_knows(tmp_path)
     assert buffer.unaccounted() == 0
 
 
-@pytest.mark.parametrize("renames", range(4))
-def test_a_crash_between_the_renames_of_a_damaged_buffer_gives_no_id_a_second_time(tmp_path, monkeypatch, renames):
-    buffer = open_buffer(tmp_path)
+@pytest.mark.parametrize("wall_ms", [30_000, WALL_MS], ids=["clock not set", "clock set"])
+def test_an_image_that_is_put_back_twice_begins_two_epochs(tmp_path, wall_ms):
+    folder, image = tmp_path / "buffer", tmp_path / "image"
+    epochs_by_chance = replace(options(), epoch_for=lambda least: next_epoch(least, wall_ms))
+    buffer = Buffer(folder, replace(options(), epoch_for=lambda least: next_epoch(least, WALL_MS)))
     fill(buffer, range(1, 11))
-    buffer._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    fill(buffer, range(11, 21))
-    before = records_of(buffer)
-    shutil.copytree(tmp_path, tmp_path / "as it was", ignore=lambda *_: ["as it was"])
-    buffer._life.close()
-    for part in (tmp_path / "as it was").glob(f"{DATABASE}*"):
-        shutil.copyfile(part, tmp_path / part.name)
-    left = [renames]
-
-    def rename(self, target, real=Path.rename):
-        if left[0] == 0:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return real(self, target)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) if renames < 3 else monkeypatch.context():
-        patched.setattr(Path, "rename", rename)
-        set_aside(tmp_path / DATABASE)
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(101, 121))
-    after = records_of(buffer)
-    assert all(before[name] == after[name] for name in before)
-    assert len(after) == 40
+    buffer.close()
+    shutil.copytree(folder, image)
+    epochs = {buffer.epoch}
+    for _ in range(5):
+        shutil.rmtree(folder)
+        shutil.copytree(image, folder)
+        buffer = Buffer(folder, epochs_by_chance)
+        assert buffer.epoch > min(epochs)
+        epochs.add(buffer.epoch)
+        buffer.close()
+    assert len(epochs) == 6
 
 
 def test_what_the_vehicle_did_is_for_the_agents_user_alone(tmp_path):

@@ -1,12 +1,14 @@
 """A damaged buffer: what can be read keeps its names, the rest is declared lost, and life goes on in a new epoch."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from edge_agent.errors import StoreDamaged
+from edge_agent.errors import StoreDamaged, StoreFailing
+from edge_agent.store import rebuild as rebuild_module
 from edge_agent.store.buffer import DATABASE, Buffer
 from edge_agent.store.lineage import HEAD_STEP
 from telemetry import IntervalSet, decode
@@ -116,13 +118,54 @@ def test_a_file_of_which_nothing_is_left_is_declared_up_to_what_it_may_have_held
     assert buffer.epoch > epoch
 
 
-def test_a_rebuilding_that_was_interrupted_is_done_again(tmp_path: Path):
+@pytest.mark.parametrize("steps", range(6))
+def test_a_rebuilding_that_was_interrupted_between_any_two_steps_loses_nothing_and_is_ended(
+    tmp_path: Path, monkeypatch, steps
+):
     epoch = written(tmp_path)
-    (tmp_path / DATABASE).rename(tmp_path / "buffer.damaged-1")
-    (tmp_path / "buffer.rebuilding").write_bytes(b"half done")
     buffer = open_buffer(tmp_path)
-    assert told(buffer, epoch)[0] == IntervalSet([(1, HEAD)]) - acknowledged()
-    assert buffer.epoch > epoch
+    fill(buffer, [HEAD + 1])
+    left = [steps]
+
+    def step(real):
+        def counted(*arguments, **named):
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return real(*arguments, **named)
+
+        return counted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", step(Path.rename))
+        patched.setattr(Path, "replace", step(Path.replace))
+        patched.setattr(rebuild_module, "_fill", step(rebuild_module._fill))
+        with suppress(KeyboardInterrupt):
+            buffer.heal(buffer.generation)
+    buffer._life.close()
+    (tmp_path / "buffer.rebuilding").write_bytes(b"half done")
+    again = open_buffer(tmp_path)
+    assert told(again, epoch)[0] == IntervalSet([(1, HEAD + 1)]) - acknowledged()
+    assert again.unaccounted() == 0
+    assert not list(tmp_path.glob("buffer.rebuilt*"))
+    assert again.epoch == epoch if steps < 2 else again.epoch > epoch
+
+
+def test_of_the_files_that_were_rebuilt_the_last_is_kept(tmp_path: Path):
+    written(tmp_path)
+    buffer = open_buffer(tmp_path)
+    for number in (1, 2, 3):
+        buffer.heal(buffer.generation)
+        assert [path.name for path in tmp_path.glob("buffer.damaged-*")] == [f"buffer.damaged-{number}"]
+
+
+def test_a_buffer_that_is_gone_under_an_agent_is_not_replaced_by_an_empty_one(tmp_path: Path):
+    written(tmp_path)
+    buffer = open_buffer(tmp_path)
+    (tmp_path / DATABASE).rename(tmp_path / "moved")
+    with pytest.raises(StoreFailing, match="is gone"):
+        buffer.reopen()
+    assert not (tmp_path / DATABASE).exists()
 
 
 def test_damage_that_two_threads_meet_is_mended_once(tmp_path: Path):
