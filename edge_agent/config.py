@@ -32,6 +32,8 @@ UncertaintySeconds = Annotated[float, Field(gt=0, le=MAX_UNCERTAINTY_MS // 1000)
 Port = Annotated[int, Field(ge=1, le=65_535)]
 Link = Literal["wifi", "ethernet", "cellular", "satellite"]
 MAX_CLASSES = 16
+MAX_TOPIC_FILTERS = 256
+"""Of all classes together: a message that fits none of the first ones is held against each."""
 _SERVICE_URL = r"^pulsar(\+ssl)?://[^\s/@:,]+(:[0-9]{1,5})?(,[^\s/@:,]+(:[0-9]{1,5})?)*/?$"
 _PULSAR_TOPIC = r"^((non-)?persistent://[^\s/]+/[^\s/]+/)?[^\s/]+$"
 _MQTT_ONLY = {"host", "port", "username", "password_file", "keepalive_s"}
@@ -134,7 +136,7 @@ class ClassSettings(Settings):
     name: Name
     """Name of the class, in metrics and in `status`."""
     topics: tuple[TopicFilter, ...] = Field(min_length=1)
-    """MQTT filters; the first class with a filter that fits takes the record."""
+    """MQTT filters, at most 256 of all classes together; the first class with a filter that fits takes the record."""
     urgent: bool = False
     """Commit at once."""
     links: tuple[Link, ...] = ()
@@ -299,6 +301,8 @@ class AgentSettings(Settings):
             raise ValueError("two classes have the same name")
         if not any("#" in one.topics for one in classes):
             raise ValueError('no class takes "#": a record without a class would have no place')
+        if (count := sum(len(one.topics) for one in classes)) > MAX_TOPIC_FILTERS:
+            raise ValueError(f"{count} topic filters, {MAX_TOPIC_FILTERS} are allowed for all classes together")
         return classes
 
     @field_validator("uplinks")

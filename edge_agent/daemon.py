@@ -194,7 +194,8 @@ class Daemon:
     def _judge_trial(self, now_s: float, judge: TrialJudge) -> None:
         drainer = self._agent.drainer
         spent = self._agent.account.spent.add(time.time(), 0)
-        held = newly_held(self._former, self._agent.settings, spent)
+        waiting = {index for index, one in self._agent.buffer.depth().items() if one.records}
+        held = newly_held(self._former, self._agent.settings, spent, waiting)
         verdict = judge.judge(
             now_s,
             is_connected=drainer.connected_region is not None,

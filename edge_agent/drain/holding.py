@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from edge_agent.config import AgentSettings
 from edge_agent.drain.account import link_in
 from edge_agent.drain.budget import Permit, Spent
-from edge_agent.intake.classes import Classifier
+from edge_agent.intake.topic_moves import topic_moves
 
 
 def held_classes(settings: AgentSettings, spent: Spent) -> dict[str, str]:
@@ -19,23 +21,22 @@ def held_classes(settings: AgentSettings, spent: Spent) -> dict[str, str]:
     }
 
 
-def newly_held(former: AgentSettings, proposed: AgentSettings, spent: Spent) -> list[str]:
+def newly_held(
+    former: AgentSettings, proposed: AgentSettings, spent: Spent, waiting: Collection[int] = ()
+) -> list[str]:
     """The topic filters whose records may be sent with the former settings, and not with the proposed ones.
 
-    Judged by topic, because a push may also move topics into a class that has to wait.
+    Judged by topic, because a push may also move topics into a class that has to wait; then the classes, of those that
+    have records `waiting`, that wait themselves.
     """
     before, after = _allowed(former, spent), _allowed(proposed, spent)
-    old, new = Classifier(former.classes), Classifier(proposed.classes)
-    return [
-        topics
-        for index, one in enumerate(former.classes)
-        for topics in one.topics
-        if index in before and old(_example(topics)) == index and new(_example(topics)) not in after
+    moves = topic_moves(former.classes, proposed.classes, former.intake.topic)
+    topics = [
+        one for (old, new), filters in sorted(moves.items()) if old in before and new not in after for one in filters
     ]
-
-
-def _example(topic_filter: str) -> str:
-    return topic_filter.replace("#", "x").replace("+", "x")
+    held = (before - after) & set(waiting)
+    stored = [f"what waits in class {one.name}" for index, one in enumerate(former.classes) if index in held]
+    return list(dict.fromkeys(topics)) + stored
 
 
 def _allowed(settings: AgentSettings, spent: Spent) -> frozenset[int]:

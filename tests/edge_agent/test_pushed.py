@@ -282,11 +282,11 @@ FREE, HELD = 'name = "other"\ntopics = ["#"]', 'name = "other"\ntopics = ["#"]\n
 def test_what_flowed_and_would_be_held_back_is_named_by_topic() -> None:
     before = settings_with(URGENT, FREE)
     assert newly_held(before, before, Spent()) == []
-    assert newly_held(before, settings_with(URGENT, HELD), Spent()) == ["#"]
+    assert newly_held(before, settings_with(URGENT, HELD), Spent()) == ["vehicle/#"]
     assert newly_held(before, settings_with(URGENT, HELD, link="satellite"), Spent()) == []
     held = settings_with('name = "urgent"\ntopics = ["a"]\nurgent = true', HELD)
     assert newly_held(held, held, Spent()) == [], "it did not flow before"
-    assert newly_held(before, held, Spent()) == ["vehicle/event", "#"], "a topic moved into a class that waits"
+    assert newly_held(before, held, Spent()) == ["vehicle/event", "vehicle/#"], "a topic moved into a class that waits"
     assert held_classes(held, Spent()) == {"other": "link"}
 
 
@@ -294,7 +294,7 @@ def test_a_plan_that_is_spent_already_holds_back_too() -> None:
     before = parse(AgentSettings, MINIMAL_FILE, "x")
     after = parse(AgentSettings, MINIMAL_FILE + "[link]\nbytes_per_day = 1000000\n", "x")
     spent = Spent().add(0.0, 950_000)
-    assert newly_held(before, after, spent) == ["vehicle/position", "vehicle/canary", "vehicle/signal", "#"]
+    assert newly_held(before, after, spent) == ["vehicle/position", "vehicle/canary", "vehicle/signal", "vehicle/#"]
     assert held_classes(after, spent) == {"position": "plan", "signal": "plan", "other": "plan"}
 
 
