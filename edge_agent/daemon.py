@@ -14,6 +14,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +30,7 @@ from edge_agent.errors import AgentError, StoreError
 from edge_agent.judging import RetryTimes, TrialJudge
 from edge_agent.live import added, counters_of, health_of, is_alive, live_state
 from edge_agent.notify import notify, watchdog_interval_s
-from edge_agent.pushed import NO_ACKNOWLEDGEMENT, PushRefused, Trial, effective_settings
+from edge_agent.pushed import NO_ACKNOWLEDGEMENT, Effective, PushRefused, Trial, effective_settings
 from edge_agent.status import read_status
 from settings import SettingsError, load
 
@@ -42,6 +44,7 @@ EXPIRE_EVERY_S = 60.0
 MOST_PUSHES = 8
 MOST_NAMED = 8
 """Topics that one answer names."""
+HOLD_BACK = "they hold back what flowed before: "
 PUSH_EVERY_S = 1.0
 """One push in so long is looked at: each may write to flash."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
@@ -91,17 +94,20 @@ class Daemon:
     def __init__(self, config: Path, base: AgentSettings) -> None:
         self._config = config
         self._base = base
-        self._trial = Trial(config, base.buffer.path, SystemClocks.of_this_boot().boot)
+        self._trial = Trial(config, base, SystemClocks.of_this_boot().boot)
         self._pushes: deque[bytes] = deque(maxlen=MOST_PUSHES)
         self._next_push_s = 0.0
+        if whose := self._trial.set_foreign_aside():
+            log.warning("pushed settings of another device or machine are set aside", pushed_to=whose)
         cut_short = self._trial.recover()
-        self._agent = self._new_agent(self._settings())
+        self._present = self._settings()
+        self._agent = self._new_agent()
+        self._shown: tuple[Agent, dict[str, Any]] = (self._agent, {})
         self._health: HealthServer | None = None
         self._serve_health()
         self._judge: TrialJudge | None = None
         self._former = base
         self._started_s = time.monotonic()
-        self._before: dict[str, Any] = {}
         self._retries = RetryTimes(base.push.retry_after_s)
         self._expire_at_s = 0.0
         if cut_short:
@@ -177,8 +183,12 @@ class Daemon:
             self._settings()
             if not begin():
                 return
-        except (PushRefused, SettingsError, OSError) as error:
+            proposed = self._settings().settings
+        except PushRefused as error:
             self._tell("refused", str(error))
+            return
+        except (SettingsError, OSError) as error:
+            self._not_now(str(error), text)
             return
         except Exception as error:  # noqa: BLE001 - a retained push comes back with every connection
             self._agent.dead_letters.add("config", repr(error), text)
@@ -188,14 +198,30 @@ class Daemon:
         self._former = self._agent.settings
         if text:
             self._retries.reset()
+        if held := self._held_by(proposed):
+            self._take_back(HOLD_BACK + held, counts=False)
+            return
         self._restart()
         self._judge = TrialJudge(time.monotonic(), self._agent.settings.push.confirm_s)
 
+    def _not_now(self, reason: str, text: bytes) -> None:
+        """Nothing was wrong with the proposal. One that waits goes on waiting, and that was said when it began to."""
+        with suppress(OSError):
+            self._trial.take_back(counts=False)
+        self._retries.taken_back(time.monotonic())
+        log.warning("pushed settings cannot be tried now", reason=reason)
+        if text and self._trial.is_waiting_with(text):
+            self._tell_taken_back(reason)
+        elif text:
+            self._tell("refused", f"not tried, for nothing that is wrong with them: {reason}")
+
     def _judge_trial(self, now_s: float, judge: TrialJudge) -> None:
+        if self._present.pushed != "on trial":
+            # The device's own file was loaded anew, and they do not fit it.
+            self._refuse_trial(self._present.reason)
+            return
         drainer = self._agent.drainer
-        spent = self._agent.account.spent.add(time.time(), 0)
-        waiting = {index for index, one in self._agent.buffer.depth().items() if one.records}
-        held = newly_held(self._former, self._agent.settings, spent, waiting)
+        held = self._held_by(self._agent.settings)
         verdict = judge.judge(
             now_s,
             is_connected=drainer.connected_region is not None,
@@ -206,22 +232,42 @@ class Daemon:
         )
         if verdict == "running":
             return
-        self._judge = None
         if verdict == "confirmed":
-            self._trial.confirm()
-            wanted = self._wanted()
-            if wanted is not None and wanted != self._agent.settings:
-                self._restart()
-            self._tell("applied", "")
+            self._confirm()
             return
-        self._trial.take_back(counts=verdict == "failed")
-        self._retries.taken_back(now_s)
-        self._restart()
-        reasons = {
-            "failed": NO_ACKNOWLEDGEMENT,
-            "holds back": f"they hold back what flowed before: {', '.join(held[:MOST_NAMED])}",
-        }
-        self._tell_taken_back(reasons.get(verdict, "nothing was there to send"))
+        reasons = {"failed": NO_ACKNOWLEDGEMENT, "holds back": HOLD_BACK + held}
+        self._take_back(reasons.get(verdict, "nothing was there to send"), counts=verdict == "failed")
+
+    def _confirm(self) -> None:
+        """What was proven is in force, if it still is what the device's own file makes of the push."""
+        wanted = self._wanted()
+        if wanted is not None and wanted.pushed != "on trial":
+            self._refuse_trial(wanted.reason)
+            return
+        self._judge = None
+        self._trial.confirm()
+        self._present = replace(self._present, pushed="in force")
+        self._follow()
+        self._tell("applied", "")
+
+    def _refuse_trial(self, reason: str) -> None:
+        self._judge = None
+        self._trial.refuse(reason)
+        self._follow()
+        self._tell("refused", f"the device's own file has changed: {reason}")
+
+    def _take_back(self, reason: str, *, counts: bool) -> None:
+        self._judge = None
+        self._trial.take_back(counts=counts)
+        self._retries.taken_back(time.monotonic())
+        self._follow()
+        self._tell_taken_back(reason)
+
+    def _held_by(self, proposed: AgentSettings) -> str:
+        """What the proposed settings hold back now that flowed before, in words."""
+        spent = self._agent.account.spent.add(time.time(), 0)
+        waiting = {index for index, one in self._agent.buffer.depth().items() if one.records}
+        return ", ".join(newly_held(self._former, proposed, spent, waiting)[:MOST_NAMED])
 
     def _tell_taken_back(self, reason: str) -> None:
         after = "they will be tried again" if self._trial.is_waiting else "they will not be tried again"
@@ -231,44 +277,60 @@ class Daemon:
         log.info("pushed settings", outcome=outcome, reason=reason)
         self._agent.drainer.report(json.dumps({"outcome": outcome, "reason": reason}).encode())
 
+    def _follow(self) -> None:
+        """A restart, if other settings are to be in force than are."""
+        wanted = self._wanted()
+        if wanted is None or wanted.settings == self._agent.settings:
+            self._present = wanted or self._present
+        else:
+            self._restart()
+
     def _restart(self) -> None:
         """The same buffer with the settings that are in force now; stored data are not touched."""
-        settings = self._wanted()
-        if settings is None:
+        wanted = self._wanted()
+        if wanted is None:
             return
         if not self._agent.stop(RESTART_WITHIN_S):
             # Its thread still has the buffer: only the end of the process takes it away for certain.
             raise AgentError("a thread does not end, so the process does")
-        self._before = added(self._before, counters_of(self._agent))
-        self._agent = self._new_agent(settings)
+        before = added(self._shown[1], counters_of(self._agent))
+        self._present = wanted
+        self._agent = self._new_agent()
+        # Both at once: who asks in between hears of the former agent and of nothing twice.
+        self._shown = (self._agent, before)
         self._serve_health()
         self._agent.start()
 
-    def _settings(self) -> AgentSettings:
+    def _settings(self) -> Effective:
         """What is to be in force now. Raises SettingsError, also for what only a new process can change."""
-        settings = effective_settings(self._config)
-        fixed = {"buffer.path": str(self._base.buffer.path), "device.id": self._base.device.id}
-        wanted = {"buffer.path": str(settings.buffer.path), "device.id": settings.device.id}
+        wanted = effective_settings(self._config)
+        present, other = (
+            {"buffer.path": str(it.buffer.path), "device.id": it.device.id} for it in (self._base, wanted.settings)
+        )
         problems = [
-            f"{key}: {wanted[key]!r} needs a restart; what waits stays in {fixed['buffer.path']} under"
-            f" {fixed['device.id']!r}, and only an agent with these settings delivers it"
-            for key in fixed
-            if wanted[key] != fixed[key]
+            f"{key}: {other[key]!r} needs a restart; what waits stays in {present['buffer.path']} under"
+            f" {present['device.id']!r}, and only an agent with these settings delivers it"
+            for key in present
+            if other[key] != present[key]
         ]
         if problems:
             raise SettingsError(str(self._config), problems)
-        return settings
+        return wanted
 
-    def _wanted(self) -> AgentSettings | None:
+    def _wanted(self) -> Effective | None:
         try:
             return self._settings()
         except SettingsError as error:
             log.error("settings are wrong, the present ones stay", error=str(error))
             return None
 
-    def _new_agent(self, settings: AgentSettings) -> Agent:
-        configure_logs(settings)
-        return Agent(settings, on_push=self._pushed)
+    def _new_agent(self) -> Agent:
+        """An agent with the present settings."""
+        configure_logs(self._present.settings)
+        if self._present.reason:
+            log.warning("pushed settings are passed over", reason=self._present.reason)
+        log.info("settings", pushed=self._present.pushed)
+        return Agent(self._present.settings, on_push=self._pushed)
 
     def _serve_health(self) -> None:
         """Listens on the port of the present settings. A port that is taken stops nothing else."""
@@ -288,13 +350,15 @@ class Daemon:
             log.error("no health endpoint", port=port, error=str(error))
 
     def _state(self) -> dict[str, Any]:
-        agent = self._agent
+        agent, before = self._shown
         return {
             **read_status(agent.settings),
             "running": True,
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             **live_state(agent),
-            **added(self._before, counters_of(agent)),
+            **added(before, counters_of(agent)),
+            "pushed_settings": self._present.pushed,
+            "pushed_settings_waiting": self._trial.is_waiting,
         }
 
     def _pushed(self, text: bytes) -> None:

@@ -22,11 +22,13 @@ class TrialJudge:
     ) -> Verdict:
         """The verdict now. `is_acked`: the present connection brought an acknowledgement of `batches` that were sent.
 
-        A trial in which nothing was there to send says nothing about the settings, and one that `holds_back` what
-        flowed before proves nothing about what it holds back.
+        A trial in which nothing was there to send says nothing about the settings. One that `holds_back` what flowed
+        before ends at once: what it takes in may have to wait for another link.
         """
+        if holds_back:
+            return "holds back"
         self._was_connected = self._was_connected or is_connected
-        if not (is_acked and is_well) or holds_back:
+        if not (is_acked and is_well):
             self._good_since_s = None
         elif self._good_since_s is None:
             self._good_since_s = now_s
@@ -34,8 +36,6 @@ class TrialJudge:
             return "confirmed"
         if now_s < self._until_s:
             return "running"
-        if holds_back:
-            return "holds back"
         return "nothing to send" if self._was_connected and batches == 0 else "failed"
 
 

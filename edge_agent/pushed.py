@@ -1,14 +1,4 @@
-"""Settings from the gateway: a proposal, laid over the file's, and kept only when a region acknowledges with them.
-
-Files beside the buffer, each replaced in one synced rename:
-
-    pushed.toml          in force: a region acknowledged records with them
-    pushed-trial.toml    on trial. One that is found at a start was cut short
-    pushed-again.toml    will be tried again: its trial was cut short, or brought no acknowledgement
-    pushed-refused.toml  the last one that was refused for good, after a digest of the device's own file and the reason;
-                         the same text is not tried again while that file is the same
-    pushed-attempts.json trials of the present proposal that count against it, and the boot of the last one
-"""
+"""Settings from the gateway: a proposal, laid over the file's, kept only when a region acknowledges with them."""
 
 from __future__ import annotations
 
@@ -16,19 +6,14 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import structlog
+from typing import Any, Literal
 
 from edge_agent.config import AgentSettings, ClassSettings, UplinkSettings
-from runtime import replace_durably, sync_folder
+from edge_agent.pushed_files import AGAIN, ATTEMPTS, IN_FORCE, ON_TRIAL, REFUSED, PushedFiles
 from settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, SettingsError, load, parse_toml, validate
 
-log = structlog.get_logger("edge_agent")
-
-IN_FORCE, ON_TRIAL, AGAIN, REFUSED = "pushed.toml", "pushed-trial.toml", "pushed-again.toml", "pushed-refused.toml"
-ATTEMPTS = "pushed-attempts.json"
 NO_ACKNOWLEDGEMENT = "no region acknowledged with them"
 MAX_ATTEMPTS = 3
 """Trials that may end without an acknowledgement, or with the agent, before a proposal is refused for good."""
@@ -92,25 +77,42 @@ class PushRefused(Exception):
     """The pushed settings are not taken; the text says why."""
 
 
-def effective_settings(config: Path) -> AgentSettings:
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """The settings that are to be in force, and what became of pushed ones.
+
+    `pushed`: `none`, `in force`, `on trial`, or `passed over`: there are some, and `reason` says why they do not count.
+    """
+
+    settings: AgentSettings
+    pushed: Literal["none", "in force", "on trial", "passed over"]
+    reason: str = ""
+
+
+def effective_settings(config: Path) -> Effective:
     """The file's settings with the pushed ones that are on trial or in force laid over. Raises SettingsError.
 
     While settings are on trial nothing is deleted that those in force would keep.
     """
     base = load(AgentSettings, config)
-    present = _laid_over(config, base, IN_FORCE) or base
-    trial = _laid_over(config, base, ON_TRIAL)
-    return present if trial is None else keeping(present, trial)
+    files = PushedFiles(base)
+    present, reason = _laid_over(config, files, IN_FORCE)
+    trial, reason_of_trial = _laid_over(config, files, ON_TRIAL)
+    if trial is not None:
+        return Effective(keeping(present or base, trial), "on trial")
+    if present is not None:
+        return Effective(present, "in force", reason_of_trial)
+    reason = reason_of_trial or reason
+    return Effective(base, "passed over" if reason else "none", reason)
 
 
-def _laid_over(config: Path, base: AgentSettings, name: str) -> AgentSettings | None:
+def _laid_over(config: Path, files: PushedFiles, name: str) -> tuple[AgentSettings | None, str]:
+    """The file's settings with those of a pushed file laid over; None if there is none, or it does not count."""
     try:
-        return overlaid(config, (base.buffer.path / name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
+        text = files.read(name)
+        return (None, "") if text is None else (overlaid(config, text.decode("utf-8")), "")
     except (OSError, UnicodeDecodeError, PushRefused) as error:
-        log.warning("pushed settings are passed over", file=name, reason=str(error))
-        return None
+        return None, f"{name}: {error}"
 
 
 def overlaid(config: Path, text: str) -> AgentSettings:
@@ -232,48 +234,58 @@ def _check_bounds(settings: AgentSettings, pushed: Mapping[str, Any]) -> None:
 class Trial:
     """The pushed settings of one agent, on disk. `boot` tells a restart of the device from one of the agent."""
 
-    def __init__(self, config: Path, folder: Path, boot: str = "") -> None:
+    def __init__(self, config: Path, settings: AgentSettings, boot: str = "") -> None:
         self._config = config
-        self._folder = folder
+        self._files = PushedFiles(settings)
         self._boot = boot
 
     @property
     def is_on(self) -> bool:
         """Whether settings are on trial."""
-        return (self._folder / ON_TRIAL).exists()
+        return self._files.read(ON_TRIAL) is not None
 
     @property
     def is_waiting(self) -> bool:
         """Whether settings wait to be tried again."""
-        return (self._folder / AGAIN).exists()
+        return self._files.read(AGAIN) is not None
+
+    def is_waiting_with(self, text: bytes) -> bool:
+        """Whether these settings wait to be tried again."""
+        return self._files.read(AGAIN) == text
 
     def begin(self, text: bytes) -> bool:
         """Puts pushed settings on trial; False when they are known already. Raises PushRefused, each time anew."""
-        if self._same(AGAIN, text):
+        if self._files.read(AGAIN) == text:
             return False
-        self._remove(AGAIN)
-        if self._same(IN_FORCE, text):
+        self._files.remove(AGAIN)
+        if self._files.read(IN_FORCE) == text:
             return False
         if (reason := self._refused_before(text)) is not None:
             raise PushRefused(f"refused before: {reason}"[:500])
         self._check_or_remember(text)
-        self._replace(AGAIN, text)
+        self._files.replace(AGAIN, text)
         self._note_attempts(0)
         return self.begin_again()
 
     def begin_again(self) -> bool:
         """Puts on trial what waits for it; False when nothing does. Raises PushRefused if it does not fit any more."""
-        if not self.is_waiting:
+        text = self._files.read(AGAIN)
+        if text is None:
             return False
-        text = (self._folder / AGAIN).read_bytes()
         self._check_or_remember(text)
         self._note_attempts(self._attempts()[0] + 1)
-        self._move(AGAIN, ON_TRIAL)
+        self._files.move(AGAIN, ON_TRIAL)
         return True
 
     def confirm(self) -> None:
         """What is on trial is in force."""
-        self._move(ON_TRIAL, IN_FORCE)
+        self._files.move(ON_TRIAL, IN_FORCE)
+
+    def refuse(self, reason: str) -> None:
+        """What is on trial is discarded for good, for as long as the device's own file is the same."""
+        with suppress(OSError):
+            self._refuse(self._files.read(ON_TRIAL) or b"", reason)
+        self._files.remove(ON_TRIAL)
 
     def take_back(self, *, counts: bool = True) -> bool:
         """What is on trial is discarded: to be tried again, or for good after MAX_ATTEMPTS trials that count.
@@ -281,20 +293,24 @@ class Trial:
         True when it will be tried again; False also when nothing was on trial. A full disk does not keep it: a rename
         takes no room, and what cannot be noted is only how often it was tried, or that it was refused.
         """
-        if not self.is_on:
+        text = self._files.read(ON_TRIAL)
+        if text is None:
             return False
-        text = (self._folder / ON_TRIAL).read_bytes()
         attempts = self._attempts()[0] - (0 if counts else 1)
         is_final = attempts >= MAX_ATTEMPTS
         with suppress(OSError):
             self._note_attempts(attempts)
             if is_final:
                 self._refuse(text, NO_ACKNOWLEDGEMENT)
-        if is_final or self._same(IN_FORCE, text):
-            self._remove(ON_TRIAL)
+        if is_final or self._files.read(IN_FORCE) == text:
+            self._files.remove(ON_TRIAL)
         else:
-            self._move(ON_TRIAL, AGAIN)
+            self._files.move(ON_TRIAL, AGAIN)
         return self.is_waiting
+
+    def set_foreign_aside(self) -> str:
+        """What was pushed to another device, or on another machine, does not count here; whose it was, or ""."""
+        return self._files.set_foreign_aside()
 
     def recover(self) -> bool:
         """After a start: takes back a trial that was cut short; True when there was one.
@@ -314,18 +330,18 @@ class Trial:
             raise
         except Exception as error:
             self._refuse(text, str(error) if isinstance(error, PushRefused) else "it cannot be handled")
-            self._remove(AGAIN)
+            self._files.remove(AGAIN)
             raise
 
     def _refuse(self, text: bytes, reason: str) -> None:
         one_line = " ".join(reason.split())[:500].encode()
-        self._replace(REFUSED, b"# %s\n# %s\n%s" % (self._own_digest(), one_line, text[:MAX_PUSHED_BYTES]))
+        self._files.replace(REFUSED, b"# %s\n# %s\n%s" % (self._own_digest(), one_line, text[:MAX_PUSHED_BYTES]))
 
     def _refused_before(self, text: bytes) -> str | None:
         """Why this text was refused with the device's own file as it is now; None if it was not."""
         try:
-            digest, reason, refused = (self._folder / REFUSED).read_bytes().split(b"\n", 2)
-        except (FileNotFoundError, ValueError):
+            digest, reason, refused = (self._files.read(REFUSED) or b"").split(b"\n", 2)
+        except ValueError:
             return None
         if refused != text[:MAX_PUSHED_BYTES] or digest != b"# " + self._own_digest():
             return None
@@ -344,7 +360,7 @@ class Trial:
             words = text.decode("utf-8")
         except UnicodeDecodeError as error:
             raise PushRefused(str(error)) from error
-        proposed, present = overlaid(self._config, words), effective_settings(self._config)
+        proposed, present = overlaid(self._config, words), effective_settings(self._config).settings
         if not allows_deletion(words) and keeping(present, proposed) != proposed:
             raise PushRefused(
                 f"stored records could be deleted (max_bytes, max_age_s, thinning, floor): say {ALLOW_DELETION} = true"
@@ -352,27 +368,13 @@ class Trial:
 
     def _attempts(self) -> tuple[int, str]:
         try:
-            found = json.loads((self._folder / ATTEMPTS).read_text(encoding="utf-8"))
+            found = json.loads(self._files.read(ATTEMPTS) or b"")
             return int(found["counted"]), str(found["boot"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0, ""
 
     def _note_attempts(self, counted: int) -> None:
-        self._replace(ATTEMPTS, json.dumps({"counted": counted, "boot": self._boot}).encode())
-
-    def _same(self, name: str, text: bytes) -> bool:
-        path = self._folder / name
-        return path.exists() and path.read_bytes() == text
-
-    def _replace(self, name: str, text: bytes) -> None:
-        replace_durably(self._folder / name, text)
-
-    def _move(self, name: str, to: str) -> None:
-        (self._folder / name).replace(self._folder / to)
-        sync_folder(self._folder)
-
-    def _remove(self, name: str) -> None:
-        (self._folder / name).unlink(missing_ok=True)
+        self._files.replace(ATTEMPTS, json.dumps({"counted": counted, "boot": self._boot}).encode())
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,13 @@ from random import Random
 
 import pytest
 
+from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFull
 from edge_agent.pushed import Trial, effective_settings
 from edge_agent.store.buffer import DATABASE, Buffer
 from edge_agent.store.life import BufferOptions
 from edge_agent.store.reserve import RESERVE_BYTES, Reserve
+from settings import load
 from telemetry import IntervalSet, Raw, decode
 from tests.edge_agent.makers import WALL_MS, options, unnamed
 
@@ -168,13 +170,13 @@ def test_a_trial_that_ends_on_a_full_disk_is_taken_back_all_the_same(small_disk)
     config = small_disk / "agent.toml"
     uplink = f'[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\n[buffer]\npath = "{small_disk}"\n'
     config.write_text(f'[device]\nid = "eu-0001"\n{uplink}')
-    trial = Trial(config, small_disk, "boot")
+    trial = Trial(config, load(AgentSettings, config), "boot")
     assert trial.begin(b"[drain]\nwindow = 3\n")
     use_up(small_disk)
     for number in range(4096):
         with suppress(OSError):
             (small_disk / f"small-{number}").write_bytes(b"x")
-    assert Trial(config, small_disk, "boot").recover()
+    assert Trial(config, load(AgentSettings, config), "boot").recover()
     assert not trial.is_on
-    assert effective_settings(config).drain.window != 3
+    assert effective_settings(config).settings.drain.window != 3
     assert trial.is_waiting

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edge_agent.clock.jumps import Jump
+from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.intake.redelivery import SET_CLOCK_US
 from edge_agent.mqtt import Message
@@ -21,6 +22,7 @@ from edge_agent.store.block import Block
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.lineage import next_epoch
 from edge_agent.store.mending import Mender
+from settings import load
 from telemetry import IntervalSet, Raw, Record, decode, read_header
 from tests.edge_agent.intake_parts import RING, Intake, mending_of
 from tests.edge_agent.makers import DEVICE, options
@@ -118,8 +120,8 @@ class IntakeMachine(RuleBasedStateMachine):
         if resumed:
             self.nothing_is_given_up_without_need()
         number = self.machine
-        self.trial = Trial(self.config, self.folder, "boot")
-        self.settings = effective_settings(self.config)
+        self.trial = Trial(self.config, load(AgentSettings, self.config), "boot")
+        self.settings = effective_settings(self.config).settings
         given = replace(options(RING), machine=f"machine {number}", epoch_for=self.epoch_above)
         buffer = Buffer(self.folder, given)
         self.mender = Mender(buffer, mending_of(2_000_000))

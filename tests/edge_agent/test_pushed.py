@@ -14,7 +14,8 @@ from edge_agent.daemon import Daemon
 from edge_agent.drain.budget import Spent
 from edge_agent.drain.holding import held_classes, newly_held
 from edge_agent.judging import LONGEST_RETRY_S, RetryTimes, TrialJudge
-from edge_agent.pushed import AGAIN, IN_FORCE, ON_TRIAL, REFUSED, PushRefused, Trial, effective_settings
+from edge_agent.pushed import PushRefused, Trial, effective_settings
+from edge_agent.pushed_files import AGAIN, IN_FORCE, ON_TRIAL, REFUSED
 from settings import SettingsError, load, parse, parse_toml
 
 SECURE = """
@@ -50,7 +51,7 @@ def config(tmp_path: Path) -> Path:
 
 def refusal(config: Path, text: str | bytes) -> str:
     with pytest.raises(PushRefused) as caught:
-        Trial(config, config.parent).begin(text if isinstance(text, bytes) else text.encode())
+        Trial(config, load(AgentSettings, config)).begin(text if isinstance(text, bytes) else text.encode())
     assert not (config.parent / ON_TRIAL).exists()
     return str(caught.value)
 
@@ -87,7 +88,7 @@ def test_whatever_is_pushed_is_refused_with_a_reason_of_bounded_length(config, t
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_no_pushed_text_raises_anything_but_a_refusal(config, text) -> None:
     try:
-        Trial(config, config.parent).begin(text)
+        Trial(config, load(AgentSettings, config)).begin(text)
     except PushRefused:
         pass
     finally:
@@ -137,19 +138,19 @@ def test_nothing_stored_is_deleted_because_of_a_push_without_the_word_for_it(con
 
 @pytest.mark.parametrize("text", TIGHTER, ids=range(len(TIGHTER)))
 def test_with_the_word_nothing_is_deleted_before_it_is_confirmed(config, text) -> None:
-    before = effective_settings(config)
-    trial = Trial(config, config.parent)
+    before = effective_settings(config).settings
+    trial = Trial(config, load(AgentSettings, config))
     assert trial.begin(f"allow_deletion = true\n{text}".encode())
-    during = effective_settings(config)
+    during = effective_settings(config).settings
     assert during.buffer == before.buffer
     assert [(one.max_bytes, one.max_age_s) for one in during.classes] == [(None, None)] * 4
     trial.confirm()
-    after = effective_settings(config)
+    after = effective_settings(config).settings
     assert (after.buffer, after.classes) != (before.buffer, before.classes)
 
 
 def test_more_room_needs_no_word_and_going_back_from_it_does(config) -> None:
-    trial = Trial(config, config.parent)
+    trial = Trial(config, load(AgentSettings, config))
     assert trial.begin(b"[buffer]\nmax_bytes = 9000000000\n")
     trial.confirm()
     assert "allow_deletion" in refusal(config, "[drain]\nwindow = 9\n"), "it would shrink back to the file's"
@@ -176,9 +177,9 @@ def test_what_could_silence_a_device_or_reach_its_files_is_refused(config, text)
 
 
 def test_a_pushed_uplink_keeps_its_certificates_and_password(config) -> None:
-    trial = Trial(config, config.parent)
+    trial = Trial(config, load(AgentSettings, config))
     assert trial.begin(b'[[uplinks]]\nregion = "eu"\nhost = "new.example"\n[[uplinks]]\nregion = "asia"\nhost = "a"\n')
-    for one in effective_settings(config).uplinks:
+    for one in effective_settings(config).settings.uplinks:
         assert one.tls is not None
         assert (str(one.tls.ca), str(one.password_file)) == ("/etc/edge-agent/ca.pem", "/etc/edge-agent/password")
 
@@ -202,39 +203,39 @@ def test_a_password_is_not_sent_to_another_address_in_plain_text(config) -> None
 
 def test_a_trial_that_the_ignition_cut_short_is_tried_again_however_often(config) -> None:
     for boot in range(20):
-        trial = Trial(config, config.parent, f"boot-{boot}")
+        trial = Trial(config, load(AgentSettings, config), f"boot-{boot}")
         trial.recover()
         assert trial.begin(b"[drain]\nwindow = 9\n") or trial.begin_again()
-        assert effective_settings(config).drain.window == 9
+        assert effective_settings(config).settings.drain.window == 9
     trial.confirm()
     assert (config.parent / IN_FORCE).exists()
 
 
 def test_a_trial_that_the_agent_alone_does_not_survive_is_given_up_after_three(config) -> None:
-    Trial(config, config.parent, "boot").begin(b"[drain]\nwindow = 9\n")
+    Trial(config, load(AgentSettings, config), "boot").begin(b"[drain]\nwindow = 9\n")
     for _ in range(2):
-        trial = Trial(config, config.parent, "boot")
+        trial = Trial(config, load(AgentSettings, config), "boot")
         assert trial.recover()
         assert trial.begin_again()
-    trial = Trial(config, config.parent, "boot")
+    trial = Trial(config, load(AgentSettings, config), "boot")
     assert trial.recover()
     assert not trial.begin_again()
     assert (config.parent / REFUSED).exists()
-    assert effective_settings(config).drain.window == 16
+    assert effective_settings(config).settings.drain.window == 16
 
 
 def test_a_crash_between_confirming_and_forgetting_the_trial_keeps_it_in_force(config) -> None:
-    trial = Trial(config, config.parent, "boot")
+    trial = Trial(config, load(AgentSettings, config), "boot")
     trial.begin(b"[drain]\nwindow = 9\n")
     trial.confirm()
     (config.parent / ON_TRIAL).write_bytes((config.parent / IN_FORCE).read_bytes())
-    Trial(config, config.parent, "boot").recover()
+    Trial(config, load(AgentSettings, config), "boot").recover()
     assert not (config.parent / AGAIN).exists()
-    assert effective_settings(config).drain.window == 9
+    assert effective_settings(config).settings.drain.window == 9
 
 
 def test_a_push_of_what_is_in_force_calls_off_what_waits_to_be_tried_again(config) -> None:
-    trial = Trial(config, config.parent, "boot")
+    trial = Trial(config, load(AgentSettings, config), "boot")
     trial.begin(b"[drain]\nwindow = 9\n")
     trial.confirm()
     trial.begin(b"[drain]\nwindow = 3\n")
@@ -252,7 +253,7 @@ def test_a_text_that_cannot_be_read_is_refused_with_its_reason_and_so_is_the_sam
 def test_whatever_the_check_of_a_push_raises_the_text_is_not_looked_at_again(config, monkeypatch) -> None:
     monkeypatch.setattr("edge_agent.pushed.overlaid", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        Trial(config, config.parent).begin(b"a = 1")
+        Trial(config, load(AgentSettings, config)).begin(b"a = 1")
     assert "it cannot be handled" in refusal(config, b"a = 1")
 
 
@@ -262,7 +263,7 @@ def test_a_refused_text_is_looked_at_again_when_the_devices_own_file_changed(con
     config.write_text(config.read_text().replace("/etc/edge-agent/other", "/etc/edge-agent/new"))
     assert "refused before" not in refusal(config, text)
     config.write_text(config.read_text().replace('username = "v"\npassword_file = "/etc/edge-agent/new"', ""))
-    assert Trial(config, config.parent).begin(text.encode())
+    assert Trial(config, load(AgentSettings, config)).begin(text.encode())
 
 
 def settings_with(*classes: str, link: str = "") -> AgentSettings:
@@ -298,11 +299,11 @@ def test_a_plan_that_is_spent_already_holds_back_too() -> None:
     assert held_classes(after, spent) == {"position": "plan", "signal": "plan", "other": "plan"}
 
 
-def test_a_trial_that_holds_back_what_flowed_is_never_confirmed() -> None:
+def test_a_trial_that_holds_back_what_flowed_ends_at_once() -> None:
     judge = TrialJudge(0.0, 60.0)
     state = {"is_connected": True, "is_acked": True, "is_well": True, "batches": 5}
-    assert {judge.judge(now_s, holds_back=True, **state) for now_s in range(60)} == {"running"}
-    assert judge.judge(60.0, holds_back=True, **state) == "holds back"
+    assert judge.judge(1.0, **state) == "running"
+    assert judge.judge(20.0, holds_back=True, **state) == "holds back", "though it was good for long enough"
 
 
 def judged(looks: list[tuple[float, bool, bool, bool, int]]) -> str:
@@ -365,7 +366,7 @@ def test_a_push_that_nobody_thought_of_is_remembered_too(config: Path, monkeypat
 
     monkeypatch.setattr("edge_agent.pushed.validate", broken)
     with pytest.raises(ZeroDivisionError):
-        Trial(config, config.parent).begin(b'log_level = "debug"')
+        Trial(config, load(AgentSettings, config)).begin(b'log_level = "debug"')
     assert "refused before" in refusal(config, 'log_level = "debug"')
 
 

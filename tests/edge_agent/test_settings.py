@@ -11,8 +11,9 @@ import edge_agent
 from edge_agent import metrics
 from edge_agent.__main__ import app
 from edge_agent.config import AgentSettings
-from edge_agent.pushed import IN_FORCE, ON_TRIAL, PushRefused, Trial, effective_settings
-from settings import SettingsError, parse
+from edge_agent.pushed import PushRefused, Trial, effective_settings
+from edge_agent.pushed_files import IN_FORCE, ON_TRIAL
+from settings import SettingsError, load, parse
 
 DOCS = Path(__file__).parents[2] / "docs/edge-agent.md"
 MINIMAL = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nhost = "mqtt.example"\n'
@@ -45,24 +46,24 @@ def config(tmp_path):
 
 
 def test_pushed_settings_are_laid_over_the_file_for_a_trial_and_kept_when_confirmed(config, tmp_path):
-    trial = Trial(config, tmp_path)
+    trial = Trial(config, load(AgentSettings, config))
     assert trial.begin(b"[buffer]\ncommit_delay_ms = 777\n[drain]\nwindow = 9\n")
-    settings = effective_settings(config)
+    settings = effective_settings(config).settings
     assert (settings.buffer.commit_delay_ms, settings.drain.window, settings.device.id) == (777, 9, "eu-0001")
     trial.confirm()
     assert not trial.is_on
-    assert effective_settings(config).drain.window == 9
+    assert effective_settings(config).settings.drain.window == 9
     assert not trial.begin(b"[buffer]\ncommit_delay_ms = 777\n[drain]\nwindow = 9\n"), "it is in force already"
 
 
 def test_pushed_settings_that_are_taken_back_leave_what_was_there(config, tmp_path):
-    trial = Trial(config, tmp_path)
+    trial = Trial(config, load(AgentSettings, config))
     trial.begin(b"[drain]\nwindow = 9\n")
     trial.confirm()
     trial.begin(b"[drain]\nwindow = 3\n")
-    assert effective_settings(config).drain.window == 3
+    assert effective_settings(config).settings.drain.window == 3
     assert trial.take_back()
-    assert effective_settings(config).drain.window == 9
+    assert effective_settings(config).settings.drain.window == 9
     assert not trial.begin(b"[drain]\nwindow = 3\n"), "it waits to be tried again"
     assert not trial.take_back(), "nothing is on trial"
     assert trial.begin_again()
@@ -87,7 +88,7 @@ def test_pushed_settings_that_are_taken_back_leave_what_was_there(config, tmp_pa
 )
 def test_pushed_settings_that_are_wrong_or_reach_too_far_are_refused_and_change_nothing(config, tmp_path, text):
     with pytest.raises(PushRefused):
-        Trial(config, tmp_path).begin(text)
+        Trial(config, load(AgentSettings, config)).begin(text)
     assert not (tmp_path / ON_TRIAL).exists()
     assert not (tmp_path / IN_FORCE).exists()
 
