@@ -1,6 +1,7 @@
 """A damaged buffer: what can be read keeps its names, the rest is declared lost, and life goes on in a new epoch."""
 
 import shutil
+import socket
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -177,3 +178,20 @@ def test_damage_that_two_threads_meet_is_mended_once(tmp_path: Path):
     buffer.heal(met)
     assert buffer.epoch == epoch
     shutil.rmtree(tmp_path)
+
+
+def test_a_rebuilding_gives_signs_of_life(tmp_path: Path, monkeypatch):
+    written(tmp_path / "buffer")
+    buffer = open_buffer(tmp_path / "buffer")
+    monkeypatch.setattr(rebuild_module, "ROWS_A_SIGN", 10)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        buffer.heal(buffer.generation)
+        signs = []
+        with suppress(BlockingIOError):
+            while True:
+                signs.append(systemd.recv(1000).decode())
+    assert 2 <= len(signs) <= BLOCKS // 10
+    assert signs[0] == "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=rebuilding the buffer: 0 batches"
