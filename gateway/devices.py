@@ -13,15 +13,29 @@ MAX_LISTED = 1000
 
 
 class SilentDevice(NamedTuple):
-    """A device that was heard once, and not for `silent_s`."""
+    """A device that was heard once, and not for `silent_s` of the time in which the gateway listened."""
 
     tenant: str
     device: str
     silent_s: float
 
 
+class ListeningClock:
+    """How long a gateway has listened in all. Silence is measured by it: while nobody listens, nobody is silent."""
+
+    def __init__(self) -> None:
+        self.total_s = 0.0
+        self._listened_at_s: float | None = None
+
+    def turn(self, now_s: float, *, listens: bool) -> None:
+        """The gateway listens now, or does not; it counts while it did the last time, too."""
+        if listens and self._listened_at_s is not None:
+            self.total_s += now_s - self._listened_at_s
+        self._listened_at_s = now_s if listens else None
+
+
 class DevicesHeard:
-    """The devices whose batches passed here, in the order in which they were last heard.
+    """The devices that sent something here, in the order in which they were last heard. Times are a ListeningClock's.
 
     At most `limit`: then the one that is silent longest is forgotten, and `forgotten` says that the list is not whole.
     Forgetting changes nothing else: no acknowledgement depends on it.
@@ -36,7 +50,7 @@ class DevicesHeard:
         return len(self._heard_s)
 
     def heard(self, device: Address, now_s: float) -> None:
-        """A batch of this device passed."""
+        """This device sent something."""
         name = f"{device.tenant}/{device.device}"
         self._heard_s[name] = now_s
         self._heard_s.move_to_end(name)

@@ -12,8 +12,6 @@ from gateway.admission import Address
 from settings import MAX_PUSHED_BYTES, parse_toml
 from telemetry import DEVICE_PATTERN
 
-_MAX_READS = 4
-"""So many files are looked at in one turn of the loop, whether they can be published or not."""
 _LOG = structlog.get_logger("gateway")
 
 
@@ -36,15 +34,21 @@ class Pushes:
         """Publish all of them, the new, the changed and the known."""
         self._waiting = deque(sorted(self._folder.glob("*/*.toml")) if self._folder else ())
 
+    @property
+    def are_waiting(self) -> bool:
+        """Whether there are files that are still to be looked at."""
+        return bool(self._waiting)
+
     def next(self) -> Push | None:
-        """The next of them that can be published; what cannot is passed over and said."""
-        for _ in range(min(_MAX_READS, len(self._waiting))):
-            path = self._waiting.popleft()
-            try:
-                return read_push(path)
-            except (OSError, ValueError) as error:
-                _LOG.error("settings not pushed", file=str(path), problem=str(error))
-        return None
+        """Looks at one file, for one turn of the loop; None if it cannot be published, which is said, or none waits."""
+        if not self._waiting:
+            return None
+        path = self._waiting.popleft()
+        try:
+            return read_push(path)
+        except (OSError, ValueError) as error:
+            _LOG.error("settings not pushed", file=str(path), problem=str(error))
+            return None
 
 
 def read_push(path: Path) -> Push:

@@ -21,7 +21,7 @@ from gateway.backoff import Backoff, delay_s
 from gateway.broker_link import BrokerLink
 from gateway.config import Drain, GatewaySettings
 from gateway.dead_letters import MAX_ATTEMPTS, last_line
-from gateway.devices import DevicesHeard
+from gateway.devices import DevicesHeard, ListeningClock
 from gateway.engine import Engine, NotSent, Produce
 from gateway.errors import BrokerUnreachable, PulsarUnreachable, ThreadEnded
 from gateway.health import PublicationResults, stall_problem
@@ -77,7 +77,7 @@ class Service:
         self._ended_thread = ""
         self._leave_by_s: float | None = None
         self._arrived_s = now_s
-        self._listening_since_s = now_s
+        self._listening = ListeningClock()
         self._trouble = ""
 
     def run(self) -> None:
@@ -123,6 +123,8 @@ class Service:
         ]
         if self._retries:
             wanted.append(self._retries[0][0])
+        if self._pushes.are_waiting and self._mqtt.free:
+            wanted.append(now_s)
         longest_s = _TICK_S if self._leave_by_s is None else _QUIET_S / 2
         timeout_s = max(0.0, min(min(wanted) - now_s, longest_s))
         readers: list[Any] = [self._wake.socket]
@@ -170,7 +172,6 @@ class Service:
         if self._mqtt.subscribed:
             if not self._link.is_up:
                 self._link.came_up(now_s)
-                self._listening_since_s = now_s
                 self._trouble = ""
                 _LOG.info("subscribed", host=self._settings.mqtt.host, port=self._settings.mqtt.port)
             return
@@ -183,6 +184,9 @@ class Service:
 
     def _arrived(self, message: Inbound) -> None:
         self._arrived_s = now_s = time.monotonic()
+        # Whatever becomes of what it sent, it has spoken.
+        if (sender := address_of(message.topic)) != NOBODY:
+            self._devices.heard(sender, self._listening.total_s)
         if self._leave_by_s is not None and self._leave_by_s - now_s < self._settings.stop_timeout_s / 2:
             return  # the second half of the time is for what was taken; the broker keeps this one
         try:
@@ -252,8 +256,6 @@ class Service:
         delivery = self._engine.persisted(token, now_s)
         if delivery.refusal is None:
             self._tally.persisted(delivery, now_s)
-        if delivery.sender != NOBODY:
-            self._devices.heard(delivery.sender, now_s)
 
     def _failed(self, receipt: Receipt, now_s: float) -> None:
         attempts = self._engine.in_flight.get(receipt.token).attempts
@@ -279,7 +281,7 @@ class Service:
                 self._tally.acknowledged(tell.ack)
             except Exception as error:  # noqa: BLE001 - the device sends again; the others are told
                 self._internal_error(error)
-        while self._mqtt.free and (push := self._pushes.next()) is not None:
+        if self._mqtt.free and (push := self._pushes.next()) is not None:
             self._mqtt.publish(push.device.config_topic, push.text, retain=True)
             self._tally.pushed()
         if self._mqtt.subscribed:
@@ -314,11 +316,16 @@ class Service:
         if self._mqtt.socket is not None:
             self._mqtt.keep_alive()
         self._link.lasts(now_s)
+        self._listening.turn(now_s, listens=self._is_connected and self._engine.taking)
         if now_s >= self._silent_at_s:
             self._look_for_silence(now_s)
         self._status = self._status_now(now_s)
         self._tally.gauge(self._status)
         self._board.pin(self._status)
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._mqtt.subscribed and self._pulsar.connected
 
     def _status_now(self, now_s: float) -> Status:
         in_flight, up = self._engine.in_flight, (self._mqtt.subscribed, self._pulsar.connected)
@@ -347,14 +354,13 @@ class Service:
     def _look_for_silence(self, now_s: float) -> None:
         self._silent_at_s = now_s + _SILENT_S
         after_s = self._settings.observe.silent_after_s
-        listens = self._mqtt.subscribed and self._pulsar.connected
-        # A silence counts only while somebody listened.
-        whole = listens and now_s - self._listening_since_s >= after_s
-        count, listed = self._devices.silent(now_s, after_s) if whole else (0, ())
+        listened_s = self._listening.total_s
+        is_known = self._is_connected and listened_s >= after_s
+        count, listed = self._devices.silent(listened_s, after_s) if is_known else (None, ())
         self._board.silent = Silent(
             after_s=after_s,
             since=self._status.started_at,
-            listening_s=round(now_s - self._listening_since_s, 1) if listens else None,
+            listening_s=round(listened_s, 1) if self._is_connected else None,
             known=len(self._devices),
             count=count,
             forgotten=self._devices.forgotten,

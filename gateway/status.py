@@ -21,7 +21,7 @@ class Status(BaseModel):
     """One moment of a gateway. Counts are since `started_at` (ISO 8601).
 
     `healthy`: both sides are connected, connections last, batches move, and the broker takes what devices are told.
-    `trouble`: why it is not.
+    `trouble`: why it is not. `devices_silent`: None while it is unknown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -59,16 +59,17 @@ class Status(BaseModel):
     unpromised_dropped: int = 0
     internal_errors: int = 0
     devices_known: int = 0
-    devices_silent: int = 0
+    devices_silent: int | None = None
     devices_forgotten: int = 0
 
 
 class Silent(BaseModel):
     """Devices that this gateway heard since it started, and not for `after_s`; those silent longest come first.
 
-    `since`: the start; a device that was not heard since is not known here. `listening_s`: for how long it has been
-    connected to its broker and to Pulsar; None: it is not, and cannot say who is silent. `known`: how many devices it
-    heard; `count`: how many of them are silent; `listed` has at most a thousand of them. `forgotten`: how many more
+    `since`: the start; a device that was not heard since is not known here. `listening_s`: for how long since then,
+    in all, it was connected to its broker and to Pulsar and took what came: so every silence is measured. None: it
+    is not connected now, and cannot say who is silent. `known`: how many devices it heard; `count`: how many of
+    them are silent, None while that is unknown; `listed` has at most a thousand of them. `forgotten`: how many more
     were heard and are no longer known. Another gateway of the region may have heard any of them.
     """
 
@@ -78,14 +79,14 @@ class Silent(BaseModel):
     since: str = ""
     listening_s: float | None = None
     known: int = 0
-    count: int = 0
+    count: int | None = None
     forgotten: int = 0
     listed: tuple[SilentDevice, ...] = ()
 
     @property
     def is_known(self) -> bool:
-        """Whether the gateway has listened for long enough to say who is silent."""
-        return self.listening_s is not None and self.listening_s >= self.after_s
+        """Whether the gateway listens, and has for long enough to say who is silent."""
+        return self.count is not None
 
 
 def read_status(settings: Observe) -> Status:
@@ -112,7 +113,7 @@ def status_table(status: Status) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, value in status.model_dump().items():
-        table.add_row(name.replace("_", " "), Text(str(value)))
+        table.add_row(name.replace("_", " "), Text("unknown" if value is None else str(value)))
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
+from math import nan
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -42,7 +43,7 @@ class Tally:
         self._mqtt_up = _gauge(registry, "mqtt_up", "1 while subscribed at the MQTT broker")
         self._pulsar_up = _gauge(registry, "pulsar_up", "1 while the producer is connected to Pulsar")
         self._devices = _gauge(registry, "devices", "Devices heard since the start")
-        self._silent = _gauge(registry, "devices_silent", "Of these, not heard lately")
+        self._silent = _gauge(registry, "devices_silent", "Of these, not heard lately; NaN while it is unknown")
         self._healthy = _gauge(registry, "healthy", "1 while healthy")
         self._persist_s = Histogram(
             "waybill_gateway_persist_seconds",
@@ -131,7 +132,7 @@ class Tally:
         self._in_flight_bytes.set(status.in_flight_bytes)
         self._oldest_s.set(status.oldest_in_flight_s)
         self._devices.set(status.devices_known)
-        self._silent.set(status.devices_silent)
+        self._silent.set(nan if status.devices_silent is None else status.devices_silent)
         self._healthy.set(status.healthy)
         self._mqtt_up.set(status.mqtt_connected)
         self._pulsar_up.set(status.pulsar_connected)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission import Address
-from gateway.devices import MAX_LISTED, DevicesHeard, SilentDevice
+from gateway.devices import MAX_LISTED, DevicesHeard, ListeningClock, SilentDevice
 from gateway.status import Silent, silent_table
 
 
@@ -19,6 +19,13 @@ def test_a_device_is_silent_until_it_is_heard_again() -> None:
     assert known.silent(12.0, 10) == (1, (SilentDevice("fleet", "d1", 12.0),))
     known.heard(Address("fleet", "d1"), 13.0)
     assert known.silent(20.0, 10) == (1, (SilentDevice("fleet", "d2", 15.0),))
+
+
+def test_time_in_which_nobody_listened_is_no_silence_and_takes_none_away() -> None:
+    clock = ListeningClock()
+    for now_s, listens in ((0, True), (10, True), (11, False), (500, True), (505, True), (600, False), (700, False)):
+        clock.turn(now_s, listens=listens)
+    assert clock.total_s == 10 + 5
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.floats(0, 10)), max_size=60), st.integers(1, 8))
@@ -44,14 +51,14 @@ def test_the_list_is_bounded_and_the_count_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listening_s", "words"),
+    ("listening_s", "count", "words"),
     [
-        (None, "unknown: this gateway is not connected"),
-        (30.0, "unknown: this gateway has listened for 30 s, 60 s are needed"),
-        (60.0, "0 of 7 devices heard since 2026-03-05T06:00:00+00:00"),
+        (None, None, "unknown: this gateway is not connected"),
+        (30.0, None, "unknown: this gateway has listened for 30 s, 60 s are needed"),
+        (60.0, 0, "0 of 7 devices heard since 2026-03-05T06:00:00+00:00"),
     ],
 )
-def test_an_empty_list_says_whether_it_means_anything(listening_s: float | None, words: str) -> None:
-    told = Silent(after_s=60, since="2026-03-05T06:00:00+00:00", listening_s=listening_s, known=7)
+def test_an_empty_list_says_whether_it_means_anything(listening_s: float | None, count: int | None, words: str) -> None:
+    told = Silent(after_s=60, since="2026-03-05T06:00:00+00:00", listening_s=listening_s, known=7, count=count)
     assert words in str(silent_table(told).title)
     assert told.is_known is words.startswith("0 of")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from math import isnan
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from gateway.dead_letters import MAX_ATTEMPTS
 from gateway.mqtt_side import Published
 from gateway.packets import Inbound
 from gateway.pulsar_side import UNSENDABLE, Receipt
+from gateway.push import Pushes
 from tests.gateway.strategies import batch, settings, topic
 
 
@@ -143,19 +146,92 @@ def test_a_thread_that_ends_takes_the_gateway_with_it(service: Service) -> None:
         service._tick(1.0)
 
 
-def test_a_device_whose_batches_are_all_refused_was_heard(service: Service) -> None:
+def test_every_device_that_sends_anything_is_heard_whatever_becomes_of_it(service: Service) -> None:
+    for number in range(1000):
+        service._arrived(Inbound(topic(f"d{number}"), b"no batch", number + 1))
+    assert service._tally.counts["dead_letters_not_kept"] > 500
+    assert service._status_now(0.0).devices_known == 1000
+    service._arrived(Inbound("waybill/1/fleet/other/config-result", b"{}", 1001))
+    service._arrived(Inbound("waybill/1/no body/x/batch", b"", 1002))
+    assert service._status_now(0.0).devices_known == 1001
+
+
+def listen(service: Service, from_s: float, to_s: float) -> None:
+    for now_s in (from_s, to_s):
+        service._listening.turn(now_s, listens=True)
+        service._silent_at_s = now_s
+        service._look_for_silence(now_s)
+
+
+def silent_of(service: Service) -> tuple[int | None, int | None, float]:
+    status = service._status_now(time.monotonic())
+    service._tally.gauge(status)
+    shown = service._tally.registry.get_sample_value("waybill_gateway_devices_silent")
+    assert shown is not None
+    return service._board.silent.count, status.devices_silent, shown
+
+
+def test_who_is_silent_is_unknown_while_nobody_listens_and_known_again_with_the_next_connection(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_s = service._settings.observe.silent_after_s
+    service._devices.heard(Address("fleet", "d1"), 0.0)
+    service._look_for_silence(0.0)
+    assert silent_of(service)[:2] == (None, None)
+    assert isnan(silent_of(service)[2])
+    monkeypatch.setattr(Service, "_is_connected", True)
+    listen(service, 0.0, after_s - 1)
+    assert silent_of(service)[:2] == (None, None), "it has not listened for long enough"
+    listen(service, after_s - 1, after_s + 1)
+    assert silent_of(service) == (1, 1, 1.0)
+    with monkeypatch.context() as away:
+        away.setattr(Service, "_is_connected", False)
+        service._listening.turn(after_s + 2, listens=False)
+        service._look_for_silence(after_s + 2)
+        assert service._board.silent.listening_s is None
+        assert silent_of(service)[:2] == (None, None)
+    listen(service, after_s + 9_000, after_s + 9_000)
+    assert silent_of(service) == (1, 1, 1.0), "a new connection ends no silence"
     service._arrived(Inbound(topic("d1"), b"no batch", 1))
-    (delivery,) = deliveries(service)
-    assert delivery.refusal is not None
-    service._persisted(delivery.token, 1.0)
-    assert service._devices.silent(100.0, 10)[0] == 1
+    listen(service, after_s + 9_000, after_s + 9_001)
+    assert silent_of(service) == (0, 0, 0.0)
 
 
-def test_nobody_is_silent_for_a_gateway_that_does_not_listen(service: Service) -> None:
-    service._devices.heard(Address("fleet", "d1"), -1e6)
-    service._look_for_silence(time.monotonic())
-    assert service._board.silent.listening_s is None
-    assert service._board.silent.count == 0
+def test_one_turn_of_the_loop_looks_at_one_file_of_settings_and_the_next_turn_comes_at_once(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeouts_s: list[float] = []
+
+    def select(*call: Any) -> tuple[list[Any], list[Any], list[Any]]:
+        timeouts_s.append(call[3])
+        return [], [], []
+
+    monkeypatch.setattr("gateway.service.select.select", select)
+    (tmp_path / "fleet").mkdir()
+    for number in range(60):
+        (tmp_path / "fleet" / f"d{number:02}.toml").write_text("[drain]\nwindow = 9\n" if number % 2 else "wrong")
+    service._pushes = Pushes(tmp_path)
+    broker = service._mqtt = Taking()  # type: ignore[assignment]
+    for turn in range(60):
+        assert service._pushes.are_waiting
+        service._tick_at_s = 60.0
+        service._wait(0.0)
+        service._tell(0.0)
+        assert len(broker.topics) == (turn + 1) // 2
+    service._wait(0.0)
+    assert timeouts_s == [0.0] * 60 + [1.0]
+
+
+class Taking:
+    """A broker's side that takes everything."""
+
+    free, subscribed, socket, buffered, wants_write = 500, False, None, False, False
+
+    def __init__(self) -> None:
+        self.topics: list[str] = []
+
+    def publish(self, topic: str, *_: object, **__: object) -> None:
+        self.topics.append(topic)
 
 
 @pytest.mark.parametrize(("name", "unheard"), [("ack", 1), ("config", 0)])
