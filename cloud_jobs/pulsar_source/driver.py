@@ -78,13 +78,13 @@ class Driver:
         query = self._watch.begin()
         view = self._owned(self._watch.everywhere)
         check_topics(self._options, view.cluster, view.states)
-        begin = begin_of({}, view.states)
+        begin = begin_of({}, view.states, self._options)
         self._initial = Offset(view.cluster.name, begin, {}, _marks({}, view), query)
         return self._initial
 
     def _owned(self, look: Callable[[], Seen]) -> Seen:
         """What the look shows once this query alone reads the subscription there."""
-        while (view := look()) is not None and not self._ownership.claim(view):
+        while (view := look()) is not None and not self._ownership.claim(view, self._watch.elsewhere):
             pass
         return view
 
@@ -110,7 +110,7 @@ class Driver:
         changed = self._watch.standing.from_cursor(start)
         anew = self._lost_lives(start, view)
         known = _known(start, view, anew, from_cursor=changed)
-        begin = begin_of(known, view.states)
+        begin = begin_of(known, view.states, self._options)
         ends = self._ends(begin, view, limited=limited)
         # A query without a checkpoint asks again where it begins: its first batch must not depend on the answer.
         origin = _origin(begin, {} if changed or start == self._initial else known)

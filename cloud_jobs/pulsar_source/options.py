@@ -115,7 +115,7 @@ class PulsarOptions(Access):
         3, gt=0, le=_MOST_WAIT_S, description="silence after which a cluster counts as gone"
     )
     failover_file: Path | None = Field(
-        None, description="where the source keeps which cluster it reads (required with several clusters)"
+        None, description="where the source keeps which cluster it reads (a stream with several clusters)"
     )
 
     @field_validator("clusters", mode="before")
@@ -137,6 +137,24 @@ class PulsarOptions(Access):
             raise ValueError(f"takes some of {', '.join(ALL)}, each once")
         return names
 
+    @field_validator("starting_position", "ending_position", mode="before")
+    @classmethod
+    def _iso(cls, value: Any) -> Any:
+        if not isinstance(value, str) or value in {"earliest", "latest"}:
+            return value
+        try:
+            # Pydantic would take digits alone for seconds since 1970.
+            return datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"takes earliest, latest or an ISO 8601 time, not {value!r}") from None
+
+    @field_validator("failover_file", mode="before")
+    @classmethod
+    def _local(cls, value: Any) -> Any:
+        if isinstance(value, str) and "://" in value:
+            raise ValueError(f"{value!r} is an address: it takes a path on a disk of the driver")
+        return value
+
     @field_validator("starting_position", "ending_position")
     @classmethod
     def _utc(cls, value: Any) -> Any:
@@ -155,8 +173,6 @@ class PulsarOptions(Access):
         names = [cluster.name for cluster in self.clusters]
         if len(set(names)) != len(names):
             raise ValueError(f"a cluster is named twice in clusters: {', '.join(names)}")
-        if len(names) > 1 and self.failover_file is None:
-            raise ValueError("several clusters need failoverFile, a path beside the checkpoint")
         return self
 
     @classmethod
@@ -214,6 +230,14 @@ class PulsarOptions(Access):
         parsed = TopicName.parse(topic)
         same = (parsed.tenant, parsed.namespace) == (namespace.tenant, namespace.namespace)
         return same and pattern.fullmatch(parsed.name) is not None
+
+    def check_stream(self) -> None:
+        """Raises OptionError for what a stream needs and does not have, or has and would not heed."""
+        self.subscription_name()
+        if len(self.clusters) > 1 and self.failover_file is None:
+            raise OptionError("a stream with several clusters needs failoverFile, a path beside the checkpoint")
+        if self.ending_position != "latest":
+            raise OptionError("option endingPosition: a stream has no end; use it with spark.read")
 
     def subscription_name(self) -> str:
         """The subscription; OptionError where there is none."""

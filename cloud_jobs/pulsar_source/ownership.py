@@ -1,13 +1,15 @@
 """One query at a time reads a durable subscription: seen in the topic's own statistics, for as long as the query runs.
 
-Each query keeps a reader open on the first partition of each topic. It has no cursor on disk, holds nothing back, and
+Each query keeps a reader open on each topic partition that it reads. It has no cursor on disk, holds nothing back, and
 ends with the process. The admin REST names it beside the subscription, so whoever plans a batch sees who else is there.
-A query that begins opens its readers first and looks then: of two that begin at once at least one sees the other.
+A query that begins opens its readers first and looks then: of two that begin at once at least one sees the other. It
+looks at the other clusters of its options too: what was read there is acknowledged here by the replicated cursor.
 """
 
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
@@ -19,7 +21,6 @@ from cloud_jobs.pulsar_source.clients import as_our_error, kept_client
 from cloud_jobs.pulsar_source.errors import SubscriptionBusy
 from cloud_jobs.pulsar_source.ledgers import owner_prefix
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.topics import split_partition
 from cloud_jobs.pulsar_source.watching import View
 
 _log = structlog.get_logger(__name__)
@@ -29,6 +30,7 @@ _INTRUDER_S = 2.0
 """How long another owner is seen before a query that owns the subscription gives up: one that only tries is gone."""
 
 Close = Callable[[], None]
+Elsewhere = Callable[[str], Iterable[View]]
 
 
 def open_owner(cluster: Cluster, options: PulsarOptions, topic: str, token: str) -> Close:
@@ -41,6 +43,10 @@ def open_owner(cluster: Cluster, options: PulsarOptions, topic: str, token: str)
     except pulsar.PulsarException as error:
         raise as_our_error(cluster, f"opening the owner's reader on {topic}", error) from error
     return lambda: reader._reader.close_async(lambda _: None)  # noqa: SLF001  # a cluster that is gone does not answer
+
+
+def _nowhere(_: str) -> Iterable[View]:
+    return ()
 
 
 class Ownership:
@@ -67,12 +73,14 @@ class Ownership:
         """Gives everything up."""
         self._release(list(self._opened))
 
-    def claim(self, view: View) -> bool:
-        """Whether this query owns the subscription of every topic in the view; otherwise look again and ask again.
+    def claim(self, view: View, elsewhere: Elsewhere = _nowhere) -> bool:
+        """Whether this query owns the subscription of every partition in the view; otherwise look again and ask again.
+
+        `elsewhere`: how the clusters other than a named one stand, those that answer.
 
         Raises SubscriptionBusy when another query holds it for `readTimeoutSeconds`.
         """
-        keys = {(view.cluster.name, partition) for partition in _first_partitions(view.states)}
+        keys = {(view.cluster.name, partition) for partition in view.states}
         self._release([key for key in self._opened if key not in keys])
         if new := sorted(keys - set(self._opened)):
             self._open_all(view.cluster, new)
@@ -80,7 +88,7 @@ class Ownership:
         if keys <= self._owned:
             self._check_intruders(view, keys)
             return True
-        return self._decide(view, keys - self._owned)
+        return self._decide(view, keys - self._owned, elsewhere)
 
     def _open_all(self, cluster: Cluster, keys: list[tuple[str, str]]) -> None:
         with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
@@ -93,13 +101,9 @@ class Ownership:
         for future in opening.values():
             future.result()
 
-    def _decide(self, view: View, keys: Collection[tuple[str, str]]) -> bool:
-        strangers = {
-            partition: view.states[partition].owners - {self._token}
-            for _, partition in sorted(keys)
-            if view.states[partition].owners != {self._token}
-        }
-        if not strangers:
+    def _decide(self, view: View, keys: Collection[tuple[str, str]], elsewhere: Elsewhere) -> bool:
+        stranger = self._stranger(view, {partition for _, partition in keys}, elsewhere)
+        if stranger is None:
             self._owned |= set(keys)
             self._waiting_since = None
             return True
@@ -108,13 +112,22 @@ class Ownership:
         self._release(keys)
         if now - self._waiting_since >= self._options.read_timeout_seconds:
             waited_s, self._waiting_since = now - self._waiting_since, None
-            raise SubscriptionBusy(
-                view.cluster.name, next(iter(strangers)), self._options.subscription_name(), waited_s
-            )
+            raise SubscriptionBusy(*stranger, self._options.subscription_name(), waited_s)
         # Drawn anew, so that an owner can tell one who waits from one who stays.
         self._token = _new_token() if not self._opened else self._token
         self._pause(_PAUSE_S * (0.5 + random.random()))  # two that wait must not meet for ever
         return False
+
+    def _stranger(self, view: View, partitions: AbstractSet[str], elsewhere: Elsewhere) -> tuple[str, str] | None:
+        """The cluster and the partition where another query is seen, or where we are not seen ourselves."""
+        for partition in sorted(partitions):
+            if view.states[partition].owners != {self._token}:
+                return view.cluster.name, partition
+        for other in elsewhere(view.cluster.name):
+            for partition in sorted(partitions & other.states.keys()):
+                if other.states[partition].owners - {self._token}:
+                    return other.cluster.name, partition
+        return None
 
     def _check_intruders(self, view: View, keys: Collection[tuple[str, str]]) -> None:
         now = self._clock()
@@ -132,12 +145,3 @@ class Ownership:
 
 def _new_token() -> str:
     return uuid4().hex[:12]
-
-
-def _first_partitions(partitions: Collection[str]) -> list[str]:
-    """The first partition of each topic: a lock on each of four hundred would say nothing more."""
-    first: dict[str, tuple[int, str]] = {}
-    for name in partitions:
-        topic, number = split_partition(name)
-        first[topic] = min(first.get(topic, (number, name)), (number, name))
-    return [name for _, name in first.values()]

@@ -137,15 +137,28 @@ def check_topics(options: PulsarOptions, cluster: Cluster, states: States) -> No
             raise TopicMissing(cluster.name, str(topic))
 
 
-def begin_of(positions: Mapping[str, Position], states: States) -> dict[str, Position]:
-    """Where reading begins: the query's positions, and the cursor for partitions that it meets for the first time."""
-    return {topic: positions.get(topic) or state.cursor or BEGINNING for topic, state in states.items()}
+def begin_of(positions: Mapping[str, Position], states: States, options: PulsarOptions) -> dict[str, Position]:
+    """Where reading begins: the query's positions, and the cursor for partitions that it meets for the first time.
+
+    A cursor before the first entry of a ledger is delivered the compacted form from the beginning, which a removed
+    ledger can have left behind.
+    """
+    whole = options.read_compacted and options.starting_position == "earliest"
+    return {
+        topic: positions.get(topic)
+        or (BEGINNING if state.cursor is None or (whole and state.cursor.entry < 0) else state.cursor)
+        for topic, state in states.items()
+    }
 
 
 def everything(begin: Mapping[str, Position], states: States) -> dict[str, Position]:
-    """The ends that take in all there is: a partition without news stays exactly where it is."""
+    """The ends that take in all there is: a partition without news stays exactly where it is.
+
+    From the beginning there can be more than the ledgers hold: the compacted form of those that were removed.
+    """
     return {
-        topic: states[topic].last if states[topic].has_more_than(start) else start for topic, start in begin.items()
+        topic: states[topic].last if start == BEGINNING or states[topic].has_more_than(start) else start
+        for topic, start in begin.items()
     }
 
 

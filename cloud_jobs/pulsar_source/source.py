@@ -30,7 +30,7 @@ class PulsarDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped 
     bound it, `readCompacted` gives the newest value of each key.
 
     Columns: `value binary, key string, properties map<string,string>, publish_time timestamp, event_time timestamp,
-    topic string, message_id string, cluster string`.
+    topic string, message_id string, cluster string, malformed string`.
 
     The subscription belongs to one query. Its position moves when Spark reports a batch as done; executors
     acknowledge nothing. Delivery is at least once, and exactly once into a sink that knows the batch id.

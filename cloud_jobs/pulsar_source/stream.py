@@ -26,7 +26,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     """
 
     def __init__(self, options: PulsarOptions) -> None:
-        options.subscription_name()
+        options.check_stream()
         self._options = options
         self._built: Driver | None = None
 

@@ -198,6 +198,17 @@ class Watch:
                 _log.warning("standby_without_subscription", cluster=name, error=str(error))
         return view
 
+    def elsewhere(self, cluster: str) -> list[View]:
+        """The clusters other than one that answer, as they stand."""
+        views = []
+        for name, survey in self._surveys.items():
+            if name != cluster and self.reachable(name):
+                try:
+                    views.append(View(survey.cluster, survey.states()))
+                except PulsarSourceError as error:
+                    _log.warning("cluster_not_looked_at", cluster=name, error=str(error))
+        return views
+
     def active(self, create_at: Start | None = "earliest") -> View:
         """The active cluster as it stands; another one becomes active when it is silent for too long.
 

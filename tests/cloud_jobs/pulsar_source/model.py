@@ -158,7 +158,9 @@ class ModelAdmin:
 
     def states(self, topic: TopicName, _: str) -> dict[str, TopicState]:
         self._cluster.check()
-        parts = {name: one for name, one in self._cluster.topics.items() if split_partition(name)[0] == str(topic)}
+        parts = {
+            name: one for name, one in self._cluster.topics.items() if str(topic) in (name, split_partition(name)[0])
+        }
         if not parts:
             raise TopicMissing(self._cluster.name, str(topic))
         return {name: one.state() for name, one in sorted(parts.items())}

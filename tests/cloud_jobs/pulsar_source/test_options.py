@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.pulsar_source import OptionError
+from cloud_jobs.pulsar_source.batch import PulsarBatchReader
 from cloud_jobs.pulsar_source.credentials import Token
 from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.stream import PulsarStreamReader
 
 ONE = {"clusters": "hq=pulsar://h:6650|http://h:8080", "topics": "t"}
 TWO = ONE | {"clusters": "hq=pulsar://h:6650|http://h:8080, dr=pulsar://d:6650|http://d:8080/"}
@@ -38,12 +40,16 @@ def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right
         ({"clusters": ONE["clusters"]}, "either topics or topicsPattern"),
         (ONE | {"topicsPattern": "t/n/.*"}, "either topics or topicsPattern"),
         (ONE | {"clusters": "hq"}, "no cluster"),
-        (TWO, "need failoverFile"),
+        (TWO | {"failoverFile": "s3a://bucket/failover.json"}, "is an address"),
         (ONE | {"clusters": f"{ONE['clusters']},{ONE['clusters']}", "failoverFile": "f"}, "named twice"),
         (ONE | {"token": "a", "tokenFile": "b"}, "not both"),
         (ONE | {"tlsKeyFile": "k"}, "belong together"),
         (ONE | {"maxMessagesPerTrigger": "0"}, "greater than or equal to 1"),
-        (ONE | {"startingPosition": "sometime"}, "startingPosition"),
+        *(
+            (ONE | {"startingPosition": wrong}, "startingPosition: takes")
+            for wrong in ("sometime", "2026", "1767603422")
+        ),
+        (ONE | {"endingPosition": "1767603422.5"}, "endingPosition: takes"),
         (ONE | {"columns": "value,colour"}, "takes some of value"),
         (ONE | {"topics": "non-persistent://a/b/c"}, "is no topic"),
     ],
@@ -89,9 +95,23 @@ def test_a_topic_of_a_checkpoint_is_asked_for_or_was_taken_out(
     assert [name for name in asked + others if parsed.asks_for(f"persistent://{name}")] == asked
 
 
-def test_a_stream_needs_a_subscription():
-    with pytest.raises(OptionError, match="needs the option subscription"):
-        PulsarOptions.parse(ONE).subscription_name()
+@pytest.mark.parametrize("text", ["20991231", "2099-12-31", "2099-12-31T00:00:00Z", "2099-12-31T02:00:00+02:00"])
+def test_a_time_is_iso_8601_in_either_format(text: str):
+    assert PulsarOptions.parse(ONE | {"startingPosition": text}).starting_position == datetime(2099, 12, 31, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (ONE, "needs the option subscription"),
+        (TWO | {"subscription": "s"}, "needs failoverFile"),
+        (ONE | {"subscription": "s", "endingPosition": "2026-01-02"}, "a stream has no end"),
+    ],
+)
+def test_a_stream_needs_what_a_batch_does_not(options: dict[str, str], message: str):
+    PulsarBatchReader(PulsarOptions.parse(options))
+    with pytest.raises(OptionError, match=message):
+        PulsarStreamReader(PulsarOptions.parse(options))
 
 
 def test_a_token_is_kept_for_the_workers_and_out_of_every_text(tmp_path: Path):

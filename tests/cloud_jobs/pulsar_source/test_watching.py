@@ -13,7 +13,7 @@ from cloud_jobs.pulsar_source.errors import NoClusterAnswers
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.position import Offset, Position
-from cloud_jobs.pulsar_source.watching import View, Watch
+from cloud_jobs.pulsar_source.watching import Watch
 from tests.cloud_jobs.pulsar_source.addresses import Address, Reply, address, cluster_says, document, page
 
 TOPIC = "persistent://t/n/x"
@@ -72,7 +72,7 @@ def watch(clock: Clock, tmp_path: Path, *places: Address) -> Iterator[Watch]:
 class Alone(Ownership):
     """There is no broker at these addresses that could show another query."""
 
-    def claim(self, _: View) -> bool:
+    def claim(self, *_: object) -> bool:
         return True
 
 
