@@ -143,7 +143,8 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
     table.merge(source, same, source_alias="new", target_alias="old").when_not_matched_insert_all().execute()
     refused = fences_in(lake).refused
     if refused:
-        _log.warning("fences_refused", count=len(refused), fences=list(refused[:_MOST_NAMED]))
+        not_named = max(len(refused) - _MOST_NAMED, 0)
+        _log.warning("fences_refused", count=len(refused), fences=list(refused[:_MOST_NAMED]), not_named=not_named)
     return Collected(lake.open("reference").count(), len(refused))
 
 

@@ -58,6 +58,7 @@ def geofence_once(spark: SparkSession, settings: CloudSettings, reference_due: D
             touched_days=run.touched_days,
             told=run.told,
             published=published,
+            fences_refused=run.fences_refused,
             records=run.to_version,
         )
     return run

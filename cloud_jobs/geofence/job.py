@@ -28,13 +28,17 @@ _Tell = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class GeofenceRun:
-    """What one run did: versions of the records it covers, fences that changed, days of devices touched, revisions."""
+    """What one run did: versions of the records it covers, fences that changed, days of devices touched, revisions.
+
+    `fences_refused`: fences of the reference table that cannot be used, with which nothing was told.
+    """
 
     from_version: int
     to_version: int
     fence_changes: int
     touched_days: int
     told: int
+    fences_refused: int
 
 
 def tell_events(
@@ -47,12 +51,13 @@ def tell_events(
     """
     read_version = lake.open(TABLE).version()
     since, until = covered_version(lake, TABLE), lake.open("records").version()
-    fences = fences_in(lake).geojson
+    published = fences_in(lake)
+    fences, refused = published.geojson, len(published.refused)
     reach_ms = round(settings.reach_h * 3_600_000)
     # the first run computes every day that there is, whatever the fences
     changes = applied.changes(fences, reach_ms) if since >= 0 else []
     if since >= until and not changes:
-        return GeofenceRun(since, until, 0, 0, 0)
+        return GeofenceRun(since, until, 0, 0, 0, refused)
     EventRules.of('{"type": "FeatureCollection", "features": []}', tracks, settings)
     touched = _touched_days(positions_since(spark, lake, since, until), reach_ms) if since < until else None
     if changes:
@@ -69,7 +74,7 @@ def tell_events(
             commit(lake, TABLE, news, read_version=read_version, covers=until)
         if changes or since < 0:
             applied.save(fences)
-        return GeofenceRun(since, until, len(changes), count, told)
+        return GeofenceRun(since, until, len(changes), count, told, refused)
 
 
 def _news(rows: DataFrame, told: _Tell) -> DataFrame:

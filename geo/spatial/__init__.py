@@ -10,7 +10,7 @@ Use it in four steps, all on columns (numpy arrays):
 `pieces.end_fix` are rows of the `Fixes` that were given, `pieces.zone` indexes `zones.names` (-1: outside), so a
 caller groups by device, hour and zone as it likes. A segment's pieces are a function of its two fixes alone: sums
 over hours, batches or windows add up to the same bytes in whatever way the fixes were cut, if each part is given with
-a margin of two fixes on each side (see `build_tracks`).
+a margin of two gaps (`max_gap_s`) of time on each side (see `build_tracks`).
 
 For every fence on its own, in place of a zone set: `use_by_fence(tracks, FenceSet(report.fences))`.
 `docs/spatial.md` has the meaning of every word used here.

@@ -24,6 +24,8 @@ ENTRIES_PER_EDGE: Final = 16
 """What divisions may make of each edge: pairs of an edge and a child that it runs through, and whole children."""
 MAX_CELLS_OF_EDGES: Final = 1 << 20
 """Cells that the edges may run through on level 0, besides 8 for each edge; more, and the lattice is coarser."""
+# the slack of a cell is a part of it: in the smallest that divisions make there is room for rounding
+_LEAST_CELL_DEG: Final = 1.001e-8 * FOLD ** (MAX_LEVELS - 1)
 # what a division makes of each fence whose border runs through a cell, some six whole children, and of a long edge
 _ENTRIES_EXPECTED: Final = 8
 _CHILDREN_EXPECTED: Final = 4
@@ -147,7 +149,7 @@ def _lattice_for(boxes: _Boxes) -> Lattice:
         return Lattice(-180.0, -90.0, 360.0, 180.0, 1, 1)
     west, east, south, north = boxes.west.min(), boxes.east.max(), boxes.south.min(), boxes.north.max()
     # an odd margin, so that marks and cell sides do not fall on round coordinates
-    width, height = (east - west) * 1.00037 + 1e-6, (north - south) * 1.00053 + 1e-6
+    width, height = (east - west) * 1.00037 + _LEAST_CELL_DEG, (north - south) * 1.00053 + _LEAST_CELL_DEG
     west, south = west - (width - (east - west)) * 0.4367, south - (height - (north - south)) * 0.4211
     # how many fences lie over a place on average: keeps large fences from filling the memory
     cover = float(((boxes.east - boxes.west) * (boxes.north - boxes.south)).sum()) / (width * height)
@@ -156,6 +158,7 @@ def _lattice_for(boxes: _Boxes) -> Lattice:
     shape = width * np.cos(np.radians(south + height / 2)) / height
     columns = int(np.clip(np.sqrt(cells * shape), 1, cells))
     rows = max(cells // columns, 1)
+    columns, rows = min(columns, int(width / _LEAST_CELL_DEG)), min(rows, int(height / _LEAST_CELL_DEG))
     return Lattice(float(west), float(south), float(width / columns), float(height / rows), columns, rows)
 
 

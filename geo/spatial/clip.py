@@ -116,7 +116,7 @@ def cut(segments: Segments, at_segment: Ints, fraction: Floats, instants_ms: Int
     """Cut segments at the given fractions and at the instants that fall inside their time."""
     time_segment, time_fraction = _time_cuts(segments, instants_ms)
     length = np.hypot(segments.qx - segments.px, segments.qy - segments.py)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # of steps of next to no length
         resolution = RESOLUTION_DEG / length
     inner = (fraction > resolution[at_segment]) & (fraction < 1.0 - resolution[at_segment])
     segment = np.concatenate([at_segment[inner], time_segment])

@@ -19,7 +19,7 @@ class FenceError(SpatialError):
     def __init__(self, reason: str, *, fence_id: str = "", place: str = "") -> None:
         self.reason, self.fence_id, self.place = reason, fence_id, place
         where = f"{place}: " if place else ""
-        name = f"fence {fence_id!r}: " if fence_id else "a fence: "
+        name = f"fence {fence_id!r}: " if fence_id else ""
         super().__init__(f"{where}{name}{reason}")
 
 

@@ -77,8 +77,9 @@ def build_tracks(fixes: Fixes, rules: TrackSettings | None = None) -> Tracks:
     """Order fixes by (device, time), set aside what the rules refuse, and break tracks.
 
     Of equal times the row given first is kept: give the rows of a device in the order of (epoch, seq). Every rule
-    is local: a fix's verdict depends on itself and on one neighbour on each side (in track order, after null
-    island and accuracy), so a window with that margin around its fixes gives the same segments as the whole.
+    is local in time: a segment depends on the fixes from two `max_gap_s` before its second fix to one after it, so a
+    window with two gaps around its fixes gives the same segments as the whole. No number of fixes is such a margin: of
+    a zigzag between two places any number may be set aside in a row.
     """
     rules = rules or TrackSettings()
     verdict = np.zeros(len(fixes), dtype=np.uint8)

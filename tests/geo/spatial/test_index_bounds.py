@@ -12,8 +12,10 @@ from shapely import Polygon
 from shapely.affinity import scale, translate
 
 from geo.spatial import Fence, FenceSet
+from geo.spatial.cells import MAX_LEVELS, build_cells
 from geo.spatial.fences import Outlines
 from geo.spatial.grid import GridIndex
+from geo.spatial.lattice import FOLD, SLACK
 from geo.spatial.predicates import Spots
 
 
@@ -101,3 +103,11 @@ def test_a_fence_of_a_million_corners_and_ten_thousand_that_hardly_differ() -> N
     index = GridIndex(Outlines.of(shapes))
     assert index.nbytes() < 400e6
     within_rows(index, shapes[:], around=0.012)
+
+
+def test_cells_are_never_so_small_that_rounding_is_more_than_their_slack() -> None:
+    for size in (1e-12, 1e-9, 1e-7, 1e-5):
+        shapes = [Polygon([(x, 50.0), (x + size, 50.0), (x, 50.0 + size)]) for x in 10.0 + np.arange(200) * size / 50]
+        cells = build_cells(Outlines.of(shapes))
+        least = min(cells.lattice.width, cells.lattice.height) / FOLD ** (MAX_LEVELS - 1)
+        assert 1e-12 / least <= SLACK

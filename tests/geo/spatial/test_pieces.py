@@ -212,3 +212,10 @@ def test_no_fences_and_no_fixes_are_no_error(within: bool) -> None:
     assert len(use_by_fence(every_fix(nothing), FenceSet(zones.fences)).device) == 0
     assert len(zones.split(every_fix(line([(5, 5)])))) == 0
     assert len(zones.split(every_fix(line([(5, 5), (6, 6)])))) == 1
+
+
+def test_steps_of_next_to_no_length_are_steps() -> None:
+    # the smallest doubles: a resolution in fractions of such a step is more than any double
+    zones = ZoneSet(fences(("a", box(-1, -1, 1, 1))))
+    found = story(zones, line([(0.0, 0.0), (5e-324, 0.0), (5e-324, 5e-324)]))
+    assert found == [("a", 10, False), ("a", 10, False)]
