@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.local import CertificateAuthority
-from edge_agent.__main__ import app
+from edge_agent.cli import app
 from edge_agent.config import AgentSettings, DeviceSettings, TlsSettings, UplinkSettings
 from edge_agent.errors import LinkError
 from edge_agent.mqtt import tls_context

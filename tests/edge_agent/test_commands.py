@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from edge_agent.__main__ import app
 from edge_agent.agent import Agent
+from edge_agent.cli import app
 from edge_agent.config import AgentSettings
 from edge_agent.health import MAX_CONNECTIONS, TIMEOUT_S, HealthServer
 from edge_agent.live import added

@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -186,18 +187,33 @@ def test_flash_is_counted_by_the_day_beyond_restarts():
     assert tallies["flash_bytes_today"] == 10
 
 
-def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path):
+@pytest.mark.parametrize("stage", ["the command line is not loaded yet", "the daemon is being loaded"])
+def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path, stage):
     agent = AgentProcess(tmp_path, free_port(), {"eu": free_port()}, "[health]\nport = 0")
     agent.start()
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
+    here = Path(f"/proc/{agent.pid}")
 
     def until(done):
         while not done():
             assert time.monotonic() < deadline_s, agent.log.read_text()
-            time.sleep(0.02)
+            time.sleep(0.001)
 
-    until(lambda: b"edge_agent.daemon" in Path(f"/proc/{agent.pid}/cmdline").read_bytes())
-    assert '"started"' not in agent.log.read_text()
+    def holds_reloads_back():
+        blocked = next(line for line in (here / "status").read_text().splitlines() if line.startswith("SigBlk"))
+        return int(blocked.split()[1], 16) & 1 << (signal.SIGHUP - 1)
+
+    until(holds_reloads_back)
+    if stage == "the daemon is being loaded":
+        until(lambda: b"edge_agent.daemon" in (here / "cmdline").read_bytes())
     agent.signal(signal.SIGHUP)
     until(lambda: "settings loaded" in agent.log.read_text())
     assert agent.stop(10) == 0
+
+
+def test_reloads_are_held_back_before_anything_that_takes_long_is_loaded():
+    program = "import sys, edge_agent.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ours = {name for name in done.stdout.split() if name.startswith(("edge_agent", "settings", "telemetry", "typer"))}
+    assert ours == {"edge_agent", "edge_agent.__main__"}
+    assert not {"pydantic", "structlog", "paho", "sqlite3"} & set(done.stdout.split())

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 import edge_agent
 from edge_agent import metrics
-from edge_agent.__main__ import app
+from edge_agent.cli import app
 from edge_agent.config import AgentSettings
 from edge_agent.pushed import PushRefused, Trial, effective_settings
 from edge_agent.pushed_files import IN_FORCE, ON_TRIAL

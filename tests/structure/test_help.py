@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cloud_jobs.__main__ import app as cloud_jobs
 from deploy.__main__ import COMMANDS
 from deploy.lazy import command_line
-from edge_agent.__main__ import app as edge_agent
+from edge_agent.cli import app as edge_agent
 from gateway.cli import app as gateway
 from simulator.__main__ import app as simulator
 

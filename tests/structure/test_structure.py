@@ -52,7 +52,7 @@ def test_the_agent_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "package", ["settings", "telemetry", "geo.spatial", "geo.replication", "simulator", "deploy.local"]
+    "package", ["edge_agent", "settings", "telemetry", "geo.spatial", "geo.replication", "simulator", "deploy.local"]
 )
 def test_public_names_are_listed_sorted_and_there(package: str) -> None:
     module = importlib.import_module(package)
