@@ -5,7 +5,7 @@ import os
 import secrets
 from pathlib import Path
 
-__all__ = ["replace_durably", "sync_folder"]
+__all__ = ["create_durably", "replace_durably", "sync_folder"]
 
 
 def replace_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -36,3 +36,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def create_durably(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
+    """Like `replace_durably` where there is nothing at `path`; else False, and what is there stays. Raises OSError.
+
+    Of many who create one path at once, one gets True. The disk must have hard links.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        replace_durably(beside, content, mode=mode)
+        os.link(beside, path)
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True

@@ -21,7 +21,13 @@ from cloud_jobs.pulsar_source.answers import (
     judge,
 )
 from cloud_jobs.pulsar_source.credentials import Token
-from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, OptionError, TopicMissing
+from cloud_jobs.pulsar_source.errors import (
+    AccessRefused,
+    ClusterUnreachable,
+    NamespaceMissing,
+    OptionError,
+    TopicMissing,
+)
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Access, Cluster
 from cloud_jobs.pulsar_source.position import Position
@@ -108,9 +114,12 @@ class Admin:
         return notes
 
     def topics(self, namespace: TopicName) -> list[TopicName]:
-        """The topics of a namespace, a partitioned one once."""
+        """The topics of a namespace, a partitioned one once. Raises NamespaceMissing."""
         path = namespace.namespace_path
-        plain = {split_partition(name)[0] for name in self._get(path, namespace, NAMES)}
+        try:
+            plain = {split_partition(name)[0] for name in self._get(path, namespace, NAMES)}
+        except TopicMissing:
+            raise NamespaceMissing(self.cluster.name, f"{namespace.tenant}/{namespace.namespace}") from None
         names = plain | set(self._get(f"{path}/partitioned", namespace, NAMES))
         # Topics that are kept nowhere are listed too.
         return sorted(TopicName.parse(name) for name in names if name.startswith("persistent://"))
@@ -128,7 +137,7 @@ class Admin:
     def _ask(
         self, method: str, path: str, topic: TopicName | None, shape: TypeAdapter[Any] | None, sent: Any = None
     ) -> Any:
-        question = Question(self.cluster.name, f"{method} {path}", str(topic) if topic else None)
+        question = Question(self.cluster.name, f"{method} {self._base}{path}", str(topic) if topic else None)
         deadline_s = self._clock() + self._timeout_s
         try:
             answer = self._exchange(question, method, self._base + path, sent, deadline_s)

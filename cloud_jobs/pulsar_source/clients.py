@@ -87,7 +87,7 @@ def as_our_error(cluster: Cluster, doing: str, error: Exception) -> PulsarSource
     """A client's exception -> ours."""
     refused = (pulsar.AuthenticationError, pulsar.AuthorizationError)
     kind = AccessRefused if isinstance(error, refused) else ClusterUnreachable
-    return kind(cluster.name, doing, f"{type(error).__name__}: {error}")
+    return kind(cluster.name, f"{doing} at {cluster.service_url}", f"{type(error).__name__}: {error}")
 
 
 def patience_s(options: PulsarOptions) -> float:

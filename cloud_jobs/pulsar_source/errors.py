@@ -6,6 +6,7 @@ PulsarSourceError
 │   └── NoClusterAnswers none of the clusters did, for as long as is waited at most
 ├── AccessRefused        a cluster answered, and said no
 ├── TopicMissing         a topic does not exist (or does not any more)
+├── NamespaceMissing     the namespace of a pattern does not exist
 ├── SubscriptionBusy     somebody else holds the durable subscription
 ├── FailoverFileError    the failover file is damaged, another query's, or cannot be written
 ├── ReadStalled          a range that was planned did not arrive in time
@@ -51,6 +52,15 @@ class TopicMissing(PulsarSourceError):
         self.cluster = cluster
         self.topic = topic
         super().__init__(f"topic {topic} does not exist on cluster {cluster!r}; create it, or name another")
+
+
+class NamespaceMissing(PulsarSourceError):
+    """The namespace of a pattern does not exist."""
+
+    def __init__(self, cluster: str, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        super().__init__(f"namespace {namespace} does not exist on cluster {cluster!r}; create it, or name another")
 
 
 class SubscriptionBusy(PulsarSourceError):

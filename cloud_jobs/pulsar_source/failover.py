@@ -17,7 +17,7 @@ import structlog
 
 from cloud_jobs.pulsar_source.errors import FailoverFileError
 from cloud_jobs.pulsar_source.position import Offset
-from runtime import replace_durably
+from runtime import create_durably, replace_durably
 
 _log = structlog.get_logger(__name__)
 _MOST_ABANDONED = 16
@@ -86,11 +86,17 @@ class FailoverFile:
         return _checked(self._path, document)
 
     def save(self, owner: QueryIdentity, standing: Standing) -> None:
-        """Keeps it for good: whole and on disk before this returns."""
+        """Keeps it for good: whole and on disk before this returns. What another query keeps there is not replaced."""
         document = {"version": _VERSION, **asdict(owner), **asdict(standing)}
+        content = json.dumps(document, sort_keys=True).encode()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_durably(self._path, json.dumps(document, sort_keys=True).encode())
+            if create_durably(self._path, content):
+                return
+            kept = self.load()
+            if kept and kept[0].query != owner.query:
+                raise FailoverFileError(self._path, f"another query, of {kept[0].subscription!r}, has begun with it")
+            replace_durably(self._path, content)
         except OSError as error:
             raise FailoverFileError(self._path, f"it cannot be written: {error}") from error
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from runtime import replace_durably
+from runtime import create_durably, replace_durably
 
 
 def test_a_file_has_the_new_content_and_no_neighbour(tmp_path: Path) -> None:
@@ -51,3 +52,21 @@ def test_the_folder_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pyte
     replace_durably(tmp_path / "state.json", b"new")
     assert synced[-1] == str(tmp_path)
     assert synced[0].startswith(str(tmp_path / ".state.json."))
+
+
+def test_of_many_who_create_a_file_at_once_one_does_and_the_others_change_nothing(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: create_durably(tmp_path / "f", bytes([number]) * 9), range(40)))
+    assert made.count(True) == 1
+    assert (tmp_path / "f").read_bytes() == bytes([made.index(True)]) * 9
+    assert list(tmp_path.iterdir()) == [tmp_path / "f"]
+
+
+def test_a_file_that_cannot_be_created_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space"):
+        create_durably(tmp_path / "f", b"new")
+    assert not list(tmp_path.iterdir())

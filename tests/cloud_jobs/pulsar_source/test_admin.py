@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source import AccessRefused, ClusterUnreachable, OptionError, TopicMissing
+from cloud_jobs.pulsar_source import AccessRefused, ClusterUnreachable, NamespaceMissing, OptionError, TopicMissing
 from cloud_jobs.pulsar_source import answers as judged
 from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.answers import NAMES, PARTITIONED_STATS, PARTITIONS, Answer, Question, judge
@@ -200,3 +200,15 @@ def test_tls_files_that_cannot_be_used_are_named(place: Address, tmp_path: Path)
     for name in ("empty.pem", "missing.pem"):
         with pytest.raises(OptionError, match=name):
             admin(place, tls_trust_certs_file=tmp_path / name)
+
+
+def test_an_error_names_the_address_that_did_not_answer(place: Address):
+    place.says = lambda _: page(503)
+    with closing(admin(place)) as one, pytest.raises(ClusterUnreachable, match=f"{place.url}/admin/v2/.*/t/n/x/part"):
+        one.states(TOPIC, "s")
+
+
+def test_a_pattern_in_a_namespace_that_does_not_exist_is_told_as_that(place: Address):
+    place.says = lambda _: document({"reason": "Namespace not found"}, 404)
+    with closing(admin(place)) as one, pytest.raises(NamespaceMissing, match="namespace t/n does not exist"):
+        one.topics(TopicName("t", "n", "x.*"))

@@ -9,7 +9,7 @@ import pytest
 
 from cloud_jobs.pulsar_source import AccessRefused, ClusterUnreachable
 from cloud_jobs.pulsar_source.driver import Driver
-from cloud_jobs.pulsar_source.errors import NoClusterAnswers
+from cloud_jobs.pulsar_source.errors import FailoverFileError, NoClusterAnswers
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.position import Offset, Position
@@ -172,3 +172,75 @@ def test_a_topic_that_is_met_with_a_cursor_is_planned_from_there(tmp_path: Path,
         end = driver.latest(start, limited=False)
         (planned,) = driver.plan(start, end)
         assert (planned.start, planned.end, planned.durable) == (Position(3, 4), Position(3, 9), True)
+
+
+def test_where_the_failover_file_is_lost_the_last_batch_may_be_unread_and_is_read_again_from_the_cursor(
+    tmp_path: Path, hq: Address
+):
+    start = Offset("hq", {TOPIC: Position(3, 7)}, subscription_ids={TOPIC: "4f"}, query="q")
+    for lost, first in ((False, Position(3, 7)), (True, Position(3, 4))):
+        with closing(driver_of(tmp_path, hq)) as driver:
+            pass
+        if lost:
+            (tmp_path / "failover.json").unlink()
+        options = options_of(tmp_path, hq)
+        with closing(Driver(options, ownership=Alone(options))) as driver:
+            (planned,) = driver.plan(start, driver.latest(start, limited=False))
+            assert planned.start == first
+
+
+@pytest.mark.parametrize("wrong", [{"query": "other"}, {"subscription": "other"}])
+def test_the_failover_file_of_another_query_is_refused_by_a_query_with_a_checkpoint(
+    tmp_path: Path, hq: Address, wrong: dict[str, str]
+):
+    driver_of(tmp_path, hq).close()
+    file = tmp_path / "failover.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | wrong))
+    content = file.read_bytes()
+    options = options_of(tmp_path, hq)
+    with closing(Driver(options, ownership=Alone(options))) as driver:
+        with pytest.raises(FailoverFileError, match="another query"):
+            driver.latest(Offset("hq", {TOPIC: Position(3, 4)}, query="q"), limited=False)
+        with pytest.raises(FailoverFileError, match="another query"):
+            driver.plan(Offset("hq", {}, query="q"), Offset("hq", {TOPIC: Position(3, 4)}, query="q"))
+    assert file.read_bytes() == content
+
+
+def test_of_two_new_queries_that_begin_with_one_failover_file_at_once_one_is_refused(tmp_path: Path, hq: Address):
+    clock = Clock()
+    with watch(clock, tmp_path, hq) as first, watch(clock, tmp_path, hq) as second:
+        one, other = Offset("hq", {}, query=first.begin()), Offset("hq", {}, query=second.begin())
+        first.bind(one)
+        content = (tmp_path / "failover.json").read_bytes()
+        with pytest.raises(FailoverFileError, match="another query"):
+            second.bind(other)
+        assert (tmp_path / "failover.json").read_bytes() == content
+        (tmp_path / "failover.json").unlink()  # by an operator, while the first one runs
+        with watch(clock, tmp_path, hq) as third:
+            third.bind(Offset("hq", {}, query=third.begin()))
+            with pytest.raises(FailoverFileError, match="another query"):
+                first.abandon(one)
+
+
+def test_a_call_that_a_cluster_left_unanswered_is_part_of_its_silence(tmp_path: Path, hq: Address, dr: Address):
+    clock = Clock()
+    with watch(clock, tmp_path, hq, dr) as one:
+        one.active()
+        one.suspect("hq", clock.now_s)  # an acknowledgement, for instance, which is waited for
+        clock.pause(5)
+        hq.says = lambda _: page(503)
+        began_s = clock.now_s
+        assert one.active().cluster.name == "dr"
+        assert clock.now_s == began_s
+
+
+def test_a_cluster_that_answers_again_is_suspected_no_more(tmp_path: Path, hq: Address, dr: Address):
+    clock = Clock()
+    with watch(clock, tmp_path, hq, dr) as one:
+        one.suspect("hq", clock.now_s)
+        assert one.active().cluster.name == "hq"
+        clock.pause(5)
+        hq.says = lambda _: page(503)
+        began_s = clock.now_s
+        assert one.active().cluster.name == "dr"
+        assert clock.now_s - began_s >= 3
