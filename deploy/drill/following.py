@@ -15,7 +15,7 @@ def follows(seen: Observation, cluster: str, read: str, close: float) -> bool:
     to it must be connected and nearly empty, or what it lacks does not count as waiting there.
     """
     links = [one for one in seen.links if one.target == cluster and one.source not in seen.unreachable]
-    if not all(one.connected and one.backlog <= _FEW_MESSAGES for one in links):
+    if not all(one.connected and one.backlog is not None and one.backlog <= _FEW_MESSAGES for one in links):
         return False
     mine, theirs = _waiting(seen, cluster), _waiting(seen, read)
     return mine is not None and theirs is not None and mine - theirs <= close

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from deploy.local.errors import FolderDamaged, ServerFailed, StackInUse, StackNotRunning
 from deploy.local.folder import claim, holder
-from deploy.local.state import StackState
+from deploy.local.process import ProcessIdentity
+from deploy.local.state import StackState, running
 
 __all__ = ["DETACHED_LOG", "start_in_background", "stop_running"]
 
@@ -75,16 +76,23 @@ def _end(supervisor: subprocess.Popen[bytes]) -> None:
 
 def stop_running(folder: Path, *, timeout_s: float = _STOP_S) -> bool:
     """Stop the stack of this folder; False when it had to be killed. Raises StackNotRunning, PermissionError."""
-    supervisor = holder(folder)
-    if supervisor is None or not supervisor.send(signal.SIGTERM):
+    supervisor = running(folder)
+    if not supervisor.send(signal.SIGTERM):
         raise StackNotRunning(folder)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if holder(folder) != supervisor:
+        if not _runs(folder, supervisor):
             return True
         time.sleep(_POLL_S)
     supervisor.send(signal.SIGKILL)  # its servers are tied to it by the kernel and end with it
     return False
+
+
+def _runs(folder: Path, supervisor: ProcessIdentity) -> bool:
+    try:
+        return running(folder) == supervisor
+    except StackNotRunning:
+        return False
 
 
 def _state(folder: Path) -> StackState | None:

@@ -105,16 +105,16 @@ def link(
 
 
 def _foreground(folder: Path, topology: Path, fresh: bool) -> None:
+    stack = LocalStack(folder, topology=topology, on_change=None if console.is_terminal else _say)
     if fresh:
         empty(folder, keep=frozenset({DETACHED_LOG}))
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _interrupt)
     if console.is_terminal:
-        stack = LocalStack(folder, topology=topology)
         with Live(LiveStack(stack), console=console, refresh_per_second=4):
             _run(stack)
     else:
-        _run(LocalStack(folder, topology=topology, on_change=_say))
+        _run(stack)
 
 
 def _run(stack: LocalStack) -> None:

@@ -1,13 +1,14 @@
 """What can go wrong with the local stack.
 
 LocalStackError
-├── ProgramMissing    a server's program is not installed
-├── ServerFailed      a server ended, or did not become healthy in time
-├── FolderDamaged     a file of the stack's folder cannot be read as what it should be
-├── FolderNotOurs     the folder has content and was not made by Waybill
-├── StackInUse        another process runs a stack in this folder
-├── StackNotRunning   no stack runs in this folder
-└── LinkError         a link's control did not answer, or refused
+├── ProgramMissing        a server's program is not installed
+├── ServerFailed          a server ended, or did not become healthy in time
+├── FolderDamaged         a file of the stack's folder cannot be read as what it should be
+├── FolderNotOurs         the folder has content and was not made by Waybill
+├── StackInUse            another process runs a stack in this folder
+├── StackNotRunning       no stack runs in this folder
+├── TopologyHasAddresses  the topology says where its clusters are, and a local stack starts its own
+└── LinkError             a link's control did not answer, or refused
 """
 
 from pathlib import Path
@@ -21,6 +22,7 @@ __all__ = [
     "ServerFailed",
     "StackInUse",
     "StackNotRunning",
+    "TopologyHasAddresses",
 ]
 
 
@@ -73,11 +75,23 @@ class StackInUse(LocalStackError):
 
 
 class StackNotRunning(LocalStackError):
-    """No stack runs in this folder."""
+    """No stack runs in this folder; `failure`: what ended the last one, empty when nothing did or nobody knows."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        super().__init__(f"no stack runs in {folder}; start one with `waybill up --folder {folder}`")
+    def __init__(self, folder: Path, failure: str = "") -> None:
+        self.folder, self.failure = folder, failure
+        last = f"\nthe last one failed: {failure}" if failure else ""
+        super().__init__(f"no stack runs in {folder}; start one with `waybill up --folder {folder}`{last}")
+
+
+class TopologyHasAddresses(LocalStackError):
+    """The topology is one of clusters that run elsewhere: a local stack chooses the addresses of its own."""
+
+    def __init__(self, file: Path, clusters: list[str]) -> None:
+        self.file, self.clusters = file, clusters
+        super().__init__(
+            f"{file} says where {', '.join(clusters)} run; a local stack starts clusters of its own: "
+            "take the tables [clusters.*.address] out of a copy of it"
+        )
 
 
 class LinkError(LocalStackError):

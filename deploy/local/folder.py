@@ -1,4 +1,7 @@
-"""A folder that belongs to Waybill: marked before anything is written, held by one process, emptied on request only."""
+"""A folder that belongs to Waybill: marked before anything is written, held by one process, emptied on request only.
+
+The mark is also the lock: who removes it takes from us the right to delete anything in the folder.
+"""
 
 import fcntl
 import os
@@ -13,14 +16,12 @@ from pydantic import ValidationError
 
 from deploy.local.errors import FolderDamaged, FolderNotOurs, StackInUse
 from deploy.local.process import ProcessIdentity
-from runtime import replace_durably
 
 __all__ = ["claim", "empty", "hold", "holder"]
 
 _MARK = ".waybill-folder"
 _MARK_TEXT = b"Made by waybill, which may delete everything in this folder when it is asked for a fresh start.\n"
-_LOCK = "stack.lock"
-_LOCK_BYTES = 1024
+_HOLDER_BYTES = 1024
 _SETTLE_S = 2.0
 _POLL_S = 0.02
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
@@ -29,17 +30,20 @@ _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
 def claim(folder: Path) -> None:
     """Make the folder, or take one that is empty, and mark it as ours. Raises FolderNotOurs, OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not _is_ours(folder):
-        if any(folder.iterdir()):
-            raise FolderNotOurs(folder)
-        replace_durably(folder / _MARK, _MARK_TEXT)
+    # Content is looked for first: where another process claims the folder now, its mark is there before its content.
+    if any(entry.name != _MARK for entry in folder.iterdir()) and not _is_ours(folder):
+        raise FolderNotOurs(folder)
+    with _opened(folder) as mark:
+        if os.fstat(mark).st_size < len(_MARK_TEXT):
+            os.pwrite(mark, _MARK_TEXT, 0)
+            os.fsync(mark)
 
 
 def empty(folder: Path, *, keep: frozenset[str] = frozenset()) -> None:
     """Claim the folder and delete everything in it but `keep`. Raises FolderNotOurs, StackInUse, OSError."""
     with hold(folder):
         for entry in folder.iterdir():
-            if entry.name not in {_MARK, _LOCK} | keep:
+            if entry.name not in {_MARK} | keep:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
@@ -50,18 +54,15 @@ def hold(folder: Path) -> Iterator[None]:
     Raises FolderNotOurs, StackInUse, OSError.
     """
     claim(folder)
-    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
+    with _opened(folder) as mark:
         try:
             # An open file description's lock: it can be asked about without being taken (see `holder`).
-            fcntl.fcntl(lock, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
+            fcntl.fcntl(mark, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
         except (BlockingIOError, PermissionError):
             raise StackInUse(folder) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, ProcessIdentity.mine().model_dump_json().encode(), 0)
+        os.ftruncate(mark, len(_MARK_TEXT))
+        os.pwrite(mark, ProcessIdentity.mine().model_dump_json().encode(), len(_MARK_TEXT))
         yield
-    finally:
-        os.close(lock)
 
 
 def holder(folder: Path) -> ProcessIdentity | None:
@@ -69,19 +70,19 @@ def holder(folder: Path) -> ProcessIdentity | None:
     deadline = time.monotonic() + _SETTLE_S
     while True:
         try:
-            lock = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+            lock = os.open(folder / _MARK, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
             answer = fcntl.fcntl(lock, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK))
             if struct.unpack(_FLOCK, answer)[0] == fcntl.F_UNLCK:
                 return None
-            return ProcessIdentity.model_validate_json(os.pread(lock, _LOCK_BYTES, 0))
+            return ProcessIdentity.model_validate_json(os.pread(lock, _HOLDER_BYTES, len(_MARK_TEXT)))
         except ValidationError:
             # Between taking the lock and writing its name into it, the owner needs a moment.
             if time.monotonic() > deadline:
                 raise FolderDamaged(
-                    folder / _LOCK, "does not say which process holds it", f"find it with `fuser {folder / _LOCK}`"
+                    folder / _MARK, "does not say which process holds it", f"find it with `fuser {folder / _MARK}`"
                 ) from None
             time.sleep(_POLL_S)
         finally:
@@ -90,6 +91,15 @@ def holder(folder: Path) -> ProcessIdentity | None:
 
 def _is_ours(folder: Path) -> bool:
     return (folder / _MARK).is_file()
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    mark = os.open(folder / _MARK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    try:
+        yield mark
+    finally:
+        os.close(mark)
 
 
 def _flock(kind: int) -> bytes:

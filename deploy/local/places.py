@@ -1,5 +1,6 @@
 """Puts the addresses of running clusters into a topology file."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,11 +27,12 @@ def located(
 
 
 def _tables(name: str, cluster: PulsarCluster, links: Mapping[str, CuttableLink]) -> list[str]:
-    lines = [f"[clusters.{name}.address]"]
+    here = f"[clusters.{json.dumps(name)}.address"  # a bare key of TOML has no dot in it
+    lines = [f"{here}]"]
     lines += [f'service_url = "{cluster.service_url}"', f'admin_url = "{cluster.admin_url}"']
     for peer in sorted(cluster.peers):
         lines += [
-            f"[clusters.{name}.address.seen_from.{peer}]",
+            f"{here}.seen_from.{json.dumps(peer)}]",
             f'service_url = "pulsar://127.0.0.1:{links[f"{peer}->{name}"].port}"',
             f'listener = "from-{peer}"',
         ]

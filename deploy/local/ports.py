@@ -58,7 +58,7 @@ class PortBook:
         """The port of this name: the remembered one if it gets free, else a new one; the same for the book's life."""
         if name not in self._given:
             port = self._remembered.get(name)
-            if port is None or not self._gets_free(port):
+            if port is None or port in self._given.values() or not self._gets_free(port):
                 port = free_port({*self._given.values(), *self._remembered.values()})
             self._given[name] = self._remembered[name] = port
             replace_durably(self._file, json.dumps(self._remembered, indent=2, sort_keys=True).encode())

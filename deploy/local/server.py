@@ -113,7 +113,12 @@ class Server(ABC):
         if self.pid is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.prepare()
+        try:
+            self.prepare()
+        except OSError as error:
+            if error.filename is None:  # a full disk names no file
+                error.filename = str(self.folder)
+            raise
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self.healthy, self._wanted = False, True
         self._process = spawn(self.command(), log=self.log, folder=self.folder, env=self.environment())

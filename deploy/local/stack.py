@@ -11,6 +11,7 @@ from typing import Self
 
 from pydantic import Field
 
+from deploy.local.errors import LocalStackError, TopologyHasAddresses
 from deploy.local.folder import hold
 from deploy.local.link import CuttableLink, CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings
@@ -20,7 +21,7 @@ from deploy.local.process import ProcessIdentity
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import Server, wait_all
 from deploy.local.state import LinkRecord, Phase, ServerRecord, StackState
-from geo.replication import Topology, admins, apply
+from geo.replication import ReplicationError, Topology, admins, apply
 from settings import Settings, load
 
 __all__ = ["DEFAULT_TOPOLOGY", "LocalStack", "StackSettings"]
@@ -64,6 +65,8 @@ class LocalStack:
         self.settings = settings or StackSettings()
         self._source = topology
         self.topology = load(Topology, topology)
+        if located_already := sorted(name for name, one in self.topology.clusters.items() if one.address):
+            raise TopologyHasAddresses(topology, located_already)
         self.phase: Phase = "starting"
         self._on_change = on_change
         self._held = ExitStack()
@@ -86,8 +89,8 @@ class LocalStack:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, _kind: object, trouble: BaseException | None, _trace: object) -> None:
+        self.stop(failure=str(trouble) if isinstance(trouble, LocalStackError) else "")
 
     def start(self) -> None:
         """Start everything side by side and return when all is healthy; on any trouble stop it all and raise."""
@@ -117,7 +120,7 @@ class LocalStack:
             if self._on_change:
                 self._on_change(server)
         with contextlib.suppress(OSError):
-            self._save("failed" if failure else "stopping", failure)
+            self._save("failed" if failure else "stopped", failure)
         self._added.clear()
         self._is_held = False
         self._held.close()
@@ -170,7 +173,9 @@ class LocalStack:
         self.topology = located(self._source, self.pulsar, self.links, self.folder / "topology.toml")
         self._save("connecting")
         with admins(self.topology) as clients:
-            apply(self.topology, clients)
+            done = apply(self.topology, clients)
+        if done.unreachable:
+            raise ReplicationError("; ".join(done.unreachable.values()))
 
     def _compose(self) -> None:
         book = PortBook(self.folder / "ports.json")

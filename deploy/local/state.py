@@ -14,11 +14,12 @@ from deploy.local.process import ProcessIdentity
 from runtime import replace_durably
 from settings import Settings
 
-__all__ = ["LinkRecord", "Phase", "ServerRecord", "StackState"]
+__all__ = ["LinkRecord", "Phase", "ServerRecord", "StackState", "running"]
 
-Phase = Literal["starting", "connecting", "ready", "stopping", "failed"]
+Phase = Literal["starting", "connecting", "ready", "stopping", "stopped", "failed"]
 
 _STATE = "stack.json"
+_ENDED = ("stopped", "failed")
 
 
 class ServerRecord(Settings):
@@ -71,9 +72,9 @@ class StackState(Settings):
 
         What an earlier stack left is no state: its supervisor is not the one that holds the folder.
         """
-        running = holder(folder)
+        supervisor = running(folder)
         file = folder / _STATE
-        if running is None or not file.exists():
+        if not file.exists():
             raise StackNotRunning(folder)
         try:
             state = cls.model_validate_json(file.read_bytes())
@@ -83,7 +84,7 @@ class StackState(Settings):
                 f"is not the state of a stack ({error.error_count()} mistakes)",
                 f"stop the stack with `waybill down --folder {folder}` and start it again",
             ) from error
-        if state.supervisor != running:
+        if state.supervisor != supervisor:
             raise StackNotRunning(folder)
         return state
 
@@ -106,3 +107,20 @@ class StackState(Settings):
             raise LinkError(name, f"no such link; {advice}this stack has {', '.join(sorted(self.links))}")
         record = self.links[name]
         return CuttableLink(name, record.port, record.target, record.control)
+
+
+def running(folder: Path) -> ProcessIdentity:
+    """The process that runs a stack in this folder. Raises StackNotRunning with the last one's end, FolderDamaged.
+
+    It is the one that holds the folder; where the mark was removed, the one that the state names, if it lives.
+    """
+    held = holder(folder)
+    if held is not None:
+        return held
+    try:
+        last = StackState.model_validate_json((folder / _STATE).read_bytes())
+    except (OSError, ValidationError):
+        raise StackNotRunning(folder) from None
+    if last.phase in _ENDED or last.supervisor == ProcessIdentity.mine() or not last.supervisor.lives:
+        raise StackNotRunning(folder, last.detail if last.phase == "failed" else "")
+    return last.supervisor

@@ -31,6 +31,7 @@ class LiveStack:
             "connecting": "applying the topology",
             "ready": "ready; Ctrl-C stops everything",
             "stopping": "stopping",
+            "stopped": "stopped",
             "failed": "failed",
         }[self._stack.phase]
         if self._stack.phase in ("ready", "failed"):

@@ -1,15 +1,17 @@
 """Geo-replication as code: a topology file, the plan that leads to it, and the state of every link."""
 
 from geo.replication.admin import AdminClient
-from geo.replication.apply import Applied, admins, apply, read_plan
+from geo.replication.apply import Applied, Look, admins, apply, look, read_plan
 from geo.replication.desired import address, desired
 from geo.replication.errors import (
     AdminRefused,
+    ApplyStopped,
     ClusterUnreachable,
     NoAddress,
     NotConverged,
     NothingToDelete,
     ReplicationError,
+    UnusableCa,
     WrongCluster,
 )
 from geo.replication.model import Address, Cluster, Namespace, Region, Subscription, Topic, Topology
@@ -21,10 +23,12 @@ __all__ = [
     "AdminClient",
     "AdminRefused",
     "Applied",
+    "ApplyStopped",
     "Change",
     "Cluster",
     "ClusterState",
     "ClusterUnreachable",
+    "Look",
     "Namespace",
     "NamespaceState",
     "NoAddress",
@@ -38,11 +42,13 @@ __all__ = [
     "Topic",
     "TopicState",
     "Topology",
+    "UnusableCa",
     "WrongCluster",
     "address",
     "admins",
     "apply",
     "desired",
+    "look",
     "plan",
     "read_plan",
 ]

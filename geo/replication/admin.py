@@ -1,30 +1,33 @@
-"""A cluster's admin REST interface: bounded in time, and its errors are ours."""
+"""A cluster's admin REST interface: bounded in time and size, and its errors are ours."""
 
-from collections.abc import Mapping
+import contextlib
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Event, Timer
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
-from tenacity import (
-    Retrying,
-    retry_if_exception_type,
-    retry_if_result,
-    stop_after_attempt,
-    stop_after_delay,
-    wait_exponential_jitter,
-)
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
-from geo.replication.errors import AdminRefused, ClusterUnreachable, WrongCluster
+from geo.replication.answers import Answer, Question, judge
+from geo.replication.errors import AdminRefused, ClusterUnreachable, UnusableCa, WrongCluster
 
 __all__ = ["AdminClient", "topic_path"]
 
 _TIMEOUT_S = 15.0
 _ATTEMPTS = 3
 _UNAVAILABLE_S = 15.0
-"""For how long a request is repeated that a cluster answers with a 5xx: just after its start it has no bookie yet."""
 _MOST_REDIRECTS = 4
-_MOST_REASON = 300
+_MOST_BYTES = 64 << 20
+_MOST_CONNECTIONS = 32
+_NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
+
+_Query = Mapping[str, str | bool]
 
 
 def topic_path(topic: str) -> str:
@@ -37,9 +40,11 @@ class AdminClient:
     """One cluster's admin interface. Use it as a context manager, or call `close`.
 
     Before its first request it asks the address for its cluster's name, and raises WrongCluster when it is another's:
-    nothing is read from or written to a cluster that was not meant. Raises ClusterUnreachable when there is no answer
-    in time, or one that is not Pulsar's, and AdminRefused when the answer is an error. A 5xx is an error only once it
-    has been the answer for `unavailable_s`: each request says how things are to be, so it can be made again.
+    nothing is read from or written to a cluster that was not meant. Raises ClusterUnreachable when there is no whole
+    answer within `timeout_s`, or one that is not Pulsar's, and AdminRefused when the answer is an error.
+
+    A question that was not answered is asked three times in all. An error of the server itself (5xx: just after a start
+    a broker has no bookie yet) is asked again for `unavailable_s`; so is a command, as each of ours may be given twice.
     """
 
     def __init__(
@@ -50,17 +55,16 @@ class AdminClient:
         timeout_s: float = _TIMEOUT_S,
         unavailable_s: float = _UNAVAILABLE_S,
         token: str | None = None,
+        ca_file: Path | None = None,
     ) -> None:
         self.cluster, self.url = cluster, url
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(base_url=f"{url}/admin/v2/", timeout=timeout_s)
+        self.token, self.ca_file = token, ca_file
+        # A compressed answer could unpack to any size.
+        self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._timeout_s, self._unavailable_s = timeout_s, unavailable_s
+        self._http = httpx.Client(base_url=f"{url}/admin/v2/", timeout=timeout_s, verify=self._trusted())
         self._configuration: Mapping[str, str] = {}
-        self._available = Retrying(
-            stop=stop_after_delay(unavailable_s),
-            wait=wait_exponential_jitter(multiplier=0.1, max=1, jitter=0.1),
-            retry=retry_if_result(lambda answer: answer.is_server_error),
-            retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
-        )
+        self._connections: deque[Any] = deque(maxlen=_MOST_CONNECTIONS)
 
     def __enter__(self) -> Self:
         return self
@@ -74,16 +78,12 @@ class AdminClient:
 
     def get(self, path: str, **query: str | bool) -> Any:
         """The JSON answer; None when the thing does not exist."""
-        answer: httpx.Response = self._retrying()(self._send, "GET", path, None, query)
-        if answer.status_code == httpx.codes.NOT_FOUND:
-            return None
-        self._accept(answer)
-        return self._json(answer) if answer.content else None
+        return self._ask("GET", path, None, query, _NOT_FOUND)[1]
 
     def configuration(self) -> Mapping[str, str]:
         """The broker's configuration as it runs. Raises WrongCluster when it is another cluster's."""
         if not self._configuration:
-            self._retrying()(self._identify)
+            self._patiently(self._identify)
         return self._configuration
 
     def put(self, path: str, body: object = None, **query: str | bool) -> bool:
@@ -96,90 +96,112 @@ class AdminClient:
 
     def delete(self, path: str, **query: str | bool) -> bool:
         """Delete something; False when it was not there."""
-        answer = self._send("DELETE", path, None, query)
-        if answer.status_code == httpx.codes.NOT_FOUND:
-            return False
-        self._accept(answer)
-        return True
+        return self._ask("DELETE", path, None, query, _NOT_FOUND)[0] != _NOT_FOUND
 
-    def _write(self, method: str, path: str, body: object, query: dict[str, str | bool]) -> bool:
-        answer = self._send(method, path, body, query)
-        if answer.status_code == httpx.codes.CONFLICT:
-            return False
-        self._accept(answer)
-        return True
+    def _write(self, method: str, path: str, body: object, query: _Query) -> bool:
+        return self._ask(method, path, body, query, _CONFLICT)[0] != _CONFLICT
 
-    def _retrying(self) -> Retrying:
-        # Reading again is harmless, so a dropped connection is tried again; a write is the caller's to repeat.
-        return Retrying(
-            stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_exponential_jitter(multiplier=0.1, max=1, jitter=0.1),
-            retry=retry_if_exception_type(ClusterUnreachable),
-            reraise=True,
-        )
+    def _ask(self, method: str, path: str, body: object, query: _Query, passes: int) -> tuple[int, Any]:
+        def once() -> tuple[int, Any]:
+            if not self._configuration:
+                self._identify()
+            return self._request(method, path, body, query, passes)
+
+        found: tuple[int, Any] = self._patiently(once)
+        return found
+
+    def _patiently(self, once: Callable[[], Any]) -> Any:
+        wait = wait_exponential_jitter(multiplier=0.1, max=1, jitter=0.1)
+        return Retrying(stop=self._is_enough, wait=wait, retry=retry_if_exception(_may_pass), reraise=True)(once)
+
+    def _is_enough(self, state: RetryCallState) -> bool:
+        error = state.outcome and state.outcome.exception()
+        late = (state.seconds_since_start or 0) >= self._unavailable_s
+        return late or (isinstance(error, ClusterUnreachable) and state.attempt_number >= _ATTEMPTS)
 
     def _identify(self) -> None:
-        answer = self._request("GET", "brokers/configuration/runtime", None, {})
-        self._accept(answer)
-        configuration = self._json(answer)
+        _, configuration = self._request("GET", "brokers/configuration/runtime", None, {}, 0)
         found = configuration.get("clusterName") if isinstance(configuration, dict) else None
         if not isinstance(found, str):
             raise ClusterUnreachable(self.cluster, self.url, "its answer does not name a Pulsar cluster")
         if found != self.cluster:
-            raise WrongCluster(self.cluster, self.url, found)
+            raise WrongCluster(self.cluster, self.url, f"cluster {found}")
         self._configuration = configuration
 
-    def _send(self, method: str, path: str, body: object, query: dict[str, str | bool]) -> httpx.Response:
-        if not self._configuration:
-            self._identify()
-        return self._request(method, path, body, query)
-
-    def _request(self, method: str, path: str, body: object, query: dict[str, str | bool]) -> httpx.Response:
-        answer: httpx.Response = self._available(self._exchange, method, path, body, query)
-        return answer
-
-    def _exchange(self, method: str, path: str, body: object, query: dict[str, str | bool]) -> httpx.Response:
+    def _request(self, method: str, path: str, body: object, query: _Query, passes: int) -> tuple[int, Any]:
+        question = Question(self.cluster, self.url, f"{method} {path}")
+        request = self._http.build_request(
+            method, path, json=body, params=query, headers=self._headers, extensions={"trace": self._note_connection}
+        )
+        # A time-out of httpx is one for each piece of an answer; this one is for all of it.
+        late = Event()
+        timer = Timer(self._timeout_s, self._cut, [late])
+        timer.daemon = True
+        timer.start()
         try:
-            request = self._http.build_request(method, path, json=body, params=query, headers=self._headers)
-            for _ in range(_MOST_REDIRECTS):
-                answer = self._http.send(request)
+            answer = self._exchange(request)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as broken:
+            why = (
+                f"no whole answer within {self._timeout_s:g} s"
+                if late.is_set()
+                else f"{type(broken).__name__}: {broken}"
+            )
+            raise ClusterUnreachable(self.cluster, self.url, why) from broken
+        finally:
+            timer.cancel()
+        if late.is_set():  # what was cut may look like an end
+            raise ClusterUnreachable(self.cluster, self.url, f"no whole answer within {self._timeout_s:g} s")
+        return answer.status, judge(question, answer, passes)
+
+    def _exchange(self, request: httpx.Request) -> Answer:
+        for _ in range(_MOST_REDIRECTS):
+            answer = self._http.send(request, stream=True)
+            try:
                 if not answer.has_redirect_location:
-                    return answer
-                request = self._redirected(request, answer)
-        except (httpx.HTTPError, httpx.InvalidURL) as broken:
-            raise ClusterUnreachable(self.cluster, self.url, f"{type(broken).__name__}: {broken}") from broken
+                    kind = answer.headers.get("content-type", "")
+                    return Answer(answer.status_code, kind, self._body(answer))
+            finally:
+                answer.close()
+            request = self._redirected(request, answer)
         raise ClusterUnreachable(self.cluster, self.url, f"it redirected {_MOST_REDIRECTS} times")
+
+    def _body(self, answer: httpx.Response) -> bytes:
+        body = bytearray()
+        for part in answer.iter_raw():
+            body += part
+            if len(body) > _MOST_BYTES:
+                raise ClusterUnreachable(self.cluster, self.url, f"an answer of more than {_MOST_BYTES} bytes")
+        return bytes(body)
+
+    def _note_connection(self, event: str, found: Mapping[str, Any]) -> None:
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._connections.append(found["return_value"])
+
+    def _cut(self, late: Event) -> None:
+        late.set()
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def _redirected(self, request: httpx.Request, answer: httpx.Response) -> httpx.Request:
         # A broker that does not own a topic names the one that does. By hand, because httpx keeps our token from it.
         target = request.url.join(answer.headers["location"])
         if request.url.scheme == "https" and target.scheme != "https":
             raise ClusterUnreachable(self.cluster, self.url, "it redirected to an address without TLS")
+        kind = request.headers.get("content-type")
+        headers = self._headers | ({"content-type": kind} if kind else {})
         return httpx.Request(
-            request.method,
-            target,
-            headers=self._body_headers(request),
-            content=request.content,
-            extensions=request.extensions,
+            request.method, target, headers=headers, content=request.content, extensions=request.extensions
         )
 
-    def _body_headers(self, request: httpx.Request) -> dict[str, str]:
-        kind = request.headers.get("content-type")
-        return self._headers | ({"content-type": kind} if kind else {})
-
-    def _json(self, answer: httpx.Response) -> Any:
+    def _trusted(self) -> ssl.SSLContext | bool:
+        if self.ca_file is None:
+            return True
         try:
-            return answer.json()
-        except (ValueError, RecursionError) as error:
-            reason = f"it answered {answer.request.url.path} with status {answer.status_code} and no JSON"
-            raise ClusterUnreachable(self.cluster, self.url, reason) from error
+            return ssl.create_default_context(cafile=str(self.ca_file))
+        except OSError as error:  # ssl.SSLError is one
+            raise UnusableCa(self.ca_file, str(error)) from error
 
-    def _accept(self, answer: httpx.Response) -> None:
-        if answer.is_success:
-            return
-        try:
-            reason = str(answer.json().get("reason", ""))[:_MOST_REASON]
-        except (ValueError, AttributeError, RecursionError):
-            reason = answer.text[:_MOST_REASON]
-        request = f"{answer.request.method} {answer.request.url.path}"
-        raise AdminRefused(self.cluster, request, answer.status_code, reason)
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, ClusterUnreachable) or (isinstance(error, AdminRefused) and error.status >= _SERVER_ERROR)

@@ -2,19 +2,27 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from geo.replication.actual import actual
+from geo.replication.actual import actual, each, topic_names
 from geo.replication.admin import AdminClient, topic_path
 from geo.replication.desired import address, desired
-from geo.replication.errors import NotConverged, NothingToDelete
+from geo.replication.errors import (
+    ApplyStopped,
+    ClusterUnreachable,
+    NotConverged,
+    NothingToDelete,
+    ReplicationError,
+    WrongCluster,
+)
 from geo.replication.model import Topology
 from geo.replication.plan import Change, plan
 from geo.replication.state import Registration, TenantState
 from settings import Settings
 
-__all__ = ["Applied", "admins", "apply", "cluster_data", "read_plan"]
+__all__ = ["Applied", "Look", "admins", "apply", "cluster_data", "look", "read_plan"]
 
 # The brokers create topics in each other while we do, so one look may be a moment too early.
 _ROUNDS = 3
@@ -22,25 +30,54 @@ _MB = 1024 * 1024
 _EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
 
+class Look(Settings):
+    """What would have to change, and what could not be seen.
+
+    `unreachable`: clusters that did not answer, with the reason: they are left out of the plan. `unchecked`: service
+    addresses that did not answer here, so that nobody knows whose they are.
+    """
+
+    changes: tuple[Change, ...]
+    unreachable: Mapping[str, str] = {}
+    unchecked: tuple[str, ...] = ()
+
+
 class Applied(Settings):
-    """What was changed, and what was held back because it would delete data."""
+    """What was changed, what was held back because it would delete data, and what could not be seen (as in Look)."""
 
     changed: tuple[Change, ...]
     held_back: tuple[Change, ...]
+    unreachable: Mapping[str, str] = {}
+    unchecked: tuple[str, ...] = ()
 
 
 @contextmanager
-def admins(topology: Topology, token: str | None = None) -> Iterator[dict[str, AdminClient]]:
-    """An admin client for each cluster of a topology, closed at the end. Raises NoAddress."""
+def admins(
+    topology: Topology, token: str | None = None, ca_file: Path | None = None
+) -> Iterator[dict[str, AdminClient]]:
+    """An admin client for each cluster of a topology, closed at the end. Raises NoAddress, UnusableCa."""
     with ExitStack() as opened:
         yield {
-            name: opened.enter_context(AdminClient(name, address(topology, name).admin_url, token=token))
+            name: opened.enter_context(
+                AdminClient(name, address(topology, name).admin_url, token=token, ca_file=ca_file)
+            )
             for name in sorted(topology.clusters)
         }
 
 
+def look(topology: Topology, clients: Mapping[str, AdminClient]) -> Look:
+    """What would have to change now in the clusters that answer.
+
+    Raises WrongCluster when any address, also a service address, leads to another cluster than the topology says;
+    ClusterUnreachable when none answers.
+    """
+    alive, gone = _answering(clients)
+    unchecked = _own_addresses(topology, alive)
+    return Look(changes=tuple(_pending(topology, alive)), unreachable=gone, unchecked=tuple(unchecked))
+
+
 def read_plan(topology: Topology, clients: Mapping[str, AdminClient]) -> list[Change]:
-    """What would have to change now."""
+    """What would have to change now; every cluster must answer. Service addresses are not asked."""
     return plan(desired(topology), actual(clients, topology.tenants))
 
 
@@ -51,28 +88,64 @@ def apply(
     allow_delete: Collection[str] = (),
     on_change: Callable[[Change], None] | None = None,
 ) -> Applied:
-    """Make every change that is needed; those that would delete data only if `allow_delete` has their subject.
+    """Make every change that is needed in the clusters that answer; what would delete data only if `allow_delete` has
+    its subject.
 
-    Applying again changes nothing. Raises NothingToDelete, before anything is changed, for a subject that no change
-    has; NotConverged when the clusters still differ after the changes.
+    Applying again changes nothing. Raises, before anything is changed, what `look` raises and NothingToDelete, for a
+    subject that no change has while others wait to be allowed; ApplyStopped for a change that could not be made;
+    NotConverged when the clusters still differ after the changes.
     """
+    alive, gone = _answering(clients)
+    unchecked = tuple(_own_addresses(topology, alive))
     made: list[Change] = []
-    for turn in range(_ROUNDS):
-        pending = read_plan(topology, clients)
+    for turn in range(_ROUNDS + 1):
+        pending = _pending(topology, alive)
         if turn == 0:
             _check_subjects(pending, allow_delete)
         now = _allowed(pending, allow_delete)
         if not now:
-            return Applied(changed=tuple(made), held_back=tuple(pending))
+            return Applied(changed=tuple(made), held_back=tuple(pending), unreachable=gone, unchecked=unchecked)
+        if turn == _ROUNDS:
+            break
         for change in now:
-            _make(clients[change.cluster], change)
+            _make(alive[change.cluster], change, made)
             made.append(change)
             if on_change:
                 on_change(change)
-    pending = read_plan(topology, clients)
-    if left := _allowed(pending, allow_delete):
-        raise NotConverged([str(change) for change in left])
-    return Applied(changed=tuple(made), held_back=tuple(pending))
+    raise NotConverged([str(change) for change in now])
+
+
+def _pending(topology: Topology, alive: Mapping[str, AdminClient]) -> list[Change]:
+    wanted = {cluster: state for cluster, state in desired(topology).items() if cluster in alive}
+    return plan(wanted, actual(alive, topology.tenants))
+
+
+def _answering(clients: Mapping[str, AdminClient]) -> tuple[dict[str, AdminClient], dict[str, str]]:
+    found = each(clients, _trouble)
+    alive = {cluster: admin for cluster, admin in clients.items() if found[cluster] is None}
+    gone = {cluster: trouble for cluster, trouble in found.items() if trouble is not None}
+    if not alive:
+        raise next(iter(gone.values()))
+    return alive, {cluster: str(trouble) for cluster, trouble in gone.items()}
+
+
+def _trouble(admin: AdminClient) -> ClusterUnreachable | None:
+    try:
+        admin.configuration()
+    except ClusterUnreachable as trouble:
+        return trouble
+    return None
+
+
+def _own_addresses(topology: Topology, alive: Mapping[str, AdminClient]) -> list[str]:
+    # Late: Pulsar's library is for those who look at clusters, not for all who import this package.
+    from geo.replication.connection import check_addresses  # noqa: PLC0415
+
+    checked = check_addresses(topology, alive)
+    for one in checked:
+        if one.belongs is False:
+            raise WrongCluster(one.cluster, one.service_url, "another cluster")
+    return [str(one) for one in checked if one.belongs is None]
 
 
 def _allowed(changes: Sequence[Change], allow_delete: Collection[str]) -> list[Change]:
@@ -80,8 +153,10 @@ def _allowed(changes: Sequence[Change], allow_delete: Collection[str]) -> list[C
 
 
 def _check_subjects(changes: Sequence[Change], allow_delete: Collection[str]) -> None:
+    # Where nothing waits to be allowed, the one that was named is gone already: an apply may be repeated.
     known = {change.subject for change in changes if change.deletes_data}
-    if unknown := sorted(set(allow_delete) - known):
+    unknown = sorted(set(allow_delete) - known)
+    if unknown and known - set(allow_delete):
         raise NothingToDelete(unknown, sorted(known))
 
 
@@ -100,11 +175,17 @@ def cluster_data(wanted: Registration) -> dict[str, str | bool | None]:
     return data
 
 
-def _make(admin: AdminClient, change: Change) -> None:
-    _MAKERS[change.kind](admin, change)
+def _make(admin: AdminClient, change: Change, made: Sequence[Change]) -> None:
+    try:
+        _MAKERS[change.kind](admin, change)
+    except ReplicationError as cause:
+        raise ApplyStopped(str(change), [str(one) for one in made], cause) from cause
 
 
 def _cluster(admin: AdminClient, change: Change) -> None:
+    if change.action == "delete":
+        admin.delete(f"clusters/{change.name}")
+        return
     # An update replaces the whole of what Pulsar knows of a cluster, so what we do not speak of is sent back as it is.
     there = admin.get(f"clusters/{change.name}") or {}
     body = there | cluster_data(Registration.model_validate(change.after))
@@ -119,10 +200,14 @@ def _tenant(admin: AdminClient, change: Change) -> None:
 
 
 def _namespace(admin: AdminClient, change: Change) -> None:
-    if change.action == "delete":
+    if change.action == "update":
         # A namespace that still replicates cannot be deleted, not even by force.
-        admin.post(f"namespaces/{change.name}/replication", [admin.cluster])
-        admin.delete(f"namespaces/{change.name}", force=True)
+        admin.post(f"namespaces/{change.name}/replication", sorted(change.after))
+    elif change.action == "delete":
+        # Topic by topic: Pulsar's default refuses to delete a namespace by force.
+        for topic, partitions in topic_names(admin, change.name).items():
+            _delete_topic(admin, topic, partitions)
+        admin.delete(f"namespaces/{change.name}")
     else:
         policies = {
             "replication_clusters": sorted(change.after.clusters),
@@ -164,8 +249,7 @@ def _policy_body(policy: str, value: Any) -> tuple[str, object]:
 def _topic(admin: AdminClient, change: Change) -> None:
     path = topic_path(change.name)
     if change.action in ("delete", "replace"):
-        partitioned = f"{path}/partitions" if change.before else path
-        admin.delete(partitioned, force=True)
+        _delete_topic(admin, change.name, change.before)
     if change.action == "delete":
         return
     if change.action == "update":
@@ -174,6 +258,10 @@ def _topic(admin: AdminClient, change: Change) -> None:
         admin.put(f"{path}/partitions", change.after)
     else:
         admin.put(path)
+
+
+def _delete_topic(admin: AdminClient, topic: str, partitions: int) -> None:
+    admin.delete(f"{topic_path(topic)}/partitions" if partitions else topic_path(topic), force=True)
 
 
 def _subscription(admin: AdminClient, change: Change) -> None:

@@ -1,26 +1,30 @@
 """waybill topology plan | apply | verify | watch."""
 
+import errno
 import json
+import os
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from prometheus_client import start_http_server
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperCommand
 
 from geo.replication.admin import AdminClient
-from geo.replication.apply import admins, read_plan
+from geo.replication.apply import Applied, Look, admins, look
 from geo.replication.apply import apply as apply_topology
 from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, Observation, observe
-from geo.replication.plan import Change
+from geo.replication.plan import Change, stale_addresses
 from geo.replication.probe import verify as verify_links
+from geo.replication.reconnect import reconnect
 from geo.replication.watch import ReplicationCollector
 from settings import SettingsError, load
 
@@ -35,26 +39,50 @@ app = typer.Typer(
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
-File = Annotated[Path, typer.Option("--topology", envvar="WAYBILL_TOPOLOGY", help="The topology file, with addresses.")]
-Token = Annotated[str | None, typer.Option(envvar="WAYBILL_ADMIN_TOKEN", help="Bearer token for the admin interfaces.")]
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "--topology",
+        envvar="WAYBILL_TOPOLOGY",
+        help="The topology file, with addresses; not given: the one of the local stack in $WAYBILL_STACK or var/local.",
+    ),
+]
+Token = Annotated[str | None, typer.Option(envvar="WAYBILL_ADMIN_TOKEN", help="Bearer token for the clusters.")]
+Ca = Annotated[
+    Path | None,
+    typer.Option("--ca", envvar="WAYBILL_ADMIN_CA", help="PEM file of a certificate authority of your own."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-# Where a local stack that runs in its default folder keeps its own.
-LOCAL = Path("var/local/topology.toml")
 
 
-@app.command()
-def plan(topology: File = LOCAL, token: Token = None, as_json: AsJson = False) -> None:
-    """Print what differs. Exit status: 0 nothing, 2 something, 1 trouble."""
-    with _opened(topology, token) as (wanted, clients):
-        changes = read_plan(wanted, clients)
-    _show_changes(changes, as_json, "nothing to change")
-    raise typer.Exit(2 if changes else 0)
+class Command(TyperCommand):
+    """A command whose mistakes in writing end with 1: 2 is the plan's word for "something differs"."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as mistake:
+            if hasattr(mistake, "exit_code"):
+                mistake.exit_code = 1
+            raise
 
 
-@app.command()
+@app.command(cls=Command)
+def plan(topology: File = None, token: Token = None, ca: Ca = None, as_json: AsJson = False) -> None:
+    """Print what differs. Exit status: 0 nothing, 2 something, 1 trouble, also when a cluster did not answer."""
+    with _opened(topology, token, ca) as (wanted, clients):
+        seen = look(wanted, clients)
+    _show_changes(seen.changes, as_json, "nothing to change" if not seen.unreachable else "")
+    _tell_unseen(seen)
+    raise typer.Exit(1 if seen.unreachable else 2 if seen.changes else 0)
+
+
+@app.command(cls=Command)
 def apply(
-    topology: File = LOCAL,
+    topology: File = None,
     token: Token = None,
+    ca: Ca = None,
     allow_delete: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,27 +91,59 @@ def apply(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the clusters what the topology says. Exit status: 0 done, 1 trouble."""
-    with _opened(topology, token) as (wanted, clients):
-        done = apply_topology(wanted, clients, allow_delete=allow_delete or ())
+    """Make the clusters that answer what the topology says. Exit status: 0 done, 1 trouble."""
+    made: list[Change] = []
+
+    def note(change: Change) -> None:
+        # At once: however this ends, what was done has been said.
+        made.append(change)
+        if not as_json:
+            _show_changes([change], False, "")
+
+    with _opened(topology, token, ca) as (wanted, clients):
+        try:
+            done = apply_topology(wanted, clients, allow_delete=allow_delete or (), on_change=note)
+            alive = {name: client for name, client in clients.items() if name not in done.unreachable}
+            reloaded = reconnect(wanted, alive)
+        except ReplicationError as stopped:
+            if as_json:
+                _json({"changed": [change.model_dump(mode="json") for change in made], "stopped": str(stopped)})
+            raise
     if as_json:
-        _json(done.model_dump(mode="json"))
-        return
-    _show_changes(done.changed, False, "nothing to change")
+        _json(done.model_dump(mode="json") | {"reloaded": reloaded})
+    else:
+        _tell_applied(done, reloaded)
+    _tell_unseen(done)
+    raise typer.Exit(1 if done.unreachable else 0)
+
+
+def _tell_applied(done: Applied, reloaded: Sequence[str]) -> None:
+    if not done.changed and not reloaded and not done.unreachable:
+        console.print("nothing to change")
+    for line in [*reloaded, *stale_addresses(done.changed)]:
+        console.print(line, markup=False, soft_wrap=True)
     for change in done.held_back:
         words = f"held back, it would delete data: {change}  (--allow-delete {shlex.quote(change.subject)})"
         console.print(words, style="yellow", markup=False, soft_wrap=True)
 
 
-@app.command()
+def _tell_unseen(seen: Look | Applied) -> None:
+    for one in seen.unchecked:
+        errors.print(f"not known whose it is, it does not answer here: {one}", markup=False, soft_wrap=True)
+    for cluster, reason in seen.unreachable.items():
+        errors.print(f"{cluster} is left out: {reason}", style="red", markup=False, soft_wrap=True)
+
+
+@app.command(cls=Command)
 def verify(
-    topology: File = LOCAL,
+    topology: File = None,
     token: Token = None,
+    ca: Ca = None,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds that a probe may take.", min=0.1)] = 15.0,
     as_json: AsJson = False,
 ) -> None:
     """Send a probe through every link. Exit status: 0 all links are good, 1 one is not."""
-    with _opened(topology, token) as (wanted, clients):
+    with _opened(topology, token, ca) as (wanted, clients):
         links = verify_links(wanted, clients, timeout_s=timeout_s)
     if as_json:
         _json([link.model_dump(mode="json") for link in links])
@@ -92,21 +152,22 @@ def verify(
     raise typer.Exit(0 if all(link.is_good for link in links) else 1)
 
 
-@app.command()
+@app.command(cls=Command)
 def watch(
     *,
-    topology: File = LOCAL,
+    topology: File = None,
     token: Token = None,
-    port: Annotated[int, typer.Option(help="Where Prometheus reads the metrics; 0: nowhere.", min=0, max=65535)] = 9464,
+    ca: Ca = None,
+    port: Annotated[int, typer.Option(help="Where Prometheus reads the metrics; 0: nowhere.", min=0, max=65535)] = 9466,
     interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two looks.", min=0.2)] = 5.0,
     looks: Annotated[int, typer.Option(help="Stop after so many; 0: never.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Export replication lag, connections and the age of the last cursor snapshot as metrics."""
     collector = ReplicationCollector()
-    with _opened(topology, token) as (wanted, clients):
+    with _opened(topology, token, ca) as (wanted, clients):
         if port:
-            start_http_server(port, registry=collector.registry())
+            _serve(port, collector)
         look = 0
         while True:
             seen = observe(wanted, clients, time.time)
@@ -118,25 +179,43 @@ def watch(
             time.sleep(interval_s)
 
 
-@contextmanager
-def _opened(topology: Path, token: str | None) -> Iterator[tuple[Topology, dict[str, AdminClient]]]:
+def _serve(port: int, collector: ReplicationCollector) -> None:
     try:
-        wanted = load(Topology, topology)
-        with admins(wanted, token) as clients:
+        start_http_server(port, registry=collector.registry())
+    except OSError as error:
+        said = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
+        errors.print(f"port {port} {said}; choose another with --port, or none with --port 0", style="red")
+        raise typer.Exit(1) from error
+
+
+def _file(topology: Path | None) -> Path:
+    return topology or Path(os.environ.get("WAYBILL_STACK") or "var/local") / "topology.toml"
+
+
+@contextmanager
+def _opened(
+    topology: Path | None, token: str | None, ca: Path | None
+) -> Iterator[tuple[Topology, dict[str, AdminClient]]]:
+    file = _file(topology)
+    try:
+        wanted = load(Topology, file)
+        with admins(wanted, token, ca) as clients:
             yield wanted, clients
     except (ReplicationError, SettingsError) as trouble:
-        errors.print(str(trouble), style="red", markup=False)
+        errors.print(str(trouble), style="red", markup=False, soft_wrap=True)
+        if topology is None and not file.exists():
+            errors.print("name the topology file with --topology or $WAYBILL_TOPOLOGY, or start a stack: waybill up")
         raise typer.Exit(1) from trouble
 
 
-def _show_changes(changes: list[Change] | tuple[Change, ...], as_json: bool, none: str) -> None:
+def _show_changes(changes: Sequence[Change], as_json: bool, none: str) -> None:
     if as_json:
         _json([change.model_dump(mode="json") for change in changes])
         return
     for change in changes:
         danger = f"  (deletes data: {change.subject})" if change.deletes_data else ""
         console.print(f"{change}{danger}", markup=False, style="yellow" if danger else None, soft_wrap=True)
-    if not changes:
+    if not changes and none:
         console.print(none)
 
 
@@ -150,18 +229,26 @@ def _links_table(links: list[LinkState]) -> Table:
     for link in links:
         state = "[green]connected[/]" if link.connected else "[red]disconnected[/]"
         latency = f"{link.latency_s * 1000:.0f} ms" if link.latency_s is not None else ""
-        row = (link.namespace, f"{link.source} -> {link.target}", state, f"{link.backlog:,}", latency, link.problem)
+        row = (link.namespace, f"{link.source} -> {link.target}", state, _count(link.backlog), latency, link.problem)
         table.add_row(*row)
     return table
 
 
+def _count(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
 def _summary(seen: Observation) -> str:
     connected = sum(link.connected for link in seen.links)
-    waiting = sum(link.backlog for link in seen.links)
-    lag = max((link.delay_s for link in seen.links), default=0)
-    behind = max((cursor.behind_s or 0 for cursor in seen.cursors), default=0)
-    words = f"{connected} of {len(seen.links)} links connected, {waiting:,} messages waiting, lag {lag:.0f} s"
-    words += f", cursors at most {behind:.1f} s behind"
+    waiting = [link.backlog for link in seen.links if link.backlog is not None]
+    lags = [link.delay_s for link in seen.links if link.delay_s is not None]
+    behind = [cursor.behind_s for cursor in seen.cursors if cursor.behind_s is not None]
+    count = _count(sum(waiting) if waiting else None)
+    words = f"{connected} of {len(seen.links)} links connected, {count} messages waiting"
+    words += f", lag {max(lags):.0f} s" if lags else ", lag unknown"
+    words += f", cursors at most {max(behind):.1f} s behind" if behind else ", cursors unknown"
+    if unknown := len(seen.links) - len(waiting):
+        words += f", {unknown} links unknown"
     return words + "".join(f", {cluster} unreachable" for cluster in seen.unreachable)
 
 

@@ -30,6 +30,7 @@ def _cluster_state(topology: Topology, cluster: str) -> ClusterState:
     here = {name: placed for name, placed in topology.placed().items() if cluster in placed[1]}
     everywhere = frozenset(topology.clusters)
     return ClusterState(
+        others=frozenset(topology.other_clusters),
         registrations={other: _registration(topology, other, cluster) for other in sorted(everywhere)},
         tenants={
             name: TenantState(admin_roles=frozenset(tenant.admin_roles), allowed_clusters=everywhere)

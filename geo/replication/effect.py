@@ -23,13 +23,14 @@ def _after(state: ClusterState, change: Change) -> ClusterState:
             return _with(state, "registrations", change.name, change.after)
         case "tenant":
             return _with(state, "tenants", change.name, change.after)
-        case "namespace":
+        case "policy" | "namespace" if change.action == "update":
+            old = state.namespaces[change.name]
+            changed = {change.policy or "clusters": change.after}
+            return _with(state, "namespaces", change.name, old.model_copy(update=changed))
+        case "namespace" | "policy":
             made = change.after and fresh(change.after)
             state = _with(state, "namespaces", change.name, made)
             return state if made else _without_topics(state, change.name)
-        case "policy":
-            old = state.namespaces[change.name]
-            return _with(state, "namespaces", change.name, old.model_copy(update={change.policy: change.after}))
         case "topic":
             kept = state.topics[change.name].subscriptions if change.action == "update" else {}
             topic = None if change.action == "delete" else TopicState(partitions=change.after, subscriptions=kept)

@@ -5,19 +5,24 @@ ReplicationError
 ├── ClusterUnreachable   a cluster's admin interface did not answer
 ├── AdminRefused         a cluster answered a request with an error
 ├── WrongCluster         an address belongs to another cluster than the topology says
+├── UnusableCa           the certificate authority's file cannot be used
 ├── NothingToDelete      what may be deleted was named, and no change deletes it
+├── ApplyStopped         a change could not be made; says what was made before
 └── NotConverged         what was applied is not what is there afterwards
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 __all__ = [
     "AdminRefused",
+    "ApplyStopped",
     "ClusterUnreachable",
     "NoAddress",
     "NotConverged",
     "NothingToDelete",
     "ReplicationError",
+    "UnusableCa",
     "WrongCluster",
 ]
 
@@ -51,14 +56,22 @@ class AdminRefused(ReplicationError):
 
 
 class WrongCluster(ReplicationError):
-    """The address of a cluster leads to another one: nothing was read or changed there."""
+    """An address of a cluster leads to another one: nothing was changed there."""
 
     def __init__(self, cluster: str, url: str, found: str) -> None:
         self.cluster, self.url, self.found = cluster, url, found
         super().__init__(
-            f"{url} is the admin address of cluster {cluster} in the topology, but belongs to cluster {found}: "
-            f"nothing was read or changed there; correct [clusters.{cluster}.address]"
+            f"{url} is an address of cluster {cluster} in the topology, but belongs to {found}: "
+            f"nothing was changed; correct [clusters.{cluster}.address]"
         )
+
+
+class UnusableCa(ReplicationError):
+    """The file of the certificate authority cannot be used."""
+
+    def __init__(self, file: Path, reason: str) -> None:
+        self.file, self.reason = file, reason
+        super().__init__(f"the certificate authority's file {file} cannot be used: {reason}")
 
 
 class NothingToDelete(ReplicationError):
@@ -68,6 +81,17 @@ class NothingToDelete(ReplicationError):
         self.names, self.known = list(names), list(known)
         there = f"what would: {', '.join(self.known)}" if known else "no change does"
         super().__init__(f"no change would delete data of {', '.join(self.names)}; {there}; nothing was changed")
+
+
+class ApplyStopped(ReplicationError):
+    """A change could not be made; `done` were made before it, and the next apply makes the rest."""
+
+    def __init__(self, doing: str, done: Sequence[str], cause: ReplicationError) -> None:
+        self.doing, self.done, self.cause = doing, list(done), cause
+        before = (
+            "\n  ".join([f"{len(done)} changes were made before:", *done]) if done else "nothing was changed before"
+        )
+        super().__init__(f"{cause}\nstopped at, and perhaps made in part: {doing}\n{before}\napply again to finish it")
 
 
 class NotConverged(ReplicationError):

@@ -1,7 +1,7 @@
 """The topology: which clusters there are, who is the centre, and what replicates where."""
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+Name = Annotated[str, Field(pattern=_NAME)]
 _REGION = "{region}"
 _SERVICE_URL = r"^pulsar(\+ssl)?://[^\s/]+$"
 _ADMIN_URL = r"^https?://[^\s/]+$"
@@ -133,9 +134,10 @@ class Topology(Settings):
 
     centre: str = Field(pattern=_NAME, description="the cluster where all regions meet")
     standby: str | None = Field(None, description="the cluster that takes over when the centre is lost")
-    clusters: Mapping[str, Cluster] = Field(min_length=1)
-    regions: Mapping[str, Region] = Field(min_length=1)
-    tenants: Mapping[str, Tenant] = Field(min_length=1)
+    clusters: Mapping[Name, Cluster] = Field(min_length=1)
+    other_clusters: tuple[Name, ...] = Field((), description="registered for other purposes: left as they are")
+    regions: Mapping[Name, Region] = Field(min_length=1)
+    tenants: Mapping[Name, Tenant] = Field(min_length=1)
     namespaces: Mapping[str, Namespace] = {}
 
     @model_validator(mode="after")

@@ -3,24 +3,24 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from geo.replication.actual import topic_names
+from geo.replication.actual import each, topic_names
 from geo.replication.admin import AdminClient, topic_path
 from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
 from settings import Settings
 
-__all__ = ["CursorState", "LinkState", "Observation", "cursor_states", "link_state", "observe"]
+__all__ = ["CursorState", "LinkState", "Observation", "cursor_states", "link_state", "observe", "topic_stats"]
 
 
 class LinkState(Settings):
-    """One direction between two clusters in one namespace, over all its topics."""
+    """One direction between two clusters in one namespace, over all its topics; None: the source did not answer."""
 
     namespace: str
     source: str
     target: str
     connected: bool
-    backlog: int
-    delay_s: float
+    backlog: int | None
+    delay_s: float | None
     problem: str = ""
     latency_s: float | None = None
 
@@ -59,12 +59,19 @@ def observe(topology: Topology, clients: Mapping[str, AdminClient], clock: Calla
     stats: dict[str, dict[str, dict[str, Any]]] = {}
     unreachable: dict[str, str] = {}
     placed = topology.placed()
-    for cluster, admin in clients.items():
-        here = [name for name, (_, clusters) in placed.items() if cluster in clusters]
+
+    def ask(admin: AdminClient) -> dict[str, dict[str, Any]] | str:
         try:
-            stats[cluster] = {name: _stats(admin, name) for name in here}
+            here = [name for name, (_, clusters) in placed.items() if admin.cluster in clusters]
+            return {name: topic_stats(admin, name) for name in here}
         except ReplicationError as trouble:
-            unreachable[cluster] = str(trouble)
+            return str(trouble)
+
+    for cluster, found in each(clients, ask).items():
+        if isinstance(found, str):
+            unreachable[cluster] = found
+        else:
+            stats[cluster] = found
     links = [
         link_state(namespace, source, target, stats[source][namespace], unreachable.get(target, ""))
         if source in stats
@@ -124,7 +131,8 @@ def _moved_s(subscription: Mapping[str, Any]) -> float:
     return float(subscription.get("lastMarkDeleteAdvancedTimestamp") or 0) / 1000
 
 
-def _stats(admin: AdminClient, namespace: str) -> dict[str, Any]:
+def topic_stats(admin: AdminClient, namespace: str) -> dict[str, Any]:
+    """The statistics of every topic of a namespace, a partition being a topic of its own."""
     topics = [part for name, partitions in topic_names(admin, namespace).items() for part in _parts(name, partitions)]
     return {topic: admin.get(f"{topic_path(topic)}/stats") or {} for topic in topics}
 
@@ -135,5 +143,5 @@ def _parts(topic: str, partitions: int) -> Sequence[str]:
 
 def _unknown(namespace: str, source: str, target: str, problem: str) -> LinkState:
     return LinkState(
-        namespace=namespace, source=source, target=target, connected=False, backlog=0, delay_s=0, problem=problem
+        namespace=namespace, source=source, target=target, connected=False, backlog=None, delay_s=None, problem=problem
     )

@@ -1,12 +1,12 @@
 """The difference between what is wanted and what is there, as changes in the order in which they can be made. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from geo.replication.state import BrokerDefaults, ClusterState, NamespaceState, Registration, TenantState, TopicState
 from settings import Settings
 
-__all__ = ["Change", "fresh", "plan"]
+__all__ = ["Change", "fresh", "plan", "stale_addresses"]
 
 # Made from the outside in (a topic needs its namespace), and taken away from the inside out.
 _ORDER = ("cluster", "tenant", "namespace", "policy", "topic", "subscription", "auto_topic_creation")
@@ -49,7 +49,7 @@ class Change(Settings):
     def subject(self) -> str:
         """What an operator names to allow a change that deletes data; the same on each cluster.
 
-        `tenant:clusters`, `tenant/namespace:policy`, or the name of a namespace or topic.
+        `tenant:clusters`, `tenant/namespace:policy`, or the name of a cluster, namespace or topic.
         """
         aspect = "clusters" if self.kind == "tenant" else self.policy
         return f"{self.name}:{aspect}" if aspect else self.name
@@ -80,14 +80,16 @@ def plan(desired: Mapping[str, ClusterState], actual: Mapping[str, ClusterState]
 
 def _takes_away(change: Change) -> bool:
     # A tenant loses a cluster only after its namespaces have left it.
-    return change.action == "delete" or (change.kind == "tenant" and change.deletes_data)
+    return change.action == "delete" or (change.kind in ("tenant", "namespace") and change.deletes_data)
 
 
 def _rank(change: Change) -> int:
     # A namespace is made with automatic topic creation off, and gets its own setting when its topics are there: a
     # client that waits for the namespace would else make a topic without partitions in the moment between.
-    last = change.policy == "auto_topic_creation"
-    return _ORDER.index("auto_topic_creation" if last else change.kind)
+    if change.policy == "auto_topic_creation":
+        return _ORDER.index("auto_topic_creation")
+    # A namespace that goes stops replicating in every cluster before it is deleted in one.
+    return _ORDER.index("policy" if (change.kind, change.action) == ("namespace", "update") else change.kind)
 
 
 def _cluster_changes(cluster: str, wanted: ClusterState, there: ClusterState) -> Iterator[Change]:
@@ -180,24 +182,45 @@ def _topic_changes(cluster: str, name: str, before: TopicState | None, after: To
 
 
 def _surplus(cluster: str, wanted: ClusterState, there: ClusterState) -> Iterator[Change]:
-    gone = [
-        name for name in there.namespaces if name.partition("/")[0] in wanted.tenants and name not in wanted.namespaces
-    ]
-    for name in gone:
-        yield Change(
-            cluster=cluster,
-            action="delete",
-            kind="namespace",
-            name=name,
-            before=there.namespaces[name],
-            deletes_data=True,
-        )
+    for name in there.registrations:
+        if name not in wanted.registrations and name not in wanted.others:
+            before = there.registrations[name]
+            yield Change(cluster=cluster, action="delete", kind="cluster", name=name, before=before, deletes_data=True)
+    for name, namespace in there.namespaces.items():
+        if name.partition("/")[0] in wanted.tenants and name not in wanted.namespaces:
+            yield from _namespace_gone(cluster, name, namespace)
     for name, topic in there.topics.items():
-        namespace = name.rpartition("/")[0]
-        if namespace in wanted.namespaces and name not in wanted.topics and not _is_beside(name, wanted):
+        if name.rpartition("/")[0] in wanted.namespaces and name not in wanted.topics and not _is_beside(name, wanted):
             yield Change(
                 cluster=cluster, action="delete", kind="topic", name=name, before=topic.partitions, deletes_data=True
             )
+
+
+def _namespace_gone(cluster: str, name: str, there: NamespaceState) -> Iterator[Change]:
+    # Two steps, as Pulsar needs them, so that one that was refused at the second does not hide the first.
+    alone = frozenset({cluster})
+    if there.clusters != alone:
+        yield Change(
+            cluster=cluster,
+            action="update",
+            kind="namespace",
+            name=name,
+            before=there.clusters,
+            after=alone,
+            deletes_data=True,
+        )
+    yield Change(cluster=cluster, action="delete", kind="namespace", name=name, before=there, deletes_data=True)
+
+
+def stale_addresses(changes: Sequence[Change]) -> list[str]:
+    """Which brokers must be restarted after these changes: 4.0.8 goes on with the address that it has connected to."""
+    moved = [
+        (change.cluster, change.name)
+        for change in changes
+        if change.kind == "cluster" and change.action == "update" and change.cluster != change.name
+        if change.before.service_url != change.after.service_url or change.before.listener != change.after.listener
+    ]
+    return [f"{here}: restart its brokers; they go on with the old address of {there}" for here, there in moved]
 
 
 def fresh(wanted: NamespaceState) -> NamespaceState:

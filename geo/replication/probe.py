@@ -1,6 +1,5 @@
 """Sends a message through every link and measures how long it takes."""
 
-import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from statistics import median
 import pulsar
 
 from geo.replication.admin import AdminClient
+from geo.replication.connection import Way, check_addresses, connect
 from geo.replication.desired import PROBE_TOPIC, address
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, observe
@@ -18,7 +18,6 @@ from geo.replication.observe import LinkState, observe
 __all__ = ["verify"]
 
 _PROBES = 3
-_CONNECT_S = 5
 _OPERATION_S = 10
 
 Latency = float | str  # seconds, or why there is none
@@ -27,14 +26,21 @@ Latency = float | str  # seconds, or why there is none
 def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s: float = 15.0) -> list[LinkState]:
     """The state of every link, with the median latency of a few probes; a link that let none through says so."""
     unreachable = observe(topology, clients, time.time).unreachable
+    alive = {cluster: admin for cluster, admin in clients.items() if cluster not in unreachable}
+    wrong = [one for one in check_addresses(topology, alive) if one.belongs is False]
+    strangers = {one.cluster for one in wrong if not one.seen_by}
     found: dict[tuple[str, str, str], Latency] = {}
-    with _connections(topology, unreachable) as connections:
+    with _connections(topology, {name: one for name, one in alive.items() if name not in strangers}) as connections:
         for namespace, (_, clusters) in topology.placed().items():
-            alive = sorted(cluster for cluster in clusters if cluster in connections)
-            for (source, target), latency in _probe(connections, namespace, alive, timeout_s).items():
+            probed = sorted(cluster for cluster in clusters if cluster in connections)
+            for (source, target), latency in _probe(connections, namespace, probed, timeout_s).items():
                 found[namespace, source, target] = latency
     # Looked at after the probes: one that is stuck is part of the backlog.
     links = observe(topology, clients, time.time).links
+    for link in links:
+        for one in wrong:
+            if one.concerns(link.source, link.target):
+                found[link.namespace, link.source, link.target] = f"{one.service_url} is not of cluster {one.cluster}"
     return [_with_latency(link, found.get((link.namespace, link.source, link.target))) for link in links]
 
 
@@ -45,17 +51,11 @@ def _with_latency(link: LinkState, latency: Latency | None) -> LinkState:
 
 
 @contextmanager
-def _connections(topology: Topology, unreachable: Mapping[str, str]) -> Iterator[dict[str, pulsar.Client]]:
+def _connections(topology: Topology, clients: Mapping[str, AdminClient]) -> Iterator[dict[str, pulsar.Client]]:
     with ExitStack() as opened:
         connections = {}
-        for cluster in sorted(set(topology.clusters) - set(unreachable)):
-            client = pulsar.Client(
-                address(topology, cluster).service_url,
-                operation_timeout_seconds=_OPERATION_S,
-                connection_timeout_ms=_CONNECT_S * 1000,
-                # Its console logger writes to standard output, where --json belongs.
-                logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
-            )
+        for cluster, admin in sorted(clients.items()):
+            client = connect(admin, Way(address(topology, cluster).service_url), operation_s=_OPERATION_S)
             opened.callback(client.close)
             connections[cluster] = client
         yield connections

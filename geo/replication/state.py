@@ -50,8 +50,12 @@ class TopicState(Settings):
 
 
 class ClusterState(Settings):
-    """Everything of a topology that one cluster holds. Namespaces are tenant/name, topics tenant/name/topic."""
+    """Everything of a topology that one cluster holds. Namespaces are tenant/name, topics tenant/name/topic.
 
+    `others`: clusters that may be registered for other purposes; only of what is wanted.
+    """
+
+    others: frozenset[str] = frozenset()
     defaults: BrokerDefaults = BrokerDefaults()
     registrations: Mapping[str, Registration] = {}
     tenants: Mapping[str, TenantState] = {}

@@ -69,8 +69,9 @@ def _links(seen: Observation) -> Iterator[Metric]:
     for link in seen.links:
         labels = [link.namespace, link.source, link.target]
         connected.add_metric(labels, float(link.connected))
-        if link.source not in seen.unreachable:
+        if link.backlog is not None:
             backlog.add_metric(labels, link.backlog)
+        if link.delay_s is not None:
             lag.add_metric(labels, link.delay_s)
     yield from (connected, backlog, lag)
 

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from deploy.local import FolderDamaged, FolderNotOurs, StackInUse, StackNotRunning
+from deploy.local import FolderDamaged, FolderNotOurs, StackInUse, StackNotRunning, StackState
 from deploy.local.background import start_in_background, stop_running
 from deploy.local.folder import claim, empty, hold, holder
 from deploy.local.process import ProcessIdentity
@@ -72,7 +73,6 @@ def test_many_who_ask_at_once_never_take_each_other_for_a_holder(tmp_path: Path)
 
 def test_a_folder_with_content_of_others_is_neither_taken_nor_emptied_nor_written_to(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    (tmp_path / "stack.lock").write_text("")  # such a file alone makes no folder ours
 
     def detach() -> None:
         start_in_background(tmp_path, ["--fresh"], timeout_s=1, on_state=lambda _: None)
@@ -80,7 +80,7 @@ def test_a_folder_with_content_of_others_is_neither_taken_nor_emptied_nor_writte
     for attempt in (lambda: claim(tmp_path), lambda: empty(tmp_path), detach):
         with pytest.raises(FolderNotOurs, match="nothing was written or deleted"):
             attempt()
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["stack.lock", "thesis.txt"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["thesis.txt"]
 
 
 def test_emptying_our_folder_keeps_what_is_asked_and_never_follows_a_link_out_of_it(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_emptying_our_folder_keeps_what_is_asked_and_never_follows_a_link_out_of
     (ours / "pulsar-hq" / "data").write_text("")
     (ours / "link").symlink_to(outside, target_is_directory=True)
     empty(ours, keep=frozenset({"up.log"}))
-    assert sorted(entry.name for entry in ours.iterdir() if not entry.name.startswith(".")) == ["stack.lock", "up.log"]
+    assert sorted(entry.name for entry in ours.iterdir() if not entry.name.startswith(".")) == ["up.log"]
     assert (outside / "thesis.txt").read_text() == "years of work"
 
 
@@ -104,6 +104,62 @@ def test_a_folder_in_use_is_not_emptied(tmp_path: Path) -> None:
         with pytest.raises(StackInUse):
             empty(tmp_path)
     assert (tmp_path / "data").exists()
+
+
+def test_without_its_mark_a_folder_in_use_is_not_ours_to_empty(tmp_path: Path) -> None:
+    with hold(tmp_path):
+        (tmp_path / "data").write_text("")
+        for entry in tmp_path.iterdir():
+            if entry.name != "data":
+                entry.unlink()
+        for attempt in (claim, empty):
+            with pytest.raises(FolderNotOurs):
+                attempt(tmp_path)
+    assert (tmp_path / "data").exists()
+
+
+def test_where_the_mark_was_removed_the_stack_is_still_found_and_stopped(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    known = ProcessIdentity.of(sleeper.pid)
+    assert known is not None
+    StackState(supervisor=known, phase="ready", started_s=0.0, servers=[], links={}).save(tmp_path)
+    assert StackState.load(tmp_path).supervisor == known
+    end = Thread(target=sleeper.wait, args=(30,))  # so that it is gone once it ended
+    end.start()
+    assert stop_running(tmp_path, timeout_s=30)
+    end.join()
+    assert sleeper.returncode == -signal.SIGTERM
+
+
+def test_a_stack_that_failed_says_so_afterwards(tmp_path: Path) -> None:
+    mine = ProcessIdentity.mine()
+    StackState(
+        supervisor=mine, phase="failed", detail="server mosquitto-eu was ended", started_s=0.0, servers=[], links={}
+    ).save(tmp_path)
+    for ask in (StackState.load, stop_running):
+        with pytest.raises(StackNotRunning, match="the last one failed: server mosquitto-eu was ended"):
+            ask(tmp_path)
+
+
+def test_many_who_claim_a_new_folder_at_once_all_get_it(tmp_path: Path) -> None:
+    def claimed(folder: Path) -> None:
+        gate.wait(30)
+        try:
+            claim(folder)
+            (folder / f"content-{threading.get_ident()}").write_text("")
+        except FolderNotOurs as refused:
+            refusals.append(refused)
+
+    refusals: list[FolderNotOurs] = []
+    for attempt in range(100):
+        gate = threading.Barrier(4)
+        threads = [Thread(target=claimed, args=(tmp_path / str(attempt),)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert refusals == []
 
 
 def test_a_holder_that_was_killed_holds_nothing(tmp_path: Path) -> None:
@@ -123,7 +179,7 @@ def test_a_lock_that_does_not_name_its_holder_is_said_with_the_way_out(
 ) -> None:
     monkeypatch.setattr("deploy.local.folder._SETTLE_S", 0.05)
     with hold(tmp_path):
-        (tmp_path / "stack.lock").write_text("")
+        os.truncate(tmp_path / ".waybill-folder", 0)
         with pytest.raises(FolderDamaged, match="fuser"):
             holder(tmp_path)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import FolderDamaged, LinkError, PortBook, StackNotRunning, StackState
+from deploy.local import FolderDamaged, LinkError, LocalStack, PortBook, PulsarCluster, StackNotRunning, StackState
+from deploy.local.errors import TopologyHasAddresses
 from deploy.local.folder import hold
+from deploy.local.places import located
 from deploy.local.process import ProcessIdentity
 from deploy.local.state import LinkRecord, ServerRecord
 
@@ -42,6 +44,29 @@ def test_a_port_that_somebody_took_is_not_given_again(tmp_path: Path) -> None:
     port = PortBook(tmp_path / "ports.json").port("a")
     with socket.create_server(("127.0.0.1", port)):
         assert PortBook(tmp_path / "ports.json", patience_s=0.1).port("a") != port
+
+
+def test_one_port_written_for_two_names_is_given_once(tmp_path: Path) -> None:
+    port = PortBook(tmp_path / "ports.json").port("a")
+    (tmp_path / "ports.json").write_text(f'{{"a": {port}, "b": {port}}}')
+    book = PortBook(tmp_path / "ports.json")
+    assert book.port("a") == port
+    assert book.port("b") != port
+
+
+def test_names_with_dots_get_their_addresses_and_a_topology_that_has_some_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "topology.toml"
+    file.write_text('centre = "hq.main"\n[clusters."hq.main"]\n[regions.eu]\ncluster = "hq.main"\n[tenants.fleet]\n')
+    stack = LocalStack(tmp_path / "stack", topology=file)
+    cluster = PulsarCluster("hq.main", tmp_path / "hq", ports=PortBook(tmp_path / "ports.json"), peers={})
+    made = located(file, {"hq.main": cluster}, stack.links, tmp_path / "located.toml")
+    address = made.clusters["hq.main"].address
+    assert address is not None
+    assert address.service_url == cluster.service_url
+    with pytest.raises(TopologyHasAddresses, match=r"where hq.main run"):
+        LocalStack(tmp_path / "stack", topology=tmp_path / "located.toml")
 
 
 def test_a_port_that_gets_free_soon_is_kept(tmp_path: Path) -> None:

@@ -108,8 +108,21 @@ def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(
     up.process.kill()
     up.process.wait(10)
     assert until(lambda: not processes_of(up.folder), 10), processes_of(up.folder)
-    with LocalStack(up.folder) as again:
-        assert again.pulsar["hq"].service_url == before.address("pulsar-hq", "service_url")
+
+    def loses_a_server() -> None:
+        with LocalStack(up.folder) as again:
+            assert again.pulsar["hq"].service_url == before.address("pulsar-hq", "service_url")
+            lost = again.brokers["eu"].pid
+            assert lost is not None
+            os.kill(lost, signal.SIGKILL)
+            assert until(lambda: again.brokers["eu"].pid is None, 30)
+            again.check()
+
+    with pytest.raises(ServerFailed):
+        loses_a_server()
+    # Who left it running finds out afterwards what ended it.
+    with pytest.raises(StackNotRunning, match="the last one failed: server mosquitto-eu was ended by SIGKILL"):
+        StackState.load(up.folder)
 
 
 def test_a_stack_runs_in_the_background_until_it_is_told_to_stop(tmp_path: Path) -> None:

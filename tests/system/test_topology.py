@@ -15,7 +15,7 @@ import pulsar
 import pytest
 from typer.testing import CliRunner
 
-from deploy.local import LocalStack
+from deploy.local import LocalStack, PulsarSettings, StackSettings
 from geo.replication import (
     AdminClient,
     Namespace,
@@ -25,11 +25,14 @@ from geo.replication import (
     WrongCluster,
     admins,
     apply,
+    look,
     read_plan,
 )
 from geo.replication.cli import app
 from geo.replication.model import Retention, Tenant
 from geo.replication.observe import Observation, observe
+from geo.replication.probe import verify
+from geo.replication.reconnect import reconnect
 
 pytestmark = pytest.mark.system
 
@@ -174,6 +177,27 @@ def test_swapped_addresses_are_refused_and_nothing_is_changed(
     assert before == {name: [client.get(f"clusters/{one}") for one in clients] for name, client in clients.items()}
 
 
+def test_a_service_address_of_another_cluster_is_refused_and_verify_names_it(
+    stack: LocalStack, clients: dict[str, AdminClient], tmp_path: Path
+) -> None:
+    eu, before = stack.pulsar["eu"].service_url, clients["hq"].get("clusters/us")
+    for place in ((), ("seen_from", "hq")):
+        wrong = stack.topology.model_dump()
+        at = wrong["clusters"]["us"]["address"]
+        for key in place:
+            at = at[key]
+        at |= {"service_url": eu, "listener": ""} if place else {"service_url": eu}
+        topology = Topology.model_validate(wrong)
+        for command in (lambda: apply(topology, clients), lambda: look(topology, clients)):  # noqa: B023
+            with pytest.raises(WrongCluster, match="belongs to another cluster"):
+                command()
+        links = verify(topology, clients, timeout_s=2)
+        named = {(link.source, link.target) for link in links if "not of cluster us" in link.problem}
+        us = {(source, target) for _, source, target in topology.links() if "us" in (source, target)}
+        assert named == ({("hq", "us")} if place else us)
+    assert clients["hq"].get("clusters/us") == before
+
+
 def test_what_a_cluster_knows_of_itself_and_of_others_is_restored_and_the_rest_of_it_kept(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
@@ -194,32 +218,99 @@ def test_what_a_cluster_knows_of_itself_and_of_others_is_restored_and_the_rest_o
         eu.post("clusters/hq", hq)
 
 
+SMALL = (
+    'centre = "hq"\n[clusters.eu]\n[clusters.hq]\n[regions.eu]\ncluster = "eu"\n[tenants.fleet]\n'
+    '[namespaces."fleet/telemetry-{region}".topics.batches]\npartitions = 2\nsubscriptions.ingest = {}\n'
+)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """Two clusters that tests may break; as by Pulsar's default, they delete no namespace by force."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "topology.toml").write_text(SMALL)
+    cautious = PulsarSettings(broker={"forceDeleteNamespaceAllowed": "false"})
+    settings = StackSettings(pulsar=cautious)
+    with LocalStack(folder / "stack", topology=folder / "topology.toml", settings=settings) as running:
+        yield running
+
+
 def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer_waits_for_them(
-    tmp_path: Path,
+    own: LocalStack,
 ) -> None:
-    file = tmp_path / "topology.toml"
-    file.write_text(
-        'centre = "hq"\n[clusters.eu]\n[clusters.hq]\n[regions.eu]\ncluster = "eu"\n[tenants.fleet]\n'
-        '[namespaces."fleet/telemetry-{region}".topics.batches]\npartitions = 2\nsubscriptions.ingest = {}\n'
-    )
-    with LocalStack(tmp_path / "stack", topology=file) as own, admins(own.topology) as opened:
+    with admins(own.topology) as opened:
         eu = own.pulsar["eu"]
         client = pulsar.Client(eu.service_url, logger=QUIET)
         producer = client.create_producer(BATCHES, send_timeout_millis=0)
         producer.send(b"before")
+        centre = pulsar.Client(own.pulsar["hq"].service_url, logger=QUIET)
+        sender = centre.create_producer(BATCHES)
+        sender.send(b"first")
+        assert until(lambda: all(link.connected for link in _look(own, opened).links), 60)
         eu.kill()
         for lost in ("metadata", "bookkeeper"):
             shutil.rmtree(eu.folder / lost)
+        sender.send(b"while it was away")
         eu.start()
         eu.wait()
         producer.send_async(b"after", lambda *_: None)
+        # Its neighbour's replicators must have been refused, or there is nothing to bring back.
+        assert until(lambda: not _look(own, opened).links[1].connected, 60)
         with ThreadPoolExecutor(1) as pool:  # another client, that asks until it is let in
             late = pool.submit(until, lambda: _produces(eu.service_url), 60)
             assert apply(own.topology, opened).held_back == ()
             assert late.result()
         assert opened["eu"].get("persistent/fleet/telemetry-eu/batches/partitions")["partitions"] == 2
         assert read_plan(own.topology, opened) == []
+        reconnect(own.topology, opened)
+        assert until(lambda: all(link.connected and not link.backlog for link in _look(own, opened).links), 60)
+        reader = client.create_reader(BATCHES, pulsar.MessageId.earliest)
+        found = {reader.read_next(20_000).data()}
+        while b"while it was away" not in found:
+            found.add(reader.read_next(20_000).data())
         client.close()
+        centre.close()
+
+
+def test_a_namespace_is_deleted_where_force_is_not_allowed_and_a_registration_only_when_it_is_named(
+    own: LocalStack,
+) -> None:
+    with admins(own.topology) as opened:
+        held = {"held/a": Namespace(clusters=("eu", "hq"), topics={"one": Topic(partitions=2), "two": Topic()})}
+        tenants = {**own.topology.tenants, "held": Tenant()}
+        more = own.topology.model_copy(update={"tenants": tenants, "namespaces": {**own.topology.namespaces, **held}})
+        less = own.topology.model_copy(update={"tenants": tenants})
+        apply(more, opened)
+        opened["hq"].put(
+            "clusters/gone", {"serviceUrl": "http://127.0.0.1:9", "brokerServiceUrl": "pulsar://127.0.0.1:9"}
+        )
+        assert {change.subject for change in apply(less, opened).held_back} == {"held/a", "gone"}
+        assert opened["hq"].get("namespaces/held/a")["replication_clusters"] == ["eu", "hq"]
+        left = apply(less, opened, allow_delete=["held/a"])
+        assert [change.subject for change in left.held_back] == ["gone"]
+        assert [client.get("namespaces/held/a") for client in opened.values()] == [None, None]
+        assert read_plan(less.model_copy(update={"other_clusters": ("gone",)}), opened) == []
+        assert apply(less, opened, allow_delete=["gone"]).held_back == ()
+        assert opened["hq"].get("clusters/gone") is None
+        assert apply(less, opened, allow_delete=["gone", "held/a"]).changed == (), "a repeated command is done already"
+
+
+def test_while_a_cluster_is_away_the_others_are_applied_to_and_it_is_named(own: LocalStack, tmp_path: Path) -> None:
+    raised = tmp_path / "raised.toml"
+    text = (own.folder / "topology.toml").read_text()
+    raised.write_text(text + '[namespaces."fleet/telemetry-{region}".backlog_quota]\nsize_mb = 7\n')
+    own.pulsar["eu"].kill()
+    try:
+        done = CliRunner().invoke(app, ["apply", "--topology", str(raised)])
+        assert done.exit_code == 1
+        assert "hq: update policy fleet/telemetry-eu backlog_quota" in done.output
+        assert "eu is left out" in done.output
+        assert CliRunner().invoke(app, ["plan", "--topology", str(raised)]).exit_code == 1
+    finally:
+        own.pulsar["eu"].start()
+        own.pulsar["eu"].wait()
+    with admins(own.topology) as opened:
+        assert {change.cluster for change in read_plan(own.topology, opened)} == {"hq"}
 
 
 def _produces(service_url: str) -> bool:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from geo.replication import AdminClient, AdminRefused, ClusterUnreachable, Registration, WrongCluster
 from geo.replication.actual import read_defaults, read_registration
 from geo.replication.apply import cluster_data
+from geo.replication.errors import UnusableCa
 from geo.replication.state import BrokerDefaults
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -23,20 +27,21 @@ class Broker:
 
     def __init__(self, name: str) -> None:
         self.answers: dict[str, Answer] = {RUNTIME: (200, {}, json.dumps({"clusterName": name}).encode())}
+        self.first: list[Answer] = []  # given before all others, the question for the name aside
         self.asked: list[tuple[str, str, str, bytes]] = []
-        self.unavailable = 0  # requests that are answered as by a broker that has just started
         broker = self
 
         class Handler(BaseHTTPRequestHandler):
             def answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 broker.asked.append((self.command, self.path, self.headers.get("authorization", ""), body))
-                status, headers, content = broker.answers.get(self.path, (404, {}, b'{"reason": "not there"}'))
-                if self.path != RUNTIME and broker.unavailable:
-                    broker.unavailable -= 1
-                    status, headers, content = 500, {}, b'{"reason": "Not enough non-faulty bookies available"}'
+                absent = 404, {}, b'{"reason": "not there"}'
+                status, headers, content = broker.answers.get(self.path, absent)
+                if broker.first and self.path != RUNTIME:
+                    status, headers, content = broker.first.pop(0)
                 self.send_response(status)
-                for key, value in {**headers, "content-length": str(len(content))}.items():
+                given = {"content-type": "application/json", **headers, "content-length": str(len(content))}
+                for key, value in given.items():
                     self.send_header(key, value)
                 self.end_headers()
                 self.wfile.write(content)
@@ -114,39 +119,108 @@ def test_an_answer_that_is_not_pulsars_is_no_cluster(broker: Callable[[str], Bro
         client.get("clusters")
 
 
-@pytest.mark.parametrize(
-    ("request_of", "answer"),
-    [
-        (lambda client: client.get("clusters"), ["eu"]),
-        (lambda client: client.put("clusters", {}), True),
-        (lambda client: client.post("clusters", {}), True),
-        (lambda client: client.delete("clusters"), True),
-    ],
-)
-def test_a_broker_that_has_just_started_is_asked_again(
-    broker: Callable[[str], Broker], request_of: Callable[[AdminClient], object], answer: object
-) -> None:
-    one = broker("eu")
-    one.answers["/admin/v2/clusters"] = (200, {}, b'["eu"]')
-    one.unavailable = 3
-    with AdminClient("eu", one.url) as client:
-        assert request_of(client) == answer
-    assert one.unavailable == 0
-
-
-def test_an_error_of_the_server_that_stays_is_told(broker: Callable[[str], Broker]) -> None:
-    one = broker("eu")
-    one.unavailable = 10**6
-    with AdminClient("eu", one.url, unavailable_s=0.3) as client, pytest.raises(AdminRefused, match="non-faulty"):
-        client.get("clusters")
-    assert 10**6 - one.unavailable > 1
-
-
 def test_a_refusal_is_told_with_its_reason(broker: Callable[[str], Broker]) -> None:
     one = broker("eu")
     one.answers[RUNTIME] = (401, {}, b"[]")
     with AdminClient("eu", one.url) as client, pytest.raises(AdminRefused, match="status 401"):
         client.get("clusters")
+
+
+HTML = {"content-type": "text/html"}
+ASKING: list[Callable[[AdminClient], object]] = [
+    lambda client: client.get("namespaces/fleet/a"),
+    lambda client: client.put("namespaces/fleet/a", {}),
+    lambda client: client.post("namespaces/fleet/a", {}),
+    lambda client: client.delete("namespaces/fleet/a"),
+]
+
+
+@pytest.mark.parametrize("request_of", ASKING)
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ((200, HTML, b"<html>Sorry</html>"), ClusterUnreachable),
+        ((404, HTML, b"<html>Sorry</html>"), ClusterUnreachable),
+        ((409, {}, b"[]"), ClusterUnreachable),
+        ((429, {}, b'{"reason": "slow down"}'), ClusterUnreachable),
+        ((502, HTML, b"<html>Sorry</html>"), ClusterUnreachable),
+        ((503, {}, b""), ClusterUnreachable),
+        ((401, HTML, b"<html>Log in</html>"), AdminRefused),
+        ((403, {}, b"{}"), AdminRefused),
+        ((412, {}, b'{"reason": "Pulsar says no"}'), AdminRefused),
+    ],
+)
+def test_what_a_balancer_answers_is_neither_absence_nor_success(
+    broker: Callable[[str], Broker],
+    request_of: Callable[[AdminClient], object],
+    answer: Answer,
+    error: type[Exception],
+) -> None:
+    one = broker("eu")
+    one.answers["/admin/v2/namespaces/fleet/a"] = answer
+    with AdminClient("eu", one.url) as client, pytest.raises(error):
+        request_of(client)
+
+
+@pytest.mark.parametrize("request_of", ASKING)
+def test_a_broker_that_has_no_bookie_yet_is_asked_again(
+    broker: Callable[[str], Broker], request_of: Callable[[AdminClient], object]
+) -> None:
+    one = broker("eu")
+    one.first = [(500, {}, b'{"reason": "Not enough non-faulty bookies available"}')] * 3
+    one.answers["/admin/v2/namespaces/fleet/a"] = (204, {}, b"")
+    with AdminClient("eu", one.url) as client:
+        request_of(client)
+    assert one.first == []
+
+
+def test_a_server_that_stays_in_trouble_is_refused_within_its_bound(broker: Callable[[str], Broker]) -> None:
+    one = broker("eu")
+    one.answers["/admin/v2/clusters"] = (500, {}, b'{"reason": "Not enough non-faulty bookies available"}')
+    with AdminClient("eu", one.url, unavailable_s=0.2) as client, pytest.raises(AdminRefused, match="non-faulty"):
+        client.get("clusters")
+
+
+def test_absence_and_conflict_are_pulsars_words_for_no(broker: Callable[[str], Broker]) -> None:
+    one = broker("eu")
+    with AdminClient("eu", one.url) as client:
+        assert client.get("namespaces/fleet/a") is None
+        assert not client.delete("namespaces/fleet/a")
+        with pytest.raises(AdminRefused, match="404"):
+            client.put("namespaces/fleet/a")
+        one.answers["/admin/v2/namespaces/fleet/a"] = (409, {}, b'{"reason": "exists"}')
+        assert not client.put("namespaces/fleet/a")
+        with pytest.raises(AdminRefused, match="409"):
+            client.get("namespaces/fleet/a")
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{"])
+def test_an_answer_that_comes_byte_by_byte_ends_at_the_time_out(head: bytes) -> None:
+    closing = Event()
+
+    def drip(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(head)
+            while not closing.wait(0.05):
+                connection.sendall(b"H")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Thread(target=drip, args=(server,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        try:
+            with (
+                AdminClient("eu", url, timeout_s=0.3, unavailable_s=0) as client,
+                pytest.raises(ClusterUnreachable, match="whole answer"),
+            ):
+                client.get("clusters")
+        finally:
+            closing.set()
+
+
+def test_a_certificate_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnusableCa, match="absent"):
+        AdminClient("eu", "https://x:1", ca_file=tmp_path / "absent.pem")
 
 
 @pytest.mark.parametrize("admin_url", ["http://x:8080", "https://x:8443"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import generate_latest
 
-from geo.replication.observe import Observation, cursor_states, link_state
+from geo.replication import Topology, admins
+from geo.replication.observe import Observation, cursor_states, link_state, observe
 from geo.replication.watch import METRICS, ReplicationCollector
 
 SPACE = "fleet/telemetry-eu"
@@ -81,12 +82,29 @@ def test_the_metrics_are_those_that_are_documented_and_carry_their_labels() -> N
     assert 'waybill_cursor_snapshot_age_seconds{cluster="hq",subscription="ingest",topic="t"} 3.0' in text
 
 
+def nowhere() -> Topology:
+    """Two clusters that nobody runs."""
+    where = {"service_url": "pulsar://127.0.0.1:9", "admin_url": "http://127.0.0.1:9"}
+    return Topology.model_validate(
+        {
+            "centre": "hq",
+            "clusters": {"eu": {"address": where}, "hq": {"address": where}},
+            "regions": {"eu": {"cluster": "eu"}},
+            "tenants": {"fleet": {}},
+            "namespaces": {SPACE: {"clusters": "all"}},
+        }
+    )
+
+
 def test_what_a_dead_cluster_would_say_is_not_made_up() -> None:
-    link = link_state(SPACE, "eu", "hq", {}, "gone")
-    text = exported(Observation(links=(link,), cursors=(), unreachable={"eu": "gone"}))
+    with admins(nowhere()) as clients:
+        seen = observe(nowhere(), clients, lambda: 0.0)
+    assert {(link.connected, link.backlog, link.delay_s) for link in seen.links} == {(False, None, None)}
+    text = exported(seen)
     assert 'waybill_cluster_reachable{cluster="eu"} 0.0' in text
     assert f'waybill_replication_connected{{namespace="{SPACE}",source="eu",target="hq"}} 0.0' in text
     assert "waybill_replication_backlog_messages{" not in text
+    assert "waybill_replication_lag_seconds{" not in text
 
 
 def test_before_the_first_look_nothing_is_exported() -> None:

@@ -6,8 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geo.replication import ClusterState, NamespaceState, TenantState, TopicState, Topology, desired, plan
+from geo.replication import (
+    ClusterState,
+    NamespaceState,
+    NothingToDelete,
+    Registration,
+    TenantState,
+    TopicState,
+    Topology,
+    desired,
+    plan,
+)
+from geo.replication.apply import _allowed, _check_subjects
 from geo.replication.effect import applied
+from geo.replication.plan import stale_addresses
 from geo.replication.state import BrokerDefaults
 from tests.geo.replication.topologies import cluster_states, topologies
 
@@ -79,6 +91,7 @@ def namespace(defaults: BrokerDefaults | None = None, **policies: object) -> dic
     return {"eu": ClusterState(defaults=defaults or BrokerDefaults(), namespaces={"fleet/a": state}, topics=topics)}
 
 
+REGISTERED = Registration(service_url="pulsar://us:1", admin_url="http://us:2")
 HOLDS, EVICTS = "producer_request_hold", "consumer_backlog_eviction"
 KEEPS = BrokerDefaults(retention=(600, 1000), message_ttl_s=0)
 DROPS = BrokerDefaults(backlog_quota=(10, EVICTS), message_ttl_s=60)
@@ -134,7 +147,11 @@ def test_a_tenant_that_loses_a_cluster_is_marked_and_changed_after_its_namespace
         }
 
     gone = plan(tenant("hq"), tenant("eu", "hq"))
-    assert [(change.subject, change.deletes_data) for change in gone] == [("fleet/eu", True), ("fleet:clusters", True)]
+    assert [(change.subject, change.action, change.deletes_data) for change in gone] == [
+        ("fleet/eu", "update", True),
+        ("fleet/eu", "delete", True),
+        ("fleet:clusters", "update", True),
+    ]
     assert not any(change.deletes_data for change in plan(tenant("eu", "hq"), tenant("hq")))
 
 
@@ -196,3 +213,81 @@ def test_a_subscription_that_a_consumer_made_stays() -> None:
     there = {"eu": ClusterState(topics={"fleet/a/b": TopicState(partitions=0, subscriptions={"mine": False})})}
     wanted = {"eu": ClusterState(topics={"fleet/a/b": TopicState(partitions=0)})}
     assert plan(wanted, there) == []
+
+
+def test_what_a_cluster_knows_of_itself_is_part_of_the_plan() -> None:
+    right = Registration(service_url="pulsar://eu:6650", admin_url="http://eu:8080")
+    wrong = right.model_copy(update={"admin_url": "http://us:8080"})
+    [change] = plan(
+        {"eu": ClusterState(registrations={"eu": right})}, {"eu": ClusterState(registrations={"eu": wrong})}
+    )
+    assert (change.cluster, change.kind, change.name, change.after) == ("eu", "cluster", "eu", right)
+
+
+@given(topologies())
+def test_every_cluster_is_to_know_all_of_them_itself_too(topology: Topology) -> None:
+    assert all(set(state.registrations) == set(topology.clusters) for state in desired(topology).values())
+
+
+def test_a_time_to_live_of_nought_is_said_against_the_brokers_own() -> None:
+    wanted = Topology.model_validate(
+        {
+            "centre": "eu",
+            "clusters": {"eu": {"address": {"service_url": "pulsar://eu:1", "admin_url": "http://eu:2"}}},
+            "regions": {"eu": {"cluster": "eu"}},
+            "tenants": {"fleet": {}},
+            "namespaces": {"fleet/a": {"clusters": "all", "message_ttl_s": 0}},
+        }
+    )
+    changes = plan(desired(wanted), namespace(DROPS))
+    assert [(change.after, change.deletes_data) for change in changes if change.policy == "message_ttl_s"] == [
+        (0, False)
+    ]
+
+
+def test_only_the_deletion_that_was_named_is_allowed() -> None:
+    def topics(*names: str) -> dict[str, ClusterState]:
+        made = {f"fleet/a/{name}": TopicState(partitions=0) for name in names}
+        return {"eu": ClusterState(namespaces={"fleet/a": NamespaceState(clusters=frozenset({"eu"}))}, topics=made)}
+
+    pending = plan(topics("new"), topics("one", "two"))
+    assert [change.subject for change in _allowed(pending, ["fleet/a/one"])] == ["fleet/a/new", "fleet/a/one"]
+    assert [change.subject for change in _allowed(pending, [])] == ["fleet/a/new"]
+
+
+def test_a_name_that_nothing_deletes_is_refused_while_others_wait_to_be_allowed_and_else_was_done_before() -> None:
+    waiting = plan({"eu": ClusterState()}, {"eu": ClusterState(registrations={"us": REGISTERED})})
+    assert [(change.subject, change.deletes_data) for change in waiting] == [("us", True)]
+    with pytest.raises(NothingToDelete, match="what would: us"):
+        _check_subjects(waiting, ["su"])
+    _check_subjects(waiting, ["us", "gone"])
+    _check_subjects([], ["gone"])
+
+
+def test_a_cluster_that_is_registered_for_others_stays() -> None:
+    there = {"eu": ClusterState(registrations={"us": REGISTERED})}
+    assert plan({"eu": ClusterState(others=frozenset({"us"}))}, there) == []
+
+
+def test_a_namespace_that_goes_stops_replicating_everywhere_before_it_is_deleted_anywhere() -> None:
+    spaces = {"fleet/a": NamespaceState(clusters=frozenset({"eu", "hq"}))}
+    tenants = {"fleet": TenantState(allowed_clusters=frozenset({"eu", "hq"}))}
+    there = {name: ClusterState(tenants=tenants, namespaces=spaces) for name in ("eu", "hq")}
+    changes = plan({name: ClusterState(tenants=tenants) for name in there}, there)
+    assert [str(change) for change in changes] == [
+        "eu: update namespace fleet/a: eu, hq -> eu",
+        "hq: update namespace fleet/a: eu, hq -> hq",
+        "eu: delete namespace fleet/a",
+        "hq: delete namespace fleet/a",
+    ]
+    assert {(change.subject, change.deletes_data) for change in changes} == {("fleet/a", True)}
+
+
+def test_brokers_that_go_on_with_an_old_address_are_named() -> None:
+    def knows(service_url: str) -> dict[str, ClusterState]:
+        us = REGISTERED.model_copy(update={"service_url": service_url})
+        return {"eu": ClusterState(registrations={"us": us})}
+
+    moved = plan(knows("pulsar://new:1"), knows("pulsar://old:1"))
+    assert stale_addresses(moved) == ["eu: restart its brokers; they go on with the old address of us"]
+    assert stale_addresses(plan(knows("pulsar://new:1"), {})) == []

@@ -1,0 +1,99 @@
+"""A client of a cluster's service address, and whether that address leads to the cluster at all."""
+
+import os
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pulsar
+
+from geo.replication.admin import AdminClient
+from geo.replication.desired import address
+from geo.replication.model import Topology
+
+__all__ = ["Checked", "Way", "check_addresses", "connect"]
+
+_OPERATION_S = 5
+_CONNECT_S = 5
+_AT_ONCE = 8
+# Every cluster has this namespace from its start, brokers make topics in it whatever their configuration says, and a
+# topic that is not persistent leaves nothing behind.
+_MEETING = "non-persistent://pulsar/system/waybill-address-{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One service address of a cluster, as a client or another cluster dials it."""
+
+    service_url: str
+    listener: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Whether a service address of a cluster leads to it; `belongs` None: it could not be asked from here.
+
+    `seen_by`: the cluster that dials it; empty for the common address.
+    """
+
+    cluster: str
+    seen_by: str
+    service_url: str
+    belongs: bool | None
+    reason: str = ""
+
+    def concerns(self, source: str, target: str) -> bool:
+        """Whether a link between these clusters uses it, or a probe on that link does."""
+        if self.seen_by:
+            return (self.seen_by, self.cluster) == (source, target)
+        return self.cluster in (source, target)
+
+    def __str__(self) -> str:
+        seen = f", seen from {self.seen_by}" if self.seen_by else ""
+        return f"{self.service_url} (cluster {self.cluster}{seen}): {self.reason}"
+
+
+def connect(admin: AdminClient, way: Way, *, operation_s: int = _OPERATION_S) -> pulsar.Client:
+    """A client with the token and the certificate authority of the cluster's admin client."""
+    return pulsar.Client(
+        way.service_url,
+        authentication=pulsar.AuthenticationToken(admin.token) if admin.token else None,
+        operation_timeout_seconds=operation_s,
+        connection_timeout_ms=_CONNECT_S * 1000,
+        listener_name=way.listener or None,
+        tls_trust_certs_file_path=str(admin.ca_file) if admin.ca_file else None,
+        tls_validate_hostname=True,
+        # Its console logger writes to standard output, where --json belongs.
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+    )
+
+
+def check_addresses(topology: Topology, admins: Mapping[str, AdminClient]) -> list[Checked]:
+    """Every service address of these clusters, asked side by side. Raises what the admin clients raise."""
+    ways = [(admin, seen_by, way) for name, admin in admins.items() for seen_by, way in _ways(topology, name)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        waiting = [pool.submit(_belongs, admin, way) for admin, _, way in ways]
+    return [
+        Checked(admin.cluster, seen_by, way.service_url, *one.result())
+        for (admin, seen_by, way), one in zip(ways, waiting, strict=True)
+    ]
+
+
+def _belongs(admin: AdminClient, way: Way) -> tuple[bool | None, str]:
+    """Meet the cluster on a topic of its own: what the service address made, the admin address must show."""
+    topic = _MEETING.format(uuid.uuid4().hex)
+    client = connect(admin, way)
+    try:
+        client.create_producer(topic)
+        return admin.get(f"{topic.replace('://', '/')}/stats") is not None, ""
+    except pulsar.PulsarException as refused:
+        return None, str(refused)
+    finally:
+        client.close()
+
+
+def _ways(topology: Topology, cluster: str) -> list[tuple[str, Way]]:
+    where = address(topology, cluster)
+    others = [(seen_by, Way(way.service_url, way.listener)) for seen_by, way in sorted(where.seen_from.items())]
+    return [("", Way(where.service_url)), *others]

@@ -1,0 +1,49 @@
+"""Brings replicators back that gave up: Pulsar does not try again after some refusals of the other cluster."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from geo.replication.actual import each
+from geo.replication.admin import AdminClient, topic_path
+from geo.replication.model import Topology
+from geo.replication.observe import topic_stats
+
+__all__ = ["reconnect"]
+
+_PATIENCE_S = 10.0
+_POLL_S = 0.5
+
+
+def reconnect(topology: Topology, clients: Mapping[str, AdminClient]) -> list[str]:
+    """Reload each topic that has no connection to another of these clusters for ten seconds; returns them in words.
+
+    All of `clients` answer. A cluster that lost its disks refuses a replicator, "namespace not found", and 4.0.8 closes
+    that for good. A reload interrupts the topic's clients for a moment, and loses nothing.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while (lost := _disconnected(topology, clients)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    for source, topic in lost:
+        clients[source].put(f"{topic_path(topic)}/unload")
+    return [
+        f"{source}: reloaded topic {topic}, not connected to {', '.join(lost[source, topic])}" for source, topic in lost
+    ]
+
+
+def _disconnected(topology: Topology, clients: Mapping[str, AdminClient]) -> dict[tuple[str, str], list[str]]:
+    """Source and topic -> the clusters that it does not reach."""
+    links = [link for link in topology.links() if {link[1], link[2]} <= set(clients)]
+
+    def ask(admin: AdminClient) -> dict[str, dict[str, Any]]:
+        return {
+            name: topic_stats(admin, name) for name in {name for name, source, _ in links if source == admin.cluster}
+        }
+
+    stats = each(clients, ask)
+    lost: dict[tuple[str, str], list[str]] = {}
+    for namespace, source, target in links:
+        for topic, one in stats[source][namespace].items():
+            if not ((one.get("replication") or {}).get(target) or {}).get("connected"):
+                lost.setdefault((source, topic), []).append(target)
+    return lost

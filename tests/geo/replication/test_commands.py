@@ -1,0 +1,69 @@
+"""The topology commands say how they ended, find the stack's file, and make nothing up."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from geo.replication.cli import app
+
+NOWHERE = """
+centre = "hq"
+[clusters.eu.address]
+service_url = "pulsar://127.0.0.1:9"
+admin_url = "http://127.0.0.1:9"
+[clusters.hq.address]
+service_url = "pulsar://127.0.0.1:9"
+admin_url = "http://127.0.0.1:9"
+[regions.eu]
+cluster = "eu"
+[tenants.fleet]
+[namespaces."fleet/a"]
+clusters = "all"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "topology.toml").write_text(NOWHERE)
+    return str(tmp_path / "topology.toml")
+
+
+@pytest.mark.parametrize(
+    "words", [["plan", "--topolgy", "x"], ["plan", "x"], ["apply", "--allow-delete"], ["watch", "--port", "x"]]
+)
+def test_a_mistake_in_writing_is_not_a_difference(words: list[str]) -> None:
+    assert CliRunner().invoke(app, words).exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["plan", "apply"])
+def test_where_no_cluster_answers_there_is_trouble(command: str, file: str) -> None:
+    done = CliRunner().invoke(app, [command, "--topology", file])
+    assert done.exit_code == 1
+    assert "did not answer at http://127.0.0.1:9" in done.output
+
+
+def test_what_no_cluster_said_is_unknown_and_not_nought(file: str) -> None:
+    done = CliRunner().invoke(app, ["watch", "--topology", file, "--port", "0", "--looks", "1"])
+    assert "unknown messages waiting, lag unknown, cursors unknown, 2 links unknown" in " ".join(done.output.split())
+
+
+def test_a_port_that_is_taken_is_said_with_the_way_out(file: str) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:  # noqa: S104 - where Prometheus' own server binds
+        port = str(taken.getsockname()[1])
+        done = CliRunner().invoke(app, ["watch", "--topology", file, "--port", port, "--looks", "1"])
+    assert done.exit_code == 1
+    assert f"port {port} is taken; choose another with --port" in done.output
+
+
+def test_the_stack_that_the_environment_names_is_the_one_that_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAYBILL_STACK", str(tmp_path / "mine"))
+    done = CliRunner().invoke(app, ["plan"])
+    assert done.exit_code == 1
+    assert str(tmp_path / "mine" / "topology.toml") in done.output
+    assert "--topology" in done.output
