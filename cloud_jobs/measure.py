@@ -174,7 +174,7 @@ def errors_said() -> Iterator[None]:
 
 def read_fix_file(path: Path) -> FixFile:
     """The fixes of a CSV file; malformed rows are named on standard error. Raises `FixError`, OSError."""
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         try:
             read = read_fixes(bounded_lines(file))
         except FixError as error:

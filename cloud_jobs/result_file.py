@@ -4,23 +4,55 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final, TextIO
+
+_MAX_LINKS: Final = 40
+_OPEN_FILE: Final = re.compile(r"(?:/proc/(?P<process>[^/]+)(?:/task/[^/]+)?|/dev)/fd/(?P<number>[0-9]+)")
 
 
 def write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    """Writes rows beside `path` and renames; whatever is raised, by the rows too, leaves `path` as it was."""
-    if path.exists() and not path.is_file():
-        # a pipe or /dev/stdout holds nothing that a part could replace
+    """Writes rows beside `path` and renames; whatever is raised, by the rows too, leaves `path` as it was.
+
+    What is open already (`/dev/stdout`, also where a shell sent it to a file) is written to where it stands; so is
+    a pipe. Neither is replaced. An OSError names `path`.
+    """
+    try:
+        _write_to(path, header, rows)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def _write_to(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
+    descriptor = open_descriptor(path)
+    if descriptor is not None:
+        with open(os.dup(descriptor), "w", encoding="utf-8", newline="") as stream:  # noqa: PTH123  # a descriptor
+            _write(stream, header, rows)
+    elif path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8", newline="") as stream:
             _write(stream, header, rows)
-        return
-    path = path.resolve()
-    try:
-        handle, name = tempfile.mkstemp(prefix=".written-", dir=path.parent)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
+    else:
+        _replace(path.resolve(), header, rows)
+
+
+def open_descriptor(path: Path) -> int | None:
+    """The number of the open file of this process that a path stands for, through links; None: it stands for none."""
+    for _ in range(_MAX_LINKS):
+        path = Path(os.path.realpath(path.parent), path.name)
+        found = _OPEN_FILE.fullmatch(str(path))
+        if found is not None and found["process"] in (None, str(os.getpid())):
+            return int(found["number"])
+        if not path.is_symlink():
+            return None
+        path = path.parent / path.readlink()
+    return None
+
+
+def _replace(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
+    handle, name = tempfile.mkstemp(prefix=".written-", dir=path.parent)
     beside = Path(name)
     try:
         with open(handle, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123  # a descriptor, not a path
@@ -34,8 +66,8 @@ def write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, 
         raise
 
 
-def _write(file: object, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    writer = csv.writer(file, lineterminator="\n")  # type: ignore[arg-type]  # any text stream
+def _write(file: TextIO, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(rows)
 

@@ -1,7 +1,8 @@
 """The features of a GeoJSON text, one after the other, each with its place; nothing of the text is passed over unsaid.
 
-A text is one or more JSON values: FeatureCollections, lone Features (RFC 8142, one on a line), or both. What is not
-JSON is named with its place, and reading goes on at the next `{"type": "Feature"`. Only one feature is held decoded.
+A text is one or more JSON values: FeatureCollections, arrays of Features, lone Features (RFC 8142, one on a line), or
+all of these. What is not JSON is named with its place, and reading goes on at the next `{"type": "Feature"`. Only one
+feature is held decoded.
 """
 
 from __future__ import annotations
@@ -85,21 +86,26 @@ class _Reader:
                 if following is None or self._faults == MAX_SYNTAX_FAULTS:
                     return
                 self._at = following.start()
+                # a fault may stand in the head, before the list was seen to begin
+                self._inside = self._inside or self._before(self._at) in ("[", ",")
             self._blank()
 
     def _document(self) -> Iterator[Feature]:
-        """A FeatureCollection, member by member, or anything else, whole."""
+        """A FeatureCollection, member by member, an array, value by value, or anything else, whole."""
         begin = self._at
-        if not _FEATURE.match(self._text, begin) and self._next("{"):
+        if self._next("["):
+            yield from self._elements()
+        elif not _FEATURE.match(self._text, begin) and self._next("{"):
             yield from self._members(begin, {}, first=True)
         else:
             yield self._feature(begin, self._value())
 
     def _rest_of_list(self) -> Iterator[Feature]:
-        """After a fault in a list of features."""
+        """After a fault in a list of features, or before one."""
         begin = self._at
         yield from self._elements()
-        yield from self._members(begin, {}, first=False)
+        if self._text[self._at : self._at + 1] in (",", "}"):  # the list is a member, not an array by itself
+            yield from self._members(begin, {}, first=False)
 
     def _members(self, begin: int, members: dict[str, Any], *, first: bool) -> Iterator[Feature]:
         """The members of an object, to its end; a list of features is read one by one."""
@@ -180,10 +186,14 @@ class _Reader:
 
     def _is_member(self, at: int) -> bool:
         """Is what begins here the value of a member?"""
+        return self._before(at) == ":"
+
+    def _before(self, at: int) -> str:
+        """The mark before what begins here; empty at the beginning of the text."""
         before = at - 1
         while before >= 0 and self._text[before].isspace():
             before -= 1
-        return before >= 0 and self._text[before] == ":"
+        return self._text[before] if before >= 0 else ""
 
     def _blank(self) -> None:
         self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]  # it matches the empty string

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from geo.spatial.errors import FixError
 from geo.spatial.fixes import Fixes, valid_positions
+from geo.spatial.ids import MAX_ID_CHARS, id_fault, unshown_in
 from geo.spatial.ragged import Floats
 
 REQUIRED: Final = ("device_id", "t_ms", "lat", "lon")
 OPTIONAL: Final = ("speed_mps", "accuracy_m")
 MAX_FAULTS: Final = 10_000
 MAX_LINE_CHARS: Final = 65_536
-MAX_ID_CHARS: Final = 256
 MAX_NUMBER_CHARS: Final = 64
 MAX_TIME_MS: Final = 1 << 53
 _ROWS_AT_ONCE: Final = 50_000
@@ -51,10 +51,13 @@ class _Row(NamedTuple):
 
 
 def bounded_lines(file: TextIO) -> Iterator[str]:
-    """The lines of a file; of one longer than `MAX_LINE_CHARS`, which `read_fixes` refuses, no more is held."""
+    """The lines of a file; of one longer than `MAX_LINE_CHARS`, which `read_fixes` refuses, no more is held.
+
+    `file` is opened as it is by default: each line end is read as one character (`newline=None`).
+    """
     while line := file.readline(MAX_LINE_CHARS + 1):
         rest = line
-        while len(rest) > MAX_LINE_CHARS and not rest.endswith(("\n", "\r")):
+        while len(rest) > MAX_LINE_CHARS and not rest.endswith("\n"):
             rest = file.readline(MAX_LINE_CHARS + 1)
         yield line
 
@@ -155,9 +158,8 @@ class _Reader:
         if not valid or (times <= -MAX_TIME_MS).any() or (times >= MAX_TIME_MS).any():
             raise _Malformed
         names = [name.strip() for name in device or ()]
-        if not all(names) or max(map(len, names)) > MAX_ID_CHARS:
+        if not all(names) or max(map(len, names)) > MAX_ID_CHARS or unshown_in("".join(names)):
             raise _Malformed
-        "".join(names).encode()  # a ValueError if one is not UTF-8
         return _Block(names, times, values)
 
     def _one_by_one(self, rows: list[_Row]) -> _Block:
@@ -223,14 +225,9 @@ def _parsed(row: _Row, places: Sequence[int | None], width: int) -> tuple[str, i
 
 
 def _device(cell: str) -> str:
-    if not cell:
-        raise _Malformed("device_id is empty")
-    if len(cell) > MAX_ID_CHARS:
-        raise _Malformed(f"device_id is longer than {MAX_ID_CHARS} characters")
-    try:
-        cell.encode()
-    except UnicodeEncodeError:
-        raise _Malformed(f"device_id {cell!r} is not UTF-8") from None
+    fault = id_fault(cell)
+    if fault:
+        raise _Malformed(f"device_id {_shown(cell)}: {fault}")
     return cell
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
 from pydantic import ValidationError
+from shapely.errors import GEOSException
 
 from geo.spatial.activity import FOREVER_MS, Activity
 from geo.spatial.errors import FenceError
@@ -15,14 +17,16 @@ from geo.spatial.fences import Fence
 from geo.spatial.fixes import valid_positions
 from geo.spatial.gates import Gate
 from geo.spatial.hours import YEARS
+from geo.spatial.ids import id_fault
 from geo.spatial.ragged import Floats
 from geo.spatial.report import FenceReport
 from geo.spatial.rings import Shape, world_polygon
 from geo.spatial.shapes import circle, corridor
 from geo.spatial.versions import effective_ms
-from geo.spatial.weekly import weekly_of
+from geo.spatial.weekly import weekly_faults, weekly_of
 
-MAX_ID_CHARS: Final = 256
+MAX_REFUSED: Final = 10_000
+"""So many refusals are told, the others are counted."""
 RESERVED_ID: Final = "*"  # stands for the whole track, or for a crowd
 _SHOWN_CHARS: Final = 60
 _NUMBERS: Final = frozenset({int, float})  # true and false are none
@@ -35,12 +39,12 @@ def fences_from_geojson(text: str) -> FenceReport:
     Shapes: Polygon and MultiPolygon; Point with `radius_m` (a circle); LineString with `width_m` (a corridor);
     LineString with `"gate": true`. Properties: `id` (or the feature's own `id`), `priority` (0), `effective_from`,
     `effective_until` (ISO 8601 with offset), `weekly` (see `weekly.Weekly`), `speed_limit_mps`. Others are the
-    publisher's own. An `id` that comes again is a later version, by its `effective_from`; the same beginning twice
-    is refused, and so is an id that is both a fence and a gate. Raises nothing for any text.
+    publisher's own, and `null` is none. An `id` that comes again is a later version, by its `effective_from`; the same
+    beginning twice is refused, and so is an id that is both a fence and a gate. Raises nothing for any text.
     """
     fences: list[Fence] = []
     gates: list[Gate] = []
-    refused: list[str] = []
+    refused, more = list[str](), 0
     repaired: list[str] = []
     known = _Known()
     for feature in read_features(text):
@@ -48,7 +52,8 @@ def fences_from_geojson(text: str) -> FenceReport:
             made = fence_of(feature)
             known.add(made, feature.place)
         except FenceError as fault:
-            refused.append(str(fault))
+            more += len(refused) == MAX_REFUSED
+            refused += [str(fault)][: MAX_REFUSED - len(refused)]
             continue
         if isinstance(made, Gate):
             gates.append(made)
@@ -57,6 +62,8 @@ def fences_from_geojson(text: str) -> FenceReport:
             repaired += [f"{feature.place}: fence {made.id!r}: {note}" for note in made.notes]
     if not (fences or gates or refused):
         refused.append("line 1: the text holds no GeoJSON feature")
+    if more:
+        refused.append(f"and {more:,} more features that cannot be used")
     return FenceReport(tuple(fences), tuple(gates), tuple(refused), tuple(repaired))
 
 
@@ -75,8 +82,10 @@ def fence_of(feature: Feature) -> Fence | Gate:
         shown = "" if name is None else str(name)[:_SHOWN_CHARS]
         raise FenceError(fault.reason, fence_id=shown, place=feature.place) from None
     except ValidationError as fault:
-        reason = "; ".join(f"weekly {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors())
-        raise FenceError(reason, fence_id=str(name), place=feature.place) from None
+        raise FenceError(weekly_faults(fault), fence_id=str(name)[:_SHOWN_CHARS], place=feature.place) from None
+    except GEOSException as fault:
+        reason = f"its shape cannot be computed with: {fault}"
+        raise FenceError(reason, fence_id=str(name)[:_SHOWN_CHARS], place=feature.place) from None
 
 
 def named(feature: dict[str, Any]) -> Any:
@@ -85,8 +94,9 @@ def named(feature: dict[str, Any]) -> Any:
 
 
 def _properties(feature: dict[str, Any]) -> dict[str, Any]:
+    """The properties that are given: null, which tables are exported with, gives none."""
     value = feature.get("properties")
-    return value if isinstance(value, dict) else {}
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else {}
 
 
 class _Known:
@@ -110,22 +120,35 @@ def _id(name: Any) -> str:
     if name is None or name == "" or isinstance(name, (dict, list, bool)):
         raise FenceError("it has no id: set properties.id")
     text = str(name)
-    if text == RESERVED_ID or len(text) > MAX_ID_CHARS:
-        raise FenceError(f"an id has 1 to {MAX_ID_CHARS} characters and is not {RESERVED_ID!r}")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise FenceError("its id is not UTF-8") from None
+    fault = f"{RESERVED_ID!r} stands for the whole track" if text == RESERVED_ID else id_fault(text)
+    if fault:
+        raise FenceError(f"its id cannot be used: {fault}")
     return text
 
 
-def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Gate:
-    geometry = feature.value.get("geometry")
-    if not isinstance(geometry, dict):
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """A geometry whose type is a text and whose coordinates are an array: nothing else is looked at."""
+
+    kind: str
+    coordinates: list[Any]
+
+
+def _geometry(value: object) -> _Geometry:
+    if not isinstance(value, dict):
         raise FenceError("it has no geometry")
-    _refuse_other_shapes(geometry.get("type"), properties)
-    if geometry.get("type") == "LineString" and properties.get("gate") is True:
-        return Gate(name, _ring(geometry.get("coordinates")), *_in_force(properties))
+    kind, coordinates = value.get("type"), value.get("coordinates")
+    if not isinstance(kind, str):
+        raise FenceError(f"the type of its geometry is {_shown(kind)}, not a text")
+    if not isinstance(coordinates, list):
+        raise FenceError(f"its geometry {_shown(kind)} has no coordinates")
+    return _Geometry(kind, coordinates)
+
+
+def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Gate:
+    geometry = _geometry(feature.value.get("geometry"))
+    if _is_gate(geometry.kind, properties):
+        return Gate(name, _ring(geometry.coordinates), *_in_force(properties))
     shape, notes = _shape(geometry, properties)
     active, effective_from_ms = _in_force(properties)
     return Fence(
@@ -140,22 +163,22 @@ def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Ga
     )
 
 
-def _refuse_other_shapes(kind: Any, properties: dict[str, Any]) -> None:
+def _is_gate(kind: str, properties: dict[str, Any]) -> bool:
     """What was meant is not guessed: a property that makes a shape of one geometry is not passed over at another."""
-    given = {
-        "radius_m": "radius_m" in properties,
-        "width_m": "width_m" in properties,
-        "gate": properties.get("gate") is True,
-    }
+    gate = properties.get("gate", False)
+    if not isinstance(gate, bool):
+        raise FenceError(f"gate {_shown(gate)} is not true or false")
+    given = {"radius_m": "radius_m" in properties, "width_m": "width_m" in properties, "gate": gate}
     for name, belongs in (("radius_m", "Point"), ("width_m", "LineString"), ("gate", "LineString")):
         if given[name] and kind != belongs:
             raise FenceError(f"{name} is for a {belongs}, not for a {_shown(kind)}")
-    if given["gate"] and given["width_m"]:
+    if gate and given["width_m"]:
         raise FenceError("it is a gate or has a width_m, not both")
+    return gate
 
 
-def _shape(geometry: dict[str, Any], properties: dict[str, Any]) -> tuple[Shape, tuple[str, ...]]:
-    kind, coordinates = geometry.get("type"), geometry.get("coordinates")
+def _shape(geometry: _Geometry, properties: dict[str, Any]) -> tuple[Shape, tuple[str, ...]]:
+    kind, coordinates = geometry.kind, geometry.coordinates
     if kind == "Point" and "radius_m" in properties:
         lon, lat = _ring([coordinates])[0]
         if not valid_positions(np.array([lat]), np.array([lon])).all():
@@ -165,9 +188,7 @@ def _shape(geometry: dict[str, Any], properties: dict[str, Any]) -> tuple[Shape,
         return corridor(_ring(coordinates), _number(properties, "width_m")), ()
     if kind not in {"Polygon", "MultiPolygon"}:
         needs = {"Point": ": a Point needs radius_m", "LineString": ": a LineString needs width_m or gate"}
-        raise FenceError(f"geometry {_shown(kind)} is no area{needs.get(str(kind), '')}")
-    if not isinstance(coordinates, list):
-        raise FenceError("it has no coordinates")
+        raise FenceError(f"geometry {_shown(kind)} is no area{needs.get(kind, '')}")
     polygons = [coordinates] if kind == "Polygon" else coordinates
     if not all(isinstance(rings, list) for rings in polygons):
         raise FenceError("its coordinates are not rings of positions")
@@ -243,6 +264,6 @@ def _instant(properties: dict[str, Any], key: str) -> int | None:
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except ValueError:
-        return "of too many digits"
+    except (ValueError, RecursionError):
+        return "of too many digits, or too deep"
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

@@ -6,10 +6,12 @@ The rules, in order:
    antimeridian.
 2. A ring that does not close after that goes round a pole: it is closed over the pole nearer to its mean latitude. So
    a ring with a hole round the same pole is a band around it.
-3. A ring that crosses or touches itself is repaired: rings first, then exteriors united and holes subtracted (the
-   "structure" method of `make_valid`). A polygon without area, before or after, is refused.
+3. A ring that crosses or touches itself is repaired: rings first (the "structure" method of `make_valid`), then holes
+   subtracted and exteriors united. A hole that lies outside takes nothing away. A polygon without area is refused.
 4. What reaches beyond ±180° is cut there and moved back, each ring on its own; then holes are subtracted and parts that
    overlap are united. The cut is no border: a crossing of it is no entry. Its latitude is rounded to a double.
+
+What that takes is bounded by the edges that meet (`crossings`): a ring that crosses itself everywhere is refused.
 """
 
 from __future__ import annotations
@@ -22,10 +24,15 @@ import shapely
 from shapely import MultiPolygon, Polygon
 from shapely.affinity import translate
 
+from geo.spatial.crossings import refuse_tangled
 from geo.spatial.errors import FenceError
 from geo.spatial.ragged import Floats
 
 Shape: TypeAlias = Polygon | MultiPolygon
+
+
+class _NoArea(FenceError):
+    """A ring, or all of a fence, has no area."""
 
 
 def world_polygon(polygons: Iterable[Sequence[Floats]]) -> tuple[Shape, tuple[str, ...]]:
@@ -38,7 +45,10 @@ def world_polygon(polygons: Iterable[Sequence[Floats]]) -> tuple[Shape, tuple[st
     if not parts:
         raise FenceError("it has no polygon")
     whole = _joined(parts)
-    return whole if whole.is_valid else _repaired(whole, notes), tuple(notes)
+    if not _is_valid(whole):
+        notes.append(f"repaired: {shapely.is_valid_reason(whole)}")
+        whole = united(parts)
+    return whole, tuple(notes)
 
 
 def into_world(shape: Shape) -> Shape:
@@ -51,7 +61,13 @@ def into_world(shape: Shape) -> Shape:
         cell = shapely.box(360.0 * turn - 180.0, -90.0, 360.0 * turn + 180.0, 90.0)
         parts += _parts(translate(shapely.intersection(shape, cell), xoff=-360.0 * turn))
     whole = _joined(parts)
-    return whole if whole.is_valid else _joined(_parts(shapely.union_all(parts)))
+    return whole if _is_valid(whole) else united(parts)
+
+
+def united(shapes: Sequence[Shape]) -> Shape:
+    """The union of valid shapes. Raises `FenceError` where they cross each other too often."""
+    refuse_tangled(shapes, overlay=True)
+    return _joined(_parts(shapely.union_all(shapes)))
 
 
 def _joined(parts: list[Polygon]) -> Shape:
@@ -103,25 +119,50 @@ def _polygon(rings: Sequence[Floats], notes: list[str]) -> Shape:
     if not rings:
         raise FenceError("a polygon has no ring")
     if all(np.abs(ring[:, 0]).max() <= 180.0 for ring in rings):
-        return _valid(Polygon(rings[0], rings[1:]), notes)
-    # the parts of rings that go by other names of their longitudes meet only in the world
-    whole, *holes = (into_world(_valid(Polygon(ring), notes)) for ring in rings)
-    parts = _parts(shapely.difference(whole, shapely.union_all(holes))) if holes else _parts(whole)
+        polygon = Polygon(rings[0], rings[1:])
+        if _is_valid(polygon) and polygon.area > 0:
+            return polygon
+        if len(rings) == 1:
+            return _repaired(polygon, notes)
+        notes.append(f"repaired: {shapely.is_valid_reason(polygon)}")
+    # each ring on its own: the parts of rings that go by other names of their longitudes meet only in the world
+    whole = into_world(_valid(Polygon(rings[0]), notes))
+    holes = [hole for ring in rings[1:] if (hole := _hole(ring, notes)) is not None]
+    return _without(whole, united(holes)) if holes else whole
+
+
+def _hole(ring: Floats, notes: list[str]) -> Shape | None:
+    try:
+        return into_world(_valid(Polygon(ring), notes))
+    except _NoArea:
+        notes.append("a hole has no area")
+        return None
+
+
+def _without(whole: Shape, hole: Shape) -> Shape:
+    refuse_tangled([whole, hole], overlay=True)
+    parts = _parts(shapely.difference(whole, hole))
     if not parts:
         raise FenceError("its holes leave nothing of it")
     return _joined(parts)
 
 
-def _valid(polygon: Polygon, notes: list[str]) -> Shape:
-    return polygon if polygon.is_valid and polygon.area > 0 else _repaired(polygon, notes)
+def _valid(shape: Shape, notes: list[str]) -> Shape:
+    return shape if _is_valid(shape) and shape.area > 0 else _repaired(shape, notes)
+
+
+def _is_valid(shape: Shape) -> bool:
+    refuse_tangled([shape], overlay=False)
+    return bool(shape.is_valid)
 
 
 def _repaired(shape: Shape, notes: list[str]) -> Shape:
+    refuse_tangled([shape], overlay=True)
     reason = shapely.is_valid_reason(shape)
     mended = shapely.make_valid(shape, method="structure", keep_collapsed=False)
     parts = _parts(mended)
     if not parts:
-        raise FenceError(f"it has no area ({reason})")
+        raise _NoArea(f"it has no area ({reason})")
     notes.append(f"repaired: {reason}")
     return _joined(parts)
 

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 
 from geo.spatial.activity import Activity
 from geo.spatial.hours import DAY_MS, WEEK_MS, YEARS, Hours
@@ -73,8 +74,8 @@ def _of_week(weekly: Weekly) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=1)
 def _zones() -> frozenset[str]:
-    """The names of the IANA list; what else the machine's folder of zones holds is its own, and another elsewhere."""
-    return frozenset(available_timezones() - {"localtime", "posixrules"})
+    """The names of the IANA list that mean a place; what else a machine's folder of zones holds is its own."""
+    return frozenset(available_timezones() - {"localtime", "posixrules", "Factory"})
 
 
 def _clock_ms(clock: str) -> int:
@@ -85,3 +86,28 @@ def _clock_ms(clock: str) -> int:
 def weekly_of(value: Any) -> Weekly:
     """Windows as they are published, `{"timezone": ..., "windows": [{"days": [...], "from": ..., "until": ...}]}`."""
     return Weekly.model_validate(value)
+
+
+def weekly_faults(error: ValidationError) -> str:
+    """What is wrong with windows, in the words of their format."""
+    details = error.errors()
+    inner = {detail["loc"][:end] for detail in details for end in range(len(detail["loc"]))}
+    # a list without its faulty items is said to be empty: a consequence
+    return "; ".join(_fault(detail) for detail in details if detail["loc"] not in inner)
+
+
+def _fault(detail: ErrorDetails) -> str:
+    place = "weekly" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"])
+    said = {
+        "missing": "is not there",
+        "extra_forbidden": "is unknown",
+        "string_pattern_mismatch": "is not a time of the local clock like 07:00, up to 24:00",
+        "literal_error": f"is none of {', '.join(DAYS)}",
+        "too_short": "is empty",
+        "tuple_type": "is not a list",
+        "string_type": "is not a text",
+        "model_type": "is not an object",
+        "model_attributes_type": "is not an object",
+        "value_error": detail["msg"].removeprefix("Value error, "),
+    }.get(detail["type"], detail["msg"][:1].lower() + detail["msg"][1:])
+    return f"{place}: {said}"

@@ -25,7 +25,7 @@ def seeds() -> Iterable[bytes]:
 
 def lines_of(data: bytes) -> list[str]:
     """As the commands read a file."""
-    file = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", errors="surrogateescape", newline="")
+    file = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", errors="surrogateescape")
     return list(bounded_lines(file))
 
 

@@ -60,6 +60,9 @@ def used(text: str) -> tuple[list[str], list[str]]:
             "line 1, feature 2", "line 1, feature 3"
         ]),
         (collection(A, collection(B)), ["A"], ["line 1, feature 2"]),
+        (f"[{A}, null, {B}]", ["A", "B"], ["line 1, feature 2"]),
+        (f"[{A}, xyz, {B}] {C}", ["A", "B", "C"], ["line 1, feature 2"]),
+        (f"[{A}, [{B}]]", ["A"], ["line 1, feature 2"]),
     ],
 )  # fmt: skip
 def test_what_stands_between_features_hides_none_and_is_named(text: str, ids: list[str], places: list[str]) -> None:
@@ -127,6 +130,28 @@ def test_a_feature_that_is_cut_off_publishes_no_member_of_it_and_loses_no_other(
     broken = feature("B", parent=NESTED)
     cut = broken[: broken.index('"parent"')] + '"x" "parent": ' + json.dumps(NESTED)
     assert used(f"{A}\n{cut}\n{C}")[0] == ["A", "C"]
+
+
+HEADS = [
+    '{"type": "FeatureCollection" "features": [',
+    'var fences = {"type": "FeatureCollection", "features": [',
+    '{"type": "FeatureCollection", "features": []}\n\ufeff{"features": [',
+    '{"type": "FeatureCollection", "name": 1, "name": 2, "features": [',
+    '{"type": "FeatureCollection", "bbox": [NaN, 0], "features": [',
+    '// fences\n{"type": "FeatureCollection", "features": [',
+    "",
+    "var fences = [",
+]
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("between", [", ", ",\n"])
+@pytest.mark.parametrize("tail", ["]}", "", ",\n]}"])
+def test_one_fault_in_the_head_of_a_list_loses_none_of_its_features(head: str, between: str, tail: str) -> None:
+    names = [f"F{at}" for at in range(2 * MAX_SYNTAX_FAULTS)]
+    ids, places = used(head + between.join(feature(name) for name in names) + tail)
+    assert ids == names
+    assert 1 <= len(places) <= 3
 
 
 @pytest.mark.parametrize(

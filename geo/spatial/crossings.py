@@ -1,0 +1,78 @@
+"""How often the edges of shapes meet, counted before they are judged, repaired or united: that bounds what it takes.
+
+To judge a shape takes time by the pairs of edges whose boxes meet, to repair or unite shapes by the pairs that cross.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import shapely
+
+from geo.spatial.errors import FenceError
+from geo.spatial.ragged import Bools, Floats, Ints, blocks
+
+MAX_NEAR_PAIRS: Final = 20_000_000
+"""Pairs of edges whose boxes meet, of one fence."""
+MAX_CROSSINGS: Final = 1_000
+"""Pairs of edges that cross or touch without a common corner, and as many more as there are edges."""
+_PAIRS_AT_ONCE: Final = 1_000_000
+
+
+def refuse_tangled(shapes: Sequence[shapely.Geometry], *, overlay: bool) -> None:
+    """Raises `FenceError` where it would take too long to judge shapes or, with `overlay`, to repair or unite them."""
+    starts, ends = _edges(shapes)
+    count = len(starts)
+    if count * (count - 1) // 2 <= (MAX_CROSSINGS if overlay else MAX_NEAR_PAIRS):
+        return
+    near = crossings = 0
+    for one, other in _near_pairs(np.minimum(starts, ends), np.maximum(starts, ends)):
+        near += len(one)
+        if near > MAX_NEAR_PAIRS:
+            raise FenceError(f"more than {MAX_NEAR_PAIRS:,} pairs of its edges lie side by side: simplify or split it")
+        if overlay:
+            crossings += int(_cross(starts, ends, one, other).sum())
+        if crossings > MAX_CROSSINGS + count:
+            most = f"{MAX_CROSSINGS:,} times (and once for each edge)"
+            raise FenceError(f"its edges cross each other more than {most}: it is no outline")
+
+
+def _edges(shapes: Sequence[shapely.Geometry]) -> tuple[Floats, Floats]:
+    """Where the edges of all rings start and end, each (n, 2)."""
+    points, ring = shapely.get_coordinates(shapely.get_rings(shapely.get_parts(shapes)), return_index=True)
+    goes_on = ring[1:] == ring[:-1]
+    return points[:-1][goes_on], points[1:][goes_on]
+
+
+def _near_pairs(low: Floats, high: Floats) -> Iterator[tuple[Ints, Ints]]:
+    """Pairs (one < other) of boxes that meet, about `_PAIRS_AT_ONCE` at once."""
+    boxes = shapely.box(low[:, 0], low[:, 1], high[:, 0], high[:, 1])
+    tree = shapely.STRtree(boxes)
+    # as many as overlap in longitude, or in latitude, are the most that a box may meet
+    most = np.minimum(*(_overlapping(low[:, axis], high[:, axis]) for axis in range(2)))
+    for block in blocks(most, _PAIRS_AT_ONCE):
+        one, other = tree.query(boxes[block])
+        one = one + block.start
+        yield one[one < other], other[one < other]
+
+
+def _overlapping(low: Floats, high: Floats) -> Ints:
+    return np.searchsorted(np.sort(low), high, side="right") - np.searchsorted(np.sort(high), low, side="left")
+
+
+def _cross(starts: Floats, ends: Floats, one: Ints, other: Ints) -> Bools:
+    """Of pairs of edges, those that cross or touch and have no corner in common; to rounding."""
+    a, b, c, d = starts[one], ends[one], starts[other], ends[other]
+    common = np.zeros(len(one), dtype=np.bool_)
+    for corner in (a, b):
+        for another in (c, d):
+            common |= (corner == another).all(axis=1)
+    return ~common & (_side(a, b, c) * _side(a, b, d) <= 0) & (_side(c, d, a) * _side(c, d, b) <= 0)
+
+
+def _side(start: Floats, end: Floats, place: Floats) -> Floats:
+    (x, y), (px, py) = (end - start).T, (place - start).T
+    side: Floats = np.sign(x * py - y * px)
+    return side

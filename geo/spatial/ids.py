@@ -1,0 +1,30 @@
+"""What an id of a device or a fence may be: rows of a file are told apart by it, and it is shown on terminals."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_ID_CHARS: Final = 256
+# line ends, escapes and other control characters, halves of characters, and what turns the direction of a line
+_UNSHOWN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+
+
+def id_fault(name: str) -> str:
+    """What is wrong with an id; empty if nothing is."""
+    if not name:
+        return "it is empty"
+    if len(name) > MAX_ID_CHARS:
+        return f"it is longer than {MAX_ID_CHARS} characters"
+    if name != name.strip():
+        return "it begins or ends with a blank"
+    return unshown_in(name)
+
+
+def unshown_in(text: str) -> str:
+    """The first character of a text that no id may have, as a fault; empty if there is none."""
+    found = _UNSHOWN.search(text)
+    if found is None:
+        return ""
+    code = ord(found.group())
+    return "it is not UTF-8" if 0xD800 <= code <= 0xDFFF else f"it holds the control character U+{code:04X}"

@@ -1,0 +1,65 @@
+"""Whatever stands at whatever place of a feature: it is a fence, a gate or a message, and its neighbour is used."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cloud_jobs.geofence.fence_changes import changes_between
+from geo.spatial import Fence, FenceSet, Gate, GateSet, fences_from_geojson
+from tests.fuzz.targets.fences_geojson import FEATURES, judge_text
+from tests.geo.spatial.json_values import UNEXPECTED, places, put
+
+NEIGHBOUR = {
+    "type": "Feature",
+    "properties": {"id": "neighbour"},
+    "geometry": {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1], [0, 0]]]},
+}
+
+
+@pytest.mark.parametrize("whole", FEATURES, ids=lambda one: str(one["properties"]["id"]))
+def test_any_value_at_any_place_is_used_or_refused_and_its_neighbour_is_used(whole: dict[str, Any]) -> None:
+    fences, gates = list[Fence](), list[Gate]()
+    for place in places(whole):
+        if any(isinstance(key, int) and key > 1 for key in place):  # of a list the first two, the others are as they
+            continue
+        for value in UNEXPECTED:
+            report = judge_text(json.dumps(NEIGHBOUR) + "\n" + json.dumps(put(whole, place, value)))
+            assert report.fences[0].id == "neighbour", (place, value)
+            fences += report.fences[1:]
+            gates += report.gates
+    FenceSet(fences)
+    GateSet(gates)
+
+
+def test_what_nests_almost_too_deeply_is_named_wherever_it_stands() -> None:
+    whole = FEATURES[0]
+    for depth in range(850, 1000, 3):
+        deep = "[" * depth + "]" * depth
+        for place in (("geometry", "type"), ("properties", "id"), ("properties", "weekly"), ("properties", "priority")):
+            text = json.dumps(put(whole, place, "HERE")).replace('"HERE"', deep)
+            report = fences_from_geojson(json.dumps(NEIGHBOUR) + "\n" + text)
+            assert ([one.id for one in report.fences], len(report.refused)) == (["neighbour"], 1)
+
+
+def test_a_property_that_is_null_is_not_given() -> None:
+    names = ("radius_m", "width_m", "gate", "priority", "weekly", "speed_limit_mps", "effective_from")
+    whole = put(NEIGHBOUR, ("properties",), {"id": "n"} | dict.fromkeys(names))
+    report = fences_from_geojson(json.dumps(whole))
+    assert (report.refused, [(one.id, one.priority) for one in report.fences]) == ((), [("n", 0)])
+
+
+@pytest.mark.parametrize("value", ["true", 1, 0, "false", [True]])
+def test_a_gate_is_true_or_false(value: object) -> None:
+    whole = put(NEIGHBOUR, ("properties", "gate"), value)
+    assert "gate" in fences_from_geojson(json.dumps(whole)).refused[0]
+
+
+def test_changes_are_found_between_texts_of_any_values() -> None:
+    before = json.dumps({"type": "FeatureCollection", "features": [NEIGHBOUR]})
+    for place in list(places(FEATURES[0]))[1:]:
+        for value in UNEXPECTED:
+            now = {"type": "FeatureCollection", "features": [put(FEATURES[0], place, value)]}
+            assert changes_between(before, json.dumps(now), 0)
