@@ -29,6 +29,7 @@ from geo.spatial import (
     read_fixes,
     use_by_fence,
 )
+from geo.spatial.ragged import Floats
 
 HEADER: Final = ("device_id", "fence_id", "km", "seconds", "entries")
 WHOLE_TRACK: Final = "*"
@@ -43,6 +44,8 @@ FixesFile = Annotated[
 ]
 MAX_GAP_S: Final = 31_622_400.0
 MAX_FENCE_BYTES: Final = 1 << 29
+SECONDS: Final = (1_000_000_000, 4_200_000_000)
+"""Times that all lie here are Unix seconds of 2001 to 2103: as milliseconds they would be of one winter, of 1970."""
 
 
 def finite(value: float) -> float:
@@ -92,6 +95,9 @@ def measure(
     kinds = f"{counted(len(report.fences), 'fence')} and {counted(len(report.gates), 'gate')}"
     zeros = "" if writes_zeros(read.devices, fences_made, gates_made) else "; rows of zeros are left out, too many"
     tell(tracks, f"{kinds}, {len(report.refused)} refused; written to {out}{zeros}")
+    apart = far_apart(tracks, report)
+    if apart:
+        typer.echo(apart, err=True)
     if read.fault_count or report.refused:
         raise typer.Exit(REFUSED)
 
@@ -144,6 +150,28 @@ def _forward(tracks: Tracks, gates: GateSet) -> dict[int, Counter[str]]:
     return found
 
 
+def far_apart(tracks: Tracks, report: FenceReport) -> str:
+    """That no fix is near any fence, if so, and where both are: it may be latitudes in the place of longitudes."""
+    if not len(tracks.row):
+        return "no fix was kept"
+    lat, lon = (column[tracks.row] for column in (tracks.fixes.lat, tracks.fixes.lon))
+    lines = [gate.line for gate in report.gates]
+    west, south, east, north = np.array([*(fence.shape.bounds for fence in report.fences), *map(_box, lines)]).T
+    low, high = (lon.min(), lat.min()), (lon.max(), lat.max())
+    near = (west <= high[0]) & (east >= low[0]) & (south <= high[1]) & (north >= low[1])
+    if near.any() or (np.abs([west, east]) > 180.0).any():
+        return ""
+    return (
+        f"no fence is where a fix is: fixes lie at lat {low[1]:.4f} to {high[1]:.4f}, "
+        f"lon {low[0]:.4f} to {high[0]:.4f}; "
+        f"fences at lat {south.min():.4f} to {north.max():.4f}, lon {west.min():.4f} to {east.max():.4f}"
+    )
+
+
+def _box(line: Floats) -> tuple[float, float, float, float]:
+    return (*line.min(axis=0).tolist(), *line.max(axis=0).tolist())
+
+
 def counted(count: int, noun: str) -> str:
     """A number and its noun: 1 fence, 2 fences."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
@@ -173,7 +201,10 @@ def errors_said() -> Iterator[None]:
 
 
 def read_fix_file(path: Path) -> FixFile:
-    """The fixes of a CSV file; malformed rows are named on standard error. Raises `FixError`, OSError."""
+    """The fixes of a CSV file; malformed rows are named on standard error.
+
+    Raises OSError, and `FixError` for a file without a fix that can be used, or with times in seconds.
+    """
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         try:
             read = read_fixes(bounded_lines(file))
@@ -182,6 +213,11 @@ def read_fix_file(path: Path) -> FixFile:
     complain(path, read.faults)
     if read.fault_count > len(read.faults):
         complain(path, [f"and {read.fault_count - len(read.faults)} more malformed rows"])
+    if not len(read.fixes):
+        raise FixError(f"{path} holds no fix that can be used; nothing is written")
+    first, last = int(read.fixes.t_ms.min()), int(read.fixes.t_ms.max())
+    if SECONDS[0] <= first and last < SECONDS[1]:
+        raise FixError(f"{path}: t_ms holds seconds ({first} to {last}), and takes milliseconds; nothing is written")
     return read
 
 

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from cloud_jobs.encounters import encounters
 from cloud_jobs.measure import measure
-from geo.spatial import FixError, read_fixes
+from geo.spatial import FixError, bounded_lines, read_fixes
+from geo.spatial.fix_csv import MAX_LINE_CHARS
 
 app = Typer()
 app.command("measure")(measure)
@@ -165,6 +166,66 @@ def test_rows_beyond_all_measure_are_named_and_the_rest_is_measured(tmp_path: Pa
     named = [line for line in done.stderr.splitlines() if "fixes.csv: line" in line]
     assert [int(line.split("line ")[1].split(":")[0]) for line in named] == list(range(4, 4 + len(bad)))
     assert "2 fixes kept" in done.stderr
+
+
+MALFORMED = {
+    "a time below the least": f"a,{-(2**63)},50,10",
+    "a time at the bound": f"a,{2**53},50,10",
+    "an id in another encoding": "LKW-\udcd61,1,50,10",
+    "half of a character in an id": "\ud800,1,50,10",
+    "a line end in an id": '"a\x0bb",1,50,10',
+    "an escape in an id": "a\x1b[2J,1,50,10",
+    "an id that turns the line": "\u202edepot,1,50,10",
+    "an id too long": "x" * 257 + ",1,50,10",
+    "no id": ",1,50,10",
+    "a latitude too far": "a,1,91,10",
+    "an infinite longitude": "a,1,50,1e999",
+}
+
+
+@pytest.mark.parametrize("row", MALFORMED.values(), ids=MALFORMED.keys())
+@pytest.mark.parametrize("count", [1, 1000])
+def test_a_block_of_rows_takes_none_that_is_malformed_though_all_are_plainly_written(row: str, count: int) -> None:
+    """No other row of the block is malformed or odd, so that nothing but this one can send it to be read row by row."""
+    good = [f"a,{at},50,10" for at in range(count)]
+    read = read_fixes(["device_id,t_ms,lat,lon", *good, row])
+    assert (len(read.fixes), read.fault_count, read.devices) == (count, 1, ("a",))
+    assert read.faults[0].startswith(f"line {count + 2}: ")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("over", [-1, 0, 1, 2, MAX_LINE_CHARS])
+def test_a_line_as_long_as_may_be_is_one_line_however_it_ends(tmp_path: Path, end: str, over: int) -> None:
+    long = "a,1,50,10,".ljust(MAX_LINE_CHARS + over, "x")
+    rows = ["device_id,t_ms,lat,lon,note", long, "a,2,50,10,", "a,soon,50,10,", ""]
+    (tmp_path / "fixes.csv").write_bytes(end.join(rows).encode())
+    with (tmp_path / "fixes.csv").open(encoding="utf-8") as file:
+        read = read_fixes(bounded_lines(file))
+    assert len(read.fixes) == (2 if over <= 0 else 1)
+    assert [fault.split(":")[0] for fault in read.faults] == [*(["line 2"] if over > 0 else []), "line 4"]
+
+
+@pytest.mark.parametrize(
+    ("fixes", "said"),
+    [
+        (b"device_id,t_ms,lat,lon\n", "holds no fix that can be used"),
+        (b"device_id,t_ms,lat,lon\na,1,500,10\n", "holds no fix that can be used"),
+        (b"device_id,t_ms,lat,lon\na,1767603402,50,10\na,1767603462,50,10\n", "seconds"),
+    ],
+)
+def test_a_file_of_which_nothing_can_be_used_is_refused_and_says_why(tmp_path: Path, fixes: bytes, said: str) -> None:
+    done = measured(tmp_path, fixes, GOOD_FENCES)
+    assert (done.exit_code, said in done.stderr, (tmp_path / "out.csv").exists()) == (1, True, False)
+
+
+def test_fixes_that_are_nowhere_near_a_fence_are_said_to_be_with_the_places_of_both(tmp_path: Path) -> None:
+    swapped = b"device_id,t_ms,lon,lat\na,0,50.005,9.995\na,60000,50.005,10.005\n"
+    done = measured(tmp_path, swapped, GOOD_FENCES)
+    assert done.exit_code == 0
+    assert "no fence is where a fix is: fixes lie at lat 9.9950 to 10.0050" in done.stderr
+    assert "no fence is where" not in measured(tmp_path, GOOD_FIXES, GOOD_FENCES).stderr
+    kept = measured(tmp_path, b"device_id,t_ms,lat,lon\na,0,0,0\n", GOOD_FENCES)
+    assert "no fix was kept" in kept.stderr
 
 
 def test_two_versions_of_a_gate_have_one_row_and_count_a_crossing_once(tmp_path: Path) -> None:
