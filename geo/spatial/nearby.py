@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ _FLATTER: Final = 1.0 - 0.0066943799901413165  # 1 - e² of WGS84
 _MIXERS: Final = np.array([73_856_093, 19_349_663, 83_492_791, 1_000_003], dtype=np.int64)
 
 Corners: TypeAlias = NDArray[np.float64]
+T = TypeVar("T", np.int64, np.float64)
 
 
 def earth_centred(lon: Floats, lat: Floats) -> Corners:
@@ -118,32 +119,42 @@ def _pairs(
 ) -> Iterator[Candidates]:
     low, high = _boxes(segments, parts, distance_m)
     boxed = _Boxed(parts, device[parts.segment], None if apart is None else apart[parts.segment], low, high)
-    rows, settled = np.arange(len(parts.segment)), np.zeros(len(parts.segment), dtype=np.bool_)
+    rows: Ints | None = None  # all
+    settled = np.zeros(len(parts.segment), dtype=np.bool_)
     cell_m = max(2.0 * distance_m, 2.0 * float(np.median(high - low)), 1.0)
-    while len(rows):
-        low_cell = np.floor(low[:, rows] / cell_m).astype(np.int64)
-        span = np.floor(high[:, rows] / cell_m).astype(np.int64) - low_cell + 1
+    while True:
+        low_cell = np.floor(low / cell_m).astype(np.int64)
+        span = np.floor(_of(high, rows) / cell_m).astype(np.int64) - _of(low_cell, rows) + 1
         large = span.astype(np.float64).prod(axis=0) > MAX_CELLS_PER_PART
-        yield from _pairs_in_cells(boxed, rows[~large], (low_cell[:, ~large], span[:, ~large]), settled)
-        settled[rows[~large]] = True
+        yield from _pairs_in_cells(boxed, rows, (low_cell, np.where(large, 0, span)), settled)
         if not large.any():
             return
         # what reaches too many cells waits for larger ones, and so do those that it may meet
+        rows = np.arange(len(settled)) if rows is None else rows
+        settled[rows[~large]] = True
         waiting = rows[large]
         rows = rows[np.isin(parts.slice_number[rows], parts.slice_number[waiting])]
         cell_m = max(4.0 * cell_m, 0.5 * float(np.median((high - low)[:, waiting].max(axis=0))))
 
 
-def _pairs_in_cells(boxed: _Boxed, rows: Ints, cells: tuple[Ints, Ints], settled: Bools) -> Iterator[Candidates]:
-    """Pairs of rows whose boxes share a cell; of two that are settled the pairs were told in smaller cells."""
-    parts, low, high = boxed.parts, boxed.low, boxed.high
-    item, cell = _cells(*cells)
-    row = rows[item]
+def _of(columns: NDArray[T], rows: Ints | None) -> NDArray[T]:
+    return columns if rows is None else columns[:, rows]
+
+
+def _pairs_in_cells(boxed: _Boxed, rows: Ints | None, cells: tuple[Ints, Ints], settled: Bools) -> Iterator[Candidates]:
+    """Pairs of rows whose boxes share a cell; of two that are settled the pairs were told in smaller cells.
+
+    `cells`: the lowest cell of each part, and how many each row reaches.
+    """
+    parts, low, high, (low_cell, span) = boxed.parts, boxed.low, boxed.high, cells
+    row, cell = _cells(_of(low_cell, rows), span)
+    row = row if rows is None else rows[row]
     key = (cell * _MIXERS[:3, None]).sum(axis=0) ^ (parts.slice_number[row] * _MIXERS[3])
-    group = settled[row].astype(np.int64) if settled.any() or boxed.apart is None else boxed.apart[row]
-    order = np.lexsort((group, key)) if group.any() else np.argsort(key, kind="stable")
-    item, row, key, cell, group = item[order], row[order], key[order], cell[:, order], group[order]
-    following, after = _partners(key, group if group.any() else None)
+    alike = settled.astype(np.int64) if settled.any() else boxed.apart
+    group = None if alike is None else alike[row]
+    order = np.argsort(key, kind="stable") if group is None else np.lexsort((group, key))
+    row, key, cell = row[order], key[order], cell[:, order]
+    following, after = _partners(key, None if group is None else group[order])
     for block in blocks(after, MAX_PAIRS_AT_ONCE):
         place, other = expand(following[block], after[block])
         place += block.start
@@ -151,7 +162,7 @@ def _pairs_in_cells(boxed: _Boxed, rows: Ints, cells: tuple[Ints, Ints], settled
         fit = _may_meet(boxed, one, two)
         # of the cells that two boxes share, the one at their lowest common corner reports the pair
         for axis in range(3):
-            home = np.maximum(cells[0][axis, item[place]], cells[0][axis, item[other]])
+            home = np.maximum(low_cell[axis, one], low_cell[axis, two])
             fit &= (cell[axis, place] == home) & (cell[axis, other] == home)
             fit &= (low[axis, one] <= high[axis, two]) & (low[axis, two] <= high[axis, one])
         yield _ordered(boxed.owner, parts, one[fit], two[fit])
