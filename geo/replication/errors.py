@@ -88,9 +88,7 @@ class ApplyStopped(ReplicationError):
 
     def __init__(self, doing: str, done: Sequence[str], cause: ReplicationError) -> None:
         self.doing, self.done, self.cause = doing, list(done), cause
-        before = (
-            "\n  ".join([f"{len(done)} changes were made before:", *done]) if done else "nothing was changed before"
-        )
+        before = "\n  ".join([f"{len(done)} made before:", *done]) if done else "nothing was changed before"
         super().__init__(f"{cause}\nstopped at, and perhaps made in part: {doing}\n{before}\napply again to finish it")
 
 

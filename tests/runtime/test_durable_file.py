@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,3 +71,12 @@ def test_a_file_that_cannot_be_created_leaves_nothing(tmp_path: Path, monkeypatc
     with pytest.raises(OSError, match="No space"):
         create_durably(tmp_path / "f", b"new")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_names_the_file_that_was_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*state\.json'"):
+        replace_durably(tmp_path / "state.json", b"new")

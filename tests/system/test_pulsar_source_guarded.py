@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.pulsar_source import AccessRefused
 from cloud_jobs.pulsar_source.driver import Driver
+from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, look
+from geo.replication.connection import check_addresses
 from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
 from tests.cloud_jobs.pulsar_source.held import guarded_options, halves, held_over
 from tests.cloud_jobs.pulsar_source.world import Collected, read_available, session, stream
@@ -78,3 +80,29 @@ def test_a_token_that_is_replaced_by_a_wrong_one_is_refused(cluster: GuardedClus
     with pytest.raises(AccessRefused):
         driver.latest(start, limited=True)
     driver.close()
+
+
+def test_the_topology_commands_show_their_token_and_trust_their_own_authority_at_both_addresses(
+    cluster: GuardedCluster,
+) -> None:
+    address = {
+        "service_url": f"pulsar+ssl://127.0.0.1:{cluster.tls_broker_port}",
+        "admin_url": f"https://127.0.0.1:{cluster.tls_web_port}",
+    }
+    topology = Topology.model_validate(
+        {
+            "centre": "guarded",
+            "clusters": {"guarded": {"address": address}},
+            "regions": {"eu": {"cluster": "guarded"}},
+            "tenants": {"fleet": {}},
+        }
+    )
+    with admins(topology, cluster.token("admin"), cluster.certificate) as clients:
+        assert [one.belongs for one in check_addresses(topology, clients)] == [True]
+    with admins(topology, "a.b.c", cluster.certificate) as clients, pytest.raises(AdminRefused, match="401"):
+        look(topology, clients)
+    with (
+        admins(topology, cluster.token("admin")) as clients,
+        pytest.raises(ClusterUnreachable, match=r"(?i)certificate"),
+    ):
+        look(topology, clients)

@@ -12,9 +12,17 @@ from threading import Event, Thread
 
 import pytest
 
-from geo.replication import AdminClient, AdminRefused, ClusterUnreachable, Registration, WrongCluster
+from geo.replication import (
+    AdminClient,
+    AdminRefused,
+    ApplyStopped,
+    Change,
+    ClusterUnreachable,
+    Registration,
+    WrongCluster,
+)
 from geo.replication.actual import read_defaults, read_registration
-from geo.replication.apply import cluster_data
+from geo.replication.apply import _make, cluster_data
 from geo.replication.errors import UnusableCa
 from geo.replication.state import BrokerDefaults
 
@@ -258,3 +266,17 @@ def test_the_brokers_own_defaults_are_read_as_pulsar_reads_them() -> None:
     evicts = "consumer_backlog_eviction"
     assert read_defaults(said) == BrokerDefaults(retention=(60, -1), backlog_quota=(512, evicts), message_ttl_s=9)
     assert read_defaults(said | {"backlogQuotaDefaultLimitGB": "-1"}).backlog_quota == (1, evicts)
+
+
+def test_an_apply_that_stops_says_what_it_was_doing_and_what_it_had_done(broker: Callable[[str], Broker]) -> None:
+    one = broker("eu")
+    one.answers["/admin/v2/clusters/us"] = (412, {}, b'{"reason": "Cluster is in use"}')
+    done = Change(cluster="eu", action="create", kind="topic", name="fleet/a/b", after=0)
+    doing = Change(cluster="eu", action="delete", kind="cluster", name="us")
+    with AdminClient("eu", one.url) as client, pytest.raises(ApplyStopped) as stopped:
+        _make(client, doing, [done])
+    told = str(stopped.value)
+    assert "Cluster is in use" in told
+    assert "perhaps made in part: eu: delete cluster us" in told
+    assert "1 made before:\n  eu: create topic fleet/a/b" in told
+    assert "apply again" in told
