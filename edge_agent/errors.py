@@ -9,7 +9,8 @@ AgentError
 │   ├── StoreInUse     another agent has the buffer
 │   └── StoreClosed    this buffer was closed; another may have the file now
 └── LinkError          a broker cannot be reached, or ended the connection
-    └── LinkRefused    the broker answered and said no
+    ├── LinkRefused    the broker answered and said no
+    └── LinkClosed     the broker closed a connection that stood
 """
 
 from __future__ import annotations
@@ -67,3 +68,7 @@ class LinkError(AgentError):
 
 class LinkRefused(LinkError):
     """The other side refused the connection or the subscription; the message says why."""
+
+
+class LinkClosed(LinkError):
+    """The other side closed the connection, without a word or because another client has the same id."""

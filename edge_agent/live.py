@@ -63,8 +63,14 @@ def live_state(agent: Agent) -> dict[str, Any]:
 
 
 def uplink_state(agent: Agent) -> str:
-    """`acknowledges`, `unknown` (connected, and no acknowledgement yet), `silent`, `no gateway`, or `not connected`."""
+    """`acknowledges`, `unknown` (connected, and no acknowledgement yet), or what is wrong.
+
+    That is `silent`, `no gateway`, `not connected`, or `taken over`: the broker closes connections again and again,
+    probably because another agent has this device's id.
+    """
     drain = agent.drainer
+    if drain.takeovers.are_many:
+        return "taken over"
     if drain.connected_region is None:
         return "not connected"
     if drain.gateway_absent:

@@ -28,7 +28,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edge_agent.config import BrokerSettings, TlsSettings
-from edge_agent.errors import LinkError, LinkRefused
+from edge_agent.errors import LinkClosed, LinkError, LinkRefused
 from runtime import load_key_pair
 
 RECEIVE_BYTES = 1 << 16
@@ -45,6 +45,8 @@ CUT_BYTES = 128 << 10
 BEGIN_BYTES = 512
 """Kept of the payload of a message that is too large."""
 MAX_PASSWORD_CHARACTERS = 65_535
+SESSION_TAKEN_OVER = 0x8E
+"""Of a DISCONNECT (3.14.2.1)."""
 HEADERS_BYTES = {socket.AF_INET: 40, socket.AF_INET6: 60}
 """IP and TCP headers of one segment, without options."""
 
@@ -94,6 +96,7 @@ class _CorkedClient(Client):
         self._at = 0
         self._outgoing = bytearray()
         self.handed_on_bytes = 0
+        self.is_closed_by_broker = False
 
     def _sock_recv(self, bufsize: int) -> bytes:
         if bufsize > self._max_packet_bytes:
@@ -103,12 +106,21 @@ class _CorkedClient(Client):
         if self._is_cutting:
             del self._in_packet["packet"][CUT_BYTES:]
         if self._at >= len(self._taken):
-            self._taken, self._at = super()._sock_recv(RECEIVE_BYTES), 0
+            self._taken, self._at = self._receive(), 0
             if not self._taken:
                 return b""
         chunk = self._taken[self._at : self._at + bufsize]
         self._at += len(chunk)
         return chunk
+
+    def _receive(self) -> bytes:
+        try:
+            received = super()._sock_recv(RECEIVE_BYTES)
+        except ConnectionError:
+            self.is_closed_by_broker = True
+            raise
+        self.is_closed_by_broker = not received
+        return received
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
         self._outgoing += buf
@@ -364,6 +376,8 @@ class Session:
             self._client.loop_write()
         try:
             self._client.flush()
+        except ConnectionError as error:
+            raise LinkClosed(f"the broker closed the connection: {error}") from error
         except OSError as error:
             raise LinkError(f"connection lost while sending: {error}") from error
         self._check_end()
@@ -372,7 +386,8 @@ class Session:
 
     def _check_end(self) -> None:
         if self._ended is not None or self._client.socket() is None:
-            raise LinkError(f"{self._broker.host}:{self._broker.port}: {self._ended or 'connection lost'}")
+            kind = LinkClosed if self._client.is_closed_by_broker else LinkError
+            raise kind(f"{self._broker.host}:{self._broker.port}: {self._ended or 'connection lost'}")
 
     def _drain_wake(self) -> None:
         with suppress(BlockingIOError):
@@ -397,7 +412,13 @@ class Session:
         self._unanswered -= 1
 
     def _note_end(self, _c: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
-        self._ended = f"connection ended: {reason}"
+        if reason.value == SESSION_TAKEN_OVER:
+            self._client.is_closed_by_broker = True
+            self._ended = f"another client with the id {self._options.client_id!r} took the session over"
+        elif self._client.is_closed_by_broker:
+            self._ended = "the broker closed the connection"
+        else:
+            self._ended = f"connection ended: {reason}"
 
 
 def tls_context(tls: TlsSettings) -> ssl.SSLContext:

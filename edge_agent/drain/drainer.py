@@ -18,7 +18,7 @@ from edge_agent.control_dead_letters import ControlDeadLetters
 from edge_agent.drain.account import Account
 from edge_agent.drain.answers import AnswerClock, Pause
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.errors import AgentError, LinkError, StoreDamaged, StoreError
+from edge_agent.errors import AgentError, LinkClosed, LinkError, StoreDamaged, StoreError
 from edge_agent.store.block import Block
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.mending import Mender
@@ -26,6 +26,7 @@ from edge_agent.uplink.backoff import Backoff
 from edge_agent.uplink.probe import Probe
 from edge_agent.uplink.protocol import NoGateway, Pushed, Refused, Uplink, UplinkEvent
 from edge_agent.uplink.regions import Regions
+from edge_agent.uplink.takeovers import Takeovers
 from telemetry import Ack
 
 log = structlog.get_logger("edge_agent.drain")
@@ -70,6 +71,7 @@ class Drainer:
         self._buffer = parts.buffer
         first = settings.uplinks[0]
         self._backoff = Backoff(first.backoff_first_s, first.backoff_most_s, parts.random)
+        self.takeovers = Takeovers(settings.device.id, 2 * first.backoff_most_s)
         self._regions = Regions(len(settings.uplinks), settings.failover, parts.random)
         self._now_s = parts.monotonic_s
         self._urgent = frozenset(index for index, one in enumerate(settings.classes) if one.urgent)
@@ -170,6 +172,7 @@ class Drainer:
         self.dispatcher.connected(uplink.region)
         self._parts.account.connected()
         self.connected_region = uplink.region
+        self.takeovers.connected(self._now_s())
         self.is_well = self._answers.waiting_since_s is None
         log.info("uplink connected", region=uplink.region)
         while not self._stopping and not self._is_leaving_now():
@@ -257,7 +260,8 @@ class Drainer:
         self.region_acked = self.connected_region
         self._answers.answered(now_s, more_in_flight=self.dispatcher.in_flight > 0)
         self.gateway_absent, self._resume_at_s = False, 0.0
-        self._backoff.succeeded()
+        if not self.takeovers.are_many:
+            self._backoff.succeeded()
         self._regions.well()
         if self._settle_at_s is None:
             self._settle_at_s = now_s + self._settings.buffer.settle_delay_s
@@ -279,6 +283,7 @@ class Drainer:
 
     def _look_after(self, uplink: Uplink, now_s: float) -> None:
         self._parts.account.counted(now_s, *uplink.wire_bytes())
+        self.takeovers.lasts(now_s)
         self._judge_silence(uplink.region, now_s)
         self.dispatcher.retry_overdue(now_s)
         if self._settle_at_s is not None and now_s >= self._settle_at_s:
@@ -353,7 +358,8 @@ class Drainer:
         region = self.connected_region or self._settings.uplinks[self._regions.at].region
         self._close_uplink()
         self.dispatcher.disconnected()
-        log.warning("uplink lost", region=region, error=str(error))
+        advice = self.takeovers.closed(self._now_s()) if isinstance(error, LinkClosed) else ""
+        log.warning("uplink lost", region=region, error=f"{error}{advice}")
         if isinstance(error, LinkError) and self._regions.failed(self._now_s()):
             log.warning("going to another region", region=self._settings.uplinks[self._regions.at].region)
             self._backoff.succeeded()

@@ -1,0 +1,149 @@
+"""Two agents of one id: each takes the session from the other, says so, and connects ever more seldom."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from edge_agent.agent import Agent
+from edge_agent.config import AgentSettings
+from edge_agent.errors import LinkClosed, LinkError
+from edge_agent.live import health_of, uplink_state
+from edge_agent.mqtt import Session
+from edge_agent.uplink.protocol import Outgoing, UplinkEvent
+from edge_agent.uplink.takeovers import MANY, Takeovers
+from tests.edge_agent.makers import DEVICE, fill, open_buffer
+from tests.edge_agent.test_control import Road, acks, drive
+from tests.edge_agent.test_mqtt_session import CONNACK, broker, session
+
+
+def test_connections_that_the_broker_closes_one_after_the_other_are_told_with_the_id_until_one_lasts() -> None:
+    takeovers = Takeovers("eu-0001", 120.0)
+    told = []
+    for number in range(4):
+        takeovers.connected(number * 10.0)
+        takeovers.lasts(number * 10.0 + 5)
+        told.append(takeovers.closed(number * 10.0 + 5))
+    assert [bool(one) for one in told] == [False, False, True, True]
+    assert "another agent has the id 'eu-0001'" in told[-1]
+    takeovers.connected(100.0)
+    takeovers.lasts(219.0)
+    assert takeovers.are_many
+    takeovers.lasts(220.0)
+    assert not takeovers.are_many
+    assert takeovers.closed(221.0) == ""
+
+
+def test_attempts_that_never_became_a_connection_are_no_takeover() -> None:
+    takeovers = Takeovers("eu-0001", 120.0)
+    assert [takeovers.closed(float(number)) for number in range(2 * MANY)] == [""] * 2 * MANY
+
+
+@given(st.lists(st.floats(120, 1e6), max_size=20))
+def test_connections_that_last_are_never_many(lengths: list[float]) -> None:
+    takeovers, now_s = Takeovers("eu-0001", 120.0), 0.0
+    for length_s in lengths:
+        takeovers.connected(now_s)
+        now_s += length_s
+        assert takeovers.closed(now_s) == ""
+
+
+class Shared(Road):
+    """A region where another agent of the same id takes the session over half a second after each connection."""
+
+    def __init__(self, until_s: float, alone_from_s: float) -> None:
+        super().__init__(self.speak, until_s)
+        self.ended_s: list[float] = []
+        self.connected_s: float | None = None
+        self.alone_from_s = alone_from_s
+        self.states: list[tuple[float, bool]] = []
+
+    def speak(self, now_s: float, _region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+        assert self.drainer
+        self.states.append((now_s, self.drainer.takeovers.are_many))
+        self.connected_s = now_s if self.connected_s is None else self.connected_s
+        if now_s - self.connected_s >= 0.5 and now_s < self.alone_from_s and not new:
+            self.ended_s.append(now_s)
+            self.connected_s = None
+            raise LinkClosed("the broker closed the connection")
+        return acks(new)
+
+
+def test_an_agent_whose_session_is_taken_over_connects_ever_more_seldom_though_it_is_acknowledged_each_time(
+    tmp_path: Path,
+) -> None:
+    buffer = open_buffer(tmp_path)
+    for number in range(1, 201):
+        fill(buffer, [number])
+    road = Shared(until_s=7_500, alone_from_s=3_600)
+    with capture_logs() as lines:
+        drive(buffer, road, drain={"batch_records": 1, "merge_below_records": 0, "window": 2})
+    assert 60 <= len(road.ended_s) <= 200, "an hour of waits of up to a minute"
+    lost = [line["error"] for line in lines if line["event"] == "uplink lost"]
+    assert not any("another agent" in one for one in lost[: MANY - 1])
+    assert all(f"another agent has the id '{DEVICE}'" in one for one in lost[MANY - 1 :])
+    assert [are_many for now_s, are_many in road.states if now_s > 3_600 + 60 + 120] == [False] * len(
+        [now_s for now_s, _ in road.states if now_s > 3_600 + 60 + 120]
+    )
+    assert road.states[-1][0] > 7_000
+
+
+def test_health_says_it_steadily_also_while_it_is_connected(tmp_path: Path) -> None:
+    uplink = {"region": "eu", "host": "127.0.0.1"}
+    it = Agent(
+        AgentSettings.model_validate({"device": {"id": DEVICE}, "uplinks": [uplink], "buffer": {"path": str(tmp_path)}})
+    )
+    for number in range(MANY):
+        it.drainer.takeovers.connected(float(number))
+        it.drainer.takeovers.closed(float(number))
+    for it.drainer.connected_region, it.drainer.is_well in (("eu", True), (None, False)):
+        assert uplink_state(it) == "taken over"
+        assert health_of(it)["healthy"] is False
+    it.buffer.close()
+
+
+def use(link: Session, *, write: bool) -> None:
+    link.open()
+    for _ in range(50):
+        if write:
+            link.publish("a", b"x" * 1000)
+        link.poll(0.1)
+
+
+def end_of(serve: Callable[[socket.socket], object], *, write: bool) -> LinkError:
+    with broker(CONNACK, serve) as it:
+        link = session(it.port, [])
+        with pytest.raises(LinkError) as caught:
+            use(link, write=write)
+        link.close()
+    return caught.value
+
+
+def reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    sock.close()
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize(
+    ("serve", "kind", "said"),
+    [
+        (lambda sock: sock.sendall(b"\xe0\x01\x8e"), LinkClosed, "another client with the id 'x'"),
+        (lambda sock: None, LinkClosed, "the broker closed the connection"),
+        (reset, LinkClosed, "the broker closed the connection"),
+        (lambda sock: (sock.sendall(b"\xe0\x01\x8b"), sock.recv(1)), LinkError, "shutting down"),
+    ],
+    ids=["taken over", "closed", "reset", "shutting down"],
+)
+def test_the_end_of_a_connection_is_told_by_its_cause(serve, kind, said, write) -> None:
+    found = end_of(serve, write=write)
+    if not write:
+        assert said in str(found)
+        assert type(found) is kind
+    assert "Unspecified" not in str(found)
