@@ -11,7 +11,7 @@ from typing import Any
 from geo.spatial import FenceReport, fences_from_geojson
 from geo.spatial.features import read_features
 from geo.spatial.geojson import MAX_REFUSED
-from tests.geo.spatial.json_values import UNEXPECTED, places, put
+from tests.geo.spatial.json_values import UNEXPECTED, drawn, put
 
 RING = [[10, 50], [10.01, 50], [10.01, 50.01], [10, 50.01], [10, 50]]
 
@@ -32,8 +32,8 @@ FEATURES = [
     feature("Polygon", [[[0, 0], [1, 1], [1, 0], [0, 1], [0, 0]]], id="bow"),
 ]
 """One of each shape and property, at the antimeridian and a pole."""
-FURTHER = 4
-"""Judged beside each text that is a JSON value: the same with other values at other places, drawn from the text."""
+FURTHER = 2
+"""Places of each text that is a JSON value, drawn from the text, at which every unexpected value is judged, too."""
 MAX_FURTHER_BYTES = 8192
 
 
@@ -62,9 +62,11 @@ def judge(data: bytes, further: int = FURTHER) -> None:
         return
     if value is None:
         return
-    draw, every = random.Random(zlib.crc32(data)), list(places(value))
+    draw = random.Random(zlib.crc32(data))
     for _ in range(further):
-        judge_text(json.dumps(put(value, draw.choice(every), draw.choice(UNEXPECTED))))
+        place = drawn(value, draw)
+        for unexpected in UNEXPECTED:
+            judge_text(json.dumps(put(value, place, unexpected)))
 
 
 def judge_text(text: str) -> FenceReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from random import Random
 from typing import Any, Final
 
 GONE: Final = object()
@@ -24,6 +25,15 @@ def places(value: Any, place: Place = ()) -> Iterator[Place]:
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inside:
         yield from places(item, (*place, key))
+
+
+def drawn(value: Any, draw: Random) -> Place:
+    """A place of a value; one of few neighbours is as likely as one of many."""
+    place: Place = ()
+    while isinstance(value, (dict, list)) and value and (not place or draw.random() < 0.7):
+        key = draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
+        place, value = (*place, key), value[key]
+    return place
 
 
 def put(value: Any, place: Place, new: Any) -> Any:

@@ -11,7 +11,7 @@ import shapely
 from shapely import Polygon
 from shapely.affinity import scale, translate
 
-from geo.spatial import Fence, FenceSet
+from geo.spatial import Fence, FenceSet, cells
 from geo.spatial.cells import MAX_LEVELS, build_cells
 from geo.spatial.fences import Outlines
 from geo.spatial.grid import GridIndex
@@ -73,6 +73,20 @@ def test_fences_that_hardly_differ_cost_in_proportion_to_their_edges(world: str)
     # whole cells of the lattice: 12 million and 52 for each fence at most
     assert entries < 12_000_000 + 52 * len(shapes) + 16 * edges
     within_rows(index, shapes)
+
+
+def test_divisions_make_no_more_than_their_share_of_entries_for_each_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three hundred fences in one cell of a country: the cell is divided as long as 16 entries for each edge last."""
+    shapes = [*moved(300, 1e-5), disc(40, 4.0)]
+    edges = sum(len(shape.exterior.coords) - 1 for shape in shapes)
+
+    def entries() -> int:
+        index = GridIndex(Outlines.of(shapes))
+        return len(index._cells.run_edge) + len(index._cells.inner_fence)
+
+    divided = entries()
+    monkeypatch.setattr(cells, "MAX_LEVELS", 1)
+    assert edges < divided - entries() <= cells.ENTRIES_PER_EDGE * edges
 
 
 def test_the_lattice_is_as_fine_whatever_the_order_of_the_fences() -> None:

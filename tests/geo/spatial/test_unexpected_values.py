@@ -9,8 +9,9 @@ import pytest
 
 from cloud_jobs.geofence.fence_changes import changes_between
 from geo.spatial import Fence, FenceSet, Gate, GateSet, fences_from_geojson
-from tests.fuzz.targets.fences_geojson import FEATURES, judge_text
-from tests.geo.spatial.json_values import UNEXPECTED, places, put
+from geo.spatial.geojson import MAX_REFUSED
+from tests.fuzz.targets.fences_geojson import FEATURES, WEEK, judge_text
+from tests.geo.spatial.json_values import GONE, UNEXPECTED, Place, places, put
 
 NEIGHBOUR = {
     "type": "Feature",
@@ -63,3 +64,32 @@ def test_changes_are_found_between_texts_of_any_values() -> None:
         for value in UNEXPECTED:
             now = {"type": "FeatureCollection", "features": [put(FEATURES[0], place, value)]}
             assert changes_between(before, json.dumps(now), 0)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("timezone",), "Factory", "weekly.timezone: 'Factory' is no time zone; they are named like 'Europe/Berlin'"),
+        (("windows", 0, "days", 0), "Mon", "weekly.windows[0].days[0]: is none of mon, tue, wed, thu, fri, sat, sun"),
+        (
+            ("windows", 0, "from"),
+            "7:00",
+            "weekly.windows[0].from: is not a time of the local clock like 07:00, up to 24:00",
+        ),
+        (("windows", 0, "until"), GONE, "weekly.windows[0].until: is not there"),
+        (("windows", 0, "to"), "08:00", "weekly.windows[0].to: is unknown"),
+        (("windows",), [], "weekly.windows: is empty"),
+        ((), [], "weekly: is not an object"),
+    ],
+)
+def test_what_is_wrong_with_windows_is_said_in_the_words_of_their_format(
+    place: Place, value: object, said: str
+) -> None:
+    whole = put(FEATURES[0], ("properties", "weekly"), put(WEEK, place, value))
+    assert fences_from_geojson(json.dumps(whole)).refused == (f"line 1: fence 'a': {said}",)
+
+
+def test_ten_thousand_refusals_are_told_and_the_others_counted() -> None:
+    report = fences_from_geojson("[" + "1," * (MAX_REFUSED + 6) + json.dumps(NEIGHBOUR) + "]")
+    assert (len(report.fences), len(report.refused)) == (1, MAX_REFUSED + 1)
+    assert report.refused[-1] == "and 6 more features that cannot be used"
