@@ -19,6 +19,7 @@ from cloud_jobs.pulsar_source.answers import (
     Answer,
     Question,
     judge,
+    judge_entry,
 )
 from cloud_jobs.pulsar_source.credentials import Token
 from cloud_jobs.pulsar_source.errors import (
@@ -36,6 +37,7 @@ from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 from runtime import load_key_pair
 
 _MOST_REDIRECTS = 3
+_ENTRY_HEADER = "x-pulsar-message-id"
 
 
 class Admin:
@@ -90,6 +92,16 @@ class Admin:
             detail = f"no statistics of Pulsar: {error!r}"
             raise ClusterUnreachable(self.cluster.name, f"telling how far {name} was read", detail) from error
 
+    def entry(self, partition: str, place: Position) -> Mapping[str, str] | None:
+        """The headers of a stored entry, its content left where it is; none at all where the broker cannot unpack it.
+
+        None when it is not stored any more.
+        """
+        name = TopicName.parse(partition)
+        path = f"{name.path}/ledger/{place.ledger}/entry/{place.entry}"
+        question = Question(self.cluster.name, f"GET {self._base}{path}", str(name))
+        return judge_entry(question, self._answer(question, "GET", path, None, only_headers_of=_ENTRY_HEADER))
+
     def _state(self, name: str, stats: Mapping[str, Any], subscription: str) -> TopicState:
         try:
             return TopicState.from_stats(stats, subscription)
@@ -138,20 +150,27 @@ class Admin:
         self, method: str, path: str, topic: TopicName | None, shape: TypeAdapter[Any] | None, sent: Any = None
     ) -> Any:
         question = Question(self.cluster.name, f"{method} {self._base}{path}", str(topic) if topic else None)
-        deadline_s = self._clock() + self._timeout_s
+        return judge(question, self._answer(question, method, path, sent), shape)
+
+    def _answer(
+        self, question: Question, method: str, path: str, sent: Any, *, only_headers_of: str | None = None
+    ) -> Answer:
         try:
-            answer = self._exchange(question, method, self._base + path, sent, deadline_s)
+            return self._exchange(question, method, self._base + path, sent, only_headers_of)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ClusterUnreachable(self.cluster.name, question.doing, repr(error)) from error
-        return judge(question, answer, shape)
 
-    def _exchange(self, question: Question, method: str, url: str, sent: Any, deadline_s: float) -> Answer:
+    def _exchange(self, question: Question, method: str, url: str, sent: Any, only_headers_of: str | None) -> Answer:
+        """`only_headers_of`: the body of an answer with this header is not read."""
+        deadline_s = self._clock() + self._timeout_s
         for _ in range(_MOST_REDIRECTS + 1):
             headers = {"Authorization": f"Bearer {self._token()}"} if self._token else {}
             with self._http.stream(method, url, headers=headers, json=sent) as response:
-                body = self._body(response, question, deadline_s)
+                unread = only_headers_of is not None and only_headers_of in response.headers
+                body = b"" if unread else self._body(response, question, deadline_s)
                 if not response.has_redirect_location:
-                    return Answer(response.status_code, response.headers.get("content-type", ""), body)
+                    kind = response.headers.get("content-type", "")
+                    return Answer(response.status_code, kind, body, dict(response.headers))
             # A broker that does not own the topic names the one that does. Followed by hand: httpx would not show our
             # token to the other broker.
             url = self._followed(url, response.headers["location"], question)

@@ -10,7 +10,7 @@ too. An answer counts as the cluster's only if it is of the form that Pulsar giv
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -73,6 +73,7 @@ class Answer:
     status: int
     content_type: str
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,20 @@ def judge(question: Question, answer: Answer, shape: TypeAdapter[Any] | None) ->
         problem = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in problem["loc"])
         raise _foreign(question, answer, f"{place}: {problem['msg']}"[:_MOST_REASON]) from error
+
+
+def judge_entry(question: Question, answer: Answer) -> Mapping[str, str] | None:
+    """The headers with which a cluster answered for an entry; none at all for one that it cannot unpack.
+
+    None for one that is not stored. Raises AccessRefused or ClusterUnreachable.
+    """
+    if answer.status == _OK and "x-pulsar-message-id" in answer.headers:
+        return answer.headers
+    if answer.status == _NOT_FOUND and _reason(answer) is not None:
+        return None
+    if answer.status == _SERVER_ERROR and _reason(answer) is not None:
+        return {}
+    raise _refusal(question, answer)
 
 
 def _refusal(question: Question, answer: Answer) -> PulsarSourceError:

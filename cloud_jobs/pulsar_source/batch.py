@@ -10,9 +10,10 @@ from pyspark.sql.datasource import DataSourceReader
 from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.planned import PlannedRange
 from cloud_jobs.pulsar_source.planning import Survey, check_topics, reader_range
 from cloud_jobs.pulsar_source.position import BEGINNING, Position, Range
-from cloud_jobs.pulsar_source.reading import PlannedRange, again, read_range
+from cloud_jobs.pulsar_source.reading import again, read_range
 
 _log = structlog.get_logger(__name__)
 

@@ -52,13 +52,14 @@ def arrow_schema(names: Sequence[str] = ALL) -> pa.Schema:
 
 
 @dataclass(slots=True)
-class _Runs:
+class Runs:
     """Messages that came in one entry, one after the other: they share all that the broker and the batch gave them."""
 
     lengths: list[int] = field(default_factory=list)
     ledgers: list[int] = field(default_factory=list)
     entries: list[int] = field(default_factory=list)
     first_batch_indexes: list[int] = field(default_factory=list)
+    batch_sizes: list[int] = field(default_factory=list)
     published_ms: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
 
@@ -89,15 +90,15 @@ class Columns:
         self._keys: list[str | None] = []
         self._properties: list[dict[str, str] | None] = []
         self._happened_ms: list[int] = []
-        self._runs = _Runs()
+        self._runs = Runs()
 
     def __len__(self) -> int:
         return self._rows
 
     @property
-    def places(self) -> tuple[list[int], list[int]]:
-        """Ledger and entry of what was added since the last `take`, in order, at least once for each entry."""
-        return self._runs.ledgers, self._runs.entries
+    def runs(self) -> Runs:
+        """What was added since the last `take`, in order."""
+        return self._runs
 
     def extend(self, messages: Sequence[Any]) -> None:
         """Messages of the native client (`_pulsar.Message`), in the order of the topic."""
@@ -135,7 +136,8 @@ class Columns:
         first = messages[start]
         message_id = first.message_id()
         ledger, entry, batch = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
-        length = 1 if batch < 0 else min(batch_size_of(message_id) - batch, len(messages) - start)
+        size = 1 if batch < 0 else batch_size_of(message_id)
+        length = 1 if batch < 0 else min(size - batch, len(messages) - start)
         if length > 1:
             last = messages[start + length - 1].message_id()
             # In order, from one entry, and as many as the indexes tell: then none between them is missing.
@@ -146,6 +148,7 @@ class Columns:
         runs.ledgers.append(ledger)
         runs.entries.append(entry)
         runs.first_batch_indexes.append(batch)
+        runs.batch_sizes.append(size)
         runs.published_ms.append(first.publish_timestamp())
         runs.origins.append(self._origin(first))
         if not 0 < runs.published_ms[-1] <= LAST_MS:

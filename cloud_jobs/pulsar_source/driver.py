@@ -14,9 +14,9 @@ from cloud_jobs.pulsar_source.clients import forget_clients
 from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, DataLoss, NoClusterAnswers
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
+from cloud_jobs.pulsar_source.planned import PlannedRange
 from cloud_jobs.pulsar_source.planning import begin_of, check_topics, everything, planned_range, queue_size, upto_target
 from cloud_jobs.pulsar_source.position import BEGINNING, Offset, Position, Range, ranges
-from cloud_jobs.pulsar_source.reading import PlannedRange
 from cloud_jobs.pulsar_source.scouting import Scout, look_ahead_carefully
 from cloud_jobs.pulsar_source.subscription import SubscriptionNotes, opening_of
 from cloud_jobs.pulsar_source.watching import View, Watch

@@ -12,8 +12,8 @@ from cloud_jobs.pulsar_source.clients import as_our_error, durable_consumer
 from cloud_jobs.pulsar_source.errors import TopicMissing
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.planned import PlannedRange
 from cloud_jobs.pulsar_source.position import BEGINNING, Position, Range
-from cloud_jobs.pulsar_source.reading import PlannedRange
 from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
@@ -200,6 +200,7 @@ def reader_range(
         ledgers=state.sizes_between(piece.start, piece.end),
         since_ms=_milliseconds(options.starting_position),
         until_ms=_milliseconds(options.ending_position),
+        whole=False,
     )
 
 

@@ -15,8 +15,9 @@ from pyspark.sql.streaming.datasource import (
 
 from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.planned import PlannedRange
 from cloud_jobs.pulsar_source.position import Offset
-from cloud_jobs.pulsar_source.reading import PlannedRange, again, read_range
+from cloud_jobs.pulsar_source.reading import again, read_range
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
+
 from cloud_jobs.pulsar_source.acknowledging import whole_entries
+from cloud_jobs.pulsar_source.entries import Stored, StoredEntry
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable, TopicMissing
 from cloud_jobs.pulsar_source.feeds import Feed
 from cloud_jobs.pulsar_source.ledgers import Ledger, TopicState
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.planned import PlannedRange
 from cloud_jobs.pulsar_source.planning import Survey
 from cloud_jobs.pulsar_source.position import BEGINNING, Position
-from cloud_jobs.pulsar_source.reading import PlannedRange
+from cloud_jobs.pulsar_source.reading import read_range
 from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
@@ -44,6 +48,13 @@ class ModelTopic:
     notes: SubscriptionNotes | None = None
     subscribed: int = 0
     owners: set[str] = field(default_factory=set)
+    held_from: Position | None = None
+    """The first entry of an open transaction: nothing from there on is delivered."""
+    holes: set[Position] = field(default_factory=set)
+    """Entries that somebody acknowledged one by one."""
+
+    def is_held(self, place: Position) -> bool:
+        return self.held_from is not None and place >= self.held_from
 
     @property
     def last(self) -> Position:
@@ -72,6 +83,19 @@ class ModelTopic:
         assert self.cursor is not None
         if self.cursor < place <= self.last:
             self.cursor = place
+            self._follow()
+
+    def acknowledge_one(self, place: Position) -> None:
+        """By a consumer that is not ours; the cursor goes on where nothing is left before it."""
+        self.holes.add(place)
+        self._follow()
+
+    def _follow(self) -> None:
+        for position, _ in list(self.entries()):
+            if self.cursor is not None and position > self.cursor:
+                if position not in self.holes:
+                    break
+                self.cursor = position
 
     def skip(self, count: int) -> None:
         for position, _ in list(self.entries()):
@@ -245,6 +269,10 @@ class _ModelFeed:
             topic.subscribe()
             self._after = max(self._after, topic.cursor or BEGINNING) if self._after <= topic.last else BEGINNING
         for position, entry in topic.entries():
+            if topic.is_held(position):
+                break
+            if self._planned.durable and position in topic.holes:
+                continue
             if position > self._after:
                 self._after = position
                 if not entry and self._planned.durable and topic.cursor is not None:
@@ -264,18 +292,32 @@ class _ModelFeed:
 
     def last(self) -> Position:
         newest = BEGINNING
-        for position, entry in self._cluster.named(self._planned.topic).entries():
-            if entry:
+        topic = self._cluster.named(self._planned.topic)
+        for position, entry in topic.entries():
+            if entry and not topic.is_held(position):
                 newest = position._replace(batch=len(entry) - 1 if len(entry) > 1 else -1)
         return newest
 
     def exhausted(self, upto: Position) -> bool:
         topic = self._cluster.named(self._planned.topic)
         after = max(self._after, topic.cursor or BEGINNING) if self._planned.durable else self._after
-        return not any(entry and after < position <= upto for position, entry in topic.entries())
+        coming = (place for place, entry in topic.entries() if entry and after < place <= upto)
+        return not any(topic.is_held(place) or not (self._planned.durable and place in topic.holes) for place in coming)
 
     def connected(self) -> bool:
         return self._cluster.answers and self._planned.topic in self._cluster.topics
+
+
+class _ModelStore:
+    def __init__(self, cluster: ModelCluster, partition: str) -> None:
+        self._cluster, self._partition = cluster, partition
+
+    def of(self, place: Position) -> StoredEntry | None:
+        topic = self._cluster.named(self._partition)
+        for at, entry in topic.entries():
+            if at[:2] == place[:2]:
+                return StoredEntry(marker=not entry, held=topic.is_held(at))
+        return None
 
 
 class World:
@@ -306,6 +348,14 @@ class World:
     @contextmanager
     def feed(self, _: PulsarOptions, planned: PlannedRange) -> Iterator[Feed]:
         yield _ModelFeed(self.clusters[planned.cluster.name], planned, self.time, self.meanwhile)
+
+    def read(self, options: PulsarOptions, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
+        """A task's work, here."""
+        return read_range(options, planned, self.feed, self.look, self.time, store=self.store)
+
+    @contextmanager
+    def store(self, cluster: Cluster, _: PulsarOptions, partition: str) -> Iterator[Stored]:
+        yield _ModelStore(self.clusters[cluster.name], partition)
 
     def look(self, _: PulsarOptions, planned: PlannedRange) -> TopicState:
         return self.clusters[planned.cluster.name].named(planned.topic).state()

@@ -1,0 +1,217 @@
+"""Whether all that was planned was read: what was left out of a range, and what its cluster says of that.
+
+Entries are left out for good where no consumer is given them (a replication or transaction marker, an aborted
+transaction, a chunk before its last one, what compaction removed). Where somebody moved the subscription's cursor or
+acknowledged entries one by one, they are stored and were not delivered; then the batch must not be written.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from cloud_jobs.pulsar_source.columns import Runs
+from cloud_jobs.pulsar_source.entries import Stored, backwards
+from cloud_jobs.pulsar_source.errors import ReadIncomplete, ReadStalled
+from cloud_jobs.pulsar_source.isolation import next_entry
+from cloud_jobs.pulsar_source.ledgers import TopicState
+from cloud_jobs.pulsar_source.message_ids import position_of
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.planned import Look, Open, PlannedRange
+from cloud_jobs.pulsar_source.position import WHOLE_ENTRY, Position
+
+_MOST_GAPS = 1000
+_HELD_PERIOD_S = 0.5
+_MOST_LOOKED_AT = 5000
+"""How many entries of one gap are asked for one by one."""
+
+
+class Gap(NamedTuple):
+    """Entries that were not delivered: after `after`, before the entry `before`."""
+
+    after: Position
+    before: Position
+
+
+class Completeness:
+    """Follows one range; its checks raise ReadIncomplete where messages are stored and were not delivered."""
+
+    def __init__(
+        self, options: PulsarOptions, planned: PlannedRange, opening: Open, look: Look, clock: Callable[[], float]
+    ) -> None:
+        self._options = options
+        self._planned = planned
+        self._opening = opening
+        self._look = look
+        self._clock = clock
+        self._track = Track(planned)
+        self._asked_s = float("-inf")
+
+    def note(self, runs: Runs, first: int) -> None:
+        """The runs from that one on were delivered."""
+        self._track.note(runs, first)
+
+    def check_in_silence(self) -> None:
+        """Nothing comes: somebody may have moved the cursor over what was to come."""
+        state = self._state()
+        self._check(passed_over(self._planned, state, self._track.gaps()), state)
+
+    def check_at_end(self, stored: Stored) -> None:
+        """Nothing more will come."""
+        gaps, planned = self._track.gaps(), self._planned
+        if gaps:
+            state = self._state()
+            if self._options.read_compacted:
+                # Compaction left entries out that are stored still.
+                self._check(passed_over(planned, state, self._track.inner), state)
+            elif planned.durable:
+                self._check([gap for gap in gaps if _has_message(stored, planned, gap)], state)
+        if planned.durable and not self._options.read_compacted and (entry := self._track.partly()):
+            self._fail(f"a part of entry {entry}", "somebody acknowledged it while the query was reading")
+
+    def is_held(self, stored: Stored, reached: Position) -> bool:
+        """Whether what comes after the newest message that is delivered waits for the end of a transaction."""
+        if not self._planned.whole or self._options.read_compacted:
+            return False
+        if self._clock() - self._asked_s < _HELD_PERIOD_S:
+            return True
+        held = _is_held(stored, self._planned, reached)
+        self._asked_s = self._clock() if held else self._asked_s
+        return held
+
+    def _state(self) -> TopicState:
+        state = self._look(self._options, self._planned)
+        if (reason := self._track.cut_short(state)) and not self._options.read_compacted:
+            self._fail(f"what comes after {self._track.gaps()[0].after}", reason)
+        return state
+
+    def _check(self, gaps: Sequence[Gap], state: TopicState) -> None:
+        for gap in gaps:
+            if found := _first_stored(self._options, self._planned, gap, self._opening):
+                taken = f"somebody acknowledged it or moved the cursor, to {state.cursor}, while the query was reading"
+                self._fail(str(found), taken)
+
+    def _fail(self, missing: str, detail: str) -> NoReturn:
+        raise ReadIncomplete(self._planned.cluster.name, self._planned.topic, missing, detail)
+
+
+class Track:
+    """The entries that were delivered of one range, and the first places where some were left out."""
+
+    def __init__(self, planned: PlannedRange) -> None:
+        self._planned = planned
+        self._reached = (planned.start.ledger, planned.start.entry)
+        within = planned.start.batch != WHOLE_ENTRY
+        self._index, self._size = (planned.start.batch + 1, -1) if within else (0, 0)
+        self.inner: list[Gap] = []
+        self._partly: Position | None = None
+
+    def note(self, runs: Runs, first: int = 0) -> None:
+        """The runs from that one on, in order; ReadIncomplete when they go backwards."""
+        if first == len(runs.ledgers):
+            return
+        ledger = np.concatenate(([self._reached[0]], np.array(runs.ledgers[first:], np.int64)))
+        entry = np.concatenate(([self._reached[1]], np.array(runs.entries[first:], np.int64)))
+        same, step = ledger[1:] == ledger[:-1], entry[1:] - entry[:-1]
+        if ((ledger[1:] < ledger[:-1]) | (same & (step < 0))).any():
+            name, topic = self._planned.cluster.name, self._planned.topic
+            raise ReadIncomplete(name, topic, f"what comes after {self._reached}", "it came out of order")
+        for index in np.flatnonzero(~(same & (step <= 1))):
+            after, before = (Position(int(ledger[place]), int(entry[place])) for place in (index, index + 1))
+            if self.next_entry(after) < before and len(self.inner) < _MOST_GAPS:
+                self.inner.append(Gap(after, before))
+        self._note_batches(runs, first, ledger, entry, same & (step == 0))
+        self._reached = (int(ledger[-1]), int(entry[-1]))
+
+    def _note_batches(self, runs: Runs, first: int, ledger: np.ndarray, entry: np.ndarray, goes_on: np.ndarray) -> None:
+        starts = np.maximum(np.array(runs.first_batch_indexes[first:], np.int64), 0)
+        ends = np.concatenate(([self._index], starts + np.array(runs.lengths[first:], np.int64)))
+        sizes = np.concatenate(([self._size], np.array(runs.batch_sizes[first:], np.int64)))
+        broken = np.where(goes_on, starts != ends[:-1], (starts != 0) | (ends[:-1] != sizes[:-1]))
+        if self._partly is None and broken.any():
+            place = int(np.flatnonzero(broken)[0])
+            place += int(goes_on[place] or starts[place] != 0)
+            self._partly = Position(int(ledger[place]), int(entry[place]))
+        self._index, self._size = int(ends[-1]), int(sizes[-1])
+
+    def partly(self) -> Position | None:
+        """The first entry of which messages of the range were left out."""
+        end = self._planned.end
+        upto = end.batch + 1 if self._reached == end[:2] and end.batch != WHOLE_ENTRY else self._size
+        return self._partly or (Position(*self._reached) if self._index != upto else None)
+
+    def next_entry(self, place: Position) -> Position:
+        """The entry that was stored after a place when the range was planned."""
+        return next_entry(self._planned.ledgers, place)
+
+    def gaps(self) -> list[Gap]:
+        """The first gaps of the range, in order; none when every entry was delivered."""
+        end, reached = self._planned.end, Position(*self._reached)
+        if self.next_entry(reached)[:2] > end[:2]:
+            return self.inner
+        return [*self.inner, Gap(reached, Position(end.ledger, end.entry + 1))]
+
+    def cut_short(self, state: TopicState) -> str | None:
+        """Why entries that were left out are not stored any more; None when they are."""
+        planned = self._planned
+        if planned.durable and (state.cursor is None or (loss := state.loss_after(planned.start)) is not None):
+            return "the subscription was removed" if state.cursor is None else loss
+        if any(self.next_entry(gap.after).ledger < state.first_ledger for gap in self.gaps()):
+            return f"ledgers before {state.first_ledger} were removed while the query was reading"
+        return None
+
+
+def passed_over(planned: PlannedRange, state: TopicState, gaps: Sequence[Gap]) -> list[Gap]:
+    """The gaps that the durable cursor has passed, so that messages in them may be stored and not delivered.
+
+    Entries that no consumer is given (a replication or transaction marker, an aborted transaction, what compaction
+    removed) leave gaps too, and the broker moves the cursor over those that follow it at once: one gap. With a cursor
+    that stands at or before the range nothing was passed over.
+    """
+    if not planned.durable or state.cursor is None or state.serves(planned.start):
+        return []
+    passed = state.cursor._replace(entry=state.cursor.entry + 1)
+    return [Gap(gap.after, min(gap.before, passed)) for gap in gaps if gap.after < state.cursor]
+
+
+def _first_stored(options: PulsarOptions, planned: PlannedRange, gap: Gap, opening: Open) -> Position | None:
+    """The first message that is stored in a gap, by a reader, which knows no cursor."""
+    with opening(options, replace(planned, durable=False, start=gap.after)) as feed:
+        until = time.monotonic() + options.read_timeout_seconds
+        while time.monotonic() < until:
+            # A reader can begin a little before the place that it is told.
+            found = [position_of(message.message_id()) for message in feed.receive()]
+            if later := [place for place in found if place[:2] > gap.after[:2]]:
+                return later[0] if later[0][:2] < gap.before[:2] else None
+            if not found and (feed.last() <= gap.after or feed.exhausted(gap.before)):
+                return None
+    raise ReadStalled(
+        planned.cluster.name, planned.topic, str(gap.after), str(gap.before), options.read_timeout_seconds
+    )
+
+
+def _has_message(stored: Stored, planned: PlannedRange, gap: Gap) -> bool:
+    """Whether the cluster has something in a gap that a consumer could be given."""
+    for count, place in enumerate(backwards(planned.ledgers, planned.end, gap.after)):
+        if count == _MOST_LOOKED_AT:
+            return True
+        if place[:2] >= gap.before[:2]:
+            continue
+        entry = stored.of(place)
+        if entry is not None and not (entry.marker or entry.aborted or entry.chunk):
+            return True
+    return False
+
+
+def _is_held(stored: Stored, planned: PlannedRange, reached: Position) -> bool:
+    """Whether what comes after the newest message that is delivered waits for the end of a transaction."""
+    for count, place in enumerate(backwards(planned.ledgers, planned.end, reached)):
+        if count == _MOST_LOOKED_AT:
+            return False
+        entry = stored.of(place)
+        # A marker is always behind the newest message; of all else the broker says whether it may be delivered yet.
+        if entry is not None and entry.readable and not entry.marker and not entry.aborted:
+            return entry.held
+    return False

@@ -1,0 +1,89 @@
+"""What a broker says of one stored entry, delivered or not."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from cloud_jobs.pulsar_source.admin import Admin
+from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.position import Position
+
+_MOST_KNOWN = 10_000
+
+
+class Stored(Protocol):
+    """The entries of one topic partition, one by one."""
+
+    def of(self, place: Position) -> "StoredEntry | None":
+        """An entry as its cluster has it; None when it is not stored any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """`readable`: False when the broker cannot unpack it. `marker`: the broker's own, given to no consumer. `held`:
+    behind the start of a transaction that is open still. `chunk`: (message, number, of how many) where it is a part.
+    """
+
+    readable: bool = True
+    marker: bool = False
+    held: bool = False
+    aborted: bool = False
+    chunk: tuple[str, int, int] | None = None
+
+    @classmethod
+    def from_headers(cls, headers: Mapping[str, str]) -> "StoredEntry":
+        """The admin REST's headers of an entry (none where it cannot be unpacked) -> what it is."""
+
+        def says(name: str) -> bool:
+            return headers.get(f"x-pulsar-{name}") == "true"
+
+        uuid, number, of = (headers.get(f"x-pulsar-{name}", "") for name in ("uuid", "chunk-id", "num-chunks-from-msg"))
+        chunk = (uuid, int(number), int(of)) if (number + of).isdecimal() and number and of else None
+        marker = "x-pulsar-marker-type" in headers
+        return cls(bool(headers), marker, says("txn-uncommitted"), says("txn-aborted"), chunk)
+
+
+class StoredEntries:
+    """Asks the admin REST; connected at the first question. As `Stored`; raises what `Admin` raises."""
+
+    def __init__(self, cluster: Cluster, options: PulsarOptions, partition: str) -> None:
+        self._open = partial(Admin, cluster, options, options.call_timeout_s())
+        self._admin: Admin | None = None
+        self._partition = partition
+        self._known: dict[tuple[int, int], StoredEntry] = {}
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        if self._admin is not None:
+            self._admin.close()
+
+    def of(self, place: Position) -> StoredEntry | None:  # noqa: D102
+        known = self._known.get(place[:2])
+        if known is not None:
+            return known
+        self._admin = self._admin or self._open()
+        headers = self._admin.entry(self._partition, place)
+        if headers is None:
+            return None
+        entry = StoredEntry.from_headers(headers)
+        if (entry.marker or entry.chunk) and len(self._known) < _MOST_KNOWN:
+            self._known[place[:2]] = entry  # it stays what it is
+        return entry
+
+
+def stored_entries(cluster: Cluster, options: PulsarOptions, partition: str) -> AbstractContextManager[Stored]:
+    """The entries of a topic partition."""
+    return closing(StoredEntries(cluster, options, partition))
+
+
+def backwards(ledgers: Sequence[tuple[int, int]], end: Position, after: Position) -> Iterator[Position]:
+    """The places from `end` back to the one behind `after`, by (number, entries) of the ledgers in order."""
+    for number, entries in reversed(ledgers):
+        newest = min(entries - 1, end.entry) if number == end.ledger else entries - 1
+        if number <= end.ledger:
+            for entry in range(newest, -1, -1):
+                if (number, entry) <= (after.ledger, after.entry):
+                    return
+                yield Position(number, entry)
