@@ -89,9 +89,7 @@ def test_a_batch_that_ends_behind_an_open_transaction_waits_for_its_end(place: P
 
 
 @pytest.mark.parametrize("batching", [False, True])
-def test_what_another_consumer_acknowledges_out_of_order_is_read_all_the_same(
-    place: Place, batching: bool, tmp_path: Path
-):
+def test_what_another_consumer_acknowledges_out_of_order_is_read_all_the_same(place: Place, batching: bool):
     query = Query(place)
     place.send(query.topic, range(60), batching=batching)
     other = place.client.subscribe(

@@ -1,0 +1,158 @@
+"""What was planned is read, or the range fails: each way to leave an entry out, on the model of a cluster."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cloud_jobs.pulsar_source.columns import Runs
+from cloud_jobs.pulsar_source.completeness import Track
+from cloud_jobs.pulsar_source.errors import ReadIncomplete, ReadStalled
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.planned import PlannedRange
+from cloud_jobs.pulsar_source.planning import planned_range
+from cloud_jobs.pulsar_source.position import Position, Range
+from tests.cloud_jobs.pulsar_source.model import Entry, ModelTopic, World
+
+TOPIC = "persistent://public/default/t"
+OPTIONS = PulsarOptions.parse(
+    {"clusters": "hq=pulsar://h:1|http://h:2", "topics": TOPIC, "subscription": "s", "columns": "value"}
+)
+
+
+class Case:
+    """A topic with these entries, and a batch planned over all of it."""
+
+    def __init__(self, *entries: Entry) -> None:
+        self.world = World()
+        self.topic: ModelTopic = self.world.clusters["hq"].create(TOPIC)
+        self.topic.subscribe()
+        (ledger,) = self.topic.ledgers
+        self.topic.ledgers[ledger] += entries
+        state = self.topic.state()
+        start = Position(ledger, -1)
+        whole = Range(TOPIC, start, state.last)
+        cluster = OPTIONS.all_clusters()[0]
+        self.planned: PlannedRange = planned_range(whole, state, cluster, OPTIONS, frozenset())
+
+    def place(self, entry: int) -> Position:
+        return Position(min(self.topic.ledgers), entry)
+
+    def after(self, receives: int, happens: Callable[[], None]) -> None:
+        """Something happens after so many calls for messages."""
+        left = receives
+
+        def meanwhile() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                happens()
+
+        self.world.meanwhile = meanwhile
+
+    def read(self) -> list[int]:
+        batches = self.world.read(OPTIONS, self.planned)
+        return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def test_a_range_with_nothing_left_out_is_read():
+    assert Case((0,), (1, 2), (3,)).read() == [0, 1, 2, 3]
+
+
+def test_markers_are_left_out_and_nobody_is_to_blame():
+    assert Case((), (0,), (), (), (1,), ()).read() == [0, 1]
+
+
+@pytest.mark.parametrize("receives", [1, 2, 3])
+def test_a_cursor_that_moves_within_the_read_fails_it(receives: int):
+    case = Case((0,), (1,), (2,), (3,), (4,), (5,))
+    case.after(receives, lambda: case.topic.skip(5))
+    with pytest.raises(ReadIncomplete, match="somebody"):
+        case.read()
+    case.planned = case.planned.carefully()
+    assert case.read() == list(range(6))
+
+
+def test_a_cursor_that_moves_to_the_end_fails_it():
+    case = Case((0,), (1,), (2,))
+    case.after(1, lambda: case.topic.skip(9))
+    with pytest.raises(ReadIncomplete, match="somebody"):
+        case.read()
+
+
+@pytest.mark.parametrize("entries", [[1], [2], [3], [1, 2], [3, 4], [4]])
+def test_entries_that_another_consumer_acknowledged_fail_it(entries: list[int]):
+    case = Case((0,), (1,), (2,), (3,), (4,))
+    for entry in entries:
+        case.topic.acknowledge_one(case.place(entry))
+    with pytest.raises(ReadIncomplete, match="somebody acknowledged it"):
+        case.read()
+
+
+def test_a_marker_that_was_acknowledged_by_the_broker_fails_nothing():
+    case = Case((0,), (), (1,), ())
+    case.topic.acknowledge_one(case.place(1))
+    case.topic.acknowledge_one(case.place(3))
+    assert case.read() == [0, 1]
+
+
+@pytest.mark.parametrize("held_from", [0, 1, 2])
+def test_an_open_transaction_is_waited_for_and_then_all_is_read(held_from: int):
+    case = Case((0,), (1,), (2,), ())
+    case.topic.held_from = case.place(held_from)
+
+    def ended() -> None:
+        case.topic.held_from = None
+
+    case.after(5, ended)
+    assert case.read() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("held_from", [0, 1, 2])
+def test_a_transaction_that_stays_open_stalls_the_range_and_takes_nothing_away(held_from: int):
+    case = Case((0,), (1,), (2,), ())
+    case.topic.held_from = case.place(held_from)
+    with pytest.raises(ReadStalled):
+        case.read()
+
+
+def runs_of(*runs: tuple[int, int, int, int]) -> Runs:
+    """(entry, first index, length, size of the batch) of ledger 7."""
+    found = Runs()
+    for entry, index, length, size in runs:
+        found.ledgers.append(7)
+        found.entries.append(entry)
+        found.first_batch_indexes.append(index)
+        found.lengths.append(length)
+        found.batch_sizes.append(size)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "runs", "partly"),
+    [
+        (Position(7, -1), Position(7, 1), [(0, 0, 5, 5), (1, -1, 1, 1)], None),
+        (Position(7, -1), Position(7, 1), [(0, 0, 2, 5), (0, 2, 3, 5), (1, 0, 4, 4)], None),
+        (Position(7, -1), Position(7, 1), [(0, 0, 2, 5), (0, 3, 2, 5), (1, 0, 4, 4)], 0),
+        (Position(7, -1), Position(7, 1), [(0, 0, 4, 5), (1, 0, 4, 4)], 0),
+        (Position(7, -1), Position(7, 1), [(0, 0, 5, 5), (1, 1, 3, 4)], 1),
+        (Position(7, -1), Position(7, 1), [(0, 0, 5, 5), (1, 0, 3, 4)], 1),
+        (Position(7, -1), Position(7, 1, 2), [(0, 0, 5, 5), (1, 0, 3, 4)], None),
+        (Position(7, -1), Position(7, 1, 2), [(0, 0, 5, 5), (1, 0, 2, 4)], 1),
+        (Position(7, 0, 1), Position(7, 1), [(0, 2, 3, 5), (1, 0, 4, 4)], None),
+        (Position(7, 0, 1), Position(7, 1), [(0, 3, 2, 5), (1, 0, 4, 4)], 0),
+        (Position(7, 0, 1), Position(7, 1), [(1, 0, 4, 4)], 0),
+        (Position(7, 0, 1), Position(7, 0, 3), [(0, 2, 2, 5)], None),
+        (Position(7, 0), Position(7, 1), [(1, 0, 4, 4)], None),
+    ],
+)
+def test_a_batch_of_which_messages_are_left_out_is_found(
+    start: Position, end: Position, runs: list[tuple[int, int, int, int]], partly: int | None
+):
+    planned = PlannedRange(OPTIONS.all_clusters()[0], TOPIC, start, end, True, 1, frozenset(), ((7, 2),))
+    at_once, one_by_one = Track(planned), Track(planned)
+    at_once.note(runs_of(*runs))
+    for number in range(len(runs)):
+        one_by_one.note(runs_of(*runs[: number + 1]), number)
+    for track in (at_once, one_by_one):
+        found = track.partly()
+        assert (found.entry if found else None) == partly
