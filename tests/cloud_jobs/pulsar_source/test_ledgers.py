@@ -60,6 +60,7 @@ def test_a_removed_ledger_is_no_loss_when_only_we_moved_the_cursor():
 def test_a_removed_ledger_is_a_loss_when_the_subscription_is_gone_or_its_cursor_was_moved_by_others():
     assert gone(Position(2, 5), None)
     assert gone(Position(2, 5), Position(3, 2))
+    assert gone(Position(1, 5), Position(2, 9))  # a broker can leave a cursor in a ledger that it removed
 
 
 def test_what_is_still_stored_is_no_loss():

@@ -213,6 +213,15 @@ def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_
         story.drain()
 
 
+def test_a_subscription_made_anew_in_the_same_ledger_is_not_taken_for_the_one_before(story: Story):
+    story.send(10)
+    story.drain()
+    story.topic.cursor = None
+    story.topic.subscribe()
+    with pytest.raises(DataLoss, match="not the one that the query read"):
+        story.drain()
+
+
 def test_what_is_noted_is_the_opening_and_not_each_batch(story: Story):
     for _ in range(3):
         story.send(1)

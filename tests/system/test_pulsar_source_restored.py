@@ -1,0 +1,211 @@
+"""The source's driver and its tasks on a real Pulsar, after a restore, a deletion or a compaction; without Spark."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_jobs.pulsar_source.batch import PulsarBatchReader
+from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.errors import DataLoss, PulsarSourceError, SubscriptionBusy
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.position import Offset
+from cloud_jobs.pulsar_source.reading import read_range
+from deploy.local import LocalStack, PulsarCluster
+from tests.cloud_jobs.pulsar_source.world import Place, eventually
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def hq(stack: LocalStack) -> Iterator[Place]:
+    server = stack.pulsar["hq"]
+    with closing(Place("hq", server.service_url, server.admin_url)) as place:
+        yield place
+
+
+class Query:
+    """Spark's micro-batch loop: a log of offsets, a table, and a driver that can be stopped."""
+
+    def __init__(self, place: Place, topics: str, **options: str) -> None:
+        self._options = {"clusters": place.text, "topics": topics, "subscription": "s", "columns": "value"} | options
+        self._driver: Driver | None = None
+        self.log: list[Offset] = []
+        self.rows: list[int] = []
+
+    def options(self, **more: str) -> PulsarOptions:
+        return PulsarOptions.parse({"readTimeoutSeconds": "5"} | self._options | more)
+
+    def drain(self, meanwhile: Callable[[], None] = lambda: None, **more: str) -> None:
+        """Reads what there is; `meanwhile` happens after a plan."""
+        options = self.options(**more)
+        self._driver = driver = self._driver or Driver(options)
+        if not self.log:
+            self.log.append(driver.initial())
+        while (end := driver.latest(self.log[-1], limited=False)) != self.log[-1]:
+            tasks = driver.plan(self.log[-1], end)
+            meanwhile()
+            batches = [batch for task in tasks for batch in read_range(options, task)]
+            self.rows += [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+            driver.commit(end)
+            self.log.append(end)
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+        self._driver = None
+
+    def goes_on_after(self, error: type[PulsarSourceError], meanwhile: Callable[[], None] = lambda: None) -> None:
+        """It fails so, and goes on when it is started once with failOnDataLoss=false."""
+        with pytest.raises(error):
+            self.drain(meanwhile)
+        self.stop()
+        self.drain(failOnDataLoss="false")
+        self.stop()
+
+
+@pytest.fixture
+def query(hq: Place) -> Iterator[Callable[..., Query]]:
+    made: list[Query] = []
+
+    def make(topics: str, **options: str) -> Query:
+        made.append(Query(hq, topics, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def load_again(place: Place, topic: str) -> None:
+    """The broker opens a new ledger."""
+    place.call("PUT", f"{place.path(topic)}/unload")
+    eventually("the topic is loaded", lambda: place.http.get(f"{place.path(topic)}/internalStats").is_success)
+
+
+def trim(place: Place, topic: str) -> None:
+    """Removes the ledgers that no cursor needs."""
+    place.call("POST", f"{place.path(topic)}/trim")
+    ledgers = lambda: place.call("GET", f"{place.path(topic)}/internalStats")["ledgers"]  # noqa: E731
+    eventually("ledgers are removed", lambda: len(ledgers()) == 1)
+
+
+def test_a_checkpoint_from_yesterday_misses_what_was_read_and_removed_since_and_says_so(
+    hq: Place, query: Callable[..., Query]
+):
+    topic = hq.new_topic()
+    one = query(topic)
+    hq.send(topic, range(10), batching=False)
+    one.drain()
+    log, rows = list(one.log), list(one.rows)
+    for first in (10, 20, 30):
+        load_again(hq, topic)
+        hq.send(topic, range(first, first + 10), batching=False)
+        one.drain()
+    one.stop()
+    load_again(hq, topic)
+    trim(hq, topic)
+    one.log, one.rows = log, rows
+    hq.send(topic, range(40, 50), batching=False)
+    one.goes_on_after(DataLoss)
+    assert one.rows == [*range(10), *range(40, 50)]
+
+
+@pytest.mark.parametrize("position", ["earliest", "latest"])
+def test_a_subscription_that_is_deleted_between_plan_and_read_is_a_loss_and_what_is_stored_comes(
+    hq: Place, query: Callable[..., Query], position: str
+):
+    topic = hq.new_topic()
+    one = query(topic, startingPosition=position)
+    one.drain()
+    hq.send(topic, range(20))
+    one.drain()
+    hq.send(topic, range(20, 40))
+    one.goes_on_after(DataLoss, lambda: hq.call("DELETE", f"{hq.path(topic)}/subscription/s?force=true"))
+    assert set(one.rows) == set(range(40))
+
+
+def test_a_subscription_that_is_deleted_while_the_query_runs_is_told_at_the_next_plan(
+    hq: Place, query: Callable[..., Query]
+):
+    topic = hq.new_topic()
+    one = query(topic)
+    hq.send(topic, range(10))
+    one.drain()
+    hq.call("DELETE", f"{hq.path(topic)}/subscription/s?force=true")
+    with closing(hq.client.subscribe(topic, "s")):  # made anew by somebody else, behind what comes
+        hq.send(topic, range(10, 20))
+    with pytest.raises(DataLoss, match="not the one that the query read"):
+        one.drain()
+
+
+def test_what_was_compacted_is_read_when_its_ledgers_are_gone(hq: Place, query: Callable[..., Query]):
+    topic = hq.new_topic()
+    for number in range(8):
+        hq.send(topic, [number], batching=False, partition_key=f"k{number % 6}")
+    hq.call("PUT", f"{hq.path(topic)}/compaction")
+    eventually("it is compacted", lambda: hq.call("GET", f"{hq.path(topic)}/compaction")["status"] == "SUCCESS")
+    load_again(hq, topic)
+    trim(hq, topic)
+    one = query(topic, readCompacted="true")
+    batch: Any = PulsarBatchReader(one.options())
+    found = [
+        int(v) for task in batch.partitions() for part in batch.read(task) for v in part.column("value").to_pylist()
+    ]
+    one.drain()
+    hq.send(topic, [8], batching=False)
+    one.drain()
+    assert sorted(found) == [2, 3, 4, 5, 6, 7]
+    assert sorted(one.rows) == [*sorted(found), 8]
+
+
+def test_a_query_of_one_partition_is_refused_while_another_reads_the_topic(hq: Place, query: Callable[..., Query]):
+    topic = hq.new_topic(3)
+    query(topic).drain()
+    with pytest.raises(SubscriptionBusy, match="partition-1"):
+        query(f"{topic}-partition-1", readTimeoutSeconds="1").drain()
+
+
+@pytest.mark.nightly
+def test_a_cluster_with_disks_from_yesterday_is_told_whatever_was_sent_before_the_query_starts(tmp_path: Path):
+    server = PulsarCluster("hq", tmp_path / "hq")
+
+    def place() -> Place:
+        server.start()
+        server.wait()
+        return Place("hq", server.service_url, server.admin_url)
+
+    def kill(one: Place) -> None:
+        one.close()
+        server.kill()
+
+    try:
+        now = place()
+        topic = now.new_topic()
+        one = Query(now, topic)
+        now.send(topic, range(100), batching=False)
+        one.drain()
+        time.sleep(2)  # the cursor is on disk: managedLedgerCursorPositionFlushSeconds
+        kill(now)
+        disks = {name: server.folder / name for name in ("metadata", "bookkeeper")}
+        for name, folder in disks.items():
+            shutil.copytree(folder, tmp_path / name)
+        now = place()
+        now.send(topic, range(100, 200), batching=False)
+        one.drain()
+        one.stop()
+        kill(now)
+        for name, folder in disks.items():
+            shutil.rmtree(folder)
+            (tmp_path / name).rename(folder)
+        now = place()
+        now.send(topic, range(1000, 1150), batching=False)
+        one.goes_on_after(DataLoss)
+        assert set(one.rows) == {*range(200), *range(1000, 1150)}
+        now.close()
+    finally:
+        server.stop()
