@@ -185,7 +185,7 @@ def _first_stored(options: PulsarOptions, planned: PlannedRange, gap: Gap, openi
             found = [position_of(message.message_id()) for message in feed.receive()]
             if later := [place for place in found if place[:2] > gap.after[:2]]:
                 return later[0] if later[0][:2] < gap.before[:2] else None
-            if not found and (feed.last() <= gap.after or feed.exhausted(gap.before)):
+            if not found and (feed.last() <= gap.after or feed.exhausted(min(gap.before, planned.end))):
                 return None
     raise ReadStalled(
         planned.cluster.name, planned.topic, str(gap.after), str(gap.before), options.read_timeout_seconds
