@@ -92,6 +92,9 @@ class Driver:
         """The end of the next batch; `start` itself when there is nothing to read."""
         self._watch.bind(start)
         if self._watch.ordered_elsewhere():
+            if start == self._served:
+                # What was seen at the last plan can be another life of the topic by now.
+                self._view = self._watch.named(start.cluster)
             self.commit(start)
             self._watch.obey()
         try:

@@ -451,6 +451,47 @@ def second(machine: SourceMachine) -> Any:
         shutil.rmtree(folder)
 
 
+Step = tuple[str, dict[str, Any]]
+WITHIN_A_READ = "something_happens_within_a_read"
+STORIES: dict[str, list[Step]] = {
+    "a skip that no checkpoint can know of": [
+        ("both_are_down_for_an_hour", {}),
+        ("produce", {"part": 0, "size": 1}),
+        ("skip", {"count": 1, "part": 0}),
+    ],
+    "a skip beyond the query while the failover file is lost": [
+        (WITHIN_A_READ, {"after": 0, "operation": "skip", "part": 0}),
+        ("the_failover_file_is_lost_or_damaged", {"content": None}),
+        ("produce", {"part": 0, "size": 1}),
+        ("skip", {"count": 1, "part": 0}),
+    ],
+    "a batch that is removed as a whole before it is read": [
+        ("order", {"name": "dr"}),
+        ("a_transaction_begins", {"part": 0, "size": 1}),
+        (WITHIN_A_READ, {"after": 0, "operation": "skip", "part": 1}),
+        ("open_again_and_trim", {"name": "dr", "part": 1}),
+    ],
+    "an order after the topic began another life at the same place": [
+        ("delete_and_create", {"both": True, "part": 0}),
+        (WITHIN_A_READ, {"after": 0, "operation": "skip", "part": 0}),
+        ("go_down", {"name": "dr"}),
+        (WITHIN_A_READ, {"after": 0, "operation": "wipe", "part": 1}),
+        ("delete_and_create", {"both": False, "part": 0}),
+        ("order", {"name": "dr"}),
+        (WITHIN_A_READ, {"after": 0, "operation": "skip", "part": 0}),
+    ],
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_what_was_lost_once_is_not_lost_again(story: str):
+    machine = SourceMachine()
+    machine.begin()
+    for step, arguments in STORIES[story]:
+        getattr(machine, step)(**arguments)
+    machine.teardown()
+
+
 def machine_of(examples: int) -> None:
     run_state_machine_as_test(
         SourceMachine,
