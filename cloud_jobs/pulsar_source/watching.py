@@ -104,7 +104,8 @@ class Watch:
         kept = self._identity
         if kept and (kept.query, kept.subscription) != (identity.query, identity.subscription):
             raise self._refusal(f"it belongs to another query, {kept}; the checkpoint is of {identity}")
-        if kept is None and not self._begun:
+        if kept is None and (not self._begun or offset.cluster != self._standing.active):
+            # Also a query that begins may have its first batch in Spark's log already, planned elsewhere.
             _log.error("failover_file_lost", path=str(self._options.failover_file), cluster=offset.cluster)
             self._options.cluster_named(offset.cluster)
             self._standing = Standing(offset.cluster)

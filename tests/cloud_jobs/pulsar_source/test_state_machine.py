@@ -471,6 +471,14 @@ STORIES: dict[str, list[Step]] = {
         (WITHIN_A_READ, {"after": 0, "operation": "skip", "part": 1}),
         ("open_again_and_trim", {"name": "dr", "part": 1}),
     ],
+    "the failover file is lost before the first batch, planned on the standby, is done": [
+        ("a_transaction_begins", {"part": 0, "size": 1}),
+        ("go_down", {"name": "hq"}),
+        ("run_query", {}),
+        ("both_are_down_for_an_hour", {}),
+        ("the_failover_file_is_lost_or_damaged", {"content": None}),
+        (WITHIN_A_READ, {"after": 0, "operation": "wipe", "part": 0}),
+    ],
     "an order after the topic began another life at the same place": [
         ("delete_and_create", {"both": True, "part": 0}),
         (WITHIN_A_READ, {"after": 0, "operation": "skip", "part": 0}),
