@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
-import time
 from dataclasses import dataclass, field
 from random import Random
 
@@ -32,6 +29,7 @@ from geo.spatial.clip import RESOLUTION_DEG
 from tests.geo.spatial.exact import ExactFence, bits_of
 from tests.geo.spatial.exact_fuzz import Spot, World, world
 from tests.geo.spatial.exact_visits import Rules, sides_of, visits_of
+from tests.geo.spatial.seeded import command, compared
 from tests.geo.spatial.worlds import START_MS, every_fix
 
 _STEPS_MS = (1, 1_000, 10_000, 60_000, 300_000)
@@ -154,24 +152,8 @@ def _corrected(seed: int, shapes: list[shapely.Geometry], way: tuple[list[Spot],
 
 def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[EventTally, int]:
     """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
-    tally, until = EventTally(), time.monotonic() + seconds
-    while tally.pairs < pairs and time.monotonic() < until:
-        compare(world(seed), tally)
-        seed += 1
-    return tally, seed - 1
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0, help="that of the first world; the next has the next")
-    parser.add_argument("--seconds", type=float, default=math.inf)
-    options = parser.parse_args()
-    tally, last = run(options.seed, options.pairs, options.seconds)
-    sys.stdout.write("".join(f"{fault}\n" for fault in tally.faults))
-    sys.stdout.write(f"seeds {options.seed} to {last}: {tally.told()}\n")
-    raise SystemExit(bool(tally.faults))
+    return compared(EventTally(), lambda number, tally: compare(world(number), tally), seed, pairs, seconds)
 
 
 if __name__ == "__main__":
-    main()
+    command(run, __doc__, pairs=100_000)

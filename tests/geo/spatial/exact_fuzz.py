@@ -7,10 +7,7 @@ apart, only the share and the length are compared, as far as they go.
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
-import time
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -24,6 +21,7 @@ from geo.spatial.clip import RESOLUTION_DEG
 from geo.spatial.measure import pieces_by_fence
 from geo.spatial.rings import Shape, world_polygon
 from tests.geo.spatial.exact import ExactFence, Inside, bits_of
+from tests.geo.spatial.seeded import command, compared
 
 START_MS, STEP_MS = 1_767_603_422_000, 10_000
 _LAWS_EVERY = 5  # worlds
@@ -261,24 +259,8 @@ def _by_gates(shapes: list[Shape], tracks: Tracks, size: tuple[int, int]) -> dic
 
 def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[Tally, int]:
     """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
-    tally, until = Tally(), time.monotonic() + seconds
-    while tally.pairs < pairs and time.monotonic() < until:
-        compare(world(seed), tally)
-        seed += 1
-    return tally, seed - 1
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0, help="that of the first world; the next has the next")
-    parser.add_argument("--seconds", type=float, default=math.inf)
-    options = parser.parse_args()
-    tally, last = run(options.seed, options.pairs, options.seconds)
-    sys.stdout.write("".join(f"{fault}\n" for fault in tally.faults))
-    sys.stdout.write(f"seeds {options.seed} to {last}: {tally.told()}\n")
-    raise SystemExit(bool(tally.faults))
+    return compared(Tally(), lambda number, tally: compare(world(number), tally), seed, pairs, seconds)
 
 
 if __name__ == "__main__":
-    main()
+    command(run, __doc__, pairs=1_000_000)

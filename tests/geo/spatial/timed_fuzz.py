@@ -7,10 +7,7 @@ The engine must find in them what whole numbers find; and there are laws that ho
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -47,6 +44,7 @@ from geo.spatial.weekly import weekly_of
 from tests.geo.spatial.exact import ExactFence, bits_of
 from tests.geo.spatial.exact_fuzz import Spot, world
 from tests.geo.spatial.exact_time import DAYS, ExactHours, ExactVersion, Stay, Windows
+from tests.geo.spatial.seeded import command, compared
 from tests.geo.spatial.worlds import every_fix
 
 Tables: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
@@ -416,24 +414,8 @@ def _same(one: Pieces, other: Pieces) -> bool:
 
 def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[TimedTally, int]:
     """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
-    tally, until = TimedTally(), time.monotonic() + seconds
-    while tally.pairs < pairs and time.monotonic() < until:
-        compare(timed_world(seed), tally)
-        seed += 1
-    return tally, seed - 1
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0, help="that of the first world; the next has the next")
-    parser.add_argument("--seconds", type=float, default=math.inf)
-    options = parser.parse_args()
-    tally, last = run(options.seed, options.pairs, options.seconds)
-    sys.stdout.write("".join(f"{fault}\n" for fault in tally.faults))
-    sys.stdout.write(f"seeds {options.seed} to {last}: {tally.told()}\n")
-    raise SystemExit(bool(tally.faults))
+    return compared(TimedTally(), lambda number, tally: compare(timed_world(number), tally), seed, pairs, seconds)
 
 
 if __name__ == "__main__":
-    main()
+    command(run, __doc__, pairs=1_000_000)

@@ -1,0 +1,46 @@
+"""Worlds from seeds, compared one after the other: in a test for a number of pairs, by a command for hours."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+
+class Told(Protocol):
+    """What was compared so far."""
+
+    pairs: int
+    faults: list[str]
+
+    def told(self) -> str: ...
+
+
+Tally = TypeVar("Tally", bound=Told)
+
+
+def compared(
+    tally: Tally, compare: Callable[[int, Tally], None], seed: int, pairs: int, seconds: float = math.inf
+) -> tuple[Tally, int]:
+    """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
+    until = time.monotonic() + seconds
+    while tally.pairs < pairs and time.monotonic() < until:
+        compare(seed, tally)
+        seed += 1
+    return tally, seed - 1
+
+
+def command(run: Callable[[int, int, float], tuple[Told, int]], what: str | None, pairs: int) -> None:
+    """Runs from the command line; ends with 1 if anything differed."""
+    parser = argparse.ArgumentParser(description=(what or "").splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=pairs)
+    parser.add_argument("--seed", type=int, default=0, help="that of the first world; the next has the next")
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    options = parser.parse_args()
+    tally, last = run(options.seed, options.pairs, options.seconds)
+    sys.stdout.write("".join(f"{fault}\n" for fault in tally.faults))
+    sys.stdout.write(f"seeds {options.seed} to {last}: {tally.told()}\n")
+    raise SystemExit(bool(tally.faults))
