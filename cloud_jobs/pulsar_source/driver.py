@@ -171,8 +171,9 @@ class Driver:
         if not self._options.asks_for(piece.topic):
             return False
         loss = _loss(piece.topic, piece.start, end.subscription_ids.get(piece.topic), view)
-        if not loss and piece.end.ledger < view.states[piece.topic].first_ledger:
-            # It was planned and held something; no reading of it would ever end.
+        removed = piece.end.ledger < view.states[piece.topic].first_ledger
+        if not loss and removed and not self._options.read_compacted:
+            # It was planned and held something; no reading of it would ever end. What was compacted is stored apart.
             loss = _Loss(f"all that was planned, {piece.start} to {piece.end}, is removed", anew=True)
         if loss:
             self._report(view.cluster.name, {piece.topic: loss.detail})
