@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urljoin
 from uuid import uuid4
@@ -63,19 +64,34 @@ class Admin:
         self._http.close()
 
     def states(self, topic: TopicName, subscription: str) -> dict[str, TopicState]:
-        """Each partition's full name -> its state; a topic that is not partitioned is its only partition."""
+        """Each partition's full name -> its state; a topic that is not partitioned is its only partition.
+
+        Left out is only a partition of which Pulsar says that it does not exist.
+        """
         if topic not in self._partitioned:
-            self._partitioned[topic] = self._get(f"{topic.path}/partitions", topic, PARTITIONS)["partitions"] > 0
-        partitioned = self._partitioned[topic]
+            self._partitioned[topic] = self._count(topic) > 0
         try:
-            if partitioned:
-                parts = self._get(f"{topic.path}/partitioned-internalStats", topic, PARTITIONED_STATS)["partitions"]
-            else:
-                parts = {str(topic): self._get(f"{topic.path}/internalStats", topic, STATS)}
+            if self._partitioned[topic]:
+                return self._partition_states(topic, subscription)
+            stats = self._get(f"{topic.path}/internalStats", topic, STATS)
         except TopicMissing:
             self._partitioned.pop(topic, None)  # it may come back in the other form
             raise
-        return {name: self._state(name, stats, subscription) for name, stats in sorted(parts.items())}
+        return {str(topic): self._state(str(topic), stats, subscription)}
+
+    def _partition_states(self, topic: TopicName, subscription: str) -> dict[str, TopicState]:
+        answer = self._get(f"{topic.path}/partitioned-internalStats", topic, PARTITIONED_STATS)
+        states = {name: self._state(name, stats, subscription) for name, stats in answer["partitions"].items()}
+        # Pulsar answers 200 without the partitions that did not answer it, and without their number where none did.
+        count = answer["metadata"]["partitions"] or self._count(topic)
+        for name in {f"{topic}-partition-{number}" for number in range(count)} - states.keys():
+            with suppress(TopicMissing):
+                states[name] = self.state(name, subscription)
+        return dict(sorted(states.items()))
+
+    def _count(self, topic: TopicName) -> int:
+        found: int = self._get(f"{topic.path}/partitions", topic, PARTITIONS)["partitions"]
+        return found
 
     def state(self, partition: str, subscription: str) -> TopicState:
         """One topic partition as it stands now."""

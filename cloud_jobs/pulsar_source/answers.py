@@ -21,6 +21,7 @@ from telemetry import InvalidJson, parse_json
 
 MOST_BYTES = 64 << 20
 """The longest answer: the statistics of ten thousand partitions have about a third of it."""
+_MOST_PARTITIONS = 100_000
 _MOST_REASON = 200
 _OK, _NO_CONTENT = 200, 204
 _UNAUTHORISED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 401, 403, 404, 500
@@ -51,12 +52,13 @@ class _Stats(TypedDict):
     cursors: dict[str, _Cursor]
 
 
-class _PartitionedStats(TypedDict):
-    partitions: dict[str, _Stats]
-
-
 class _Partitions(TypedDict):
-    partitions: Annotated[_Integer, Field(ge=0)]
+    partitions: Annotated[int, Field(ge=0, le=_MOST_PARTITIONS)]
+
+
+class _PartitionedStats(TypedDict):
+    metadata: _Partitions
+    partitions: dict[str, _Stats]
 
 
 NAMES: TypeAdapter[Any] = TypeAdapter(list[str])

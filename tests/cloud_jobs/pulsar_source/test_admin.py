@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -111,11 +111,45 @@ def test_a_topic_that_comes_back_in_the_other_form_is_asked_anew(place: Address)
         with pytest.raises(TopicMissing):
             one.states(TOPIC, "s")
         parts = {f"{TOPIC}-partition-0": STATS}
-        place.says = lambda path: document({"partitions": 1 if path.endswith("/partitions") else parts})
+        place.says = lambda path: document(
+            {"partitions": 1} if path.endswith("/partitions") else {"metadata": {"partitions": 1}, "partitions": parts}
+        )
         assert one.states(TOPIC, "s") == {
             f"{TOPIC}-partition-0": TopicState.from_stats(STATS, "s"),
         }
         assert one.states(TOPIC, "s")[f"{TOPIC}-partition-0"].cursor == Position(3, 4)
+
+
+def partitioned(answered: set[int], alone: Callable[[int], Reply]) -> Callable[[str], Reply]:
+    """A cluster with a topic of three partitions, whose statistics of all at once have only those `answered`."""
+    parts = {f"{TOPIC}-partition-{number}": STATS for number in answered}
+    together = {"metadata": {"partitions": 3 if parts else 0}, "partitions": parts}
+
+    def says(path: str) -> Reply:
+        if path.endswith("/partitions"):
+            return document({"partitions": 3})
+        if path.endswith("/partitioned-internalStats"):
+            return document(together)
+        return alone(int(path.removesuffix("/internalStats")[-1]))
+
+    return says
+
+
+@pytest.mark.parametrize("answered", [{0, 2}, {1}, set()])
+def test_a_partition_that_the_statistics_of_all_leave_out_is_asked_by_itself(place: Address, answered: set[int]):
+    place.says = partitioned(answered, lambda _: document(STATS))
+    with closing(admin(place)) as one:
+        assert list(one.states(TOPIC, "s")) == [f"{TOPIC}-partition-{number}" for number in range(3)]
+        place.says = partitioned(answered, lambda _: document({"reason": "busy"}, 500))
+        with pytest.raises(ClusterUnreachable, match="partition-"):
+            one.states(TOPIC, "s")
+
+
+def test_only_a_partition_that_does_not_exist_is_left_out(place: Address):
+    missing = document({"reason": "Topic not found"}, 404)
+    place.says = partitioned({0}, lambda number: missing if number == 1 else document(STATS))
+    with closing(admin(place)) as one:
+        assert list(one.states(TOPIC, "s")) == [f"{TOPIC}-partition-{number}" for number in (0, 2)]
 
 
 def test_an_answer_without_end_is_given_up(place: Address, monkeypatch: pytest.MonkeyPatch):
