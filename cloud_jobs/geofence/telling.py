@@ -7,7 +7,7 @@ which these came. So a run over everything at once ends with the same events as 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
@@ -144,7 +144,7 @@ def _found(units: Units, columns: dict[str, Any], rules: EventRules) -> dict[int
     )
     events = find_events(tracks, rules.fences, rules.gates, rules.events)
     return {
-        unit: [replace(event, device=0) for event in several if event.t_ms // DAY_MS == units.day[unit]]
+        unit: [event._replace(device=0) for event in several if event.t_ms // DAY_MS == units.day[unit]]
         for unit, several in groupby(events, key=lambda event: event.device)
     }
 

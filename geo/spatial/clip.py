@@ -8,7 +8,7 @@ are one cut, so that rounding makes no slivers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
@@ -59,6 +59,11 @@ class Segments:
             follows=follows,
             end_lon=None if self.end_lon is None else self.end_lon[rows],
         )
+
+    def some(self, rows: Ints) -> Segments:
+        """Some segments, of which none is known to follow on another."""
+        px, py, qx, qy = self.px[rows], self.py[rows], self.qx[rows], self.qy[rows]
+        return Segments(px, py, qx, qy, self.start_ms[rows], self.end_ms[rows])
 
     def at(self, segment: Ints, fraction: Floats) -> tuple[Floats, Floats]:
         """Positions on segments; fraction 1 gives the end point bit for bit."""
@@ -173,14 +178,38 @@ def _stretches(count: int, segment: Ints, where: Floats, by_time: Bools) -> Stre
 
 
 def _time_cuts(segments: Segments, instants_ms: Ints) -> tuple[Ints, Floats]:
-    low = np.searchsorted(instants_ms, segments.start_ms, side="right")
-    high = np.searchsorted(instants_ms, segments.end_ms, side="left")
-    segment, instant = expand(low, np.maximum(high - low, 0))
+    segment, instant = expand(*_instants_within(segments, instants_ms))
     start, end = segments.start_ms[segment], segments.end_ms[segment]
     return segment, (instants_ms[instant] - start) / (end - start)
 
 
-Meetings: TypeAlias = tuple[Ints, Floats]  # segment, fraction
+def _instants_within(segments: Segments, instants_ms: Ints) -> tuple[Ints, Ints]:
+    """(the first, how many) of the instants that fall inside the time of each segment."""
+    low = np.searchsorted(instants_ms, segments.start_ms, side="right")
+    return low, np.maximum(np.searchsorted(instants_ms, segments.end_ms, side="left") - low, 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Meetings:
+    """Where segments meet borders between their fixes, and the antimeridian: at `fraction` of `segment`.
+
+    `touches[s]`: segment s may have a place in common with a border, its fixes included; surely not where it is False.
+    """
+
+    segment: Ints
+    fraction: Floats
+    touches: Bools
+
+    def uniform(self, segments: Segments, instants_ms: Ints) -> tuple[Bools, Bools]:
+        """Which segments surely touch no border and have none of these instants within their time: whatever holds
+        their first fix, in place and time, holds all of them. And which of those go on like the segment before, on
+        which they follow.
+        """
+        before, within = _instants_within(segments, instants_ms)
+        uniform, goes_on = ~self.touches & (within == 0), np.zeros(len(segments), dtype=np.bool_)
+        if segments.follows is not None:
+            goes_on[1:] = uniform[1:] & uniform[:-1] & segments.follows[1:] & (before[1:] == before[:-1])
+        return uniform, goes_on
 
 
 def meet(segments: Segments, index: FenceIndex) -> Meetings:
@@ -191,9 +220,12 @@ def meet(segments: Segments, index: FenceIndex) -> Meetings:
     """
     copies, moved = world_copies(segments)
     copy, edge = index.edges_near(moved.px, moved.py, moved.qx, moved.qy)
-    segment, fraction = _meet_edges(moved, copy, edge, index.outlines)
+    segment, fraction, at_a_fix = _meet_edges(moved, copy, edge, index.outlines)
     over, turned = _antimeridian(segments)
-    return np.concatenate([copies[segment], over]), np.concatenate([fraction, turned])
+    met = np.concatenate([copies[segment], over])
+    touches = np.zeros(len(segments), dtype=np.bool_)
+    touches[met] = touches[copies[at_a_fix]] = True
+    return Meetings(met, np.concatenate([fraction, turned]), touches)
 
 
 def _antimeridian(segments: Segments) -> tuple[Ints, Floats]:
@@ -215,11 +247,13 @@ def world_copies(segments: Segments) -> tuple[Ints, Segments]:
     return rows, Segments(px, py, qx, qy, segments.start_ms[rows], segments.end_ms[rows])
 
 
-def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outlines) -> Meetings:
+def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outlines) -> tuple[Ints, Floats, Ints]:
+    """(segment, fraction) where segments meet edges between their fixes; segments with a fix on the line of an edge."""
     a, b = outlines.at(edge), outlines.at(edge + 1)
     p, q = (segments.px[segment], segments.py[segment]), (segments.qx[segment], segments.qy[segment])
     at_p, at_q = side(a, b, p), side(a, b, q)
-    meets = np.flatnonzero(orientation(a, b, p, at_p) * orientation(a, b, q, at_q) < 0)
+    sides = orientation(a, b, p, at_p) * orientation(a, b, q, at_q)
+    at_a_fix, meets = segment[sides == 0], np.flatnonzero(sides < 0)
     segment, a, b, p, q = segment[meets], *((one[meets], other[meets]) for one, other in (a, b, p, q))
     (p_side, p_slack), (q_side, q_slack) = ((value[meets], slack[meets]) for value, slack in (at_p, at_q))
     between = orientation(p, q, a) * orientation(p, q, b) <= 0
@@ -228,4 +262,4 @@ def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outline
         blur = (p_slack + q_slack) / np.abs(p_side - q_side) * np.hypot(q[0] - p[0], q[1] - p[1])
     for row in np.flatnonzero(between & ~(blur <= _BLURRED_DEG)).tolist():
         fraction[row] = crossing_fraction(*((float(at[0][row]), float(at[1][row])) for at in (p, q, a, b)))
-    return segment[between], np.clip(fraction[between], 0.0, 1.0)
+    return segment[between], np.clip(fraction[between], 0.0, 1.0), at_a_fix

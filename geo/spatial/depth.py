@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Final
 
 import numpy as np
@@ -10,28 +11,86 @@ import numpy as np
 from geo.spatial.clip import RESOLUTION_DEG
 from geo.spatial.fences import Outlines
 from geo.spatial.geodesic import WGS84
-from geo.spatial.ragged import Bools, Floats, Ints, Points, distinct, expand
+from geo.spatial.ragged import Bools, Floats, Ints, Points, blocks, distinct, expand, offsets
 
-_EDGES_AT_ONCE: Final = 1 << 17  # what fits a core's cache
+_AT_ONCE: Final = 1 << 17  # edges, or boxes of edges: what fits a core's cache
+_EDGES_IN_A_BOX: Final = 16
+_SLACK_M: Final = 1e-3  # a box is held to be this much nearer than it is, so that rounding leaves out no edge
 
 
-def border_distance_m(outlines: Outlines, fence: Ints, lon: Floats, lat: Floats) -> Floats:
+def border_distance_m(
+    outlines: Outlines, fence: Ints, lon: Floats, lat: Floats, up_to_m: Floats | float = np.inf
+) -> Floats:
     """Metres from each point to the border of its fence, by the radii of curvature at the point.
 
     Within 1e-3 of the geodesic distance up to some kilometres: made for hysteresis, not for metering. Where a fence
-    goes on beyond 180° the cut is no border; nor is a pole. Costs one step for each edge of the fence.
+    goes on beyond 180° the cut is no border; nor is a pole. What is farther than `up_to_m` may be told as infinite:
+    then only edges in boxes that reach that near take their step.
     """
-    first = outlines.first_vertices()
-    sizes = first[fence + 1] - first[fence] - 1
-    nearest = np.full(len(fence), np.inf)
-    done = np.concatenate([[0], np.cumsum(sizes)])
-    begin = 0
-    while begin < len(fence):
-        end = max(int(np.searchsorted(done, done[begin] + _EDGES_AT_ONCE, side="right")) - 1, begin + 1)
-        rows = slice(begin, end)
-        nearest[rows] = _nearest(outlines, first[fence[rows]], sizes[rows], lon[rows], lat[rows])
-        begin = end
-    return np.asarray(np.minimum(nearest, _to_an_end_at_180(outlines, fence, lon, lat)), dtype=np.float64)
+    boxes, numbers = _Boxes.of(outlines, fence)
+    nearest, most = np.full(len(fence), np.inf), np.broadcast_to(up_to_m, len(fence))
+    for rows in blocks(boxes.count[numbers], _AT_ONCE):
+        places = lon[rows], lat[rows]
+        point, box = boxes.near(numbers[rows], places, most[rows])
+        for some in blocks(boxes.edges[box], _AT_ONCE):
+            away = _nearest(outlines, boxes, (point[some], box[some]), places)
+            np.minimum.at(nearest[rows], point[some], away)
+    return np.asarray(np.minimum(nearest, _to_an_end_at_180(outlines, boxes.at_180(), fence, lon, lat)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Boxes:
+    """Boxes (degrees) of up to `_EDGES_IN_A_BOX` neighbouring edges of some fences.
+
+    Fence `fence[n]` has the boxes `first[n] .. first[n] + count[n] - 1`; box b holds `edges[b]` edges from
+    `edge[b]` on, the steps from ring to ring among them.
+    """
+
+    fence: Ints
+    first: Ints
+    count: Ints
+    edge: Ints
+    edges: Ints
+    west: Floats
+    south: Floats
+    east: Floats
+    north: Floats
+
+    @classmethod
+    def of(cls, outlines: Outlines, fence: Ints) -> tuple[_Boxes, Ints]:
+        """The boxes of the distinct ones of these fences, and where each of these is among the distinct ones."""
+        asked = distinct(fence)
+        vertex = outlines.first_vertices()
+        sizes = vertex[asked + 1] - vertex[asked] - 1
+        count = -(-sizes // _EDGES_IN_A_BOX)
+        row, part = expand(np.zeros(len(asked), dtype=np.int64), count)
+        before = part * _EDGES_IN_A_BOX
+        edge, edges = vertex[asked][row] + before, np.minimum(sizes[row] - before, _EDGES_IN_A_BOX)
+        sides = [np.empty(len(edge)) for _ in range(4)]
+        for some in blocks(edges + 1, _AT_ONCE):
+            corners = outlines.at(expand(edge[some], edges[some] + 1)[1])
+            begins = offsets(edges[some] + 1)[:-1]
+            for side, (end, values) in zip(sides, product((np.minimum, np.maximum), corners), strict=True):
+                side[some] = end.reduceat(values, begins)
+        return cls(asked, offsets(count)[:-1], count, edge, edges, *sides), np.searchsorted(asked, fence)
+
+    def near(self, number: Ints, places: Points, up_to_m: Floats) -> tuple[Ints, Ints]:
+        """Pairs (row of `number`, box) of fences (by their place in `fence`) that reach this near to their places."""
+        row, box = expand(self.first[number], self.count[number])
+        lon, lat = places[0][row], places[1][row]
+        west, east = self.west[box] - lon, lon - self.east[box]
+        # the other way round the world may be the nearer one
+        aside = np.minimum(np.maximum(west, east), 360.0 + np.minimum(west, east))
+        beyond = np.maximum(self.south[box] - lat, lat - self.north[box])
+        to_east, to_north = _degree_m(places[1])
+        away = np.hypot(np.maximum(aside, 0.0) * to_east[row], np.maximum(beyond, 0.0) * to_north[row])
+        near = np.flatnonzero(away <= up_to_m[row] + _SLACK_M)
+        return row[near], box[near]
+
+    def at_180(self) -> Ints:
+        """Those fences that reach the antimeridian."""
+        row = np.repeat(np.arange(len(self.fence)), self.count)
+        return distinct(self.fence[row[(self.west == -180.0) | (self.east == 180.0)]])
 
 
 def _degree_m(lat: Floats) -> Points:
@@ -42,10 +101,13 @@ def _degree_m(lat: Floats) -> Points:
     return east, np.radians(WGS84.a * (1.0 - WGS84.es) / flatness**1.5)
 
 
-def _to_an_end_at_180(outlines: Outlines, fence: Ints, lon: Floats, lat: Floats) -> Floats:
-    """Metres from each point to where its fence ends at the antimeridian: it is on one side of that place alone."""
+def _to_an_end_at_180(outlines: Outlines, reaching: Ints, fence: Ints, lon: Floats, lat: Floats) -> Floats:
+    """Metres from each point to where its fence ends at the antimeridian: it is on one side of that place alone.
+
+    `reaching`: the fences that reach there.
+    """
     nearest = np.full(len(fence), np.inf)
-    for number in distinct(fence).tolist():
+    for number in reaching.tolist():
         edges = outlines.edges_of(number)
         (ax, ay), (bx, by) = outlines.at(edges), outlines.at(edges + 1)
         along = np.flatnonzero((np.abs(ax) == 180.0) & (ax == bx))
@@ -73,17 +135,20 @@ def _one_sided(east: Bools, start: Floats, end: Floats) -> list[tuple[float, flo
     return found
 
 
-def _nearest(outlines: Outlines, first: Ints, sizes: Ints, lon: Floats, lat: Floats) -> Floats:
-    point, edge = expand(first, sizes)
-    east, north = (metres[point] for metres in _degree_m(lat))
+def _nearest(outlines: Outlines, boxes: _Boxes, pairs: tuple[Ints, Ints], places: Points) -> Floats:
+    """Metres from the place of each pair (place, box) to the nearest edge of the box."""
+    point, box = pairs
+    item, edge = expand(boxes.edge[box], boxes.edges[box])
+    point = point[item]
+    east, north = (metres[point] for metres in _degree_m(places[1]))
     (ax, ay), (bx, by) = outlines.at(edge), outlines.at(edge + 1)
     # no borders: where the world ends, and the step from one ring of a fence to its next
     none = ((np.abs(ax) == 180.0) & (ax == bx)) | ((np.abs(ay) == 90.0) & (ay == by))
     if len(outlines.fence) > outlines.count:
         none[_between_rings(outlines, edge)] = True
-    away = _metres((ax, ay, bx, by), (lon[point], lat[point]), (east, north))
+    away = _metres((ax, ay, bx, by), (places[0][point], places[1][point]), (east, north))
     away[none] = np.inf
-    return np.minimum.reduceat(away, np.cumsum(sizes) - sizes) if len(sizes) else np.zeros(0)
+    return np.minimum.reduceat(away, offsets(boxes.edges[box])[:-1]) if len(item) else np.zeros(0)
 
 
 def _metres(edges: tuple[Floats, Floats, Floats, Floats], points: Points, scale: Points) -> Floats:

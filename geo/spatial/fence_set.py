@@ -14,7 +14,7 @@ from geo.spatial.geodesic import wrap_lon
 from geo.spatial.grid import GridIndex
 from geo.spatial.index import FenceIndex
 from geo.spatial.predicates import Spots
-from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand
+from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, offsets
 from geo.spatial.rings import Shape
 from geo.spatial.schedule import Schedule
 from geo.spatial.shared_shapes import SharedShapes
@@ -31,14 +31,21 @@ PAIRS_AT_ONCE: Final = 1 << 21
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """Segments cut at every border, and what holds each part: pairs of row and fence, in no particular order.
+    """What holds which part of segments, as pairs of row and fence, in no particular order.
 
-    `stretch`/`stretch_fence`: stretches that lie in a fence; `start`/`start_fence` and `end`/`end_fence`: segments
-    whose first or second fix does. A fix at the very moment of a switch belongs to the time after it as a start,
-    and to the time before it as an end. `comes`, `goes`: of each pair of stretch and fence, the fence comes into force
-    where the stretch starts, goes out of it where it ends.
+    `first`, `last`: numbers of segments from one to another, each following on the one before, all of which lie in
+    the same fences all the time: `held`/`held_fence`, by row. The others are `segments`, of the numbers `rest`, cut at
+    borders: `stretch`/`stretch_fence`: stretches that lie in a fence; `start`/`start_fence` and `end`/`end_fence`:
+    segments whose first or second fix does. A fix at the very moment of a switch belongs to the time after it as a
+    start, and to the time before it as an end. `comes`, `goes`: of each pair of stretch and fence, the fence comes into
+    force where the stretch starts, goes out of it where it ends.
     """
 
+    first: Ints
+    last: Ints
+    held: Ints
+    held_fence: Ints
+    rest: Ints
     segments: Segments
     stretches: Stretches
     stretch: Ints
@@ -72,9 +79,7 @@ class FenceSet:
 
     def holding(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> tuple[Ints, Ints]:
         """Pairs (point, fence in force that holds it or has it on its border); fence indexes `fences`."""
-        point, fence = self._locate(Spots(wrap_lon(lon), lat))
-        force = self._schedule.in_force(fence, t_ms[point])
-        return point[force], fence[force]
+        return self._in_force(self._locate(Spots(wrap_lon(lon), lat)), t_ms)
 
     def version_at(self, name: Ints, t_ms: Floats) -> Ints:
         """The fence (index into `fences`) that a name stood for at each time; out of force, its first version."""
@@ -104,26 +109,44 @@ class FenceSet:
         pairs = distinct(point * np.int64(len(self.fences)) + fence)
         return pairs // len(self.fences), pairs % len(self.fences)
 
-    def place(self, segments: Segments) -> Iterator[tuple[int, Placed]]:
-        """Cut segments at borders and switches, and find what holds each part: neighbours together, and the number of
-        the first of them; at least once. Holds at most about `PAIRS_AT_ONCE` pairs, or those of one segment.
+    def place(self, segments: Segments) -> Iterator[Placed]:
+        """Cut segments at borders and switches, and find what holds each part: neighbours together; at least once.
+
+        Holds at most about `PAIRS_AT_ONCE` pairs, or those of one segment.
         """
         step = max(PAIRS_AT_ONCE // self._deepest, 1)
         for begin in range(0, max(len(segments), 1), step):
             yield from self._place(begin, segments.part(slice(begin, begin + step)))
 
-    def _place(self, begin: int, segments: Segments) -> Iterator[tuple[int, Placed]]:
+    def _place(self, begin: int, segments: Segments) -> Iterator[Placed]:
         switches_ms = self._schedule.switches_during(segments.start_ms, segments.end_ms)
-        stretches = cut(segments, *meet(segments, self.index), switches_ms)
+        met = meet(segments, self.index)
+        uniform, goes_on = met.uniform(segments, switches_ms)
+        rest, number = np.flatnonzero(~uniform), np.cumsum(~uniform) - 1
+        others = segments.some(rest)
+        stretches = cut(others, number[met.segment], met.fraction, switches_ms)
         half = len(segments) // 2
-        if half and (len(stretches.segment) - len(segments)) * self._deepest > PAIRS_AT_ONCE:
+        if half and (len(stretches.segment) - len(others)) * self._deepest > PAIRS_AT_ONCE:
             yield from self._place(begin, segments.part(slice(0, half)))
             yield from self._place(begin + half, segments.part(slice(half, None)))
             return
-        start, end = self._ends(segments)
-        stretch, fence = self._stretch_fences(segments, stretches)
-        changes = self._changes(segments, stretches, stretch, fence)
-        yield begin, Placed(segments, stretches, stretch, fence, *changes, *start, *end)
+        first = np.flatnonzero(uniform & ~goes_on)
+        last = np.flatnonzero(uniform & ~np.append(goes_on[1:], False)[: len(segments)])
+        fixes = _Fixes(segments, met.touches, self._locate)
+        held = self._in_force(fixes.at_start(first), segments.start_ms[first])
+        start = self._in_force(fixes.at_start(rest), segments.start_ms[rest])
+        # half a millisecond before: times of fixes and of switches are whole ones
+        end = self._in_force(fixes.at_end(rest), segments.end_ms[rest] - 0.5)
+        stretch = self._stretch_fences(others, stretches)
+        changes = self._changes(others, stretches, *stretch)
+        uniform_rows = (first + begin, last + begin, *held)
+        yield Placed(*uniform_rows, rest + begin, others, stretches, *stretch, *changes, *start, *end)
+
+    def _in_force(self, pairs: Pairs, t_ms: Ints | Floats) -> Pairs:
+        """Those pairs (row, fence) of which the fence is in force at the time of the row."""
+        row, fence = pairs
+        force = self._schedule.in_force(fence, t_ms[row])
+        return row[force], fence[force]
 
     def _changes(self, segments: Segments, stretches: Stretches, stretch: Ints, fence: Ints) -> tuple[Bools, Bools]:
         """Of pairs (stretch, fence in force): does the fence come into force at its start, go out of it at its end?
@@ -140,27 +163,50 @@ class FenceSet:
             changes[rows] = ~self._schedule.in_force(fence[rows], t_ms + beside)
         return comes, goes
 
-    def _ends(self, segments: Segments) -> tuple[Pairs, Pairs]:
-        """Pairs (segment, fence in force) of the first and of the second fixes; a shared fix is looked up once."""
-        segment, fence = self._locate(Spots(segments.px, segments.py))
-        follows = np.zeros(len(segments), dtype=np.bool_) if segments.follows is None else segments.follows
-        shared = follows[segment]
-        alone = np.flatnonzero(~np.append(follows[1:], False)[: len(segments)])
-        end_lon = wrap_lon(segments.qx) if segments.end_lon is None else segments.end_lon
-        row, end_fence = self._locate(Spots(end_lon[alone], segments.qy[alone]))
-        end = np.concatenate([segment[shared] - 1, alone[row]])
-        end_fence = np.concatenate([fence[shared], end_fence])
-        now = self._schedule.in_force(fence, segments.start_ms[segment])
-        # half a millisecond before: times of fixes and of switches are whole ones
-        then = self._schedule.in_force(end_fence, segments.end_ms[end] - 0.5)
-        return (segment[now], fence[now]), (end[then], end_fence[then])
-
     def _stretch_fences(self, segments: Segments, stretches: Stretches) -> Pairs:
         """Pairs (stretch, fence in force), by where the stretch's middle exactly is."""
         middle = (stretches.start + stretches.end) / 2
         stretch, fence = self._locate(Spots.on_lines(segments.on_lines(stretches.segment, middle)))
-        force = self._schedule.in_force(fence, _switched_ms(segments, stretches)[stretch])
-        return stretch[force], fence[force]
+        return self._in_force((stretch, fence), _switched_ms(segments, stretches))
+
+
+class _Fixes:
+    """The fences at the fixes of segments, in force or not.
+
+    Looked up once is a fix that two segments share, and one of all fixes joined by segments that touch no border.
+    """
+
+    def __init__(self, segments: Segments, touches: Bools, locate: Callable[[Spots], Pairs]) -> None:
+        count = len(segments)
+        follows = np.zeros(count, dtype=np.bool_) if segments.follows is None else segments.follows
+        followed = np.append(follows[1:], False)[:count]
+        fresh = ~follows
+        fresh[1:] |= touches[:-1]
+        # where each segment starts and ends: the number of the place that stands for it
+        self._start = np.cumsum(fresh) - 1
+        self._end = np.where(followed, np.append(self._start[1:], 0)[:count], self._start)
+        alone = np.flatnonzero(touches & ~followed)
+        looked_up = np.flatnonzero(fresh)
+        self._end[alone] = len(looked_up) + np.arange(len(alone))
+        end_lon = wrap_lon(segments.qx) if segments.end_lon is None else segments.end_lon
+        x = np.concatenate([segments.px[looked_up], end_lon[alone]])
+        y = np.concatenate([segments.py[looked_up], segments.qy[alone]])
+        place, fence = locate(Spots(x, y))
+        self._fence = fence[np.argsort(place, kind="stable")]
+        self._first = offsets(np.bincount(place, minlength=len(x)))
+
+    def at_start(self, segment: Ints) -> Pairs:
+        """Pairs (row of `segment`, fence) of the first fixes."""
+        return self._at(self._start[segment])
+
+    def at_end(self, segment: Ints) -> Pairs:
+        """Pairs (row of `segment`, fence) of the second fixes."""
+        return self._at(self._end[segment])
+
+    def _at(self, place: Ints) -> Pairs:
+        first = self._first[place]
+        row, at = expand(first, self._first[place + 1] - first)
+        return row, self._fence[at]
 
 
 def _switched_ms(segments: Segments, stretches: Stretches) -> Floats:

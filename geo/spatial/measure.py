@@ -10,7 +10,7 @@ import numpy as np
 from geo.spatial.clip import Segments, segments_of
 from geo.spatial.fence_set import FenceSet, Placed
 from geo.spatial.pieces import Pieces, Runs, joined_runs, measured
-from geo.spatial.ragged import Bools, Floats, Ints, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, expand, lexical, run_starts
 from geo.spatial.tracks import Tracks
 
 
@@ -35,24 +35,36 @@ def pieces_by_fence(tracks: Tracks, fences: FenceSet) -> Pieces:
 
 
 def _lasting(runs: FenceRuns) -> Runs:
-    """Runs that have a length or an entry."""
-    keep = (runs.end > runs.start) | runs.entry
-    return Runs(*(getattr(runs, name)[keep] for name in Runs.__slots__))
+    """Runs that have a length or an entry, by segment, sorted by segment, fence, time."""
+    runs = runs.by_segment()
+    keep = np.flatnonzero((runs.end > runs.start) | runs.entry)
+    return runs.rows(keep[lexical(runs.segment[keep], runs.zone[keep])])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FenceRuns(Runs):
-    """Runs inside fences; `leaves`: the run ends with an outward crossing. A run of no length is a touch at a fix."""
+    """Runs inside fences. `leaves`: the run ends with an outward crossing. A run of no length is a touch at a fix.
+
+    `last`: the segment on which it ends; all of those from `segment` to it, if it is another one.
+    """
 
     leaves: Bools
+    last: Ints
+
+    def by_segment(self) -> FenceRuns:
+        """The same, each on one segment."""
+        row, segment = expand(self.segment, self.last - self.segment + 1)
+        start, end = self.start[row], self.end[row]
+        return FenceRuns(segment, self.zone[row], start, end, self.entry[row], self.leaves[row], segment)
 
 
 def runs_by_fence(segments: Segments, fences: FenceSet) -> Iterator[FenceRuns]:
-    """The parts of segments inside each fence (`zone`: its name), sorted by segment, fence, time; some segments after
-    the other, see `FenceSet.place`.
+    """The parts of segments inside each fence (`zone`: its name).
+
+    Some segments after the other, see `FenceSet.place`; those of a segment and fence are in order of time.
     """
-    for begin, placed in fences.place(segments):
-        yield _runs(begin, placed, fences.name_of_fence)
+    for placed in fences.place(segments):
+        yield _runs(placed, fences.name_of_fence)
 
 
 def use_by_fence(tracks: Tracks, fences: FenceSet) -> FenceUse:
@@ -72,8 +84,8 @@ def use_by_fence(tracks: Tracks, fences: FenceSet) -> FenceUse:
     return FenceUse(devices[pair // names], pair % names, metres, ms, entries.astype(np.int64))
 
 
-def _runs(begin_segment: int, placed: Placed, name_of_fence: Ints) -> FenceRuns:
-    """Join neighbouring stretches in one fence; `begin_segment`: the number of the first segment.
+def _runs(placed: Placed, name_of_fence: Ints) -> FenceRuns:
+    """Join neighbouring stretches in one fence.
 
     A segment's first fix, its stretches and its second fix are numbered through as steps; what is one step apart
     follows on. The fixes are stretches of no length, so that an entry depends on its own segment alone.
@@ -87,7 +99,7 @@ def _runs(begin_segment: int, placed: Placed, name_of_fence: Ints) -> FenceRuns:
     step = np.concatenate([first[placed.start], placed.stretch + 2 * inner + 1, last[placed.end]])
     neither = np.zeros(len(placed.start), dtype=np.bool_), np.zeros(len(placed.end), dtype=np.bool_)
     comes, goes = (np.concatenate([neither[0], change, neither[1]]) for change in (placed.comes, placed.goes))
-    order = np.lexsort((step, name, segment))
+    order = lexical(segment, name, step)
     order = order[run_starts(segment[order], name[order], step[order])]
     segment, name, step, comes, goes = segment[order], name[order], step[order], comes[order], goes[order]
     follows = ~run_starts(segment, name)
@@ -102,4 +114,13 @@ def _runs(begin_segment: int, placed: Placed, name_of_fence: Ints) -> FenceRuns:
     start = np.where(is_last, 1.0, stretches.start[begin])
     end = np.where(to_step == first[owner], 0.0, np.where(to_step == last[owner], 1.0, stretches.end[finish]))
     leaves = (to_step != last[owner]) & ~goes[closes]
-    return FenceRuns(owner + begin_segment, name[opens], start, end, ~is_first & ~comes[opens], leaves)
+    whole = Runs.whole(placed.first[placed.held], name_of_fence[placed.held_fence])
+    return FenceRuns(
+        segment=np.concatenate([whole.segment, placed.rest[owner]]),
+        zone=np.concatenate([whole.zone, name[opens]]),
+        start=np.concatenate([whole.start, start]),
+        end=np.concatenate([whole.end, end]),
+        entry=np.concatenate([whole.entry, ~is_first & ~comes[opens]]),
+        leaves=np.concatenate([whole.entry, leaves]),
+        last=np.concatenate([placed.last[placed.held], placed.rest[owner]]),
+    )

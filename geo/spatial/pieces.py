@@ -51,6 +51,16 @@ class Runs:
     end: Floats
     entry: Bools
 
+    @classmethod
+    def whole(cls, segment: Ints, zone: Ints) -> Runs:
+        """Whole segments."""
+        count = len(segment)
+        return cls(segment, zone, np.zeros(count), np.ones(count), np.zeros(count, dtype=np.bool_))
+
+    def rows(self, some: Ints) -> Runs:
+        """Some of them, in this order."""
+        return Runs(*(getattr(self, name)[some] for name in Runs.__slots__))
+
 
 def joined_runs(parts: Iterable[Runs]) -> Runs:
     """Runs of neighbouring segments, one part after the other."""

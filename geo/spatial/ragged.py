@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+_MOST: Final = (1 << 63) - 1
 Points: TypeAlias = tuple[Floats, Floats]  # longitudes (or u), latitudes (or v)
 
 
@@ -40,6 +41,22 @@ def run_starts(*keys: NDArray[np.generic]) -> Bools:
         for key in keys:
             first[1:] |= key[1:] != key[:-1]
     return first
+
+
+def lexical(*keys: Ints) -> Ints:
+    """The order of rows by their keys, the first key first; rows alike in all of them keep theirs.
+
+    As `numpy.lexsort`, but several times faster where one number can stand for all keys.
+    """
+    count = len(keys[0])
+    packed, values = np.zeros(count, dtype=np.int64), 1
+    for key in (*keys, np.arange(count)) if count else ():
+        low, size = int(key.min()), int(key.max()) - int(key.min()) + 1
+        values *= size
+        if values > _MOST:
+            return np.lexsort(keys[::-1])
+        packed = packed * size + (key - low)
+    return np.argsort(packed)
 
 
 def offsets(counts: NDArray[np.integer]) -> Ints:

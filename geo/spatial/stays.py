@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from geo.spatial.ragged import Bools, Floats, Ints, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, lexical, run_starts
 
 MAX_ROWS_HELD: Final = 1_000_000
 
@@ -17,14 +17,13 @@ MAX_ROWS_HELD: Final = 1_000_000
 class Stays:
     """Stretches inside `fence` (a name), sorted by group, fence and time; what follows on in one group is one row.
 
-    `group`: an unbroken track, or a device. `segment` and `fraction`: where a stretch begins. `entry`: it begins with
-    a crossing; `leaves`: it ends with one. `speed`: the highest on it, m/s.
+    `group`: an unbroken track, or a device. `segment`: where a stretch begins. `entry`: it begins with a crossing;
+    `leaves`: it ends with one. `speed`: the highest on it, m/s.
     """
 
     group: Ints
     fence: Ints
     segment: Ints
-    fraction: Floats
     start_ms: Floats
     end_ms: Floats
     entry: Bools
@@ -36,7 +35,10 @@ class Stays:
 
 
 def joined_stays(parts: Iterable[Stays]) -> Stays:
-    """All stretches of some parts, joined; holds at most about `MAX_ROWS_HELD` rows more than there are in the end."""
+    """All stretches of some parts, joined: those of a segment and fence are given in order of time.
+
+    Holds at most about `MAX_ROWS_HELD` rows more than there are in the end.
+    """
     whole, waiting, held = _none(), list[Stays](), 0
     for part in parts:
         waiting.append(_joined([part]))
@@ -48,21 +50,21 @@ def joined_stays(parts: Iterable[Stays]) -> Stays:
 
 def _none() -> Stays:
     whole, real, flag = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0, dtype=np.bool_)
-    return Stays(whole, whole, whole, real, real, real, flag, flag, real)
+    return Stays(whole, whole, whole, real, real, flag, flag, real)
 
 
 def _joined(parts: list[Stays]) -> Stays:
-    group, fence, segment, fraction, start, end, entry, leaves, speed = (
+    group, fence, segment, start, end, entry, leaves, speed = (
         np.concatenate([getattr(part, name) for part in parts]) for name in Stays.__slots__
     )
     if not len(group):
         return _none()
-    order = np.lexsort((fraction, segment, fence, group))
-    group, fence, segment, fraction, speed = (part[order] for part in (group, fence, segment, fraction, speed))
+    order = lexical(group, fence, segment)
+    group, fence, segment, speed = (part[order] for part in (group, fence, segment, speed))
     start, end, entry, leaves = start[order], end[order], entry[order], leaves[order]
     opens = run_starts(group, fence)
     opens[1:] |= (start[1:] != end[:-1]) | leaves[:-1] | entry[1:]
     at = np.flatnonzero(opens)
     last = np.append(at[1:], len(opens)) - 1
     most = np.maximum.reduceat(speed, at)
-    return Stays(group[at], fence[at], segment[at], fraction[at], start[at], end[last], entry[at], leaves[last], most)
+    return Stays(group[at], fence[at], segment[at], start[at], end[last], entry[at], leaves[last], most)

@@ -131,8 +131,8 @@ def _sides(course: _Course, fences: FenceSet) -> _Sides:
 
 def _stays(course: _Course, runs: FenceRuns) -> Stays:
     segment, track = runs.segment, course.of_segment[runs.segment]
-    start, end = (course.segments.time_at(segment, at) for at in (runs.start, runs.end))
-    return Stays(track, runs.zone, segment, runs.start, start, end, runs.entry, runs.leaves, np.zeros(len(segment)))
+    start, end = course.segments.time_at(segment, runs.start), course.segments.time_at(runs.last, runs.end)
+    return Stays(track, runs.zone, segment, start, end, runs.entry, runs.leaves, np.zeros(len(segment)))
 
 
 def _sure(course: _Course, sides: _Sides, fences: FenceSet, settings: VisitSettings) -> Bools:
@@ -177,11 +177,11 @@ class _Samples:
         x, y = course.segments.at(segment, np.clip((t_ms - start) / (end - start), 0.0, 1.0))
         fence = self._fences.version_at(name, t_ms)
         shape = self._fences.shared.of_fence[fence]
-        away = border_distance_m(self._fences.index.outlines, shape, wrap_lon(x), y)
         doubt = np.full(len(t_ms), self._buffer_m)
         if self._accuracy_m is not None:
             reported = self._accuracy_m[course.tracks.row[course.ends[segment]]]
             doubt = np.fmax(doubt, reported)
+        away = border_distance_m(self._fences.index.outlines, shape, wrap_lon(x), y, doubt)
         return np.asarray(away >= doubt, dtype=np.bool_)
 
     def all_times(self, track: Ints, start_ms: Floats, end_ms: Floats) -> Iterator[tuple[Ints, Floats]]:

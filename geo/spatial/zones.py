@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from geo.spatial.clip import Stretches, segments_of
 from geo.spatial.fence_set import FenceSet, Placed
 from geo.spatial.pieces import OUTSIDE, Pieces, Runs, joined_runs, measured
-from geo.spatial.ragged import Bools, Floats, Ints, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, expand, run_starts
 from geo.spatial.tracks import Tracks
 
 
@@ -21,14 +23,19 @@ class ZoneSet(FenceSet):
     def split(self, tracks: Tracks) -> Pieces:
         """Split every segment over the zones: see `Pieces`."""
         segments = segments_of(tracks)
-        return measured(tracks, segments, joined_runs(self._runs(*placed) for placed in self.place(segments)))
+        return measured(tracks, segments, joined_runs(map(self._runs, self.place(segments))))
 
-    def _runs(self, begin: int, placed: Placed) -> Runs:
+    def _runs(self, placed: Placed) -> Runs:
         count = len(placed.segments)
         winner = self._winner(placed.stretch, placed.stretch_fence, len(placed.stretches.segment))
         before = self._names(self._winner(placed.start, placed.start_fence, count))
         after = self._names(self._winner(placed.end, placed.end_fence, count))
-        return _runs(begin, placed.stretches, self._names(winner), (before, after), _switched(placed, winner))
+        cut = _runs(placed.stretches, self._names(winner), (before, after), _switched(placed, winner))
+        cut = replace(cut, segment=placed.rest[cut.segment])
+        held = self._names(self._winner(placed.held, placed.held_fence, len(placed.first)))
+        row, segment = expand(placed.first, placed.last - placed.first + 1)
+        runs = joined_runs([Runs.whole(segment, held[row]), cut])
+        return runs.rows(np.argsort(runs.segment, kind="stable"))
 
     def _winner(self, row: Ints, fence: Ints, count: int) -> Ints:
         best = np.full(count, len(self.fences), dtype=np.int64)
@@ -58,8 +65,8 @@ def _switched(placed: Placed, winner: Ints) -> Bools:
     return switched
 
 
-def _runs(begin: int, stretches: Stretches, zone: Ints, ends: tuple[Ints, Ints], switched: Bools) -> Runs:
-    """Join neighbouring stretches of one zone; `begin`: the number of the first segment.
+def _runs(stretches: Stretches, zone: Ints, ends: tuple[Ints, Ints], switched: Bools) -> Runs:
+    """Join neighbouring stretches of one zone.
 
     The end points take part as stretches of no length, so that an entry depends on its own segment alone.
     """
@@ -80,4 +87,4 @@ def _runs(begin: int, stretches: Stretches, zone: Ints, ends: tuple[Ints, Ints],
     entry = (all_zone[opens] != OUTSIDE) & ~leads[opens] & ~by_time[opens]
     keep = (end[closes] > start[opens]) | entry
     opens, closes = opens[keep], closes[keep]
-    return Runs(segment[opens] + begin, all_zone[opens], start[opens], end[closes], entry[keep])
+    return Runs(segment[opens], all_zone[opens], start[opens], end[closes], entry[keep])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import shapely
 from hypothesis import given
 from hypothesis import strategies as st
 from shapely import box
@@ -185,6 +186,24 @@ def test_the_cut_at_180_degrees_is_no_border_and_the_border_beyond_it_is_as_near
     places = np.array([180.0, 50.0]), np.array([80.5, 89.99])
     away = border_distance_m(Outlines.of([cap]), np.zeros(2, dtype=int), *places)
     np.testing.assert_allclose(away / 111_690, [0.5, 9.99], rtol=2e-3)
+
+
+@given(st.lists(fence_lists(), min_size=1, max_size=3), st.sampled_from([0.0, 182.9, -177.1]), st.integers(0, 2000))
+def test_a_limit_to_the_distance_from_a_border_leaves_what_is_nearer_as_it_is(
+    several: list[list[Fence]], east: float, limit_m: int
+) -> None:
+    around = np.linspace(0, 2 * np.pi, 200)
+    ring = np.column_stack([-2.95 + 0.04 * np.cos(around), 53.45 + 0.03 * np.sin(around)])
+    rings = [[ring], *([shapely.get_coordinates(fence.shape)] for part in several for fence in part)]
+    moved = [np.column_stack([np.mod(points[:, 0] + east + 180, 360) - 180, points[:, 1]]) for (points,) in rings]
+    outlines = Outlines.of([world_polygon([[points]])[0] for points in moved])
+    lon, lat = (at.ravel() for at in np.meshgrid(np.linspace(-3.05, -2.85, 9), np.linspace(53.35, 53.55, 9)))
+    lon = np.mod(np.tile(lon, outlines.count) + east + 180, 360) - 180
+    fence, lat = np.repeat(np.arange(outlines.count), 81), np.tile(lat, outlines.count)
+    whole = border_distance_m(outlines, fence, lon, lat)
+    near = border_distance_m(outlines, fence, lon, lat, np.full(len(fence), float(limit_m)))
+    assert np.array_equal(near[whole <= limit_m], whole[whole <= limit_m])
+    assert (near[whole > limit_m] > limit_m).all()
 
 
 def test_a_vehicle_in_the_middle_of_a_fence_over_180_degrees_is_sure_to_be_in_it() -> None:
