@@ -155,7 +155,7 @@ def reader_feed(
 
     def flush() -> None:
         # What a reader itself can be asked it answers from memory. The client has one connection to each broker.
-        client.create_reader(topic, pulsar.MessageId.latest, receiver_queue_size=1).close()
+        client.create_reader(topic, pulsar.MessageId.latest, receiver_queue_size=0).close()
 
     try:
         reader = client.create_reader(

@@ -1,19 +1,23 @@
 """What a broker says of one topic partition's managed ledger, and the arithmetic on it. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from cloud_jobs.pulsar_source.position import Position
 
-_OWNER_SUFFIX = re.compile(r"-reader-[0-9a-z]+$")
+_READER_SUFFIX = re.compile(r"-reader-[0-9a-z]+$")
 """What the client adds to the prefix of a reader's name."""
 
 
-def owner_prefix(subscription: str) -> str:
-    """How the names of the readers begin that stand for a query which reads a subscription."""
-    return f"{subscription}.owner."
+Role = Literal["owner", "candidate"]
+"""What a query is to a subscription: it reads it, or it begins and looks whether somebody else does."""
+
+
+def reader_prefix(subscription: str, role: Role) -> str:
+    """How the names of the readers begin that stand for a query in its role."""
+    return f"{subscription}.{role}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class TopicState:
     acknowledged, None when it does not exist. `opened`: when the broker opened the newest ledger, as it says it: while
     that does not change, the topic is the same one. `owners`: the queries that are reading the subscription now.
     `subscribed`: when the broker opened the cursor's own ledger: while that does not change, the subscription is the
-    same one.
+    same one. `candidates`: the queries that are about to read it, if nobody else does.
     """
 
     ledgers: tuple[Ledger, ...]
@@ -42,6 +46,7 @@ class TopicState:
     opened: str = ""
     owners: frozenset[str] = frozenset()
     subscribed: str = ""
+    candidates: frozenset[str] = frozenset()
 
     @classmethod
     def from_stats(cls, stats: Mapping[str, Any], subscription: str) -> Self:
@@ -51,13 +56,10 @@ class TopicState:
         ledgers = tuple(_ledger(row, last, size) for row in stats["ledgers"])
         cursor = stats["cursors"].get(subscription)
         acknowledged = None if cursor is None else Position.parse(cursor["markDeletePosition"])
-        prefix = owner_prefix(subscription)
-        owners = frozenset(
-            _OWNER_SUFFIX.sub("", name.removeprefix(prefix)) for name in stats["cursors"] if name.startswith(prefix)
-        )
+        owners, candidates = (_queries(stats["cursors"], reader_prefix(subscription, role)) for role in get_args(Role))
         opened = str(stats.get("lastLedgerCreatedTimestamp", ""))
         subscribed = "" if cursor is None else str(cursor.get("lastLedgerSwitchTimestamp", ""))
-        return cls(ledgers, last, acknowledged, opened, owners, subscribed)
+        return cls(ledgers, last, acknowledged, opened, owners, subscribed, candidates)
 
     @property
     def first_ledger(self) -> int:
@@ -118,6 +120,10 @@ class TopicState:
     def removed(self, start: Position) -> bool:
         """Whether the ledger of a position is not there any more."""
         return 0 <= start.ledger < self.first_ledger
+
+
+def _queries(cursors: Iterable[str], prefix: str) -> frozenset[str]:
+    return frozenset(_READER_SUFFIX.sub("", name.removeprefix(prefix)) for name in cursors if name.startswith(prefix))
 
 
 def _ledger(row: Mapping[str, Any], last: Position, open_size: int) -> Ledger:

@@ -1,47 +1,48 @@
 """One query at a time reads a durable subscription: seen in the topic's own statistics, for as long as the query runs.
 
-Each query keeps a reader open on each topic partition that it reads. It has no cursor on disk, holds nothing back, and
-ends with the process. The admin REST names it beside the subscription, so whoever plans a batch sees who else is there.
-A query that begins opens its readers first and looks then: of two that begin at once at least one sees the other. It
-looks at the other clusters of its options too: what was read there is acknowledged here by the replicated cursor.
+Each query keeps a reader open on each topic partition that it reads. It has no cursor on disk, holds nothing back, is
+sent nothing, and ends with the process. The admin REST names it beside the subscription, so whoever plans a batch sees
+who else is there. A query that begins is a *candidate*: it opens readers that say so, looks then, and opens an owner's
+readers when nobody else is there. Of two candidates at least one sees the other, however long a look lasts, and the
+younger one leaves; an owner leaves to no candidate. A candidate looks at the other clusters of its options too: what
+was read there is acknowledged here by the replicated cursor.
 """
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
 import pulsar
-import structlog
 
 from cloud_jobs.pulsar_source.clients import as_our_error, kept_client
 from cloud_jobs.pulsar_source.errors import SubscriptionBusy
-from cloud_jobs.pulsar_source.ledgers import owner_prefix
+from cloud_jobs.pulsar_source.ledgers import Role, TopicState, reader_prefix
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.watching import View
 
-_log = structlog.get_logger(__name__)
 _PARALLEL = 8
 _PAUSE_S = 0.2
-_INTRUDER_S = 2.0
-"""How long another owner is seen before a query that owns the subscription gives up: one that only tries is gone."""
 
 Close = Callable[[], None]
 Elsewhere = Callable[[str], Iterable[View]]
+_Key = tuple[str, str]
+"""Cluster and topic partition."""
 
 
-def open_owner(cluster: Cluster, options: PulsarOptions, topic: str, token: str) -> Close:
+def open_presence(cluster: Cluster, options: PulsarOptions, topic: str, role: Role, token: str) -> Close:
     """Opens the reader that stands for a query on a topic partition; returns how it is closed, without waiting."""
-    prefix = owner_prefix(options.subscription_name()) + token
+    prefix = reader_prefix(options.subscription_name(), role) + token
     try:
+        # Without a queue the broker sends it nothing: what comes first could end the process.
         reader: Any = kept_client(cluster, options).create_reader(
-            topic, pulsar.MessageId.latest, receiver_queue_size=1, subscription_role_prefix=prefix
+            topic, pulsar.MessageId.latest, receiver_queue_size=0, subscription_role_prefix=prefix
         )
     except pulsar.PulsarException as error:
-        raise as_our_error(cluster, f"opening the owner's reader on {topic}", error) from error
+        raise as_our_error(cluster, f"opening the {role}'s reader on {topic}", error) from error
     return lambda: reader._reader.close_async(lambda _: None)  # noqa: SLF001  # a cluster that is gone does not answer
 
 
@@ -55,93 +56,99 @@ class Ownership:
     def __init__(
         self,
         options: PulsarOptions,
-        opener: Callable[[Cluster, PulsarOptions, str, str], Close] = open_owner,
+        opener: Callable[[Cluster, PulsarOptions, str, Role, str], Close] = open_presence,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
+        token: str | None = None,
     ) -> None:
         self._options = options
         self._open = opener
         self._clock = clock
         self._pause = pause
-        self._token = _new_token()
-        self._opened: dict[tuple[str, str], Close] = {}
-        self._owned: set[tuple[str, str]] = set()
-        self._seen_since: dict[str, float] = {}
+        # Begins with the time, so that the query that runs longer comes before the others.
+        self._token = token or f"{time.time_ns():016x}{uuid4().hex[:8]}"
+        self._candidate: dict[_Key, Close] = {}
+        self._owned: dict[_Key, Close] = {}
         self._waiting_since: float | None = None
 
     def close(self) -> None:
         """Gives everything up."""
-        self._release(list(self._opened))
+        _release(self._candidate, list(self._candidate))
+        _release(self._owned, list(self._owned))
 
     def claim(self, view: View, elsewhere: Elsewhere = _nowhere) -> bool:
         """Whether this query owns the subscription of every partition in the view; otherwise look again and ask again.
 
         `elsewhere`: how the clusters other than a named one stand, those that answer.
 
-        Raises SubscriptionBusy when another query holds it for `readTimeoutSeconds`.
+        Raises SubscriptionBusy when another query holds it for `readTimeoutSeconds`, or has come to own it meanwhile.
         """
         keys = {(view.cluster.name, partition) for partition in view.states}
-        self._release([key for key in self._opened if key not in keys])
-        if new := sorted(keys - set(self._opened)):
-            self._open_all(view.cluster, new)
-            return False
-        if keys <= self._owned:
-            self._check_intruders(view, keys)
-            return True
-        return self._decide(view, keys - self._owned, elsewhere)
+        _release(self._candidate, self._candidate.keys() - keys)
+        _release(self._owned, self._owned.keys() - keys)
+        self._check_owners(view)
+        missing = sorted(keys - self._owned.keys())
+        return not missing or self._become_owner(view, missing, elsewhere)
 
-    def _open_all(self, cluster: Cluster, keys: list[tuple[str, str]]) -> None:
+    def _open_all(self, cluster: Cluster, role: Role, keys: Collection[_Key], opened: dict[_Key, Close]) -> None:
         with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-            opening = {
-                key: pool.submit(self._open, cluster, self._options, partition, self._token)
-                for key in keys
-                for partition in [key[1]]
-            }
-        self._opened |= {key: future.result() for key, future in opening.items() if future.exception() is None}
+            opening = {key: pool.submit(self._open, cluster, self._options, key[1], role, self._token) for key in keys}
+        opened |= {key: future.result() for key, future in opening.items() if future.exception() is None}
         for future in opening.values():
             future.result()
 
-    def _decide(self, view: View, keys: Collection[tuple[str, str]], elsewhere: Elsewhere) -> bool:
-        stranger = self._stranger(view, {partition for _, partition in keys}, elsewhere)
-        if stranger is None:
-            self._owned |= set(keys)
+    def _become_owner(self, view: View, missing: list[_Key], elsewhere: Elsewhere) -> bool:
+        others = list(self._others(view, {partition for _, partition in missing}, elsewhere))
+        if before_us := [place for place, state in others if self._comes_after(state)]:
+            self._wait(before_us[0], leaving=missing)
+        elif new := [key for key in missing if key not in self._candidate]:
+            self._open_all(view.cluster, "candidate", new, self._candidate)
+        elif others:
+            self._wait(others[0][0], leaving=())
+        elif unseen := [key for key in missing if self._token not in _present(view.states[key[1]])]:
+            self._wait(unseen[0], leaving=missing)
+        else:
+            # The candidate's readers stay until the owner's are there: whoever looks sees one of them.
+            self._open_all(view.cluster, "owner", missing, self._owned)
+            _release(self._candidate, self._candidate.keys() & self._owned.keys())
             self._waiting_since = None
             return True
-        now = self._clock()
-        self._waiting_since = self._waiting_since if self._waiting_since is not None else now
-        self._release(keys)
-        if now - self._waiting_since >= self._options.read_timeout_seconds:
-            waited_s, self._waiting_since = now - self._waiting_since, None
-            raise SubscriptionBusy(*stranger, self._options.subscription_name(), waited_s)
-        # Drawn anew, so that an owner can tell one who waits from one who stays.
-        self._token = _new_token() if not self._opened else self._token
-        self._pause(_PAUSE_S * (0.5 + random.random()))  # two that wait must not meet for ever
         return False
 
-    def _stranger(self, view: View, partitions: AbstractSet[str], elsewhere: Elsewhere) -> tuple[str, str] | None:
-        """The cluster and the partition where another query is seen, or where we are not seen ourselves."""
-        for partition in sorted(partitions):
-            if view.states[partition].owners != {self._token}:
-                return view.cluster.name, partition
-        for other in elsewhere(view.cluster.name):
-            for partition in sorted(partitions & other.states.keys()):
-                if other.states[partition].owners - {self._token}:
-                    return other.cluster.name, partition
-        return None
+    def _others(
+        self, view: View, partitions: AbstractSet[str], elsewhere: Elsewhere
+    ) -> Iterator[tuple[_Key, TopicState]]:
+        """Where another query is seen, on any cluster."""
+        for seen in (view, *elsewhere(view.cluster.name)):
+            for partition in sorted(partitions & seen.states.keys()):
+                if _present(seen.states[partition]) - {self._token}:
+                    yield (seen.cluster.name, partition), seen.states[partition]
 
-    def _check_intruders(self, view: View, keys: Collection[tuple[str, str]]) -> None:
+    def _comes_after(self, state: TopicState) -> bool:
+        """Whether this candidate makes room for a query there: an owner, or a candidate that is older."""
+        return bool(state.owners - {self._token}) or any(name < self._token for name in state.candidates)
+
+    def _wait(self, place: _Key, leaving: Iterable[_Key]) -> None:
         now = self._clock()
-        seen = {name: part for _, part in keys for name in view.states[part].owners if name != self._token}
-        self._seen_since = {name: self._seen_since.get(name, now) for name in seen}
-        for name, since in self._seen_since.items():
-            if now - since >= _INTRUDER_S:
-                raise SubscriptionBusy(view.cluster.name, seen[name], self._options.subscription_name(), now - since)
+        self._waiting_since = self._waiting_since if self._waiting_since is not None else now
+        if now - self._waiting_since >= self._options.read_timeout_seconds:
+            waited_s, self._waiting_since = now - self._waiting_since, None
+            raise SubscriptionBusy(*place, self._options.subscription_name(), waited_s)
+        _release(self._candidate, leaving)
+        self._pause(_PAUSE_S * (0.5 + random.random()))
 
-    def _release(self, keys: Collection[tuple[str, str]]) -> None:
-        for key in list(keys):
-            self._opened.pop(key)()
-            self._owned.discard(key)
+    def _check_owners(self, view: View) -> None:
+        """The younger of two owners ends; there are two only where a broker forgot the older one for a moment."""
+        for _, partition in sorted(key for key in self._owned if key[0] == view.cluster.name):
+            if min(view.states[partition].owners, default=self._token) < self._token:
+                raise SubscriptionBusy(view.cluster.name, partition, self._options.subscription_name(), 0.0)
 
 
-def _new_token() -> str:
-    return uuid4().hex[:12]
+def _present(state: TopicState) -> frozenset[str]:
+    return state.owners | state.candidates
+
+
+def _release(opened: dict[_Key, Close], keys: Iterable[_Key]) -> None:
+    for key in list(keys):
+        if close := opened.pop(key, None):
+            close()

@@ -12,7 +12,7 @@ from cloud_jobs.pulsar_source.acknowledging import whole_entries
 from cloud_jobs.pulsar_source.entries import Stored, StoredEntry
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable, TopicMissing
 from cloud_jobs.pulsar_source.feeds import Feed
-from cloud_jobs.pulsar_source.ledgers import Ledger, TopicState
+from cloud_jobs.pulsar_source.ledgers import Ledger, Role, TopicState
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.planned import PlannedRange
 from cloud_jobs.pulsar_source.planning import Survey
@@ -47,7 +47,8 @@ class ModelTopic:
     cursor: Position | None = None
     notes: SubscriptionNotes | None = None
     subscribed: int = 0
-    owners: set[str] = field(default_factory=set)
+    present: dict[Role, set[str]] = field(default_factory=lambda: {"owner": set(), "candidate": set()})
+    """The queries that have a reader here."""
     held_from: Position | None = None
     """The first entry of an open transaction: nothing from there on is delivered."""
     holes: set[Position] = field(default_factory=set)
@@ -115,7 +116,8 @@ class ModelTopic:
 
     def state(self) -> TopicState:
         rows = tuple(Ledger(number, len(rows), 10 * len(rows)) for number, rows in sorted(self.ledgers.items()))
-        return TopicState(rows, self.last, self.cursor, self.opened, frozenset(self.owners), str(self.subscribed))
+        owners, candidates = frozenset(self.present["owner"]), frozenset(self.present["candidate"])
+        return TopicState(rows, self.last, self.cursor, self.opened, owners, str(self.subscribed), candidates)
 
 
 class ModelCluster:
@@ -133,9 +135,11 @@ class ModelCluster:
 
     def create(self, partition: str) -> ModelTopic:
         # Clients that were connected connect again by themselves.
-        owners = self.topics[partition].owners if partition in self.topics else set()
-        self.topics[partition] = ModelTopic({self._next_ledger(): []}, self._opening(), owners=owners)
-        return self.topics[partition]
+        before = self.topics.get(partition)
+        self.topics[partition] = topic = ModelTopic({self._next_ledger(): []}, self._opening())
+        if before is not None:
+            topic.present = before.present
+        return topic
 
     def open_again(self, partition: str) -> None:
         """A new ledger, as after a restart of the broker; an empty one goes."""
@@ -331,10 +335,10 @@ class World:
     def survey(self, cluster: Cluster, options: PulsarOptions) -> ModelSurvey:
         return ModelSurvey(self.clusters[cluster.name], cluster, options)
 
-    def own(self, cluster: Cluster, _: PulsarOptions, partition: str, token: str) -> Callable[[], None]:
-        owners = self.clusters[cluster.name].named(partition).owners
-        owners.add(token)
-        return lambda: owners.discard(token)
+    def own(self, cluster: Cluster, _: PulsarOptions, partition: str, role: Role, token: str) -> Callable[[], None]:
+        present = self.clusters[cluster.name].named(partition).present[role]
+        present.add(token)
+        return lambda: present.discard(token)
 
     def acknowledge(self, cluster: Cluster, _: PulsarOptions, ends: Mapping[str, Position]) -> dict[str, Position]:
         model = self.clusters[cluster.name]

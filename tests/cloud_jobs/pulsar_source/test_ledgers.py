@@ -38,12 +38,13 @@ def test_the_open_ledger_is_counted_by_its_newest_entry():
         "cursors": {
             "s": {"markDeletePosition": "8:4"},
             "s.owner.4f-reader-09afb31c77": {"markDeletePosition": "9:41"},
+            "s.candidate.6d-reader-09afb31c77": {"markDeletePosition": "9:41"},
             "other.owner.5e-reader-09afb31c77": {"markDeletePosition": "9:41"},
         },
     }
     state = TopicState.from_stats(stats, "s")
     assert state.ledgers == (Ledger(8, 5, 50), Ledger(9, 42, 4200))
-    assert (state.cursor, state.owners) == (Position(8, 4), {"4f"})
+    assert (state.cursor, state.owners, state.candidates) == (Position(8, 4), {"4f"}, {"6d"})
     assert state.opened == "2026-01-05T10:00:00.000Z"
     assert TopicState.from_stats(stats, "other").cursor is None
 

@@ -1,9 +1,13 @@
 """One query reads a subscription: whoever else is there is seen before anything is read, and for as long as it runs."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source.errors import SubscriptionBusy
 from cloud_jobs.pulsar_source.options import PulsarOptions
@@ -14,12 +18,15 @@ from tests.cloud_jobs.pulsar_source.model import World
 TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-{number}" for number in range(3)]
 WAIT_S = 4.0
+_numbers = itertools.count()
 
 
 class Owner:
     """What one query does to own its subscription, on the clusters of a world."""
 
-    def __init__(self, world: World, folder: Path, topics: str = TOPIC, clusters: str = "hq,dr") -> None:
+    def __init__(
+        self, world: World, folder: Path, topics: str = TOPIC, clusters: str = "hq,dr", wait_s: float = WAIT_S
+    ) -> None:
         names = clusters.split(",")
         options = PulsarOptions.parse(
             {
@@ -27,11 +34,12 @@ class Owner:
                 "topics": topics,
                 "subscription": "s",
                 "failoverFile": str(folder / f"{topics.rpartition('/')[2]}-{names[0]}.json"),
-                "readTimeoutSeconds": str(WAIT_S),
+                "readTimeoutSeconds": str(wait_s),
             }
         )
         self.watch = Watch(options, world.time, world.time.pause, world.survey)
-        self._ownership = Ownership(options, world.own, world.time, world.time.pause)
+        self.token = f"query {next(_numbers):09}"
+        self._ownership = Ownership(options, world.own, world.time, world.time.pause, self.token)
 
     def look(self) -> bool:
         """One look, as before each plan."""
@@ -46,13 +54,17 @@ class Owner:
         self.watch.close()
 
 
-@pytest.fixture
-def world() -> World:
+def a_world() -> World:
     one = World()
     for cluster in one.clusters.values():
         for partition in PARTITIONS:
             cluster.create(partition)
     return one
+
+
+@pytest.fixture
+def world() -> World:
+    return a_world()
 
 
 @pytest.fixture
@@ -117,28 +129,54 @@ def test_a_standby_that_does_not_answer_keeps_nobody_from_reading(world: World, 
     owner().own()
 
 
-def test_somebody_who_comes_by_force_ends_the_query_that_owns_the_subscription_and_who_only_tries_does_not(
-    world: World, owner: Callable[..., Owner]
-):
+def test_an_owner_leaves_to_no_candidate_however_long_that_one_looks(world: World, owner: Callable[..., Owner]):
     first = owner()
     first.own()
-    for number in range(10):  # each of them waits, and draws a name anew
-        world.clusters["hq"].topics[PARTITIONS[2]].owners.add(f"waiting {number}")
-        assert first.look()
-        world.time.pause(1.0)
-        world.clusters["hq"].topics[PARTITIONS[2]].owners.discard(f"waiting {number}")
-        assert first.look()
-    world.clusters["hq"].topics[PARTITIONS[2]].owners.add("stays")
+    for _ in range(2):  # one that is frozen between its opening and its look, and one that comes later
+        candidate = owner()
+        assert not candidate.look()
+        for _ in range(20):
+            world.time.pause(10.0)
+            assert first.look()
+    with pytest.raises(SubscriptionBusy):
+        candidate.own()
+
+
+def test_of_two_owners_the_younger_one_ends_at_its_next_look(world: World, owner: Callable[..., Owner]):
+    first = owner()
+    first.own()
+    present = world.clusters["hq"].topics[PARTITIONS[2]].present["owner"]
+    second = owner()
+    for partition in PARTITIONS:  # the broker forgot the first one, as while it loads the topic again
+        world.clusters["hq"].topics[partition].present["owner"].clear()
+    second.own()
+    present |= {first.token}
     assert first.look()
-    world.time.pause(2.5)
     with pytest.raises(SubscriptionBusy, match="t-partition-2"):
-        first.look()
+        second.look()
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=30))
+def test_of_candidates_at_most_one_owns_the_subscription_and_one_does_in_the_end(turns: list[int]):
+    """Whatever the order of their looks."""
+    world = a_world()
+    with TemporaryDirectory() as folder:
+        queries = [Owner(world, Path(folder), clusters=names, wait_s=1000) for names in ("hq,dr", "hq,dr", "dr,hq")]
+        owning = [queries[turn].look() for turn in turns]
+        winners = {turn for turn, owns in zip(turns, owning, strict=True) if owns}
+        assert len(winners) <= 1
+        if not winners:
+            for _ in range(5):
+                winners |= {turn for turn, query in enumerate(queries) if query.look()}
+            assert len(winners) == 1
+        for query in queries:
+            query.close()
 
 
 def test_a_partition_that_is_met_later_is_owned_before_it_is_read(world: World, owner: Callable[..., Owner]):
     first = owner()
     first.own()
     new = world.clusters["hq"].create(f"{TOPIC}-partition-3")
-    new.owners.add("somebody")
+    new.present["owner"].add("somebody")
     with pytest.raises(SubscriptionBusy, match="t-partition-3"):
         first.own()
