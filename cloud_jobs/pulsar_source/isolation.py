@@ -1,7 +1,8 @@
 """Reads what may end the client: in a process of its own, and one by one where that process ended.
 
 An entry is called unreadable when clients that were sent it, and nothing else, ended by a fault `DEATHS` times in a
-row. Everything before it has been handed over by then, and reading goes on behind it.
+row, and the same client that is sent nothing went on each time: a place without threads or memory ends that one too.
+Everything before the entry has been handed over by then, and reading goes on behind it.
 """
 
 import signal
@@ -93,14 +94,26 @@ class IsolatedFeed:
         assignment = self._assignment
         try:
             if self._process is None:
-                answer_s = _START_S + assignment.options.read_timeout_seconds
-                whole = self._reached.batch in {-1, WHOLE_ENTRY}
-                first = next_entry(self._ledgers, self._reached) if whole else None
-                self._process = self._start(replace(assignment, after=self._reached, first=first), answer_s)
+                self._process = self._begin(assignment)
             return self._process.ask(what, *arguments)
         except ReaderRefused as error:
             self.close()
             raise ClusterUnreachable(assignment.cluster.name, f"reading {assignment.topic}", str(error)) from None
+
+    def _begin(self, assignment: Assignment) -> ReaderProcess:
+        answer_s = _START_S + assignment.options.read_timeout_seconds
+        whole = self._reached.batch in {-1, WHOLE_ENTRY}
+        first = next_entry(self._ledgers, self._reached) if whole else None
+        return self._start(replace(assignment, after=self._reached, first=first), answer_s)
+
+    def _lives_without_entries(self) -> bool:
+        """Whether the same client goes on here when it is sent nothing."""
+        try:
+            with self._begin(replace(self._assignment, queue=0, one_by_one=False)) as process:
+                process.ask("connected")
+        except (ReaderDied, ReaderRefused):
+            return False
+        return True
 
     def _after(self, death: ReaderDied) -> list[Any]:
         self._note(death)
@@ -126,8 +139,8 @@ class IsolatedFeed:
     def _note(self, death: ReaderDied) -> None:
         """Counts a fault of a client that was sent one entry alone; anything else that goes on is an error."""
         self.close()
-        blamed = death.begun and death.signal in _FAULTS
-        if blamed and self._assignment.one_by_one:
+        blamed = death.begun and death.signal in _FAULTS and self._assignment.one_by_one
+        if blamed and self._lives_without_entries():
             self._faults += 1
             return
         self._others += 1

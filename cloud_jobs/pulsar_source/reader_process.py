@@ -33,7 +33,8 @@ class Assignment:
 
     `first`: the entry after it, where it is known: the one at that position must not be sent again. `one_by_one`: the
     broker is asked for an entry only when all before it have been handed over, so an entry that ends the process is the
-    first one that did not come. `with_content`: False copies only places and sizes.
+    first one that did not come. `with_content`: False copies only places and sizes. `queue`: 0 for a client that is
+    sent nothing.
     """
 
     cluster: Cluster
@@ -115,9 +116,8 @@ class ReaderProcess:
 
 def serve_reader(pipe: Connection, assignment: Assignment) -> None:
     """The process's part: opens the reader and answers until the parent goes."""
-    bound = MEMORY_BYTES + 2 * assignment.options.prefetch_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    hold_to(resource.RLIMIT_AS, MEMORY_BYTES + 2 * assignment.options.prefetch_bytes)
+    hold_to(resource.RLIMIT_CORE, 0)
     pipe.send((True, None))
     one_by_one = OneByOne() if assignment.one_by_one else None
     a = assignment
@@ -134,6 +134,13 @@ def serve_reader(pipe: Connection, assignment: Assignment) -> None:
         pipe.send((False, f"{type(error).__name__}: {error}"))
     finally:
         os._exit(0)  # the client's own threads may wait for what nobody will do
+
+
+def hold_to(kind: int, most: int) -> None:
+    """Holds this process to a limit, or to the one that it has already where that is lower, as in a Spark worker."""
+    _, hard = resource.getrlimit(kind)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (most, most))
 
 
 def _answer_of(feed: Feed, what: str, arguments: tuple[Any, ...], assignment: Assignment) -> Any:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import resource
 import signal
 import time
 from multiprocessing.connection import Connection
@@ -18,7 +19,7 @@ from cloud_jobs.pulsar_source.errors import ClusterUnreachable, ReadStalled
 from cloud_jobs.pulsar_source.isolation import IsolatedFeed, next_entry
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import BEGINNING, Position
-from cloud_jobs.pulsar_source.reader_process import Assignment, ReaderProcess
+from cloud_jobs.pulsar_source.reader_process import Assignment, ReaderProcess, hold_to
 
 OPTIONS = PulsarOptions.parse(
     {"serviceUrl": "pulsar://hq:1", "adminUrl": "http://hq:2", "topics": "persistent://t/n/x", "subscription": "s"}
@@ -42,7 +43,9 @@ def serve(pipe: Connection, assignment: Assignment) -> None:
     pipe.send((True, None))
     ahead = [place for place in STORED if place[:2] >= (assignment.first or assignment.after)[:2]]
     while True:
-        prefetched = ahead[:1] if assignment.one_by_one else ahead
+        prefetched = ahead[: 1 if assignment.one_by_one else assignment.queue]
+        if topic == "no place":
+            os.kill(os.getpid(), signal.SIGABRT)
         if FAULTY & set(prefetched) and topic == "faults":
             os.kill(os.getpid(), signal.SIGSEGV)
         if topic == "killed":
@@ -90,11 +93,27 @@ def test_without_faults_one_process_reads_it_all():
     assert [message.data() for message in all_of(feed("x"))] == [str(place).encode() for place in STORED]
 
 
-@pytest.mark.parametrize("topic", ["killed", "silent"])
-def test_no_entry_is_blamed_for_a_process_that_was_killed_or_is_silent(topic: str):
+@pytest.mark.parametrize("topic", ["killed", "silent", "no place"])
+def test_no_entry_is_blamed_for_a_process_that_was_killed_or_is_silent_or_ends_wherever_it_begins(topic: str):
     lost = feed(topic)
     with pytest.raises(ReadStalled, match="reading processes ended"):
         all_of(lost)
+
+
+def serve_in_a_worker(pipe: Connection, assignment: Assignment) -> None:
+    """As a process of a Spark worker that has less memory than the reading process is given (`pyspark.memory`)."""
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+    hold_to(resource.RLIMIT_AS, assignment.queue << 30)
+    pipe.send((True, None))
+    pipe.recv()
+    pipe.send((True, resource.getrlimit(resource.RLIMIT_AS)))
+
+
+@pytest.mark.parametrize(("asked", "held"), [(3, 2), (1, 1)])
+def test_a_process_is_held_to_the_lower_one_of_its_limit_and_the_workers(asked: int, held: int):
+    assignment = Assignment(OPTIONS.all_clusters()[0], OPTIONS, "persistent://t/n/x", BEGINNING, asked)
+    with ReaderProcess(assignment, 60, serve_in_a_worker) as process:
+        assert process.ask("limits") == (held << 30, held << 30)
 
 
 def test_what_a_cluster_refuses_is_told_in_the_words_of_the_client():
