@@ -6,15 +6,16 @@ acknowledged entries one by one, they are stored and were not delivered; then th
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from cloud_jobs.pulsar_source.chunks import Reread, late_messages
 from cloud_jobs.pulsar_source.columns import Runs
-from cloud_jobs.pulsar_source.entries import Stored, backwards
-from cloud_jobs.pulsar_source.errors import ReadIncomplete, ReadStalled
+from cloud_jobs.pulsar_source.entries import Chunk, Stored, StoredEntry, backwards
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable, ReadIncomplete, ReadStalled
 from cloud_jobs.pulsar_source.isolation import next_entry
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.message_ids import position_of
@@ -49,6 +50,10 @@ class Completeness:
         self._track = Track(planned)
         self._asked_s = float("-inf")
 
+    def of(self, planned: PlannedRange) -> "Completeness":
+        """The same of another range."""
+        return Completeness(self._options, planned, self._opening, self._look, self._clock)
+
     def note(self, runs: Runs, first: int) -> None:
         """The runs from that one on were delivered."""
         self._track.note(runs, first)
@@ -58,18 +63,25 @@ class Completeness:
         state = self._state()
         self._check(passed_over(self._planned, state, self._track.gaps()), state)
 
-    def check_at_end(self, stored: Stored) -> None:
-        """Nothing more will come."""
+    def check_at_end(self, stored: Stored, reread: Reread) -> Iterator[list[Any]]:
+        """Nothing more will come: checks what was left out; gives the messages in chunks that a reader finds there."""
         gaps, planned = self._track.gaps(), self._planned
+        late: Iterator[list[Any]] = iter(())
         if gaps:
             state = self._state()
             if self._options.read_compacted:
                 # Compaction left entries out that are stored still.
                 self._check(passed_over(planned, state, self._track.inner), state)
-            elif planned.durable:
-                self._check([gap for gap in gaps if _has_message(stored, planned, gap)], state)
+            elif planned.whole:
+                left_out = LeftOut(planned, stored)
+                missing = [gap for gap in gaps if left_out.has_message(gap)]
+                self._check(missing if planned.durable else [], state)
+                if left_out.endings:
+                    fail = self._options.fail_on_data_loss
+                    late = late_messages(left_out.endings, planned, state, stored, reread, fail=fail)
         if planned.durable and not self._options.read_compacted and (entry := self._track.partly()):
             self._fail(f"a part of entry {entry}", "somebody acknowledged it while the query was reading")
+        return late
 
     def is_held(self, stored: Stored, reached: Position) -> bool:
         """Whether what comes after the newest message that is delivered waits for the end of a transaction."""
@@ -192,17 +204,37 @@ def _first_stored(options: PulsarOptions, planned: PlannedRange, gap: Gap, openi
     )
 
 
-def _has_message(stored: Stored, planned: PlannedRange, gap: Gap) -> bool:
-    """Whether the cluster has something in a gap that a consumer could be given."""
-    for count, place in enumerate(backwards(planned.ledgers, planned.end, gap.after)):
-        if count == _MOST_LOOKED_AT:
-            return True
-        if place[:2] >= gap.before[:2]:
-            continue
-        entry = stored.of(place)
-        if entry is not None and not (entry.marker or entry.aborted or entry.chunk):
-            return True
-    return False
+class LeftOut:
+    """What a cluster says of entries that were not delivered. `endings`: those that may end a message in chunks."""
+
+    def __init__(self, planned: PlannedRange, stored: Stored) -> None:
+        self._planned = planned
+        self._stored = stored
+        self._silent = False
+        self.endings: dict[Position, Chunk | None] = {}
+
+    def has_message(self, gap: Gap) -> bool:
+        """Whether the cluster has something in a gap that a consumer of these entries alone could be given."""
+        newest = Position(gap.before.ledger, gap.before.entry - 1)
+        for count, place in enumerate(backwards(self._planned.ledgers, newest, gap.after)):
+            if count == _MOST_LOOKED_AT:
+                return True
+            entry = self._of(place)
+            if entry is None or entry.marker or entry.aborted:
+                continue
+            if entry.readable and not entry.chunk:
+                return True
+            if not entry.chunk or entry.chunk.is_last:
+                self.endings[place] = entry.chunk
+        return False
+
+    def _of(self, place: Position) -> StoredEntry | None:
+        """A broker leaves the question for a compressed chunk unanswered, and that costs as long as is waited."""
+        try:
+            return StoredEntry(readable=False) if self._silent else self._stored.of(place)
+        except ClusterUnreachable:
+            self._silent = True
+            return StoredEntry(readable=False)
 
 
 def _is_held(stored: Stored, planned: PlannedRange, reached: Position) -> bool:

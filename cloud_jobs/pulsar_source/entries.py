@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
@@ -20,17 +20,30 @@ class Stored(Protocol):
         """An entry as its cluster has it; None when it is not stored any more."""
 
 
+class Chunk(NamedTuple):
+    """Part `number` (from 0) of the `of` parts of a message, which is named by its producer."""
+
+    message: str
+    number: int
+    of: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the message ends with it."""
+        return self.number == self.of - 1
+
+
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
     """`readable`: False when the broker cannot unpack it. `marker`: the broker's own, given to no consumer. `held`:
-    behind the start of a transaction that is open still. `chunk`: (message, number, of how many) where it is a part.
+    behind the start of a transaction that is open still. `chunk`: where it is a part of a message.
     """
 
     readable: bool = True
     marker: bool = False
     held: bool = False
     aborted: bool = False
-    chunk: tuple[str, int, int] | None = None
+    chunk: Chunk | None = None
 
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> "StoredEntry":
@@ -40,7 +53,7 @@ class StoredEntry:
             return headers.get(f"x-pulsar-{name}") == "true"
 
         uuid, number, of = (headers.get(f"x-pulsar-{name}", "") for name in ("uuid", "chunk-id", "num-chunks-from-msg"))
-        chunk = (uuid, int(number), int(of)) if (number + of).isdecimal() and number and of else None
+        chunk = Chunk(uuid, int(number), int(of)) if (number + of).isdecimal() and number and of else None
         marker = "x-pulsar-marker-type" in headers
         return cls(bool(headers), marker, says("txn-uncommitted"), says("txn-aborted"), chunk)
 

@@ -81,11 +81,30 @@ def read_range(
                 if len(columns) >= _BATCH_ROWS or columns.bytes >= _BATCH_BYTES:
                     yield columns.take()
                     noted = 0
+            for messages in proof.check_at_end(
+                stored, lambda work: _reread(options, work, proof, clock, opening=opening, store=store)
+            ):
+                columns.extend(messages)
+                if columns.bytes >= _BATCH_BYTES:
+                    yield columns.take()
         except pulsar.PulsarException as error:
             raise as_our_error(planned.cluster, f"reading {planned.topic}", error) from error
-        proof.check_at_end(stored)
     if len(columns):
         yield columns.take()
+
+
+def _reread(
+    options: PulsarOptions,
+    planned: PlannedRange,
+    proof: Completeness,
+    clock: Callable[[], float],
+    *,
+    opening: Open,
+    store: Store,
+) -> Iterator[list[Any]]:
+    """The messages of a range, once more, by a reader; nothing is proven by it."""
+    with opening(options, planned) as feed, store(planned.cluster, options, planned.topic) as stored:
+        yield from _Reading(feed, options, planned, clock, proof.of(planned)).messages(stored)
 
 
 class _Reading:

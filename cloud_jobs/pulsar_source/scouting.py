@@ -86,8 +86,10 @@ class Scout:
                 if self._feed.last() <= self._reached:
                     return False
                 if self._feed.connected() and self._feed.exhausted(upto):
-                    self._reached = max(self._reached, upto)  # looked at, and not to be waited for again
-                    return False
+                    # Looked at, and not to be waited for again; who reads it finds a message that began before `after`.
+                    self._seen.append(Piece(upto, 0))
+                    self._reached = upto
+                    return True
                 if clock() - since > self._options.read_timeout_seconds:
                     waited_s = clock() - since
                     raise ReadStalled(self._cluster.name, self._topic, str(self._reached), "the newest", waited_s)

@@ -7,13 +7,9 @@ import httpx
 import pulsar
 import pytest
 
-from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.errors import ReadIncomplete, ReadStalled
-from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.planned import PlannedRange
-from cloud_jobs.pulsar_source.position import Offset
-from cloud_jobs.pulsar_source.reading import read_range
 from deploy.local import PulsarCluster, PulsarSettings
+from tests.cloud_jobs.pulsar_source.by_hand import QueryByHand
 from tests.cloud_jobs.pulsar_source.raw import raw_producer
 from tests.cloud_jobs.pulsar_source.world import Place, eventually
 
@@ -40,35 +36,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     server.stop()
 
 
-class Query:
-    """Plans, reads and acknowledges batches of one topic."""
-
-    def __init__(self, place: Place, **more: str) -> None:
-        self.topic = place.new_topic()
-        known = {"clusters": place.text, "topics": self.topic, "subscription": "s", "columns": "value"}
-        self._options = PulsarOptions.parse(known | more)
-        self._driver = Driver(self._options)
-        self._start = self._driver.initial()
-
-    def plan(self) -> tuple[Offset, list[PlannedRange]]:
-        end = self._driver.latest(self._start, limited=False)
-        return end, self._driver.plan(self._start, end)
-
-    def read(self, tasks: list[PlannedRange]) -> list[int]:
-        """The numbers, in order."""
-        batches = (batch for planned in tasks for batch in read_range(self._options, planned))
-        return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
-
-    def done(self, end: Offset) -> None:
-        self._driver.commit(end)
-        self._start = end
-
-    def close(self) -> None:
-        self._driver.close()
-
-
 def test_a_batch_that_ends_behind_an_open_transaction_waits_for_its_end(place: Place):
-    query = Query(place, readTimeoutSeconds="3")
+    query = QueryByHand(place, readTimeoutSeconds="3")
     place.send(query.topic, range(3), batching=False)
     with raw_producer(place.service_url, query.topic) as producer:
         transaction = producer.begin_transaction(query.topic)
@@ -90,7 +59,7 @@ def test_a_batch_that_ends_behind_an_open_transaction_waits_for_its_end(place: P
 
 @pytest.mark.parametrize("batching", [False, True])
 def test_what_another_consumer_acknowledges_out_of_order_is_read_all_the_same(place: Place, batching: bool):
-    query = Query(place)
+    query = QueryByHand(place)
     place.send(query.topic, range(60), batching=batching)
     other = place.client.subscribe(
         query.topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from cloud_jobs.pulsar_source.acknowledging import whole_entries
-from cloud_jobs.pulsar_source.entries import Stored, StoredEntry
+from cloud_jobs.pulsar_source.entries import Chunk, Stored, StoredEntry
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable, TopicMissing
 from cloud_jobs.pulsar_source.feeds import Feed
 from cloud_jobs.pulsar_source.ledgers import Ledger, Role, TopicState
@@ -23,6 +23,22 @@ from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
 Entry = tuple[int, ...]
 """The messages of an entry, by number; an empty one is a marker, which no consumer is given."""
+
+
+class Part(tuple[int, ...]):
+    """The entry of a chunk: it holds its message where it is the last one, and nothing before that."""
+
+    chunk: Chunk
+
+    @classmethod
+    def of(cls, message: int, number: int, of: int) -> "Part":
+        part = cls((message,) if number == of - 1 else ())
+        part.chunk = Chunk(str(message), number, of)
+        return part
+
+
+def is_marker(entry: Entry) -> bool:
+    return not entry and not isinstance(entry, Part)
 
 
 class Time:
@@ -258,6 +274,7 @@ class _ModelFeed:
             topic.subscribe()
             assert topic.cursor is not None
         self._after = topic.cursor if planned.durable and topic.cursor else whole_entries(planned.start)
+        self._parts: dict[str, int] = {}
 
     def receive(self) -> list[Any]:
         found = self._next_entries()
@@ -279,13 +296,21 @@ class _ModelFeed:
                 continue
             if position > self._after:
                 self._after = position
-                if not entry and self._planned.durable and topic.cursor is not None:
+                if is_marker(entry) and self._planned.durable and topic.cursor is not None:
                     self._pass_marker(topic, position)
-                if entry:
+                if self._is_whole(entry.chunk) if isinstance(entry, Part) else entry:
                     many = len(entry) > 1
                     ids = [position._replace(batch=index if many else -1) for index in range(len(entry))]
                     return [ModelMessage(n, at, len(entry)) for n, at in zip(entry, ids, strict=True)]
         return []
+
+    def _is_whole(self, chunk: Chunk) -> bool:
+        """The client puts together what it is given from the first chunk on, in order, and drops the rest."""
+        if self._parts.pop(chunk.message, 0) != chunk.number:
+            return False
+        if not chunk.is_last:
+            self._parts[chunk.message] = chunk.number + 1
+        return chunk.is_last
 
     @staticmethod
     def _pass_marker(topic: ModelTopic, marker: Position) -> None:
@@ -298,7 +323,7 @@ class _ModelFeed:
         newest = BEGINNING
         topic = self._cluster.named(self._planned.topic)
         for position, entry in topic.entries():
-            if entry and not topic.is_held(position):
+            if not is_marker(entry) and not topic.is_held(position):
                 newest = position._replace(batch=len(entry) - 1 if len(entry) > 1 else -1)
         return newest
 
@@ -320,7 +345,8 @@ class _ModelStore:
         topic = self._cluster.named(self._partition)
         for at, entry in topic.entries():
             if at[:2] == place[:2]:
-                return StoredEntry(marker=not entry, held=topic.is_held(at))
+                chunk = entry.chunk if isinstance(entry, Part) else None
+                return StoredEntry(marker=is_marker(entry), held=topic.is_held(at), chunk=chunk)
         return None
 
 

@@ -1,6 +1,8 @@
 """Whatever happens to a query and its clusters: each message is in the sink exactly once, or its loss was reported."""
 
+import itertools
 import json
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -15,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.entries import Chunk
 from cloud_jobs.pulsar_source.errors import (
     ClusterUnreachable,
     DataLoss,
@@ -26,11 +29,12 @@ from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.position import Offset, Position
 from cloud_jobs.pulsar_source.watching import Watch
-from tests.cloud_jobs.pulsar_source.model import ModelTopic, World
+from tests.cloud_jobs.pulsar_source.model import Entry, ModelTopic, Part, World
 
 TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-{number}" for number in range(3)]
 _MANY = 2000
+_REFUSED = re.compile(r"message '(\d+)' of \d chunks cannot be put together")
 CRASHES = ["log written", "planned", "read", "sink written"]
 
 
@@ -57,6 +61,8 @@ class ModelQuery:
         self.log: list[tuple[Any, Any]] = []
         self.done = 0
         self.sink: dict[int, list[int]] = {}
+        self.refused: set[int] = set()
+        """The messages of which the table says that they cannot be put together."""
         self.closed_unread = False
         self._driver: ReportingDriver | None = None
         self._start: Any = None
@@ -68,7 +74,7 @@ class ModelQuery:
                 "topics": TOPIC,
                 "subscription": "s",
                 "failoverFile": str(self._folder / "failover.json"),
-                "columns": "value,message_id",
+                "columns": "value,message_id,malformed",
                 "failOnDataLoss": str(strict).lower(),
                 "readTimeoutSeconds": "4",
                 "clusterLostAfterSeconds": "1",
@@ -105,12 +111,9 @@ class ModelQuery:
         tasks = self._driver.plan(Offset.from_json(start), Offset.from_json(end))
         self.closed_unread |= not tasks
         reached("planned")
-        rows = [
-            int(value)
-            for task in tasks
-            for batch in self._world.read(options, task)
-            for value in batch.column("value").to_pylist()
-        ]
+        read = [row for task in tasks for batch in self._world.read(options, task) for row in batch.to_pylist()]
+        rows = [int(row["value"]) for row in read if row["malformed"] is None]
+        self.refused |= {int(_REFUSED.match(row["malformed"])[1]) for row in read if row["malformed"] is not None}
         reached("read")
         self.sink.setdefault(len(self.log), rows)
         reached("sink written")
@@ -151,7 +154,9 @@ class SourceMachine(RuleBasedStateMachine):
         self.world = World()
         self.query = ModelQuery(self.world, self.folder, self.report)
         self.sent: dict[int, str] = {}
-        self.waiting: dict[str, list[tuple[str, tuple[int, ...]]]] = {"hq": [], "dr": []}
+        self.numbers = itertools.count()
+        self.begun: list[tuple[str, Chunk]] = []
+        self.waiting: dict[str, list[tuple[str, Entry]]] = {"hq": [], "dr": []}
         self.destroyed: dict[str, set[int]] = {}
         self.excused: set[int] = set()
         self.may_repeat = False
@@ -168,13 +173,30 @@ class SourceMachine(RuleBasedStateMachine):
 
     @rule(part=st.integers(0, 2), size=st.integers(1, 3))
     def produce(self, part: int, size: int) -> None:
-        partition = PARTITIONS[part]
+        self.store(PARTITIONS[part], tuple(itertools.islice(self.numbers, size)))
+
+    @rule(part=st.integers(0, 1), of=st.integers(2, 3))
+    def produce_a_first_chunk(self, part: int, of: int) -> None:
+        self.begun.append((PARTITIONS[part], Chunk(str(next(self.numbers)), 0, of)))
+        self.store_chunk(-1)
+
+    @precondition(lambda self: self.begun)
+    @rule(index=st.integers(0, 3))
+    def produce_a_next_chunk(self, index: int) -> None:
+        self.store_chunk(index % len(self.begun))
+
+    def store_chunk(self, index: int) -> None:
+        partition, chunk = self.begun.pop(index)
+        self.store(partition, Part.of(int(chunk.message), chunk.number, chunk.of))
+        if not chunk.is_last:
+            self.begun.append((partition, chunk._replace(number=chunk.number + 1)))
+
+    def store(self, partition: str, entry: Entry) -> None:
         if any(partition not in cluster.topics for cluster in self.world.clusters.values()):
             return
-        numbers = tuple(range(len(self.sent), len(self.sent) + size))
-        self.sent |= dict.fromkeys(numbers, partition)
+        self.sent |= dict.fromkeys(entry, partition)
         for name in self.waiting:
-            self.waiting[name].append((partition, numbers))
+            self.waiting[name].append((partition, entry))
         self.replicate()
 
     @rule(part=st.integers(0, 1))
@@ -427,7 +449,8 @@ class SourceMachine(RuleBasedStateMachine):
     def check(self) -> None:
         delivered = self.query.delivered()
         clusters = {end["cluster"] for _, end in self.query.log}
-        lost = self.sent.keys() - delivered.keys() - self.excused
+        assert not self.query.refused & delivered.keys() or self.may_repeat or len(clusters) > 1
+        lost = self.sent.keys() - delivered.keys() - self.excused - self.query.refused
         if len(clusters) > 1 or self.query.closed_unread:
             lost -= self.skipped  # the cursor, which the skip had moved, decides
         assert not lost, f"never read, and no loss reported: {sorted(lost)}"
@@ -454,6 +477,18 @@ def second(machine: SourceMachine) -> Any:
 Step = tuple[str, dict[str, Any]]
 WITHIN_A_READ = "something_happens_within_a_read"
 STORIES: dict[str, list[Step]] = {
+    "a message in chunks in two batches, which the end of the process, and the next cluster, divide": [
+        ("produce_a_first_chunk", {"part": 0, "of": 2}),
+        ("run_query", {"crash": "sink written"}),
+        ("produce_a_first_chunk", {"part": 0, "of": 3}),
+        ("produce_a_next_chunk", {"index": 0}),
+        ("run_query", {"crash": "read"}),
+        ("produce_a_next_chunk", {"index": 0}),
+        ("run_query", {}),
+        ("cursors_travel", {}),
+        ("order", {"name": "dr"}),
+        ("produce_a_next_chunk", {"index": 0}),
+    ],
     "a skip that no checkpoint can know of": [
         ("both_are_down_for_an_hour", {}),
         ("produce", {"part": 0, "size": 1}),

@@ -1,0 +1,47 @@
+"""A query without Spark: its batches are planned, read and acknowledged one by one."""
+
+from typing import Any
+
+from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.planned import PlannedRange
+from cloud_jobs.pulsar_source.position import Offset
+from cloud_jobs.pulsar_source.reading import read_range
+from tests.cloud_jobs.pulsar_source.world import Place
+
+
+class QueryByHand:
+    """Plans, reads and acknowledges batches of one topic."""
+
+    def __init__(self, place: Place, *, limited: bool = False, **more: str) -> None:
+        self.topic = place.new_topic()
+        known = {"clusters": place.text, "topics": self.topic, "subscription": "s", "columns": "value,malformed"}
+        self._options = PulsarOptions.parse(known | more)
+        self._limited = limited
+        self._driver = Driver(self._options)
+        self._start = self._driver.initial()
+
+    def plan(self) -> tuple[Offset, list[PlannedRange]]:
+        end = self._driver.latest(self._start, limited=self._limited)
+        return end, self._driver.plan(self._start, end)
+
+    def rows(self, tasks: list[PlannedRange]) -> list[dict[str, Any]]:
+        """What the tasks deliver, in order."""
+        batches = (batch for planned in tasks for batch in read_range(self._options, planned))
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    def read(self, tasks: list[PlannedRange]) -> list[int]:
+        """The numbers that were sent as values, in order."""
+        return [int(row["value"]) for row in self.rows(tasks)]
+
+    def done(self, end: Offset) -> None:
+        self._driver.commit(end)
+        self._start = end
+
+    def start_again(self) -> None:
+        """As after the end of its process: from Spark's log."""
+        self._driver.close()
+        self._driver = Driver(self._options)
+
+    def close(self) -> None:
+        self._driver.close()

@@ -1,0 +1,132 @@
+"""Messages in chunks that lie in two batches: each one is delivered once, or the table says that it was not."""
+
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+from cloud_jobs.pulsar_source.errors import DataLoss
+from deploy.local import LocalStack
+from tests.cloud_jobs.pulsar_source.by_hand import QueryByHand
+from tests.cloud_jobs.pulsar_source.raw import RawProducer, metadata, raw_producer
+from tests.cloud_jobs.pulsar_source.world import Place, eventually
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def hq(stack: LocalStack) -> Iterator[Place]:
+    server = stack.pulsar["hq"]
+    place = Place("hq", server.service_url, server.admin_url)
+    yield place
+    place.close()
+
+
+def send(producer: RawProducer, step: str, *, compressed: bool = False) -> None:
+    """`a0/3`: chunk 0 of the 3 of message a. Any other word is a message of its own."""
+    name, _, of = step.partition("/")
+    if not of:
+        producer.send(metadata(), step.encode())
+        return
+    message, number = name[0], int(name[1:])
+    value = f"whole {message}".encode()
+    content = zlib.compress(value) if compressed else value
+    size = -(-len(content) // int(of))
+    more = {"compression": 2, "uncompressed_size": len(value)} if compressed else {}
+    head = metadata(
+        uuid=message.encode(), num_chunks_from_msg=int(of), total_chunk_msg_size=len(content), chunk_id=number, **more
+    )
+    producer.send(head, content[number * size : (number + 1) * size])
+
+
+def batches_of(hq: Place, query: QueryByHand, steps: str, *, compressed: bool = False) -> list[list[str]]:
+    """The values, or what is malformed, of each batch. `|`: a batch ends here. Each is read twice."""
+    found: list[list[str]] = []
+    with raw_producer(hq.service_url, query.topic) as producer:
+        for batch in steps.split("|"):
+            for step in batch.split():
+                send(producer, step, compressed=compressed)
+            end, tasks = query.plan()
+            rows = [row["malformed"] or row["value"].decode() for row in query.rows(tasks)]
+            again = [row["malformed"] or row["value"].decode() for row in query.rows([t.carefully() for t in tasks])]
+            assert sorted(again) == sorted(rows)
+            query.done(end)
+            found.append(rows)
+    return found
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ("0 a0/3 1 | a1/3 2 | a2/3 3", [["0", "1"], ["2"], ["3", "whole a"]]),
+        ("a0/3 b0/2 1 a1/3 | 2 a2/3 b1/2 | 3", [["1"], ["2", "whole a", "whole b"], ["3"]]),
+        ("a0/2 0 | b0/2 b1/2 a1/2 1", [["0"], ["whole b", "1", "whole a"]]),
+    ],
+)
+def test_a_message_belongs_to_the_batch_of_its_last_chunk(
+    hq: Place, steps: str, expected: list[list[str]], compressed: bool
+):
+    query = QueryByHand(hq)
+    assert batches_of(hq, query, steps, compressed=compressed) == expected
+    query.close()
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ("a0/3 a1/3 a0/3 | a1/3 a2/3 0", ["0", "whole a"]),
+        ("a0/3 a1/3 a2/3 | a1/3 a2/3 0", ["whole a", "0"]),
+        (
+            "a0/3 a1/3 a1/3 | a2/3 0",
+            ["0", "message 'a' of 3 chunks cannot be put together: its chunks are not in order"],
+        ),
+        (
+            "0 | a2/3 1",
+            ["0", "1", "message 'a' of 3 chunks cannot be put together: its first chunk is not stored, or more"],
+        ),
+    ],
+)
+def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(hq: Place, steps: str, expected: list[str]):
+    query = QueryByHand(hq)
+    rows = [row for batch in batches_of(hq, query, steps) for row in batch]
+    assert len(rows) == len(expected)
+    assert all(row.startswith(text) for row, text in zip(rows, expected, strict=True)), rows
+    query.close()
+
+
+def test_more_messages_at_once_than_the_client_holds_are_a_row_each(hq: Place):
+    query, names = QueryByHand(hq), "abcdefghijkl"
+    steps = " ".join(f"{name}{number}/2" for number in range(2) for name in names)
+    (rows,) = batches_of(hq, query, f"{steps} 0")
+    assert len(rows) == len(names) + 1
+    assert sum("cannot be put together" in row for row in rows) == 2
+    query.close()
+
+
+def test_a_message_that_a_limited_query_began_before_it_was_started_again_is_delivered_although_nothing_follows(
+    hq: Place,
+):
+    query = QueryByHand(hq, limited=True, maxMessagesPerTrigger="2")
+    assert batches_of(hq, query, "a0/2 b0/2 b1/2") == [["whole b"]]
+    query.start_again()
+    assert batches_of(hq, query, "a1/2") == [["whole a"]]
+    query.close()
+
+
+def test_a_first_chunk_that_was_removed_with_its_ledger_is_a_loss(hq: Place):
+    query = QueryByHand(hq)
+    assert batches_of(hq, query, "0 a0/2") == [["0"]]
+    hq.call("PUT", f"{hq.path(query.topic)}/unload")
+
+    def ledgers() -> int:
+        return len(hq.call("GET", f"{hq.path(query.topic)}/internalStats")["ledgers"])
+
+    eventually("the ledger is removed", lambda: ledgers() == 1)
+    with raw_producer(hq.service_url, query.topic) as producer:
+        send(producer, "a1/2")
+        send(producer, "1")
+    _, tasks = query.plan()
+    with pytest.raises(DataLoss, match="began in ledger"):
+        query.rows(tasks)
+    query.close()
