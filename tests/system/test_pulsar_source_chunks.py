@@ -55,20 +55,27 @@ def batches_of(hq: Place, query: QueryByHand, steps: str, *, compressed: bool = 
     return found
 
 
-@pytest.mark.parametrize("compressed", [False, True])
+TWO_PRODUCERS = "a0/3 b0/2 1 a1/3 | 2 a2/3 b1/2 | 3"
+OF_TWO_PRODUCERS = [["1"], ["2", "whole a", "whole b"], ["3"]]
+
+
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
         ("0 a0/3 1 | a1/3 2 | a2/3 3", [["0", "1"], ["2"], ["3", "whole a"]]),
-        ("a0/3 b0/2 1 a1/3 | 2 a2/3 b1/2 | 3", [["1"], ["2", "whole a", "whole b"], ["3"]]),
+        (TWO_PRODUCERS, OF_TWO_PRODUCERS),
         ("a0/2 0 | b0/2 b1/2 a1/2 1", [["0"], ["whole b", "1", "whole a"]]),
     ],
 )
-def test_a_message_belongs_to_the_batch_of_its_last_chunk(
-    hq: Place, steps: str, expected: list[list[str]], compressed: bool
-):
+def test_a_message_belongs_to_the_batch_of_its_last_chunk(hq: Place, steps: str, expected: list[list[str]]):
     query = QueryByHand(hq)
-    assert batches_of(hq, query, steps, compressed=compressed) == expected
+    assert batches_of(hq, query, steps) == expected
+    query.close()
+
+
+def test_a_message_in_compressed_chunks_belongs_to_the_batch_of_its_last_one_too(hq: Place):
+    query = QueryByHand(hq, operationTimeoutSeconds="2")
+    assert batches_of(hq, query, TWO_PRODUCERS, compressed=True) == OF_TWO_PRODUCERS
     query.close()
 
 
