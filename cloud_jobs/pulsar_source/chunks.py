@@ -15,7 +15,7 @@ import structlog
 
 from cloud_jobs.pulsar_source.copies import UnreadableEntry
 from cloud_jobs.pulsar_source.entries import Chunk, Stored, backwards
-from cloud_jobs.pulsar_source.errors import ClusterUnreachable, DataLoss
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable, DataLoss, PulsarSourceError
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.message_ids import position_of
 from cloud_jobs.pulsar_source.planned import PlannedRange
@@ -70,6 +70,21 @@ def late_messages(
     for place in sorted(begins):
         if place[:2] in wanted - came:
             yield _not_put_together(place, begins[place], endings[place], planned, state, fail=fail)
+
+
+def kept_before(end: Position, ledgers: Sequence[tuple[int, int]], stored: Stored) -> Position:
+    """How far may be acknowledged where a batch ends there: the chunks of a message that is not whole yet stay stored.
+
+    Looks at the last entry alone.
+    """
+    try:
+        entry = stored.of(end)
+    except PulsarSourceError:
+        return end  # it costs what the topic had before, should a ledger be removed just now
+    if entry is None or entry.chunk is None or entry.chunk.is_last:
+        return end
+    begin = end if entry.chunk.number == 0 else _begin_of(end, entry.chunk, ledgers, stored).place
+    return _before(begin) if begin else end
 
 
 def _not_put_together(

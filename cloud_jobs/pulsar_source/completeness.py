@@ -49,6 +49,8 @@ class Completeness:
         self._clock = clock
         self._track = Track(planned)
         self._asked_s = float("-inf")
+        self.met_chunks = False
+        """Whether messages in chunks left entries out."""
 
     def of(self, planned: PlannedRange) -> "Completeness":
         """The same of another range."""
@@ -75,6 +77,7 @@ class Completeness:
             elif planned.whole:
                 left_out = LeftOut(planned, stored)
                 missing = [gap for gap in gaps if left_out.has_message(gap)]
+                self.met_chunks = left_out.met_chunks
                 self._check(missing if planned.durable else [], state)
                 if left_out.endings:
                     fail = self._options.fail_on_data_loss
@@ -211,6 +214,7 @@ class LeftOut:
         self._planned = planned
         self._stored = stored
         self._silent = False
+        self.met_chunks = False
         self.endings: dict[Position, Chunk | None] = {}
 
     def has_message(self, gap: Gap) -> bool:
@@ -224,6 +228,7 @@ class LeftOut:
                 continue
             if entry.readable and not entry.chunk:
                 return True
+            self.met_chunks |= entry.chunk is not None
             if not entry.chunk or entry.chunk.is_last:
                 self.endings[place] = entry.chunk
         return False

@@ -10,11 +10,13 @@ import structlog
 from cloud_jobs.pulsar_source.acknowledging import acknowledge
 from cloud_jobs.pulsar_source.admission import Limits, Piece, admit
 from cloud_jobs.pulsar_source.caution import Caution
+from cloud_jobs.pulsar_source.chunks import kept_before
 from cloud_jobs.pulsar_source.clients import forget_clients
+from cloud_jobs.pulsar_source.entries import stored_entries
 from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, DataLoss, NoClusterAnswers
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
-from cloud_jobs.pulsar_source.planned import PlannedRange
+from cloud_jobs.pulsar_source.planned import PlannedRange, Store
 from cloud_jobs.pulsar_source.planning import begin_of, check_topics, everything, planned_range, queue_size, upto_target
 from cloud_jobs.pulsar_source.position import BEGINNING, Offset, Position, Range, ranges
 from cloud_jobs.pulsar_source.scouting import Scout, look_ahead_carefully
@@ -41,6 +43,7 @@ class Driver:
         acknowledger: Acknowledger = acknowledge,
         scout: Callable[[Cluster, PulsarOptions, str, int], Scout] = Scout,
         caution: Caution | None = None,
+        store: Store = stored_entries,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options = options
@@ -49,6 +52,7 @@ class Driver:
         self._acknowledge = acknowledger
         self._open_scout = scout
         self._caution = caution or Caution(options)
+        self._store = store
         self._pause = pause
         self._initial: Offset | None = None
         self._told: set[tuple[str, str, str]] = set()
@@ -214,7 +218,20 @@ class Driver:
         except (ClusterUnreachable, AccessRefused) as error:
             _log.warning("acknowledgements_left", cluster=name, topics=len(moved), first_error=str(error))
             return {}
-        return self._acknowledge(self._options.cluster_named(name), self._options, moved)
+        cluster = self._options.cluster_named(name)
+        done = self._acknowledge(cluster, self._options, {**moved, **self._kept(cluster, moved)})
+        return {topic: moved[topic] for topic in done}
+
+    def _kept(self, cluster: Cluster, moved: Mapping[str, Position]) -> dict[str, Position]:
+        """How far to acknowledge the partitions that are known for messages in chunks."""
+        view = self._view if self._view and self._view.cluster == cluster else None
+        kept: dict[str, Position] = {}
+        for topic in [topic for topic in moved if view and topic in view.notes and view.notes[topic].chunked]:
+            assert view is not None  # it has notes
+            with self._store(cluster, self._options, topic) as stored:
+                ledgers = view.states[topic].sizes_between(BEGINNING, moved[topic])
+                kept[topic] = kept_before(moved[topic], ledgers, stored)
+        return kept
 
     def _rest(self) -> None:
         """Spark asks an idle source a hundred times a second; the brokers are asked twenty times."""

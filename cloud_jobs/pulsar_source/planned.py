@@ -48,5 +48,6 @@ class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped 
 
 
 Look = Callable[[PulsarOptions, PlannedRange], TopicState]
+Note = Callable[[PulsarOptions, PlannedRange], None]
 Open = Callable[[PulsarOptions, PlannedRange], AbstractContextManager[Feed]]
 Store = Callable[[Cluster, PulsarOptions, str], AbstractContextManager[Stored]]

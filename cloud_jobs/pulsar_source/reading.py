@@ -7,6 +7,7 @@ from typing import Any
 
 import pulsar
 import pyarrow as pa
+import structlog
 from pyspark import TaskContext
 
 from cloud_jobs.pulsar_source.admin import Admin
@@ -14,16 +15,18 @@ from cloud_jobs.pulsar_source.clients import as_our_error, patience_s
 from cloud_jobs.pulsar_source.columns import Columns
 from cloud_jobs.pulsar_source.completeness import Completeness
 from cloud_jobs.pulsar_source.entries import Stored, stored_entries
-from cloud_jobs.pulsar_source.errors import ReadStalled
+from cloud_jobs.pulsar_source.errors import PulsarSourceError, ReadStalled
 from cloud_jobs.pulsar_source.feeds import Feed, durable_feed, reader_feed
 from cloud_jobs.pulsar_source.isolation import isolated_feed
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.message_ids import position_of
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.planned import Look, Open, PlannedRange, Store
+from cloud_jobs.pulsar_source.planned import Look, Note, Open, PlannedRange, Store
 from cloud_jobs.pulsar_source.position import Position
 from cloud_jobs.pulsar_source.reader_process import Assignment
+from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
 
+_log = structlog.get_logger(__name__)
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 8 << 20
 _VOUCH_PERIOD_S = 2.0
@@ -34,6 +37,15 @@ def look_at(options: PulsarOptions, planned: PlannedRange) -> TopicState:
     """The topic partition of a range as its cluster sees it now."""
     with closing(Admin(planned.cluster, options, options.call_timeout_s())) as admin:
         return admin.state(planned.topic, options.subscription or "")
+
+
+def note_chunks(options: PulsarOptions, planned: PlannedRange) -> None:
+    """Tells the driver, by a property of the subscription, that the topic partition has messages in chunks."""
+    with closing(Admin(planned.cluster, options, options.call_timeout_s())) as admin:
+        try:
+            admin.notes(planned.topic, options.subscription_name(), SubscriptionNotes.meeting_chunks)
+        except PulsarSourceError as error:
+            _log.warning("chunks_not_noted", cluster=planned.cluster.name, topic=planned.topic, error=str(error))
 
 
 def open_feed(options: PulsarOptions, planned: PlannedRange) -> AbstractContextManager[Feed]:
@@ -60,6 +72,7 @@ def read_range(
     clock: Callable[[], float] = time.monotonic,
     *,
     store: Store = stored_entries,
+    note: Note = note_chunks,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a planned range as Arrow batches of `columns.arrow_schema`, each in order, none twice.
 
@@ -89,6 +102,8 @@ def read_range(
                     yield columns.take()
         except pulsar.PulsarException as error:
             raise as_our_error(planned.cluster, f"reading {planned.topic}", error) from error
+    if proof.met_chunks and planned.durable:
+        note(options, planned)
     if len(columns):
         yield columns.take()
 

@@ -14,6 +14,7 @@ from typing import Self
 _ID = "waybill-subscription-id"
 _PLANNED = "waybill-planned-openings"
 _ACKNOWLEDGED = "waybill-acknowledged-opening"
+_CHUNKED = "waybill-chunked"
 MOST_OPENINGS = 16
 
 
@@ -22,12 +23,14 @@ class SubscriptionNotes:
     """The properties of a durable subscription that are ours; they end with it, with its topic and with the disks.
 
     `number`: drawn once. `planned`: the newest openings in which batches were planned, oldest first. `acknowledged`:
-    the newest one in which a batch was acknowledged. A *mark* is what an offset keeps of them for one position.
+    the newest one in which a batch was acknowledged. `chunked`: a task has met messages in chunks. A *mark* is what an
+    offset keeps of them for one position.
     """
 
     number: str
     planned: tuple[str, ...] = ()
     acknowledged: str = ""
+    chunked: bool = False
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Self | None:
@@ -35,11 +38,12 @@ class SubscriptionNotes:
         if _ID not in properties:
             return None
         planned = tuple(filter(None, properties.get(_PLANNED, "").split(",")))
-        return cls(properties[_ID], planned, properties.get(_ACKNOWLEDGED, ""))
+        return cls(properties[_ID], planned, properties.get(_ACKNOWLEDGED, ""), _CHUNKED in properties)
 
     def properties(self) -> dict[str, str]:
         """The reverse of `of`."""
-        return {_ID: self.number, _PLANNED: ",".join(self.planned), _ACKNOWLEDGED: self.acknowledged}
+        properties = {_ID: self.number, _PLANNED: ",".join(self.planned), _ACKNOWLEDGED: self.acknowledged}
+        return properties | ({_CHUNKED: "true"} if self.chunked else {})
 
     def planning(self, opening: str) -> Self:
         """With a batch that is planned in an opening."""
@@ -48,6 +52,10 @@ class SubscriptionNotes:
     def acknowledging(self, opening: str) -> Self:
         """With a batch that is acknowledged in an opening."""
         return replace(self, acknowledged=opening)
+
+    def meeting_chunks(self) -> Self:
+        """With a message in chunks that a task has met."""
+        return replace(self, chunked=True)
 
     def mark(self, opening: str = "") -> str:
         """The text that stands for a position which was planned in an opening; without one for a cursor's."""

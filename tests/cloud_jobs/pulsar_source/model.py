@@ -381,7 +381,10 @@ class World:
 
     def read(self, options: PulsarOptions, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
         """A task's work, here."""
-        return read_range(options, planned, self.feed, self.look, self.time, store=self.store)
+        return read_range(options, planned, self.feed, self.look, self.time, store=self.store, note=self.note)
+
+    def note(self, _: PulsarOptions, planned: PlannedRange) -> None:
+        ModelAdmin(self.clusters[planned.cluster.name]).notes(planned.topic, "s", SubscriptionNotes.meeting_chunks)
 
     @contextmanager
     def store(self, cluster: Cluster, _: PulsarOptions, partition: str) -> Iterator[Stored]:

@@ -126,6 +126,7 @@ class ModelQuery:
             watch=Watch(options, time, time.pause, self._world.survey),
             ownership=Ownership(options, self._world.own, time, time.pause),
             acknowledger=self._world.acknowledge,
+            store=self._world.store,
             pause=time.pause,
         )
         driver.reported = self._reported
@@ -533,6 +534,20 @@ def test_what_was_lost_once_is_not_lost_again(story: str):
     for step, arguments in STORIES[story]:
         getattr(machine, step)(**arguments)
     machine.teardown()
+
+
+def test_the_chunks_of_a_message_that_is_not_whole_stay_stored_on_a_topic_that_is_known_for_them():
+    machine = SourceMachine()
+    machine.begin()
+    for _ in range(2):
+        machine.produce_a_first_chunk(part=0, of=2)
+        machine.run_query()
+        machine.run_query()
+        machine.open_again_and_trim(part=0, name="hq")  # the first time nothing is known yet
+        machine.produce_a_next_chunk(index=0)
+        machine.run_query()
+    machine.teardown()
+    assert (machine.query.refused, list(machine.query.delivered())) == ({0}, [1])
 
 
 def machine_of(examples: int) -> None:
