@@ -37,11 +37,17 @@ Reread = Callable[[PlannedRange], Iterator[list[Any]]]
 
 
 class _Begin(NamedTuple):
-    """Where the first chunk of a message lies; without a place why it was not found. `twice`: it has ended before."""
+    """Where the first chunk of a message lies; without a place why it was not found. `twice`: it has ended before.
+    `asked`: False when the broker stopped to answer.
+    """
 
     place: Position | None = None
     twice: bool = False
     why: str = ""
+    asked: bool = True
+
+
+_NOT_ASKED = _Begin(why="its first chunk was not found", asked=False)
 
 
 def late_messages(
@@ -52,11 +58,11 @@ def late_messages(
     Raises DataLoss (`fail` False: logs it) where the first chunk was removed with the ledger that the range begins in.
     """
     ledgers = state.sizes_between(BEGINNING, planned.end)
-    begins = {place: _begin_of(place, chunk, ledgers, stored) for place, chunk in endings.items() if chunk}
+    begins = _begins(endings, ledgers, stored)
     wanted = {place[:2] for place in endings if place not in begins or not begins[place].twice}
     came: set[tuple[int, int]] = set()
     starts = [_before(begin.place) for begin in begins.values() if begin.place and not begin.twice]
-    if len(begins) < len(endings):
+    if len(begins) < len(endings) or not all(begin.asked for begin in begins.values()):
         starts.append(_far_back(ledgers, planned.start, state))
     if starts:
         start, end = min(starts), max(place for place in endings)
@@ -103,12 +109,23 @@ def _not_put_together(
     return [UnreadableEntry(place, reason)]
 
 
+def _begins(endings: Endings, ledgers: Sequence[tuple[int, int]], stored: Stored) -> dict[Position, _Begin]:
+    begins: dict[Position, _Begin] = {}
+    asking = True
+    for place, chunk in endings.items():
+        if chunk:
+            begins[place] = _begin_of(place, chunk, ledgers, stored) if asking else _NOT_ASKED
+            asking = begins[place].asked
+    return begins
+
+
 def _begin_of(place: Position, chunk: Chunk, ledgers: Sequence[tuple[int, int]], stored: Stored) -> _Begin:
     for earlier in islice(backwards(ledgers, _before(place), BEGINNING), MOST_BACK):
         try:
             entry = stored.of(earlier)
         except ClusterUnreachable:
-            entry = None  # a broker does not answer for a chunk that is compressed
+            # A broker does not answer for a chunk that is compressed, and each such question is waited for.
+            return _NOT_ASKED
         if entry is None or entry.chunk is None or entry.chunk.message != chunk.message:
             continue
         if entry.chunk.is_last:

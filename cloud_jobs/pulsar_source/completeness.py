@@ -219,19 +219,20 @@ class LeftOut:
 
     def has_message(self, gap: Gap) -> bool:
         """Whether the cluster has something in a gap that a consumer of these entries alone could be given."""
-        newest = Position(gap.before.ledger, gap.before.entry - 1)
+        newest, found = Position(gap.before.ledger, gap.before.entry - 1), False
         for count, place in enumerate(backwards(self._planned.ledgers, newest, gap.after)):
             if count == _MOST_LOOKED_AT:
                 return True
             entry = self._of(place)
             if entry is None or entry.marker or entry.aborted:
                 continue
-            if entry.readable and not entry.chunk:
+            found |= entry.readable and not entry.chunk
+            if found and self._planned.durable:
                 return True
             self.met_chunks |= entry.chunk is not None
-            if not entry.chunk or entry.chunk.is_last:
+            if not entry.readable or (entry.chunk and entry.chunk.is_last):
                 self.endings[place] = entry.chunk
-        return False
+        return found
 
     def _of(self, place: Position) -> StoredEntry | None:
         """A broker leaves the question for a compressed chunk unanswered, and that costs as long as is waited."""

@@ -1,10 +1,14 @@
 """Messages in chunks that a range cuts, on the model of a cluster."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from cloud_jobs.pulsar_source.chunks import MOST_BACK
-from cloud_jobs.pulsar_source.errors import DataLoss
-from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.entries import Stored, StoredEntry
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable, DataLoss
+from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.planning import planned_range
 from cloud_jobs.pulsar_source.position import Position, Range
 from tests.cloud_jobs.pulsar_source.model import Entry, Part, World
@@ -82,6 +86,32 @@ def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(entries:
 def test_a_first_chunk_is_not_looked_for_without_end():
     (row,) = Topic((0,), FIRST, *[(1,)] * MOST_BACK, MIDDLE, LAST).rows(2 + MOST_BACK)
     assert f"more than {MOST_BACK} entries before the last" in row
+
+
+@pytest.mark.parametrize("silent", [{1, 2, 3, 4, 5, 6}, {2}, {2, 3}])
+def test_a_broker_that_does_not_answer_for_compressed_chunks_is_asked_once(silent: set[int]):
+    topic, left = Topic((0,), FIRST, OTHER, MIDDLE, (1,), END_OF_OTHER, LAST, (2,)), 1
+    world, store = topic.world, topic.world.store
+
+    class Silent:
+        def __init__(self, stored: Stored) -> None:
+            self._stored = stored
+
+        def of(self, place: Position) -> StoredEntry | None:
+            nonlocal left
+            if place.entry in silent:
+                left -= 1
+                raise ClusterUnreachable("hq", "asking for a compressed chunk", "no answer")
+            return self._stored.of(place)
+
+    @contextmanager
+    def silent_store(cluster: Cluster, options: PulsarOptions, partition: str) -> Iterator[Stored]:
+        with store(cluster, options, partition) as stored:
+            yield Silent(stored)
+
+    world.store = silent_store  # type: ignore[method-assign]
+    assert sorted(topic.rows(4, careful=True)) == ["1", "2", "7", "8"]
+    assert left >= 0
 
 
 def test_a_first_chunk_that_was_removed_is_a_loss():
