@@ -107,7 +107,7 @@ class Columns:
         if "value" in wanted:
             self._extend_values(messages)
         if "key" in wanted:
-            keys = malformed.texts("key", _key_of, messages, row)
+            keys = malformed.texts("key", _keys_of, messages, row)
             self.bytes += sum(map(len, filter(None, keys)))
             self._keys += keys
         if "properties" in wanted:
@@ -228,18 +228,19 @@ class Columns:
         return self._origins[producer]
 
 
-def _key_of(message: Any) -> Any:
-    return message.partition_key()
+def _keys_of(messages: Sequence[Any]) -> list[Any]:
+    return [message.partition_key() for message in messages]
 
 
-def _properties_of(message: Any) -> Any:
-    return message.properties()
+def _properties_of(messages: Sequence[Any]) -> list[Any]:
+    return [message.properties() for message in messages]
 
 
 def _characters(properties: list[dict[str, str] | None]) -> int:
     held = list(filter(None, properties))
+    # To join them is faster than to ask each for its length.
     names, texts = chain.from_iterable(held), chain.from_iterable(map(dict.values, held))
-    return sum(map(len, names)) + sum(map(len, texts))
+    return len("".join(names)) + len("".join(texts))
 
 
 def _maps(properties: list[dict[str, str] | None]) -> pa.Array:

@@ -26,16 +26,18 @@ class Malformed:
         known = self.reasons.get(row)
         self.reasons[row] = f"{known}; {reason}" if known else reason
 
-    def texts(self, field: str, read: Callable[[Any], Any], messages: Sequence[Any], row: int) -> list[Any]:
-        """What `read` gives of each message, the first of which is that row; None where a text is not UTF-8."""
+    def texts(
+        self, field: str, read: Callable[[Sequence[Any]], list[Any]], messages: Sequence[Any], row: int
+    ) -> list[Any]:
+        """What `read` gives of the messages, the first of which is that row; None where a text is not UTF-8."""
         try:
-            return [read(message) for message in messages]
+            return read(messages)
         except UnicodeDecodeError:
             return [self._text(field, read, message, row + index) for index, message in enumerate(messages)]
 
-    def _text(self, field: str, read: Callable[[Any], Any], message: Any, row: int) -> Any:
+    def _text(self, field: str, read: Callable[[Sequence[Any]], list[Any]], message: Any, row: int) -> Any:
         try:
-            return read(message)
+            return read([message])[0]
         except UnicodeDecodeError as error:
             self.note(row, f"{field} not UTF-8: {_shown(error.object)}")
             return None

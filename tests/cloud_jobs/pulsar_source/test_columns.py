@@ -119,6 +119,24 @@ def test_every_row_is_its_message_however_they_arrive(messages: list[Message], c
     assert len(collected) == collected.bytes == 0
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        [{"a": "1", "b": "2"}, {"a": "3", "c": "4"}],
+        [{"a": "1", "b": "2"}, {"a": "3"}, {"a": "4", "b": "5", "c": "6"}],
+        [{"a": "1"}, {"b": "2"}],
+        [{}, {"a": "1", "b": "2"}, {b"\xff": "3", "b": "4"}, {"a": "5", "b": "6"}],
+    ],
+)
+def test_each_property_keeps_its_name_whatever_the_others_are_called(properties: list[dict[str | bytes, str | bytes]]):
+    collected = columns(("properties",))
+    collected.extend([Message(native_id(1, entry), props=each) for entry, each in enumerate(properties)])
+    rows = [row["properties"] for row in collected.take().to_pylist()]
+    assert [None if row is None else dict(row) for row in rows] == [
+        None if b"\xff" in each else each for each in properties
+    ]
+
+
 def test_only_the_columns_that_are_wanted_are_built():
     collected = columns(("value", "message_id"))
     collected.extend([Message(native_id(1, 2))])
