@@ -44,6 +44,7 @@ def plan_and_commit(place: Place) -> Taken:
 
 
 def _batches(driver: Driver, place: Place, topic: str) -> Iterator[tuple[float, float]]:
+    one_each(place, topic)  # opens the partitions: on a busy machine that takes longer than an answer may
     start = driver.initial()
     for _ in range(1 + _WARM_UP + BATCHES):
         one_each(place, topic)
