@@ -1,6 +1,5 @@
 """The local stack: real servers on loopback, started, watched and stopped by this process."""
 
-from deploy.local.answers import answers
 from deploy.local.certificates import CertificateAuthority
 from deploy.local.daemon import DaemonProcess
 from deploy.local.errors import (
@@ -14,7 +13,9 @@ from deploy.local.errors import (
     StackNotRunning,
 )
 from deploy.local.folder import empty
-from deploy.local.link import CuttableLink, CuttableLinks
+from deploy.local.health import answers
+from deploy.local.link import CuttableLink
+from deploy.local.link_server import CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings, TlsFiles
 from deploy.local.ports import PortBook, free_port
 from deploy.local.pulsar import PulsarCluster, PulsarSettings

@@ -20,7 +20,7 @@ from deploy.local.folder import empty
 from deploy.local.server import Server
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack
 from deploy.local.state import StackState
-from deploy.local.view import LiveStack, links_table, servers_table
+from deploy.local.view import LiveStack, asked, links_table, servers_table
 from geo.replication import ReplicationError
 from settings import SettingsError
 
@@ -65,15 +65,24 @@ def status(
     folder: Folder = DEFAULT_FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Show servers, addresses, memory and links. Exit status: 0 ready, 1 something is wrong, 3 not running."""
+    """Ask every server now; show them with addresses, memory and links.
+
+    Exit status: 0 ready and all healthy, 1 something is not, or nobody knows, 3 not running.
+    """
     with _errors_told():
-        state = StackState.load(folder)
+        state = StackState.load(folder).asked_now()
     if as_json:
         memory = {record.name: record.memory_bytes for record in state.servers}
         print(json.dumps(state.model_dump(mode="json") | {"memory_bytes": memory}, indent=2))  # noqa: T201
     else:
-        console.print(servers_table(state.servers), "", links_table(state), "", f"stack: {state.phase} {state.detail}")
-    raise typer.Exit(0 if state.phase == "ready" and all(one.is_well for one in state.servers) else 1)
+        console.print(servers_table(state.servers), "", links_table(state), "", _summary(state))
+    raise typer.Exit(0 if state.is_well else 1)
+
+
+def _summary(state: StackState) -> str:
+    phase = "not ready" if state.phase == "ready" and not state.is_well else state.phase
+    detail = f" ({state.detail})" if state.detail else ""
+    return f"stack: {phase}{detail}; {asked(state.servers, state.asked_s)}"
 
 
 class LinkAction(StrEnum):

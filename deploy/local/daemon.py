@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from deploy.local.health import Health, HttpHealth
 from deploy.local.server import Server
 
 __all__ = ["DaemonProcess"]
@@ -14,8 +15,8 @@ __all__ = ["DaemonProcess"]
 class DaemonProcess(Server):
     """Any command under supervision: `python -m <module> <arguments>`, or a program by its path.
 
-    `healthy_when` is asked until it says yes (see `answers`); without it the daemon counts as healthy once it has
-    lived for `settle_s` seconds.
+    `healthy_when` is asked until it says yes (see `answers`); without it the daemon counts as started once it has lived
+    for `settle_s` seconds, and nobody knows whether it is healthy.
     """
 
     kind = "daemon"
@@ -73,6 +74,15 @@ class DaemonProcess(Server):
         """Start the process and return at once."""
         self._started_at = time.monotonic()
         super().start()
+
+    def health(self) -> Health | None:
+        """`healthy_when` where it is a question that other processes can ask too (`answers` gives one)."""
+        return self._healthy_when if isinstance(self._healthy_when, HttpHealth) else None
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether there is a `healthy_when`."""
+        return self._healthy_when is not None
 
     def probe(self) -> bool:
         """Ask `healthy_when`, or wait for the daemon to settle."""

@@ -1,17 +1,12 @@
-"""Links that can be cut, healed and slowed, and the server that carries them."""
+"""Links that can be cut, healed and slowed, by whoever knows the port of their control."""
 
 import json
 import socket
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from deploy.local.errors import LinkError
-from deploy.local.ports import PortBook
-from deploy.local.proxy import Command, LinkConfig, LinkState, ProxyConfig
-from deploy.local.server import Server
+from deploy.local.proxy import Command, LinkState
 
-__all__ = ["CuttableLink", "CuttableLinks"]
+__all__ = ["CuttableLink"]
 
 _HOST = "127.0.0.1"
 _CONTROL_S = 5.0
@@ -53,48 +48,3 @@ class CuttableLink:
         if "state" not in answer:
             raise LinkError(self.name, str(answer.get("error", "empty answer")))
         return LinkState.model_validate(answer["state"])
-
-
-class CuttableLinks(Server):
-    """One small process that carries all links of a stack.
-
-    `targets` maps the name of a link to the loopback port that it leads to; `links` has the links by name.
-    """
-
-    kind = "links"
-    start_timeout_s = 20.0
-    stop_timeout_s = 5.0
-
-    def __init__(self, folder: Path, targets: Mapping[str, int], *, ports: PortBook | None = None) -> None:
-        super().__init__("links", folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        book = ports or PortBook(self.folder / "ports.json")
-        self.control = book.port("links.control")
-        self.links = {
-            name: CuttableLink(name, book.port(f"link.{name}"), target, self.control)
-            for name, target in targets.items()
-        }
-
-    def addresses(self) -> dict[str, str]:
-        """The port of each link."""
-        return {name: f"{_HOST}:{link.port}" for name, link in self.links.items()}
-
-    def prepare(self) -> None:
-        """Write the proxy's configuration."""
-        links = {name: LinkConfig(listen=link.port, target=link.target) for name, link in self.links.items()}
-        self._config.write_text(ProxyConfig(control=self.control, links=links).model_dump_json(indent=2))
-
-    def command(self) -> Sequence[str]:
-        """The proxy module, run by this interpreter."""
-        return [sys.executable, "-m", "deploy.local.proxy", str(self._config)]
-
-    def probe(self) -> bool:
-        """Whether the control answers for every link."""
-        try:
-            return all(link.state() is not None for link in self.links.values())
-        except LinkError:
-            return False
-
-    @property
-    def _config(self) -> Path:
-        return self.folder / "links.json"

@@ -3,13 +3,13 @@
 import getpass
 import os
 import shutil
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field, FilePath
 
 from deploy.local.errors import ProgramMissing
+from deploy.local.health import Health, MqttHealth
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from settings import Settings
@@ -17,9 +17,6 @@ from settings import Settings
 __all__ = ["MosquittoBroker", "MosquittoSettings", "TlsFiles"]
 
 _HOST = "127.0.0.1"
-# An MQTT 3.1.1 CONNECT with a clean session and the client id "probe"; the answer must be CONNACK with code 0.
-_CONNECT = b"\x10\x11\x00\x04MQTT\x04\x02\x00\x0a\x00\x05probe"
-_CONNACK = b"\x20\x02\x00\x00"
 
 
 class TlsFiles(Settings):
@@ -60,7 +57,8 @@ class MosquittoBroker(Server):
         self.region = name
         self.settings = settings or MosquittoSettings()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.port = (ports or PortBook(self.folder / "ports.json")).port(self.name)
+        self._ports = ports or PortBook(self.folder / "ports.json")
+        self.port = self._ports.port(self.name)
         self._program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
         if self._program is None:
             raise ProgramMissing("mosquitto", "install it (Debian: apt-get install mosquitto)")
@@ -77,16 +75,9 @@ class MosquittoBroker(Server):
         """Mosquitto in the foreground."""
         return [str(self._program), "-c", str(self._conf)]
 
-    def probe(self) -> bool:
+    def health(self) -> Health:
         """Whether the broker answers a CONNECT (with TLS: whether it accepts a connection)."""
-        try:
-            with socket.create_connection((_HOST, self.port), timeout=2) as connection:
-                if self.settings.tls:
-                    return True
-                connection.sendall(_CONNECT)
-                return connection.recv(len(_CONNACK)) == _CONNACK
-        except OSError:
-            return False
+        return MqttHealth(port=self.port, tls=self.settings.tls is not None)
 
     @property
     def _conf(self) -> Path:

@@ -1,11 +1,18 @@
-"""Free loopback ports, kept for a folder so that a restarted server is found where it was."""
+"""Free loopback ports, kept for a folder so that a restarted server is found where it was.
+
+A port is chosen a while before a server listens on it. So that two stacks that start at once choose different ones,
+who chooses a port first speaks for it, in the kernel: with a name in the abstract namespace of Unix sockets, which is
+one for all users, as ports are, and ends with the process that bound it.
+"""
 
 import json
 import random
 import socket
 import time
+from collections import deque
 from pathlib import Path
 from typing import Annotated
+from weakref import WeakValueDictionary
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -18,7 +25,28 @@ __all__ = ["PortBook", "free_port", "is_free"]
 _RANGE = (20_000, 32_000)
 _ATTEMPTS = 200
 _POLL_S = 0.05
+_MOST_LOOSE = 256
 _BOOK = TypeAdapter(dict[str, Annotated[int, Field(gt=0, lt=65536)]])
+
+
+class _Claim:
+    """A port that is spoken for as long as this lives. Raises OSError when another claim has it."""
+
+    def __init__(self, port: int) -> None:
+        self._name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._name.bind(f"\0waybill-port-{port}")
+        except OSError:
+            self._name.close()
+            raise
+
+    def __del__(self) -> None:
+        self._name.close()
+
+
+# The books of one file share their claims: a stack that is started again in its folder finds its own ports.
+_claims: WeakValueDictionary[tuple[Path, int], _Claim] = WeakValueDictionary()
+_loose: deque[_Claim] = deque(maxlen=_MOST_LOOSE)
 
 
 def is_free(port: int) -> bool:
@@ -32,12 +60,24 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_port(taken: set[int] | None = None) -> int:
-    """A loopback port that nobody listens on and that is not in `taken`."""
+def free_port() -> int:
+    """A loopback port that nobody listens on and nobody speaks for; this process does from now on."""
+    port, claim = _choose(set())
+    _loose.append(claim)
+    return port
+
+
+def _choose(taken: set[int]) -> tuple[int, _Claim]:
     for _ in range(_ATTEMPTS):
         port = random.randrange(*_RANGE)
-        if port not in (taken or ()) and is_free(port):
-            return port
+        if port in taken:
+            continue
+        try:
+            claim = _Claim(port)
+        except OSError:
+            continue
+        if is_free(port):
+            return port, claim
     raise OSError(f"no free loopback port between {_RANGE[0]} and {_RANGE[1]} after {_ATTEMPTS} attempts")
 
 
@@ -45,32 +85,46 @@ class PortBook:
     """Ports by name, remembered in a JSON file; a name keeps its port if that is free. Raises FolderDamaged.
 
     A process that was just killed still holds its ports while the kernel takes it apart, so the book waits for them:
-    `patience_s` in all, however many are taken.
+    `patience_s` in all, however many are taken. Keep the book until the servers listen: it speaks for their ports.
     """
 
     def __init__(self, file: Path, *, patience_s: float = 5.0) -> None:
-        self._file = file
+        self._file = file.absolute()
         self._patience_s = patience_s
         self._remembered = _read(file)
         self._given: dict[str, int] = {}
+        self._held: list[_Claim] = []
 
     def port(self, name: str) -> int:
         """The port of this name: the remembered one if it gets free, else a new one; the same for the book's life."""
         if name not in self._given:
             port = self._remembered.get(name)
-            if port is None or port in self._given.values() or not self._gets_free(port):
-                port = free_port({*self._given.values(), *self._remembered.values()})
+            claim = None if port is None or port in self._given.values() else self._claim_when_free(port)
+            if port is None or claim is None:
+                port, claim = _choose({*self._given.values(), *self._remembered.values()})
+                _claims[self._file, port] = claim
+            self._held.append(claim)
             self._given[name] = self._remembered[name] = port
             replace_durably(self._file, json.dumps(self._remembered, indent=2, sort_keys=True).encode())
         return self._given[name]
 
-    def _gets_free(self, port: int) -> bool:
-        while not is_free(port):
+    def _claim_when_free(self, port: int) -> _Claim | None:
+        while (claim := self._claimed(port)) is None or not is_free(port):
             if self._patience_s <= 0:
-                return False
+                return None
             self._patience_s -= _POLL_S
             time.sleep(_POLL_S)
-        return True
+        return claim
+
+    def _claimed(self, port: int) -> _Claim | None:
+        if (own := _claims.get((self._file, port))) is not None:
+            return own
+        try:
+            claim = _Claim(port)
+        except OSError:
+            return None
+        _claims[self._file, port] = claim
+        return claim
 
 
 def _read(file: Path) -> dict[str, int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from deploy.local.answers import is_answered
+from deploy.local.health import Health, HttpHealth
 from deploy.local.jvm import ClassArchive, java, pulsar_home
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
@@ -100,10 +100,10 @@ class PulsarCluster(Server):
         self.cluster = name
         self.settings = settings or PulsarSettings()
         self.folder.mkdir(parents=True, exist_ok=True)
-        book = ports or PortBook(self.folder / "ports.json")
-        self.broker_port = book.port(f"{self.name}.broker")
-        self.web_port = book.port(f"{self.name}.web")
-        self._bookie_port = book.port(f"{self.name}.bookie")
+        self._ports = ports or PortBook(self.folder / "ports.json")
+        self.broker_port = self._ports.port(f"{self.name}.broker")
+        self.web_port = self._ports.port(f"{self.name}.web")
+        self._bookie_port = self._ports.port(f"{self.name}.bookie")
         self.peers = dict(peers or {})
         self._home = pulsar_home()
         self._class_path = ":".join(sorted(str(jar) for jar in (self._home / "lib").glob("*.jar")))
@@ -153,11 +153,11 @@ class PulsarCluster(Server):
         starter = ["-cp", self._class_path, *opened, *defines, "org.apache.pulsar.PulsarStandaloneStarter"]
         return [java(), *self._jvm_options(), *starter, *arguments]
 
-    def probe(self) -> bool:
-        """Whether the broker passed its own health check: a message through a real topic."""
+    def health(self) -> Health:
+        """Whether the broker passes its own health check: a message through a real topic."""
         # The standalone server answers before it has made its default namespace.
-        asked = (f"{self.admin_url}/admin/v2/{path}" for path in ("namespaces/public/default", "brokers/health"))
-        return all(is_answered(url) for url in asked)
+        paths = "namespaces/public/default", "brokers/health"
+        return HttpHealth(urls=tuple(f"{self.admin_url}/admin/v2/{path}" for path in paths))
 
     def stopped(self, exit_status: int) -> None:
         """Keep the class archive, if this JVM wrote it."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import RLock
 
 from deploy.local.errors import ServerFailed
+from deploy.local.health import Health
 from deploy.local.memory import resident_bytes
 from deploy.local.process import ProcessIdentity
 from deploy.local.spawn import spawn
@@ -26,18 +27,23 @@ _TAIL_BYTES = 64 * 1024
 
 
 class ServerState(StrEnum):
-    """Where a server is in its life."""
+    """Where a server is in its life.
+
+    HEALTHY and SILENT are what it answered when it was last asked; UNKNOWN: its process lives, and nobody can ask it.
+    """
 
     STOPPED = "stopped"
     STARTING = "starting"
     HEALTHY = "healthy"
+    SILENT = "not answering"
+    UNKNOWN = "unknown"
     FAILED = "failed"
 
 
 class Server(ABC):
     """A process of its own, in a folder of its own, that ends with us.
 
-    A subclass says what to run (`command`), prepares files (`prepare`) and knows when it is healthy (`probe`).
+    A subclass says what to run (`command`), prepares files (`prepare`) and how to ask whether it is healthy (`health`).
     `start` and `stop` may alternate any number of times: the folder, and so the data, stays.
     """
 
@@ -50,6 +56,7 @@ class Server(ABC):
         self.folder = folder.absolute()
         self.log = self.folder / f"{name}.log"
         self.healthy = False
+        self._answered = False
         self._process: subprocess.Popen[bytes] | None = None
         self._reaping = RLock()
         self._log_start = 0
@@ -60,8 +67,18 @@ class Server(ABC):
         """The program and its arguments."""
 
     @abstractmethod
+    def health(self) -> Health | None:
+        """The question whether the server does its work now; None where other processes have none to ask."""
+
     def probe(self) -> bool:
         """Whether the server does its work now; bounded in time, never raises."""
+        question = self.health()
+        return question is not None and question()
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether `probe` asks the server itself."""
+        return True
 
     def prepare(self) -> None:  # noqa: B027 - most servers need nothing written
         """Write the files that the server reads when it starts."""
@@ -101,7 +118,11 @@ class Server(ABC):
             return ServerState.STOPPED
         if self._has_ended():
             return ServerState.FAILED
-        return ServerState.HEALTHY if self.healthy else ServerState.STARTING
+        if not self._answered:
+            return ServerState.STARTING
+        if not self.can_be_asked:
+            return ServerState.UNKNOWN
+        return ServerState.HEALTHY if self.healthy else ServerState.SILENT
 
     @property
     def memory_bytes(self) -> int:
@@ -120,7 +141,7 @@ class Server(ABC):
                 error.filename = str(self.folder)
             raise
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self.healthy, self._wanted = False, True
+        self.healthy, self._answered, self._wanted = False, False, True
         self._process = spawn(self.command(), log=self.log, folder=self.folder, env=self.environment())
 
     def check_alive(self) -> None:
@@ -135,8 +156,13 @@ class Server(ABC):
     def check(self) -> bool:
         """Probe once; True when healthy. Raises ServerFailed when the process ended."""
         self.check_alive()
-        self.healthy = self.probe()
+        self.note(self.probe())
         return self.healthy
+
+    def note(self, healthy: bool) -> None:
+        """Keep what `probe` said, wherever it was asked."""
+        self.healthy = healthy
+        self._answered = self._answered or healthy
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Return when healthy; raises ServerFailed when it ends or the time is over."""

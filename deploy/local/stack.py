@@ -13,13 +13,15 @@ from pydantic import Field
 
 from deploy.local.errors import LocalStackError, TopologyHasAddresses
 from deploy.local.folder import hold
-from deploy.local.link import CuttableLink, CuttableLinks
+from deploy.local.health import ask_all
+from deploy.local.link import CuttableLink
+from deploy.local.link_server import CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings
 from deploy.local.places import located
 from deploy.local.ports import PortBook
 from deploy.local.process import ProcessIdentity
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
-from deploy.local.server import Server, wait_all
+from deploy.local.server import Server, ServerState, wait_all
 from deploy.local.state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply
 from settings import Settings, load
@@ -35,6 +37,7 @@ class StackSettings(Settings):
     pulsar: PulsarSettings = Field(default_factory=PulsarSettings)
     mosquitto: MosquittoSettings = Field(default_factory=MosquittoSettings)
     start_timeout_s: float = Field(180.0, gt=0)
+    ask_every_s: float = Field(10.0, ge=0, description="how often `check` asks the servers whether they are healthy")
 
 
 class LocalStack:
@@ -74,7 +77,8 @@ class LocalStack:
         self._saving = Lock()
         self._added: dict[str, Server] = {}
         self._told: list[ServerRecord] = []
-        self._started_s = 0.0
+        self._started_s = self.asked_s = 0.0
+        self._ask_again_s = 0.0
         self._supervisor = ProcessIdentity.mine()
         self.pulsar: dict[str, PulsarCluster] = {}
         self.brokers: dict[str, MosquittoBroker] = {}
@@ -103,6 +107,7 @@ class LocalStack:
                 server.start()
             self._save("starting")
             wait_all(self.servers, self.settings.start_timeout_s, self._changed)
+            self.asked_s = time.time()
             self._replicate()
             self._save("ready")
         except BaseException as trouble:
@@ -144,6 +149,7 @@ class LocalStack:
                 kind=server.kind,
                 state=server.state,
                 process=server.identity,
+                health=server.health(),
                 log=server.log,
                 addresses=server.addresses(),
             )
@@ -162,12 +168,29 @@ class LocalStack:
         return sum(server.memory_bytes for server in self.servers)
 
     def check(self) -> None:
-        """Tell other processes what changed; raise ServerFailed if any server that should run has ended."""
+        """Ask the servers whether they are healthy, tell other processes what changed; raise ServerFailed if any server
+        that should run has ended.
+
+        They are asked side by side, when the last time was `ask_every_s` ago; one that does not answer is said to be
+        so, and is no failure: it may come back.
+        """
+        if time.monotonic() >= self._ask_again_s:
+            self._ask()
+            self._ask_again_s = time.monotonic() + self.settings.ask_every_s
         if self.records() != self._told:
             self._save(self.phase)
         for server in self.servers:
             if server.wanted:
                 server.check_alive()
+
+    def _ask(self) -> None:
+        asked = {one.name: one for one in self.servers if one.state in (ServerState.HEALTHY, ServerState.SILENT)}
+        self.asked_s = time.time()
+        for name, healthy in ask_all({name: one.probe for name, one in asked.items()}).items():
+            changed = asked[name].healthy != healthy
+            asked[name].note(healthy)
+            if changed and self._on_change:
+                self._on_change(asked[name])
 
     def _replicate(self) -> None:
         self.topology = located(self._source, self.pulsar, self.links, self.folder / "topology.toml")
@@ -222,6 +245,7 @@ class LocalStack:
             phase=phase,
             detail=detail,
             started_s=self._started_s,
+            asked_s=self.asked_s,
             servers=self._told,
             links={
                 name: LinkRecord(port=link.port, target=link.target, control=link.control)

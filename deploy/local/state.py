@@ -1,5 +1,6 @@
 """What a running stack tells other processes: one JSON file in its folder."""
 
+import time
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -8,6 +9,7 @@ from pydantic import ValidationError
 
 from deploy.local.errors import FolderDamaged, LinkError, StackNotRunning
 from deploy.local.folder import holder
+from deploy.local.health import Health, ask_all
 from deploy.local.link import CuttableLink
 from deploy.local.memory import resident_bytes
 from deploy.local.process import ProcessIdentity
@@ -20,6 +22,7 @@ Phase = Literal["starting", "connecting", "ready", "stopping", "stopped", "faile
 
 _STATE = "stack.json"
 _ENDED = ("stopped", "failed")
+_NOT_RUNNING = ("stopped", "failed")
 
 
 class ServerRecord(Settings):
@@ -29,6 +32,7 @@ class ServerRecord(Settings):
     kind: str
     state: str
     process: ProcessIdentity | None
+    health: Health | None = None
     log: Path
     addresses: dict[str, str]
 
@@ -38,14 +42,28 @@ class ServerRecord(Settings):
         return self.process.pid if self.process else None
 
     @property
-    def is_well(self) -> bool:
-        """Whether it was healthy, and its process still lives."""
-        return self.state == "healthy" and self.memory_bytes > 0
+    def lives(self) -> bool:
+        """Whether its process is there now."""
+        return self.process is not None and self.process.lives
+
+    def as_answered(self, healthy: bool) -> "ServerRecord":
+        """The same server in the state that it has now, if this is what its `health` said."""
+        if self.state in _NOT_RUNNING:
+            return self
+        if not self.lives:
+            now = "gone"
+        elif self.health is None:
+            now = "unknown"
+        elif healthy:
+            now = "healthy"
+        else:
+            now = "starting" if self.state == "starting" else "not answering"
+        return self.model_copy(update={"state": now})
 
     @property
     def memory_bytes(self) -> int:
         """Resident memory now, of the process and its children; 0 when it is gone."""
-        return resident_bytes(self.process.pid) if self.process and self.process.lives else 0
+        return resident_bytes(self.process.pid) if self.process and self.lives else 0
 
 
 class LinkRecord(Settings):
@@ -57,12 +75,16 @@ class LinkRecord(Settings):
 
 
 class StackState(Settings):
-    """A running stack: its supervisor, servers, addresses and links."""
+    """A running stack: its supervisor, servers, addresses and links.
+
+    The servers' states are what they answered at `asked_s` (seconds since the epoch; 0: never).
+    """
 
     supervisor: ProcessIdentity
     phase: Phase
     detail: str = ""
     started_s: float
+    asked_s: float = 0.0
     servers: list[ServerRecord]
     links: dict[str, LinkRecord]
 
@@ -87,6 +109,18 @@ class StackState(Settings):
         if state.supervisor != supervisor:
             raise StackNotRunning(folder)
         return state
+
+    @property
+    def is_well(self) -> bool:
+        """Whether all was ready, and every server healthy when it was asked."""
+        return self.phase == "ready" and all(server.state == "healthy" for server in self.servers)
+
+    def asked_now(self) -> "StackState":
+        """The same stack as its servers answer now: asked by us, side by side, for a few seconds at most."""
+        asked_s = time.time()
+        found = ask_all({one.name: one.health for one in self.servers if one.health is not None and one.lives})
+        servers = [one.as_answered(found.get(one.name, False)) for one in self.servers]
+        return self.model_copy(update={"servers": servers, "asked_s": asked_s})
 
     def save(self, folder: Path) -> None:
         """Write durably: a reader sees the old state or the new one."""

@@ -1,6 +1,7 @@
 """How a stack looks on a terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.spinner import Spinner
@@ -11,9 +12,9 @@ from deploy.local.errors import LinkError
 from deploy.local.stack import LocalStack
 from deploy.local.state import ServerRecord, StackState
 
-__all__ = ["LiveStack", "links_table", "servers_table"]
+__all__ = ["LiveStack", "asked", "links_table", "servers_table"]
 
-_STYLES = {"healthy": "green", "starting": "yellow", "stopped": "dim", "failed": "bold red"}
+_STYLES = {"healthy": "green", "starting": "yellow", "unknown": "yellow", "stopped": "dim"}
 _MB = 1024 * 1024
 
 
@@ -29,7 +30,7 @@ class LiveStack:
         words = {
             "starting": "starting servers",
             "connecting": "applying the topology",
-            "ready": "ready; Ctrl-C stops everything",
+            "ready": f"{asked(records, self._stack.asked_s)}; Ctrl-C stops everything",
             "stopping": "stopping",
             "stopped": "stopped",
             "failed": "failed",
@@ -40,6 +41,13 @@ class LiveStack:
         return Group(servers_table(records), self._busy)
 
 
+def asked(records: Sequence[ServerRecord], asked_s: float) -> str:
+    """How many servers were healthy when they were asked, and when that was."""
+    healthy = sum(record.state == "healthy" for record in records)
+    when = datetime.fromtimestamp(asked_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{healthy} of {len(records)} servers healthy when asked at {when} UTC"
+
+
 def servers_table(records: Iterable[ServerRecord]) -> Table:
     """One row for each server: state, process, memory, addresses; the sum of the memory below."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_footer=True)
@@ -48,8 +56,7 @@ def servers_table(records: Iterable[ServerRecord]) -> Table:
     for record in records:
         total += record.memory_bytes
         where = "  ".join(record.addresses.values()) if record.kind != "links" else f"{len(record.addresses)} links"
-        said = "gone" if record.state == "healthy" and not record.is_well else record.state
-        state = Text(said, style=_STYLES.get(said, "bold red"))
+        state = Text(record.state, style=_STYLES.get(record.state, "bold red"))
         memory = f"{record.memory_bytes // _MB} MB" if record.pid else ""
         rows.append((record.name, state, str(record.pid or ""), memory, where))
     table.add_column("server", footer="all")

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import random
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from deploy.local import FolderDamaged, LinkError, LocalStack, PortBook, PulsarCluster, StackNotRunning, StackState
+from deploy.local import (
+    FolderDamaged,
+    LinkError,
+    LocalStack,
+    PortBook,
+    PulsarCluster,
+    StackNotRunning,
+    StackState,
+    answers,
+)
 from deploy.local.errors import TopologyHasAddresses
 from deploy.local.folder import hold
 from deploy.local.places import located
@@ -52,6 +65,42 @@ def test_one_port_written_for_two_names_is_given_once(tmp_path: Path) -> None:
     book = PortBook(tmp_path / "ports.json")
     assert book.port("a") == port
     assert book.port("b") != port
+
+
+CHOOSER = """
+import sys
+from pathlib import Path
+from deploy.local import ports
+ports._RANGE = int(sys.argv[2]), int(sys.argv[3])
+book = ports.PortBook(Path(sys.argv[1]))
+print(*(book.port(str(number)) for number in range(15)), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_ports_that_are_chosen_and_not_used_yet_are_not_chosen_by_another_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = random.randrange(20_000, 31_000)
+    monkeypatch.setattr("deploy.local.ports._RANGE", (few, few + 50))
+    command = [sys.executable, "-c", CHOOSER, str(tmp_path / "other.json"), str(few), str(few + 50)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        theirs = {int(port) for port in other.stdout.readline().split()}
+        here = [PortBook(tmp_path / name) for name in ("a.json", "b.json")]
+        ours = [{book.port(str(number)) for number in range(10)} for book in here]
+        assert len(theirs | ours[0] | ours[1]) == 15 + 10 + 10
+        assert PortBook(tmp_path / "other.json", patience_s=0).port("0") not in theirs
+        other.communicate("")
+    (tmp_path / "again.json").write_text(json.dumps({str(port): port for port in theirs}))
+    again = PortBook(tmp_path / "again.json")
+    assert {again.port(str(port)) for port in theirs} == theirs, "who ended speaks for nothing"
+
+
+def test_a_book_that_is_put_away_speaks_for_no_port(tmp_path: Path) -> None:
+    port = PortBook(tmp_path / "a.json").port("x")
+    (tmp_path / "b.json").write_text(f'{{"y": {port}}}')
+    assert PortBook(tmp_path / "b.json", patience_s=0).port("y") == port
 
 
 def test_names_with_dots_get_their_addresses_and_a_topology_that_has_some_is_refused_before_anything_starts(
@@ -123,12 +172,12 @@ def test_an_unknown_link_is_named_with_the_nearest_and_the_known_ones() -> None:
         state().link("eur")
 
 
-def test_a_server_whose_id_another_process_has_now_is_not_well() -> None:
-    server = state().servers[0]
-    assert server.is_well
+def test_a_server_whose_id_another_process_has_now_is_gone() -> None:
+    server = state().servers[0].model_copy(update={"health": answers("http://127.0.0.1:1")})
+    assert server.as_answered(True).state == "healthy"
     assert server.process is not None
     other = server.model_copy(update={"process": server.process.model_copy(update={"start_ticks": 1})})
-    assert not other.is_well
+    assert other.as_answered(True).state == "gone"
     assert other.memory_bytes == 0
 
 

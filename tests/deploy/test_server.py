@@ -38,6 +38,10 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def lives() -> bool:
+    return True
+
+
 def daemon(
     folder: Path, code: str, *, settle_s: float = 0.1, healthy_when: Callable[[], bool] | None = None
 ) -> DaemonProcess:
@@ -46,7 +50,7 @@ def daemon(
 
 
 def test_a_server_is_stopped_starting_healthy_and_stopped_again(tmp_path: Path) -> None:
-    server = daemon(tmp_path, SLEEP)
+    server = daemon(tmp_path, SLEEP, healthy_when=lives)
     assert server.state is ServerState.STOPPED
     assert server.pid is None
     server.start()

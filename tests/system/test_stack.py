@@ -138,6 +138,15 @@ def test_a_stack_runs_in_the_background_until_it_is_told_to_stop(tmp_path: Path)
         told = json.loads(status.stdout)
         assert {server["name"] for server in told["servers"]} >= {"pulsar-eu", "pulsar-us", "pulsar-hq", "mosquitto-eu"}
         assert 0 < sum(told["memory_bytes"].values()) < 3.5 * GB
+        hq = next(server["process"]["pid"] for server in told["servers"] if server["name"] == "pulsar-hq")
+        os.kill(hq, signal.SIGSTOP)
+        try:
+            frozen = waybill("status")
+        finally:
+            os.kill(hq, signal.SIGCONT)
+        assert frozen.returncode == 1
+        assert "not answering" in next(line for line in frozen.stdout.splitlines() if line.startswith("pulsar-hq"))
+        assert "stack: not ready; " in frozen.stdout
         second = waybill("up")
         assert second.returncode == 1
         assert "already runs" in second.stderr

@@ -1,0 +1,131 @@
+"""What a screen says of a server is what the server answered just now, and unknown where nobody can ask it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.__main__ import COMMANDS
+from deploy.lazy import command_line
+from deploy.local import DaemonProcess, LocalStack, Server, ServerFailed, ServerState, StackSettings, answers, free_port
+from deploy.local.health import ask_all
+
+SERVE = (
+    "import http.server, sys\n"
+    "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()"
+)
+SLEEP = "import time; time.sleep(600)"
+
+
+class OneServer(LocalStack):
+    """A stack of one web server: no cluster has to start for what it says of a server."""
+
+    def _compose(self) -> None:
+        port = free_port()
+        command = [sys.executable, "-c", SERVE, str(port)]
+        web = DaemonProcess("web", command, self.folder / "web", healthy_when=answers(f"http://127.0.0.1:{port}"))
+        self._added = {web.name: web}
+
+    def _replicate(self) -> None:
+        """There is no cluster."""
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def stack(tmp_path: Path, said: list[str]) -> Iterator[LocalStack]:
+    def tell(server: Server) -> None:
+        said.append(f"{server.name}: {server.state}")
+
+    with OneServer(tmp_path / "stack", settings=StackSettings(ask_every_s=0), on_change=tell) as running:
+        yield running
+
+
+@contextmanager
+def frozen(stack: LocalStack) -> Iterator[None]:
+    pid = stack.servers[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def status(stack: LocalStack, *words: str) -> tuple[int, str]:
+    arguments = ["status", "--folder", str(stack.folder), *words]
+    done = CliRunner().invoke(command_line(COMMANDS, arguments, "help"), arguments)
+    return done.exit_code, done.stdout
+
+
+def test_status_asks_the_servers_now_whatever_was_written_when_they_started(stack: LocalStack) -> None:
+    code, shown = status(stack)
+    assert code == 0
+    assert "stack: ready; 1 of 1 servers healthy when asked at 20" in shown
+    with frozen(stack):
+        code, shown = status(stack)
+        assert code == 1
+        assert "not answering" in shown
+        assert "stack: not ready; 0 of 1 servers healthy when asked at 20" in shown
+    before = time.time()
+    code, told = status(stack, "--json")
+    assert code == 0
+    assert [server["state"] for server in json.loads(told)["servers"]] == ["healthy"]
+    assert json.loads(told)["asked_s"] >= before
+
+
+def test_the_check_of_the_stack_asks_too_and_says_when_a_server_is_silent_and_when_it_is_back(
+    stack: LocalStack, said: list[str]
+) -> None:
+    with frozen(stack):
+        stack.check()
+        assert stack.servers[0].state is ServerState.SILENT
+        assert '"state": "not answering"' in (stack.folder / "stack.json").read_text()
+    stack.check()
+    assert said == ["web: healthy", "web: not answering", "web: healthy"]
+    pid = stack.servers[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(ServerFailed, match="SIGKILL"):
+        stack.check()
+    code, shown = status(stack)
+    assert code == 1
+    assert "failed" in shown
+
+
+def test_of_a_server_that_nobody_can_ask_it_is_unknown_whether_it_is_healthy(stack: LocalStack) -> None:
+    stack.add(DaemonProcess("quiet", [sys.executable, "-c", SLEEP], stack.folder / "quiet", settle_s=0))
+    stack.check()
+    code, shown = status(stack)
+    assert code == 1
+    assert next(line.split()[1] for line in shown.splitlines() if line.startswith("quiet")) == "unknown"
+    assert "1 of 2 servers healthy" in shown
+
+
+def test_servers_are_asked_side_by_side_and_one_that_is_late_is_not_waited_for() -> None:
+    together, never = Event(), Event()
+
+    def first() -> bool:
+        return together.wait(60)
+
+    def second() -> bool:
+        together.set()
+        return True
+
+    questions: dict[str, Callable[[], bool]] = {"first": first, "second": second, "late": never.wait}
+    assert ask_all(questions, 3.0) == {"first": True, "second": True, "late": False}
+    never.set()
