@@ -21,7 +21,7 @@ from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.message_ids import position_of
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.planned import Look, Open, PlannedRange
-from cloud_jobs.pulsar_source.position import WHOLE_ENTRY, Position
+from cloud_jobs.pulsar_source.position import BEGINNING, WHOLE_ENTRY, Position
 
 _MOST_GAPS = 1000
 _HELD_PERIOD_S = 0.5
@@ -72,9 +72,8 @@ class Completeness:
         if gaps:
             state = self._state()
             if self._options.read_compacted:
-                # Compaction left entries out that are stored still.
-                self._check(passed_over(planned, state, self._track.inner), state)
-            elif planned.whole:
+                gaps = self._not_compacted(gaps, state)
+            if planned.whole:
                 left_out = LeftOut(planned, stored)
                 missing = [gap for gap in gaps if left_out.has_message(gap)]
                 self.met_chunks = left_out.met_chunks
@@ -85,6 +84,13 @@ class Completeness:
         if planned.durable and not self._options.read_compacted and (entry := self._track.partly()):
             self._fail(f"a part of entry {entry}", "somebody acknowledged it while the query was reading")
         return late
+
+    def _not_compacted(self, gaps: Sequence[Gap], state: TopicState) -> list[Gap]:
+        """The gaps that compaction cannot have left: it has not reached them, or somebody acknowledged them."""
+        if not self._planned.durable:
+            return []
+        self._check(passed_over(self._planned, state, gaps), state)
+        return _overlaps(gaps, [*state.acknowledged, (state.compacted, self._planned.end)])
 
     def is_held(self, stored: Stored, reached: Position) -> bool:
         """Whether what comes after the newest message that is delivered waits for the end of a transaction."""
@@ -98,7 +104,7 @@ class Completeness:
 
     def _state(self) -> TopicState:
         state = self._look(self._options, self._planned)
-        if (reason := self._track.cut_short(state)) and not self._options.read_compacted:
+        if reason := self._track.cut_short(state, state.compacted if self._options.read_compacted else BEGINNING):
             self._fail(f"what comes after {self._track.gaps()[0].after}", reason)
         return state
 
@@ -168,13 +174,17 @@ class Track:
             return self.inner
         return [*self.inner, Gap(reached, Position(end.ledger, end.entry + 1))]
 
-    def cut_short(self, state: TopicState) -> str | None:
-        """Why entries that were left out are not stored any more; None when they are."""
+    def cut_short(self, state: TopicState, compacted: Position) -> str | None:
+        """Why entries that were left out are not stored any more; None when they are, or what was compacted of them."""
         planned = self._planned
-        if planned.durable and (state.cursor is None or (loss := state.loss_after(planned.start)) is not None):
-            return "the subscription was removed" if state.cursor is None else loss
-        if any(self.next_entry(gap.after).ledger < state.first_ledger for gap in self.gaps()):
-            return f"ledgers before {state.first_ledger} were removed while the query was reading"
+        if planned.durable and state.cursor is None:
+            return "the subscription was removed"
+        if planned.durable and compacted < planned.start and (loss := state.loss_after(planned.start)) is not None:
+            return loss
+        for gap in self.gaps():
+            missing = self.next_entry(max(gap.after, compacted))
+            if missing < gap.before and missing.ledger < state.first_ledger:
+                return f"ledgers before {state.first_ledger} were removed while the query was reading"
         return None
 
 
@@ -189,6 +199,16 @@ def passed_over(planned: PlannedRange, state: TopicState, gaps: Sequence[Gap]) -
         return []
     passed = state.cursor._replace(entry=state.cursor.entry + 1)
     return [Gap(gap.after, min(gap.before, passed)) for gap in gaps if gap.after < state.cursor]
+
+
+def _overlaps(gaps: Sequence[Gap], ranges: Sequence[tuple[Position, Position]]) -> list[Gap]:
+    """The parts of gaps that lie in a range, each given as (before its first entry, its last entry)."""
+    parts = (
+        Gap(max(gap.after, before), min(gap.before, last._replace(entry=last.entry + 1)))
+        for gap in gaps
+        for before, last in ranges
+    )
+    return [part for part in parts if part.after[:2] < (part.before.ledger, part.before.entry - 1)]
 
 
 def _first_stored(options: PulsarOptions, planned: PlannedRange, gap: Gap, opening: Open) -> Position | None:

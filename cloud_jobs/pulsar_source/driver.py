@@ -14,6 +14,7 @@ from cloud_jobs.pulsar_source.chunks import kept_before
 from cloud_jobs.pulsar_source.clients import forget_clients
 from cloud_jobs.pulsar_source.entries import stored_entries
 from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, DataLoss, NoClusterAnswers
+from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.planned import PlannedRange, Store
@@ -175,13 +176,17 @@ class Driver:
         if not self._options.asks_for(piece.topic):
             return False
         loss = _loss(piece.topic, piece.start, end.subscription_ids.get(piece.topic), view)
-        removed = piece.end.ledger < view.states[piece.topic].first_ledger
-        if not loss and removed and not self._options.read_compacted:
-            # It was planned and held something; no reading of it would ever end. What was compacted is stored apart.
+        state = view.states.get(piece.topic)
+        if not loss and state and state.removed(piece.end) and not self._is_compacted(state, piece.end):
+            # It was planned and held something; no reading of it would ever end.
             loss = _Loss(f"all that was planned, {piece.start} to {piece.end}, is removed", anew=True)
         if loss:
             self._report(view.cluster.name, {piece.topic: loss.detail})
         return not (loss and loss.anew)
+
+    def _is_compacted(self, state: TopicState, place: Position) -> bool:
+        """Whether what was there is read from the compacted form, which outlives its ledgers."""
+        return self._options.read_compacted and place[:2] <= state.compacted[:2]
 
     def commit(self, end: Offset) -> None:
         """Everything up to `end` is processed: moves the cursor there.

@@ -16,7 +16,7 @@ import structlog
 from cloud_jobs.pulsar_source.copies import UnreadableEntry
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable, ReadStalled
 from cloud_jobs.pulsar_source.message_ids import position_of
-from cloud_jobs.pulsar_source.position import WHOLE_ENTRY, Position
+from cloud_jobs.pulsar_source.position import BEGINNING, WHOLE_ENTRY, Position
 from cloud_jobs.pulsar_source.reader_process import FAR_AHEAD, Assignment, ReaderDied, ReaderProcess, ReaderRefused
 
 _log = structlog.get_logger(__name__)
@@ -103,7 +103,7 @@ class IsolatedFeed:
     def _begin(self, assignment: Assignment) -> ReaderProcess:
         answer_s = _START_S + assignment.options.read_timeout_seconds
         whole = self._reached.batch in {-1, WHOLE_ENTRY}
-        first = next_entry(self._ledgers, self._reached) if whole else None
+        first = self._first() if whole else None
         return self._start(replace(assignment, after=self._reached, first=first), answer_s)
 
     def _lives_without_entries(self) -> bool:
@@ -119,6 +119,7 @@ class IsolatedFeed:
         self._note(death)
         if self._faults < DEATHS:
             return []
+        # Also of a compacted topic: what a compaction has read ends no client, so it is the first entry behind that.
         place = next_entry(self._ledgers, self._reached)
         self._faults = self._others = 0
         self._reached = place
@@ -135,6 +136,12 @@ class IsolatedFeed:
         )
         reason = f"entry {place.ledger}:{place.entry} of {self._assignment.topic} ends the Pulsar client ({name})"
         return [UnreadableEntry(place, reason)]
+
+    def _first(self) -> Position:
+        """What to ask for next. Compacted messages outlive their ledgers: there the broker finds the one behind."""
+        if self._assignment.options.read_compacted and self._reached > BEGINNING:
+            return Position(self._reached.ledger, self._reached.entry + 1)
+        return next_entry(self._ledgers, self._reached)
 
     def _note(self, death: ReaderDied) -> None:
         """Counts a fault of a client that was sent one entry alone; anything else that goes on is an error."""

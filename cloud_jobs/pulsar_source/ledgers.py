@@ -5,10 +5,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
-from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source.position import BEGINNING, Position
 
 _READER_SUFFIX = re.compile(r"-reader-[0-9a-z]+$")
 """What the client adds to the prefix of a reader's name."""
+
+_COMPACTION = "__compaction"
+"""The cursor of the broker's own compaction: it keeps every ledger that is not compacted yet."""
+
+_RANGE = re.compile(r"([(\[])(\d+):(-?\d+)(?:\.\.|‥)(\d+):(-?\d+)([)\]])")
+"""Entries as the broker writes them: a round bracket leaves its end out."""
 
 
 Role = Literal["owner", "candidate"]
@@ -37,7 +43,9 @@ class TopicState:
     acknowledged, None when it does not exist. `opened`: when the broker opened the newest ledger, as it says it: while
     that does not change, the topic is the same one. `owners`: the queries that are reading the subscription now.
     `subscribed`: when the broker opened the cursor's own ledger: while that does not change, the subscription is the
-    same one. `candidates`: the queries that are about to read it, if nobody else does.
+    same one. `candidates`: the queries that are about to read it, if nobody else does. `compacted`: up
+    to there the topic has a compacted form; BEGINNING when it has none. `acknowledged`: the entries behind the cursor
+    that were acknowledged one by one, as (before the first, the last).
     """
 
     ledgers: tuple[Ledger, ...]
@@ -47,6 +55,8 @@ class TopicState:
     owners: frozenset[str] = frozenset()
     subscribed: str = ""
     candidates: frozenset[str] = frozenset()
+    compacted: Position = BEGINNING
+    acknowledged: tuple[tuple[Position, Position], ...] = ()
 
     @classmethod
     def from_stats(cls, stats: Mapping[str, Any], subscription: str) -> Self:
@@ -59,7 +69,10 @@ class TopicState:
         owners, candidates = (_queries(stats["cursors"], reader_prefix(subscription, role)) for role in get_args(Role))
         opened = str(stats.get("lastLedgerCreatedTimestamp", ""))
         subscribed = "" if cursor is None else str(cursor.get("lastLedgerSwitchTimestamp", ""))
-        return cls(ledgers, last, acknowledged, opened, owners, subscribed, candidates)
+        compaction = stats["cursors"].get(_COMPACTION)
+        compacted = BEGINNING if compaction is None else Position.parse(compaction["markDeletePosition"])
+        one_by_one = _ranges("" if cursor is None else str(cursor.get("individuallyDeletedMessages", "")))
+        return cls(ledgers, last, acknowledged, opened, owners, subscribed, candidates, compacted, one_by_one)
 
     @property
     def first_ledger(self) -> int:
@@ -124,6 +137,14 @@ class TopicState:
 
 def _queries(cursors: Iterable[str], prefix: str) -> frozenset[str]:
     return frozenset(_READER_SUFFIX.sub("", name.removeprefix(prefix)) for name in cursors if name.startswith(prefix))
+
+
+def _ranges(text: str) -> tuple[tuple[Position, Position], ...]:
+    found = []
+    for opening, ledger, entry, last_ledger, last_entry, closing in _RANGE.findall(text):
+        before = Position(int(ledger), int(entry) - (opening == "["))
+        found.append((before, Position(int(last_ledger), int(last_entry) - (closing == ")"))))
+    return tuple(found)
 
 
 def _ledger(row: Mapping[str, Any], last: Position, open_size: int) -> Ledger:

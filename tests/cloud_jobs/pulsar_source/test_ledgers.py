@@ -49,6 +49,22 @@ def test_the_open_ledger_is_counted_by_its_newest_entry():
     assert TopicState.from_stats(stats, "other").cursor is None
 
 
+def test_what_was_compacted_and_what_was_acknowledged_one_by_one_is_known():
+    stats = {
+        "lastConfirmedEntry": "9:41",
+        "currentLedgerSize": 4200,
+        "ledgers": [],
+        "cursors": {
+            "s": {"markDeletePosition": "8:4", "individuallyDeletedMessages": "[(8:6..8:9],[9:3‥9:5]]"},
+            "__compaction": {"markDeletePosition": "8:20"},
+        },
+    }
+    state = TopicState.from_stats(stats, "s")
+    assert state.compacted == Position(8, 20)
+    assert state.acknowledged == ((Position(8, 6), Position(8, 9)), (Position(9, 2), Position(9, 5)))
+    assert STATE.compacted == BEGINNING
+
+
 def gone(start: Position, cursor: Position | None) -> bool:
     return TopicState((Ledger(3, 10, 1000),), Position(3, 9), cursor).loss_after(start) is not None
 
