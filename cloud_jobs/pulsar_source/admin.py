@@ -81,9 +81,10 @@ class Admin:
 
     def _partition_states(self, topic: TopicName, subscription: str) -> dict[str, TopicState]:
         answer = self._get(f"{topic.path}/partitioned-internalStats", topic, PARTITIONED_STATS)
-        states = {name: self._state(name, stats, subscription) for name, stats in answer["partitions"].items()}
+        found = answer.get("partitions", {})
+        states = {name: self._state(name, stats, subscription) for name, stats in found.items()}
         # Pulsar answers 200 without the partitions that did not answer it, and without their number where none did.
-        count = answer["metadata"]["partitions"] or self._count(topic)
+        count = answer["metadata"]["partitions"] if found else self._count(topic)
         for name in {f"{topic}-partition-{number}" for number in range(count)} - states.keys():
             with suppress(TopicMissing):
                 states[name] = self.state(name, subscription)

@@ -61,11 +61,17 @@ class _PartitionedStats(TypedDict):
     partitions: dict[str, _Stats]
 
 
+class _NoStats(TypedDict):
+    """What Pulsar 4.0.8 says, with 200, where it got no partition's statistics: the exception itself."""
+
+    stackTrace: list[Any]
+
+
 NAMES: TypeAdapter[Any] = TypeAdapter(list[str])
 PARTITIONS: TypeAdapter[Any] = TypeAdapter(_Partitions)
 PROPERTIES: TypeAdapter[Any] = TypeAdapter(dict[str, str])
 STATS: TypeAdapter[Any] = TypeAdapter(_Stats)
-PARTITIONED_STATS: TypeAdapter[Any] = TypeAdapter(_PartitionedStats)
+PARTITIONED_STATS: TypeAdapter[Any] = TypeAdapter(_PartitionedStats | _NoStats)
 
 
 @dataclass(frozen=True, slots=True)

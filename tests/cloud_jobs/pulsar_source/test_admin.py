@@ -123,7 +123,8 @@ def test_a_topic_that_comes_back_in_the_other_form_is_asked_anew(place: Address)
 def partitioned(answered: set[int], alone: Callable[[int], Reply]) -> Callable[[str], Reply]:
     """A cluster with a topic of three partitions, whose statistics of all at once have only those `answered`."""
     parts = {f"{TOPIC}-partition-{number}": STATS for number in answered}
-    together = {"metadata": {"partitions": 3 if parts else 0}, "partitions": parts}
+    none = {"stackTrace": [{"lineNumber": 1582}], "cause": None}
+    together = {"metadata": {"partitions": 3}, "partitions": parts} if parts else none
 
     def says(path: str) -> Reply:
         if path.endswith("/partitions"):
