@@ -5,9 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from geo.replication.admin import AdminClient, topic_path
+from geo.replication.answers import CLUSTER, NAMES, NAMESPACE, PARTITIONS, STATS, TENANT
 from geo.replication.state import BrokerDefaults, ClusterState, NamespaceState, Registration, TenantState, TopicState
 
-__all__ = ["actual", "each", "read_defaults", "read_policies", "read_registration", "topic_names"]
+__all__ = ["actual", "each", "parts", "read_defaults", "read_policies", "read_registration", "topic_names"]
 
 _MB = 1024 * 1024
 _AT_ONCE = 16
@@ -34,26 +35,26 @@ def each(admins: Mapping[str, AdminClient], ask: Callable[[AdminClient], _Found]
 
 
 def _read(admin: AdminClient, tenants: list[str]) -> ClusterState:
-    found = {name: data for name in tenants if (data := admin.get(f"tenants/{name}")) is not None}
-    namespaces = [name for tenant in found for name in admin.get(f"namespaces/{tenant}") or []]
+    found = {name: data for name in tenants if (data := admin.get(f"tenants/{name}", TENANT)) is not None}
+    namespaces = [name for tenant in found for name in admin.get(f"namespaces/{tenant}", NAMES) or []]
+    policies = {name: admin.get(f"namespaces/{name}", NAMESPACE) for name in namespaces}
     return ClusterState(
         defaults=read_defaults(admin.configuration()),
         registrations=_registrations(admin),
         tenants={
             name: TenantState(
-                admin_roles=frozenset(data.get("adminRoles") or ()),
-                allowed_clusters=frozenset(data.get("allowedClusters") or ()),
+                admin_roles=frozenset(data["adminRoles"]), allowed_clusters=frozenset(data["allowedClusters"])
             )
             for name, data in found.items()
         },
-        namespaces={name: read_policies(admin.get(f"namespaces/{name}")) for name in namespaces},
+        namespaces={name: read_policies(data) for name, data in policies.items() if data is not None},
         topics={topic: state for name in namespaces for topic, state in _topics(admin, name).items()},
     )
 
 
 def _registrations(admin: AdminClient) -> dict[str, Registration]:
-    read = {name: admin.get(f"clusters/{name}") or {} for name in admin.get("clusters") or []}
-    return {name: read_registration(data) for name, data in read.items() if name != _GLOBAL}
+    read = {name: admin.get(f"clusters/{name}", CLUSTER) for name in admin.get("clusters", NAMES) or []}
+    return {name: read_registration(data) for name, data in read.items() if data is not None and name != _GLOBAL}
 
 
 def read_registration(data: Mapping[str, Any]) -> Registration:
@@ -103,29 +104,37 @@ def read_policies(data: Mapping[str, Any]) -> NamespaceState:
 def topic_names(admin: AdminClient, namespace: str) -> dict[str, int]:
     """The topics of a namespace by full name, with their number of partitions (0: not partitioned)."""
     short = len("persistent://")
-    partitioned = [name[short:] for name in admin.get(f"persistent/{namespace}/partitioned") or []]
-    plain = [name[short:] for name in admin.get(f"persistent/{namespace}") or []]
+    partitioned = [name[short:] for name in admin.get(f"persistent/{namespace}/partitioned", NAMES) or []]
+    plain = [name[short:] for name in admin.get(f"persistent/{namespace}", NAMES) or []]
     parents = set(partitioned)
     found = {name: 0 for name in plain if name.rpartition("-partition-")[0] not in parents}
     for name in partitioned:
-        found[name] = admin.get(f"{topic_path(name)}/partitions")["partitions"]
+        if (counted := admin.get(f"{topic_path(name)}/partitions", PARTITIONS)) is not None:
+            found[name] = counted["partitions"]
     # Names that begin with two underscores are the broker's own (policies, transactions).
     return {name: count for name, count in sorted(found.items()) if not name.rpartition("/")[2].startswith("__")}
 
 
+def parts(topic: str, partitions: int) -> list[str]:
+    """The names under which a topic's messages are stored: its partitions', or its own."""
+    return [f"{topic}-partition-{number}" for number in range(partitions)] if partitions else [topic]
+
+
 def _topics(admin: AdminClient, namespace: str) -> dict[str, TopicState]:
-    return {
-        name: TopicState(partitions=partitions, subscriptions=_subscriptions(admin, name, partitions))
-        for name, partitions in topic_names(admin, namespace).items()
-    }
+    read = {name: _topic(admin, name, partitions) for name, partitions in topic_names(admin, namespace).items()}
+    return {name: state for name, state in read.items() if state is not None}
 
 
-def _subscriptions(admin: AdminClient, topic: str, partitions: int) -> dict[str, bool]:
-    """Subscriptions that exist on every partition; replicated only if they are so on every partition."""
-    parts = [f"{topic}-partition-{number}" for number in range(partitions)] if partitions else [topic]
-    stats = [(admin.get(f"{topic_path(part)}/stats") or {}).get("subscriptions") or {} for part in parts]
-    everywhere = set(stats[0]).intersection(*stats[1:])
-    return {name: all(_replicated(part[name]) for part in stats) for name in sorted(everywhere)}
+def _topic(admin: AdminClient, topic: str, partitions: int) -> TopicState | None:
+    """A topic as it is; None when it is gone. A subscription exists, and is replicated, if so on every partition."""
+    stats = [admin.get(f"{topic_path(part)}/stats", STATS) for part in parts(topic, partitions)]
+    missing = tuple(number for number, one in enumerate(stats) if one is None)
+    if missing and not partitions:
+        return None
+    subscriptions = [one["subscriptions"] if one else {} for one in stats]
+    everywhere = set(subscriptions[0]).intersection(*subscriptions[1:])
+    replicated = {name: all(_replicated(part[name]) for part in subscriptions) for name in sorted(everywhere)}
+    return TopicState(partitions=partitions, subscriptions=replicated, missing=missing)
 
 
 def _replicated(subscription: Mapping[str, Any]) -> bool:

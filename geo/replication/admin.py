@@ -12,9 +12,10 @@ from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
+from pydantic import TypeAdapter
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
-from geo.replication.answers import Answer, Question, judge
+from geo.replication.answers import OBJECT, Answer, Question, judge
 from geo.replication.errors import AdminRefused, ClusterUnreachable, UnusableCa, WrongCluster
 
 __all__ = ["AdminClient", "topic_path"]
@@ -26,6 +27,8 @@ _MOST_REDIRECTS = 4
 _MOST_BYTES = 64 << 20
 _MOST_CONNECTIONS = 32
 _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
+_CONFIGURATION = "brokers/configuration/runtime"
+_ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any] | list[Any])
 
 _Query = Mapping[str, str | bool]
 
@@ -76,9 +79,9 @@ class AdminClient:
         """Close the connections."""
         self._http.close()
 
-    def get(self, path: str, **query: str | bool) -> Any:
-        """The JSON answer; None when the thing does not exist."""
-        return self._ask("GET", path, None, query, _NOT_FOUND)[1]
+    def get(self, path: str, shape: TypeAdapter[Any] = _ANY, **query: str | bool) -> Any:
+        """The JSON answer, of that shape; None when Pulsar says that the thing does not exist."""
+        return self._ask("GET", path, None, query, passes=_NOT_FOUND, shape=shape)[1]
 
     def configuration(self) -> Mapping[str, str]:
         """The broker's configuration as it runs. Raises WrongCluster when it is another cluster's."""
@@ -96,16 +99,19 @@ class AdminClient:
 
     def delete(self, path: str, **query: str | bool) -> bool:
         """Delete something; False when it was not there."""
-        return self._ask("DELETE", path, None, query, _NOT_FOUND)[0] != _NOT_FOUND
+        return self._ask("DELETE", path, None, query, passes=_NOT_FOUND)[0] != _NOT_FOUND
 
     def _write(self, method: str, path: str, body: object, query: _Query) -> bool:
-        return self._ask(method, path, body, query, _CONFLICT)[0] != _CONFLICT
+        return self._ask(method, path, body, query, passes=_CONFLICT)[0] != _CONFLICT
 
-    def _ask(self, method: str, path: str, body: object, query: _Query, passes: int) -> tuple[int, Any]:
+    def _ask(
+        self, method: str, path: str, body: object, query: _Query, *, passes: int, shape: TypeAdapter[Any] | None = None
+    ) -> tuple[int, Any]:
         def once() -> tuple[int, Any]:
             if not self._configuration:
                 self._identify()
-            return self._request(method, path, body, query, passes)
+            answer = self._request(method, path, body, query)
+            return answer.status, judge(self._question(method, path), answer, shape, passes)
 
         found: tuple[int, Any] = self._patiently(once)
         return found
@@ -120,16 +126,19 @@ class AdminClient:
         return late or (isinstance(error, ClusterUnreachable) and state.attempt_number >= _ATTEMPTS)
 
     def _identify(self) -> None:
-        _, configuration = self._request("GET", "brokers/configuration/runtime", None, {}, 0)
-        found = configuration.get("clusterName") if isinstance(configuration, dict) else None
+        answer = self._request("GET", _CONFIGURATION, None, {})
+        configuration = judge(self._question("GET", _CONFIGURATION), answer, OBJECT, 0)
+        found = configuration.get("clusterName")
         if not isinstance(found, str):
             raise ClusterUnreachable(self.cluster, self.url, "its answer does not name a Pulsar cluster")
         if found != self.cluster:
             raise WrongCluster(self.cluster, self.url, f"cluster {found}")
         self._configuration = configuration
 
-    def _request(self, method: str, path: str, body: object, query: _Query, passes: int) -> tuple[int, Any]:
-        question = Question(self.cluster, self.url, f"{method} {path}")
+    def _question(self, method: str, path: str) -> Question:
+        return Question(self.cluster, self.url, f"{method} {path}")
+
+    def _request(self, method: str, path: str, body: object, query: _Query) -> Answer:
         request = self._http.build_request(
             method, path, json=body, params=query, headers=self._headers, extensions={"trace": self._note_connection}
         )
@@ -151,7 +160,7 @@ class AdminClient:
             timer.cancel()
         if late.is_set():  # what was cut may look like an end
             raise ClusterUnreachable(self.cluster, self.url, f"no whole answer within {self._timeout_s:g} s")
-        return answer.status, judge(question, answer, passes)
+        return answer
 
     def _exchange(self, request: httpx.Request) -> Answer:
         for _ in range(_MOST_REDIRECTS):

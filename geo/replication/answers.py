@@ -3,7 +3,8 @@
 Between us and a broker stand load balancers, proxies and login pages, and each answers with a status that Pulsar uses
 too. An answer counts as the cluster's only if it has the form that Pulsar gives it:
 
-- **done**: 2xx with JSON or without a body;
+- **value**: to a question, 200 and JSON of the form that was asked for; never nothing at all;
+- **done**: to a command, 204, or 200 with neither a body nor a type of one (Pulsar's for clusters and the like);
 - **not there** (404 where something is read or deleted) and **so already** (409 where it is made): with Pulsar's reason
   in JSON;
 - **refused**: 401 and 403, from whomever; any other status with Pulsar's reason: AdminRefused;
@@ -12,15 +13,60 @@ too. An answer counts as the cluster's only if it has the form that Pulsar gives
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from geo.replication.errors import AdminRefused, ClusterUnreachable
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
 
-__all__ = ["Answer", "Question", "judge"]
+from geo.replication.errors import AdminRefused, ClusterUnreachable, ReplicationError
+
+__all__ = ["CLUSTER", "NAMES", "NAMESPACE", "OBJECT", "PARTITIONS", "STATS", "TENANT", "Answer", "Question", "judge"]
 
 _MOST_REASON = 300
-_UNAUTHORISED, _FORBIDDEN = 401, 403
+_MOST_PARTITIONS = 100_000
+_OK, _NO_CONTENT = 200, 204
+_FIRST_ERROR, _UNAUTHORISED, _FORBIDDEN = 400, 401, 403
 _BUSY = frozenset({408, 425, 429})
+
+
+# What Pulsar adds beside the fields that are named is kept.
+_OPEN = with_config(ConfigDict(extra="allow", strict=True))
+
+
+@_OPEN
+class _Cluster(TypedDict):
+    brokerClientTlsEnabled: bool
+
+
+@_OPEN
+class _Tenant(TypedDict):
+    adminRoles: list[str]
+    allowedClusters: list[str]
+
+
+@_OPEN
+class _Namespace(TypedDict):
+    replication_clusters: list[str]
+
+
+@_OPEN
+class _Partitions(TypedDict):
+    partitions: Annotated[int, Field(ge=0, le=_MOST_PARTITIONS)]
+
+
+@_OPEN
+class _Stats(TypedDict):
+    subscriptions: dict[str, dict[str, Any]]
+    replication: dict[str, dict[str, Any]]
+
+
+OBJECT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
+NAMES: TypeAdapter[Any] = TypeAdapter(list[str])
+CLUSTER: TypeAdapter[Any] = TypeAdapter(_Cluster)
+TENANT: TypeAdapter[Any] = TypeAdapter(_Tenant)
+NAMESPACE: TypeAdapter[Any] = TypeAdapter(_Namespace)
+PARTITIONS: TypeAdapter[Any] = TypeAdapter(_Partitions)
+STATS: TypeAdapter[Any] = TypeAdapter(_Stats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +87,7 @@ class Answer:
     body: bytes
 
     def json(self) -> Any:
-        """The value; None without a body. Raises ValueError for what is not JSON."""
-        if not self.body:
-            return None
+        """The value. Raises ValueError for what is not JSON."""
         if self.content_type.split(";")[0].strip().lower() != "application/json":
             raise ValueError(f"{self.content_type or 'no content type'} instead of JSON")
         try:
@@ -52,27 +96,47 @@ class Answer:
             raise ValueError("JSON of more levels than can be read") from error
 
 
-def judge(question: Question, answer: Answer, passes: int) -> Any:
-    """The value of an answer that is the cluster's; None for one without a body, and for the status that `passes`.
+def judge(question: Question, answer: Answer, shape: TypeAdapter[Any] | None, passes: int) -> Any:
+    """The value of the shape that a question was answered with; None for a command (without a shape) that was done,
+    and for the status that `passes`.
 
     Raises AdminRefused and ClusterUnreachable.
     """
+    if shape is None and _is_done(answer):
+        return None
     try:
         value = answer.json()
     except ValueError as error:
         if answer.status in (_UNAUTHORISED, _FORBIDDEN):
             raise _refused(question, answer, _start(answer)) from error
         raise _foreign(question, answer, str(error)) from error
-    if 200 <= answer.status < 300:
-        return value
+    if answer.status == _OK and shape is not None:
+        return _of_shape(question, answer, value, shape)
     reason = value.get("reason") if isinstance(value, dict) else None
-    if answer.status in (_UNAUTHORISED, _FORBIDDEN):
-        raise _refused(question, answer, reason if isinstance(reason, str) else _start(answer))
-    if not isinstance(reason, str) or answer.status in _BUSY:
-        raise _foreign(question, answer, _start(answer) or "no reason")
-    if answer.status == passes:
+    if answer.status == passes and isinstance(reason, str):
         return None
-    raise _refused(question, answer, reason)
+    raise _no(question, answer, reason)
+
+
+def _is_done(answer: Answer) -> bool:
+    return answer.status == _NO_CONTENT or (answer.status == _OK and not answer.body and not answer.content_type)
+
+
+def _of_shape(question: Question, answer: Answer, value: Any, shape: TypeAdapter[Any]) -> Any:
+    try:
+        return shape.validate_python(value)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in problem["loc"]) or "the answer"
+        raise _foreign(question, answer, f"{place}: {problem['msg']}") from error
+
+
+def _no(question: Question, answer: Answer, reason: object) -> ReplicationError:
+    if answer.status in (_UNAUTHORISED, _FORBIDDEN):
+        return _refused(question, answer, reason if isinstance(reason, str) else _start(answer))
+    if answer.status < _FIRST_ERROR or answer.status in _BUSY or not isinstance(reason, str):
+        return _foreign(question, answer, _start(answer) or "no reason")
+    return _refused(question, answer, reason)
 
 
 def _refused(question: Question, answer: Answer, reason: str) -> AdminRefused:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from geo.replication.actual import actual, each, topic_names
 from geo.replication.admin import AdminClient, topic_path
+from geo.replication.answers import CLUSTER
 from geo.replication.desired import address, desired
 from geo.replication.errors import (
     ApplyStopped,
@@ -187,7 +188,7 @@ def _cluster(admin: AdminClient, change: Change) -> None:
         admin.delete(f"clusters/{change.name}")
         return
     # An update replaces the whole of what Pulsar knows of a cluster, so what we do not speak of is sent back as it is.
-    there = admin.get(f"clusters/{change.name}") or {}
+    there = admin.get(f"clusters/{change.name}", CLUSTER) or {}
     body = there | cluster_data(Registration.model_validate(change.after))
     body = {key: value for key, value in body.items() if value is not None}
     (admin.put if change.action == "create" else admin.post)(f"clusters/{change.name}", body)
@@ -260,6 +261,10 @@ def _topic(admin: AdminClient, change: Change) -> None:
         admin.put(path)
 
 
+def _partition(admin: AdminClient, change: Change) -> None:
+    admin.put(topic_path(change.name))
+
+
 def _delete_topic(admin: AdminClient, topic: str, partitions: int) -> None:
     admin.delete(f"{topic_path(topic)}/partitions" if partitions else topic_path(topic), force=True)
 
@@ -278,5 +283,6 @@ _MAKERS: dict[str, Callable[[AdminClient, Change], None]] = {
     "namespace": _namespace,
     "policy": _policy,
     "topic": _topic,
+    "partition": _partition,
     "subscription": _subscription,
 }

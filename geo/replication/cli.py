@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,7 +75,7 @@ def plan(topology: File = None, token: Token = None, ca: Ca = None, as_json: AsJ
         seen = look(wanted, clients)
     _show_changes(seen.changes, as_json, "nothing to change" if not seen.unreachable else "")
     _tell_unseen(seen)
-    raise typer.Exit(1 if seen.unreachable else 2 if seen.changes else 0)
+    raise typer.Exit(_exit_status(seen.unreachable, seen.changes))
 
 
 @app.command(cls=Command)
@@ -91,7 +91,7 @@ def apply(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the clusters that answer what the topology says. Exit status: 0 done, 1 trouble."""
+    """Make the clusters that answer what the topology says. Exit status: 0 done, 2 not all was allowed, 1 trouble."""
     made: list[Change] = []
 
     def note(change: Change) -> None:
@@ -114,11 +114,15 @@ def apply(
     else:
         _tell_applied(done, reloaded)
     _tell_unseen(done)
-    raise typer.Exit(1 if done.unreachable else 0)
+    raise typer.Exit(_exit_status(done.unreachable, done.held_back))
+
+
+def _exit_status(unseen: Mapping[str, str], differs: Sequence[Change]) -> int:
+    return 1 if unseen else 2 if differs else 0
 
 
 def _tell_applied(done: Applied, reloaded: Sequence[str]) -> None:
-    if not done.changed and not reloaded and not done.unreachable:
+    if not (done.changed or done.held_back or reloaded or done.unreachable):
         console.print("nothing to change")
     for line in [*reloaded, *stale_addresses(done.changed)]:
         console.print(line, markup=False, soft_wrap=True)

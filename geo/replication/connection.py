@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pulsar
 
 from geo.replication.admin import AdminClient
+from geo.replication.answers import STATS
 from geo.replication.desired import address
 from geo.replication.model import Topology
 
@@ -86,7 +87,7 @@ def _belongs(admin: AdminClient, way: Way) -> tuple[bool | None, str]:
     client = connect(admin, way)
     try:
         client.create_producer(topic)
-        return admin.get(f"{topic.replace('://', '/')}/stats") is not None, ""
+        return admin.get(f"{topic.replace('://', '/')}/stats", STATS) is not None, ""
     except pulsar.PulsarException as refused:
         return None, str(refused)
     finally:

@@ -31,14 +31,23 @@ def _after(state: ClusterState, change: Change) -> ClusterState:
             made = change.after and fresh(change.after)
             state = _with(state, "namespaces", change.name, made)
             return state if made else _without_topics(state, change.name)
-        case "topic":
-            kept = state.topics[change.name].subscriptions if change.action == "update" else {}
-            topic = None if change.action == "delete" else TopicState(partitions=change.after, subscriptions=kept)
-            return _with(state, "topics", change.name, topic)
-        case "subscription":
-            held = state.topics[change.name]
-            more = {**held.subscriptions, change.subscription: bool(change.after)}
-            return _with(state, "topics", change.name, held.model_copy(update={"subscriptions": more}))
+        case _:
+            name, topic = _topic_after(state, change)
+            return _with(state, "topics", name, topic)
+
+
+def _topic_after(state: ClusterState, change: Change) -> tuple[str, TopicState | None]:
+    if change.kind == "partition":
+        name = change.name.rpartition("-partition-")[0]
+        held = state.topics[name]
+        missing = tuple(number for number in held.missing if number != change.after)
+        return name, held.model_copy(update={"missing": missing})
+    if change.kind == "subscription":
+        held = state.topics[change.name]
+        more = {**held.subscriptions, change.subscription: bool(change.after)}
+        return change.name, held.model_copy(update={"subscriptions": more})
+    kept = state.topics[change.name] if change.action == "update" else TopicState(partitions=0)
+    return change.name, None if change.action == "delete" else kept.model_copy(update={"partitions": change.after})
 
 
 def _with(state: ClusterState, field: str, name: str, value: Any) -> ClusterState:

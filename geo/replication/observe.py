@@ -1,10 +1,11 @@
 """What replication does now: every link and every replicated cursor, read from the brokers' own statistics."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from geo.replication.actual import each, topic_names
+from geo.replication.actual import each, parts, topic_names
 from geo.replication.admin import AdminClient, topic_path
+from geo.replication.answers import STATS
 from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
 from settings import Settings
@@ -132,13 +133,9 @@ def _moved_s(subscription: Mapping[str, Any]) -> float:
 
 
 def topic_stats(admin: AdminClient, namespace: str) -> dict[str, Any]:
-    """The statistics of every topic of a namespace, a partition being a topic of its own."""
-    topics = [part for name, partitions in topic_names(admin, namespace).items() for part in _parts(name, partitions)]
-    return {topic: admin.get(f"{topic_path(topic)}/stats") or {} for topic in topics}
-
-
-def _parts(topic: str, partitions: int) -> Sequence[str]:
-    return [f"{topic}-partition-{number}" for number in range(partitions)] if partitions else [topic]
+    """The statistics of every topic of a namespace, a partition being a topic of its own; none of one that is gone."""
+    topics = [part for name, partitions in topic_names(admin, namespace).items() for part in parts(name, partitions)]
+    return {topic: admin.get(f"{topic_path(topic)}/stats", STATS) or {} for topic in topics}
 
 
 def _unknown(namespace: str, source: str, target: str, problem: str) -> LinkState:

@@ -9,7 +9,7 @@ from settings import Settings
 __all__ = ["Change", "fresh", "plan", "stale_addresses"]
 
 # Made from the outside in (a topic needs its namespace), and taken away from the inside out.
-_ORDER = ("cluster", "tenant", "namespace", "policy", "topic", "subscription", "auto_topic_creation")
+_ORDER = ("cluster", "tenant", "namespace", "policy", "topic", "partition", "subscription", "auto_topic_creation")
 _POLICIES = (
     "clusters",
     "backlog_quota",
@@ -32,12 +32,12 @@ class Change(Settings):
     `replace` deletes a topic and makes it anew, where its partitions cannot become what is wanted.
 
     `before` and `after` hold what `kind` says: a Registration, TenantState or NamespaceState; the value of one policy;
-    a topic's number of partitions; whether a subscription is replicated. None: not there.
+    a topic's number of partitions; the number of a partition; whether a subscription is replicated. None: not there.
     """
 
     cluster: str
     action: Literal["create", "update", "replace", "delete"]
-    kind: Literal["cluster", "tenant", "namespace", "policy", "topic", "subscription"]
+    kind: Literal["cluster", "tenant", "namespace", "policy", "topic", "partition", "subscription"]
     name: str
     policy: str = ""
     subscription: str = ""
@@ -166,6 +166,9 @@ def _topic_changes(cluster: str, name: str, before: TopicState | None, after: To
             deletes_data=replaced,
         )
         before = TopicState(partitions=after.partitions) if replaced else before
+    for number in before.missing:
+        missing = f"{name}-partition-{number}"
+        yield Change(cluster=cluster, action="create", kind="partition", name=missing, after=number)
     for subscription, replicated in after.subscriptions.items():
         old = before.subscriptions.get(subscription)
         if old != replicated:

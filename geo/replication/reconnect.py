@@ -44,6 +44,7 @@ def _disconnected(topology: Topology, clients: Mapping[str, AdminClient]) -> dic
     lost: dict[tuple[str, str], list[str]] = {}
     for namespace, source, target in links:
         for topic, one in stats[source][namespace].items():
-            if not ((one.get("replication") or {}).get(target) or {}).get("connected"):
+            # A topic that does not exist (a partition that was never used) has no statistics, and cannot be reloaded.
+            if one and not one["replication"].get(target, {}).get("connected"):
                 lost.setdefault((source, topic), []).append(target)
     return lost

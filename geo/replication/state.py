@@ -43,10 +43,14 @@ class NamespaceState(Settings):
 
 
 class TopicState(Settings):
-    """A topic in one cluster and its durable subscriptions: name to whether their position travels."""
+    """A topic in one cluster and its durable subscriptions: name to whether their position travels.
+
+    `missing`: the numbers of the partitions that do not exist; only of what is there.
+    """
 
     partitions: int
     subscriptions: Mapping[str, bool] = {}
+    missing: tuple[int, ...] = ()
 
 
 class ClusterState(Settings):

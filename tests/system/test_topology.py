@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pulsar
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from deploy.local import LocalStack, PulsarSettings, StackSettings
@@ -20,6 +21,7 @@ from geo.replication import (
     AdminClient,
     Namespace,
     NothingToDelete,
+    Subscription,
     Topic,
     Topology,
     WrongCluster,
@@ -163,6 +165,42 @@ def test_what_would_delete_data_is_held_back_until_it_is_allowed(
     assert apply(topology(), clients, allow_delete=["held/a"]).held_back == ()
     assert clients["hq"].get("namespaces/held/a") is None
     assert read_plan(topology(), clients) == []
+
+
+def test_a_partition_that_does_not_exist_is_a_difference_and_is_made_again_with_its_subscriptions(
+    stack: LocalStack, clients: dict[str, AdminClient]
+) -> None:
+    kept = {"kept": Subscription(replicated=True, on="everywhere")}
+    space = {"lost/a": Namespace(clusters=("hq",), topics={"one": Topic(partitions=2, subscriptions=kept)})}
+    topology = stack.topology.model_copy(update={"tenants": {"lost": Tenant()}, "namespaces": space})
+    apply(topology, clients)
+    for number in (1, 0):
+        clients["hq"].delete(f"persistent/lost/a/one-partition-{number}", force=True)
+        missing = [f"hq: create partition lost/a/one-partition-{one}" for one in range(number, 2)]
+        made = "hq: create subscription lost/a/one subscription kept"
+        assert [str(change) for change in read_plan(topology, clients)] == [*missing, made]
+    assert apply(topology, clients).held_back == ()
+    assert read_plan(topology, clients) == []
+    assert apply(topology.model_copy(update={"namespaces": {}}), clients, allow_delete=["lost/a"]).held_back == ()
+
+
+def test_an_apply_that_holds_something_back_ends_as_the_plan_does(stack: LocalStack, tmp_path: Path) -> None:
+    file = tmp_path / "topology.toml"
+    longer = '[tenants.brief]\n[namespaces."brief/a"]\nclusters = ["hq"]\nretention = { minutes = 100, size_mb = 10 }\n'
+    longer += '[namespaces."brief/a".topics.one]\n'
+    text = Path(topology_file(stack)).read_text()
+
+    def topology(*words: str, own: str) -> Result:
+        file.write_text(f"{text}\n{own}")
+        return CliRunner().invoke(app, [*words, "--topology", str(file)])
+
+    topology("apply", own=longer)
+    shorter = longer.replace("100", "50")
+    held = topology("apply", own=shorter)
+    assert held.exit_code == topology("plan", own=shorter).exit_code == 2
+    assert "held back, it would delete data: hq: update policy brief/a retention" in held.stdout
+    assert "nothing to change" not in held.stdout
+    topology("apply", "--allow-delete", "brief/a", own="[tenants.brief]\n")
 
 
 def test_swapped_addresses_are_refused_and_nothing_is_changed(

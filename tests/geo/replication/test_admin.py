@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from geo.replication import (
     AdminClient,
@@ -22,63 +23,11 @@ from geo.replication import (
     WrongCluster,
 )
 from geo.replication.actual import read_defaults, read_registration
+from geo.replication.answers import NAMES, NAMESPACE, PARTITIONS, STATS, TENANT
 from geo.replication.apply import _make, cluster_data
 from geo.replication.errors import UnusableCa
 from geo.replication.state import BrokerDefaults
-
-Answer = tuple[int, dict[str, str], bytes]
-RUNTIME = "/admin/v2/brokers/configuration/runtime"
-
-
-class Broker:
-    """An HTTP server that answers as it is told, and notes what it was asked."""
-
-    def __init__(self, name: str) -> None:
-        self.answers: dict[str, Answer] = {RUNTIME: (200, {}, json.dumps({"clusterName": name}).encode())}
-        self.first: list[Answer] = []  # given before all others, the question for the name aside
-        self.asked: list[tuple[str, str, str, bytes]] = []
-        broker = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
-                broker.asked.append((self.command, self.path, self.headers.get("authorization", ""), body))
-                absent = 404, {}, b'{"reason": "not there"}'
-                status, headers, content = broker.answers.get(self.path, absent)
-                if broker.first and self.path != RUNTIME:
-                    status, headers, content = broker.first.pop(0)
-                self.send_response(status)
-                given = {"content-type": "application/json", **headers, "content-length": str(len(content))}
-                for key, value in given.items():
-                    self.send_header(key, value)
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_PUT = do_POST = do_DELETE = answer  # noqa: N815 - named by the library
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """Nothing is said."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@pytest.fixture
-def broker() -> Iterator[Callable[[str], Broker]]:
-    started: list[Broker] = []
-
-    def start(name: str) -> Broker:
-        started.append(Broker(name))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.close()
+from tests.geo.replication.brokers import RUNTIME, Answer, Broker
 
 
 @pytest.mark.parametrize(
@@ -148,6 +97,11 @@ ASKING: list[Callable[[AdminClient], object]] = [
     ("answer", "error"),
     [
         ((200, HTML, b"<html>Sorry</html>"), ClusterUnreachable),
+        ((200, HTML, b""), ClusterUnreachable),
+        ((200, {}, b""), ClusterUnreachable),
+        ((200, {}, b"null"), ClusterUnreachable),
+        ((200, {}, b"7"), ClusterUnreachable),
+        ((202, HTML, b""), ClusterUnreachable),
         ((404, HTML, b"<html>Sorry</html>"), ClusterUnreachable),
         ((409, {}, b"[]"), ClusterUnreachable),
         ((429, {}, b'{"reason": "slow down"}'), ClusterUnreachable),
@@ -176,10 +130,10 @@ def test_a_broker_that_has_no_bookie_yet_is_asked_again(
 ) -> None:
     one = broker("eu")
     one.first = [(500, {}, b'{"reason": "Not enough non-faulty bookies available"}')] * 3
-    one.answers["/admin/v2/namespaces/fleet/a"] = (204, {}, b"")
-    with AdminClient("eu", one.url) as client:
+    with AdminClient("eu", one.url) as client, contextlib.suppress(AdminRefused):  # a 404, which is its answer
         request_of(client)
     assert one.first == []
+    assert one.asked[-1][1] == "/admin/v2/namespaces/fleet/a"
 
 
 def test_a_server_that_stays_in_trouble_is_refused_within_its_bound(broker: Callable[[str], Broker]) -> None:
@@ -200,6 +154,50 @@ def test_absence_and_conflict_are_pulsars_words_for_no(broker: Callable[[str], B
         assert not client.put("namespaces/fleet/a")
         with pytest.raises(AdminRefused, match="409"):
             client.get("namespaces/fleet/a")
+
+
+@pytest.mark.parametrize(
+    ("shape", "value"),
+    [
+        (TENANT, {}),
+        (NAMESPACE, {"x": 1}),
+        (NAMES, {}),
+        (STATS, {"subscriptions": {}}),
+        (PARTITIONS, {"partitions": -1}),
+    ],
+)
+def test_json_of_another_form_than_was_asked_for_is_no_answer(
+    broker: Callable[[str], Broker], shape: TypeAdapter[Any], value: object
+) -> None:
+    one = broker("eu")
+    one.answers["/admin/v2/tenants/fleet"] = (200, {}, json.dumps(value).encode())
+    with AdminClient("eu", one.url) as client, pytest.raises(ClusterUnreachable, match="not by Pulsar"):
+        client.get("tenants/fleet", shape)
+
+
+@pytest.mark.parametrize("answer", [(204, HTML, b""), (204, {}, b""), (200, {"content-type": ""}, b"")])
+def test_a_command_is_done_by_the_statuses_that_pulsar_has_for_it_and_a_question_is_never_answered_by_nothing(
+    broker: Callable[[str], Broker], answer: Answer
+) -> None:
+    one = broker("eu")
+    one.answers["/admin/v2/namespaces/fleet/a"] = answer
+    with AdminClient("eu", one.url) as client:
+        assert client.put("namespaces/fleet/a")
+        assert client.delete("namespaces/fleet/a")
+        with pytest.raises(ClusterUnreachable, match="not by Pulsar"):
+            client.get("namespaces/fleet/a")
+
+
+def test_a_registration_that_could_not_be_read_is_not_written_anew_without_what_it_had(
+    broker: Callable[[str], Broker],
+) -> None:
+    one = broker("eu")
+    one.answers["/admin/v2/clusters/us"] = (200, HTML, b"")
+    wanted = Registration(service_url="pulsar://us:6650", admin_url="http://us:8080")
+    change = Change(cluster="eu", action="update", kind="cluster", name="us", before=wanted, after=wanted)
+    with AdminClient("eu", one.url) as client, pytest.raises(ApplyStopped, match="not by Pulsar"):
+        _make(client, change, [])
+    assert {method for method, *_ in one.asked} == {"GET"}
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{"])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from geo.replication.cli import app
+from geo.replication import Applied, Change
+from geo.replication.cli import _exit_status, _tell_applied, app
+from tests.geo.replication.brokers import Broker
 
 NOWHERE = """
 centre = "hq"
@@ -44,6 +47,38 @@ def test_where_no_cluster_answers_there_is_trouble(command: str, file: str) -> N
     done = CliRunner().invoke(app, [command, "--topology", file])
     assert done.exit_code == 1
     assert "did not answer at http://127.0.0.1:9" in done.output
+
+
+@pytest.mark.parametrize("command", ["plan", "apply"])
+def test_an_address_that_answers_nothing_with_200_is_neither_an_empty_cluster_nor_a_change_made(
+    command: str, file: str, broker: Callable[[str], Broker]
+) -> None:
+    balancer = {name: broker(name) for name in ("eu", "hq")}
+    text = NOWHERE
+    for one in balancer.values():
+        one.first = [(200, {"content-type": "text/html"}, b"")] * 500
+        text = text.replace('admin_url = "http://127.0.0.1:9"', f'admin_url = "{one.url}"', 1)
+    Path(file).write_text(text)
+    done = CliRunner().invoke(app, [command, "--topology", file])
+    assert done.exit_code == 1
+    assert "not by Pulsar" in done.output
+    assert "create" not in done.output
+    assert {method for one in balancer.values() for method, *_ in one.asked} == {"GET"}
+
+
+def test_what_is_held_back_is_a_difference_and_never_nothing_to_change(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shorter = Change(
+        cluster="hq", action="update", kind="policy", name="fleet/a", policy="retention", deletes_data=True
+    )
+    _tell_applied(Applied(changed=(), held_back=(shorter,)), [])
+    assert capsys.readouterr().out.startswith("held back, it would delete data: hq: update policy fleet/a retention")
+    assert _exit_status({}, [shorter]) == 2
+    assert _exit_status({"eu": "silent"}, [shorter]) == 1
+    _tell_applied(Applied(changed=(), held_back=()), [])
+    assert capsys.readouterr().out == "nothing to change\n"
+    assert _exit_status({}, []) == 0
 
 
 def test_what_no_cluster_said_is_unknown_and_not_nought(file: str) -> None:

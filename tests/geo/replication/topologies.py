@@ -91,8 +91,14 @@ def _states() -> st.SearchStrategy[ClusterState]:
         deduplication=st.none() | st.booleans(),
         auto_topic_creation=st.none() | st.booleans(),
     )
-    topics = st.builds(
-        TopicState, partitions=st.integers(0, 3), subscriptions=st.dictionaries(st.just("ingest"), st.booleans())
+    subscriptions = st.dictionaries(st.just("ingest"), st.booleans())
+    topics = st.integers(0, 3).flatmap(
+        lambda partitions: st.builds(
+            TopicState,
+            partitions=st.just(partitions),
+            subscriptions=subscriptions,
+            missing=st.sets(st.sampled_from(range(partitions))).map(tuple) if partitions else st.just(()),
+        )
     )
     return st.builds(
         _consistent,
