@@ -20,6 +20,7 @@ from cloud_jobs.pulsar_source.answers import (
     Answer,
     Question,
     judge,
+    judge_created,
     judge_entry,
 )
 from cloud_jobs.pulsar_source.credentials import Token
@@ -39,6 +40,8 @@ from runtime import load_key_pair
 
 _MOST_REDIRECTS = 3
 _ENTRY_HEADER = "x-pulsar-message-id"
+_LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}
+_EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
 
 class Admin:
@@ -134,13 +137,29 @@ class Admin:
     ) -> SubscriptionNotes:
         """What is kept with the subscription, changed; begun now where there is nothing."""
         name = TopicName.parse(partition)
-        path = f"{name.path}/subscription/{quote(subscription, safe='')}/properties"
+        path = f"{_subscription_path(name, subscription)}/properties"
         properties = self._get(path, name, PROPERTIES)
         kept = SubscriptionNotes.of(properties)
         notes = change(kept or SubscriptionNotes(uuid4().hex[:12]))
         if notes != kept:
             self._ask("PUT", path, name, None, {**properties, **notes.properties()})
         return notes
+
+    def subscribe(self, partition: str, subscription: str, properties: Mapping[str, str], *, replicated: bool) -> None:
+        """Creates a durable subscription at the latest entry, with its properties; leaves one that is there alone."""
+        name = TopicName.parse(partition)
+        path = f"{_subscription_path(name, subscription)}?replicated={str(replicated).lower()}"
+        question = Question(self.cluster.name, f"PUT {self._base}{path}", str(name))
+        judge_created(question, self._answer(question, "PUT", path, {**_LATEST, "properties": dict(properties)}))
+
+    def set_cursor(self, partition: str, subscription: str, since_ms: int | None) -> None:
+        """Moves the cursor before the first message published at that time or later; None: before the earliest."""
+        name = TopicName.parse(partition)
+        path = f"{_subscription_path(name, subscription)}/resetcursor"
+        if since_ms is None:
+            self._ask("POST", path, name, None, _EARLIEST)
+        else:
+            self._ask("POST", f"{path}/{since_ms}", name, None)
 
     def topics(self, namespace: TopicName) -> list[TopicName]:
         """The topics of a namespace, a partitioned one once. Raises NamespaceMissing."""
@@ -212,6 +231,10 @@ class Admin:
                 detail = f"an answer that was not whole after {self._timeout_s:g} s"
                 raise ClusterUnreachable(self.cluster.name, question.doing, detail)
         return bytes(body)
+
+
+def _subscription_path(topic: TopicName, subscription: str) -> str:
+    return f"{topic.path}/subscription/{quote(subscription, safe='')}"
 
 
 def _verify(access: Access, certificate: tuple[str, str] | None) -> Any:

@@ -24,7 +24,7 @@ MOST_BYTES = 64 << 20
 _MOST_PARTITIONS = 100_000
 _MOST_REASON = 200
 _OK, _NO_CONTENT = 200, 204
-_UNAUTHORISED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 401, 403, 404, 500
+_UNAUTHORISED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 401, 403, 404, 409, 500
 _BUSY = frozenset({408, 425, 429})
 
 
@@ -110,6 +110,12 @@ def judge(question: Question, answer: Answer, shape: TypeAdapter[Any] | None) ->
         problem = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in problem["loc"])
         raise _foreign(question, answer, f"{place}: {problem['msg']}"[:_MOST_REASON]) from error
+
+
+def judge_created(question: Question, answer: Answer) -> None:
+    """What a cluster answered to a creation: it is there now, perhaps by somebody else. Raises what `judge` does."""
+    if answer.status != _CONFLICT or _reason(answer) is None:
+        judge(question, answer, None)
 
 
 def judge_entry(question: Question, answer: Answer) -> Mapping[str, str] | None:

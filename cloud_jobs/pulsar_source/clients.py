@@ -128,7 +128,6 @@ def durable_consumer(
     queue: int,
     wait_s: float,
     policy: Any = None,
-    create_at_latest: bool = False,
 ) -> Iterator[Any]:
     """The exclusive consumer of the durable subscription on one topic partition; closed on leaving.
 
@@ -151,8 +150,7 @@ def durable_consumer(
             name,
             receiver_queue_size=queue,
             batch_receive_policy=policy,
-            **subscription_settings(options)
-            | ({"initial_position": pulsar.InitialPosition.Latest} if create_at_latest else {}),
+            **subscription_settings(options),
         )
     except pulsar.ConsumerBusy:
         raise SubscriptionBusy(cluster.name, topic, name, wait_s) from None

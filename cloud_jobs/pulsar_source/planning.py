@@ -3,12 +3,11 @@
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
-
-import pulsar
+from uuid import uuid4
 
 from cloud_jobs.pulsar_source.admin import Admin
-from cloud_jobs.pulsar_source.clients import as_our_error, durable_consumer
 from cloud_jobs.pulsar_source.errors import TopicMissing
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
@@ -100,21 +99,30 @@ class Survey:
             self._known_clusters = self._admin.clusters() | named
         return self._known_clusters
 
-    def subscribe_missing(self, states: States, start: str | datetime) -> None:
-        """Creates the durable subscription where there is none, at `start` (earliest, latest or a time)."""
+    def subscribe_missing(self, states: States, start: str | datetime) -> bool:
+        """Creates the durable subscription where there is none, at `start` (earliest, latest or a time).
+
+        One whose creator ended before the cursor was at its start is brought there. Whether a cursor was moved.
+        """
         missing = [topic for topic, state in states.items() if state.cursor is None]
         list(self._pool.map(lambda topic: self._subscribe(topic, start), missing))
+        begun = [topic for topic, notes in self.notes(states).items() if notes.starting]
+        list(self._pool.map(self._place, (*missing, *begun)))
+        return bool(missing or begun)
 
     def _subscribe(self, topic: str, start: str | datetime) -> None:
-        wait_s, latest = self._options.operation_timeout_seconds, start == "latest"
-        with durable_consumer(
-            self.cluster, self._options, topic, queue=1, wait_s=wait_s, create_at_latest=latest
-        ) as consumer:
-            if isinstance(start, datetime):
-                try:
-                    consumer.seek(int(start.timestamp() * 1000))
-                except pulsar.PulsarException as error:
-                    raise as_our_error(self.cluster, f"seeking {topic} to {start}", error) from error
+        options, notes = self._options, SubscriptionNotes.created(uuid4().hex[:12], start)
+        with suppress(TopicMissing):  # the next look tells
+            self._admin.subscribe(
+                topic, options.subscription_name(), notes.properties(), replicated=options.replicate_subscription
+            )
+
+    def _place(self, topic: str) -> None:
+        self._notes.pop(topic, None)
+        notes = self._note(topic)
+        if notes is not None and notes.starting:
+            self._admin.set_cursor(topic, self._options.subscription_name(), notes.starting_ms())
+            self._note(topic, SubscriptionNotes.placed)
 
     def _list_topics(self) -> list[TopicName]:
         if self._options.topics:

@@ -5,16 +5,21 @@ Ledger numbers come again after older disks were restored, openings do not. Each
 noted before Spark's log has the batch: a log that knows an opening which the broker does not know was written on other
 disks. The opening in which a batch was acknowledged is noted after Spark's log has it: a broker that is ahead of the
 log shows that the log was set back.
+
+A subscription is created in two steps, so the first one says what the second one is to be: whoever finds it between the
+two, after the process that created it ended, brings the cursor to its start.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Self
 
 _ID = "waybill-subscription-id"
 _PLANNED = "waybill-planned-openings"
 _ACKNOWLEDGED = "waybill-acknowledged-opening"
 _CHUNKED = "waybill-chunked"
+_STARTING = "waybill-starting-position"
 MOST_OPENINGS = 16
 
 
@@ -23,14 +28,16 @@ class SubscriptionNotes:
     """The properties of a durable subscription that are ours; they end with it, with its topic and with the disks.
 
     `number`: drawn once. `planned`: the newest openings in which batches were planned, oldest first. `acknowledged`:
-    the newest one in which a batch was acknowledged. `chunked`: a task has met messages in chunks. A *mark* is what an
-    offset keeps of them for one position.
+    the newest one in which a batch was acknowledged. `chunked`: a task has met messages in chunks. `starting`: where
+    the cursor is still to be set (earliest or a time); empty once it is. A *mark* is what an offset keeps of them for
+    one position.
     """
 
     number: str
     planned: tuple[str, ...] = ()
     acknowledged: str = ""
     chunked: bool = False
+    starting: str = ""
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Self | None:
@@ -38,12 +45,35 @@ class SubscriptionNotes:
         if _ID not in properties:
             return None
         planned = tuple(filter(None, properties.get(_PLANNED, "").split(",")))
-        return cls(properties[_ID], planned, properties.get(_ACKNOWLEDGED, ""), _CHUNKED in properties)
+        acknowledged, starting = properties.get(_ACKNOWLEDGED, ""), properties.get(_STARTING, "")
+        return cls(properties[_ID], planned, acknowledged, _CHUNKED in properties, starting)
 
     def properties(self) -> dict[str, str]:
         """The reverse of `of`."""
-        properties = {_ID: self.number, _PLANNED: ",".join(self.planned), _ACKNOWLEDGED: self.acknowledged}
+        properties = {
+            _ID: self.number,
+            _PLANNED: ",".join(self.planned),
+            _ACKNOWLEDGED: self.acknowledged,
+            _STARTING: self.starting,
+        }
         return properties | ({_CHUNKED: "true"} if self.chunked else {})
+
+    @classmethod
+    def created(cls, number: str, start: str | datetime) -> Self:
+        """Of a new subscription that begins at `start`. A broker creates each at the latest entry."""
+        text = start.isoformat() if isinstance(start, datetime) else start
+        return cls(number, starting="" if text == "latest" else text)
+
+    def starting_ms(self) -> int | None:
+        """The publish time from which the cursor is to deliver; None for the earliest message."""
+        try:
+            return max(0, int(datetime.fromisoformat(self.starting).timestamp() * 1000))
+        except (ValueError, OverflowError):
+            return None  # who may consume may write anything here: nothing is left out
+
+    def placed(self) -> Self:
+        """With its cursor where it is to begin."""
+        return replace(self, starting="")
 
     def planning(self, opening: str) -> Self:
         """With a batch that is planned in an opening."""

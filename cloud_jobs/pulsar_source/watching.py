@@ -262,10 +262,10 @@ class Watch:
         try:
             states = survey.states()
             missing = frozenset(topic for topic, state in states.items() if state.cursor is None)
-            if missing and create_at is not None:
+            if create_at is not None:
                 self._created[name] = self._created.get(name, frozenset()) | missing
-                survey.subscribe_missing(states, create_at)
-                states = survey.states()
+                if survey.subscribe_missing(states, create_at):
+                    states = survey.states()
             notes = survey.notes(states) if create_at is not None else {}
         except (ClusterUnreachable, AccessRefused) as error:
             self._note_unserved(name, error)

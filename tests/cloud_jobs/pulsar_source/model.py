@@ -143,6 +143,8 @@ class ModelCluster:
         self.name = name
         self.answers = True
         self.topics: dict[str, ModelTopic] = {}
+        self.created: Callable[[str], None] = lambda _: None
+        """Called when a subscription was created, before anything else happens to it."""
         self._ledgers = self._openings = 0
 
     def check(self) -> None:
@@ -218,16 +220,18 @@ class ModelAdmin:
         topic.notes = change(topic.notes or SubscriptionNotes(uuid4().hex[:12]))
         return topic.notes
 
+    def subscribe(self, partition: str, _: str, properties: Mapping[str, str], *, replicated: bool) -> None:
+        assert replicated
+        topic = self._cluster.named(partition)
+        if topic.cursor is None:
+            topic.subscribe()
+            topic.cursor, topic.notes = topic.last, SubscriptionNotes.of(properties)
+        self._cluster.created(partition)
 
-class ModelSurvey(Survey):
-    """The source's own survey, on a model."""
-
-    def __init__(self, model: ModelCluster, cluster: Cluster, options: PulsarOptions) -> None:
-        super().__init__(cluster, options, ModelAdmin(model))  # type: ignore[arg-type]
-        self._model = model
-
-    def _subscribe(self, topic: str, start: object) -> None:  # the models begin at the earliest
-        self._model.named(topic).subscribe()
+    def set_cursor(self, partition: str, _: str, since_ms: int | None) -> None:
+        assert since_ms is None  # the models know no time
+        topic = self._cluster.named(partition)
+        topic.cursor = Position(min(topic.ledgers), -1)
 
 
 @dataclass(frozen=True)
@@ -358,8 +362,8 @@ class World:
         self.clusters = {name: ModelCluster(name) for name in ("hq", "dr")}
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def survey(self, cluster: Cluster, options: PulsarOptions) -> ModelSurvey:
-        return ModelSurvey(self.clusters[cluster.name], cluster, options)
+    def survey(self, cluster: Cluster, options: PulsarOptions) -> Survey:
+        return Survey(cluster, options, ModelAdmin(self.clusters[cluster.name]))  # type: ignore[arg-type]
 
     def own(self, cluster: Cluster, _: PulsarOptions, partition: str, role: Role, token: str) -> Callable[[], None]:
         present = self.clusters[cluster.name].named(partition).present[role]

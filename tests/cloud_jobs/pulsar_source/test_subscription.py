@@ -1,3 +1,4 @@
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from cloud_jobs.pulsar_source.errors import DataLoss
 from cloud_jobs.pulsar_source.position import Position
 from cloud_jobs.pulsar_source.subscription import MOST_OPENINGS, SubscriptionNotes
 from tests.cloud_jobs.pulsar_source.model import ModelTopic, World
-from tests.cloud_jobs.pulsar_source.test_state_machine import PARTITIONS, ModelQuery
+from tests.cloud_jobs.pulsar_source.test_state_machine import PARTITIONS, Crash, ModelQuery
 
 openings = st.lists(st.integers(0, 99).map("{:02d}".format), unique=True, max_size=40).map(sorted)
 
@@ -220,6 +221,25 @@ def test_a_subscription_made_anew_in_the_same_ledger_is_not_taken_for_the_one_be
     story.topic.subscribe()
     with pytest.raises(DataLoss, match="not the one that the query read"):
         story.drain()
+
+
+def test_a_subscription_whose_creator_ended_at_once_is_brought_to_its_start_by_the_next_start(tmp_path: Path):
+    def end(_: str) -> None:
+        raise Crash
+
+    story = Story(tmp_path)
+    story.send(10)
+    for cluster in story.world.clusters.values():
+        cluster.created = end
+    with pytest.raises(Crash):
+        story.query.trigger()
+    story.query.stop()
+    assert story.topic.unread() == set()  # as a broker creates it
+    for cluster in story.world.clusters.values():
+        cluster.created = lambda _: None
+    story.drain()
+    assert story.query.delivered() == Counter(range(10))
+    story.query.stop()
 
 
 def test_what_is_noted_is_the_opening_and_not_each_batch(story: Story):

@@ -1,0 +1,62 @@
+"""A new subscription begins where it was asked to, also when its creation is interrupted; through the real Pulsar."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cloud_jobs.pulsar_source.admin import Admin
+from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.reading import read_range
+from deploy.local import LocalStack
+from tests.cloud_jobs.pulsar_source.world import Place
+
+pytestmark = pytest.mark.system
+BEFORE, AFTER = range(100), range(1000, 1010)
+
+
+@pytest.fixture
+def hq(stack: LocalStack) -> Iterator[Place]:
+    server = stack.pulsar["hq"]
+    place = Place("hq", server.service_url, server.admin_url)
+    yield place
+    place.close()
+
+
+def read(options: PulsarOptions) -> list[int]:
+    """One batch of a new query."""
+    with closing(Driver(options)) as driver:
+        start = driver.initial()
+        tasks = driver.plan(start, driver.latest(start, limited=False))
+        batches = [batch for task in tasks for batch in read_range(options, task)]
+        return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+
+
+@pytest.mark.parametrize("stop", [ClusterUnreachable("hq", "moving the cursor", "too late"), KeyboardInterrupt()])
+@pytest.mark.parametrize("start", ["earliest", "a time"])
+def test_a_start_that_was_interrupted_begins_where_the_first_one_would_have_begun(
+    hq: Place, monkeypatch: pytest.MonkeyPatch, start: str, stop: BaseException
+):
+    topic = hq.new_topic(2)
+    hq.send(topic, BEFORE)
+    moment = datetime.now(UTC).isoformat() if start == "a time" else start
+    hq.send(topic, AFTER)
+    known = {"clusters": hq.text, "topics": topic, "subscription": "s", "readTimeoutSeconds": "10"}
+    stopping, moving = iter([stop]), Admin.set_cursor
+
+    def stopped(*asked: Any) -> None:
+        if error := next(stopping, None):
+            raise error
+        moving(*asked)
+
+    monkeypatch.setattr(Admin, "set_cursor", stopped)
+    options = PulsarOptions.parse(known | {"startingPosition": moment})
+    try:
+        found = read(options)
+    except KeyboardInterrupt:
+        found = read(PulsarOptions.parse(known | {"startingPosition": "latest"}))
+    assert sorted(found) == [*(BEFORE if start == "earliest" else ()), *AFTER]
