@@ -2,8 +2,8 @@
 
 import queue
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -14,6 +14,7 @@ from cloud_jobs.pulsar_source.exhaustion import Exhaustion
 from cloud_jobs.pulsar_source.message_ids import id_of, position_of
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import BEGINNING, Position
+from cloud_jobs.pulsar_source.prefetching import SIZES, Sizes
 
 POLL_MS = 5
 """How long a receive waits for more before it hands over what it has."""
@@ -22,6 +23,11 @@ MAX_RECEIVE = 1000
 """Most messages that one receive hands over."""
 
 _MAX_RECEIVE_BYTES = 8 << 20
+_STEP = 32
+"""How many times as many are held after the next look: the first messages may not be like the others."""
+
+_LOOK_MESSAGES = 2000
+"""Within how many messages a feed is opened again; after these it would be sent too much once more."""
 
 
 class Feed(Protocol):
@@ -92,8 +98,9 @@ class OneByOne:
 
 
 class _ReaderFeed:
-    def __init__(self, reader: Any, exhaustion: Exhaustion, one_by_one: OneByOne | None) -> None:
+    def __init__(self, reader: Any, exhaustion: Exhaustion, most: int, one_by_one: OneByOne | None) -> None:
         self._exhaustion = exhaustion
+        self._most = min(MAX_RECEIVE, most)
         self._receive = one_by_one.receive if one_by_one else self._receive_many
         self._native = reader._reader  # noqa: SLF001  # as above
         self._reached = BEGINNING
@@ -108,7 +115,7 @@ class _ReaderFeed:
         messages: list[Any] = []
         with suppress(pulsar.Timeout):
             messages.append(self._native.read_next(POLL_MS))
-            while len(messages) < MAX_RECEIVE:
+            while len(messages) < self._most:
                 messages.append(self._native.read_next(0))
         return messages
 
@@ -123,9 +130,74 @@ class _ReaderFeed:
         return bool(self._native.is_connected())
 
 
+class WideningFeed:
+    """A feed that holds little ahead of a topic that is new to this process, and more when it is known.
+
+    For that it is opened again, at most twice and within its first messages: what was handed over comes once more.
+    """
+
+    def __init__(
+        self,
+        opening: Callable[[int], AbstractContextManager[Feed]],
+        topic: str,
+        most: int,
+        prefetch_bytes: int,
+        sizes: Sizes = SIZES,
+    ) -> None:
+        self._opening, self._topic, self._sizes = opening, topic, sizes
+        self._most, self._prefetch_bytes = most, prefetch_bytes
+        self._opened = ExitStack()
+        self._received = 0
+        self._queue = sizes.queue(topic, most, prefetch_bytes)
+        self._feed = self._opened.enter_context(opening(self._queue))
+
+    def close(self) -> None:
+        """Gives the consumer back."""
+        self._opened.close()
+
+    def receive(self) -> list[Any]:
+        """As the feed; what came before it was opened again comes once more."""
+        messages = self._feed.receive()
+        if messages:
+            self._received += len(messages)
+            self._sizes.note(self._topic, messages)
+            if self._queue < self._most and self._received <= _LOOK_MESSAGES:
+                self._widen()
+        return messages
+
+    def last(self) -> Position:
+        """As the feed."""
+        return self._feed.last()
+
+    def connected(self) -> bool:
+        """As the feed."""
+        return self._feed.connected()
+
+    def exhausted(self, upto: Position) -> bool:
+        """As the feed."""
+        return self._feed.exhausted(upto)
+
+    def _widen(self) -> None:
+        allowed = self._sizes.queue(self._topic, self._most, self._prefetch_bytes)
+        if allowed > self._queue and self._sizes.differ(allowed, self._queue):
+            self._opened.close()
+            self._queue = min(allowed, _STEP * self._queue)
+            self._feed = self._opened.enter_context(self._opening(self._queue))
+
+
 @contextmanager
 def durable_feed(cluster: Cluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
-    """From the durable subscription's cursor on."""
+    """From the durable subscription's cursor on; what comes first can come again. `queue_size`: the most held ahead."""
+
+    def opening(queue: int) -> AbstractContextManager[Feed]:
+        return _durable_feed(cluster, options, topic, queue)
+
+    with closing(WideningFeed(opening, topic, queue_size, options.prefetch_bytes)) as feed:
+        yield feed
+
+
+@contextmanager
+def _durable_feed(cluster: Cluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
     policy = pulsar.ConsumerBatchReceivePolicy(MAX_RECEIVE, _MAX_RECEIVE_BYTES, POLL_MS)
     wait_s = options.read_timeout_seconds
     with durable_consumer(cluster, options, topic, queue=queue_size, wait_s=wait_s, policy=policy) as consumer:
@@ -145,11 +217,31 @@ def reader_feed(
     first: Position | None = None,
     one_by_one: OneByOne | None = None,
 ) -> Iterator[Feed]:
-    """From the first message after a position, without a cursor on the broker.
+    """From the first message after a position, without a cursor on the broker; what comes first can come again.
 
     The broker sends the entry at that position once more, and the client passes over it; `first`, the entry after it,
-    is what the broker sends first where it is given.
+    is what the broker sends first where it is given. `queue_size`: the most held ahead; 0: nothing is sent.
     """
+
+    def opening(queue: int) -> AbstractContextManager[Feed]:
+        return _reader_feed(cluster, options, topic, after, queue=queue, first=first, one_by_one=one_by_one)
+
+    most = 1 if one_by_one else queue_size
+    with closing(WideningFeed(opening, topic, most, options.prefetch_bytes)) as feed:
+        yield feed
+
+
+@contextmanager
+def _reader_feed(
+    cluster: Cluster,
+    options: PulsarOptions,
+    topic: str,
+    after: Position,
+    *,
+    queue: int,
+    first: Position | None,
+    one_by_one: OneByOne | None,
+) -> Iterator[Feed]:
     name = uuid4().hex  # the client puts a random end to it
     client = kept_client(cluster, options)
 
@@ -162,7 +254,7 @@ def reader_feed(
             topic,
             pulsar.MessageId.earliest if after == BEGINNING else id_of(first or after),
             start_message_id_inclusive=first is not None,
-            receiver_queue_size=1 if one_by_one else queue_size,
+            receiver_queue_size=queue,
             reader_listener=one_by_one.listen if one_by_one else None,
             is_read_compacted=options.read_compacted,
             subscription_role_prefix=name,
@@ -172,7 +264,7 @@ def reader_feed(
         raise as_our_error(cluster, f"opening a reader on {topic}", error) from error
     try:
         with closing(Exhaustion(cluster, options, topic, name, flush)) as exhaustion:
-            yield _ReaderFeed(reader, exhaustion, one_by_one)
+            yield _ReaderFeed(reader, exhaustion, queue, one_by_one)
     finally:
         with suppress(pulsar.PulsarException):
             reader.close()

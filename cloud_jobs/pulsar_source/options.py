@@ -99,9 +99,7 @@ class PulsarOptions(Access):
         le=1 << 40,
         description="most bytes of values in one micro-batch; a bigger message goes through alone",
     )
-    prefetch_bytes: int = Field(
-        16 << 20, ge=1, le=1 << 30, description="most bytes that a reader holds before Spark takes them"
-    )
+    prefetch_bytes: int = Field(16 << 20, ge=1, le=1 << 30, description="about how many bytes a reader holds, unpacked")
 
     operation_timeout_seconds: int = Field(5, ge=1, le=_MOST_WAIT_S, description="bound of one call to a cluster")
     read_timeout_seconds: float = Field(

@@ -22,6 +22,7 @@ from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.message_ids import batch_size_of
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import BEGINNING, Position, Range
+from cloud_jobs.pulsar_source.prefetching import SIZES
 from cloud_jobs.pulsar_source.reader_process import Assignment
 
 _ENDLESS = 2**62
@@ -42,6 +43,7 @@ class Scout:
         self._opening = opening
         self._opened = ExitStack()
         self._feed: Feed | None = None
+        self._opened_for = 0
         self._seen: deque[Piece] = deque()
         self._from = BEGINNING
         self._reached = BEGINNING
@@ -66,8 +68,11 @@ class Scout:
                 return
 
     def _go_to(self, after: Position) -> None:
-        if self._feed is None or not self._from <= after <= max(self._reached, self._from):
+        queue = SIZES.queue(self._topic, self._queue, self._options.prefetch_bytes)
+        fits = self._feed is not None and not SIZES.differ(queue, self._opened_for)
+        if not fits or not self._from <= after <= max(self._reached, self._from):
             self.close()
+            self._opened_for = queue
             self._feed = self._opened.enter_context(
                 self._opening(self._cluster, self._options, self._topic, after, self._queue)
             )

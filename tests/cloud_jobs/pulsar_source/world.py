@@ -81,6 +81,7 @@ class Place:
             batching_max_messages=100,
             block_if_queue_full=True,
             send_timeout_millis=20_000,
+            compression_type=more.pop("compression", pulsar.CompressionType.NONE),
         )
         failed: list[Any] = []
         for number in numbers:
