@@ -18,7 +18,7 @@ from geo.spatial.cells import build_cells
 from geo.spatial.fences import Outlines
 from geo.spatial.lattice import FOLD, Window, cells_of_lines
 from geo.spatial.predicates import ROUNDING, Spots, on_or_odd, turn_of
-from geo.spatial.ragged import Bools, Floats, Ints, Points, blocks, expand
+from geo.spatial.ragged import Bools, Floats, Ints, Points, blocks, expand, offsets
 from geo.spatial.raster import FIRST, HARD, INSIDE, LENGTH_SHIFT, MOST_EDGES
 from geo.spatial.rings import Shape
 
@@ -125,7 +125,11 @@ class GridIndex:
         first_edge = (np.cumsum(edges, dtype=np.int64) - edges)[opens]
         inside = np.bitwise_xor.reduceat(turns, first_edge) ^ ((bits[opens] & INSIDE) > 0)
         hard = (bits[opens] & HARD) > 0
-        for ask in np.flatnonzero(np.bitwise_or.reduceat(unsure, first_edge) | hard).tolist():
+        asked = np.flatnonzero(np.bitwise_or.reduceat(unsure, first_edge) | hard)
+        count = np.diff(np.append(first_edge, len(edge)))[asked]
+        on = exact.plainly_on(pair_point[asked], edge[expand(first_edge[asked], count)[1]], count)
+        inside[asked[on]] = True
+        for ask in asked[~on].tolist():
             name, mine = int(pair_point[ask]), row[opens[ask]]
             if hard[ask]:
                 inside[ask] = exact.anywhere(name, int(pair_fence[ask]))
@@ -197,6 +201,23 @@ class _Exact:
 
     def _row(self, point: int) -> int:
         return self._begin + point if self._order is None else int(self._order[self._begin + point])
+
+    def plainly_on(self, point: Ints, edge: Ints, count: Ints) -> Bools:
+        """Is each place on one of its `count` edges at a glance: at a corner, or on a meridian or parallel with it?
+
+        So is a fix on a corner, and a way along a border that many fences share.
+        """
+        if not len(point):
+            return np.zeros(0, dtype=np.bool_)
+        places = self._begin + point
+        row = np.repeat(places if self._order is None else self._order[places], count)
+        (x, y), (known_x, known_y), slop = self._spots.at(row), self._spots.doubles(row), self.slop
+        ax, ay, bx, by = self._ends(edge)
+        between_x = (np.minimum(ax, bx) + slop <= x) & (x <= np.maximum(ax, bx) - slop)
+        between_y = (np.minimum(ay, by) + slop <= y) & (y <= np.maximum(ay, by) - slop)
+        on = ((ay == by) & (ay == known_y) & between_x) | ((ax == bx) & (ax == known_x) & between_y)
+        on |= ((ax == known_x) & (ay == known_y)) | ((bx == known_x) & (by == known_y))
+        return np.asarray(np.bitwise_or.reduceat(on, offsets(count)[:-1]), dtype=np.bool_)
 
     def in_cell(self, point: int, edge: Ints, mark: tuple[float, float], mark_inside: bool) -> bool:
         """Is the place inside or on the border of the fence of these edges, all that it has in the cell of `mark`?"""

@@ -111,6 +111,19 @@ class Spots:
             on = OnLines(px, py, qx, qy, fraction, before + turns)
         return Spots(self.x[rows] + 360.0 * turns, self.y[rows], self.slop, on)
 
+    def at(self, rows: Ints) -> Points:
+        """Where some of them are, within `slop`."""
+        return self.x[rows], self.y[rows]
+
+    def doubles(self, rows: Ints) -> Points:
+        """The coordinates of some of them where they are doubles, to the last bit; NaN where they need not be."""
+        on = self.on
+        if on is None:
+            return self.at(rows)
+        upright = (on.px[rows] == on.qx[rows]) & (on.turns[rows] == 0.0)
+        level = on.py[rows] == on.qy[rows]
+        return np.where(upright, on.px[rows], np.nan), np.where(level, on.py[rows], np.nan)
+
     def key(self, row: int) -> tuple[float, ...]:
         """The same for the same place only."""
         if self.on is None:
