@@ -7,7 +7,8 @@ The rules, in order:
 2. A ring that does not close after that goes round a pole: it is closed over the pole nearer to its mean latitude. So
    a ring with a hole round the same pole is a band around it.
 3. A ring that crosses or touches itself is repaired: rings first (the "structure" method of `make_valid`), then holes
-   subtracted and exteriors united. A hole that lies outside takes nothing away. A polygon without area is refused.
+   subtracted and exteriors united. A hole that lies outside takes nothing away. A polygon without area, or whose holes
+   leave nothing of it, is left out with a note; a fence of such alone is refused.
 4. What reaches beyond ±180° is cut there and moved back, each ring on its own; then holes are subtracted and parts that
    overlap are united. The cut is no border: a crossing of it is no entry. Its latitude is rounded to a double.
 
@@ -32,7 +33,7 @@ Shape: TypeAlias = Polygon | MultiPolygon
 
 
 class _NoArea(FenceError):
-    """A ring, or all of a fence, has no area."""
+    """A ring, or a polygon, has no area."""
 
 
 def world_polygon(polygons: Iterable[Sequence[Floats]]) -> tuple[Shape, tuple[str, ...]]:
@@ -41,9 +42,16 @@ def world_polygon(polygons: Iterable[Sequence[Floats]]) -> tuple[Shape, tuple[st
     Raises `FenceError` when nothing with an area is left, or a coordinate is no place.
     """
     notes: list[str] = []
-    parts = [part for rings in polygons for part in _parts(_polygon([_closed(ring, notes) for ring in rings], notes))]
+    parts: list[Polygon] = []
+    nothing: FenceError = FenceError("it has no polygon")
+    for rings in polygons:
+        try:
+            parts += _parts(_polygon([_closed(ring, notes) for ring in rings], notes))
+        except _NoArea as error:
+            nothing = error
+            notes.append(f"a polygon was left out: {error}")
     if not parts:
-        raise FenceError("it has no polygon")
+        raise nothing
     whole = _joined(parts)
     if not _is_valid(whole):
         notes.append(f"repaired: {shapely.is_valid_reason(whole)}")
@@ -143,7 +151,7 @@ def _without(whole: Shape, hole: Shape) -> Shape:
     refuse_tangled([whole, hole], overlay=True)
     parts = _parts(shapely.difference(whole, hole))
     if not parts:
-        raise FenceError("its holes leave nothing of it")
+        raise _NoArea("its holes leave nothing of it")
     return _joined(parts)
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import shapely
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shapely import Polygon
 from shapely.affinity import translate
@@ -117,6 +117,7 @@ def test_a_hole_outside_of_its_fence_takes_nothing_away_and_adds_nothing() -> No
         assert fence.shape.area == pytest.approx(min(apart[0], 1.0))
 
 
+@example([[[(0, 0), (0, 1), (1, 0)]], [[(0, 0), (0, -1), (1, 1)], [(0, 0), (1, 0), (0, 1), (0, -1), (1, 1)]]], 170)
 @given(
     st.lists(st.lists(ring_of, min_size=1, max_size=3), min_size=1, max_size=3), st.sampled_from([170, 176, 180, -180])
 )
@@ -150,3 +151,14 @@ def _back(part: shapely.Geometry, east: int) -> float:
 def _moved(ring: list[tuple[int, int]], east: int) -> np.ndarray:
     moved = np.array([(x + east, y) for x, y in (*ring, ring[0])], dtype=float)
     return np.column_stack([np.mod(moved[:, 0] + 180.0, 360.0) - 180.0, moved[:, 1]])
+
+
+def test_a_polygon_of_which_nothing_is_left_takes_no_other_with_it() -> None:
+    square = [(10, 50), (11, 50), (11, 51), (10, 51)]
+    around = [(9, 49), (12, 49), (12, 52), (9, 52)]
+    rings = [[np.array(ring, dtype=float) for ring in polygon] for polygon in ([square], [square, around])]
+    shape, notes = world_polygon(rings)
+    assert shape.area == pytest.approx(1.0)
+    assert "a polygon was left out: its holes leave nothing of it" in notes
+    with pytest.raises(FenceError, match="its holes leave nothing of it"):
+        world_polygon(rings[1:])
