@@ -129,6 +129,8 @@ class Driver:
         if ends == begin and not anew:
             # Spark asks from `start` on, so the batch that ended there is done; it says so only with the next batch.
             self.commit(start)
+            if start.cluster == view.cluster.name and begin == everything(begin, view.states):
+                self._watch.caught_up()
             return start
         notes = self._watch.note_planned(view.cluster.name, news)
         self._view = replace(view, notes={**view.notes, **notes})
@@ -306,6 +308,7 @@ class Driver:
                     anew.add(topic)
         if losses:
             self._report(view.cluster.name, losses)
+            self._watch.accept_created(view.cluster.name)
         if anew:
             self._close_scouts()
         return anew

@@ -1,15 +1,16 @@
 """Which cluster is read, kept in a small file beside the checkpoint; and the operator's word about it.
 
 A position means nothing in another cluster, so after a change of cluster reading begins at the subscription's cursor
-there, which followed what was acknowledged. Two things must outlive the driver, because neither the checkpoint nor the
-clusters tell them: which cluster is read now (a cluster that comes back must not be rejoined by itself, it may have
-missed acknowledgements), and which planned batches were closed without being read.
+there, which followed what was acknowledged. Three things must outlive the driver, because neither the checkpoint nor
+the clusters tell them: which cluster is read now (a cluster that comes back must not be rejoined by itself, it may have
+missed acknowledgements), which planned batches were closed without being read, and where the subscription was missing
+and was created for a query that had begun: its cursor there followed nothing.
 """
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,10 +29,15 @@ _NOT_OURS = "it is not a failover file of the Pulsar source"
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The active cluster, and the ends of batches that were planned on a cluster that then was lost. Pure."""
+    """The active cluster, and the ends of batches that were planned on a cluster that then was lost. Pure.
+
+    `created`: cluster -> the topic partitions where the subscription was missing after the query had begun, until the
+    query stands there itself, or has read all that its own cluster has, or the loss was accepted.
+    """
 
     active: str
     abandoned: tuple[str, ...] = ()
+    created: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def moved(self, cluster: str) -> Self:
         """Reading goes on there."""
@@ -40,6 +46,15 @@ class Standing:
     def abandoning(self, end: Offset) -> Self:
         """The batch up to `end` is closed without being read: what it held comes again from the other cluster."""
         return replace(self, abandoned=(*self.abandoned, _text(end))[-_MOST_ABANDONED:])
+
+    def creating(self, cluster: str, topics: Collection[str]) -> Self:
+        """The subscription is missing on those topic partitions, and is about to be created there."""
+        everywhere = {*self.created.get(cluster, ()), *topics}
+        return replace(self, created={**self.created, cluster: tuple(sorted(everywhere))}) if topics else self
+
+    def without_created(self, cluster: str) -> Self:
+        """What was created on that cluster is told, or matters no more."""
+        return replace(self, created={name: topics for name, topics in self.created.items() if name != cluster})
 
     def abandoned_at(self, end: Offset) -> bool:
         """Whether the batch that ended here was closed without being read."""
@@ -153,4 +168,13 @@ def _checked(path: Path, document: Any) -> tuple[QueryIdentity, Standing]:
     if not all(isinstance(text, str) for text in abandoned):
         raise FailoverFileError(path, f"{_NOT_OURS}: a batch in it is no text")
     query, subscription, topics, active = map(str, texts)
-    return QueryIdentity(query, subscription, topics), Standing(active, tuple(abandoned))
+    created = _checked_created(path, document.get("created", {}))
+    return QueryIdentity(query, subscription, topics), Standing(active, tuple(abandoned), created)
+
+
+def _checked_created(path: Path, created: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(created, Mapping) or not all(isinstance(topics, list) for topics in created.values()):
+        raise FailoverFileError(path, f"{_NOT_OURS}: what was created is no list for each cluster")
+    if not all(isinstance(topic, str) for topics in created.values() for topic in topics):
+        raise FailoverFileError(path, f"{_NOT_OURS}: a topic in it is no text")
+    return {cluster: tuple(topics) for cluster, topics in created.items()}

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import uuid4
 
@@ -36,8 +36,8 @@ Start = str | datetime
 class View:
     """One cluster's topic partitions at one moment.
 
-    `created` are those where the durable subscription was missing until this process looked. `notes`: what is kept with
-    each subscription.
+    `created` are those where the durable subscription was missing after the query had begun, see `Standing`. `notes`:
+    what is kept with each subscription.
     """
 
     cluster: Cluster
@@ -72,7 +72,7 @@ class Watch:
             known = ", ".join(self._surveys)
             raise self._refusal(f"it speaks of cluster {self._standing.active!r}, the options know only {known}")
         self._begun = self._bound = False
-        self._created: dict[str, frozenset[str]] = {}
+        self._drawn: str | None = None
         self._heard_s = time.time()
         self._remember()
 
@@ -87,7 +87,8 @@ class Watch:
         """The id of a query that has no checkpoint yet. FailoverFileError when the file belongs to another one."""
         self._begun = True
         if self._identity is None:
-            return uuid4().hex
+            self._drawn = uuid4().hex
+            return self._drawn
         if self._identity != (mine := self._identity_of(self._identity.query)):
             raise self._refusal(f"it belongs to another query, of {self._identity.subscription!r}, not of {mine}")
         return self._identity.query
@@ -104,16 +105,19 @@ class Watch:
         kept = self._identity
         if kept and (kept.query, kept.subscription) != (identity.query, identity.subscription):
             raise self._refusal(f"it belongs to another query, {kept}; the checkpoint is of {identity}")
+        if offset.query == self._drawn:
+            # It begins now: what it created is where it begins.
+            self._standing = replace(self._standing, created={})
         if kept is None and (not self._begun or offset.cluster != self._standing.active):
             # Also a query that begins may have its first batch in Spark's log already, planned elsewhere.
             _log.error("failover_file_lost", path=str(self._options.failover_file), cluster=offset.cluster)
             self._options.cluster_named(offset.cluster)
-            self._standing = Standing(offset.cluster)
+            self._standing = Standing(offset.cluster, created=self._standing.created)
             self._standing = self._standing if planned else self._standing.abandoning(offset)
         self._identity = identity
         self._bound = True
         if kept != identity:
-            self._save()
+            self._save(self._standing)
 
     def _identity_of(self, query: str) -> QueryIdentity:
         topics = ",".join(sorted(map(str, self._options.topics))) or str(self._options.topics_pattern)
@@ -194,7 +198,7 @@ class Watch:
             if name == view.cluster.name:
                 continue
             try:
-                survey.subscribe_missing(survey.states(), self._options.starting_position)
+                self._subscribe_missing(name, survey.states(), self._options.starting_position)
             except PulsarSourceError as error:
                 _log.warning("standby_without_subscription", cluster=name, error=str(error))
         return view
@@ -245,27 +249,29 @@ class Watch:
 
     def abandon(self, end: Offset) -> None:
         """Closes a planned batch that cannot be read any more; kept on disk before this returns."""
-        self._standing = self._standing.abandoning(end)
-        self._save()
+        self._keep(self._standing.abandoning(end))
         _log.warning("batch_abandoned", cluster=end.cluster)
 
     def settle(self, start: Offset) -> None:
         """Forgets abandoned batches and created subscriptions once the query stands behind them."""
-        self._created.pop(start.cluster, None)
-        if self._standing.abandoned and not self._standing.from_cursor(start):
-            self._standing = Standing(self._standing.active)
-            self._save()
+        standing = self._standing.without_created(start.cluster)
+        self._keep(standing if standing.from_cursor(start) else replace(standing, abandoned=()))
+
+    def accept_created(self, cluster: str) -> None:
+        """What was lost because the subscription was missing there is told."""
+        self._keep(self._standing.without_created(cluster))
+
+    def caught_up(self) -> None:
+        """All that the active cluster has is read: what others were sent without a subscription is not missing."""
+        self._keep(replace(self._standing, created={}))
 
     def _try(self, name: str, create_at: Start | None) -> View | None:
         survey = self._surveys[name]
         asked = self._clock()
         try:
             states = survey.states()
-            missing = frozenset(topic for topic, state in states.items() if state.cursor is None)
-            if create_at is not None:
-                self._created[name] = self._created.get(name, frozenset()) | missing
-                if survey.subscribe_missing(states, create_at):
-                    states = survey.states()
+            if create_at is not None and self._subscribe_missing(name, states, create_at):
+                states = survey.states()
             notes = survey.notes(states) if create_at is not None else {}
         except (ClusterUnreachable, AccessRefused) as error:
             self._note_unserved(name, error)
@@ -277,7 +283,14 @@ class Watch:
         self._silent_since.pop(name, None)
         self._suspect_since.pop(name, None)
         self._note_heard(name)
-        return View(survey.cluster, states, self._created.get(name, frozenset()), notes)
+        return View(survey.cluster, states, frozenset(self._standing.created.get(name, ())), notes)
+
+    def _subscribe_missing(self, name: str, states: States, create_at: Start) -> bool:
+        """Whether a cursor was moved."""
+        missing = [topic for topic, state in states.items() if state.cursor is None]
+        # First the note: afterwards nothing tells that the subscription was not there.
+        self._keep(self._standing.creating(name, missing))
+        return self._surveys[name].subscribe_missing(states, create_at)
 
     def _note_unserved(self, name: str, error: ClusterUnreachable | AccessRefused) -> None:
         """A cluster that refuses us serves us as little as a silent one; the only one that there is says so at once."""
@@ -292,13 +305,18 @@ class Watch:
         if self._file and name == self._standing.active and time.time() - self._heard_s >= _NOTE_PERIOD_S:
             self._heard_s = time.time()
             if not self._file.heard(self._heard_s) and self._bound:
-                self._save()
+                self._save(self._standing)
 
     def _move(self, name: str, why: str, **known: int) -> None:
         _log.warning("cluster_changed", old=self._standing.active, new=name, why=why, **known)
-        self._standing = self._standing.moved(name)
-        self._save()
+        self._keep(self._standing.moved(name))
 
-    def _save(self) -> None:
+    def _keep(self, standing: Standing) -> None:
+        """Kept on disk before this returns."""
+        if standing != self._standing:
+            self._save(standing)
+            self._standing = standing
+
+    def _save(self, standing: Standing) -> None:
         if self._file and self._identity:
-            self._file.save(self._identity, self._standing)
+            self._file.save(self._identity, standing)

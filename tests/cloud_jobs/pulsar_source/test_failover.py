@@ -29,7 +29,7 @@ def test_after_a_batch_that_was_closed_unread_reading_begins_at_the_cursor_even_
 def test_the_standing_outlives_the_process(tmp_path: Path):
     kept = FailoverFile(tmp_path / "deep" / "failover.json")
     assert kept.load() is None
-    standing = Standing("hq").abandoning(ON_HQ).moved("dr")
+    standing = Standing("hq").abandoning(ON_HQ).moved("dr").creating("dr", ["t"]).creating("dr", ["u"])
     kept.save(MINE, standing)
     assert FailoverFile(tmp_path / "deep" / "failover.json").load() == (MINE, standing)
     assert [file.name for file in (tmp_path / "deep").iterdir()] == ["failover.json"]
@@ -50,6 +50,7 @@ GOOD = json.loads('{"version": 2, "query": "q", "subscription": "s", "topics": "
         b'{"active": "hq", "abandoned": []}',
         *(json.dumps({key: value for key, value in GOOD.items() if key != left_out}).encode() for left_out in GOOD),
         *(json.dumps(GOOD | {key: wrong}).encode() for key in GOOD for wrong in (None, 3, "", ["x", 1])),
+        *(json.dumps(GOOD | {"created": wrong}).encode() for wrong in (None, 3, ["t"], {"dr": "t"}, {"dr": [1]})),
     ],
 )
 def test_other_content_is_refused_in_words_that_say_what_to_do(tmp_path: Path, content: bytes):

@@ -35,7 +35,7 @@ TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-{number}" for number in range(3)]
 _MANY = 2000
 _REFUSED = re.compile(r"message '(\d+)' of \d chunks cannot be put together")
-CRASHES = ["log written", "planned", "read", "sink written"]
+CRASHES = ["begun", "asked", "log written", "planned", "read", "sink written"]
 
 
 class Crash(Exception):
@@ -86,13 +86,14 @@ class ModelQuery:
         reached: Callable[[str], None] = lambda place: _crash_at(place, crash)  # noqa: E731
         if self._driver is None:
             self._driver = self._new_driver(strict=strict)
+            self._start = None if self.done else json.loads(json.dumps(self._driver.initial().to_json()))
+            reached("begun")
             if len(self.log) > self.done:
-                self._start = json.loads(json.dumps(self._driver.initial().to_json())) if not self.done else None
                 self._run_batch(reached)
                 return True
-            self._start = self._driver.initial().to_json() if not self.log else None
         start = self.log[-1][1] if self.log else self._start
         end = json.loads(json.dumps(self._driver.latest(Offset.from_json(start), limited=False).to_json()))
+        reached("asked")
         if end == start:
             return False
         self.log.append((start, end))
@@ -515,6 +516,19 @@ STORIES: dict[str, list[Step]] = {
         ("the_failover_file_is_lost_or_damaged", {"content": None}),
         (WITHIN_A_READ, {"after": 0, "operation": "wipe", "part": 0}),
     ],
+    "the first batch never ends, a standby with empty disks is subscribed to anew, the cluster of the batch is lost": [
+        ("a_transaction_begins", {"part": 0, "size": 1}),
+        (WITHIN_A_READ, {"after": 0, "operation": "skip", "part": 1}),
+        ("wipe", {"name": "dr"}),
+        (WITHIN_A_READ, {"after": 0, "operation": "down", "part": 0}),
+    ],
+    "the process ends as soon as it has subscribed anew to a cluster with empty disks": [
+        ("a_transaction_begins", {"part": 0, "size": 1}),
+        ("run_query", {}),
+        ("wipe", {"name": "dr"}),
+        ("go_down", {"name": "hq"}),
+        ("run_query", {"crash": "begun"}),
+    ],
     "an order after the topic began another life at the same place": [
         ("delete_and_create", {"both": True, "part": 0}),
         (WITHIN_A_READ, {"after": 0, "operation": "skip", "part": 0}),
@@ -534,6 +548,40 @@ def test_what_was_lost_once_is_not_lost_again(story: str):
     for step, arguments in STORIES[story]:
         getattr(machine, step)(**arguments)
     machine.teardown()
+
+
+def test_a_loss_is_told_at_each_start_until_it_is_accepted_and_never_after_that():
+    machine = SourceMachine()
+    machine.begin()
+    machine.produce(part=0, size=1)
+    machine.run_query()
+    machine.wipe("dr")
+    machine.go_down("hq")
+    for _ in range(2):
+        machine.query.stop()
+        with pytest.raises(DataLoss, match="nothing was kept for it"):
+            machine.query.trigger()
+    machine.query.stop()
+    assert not machine.query.trigger(strict=False)
+    machine.query.stop()
+    assert not machine.query.trigger()
+    machine.teardown()
+
+
+def test_what_a_standby_lost_is_no_loss_once_the_query_has_read_all_that_its_own_cluster_has():
+    machine = SourceMachine()
+    machine.begin()
+    machine.produce(part=0, size=1)
+    with pytest.raises(Crash):
+        machine.query.trigger("log written")
+    machine.query.stop()
+    machine.wipe("dr")
+    assert [machine.query.trigger(), machine.query.trigger()] == [True, False]
+    machine.query.stop()
+    machine.go_down("hq")
+    assert not machine.query.trigger()
+    machine.teardown()
+    assert list(machine.query.delivered()) == [0]
 
 
 def test_the_chunks_of_a_message_that_is_not_whole_stay_stored_on_a_topic_that_is_known_for_them():
