@@ -143,17 +143,20 @@ class _Reading:
         """The messages from after `start` to `end`, or to the newest that is delivered at all.
 
         The planned end can be an entry that no consumer is given (a replication marker): what counts is `feed.last()`,
-        unless the rest is held back by a transaction.
+        unless the rest is held back by a transaction. Whether it is, is asked first: one that ends shows the rest.
         """
         feed, clock, end = self._feed, self._clock, self._planned.end
         reached = self._planned.start
         heard = vouched = clock()
         stop = self._stop()
-        while reached < stop or (stop < end and self._proof.is_held(stored, reached)):
+        while reached < stop or (
+            stop < end and (self._proof.is_held(stored, reached) or reached < (stop := self._stop()))
+        ):
             messages = feed.receive()
             if not messages:
                 if reached < stop and feed.connected() and feed.exhausted(stop):
-                    return
+                    reached = stop  # what comes after it can be held back still
+                    continue
                 self._check_silence(reached, clock() - heard)
                 stop = self._stop()
                 if clock() - max(heard, vouched) > _VOUCH_PERIOD_S and feed.connected():

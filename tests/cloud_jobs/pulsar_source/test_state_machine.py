@@ -262,7 +262,9 @@ class SourceMachine(RuleBasedStateMachine):
         self.query.stop()
 
     @rule(
-        part=st.integers(0, 1), after=st.integers(0, 3), operation=st.sampled_from(["skip", "delete", "wipe", "down"])
+        part=st.integers(0, 1),
+        after=st.integers(0, 3),
+        operation=st.sampled_from(["skip", "delete", "wipe", "down", "transactions end"]),
     )
     def something_happens_within_a_read(self, part: int, after: int, operation: str) -> None:
         left = after
@@ -278,6 +280,7 @@ class SourceMachine(RuleBasedStateMachine):
             "delete": lambda: self.delete_and_create(part, both=False),
             "wipe": lambda: self.wipe("hq"),
             "down": lambda: self.go_down("hq"),
+            "transactions end": self.transactions_end,
         }
         self.produce(part, 2)
         self.produce(part, 1)
@@ -515,6 +518,18 @@ STORIES: dict[str, list[Step]] = {
         ("both_are_down_for_an_hour", {}),
         ("the_failover_file_is_lost_or_damaged", {"content": None}),
         (WITHIN_A_READ, {"after": 0, "operation": "wipe", "part": 0}),
+    ],
+    "a transaction holds back what follows a chunk without a last one, and the cursor is moved over both": [
+        ("produce_a_first_chunk", {"part": 0, "of": 2}),
+        ("a_transaction_begins", {"part": 0, "size": 1}),
+        (WITHIN_A_READ, {"after": 0, "operation": "skip", "part": 0}),
+    ],
+    "a transaction ends while what comes before it is read by a reader": [
+        ("produce", {"part": 0, "size": 1}),
+        ("a_transaction_begins", {"part": 0, "size": 1}),
+        ("run_query", {}),
+        ("skip", {"part": 0, "count": 9}),
+        (WITHIN_A_READ, {"after": 0, "operation": "transactions end", "part": 0}),
     ],
     "the first batch never ends, a standby with empty disks is subscribed to anew, the cluster of the batch is lost": [
         ("a_transaction_begins", {"part": 0, "size": 1}),
