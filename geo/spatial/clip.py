@@ -16,12 +16,14 @@ from geo.spatial.fences import Outlines
 from geo.spatial.geodesic import unwrapped_end
 from geo.spatial.index import FenceIndex
 from geo.spatial.predicates import OnLines, crossing_fraction, orientation, side
-from geo.spatial.ragged import Bools, Floats, Ints, expand, offsets
+from geo.spatial.ragged import Bools, Floats, Ints, Pairs, joined_pairs, offsets
 from geo.spatial.tracks import Tracks
 
 RESOLUTION_DEG: Final = 1e-12
 # a meeting whose rounding could move it farther than this is computed in fractions
 _BLURRED_DEG: Final = RESOLUTION_DEG / 10
+MOST_TOUCHED: Final = 1 << 21
+"""Pairs of a segment and an edge that it may touch that are held at once, or those of one segment."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,9 +119,11 @@ class Stretches:
     first: Ints
 
 
-def cut(segments: Segments, at_segment: Ints, fraction: Floats, instants_ms: Ints) -> Stretches:
-    """Cut segments at the given fractions and at the instants that fall inside their time."""
-    time_segment, time_fraction = _time_cuts(segments, instants_ms)
+def cut(segments: Segments, at_segment: Ints, fraction: Floats, switches: Pairs) -> Stretches:
+    """Cut segments at the given fractions, and at switches (segment, ms) inside their time."""
+    time_segment, t_ms = switches
+    start_ms, end_ms = segments.start_ms[time_segment], segments.end_ms[time_segment]
+    time_fraction = (t_ms - start_ms) / (end_ms - start_ms)
     length = np.hypot(segments.qx - segments.px, segments.qy - segments.py)
     with np.errstate(divide="ignore", over="ignore"):  # of steps of next to no length
         resolution = RESOLUTION_DEG / length
@@ -177,55 +181,44 @@ def _stretches(count: int, segment: Ints, where: Floats, by_time: Bools) -> Stre
     return Stretches(owner, start, end, flag, first)
 
 
-def _time_cuts(segments: Segments, instants_ms: Ints) -> tuple[Ints, Floats]:
-    segment, instant = expand(*_instants_within(segments, instants_ms))
-    start, end = segments.start_ms[segment], segments.end_ms[segment]
-    return segment, (instants_ms[instant] - start) / (end - start)
-
-
-def _instants_within(segments: Segments, instants_ms: Ints) -> tuple[Ints, Ints]:
-    """(the first, how many) of the instants that fall inside the time of each segment."""
-    low = np.searchsorted(instants_ms, segments.start_ms, side="right")
-    return low, np.maximum(np.searchsorted(instants_ms, segments.end_ms, side="left") - low, 0)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Meetings:
     """Where segments meet borders between their fixes, and the antimeridian: at `fraction` of `segment`.
 
-    `touches[s]`: segment s may have a place in common with a border, its fixes included; surely not where it is False.
+    `touched`: pairs (segment, edge) that may have a place in common, fixes included; surely no others have.
+    `touches[s]`: segment s is in one of them, or leaves the map.
     """
 
     segment: Ints
     fraction: Floats
+    touched: Pairs
     touches: Bools
 
-    def uniform(self, segments: Segments, instants_ms: Ints) -> tuple[Bools, Bools]:
-        """Which segments surely touch no border and have none of these instants within their time: whatever holds
-        their first fix, in place and time, holds all of them. And which of those go on like the segment before, on
-        which they follow.
-        """
-        before, within = _instants_within(segments, instants_ms)
-        uniform, goes_on = ~self.touches & (within == 0), np.zeros(len(segments), dtype=np.bool_)
-        if segments.follows is not None:
-            goes_on[1:] = uniform[1:] & uniform[:-1] & segments.follows[1:] & (before[1:] == before[:-1])
-        return uniform, goes_on
 
-
-def meet(segments: Segments, index: FenceIndex) -> Meetings:
+def meet(segments: Segments, index: FenceIndex, most: int) -> Meetings | None:
     """Every place where a segment crosses or touches a border between its fixes, and where the antimeridian.
 
     Exact: an edge that a segment does not meet is not there, one that it does is, to the nearest double or within
-    `RESOLUTION_DEG` / 10. A segment along an edge meets the edges on both ends of it.
+    `RESOLUTION_DEG` / 10. A segment along an edge meets the edges on both ends of it. None where several segments meet
+    more than `most` edges between their fixes, or touch more than `MOST_TOUCHED`: they are to be taken in parts.
     """
     copies, moved = world_copies(segments)
-    copy, edge = index.edges_near(moved.px, moved.py, moved.qx, moved.qy)
-    segment, fraction, at_a_fix = _meet_edges(moved, copy, edge, index.outlines)
     over, turned = _antimeridian(segments)
-    met = np.concatenate([copies[segment], over])
+    met: list[tuple[Ints, Floats]] = [(over, turned)]
+    touched: list[Pairs] = []
+    meetings = touchings = 0
+    for copy, edge in index.edges_near(moved.px, moved.py, moved.qx, moved.qy):
+        at, fraction, touching = _meet_edges(moved, copy, edge, index.outlines)
+        met.append((copies[copy[at]], fraction))
+        touched.append((copies[copy[touching]], edge[touching]))
+        meetings, touchings = meetings + len(at), touchings + len(touching)
+        if len(segments) > 1 and (meetings > most or touchings > MOST_TOUCHED):
+            return None
+    segment, fraction = (np.concatenate(part) for part in zip(*met, strict=True))
+    near, edge = joined_pairs(touched)
     touches = np.zeros(len(segments), dtype=np.bool_)
-    touches[met] = touches[copies[at_a_fix]] = True
-    return Meetings(met, np.concatenate([fraction, turned]), touches)
+    touches[near] = touches[over] = True
+    return Meetings(segment, fraction, (near, edge), touches)
 
 
 def _antimeridian(segments: Segments) -> tuple[Ints, Floats]:
@@ -248,13 +241,13 @@ def world_copies(segments: Segments) -> tuple[Ints, Segments]:
 
 
 def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outlines) -> tuple[Ints, Floats, Ints]:
-    """(segment, fraction) where segments meet edges between their fixes; segments with a fix on the line of an edge."""
+    """Of pairs (segment, edge): those that meet between the fixes, the fraction of each; and those that may touch."""
     a, b = outlines.at(edge), outlines.at(edge + 1)
     p, q = (segments.px[segment], segments.py[segment]), (segments.qx[segment], segments.qy[segment])
     at_p, at_q = side(a, b, p), side(a, b, q)
     sides = orientation(a, b, p, at_p) * orientation(a, b, q, at_q)
-    at_a_fix, meets = segment[sides == 0], np.flatnonzero(sides < 0)
-    segment, a, b, p, q = segment[meets], *((one[meets], other[meets]) for one, other in (a, b, p, q))
+    at_a_fix, meets = np.flatnonzero(sides == 0), np.flatnonzero(sides < 0)
+    a, b, p, q = ((one[meets], other[meets]) for one, other in (a, b, p, q))
     (p_side, p_slack), (q_side, q_slack) = ((value[meets], slack[meets]) for value, slack in (at_p, at_q))
     between = orientation(p, q, a) * orientation(p, q, b) <= 0
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -262,4 +255,5 @@ def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outline
         blur = (p_slack + q_slack) / np.abs(p_side - q_side) * np.hypot(q[0] - p[0], q[1] - p[1])
     for row in np.flatnonzero(between & ~(blur <= _BLURRED_DEG)).tolist():
         fraction[row] = crossing_fraction(*((float(at[0][row]), float(at[1][row])) for at in (p, q, a, b)))
-    return segment[between], np.clip(fraction[between], 0.0, 1.0), at_a_fix
+    at = meets[between]
+    return at, np.clip(fraction[between], 0.0, 1.0), np.concatenate([at, at_a_fix])

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
-from geo.spatial.clip import Segments, Stretches, cut, meet
+from geo.spatial.clip import Meetings, Segments, Stretches, cut, meet
 from geo.spatial.fences import Fence
 from geo.spatial.geodesic import wrap_lon
 from geo.spatial.grid import GridIndex
 from geo.spatial.index import FenceIndex
 from geo.spatial.predicates import Spots
-from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, offsets
+from geo.spatial.ragged import Bools, Floats, Ints, Pairs, distinct, distinct_pairs, expand, offsets, run_starts
 from geo.spatial.rings import Shape
 from geo.spatial.schedule import Schedule
 from geo.spatial.shared_shapes import SharedShapes
@@ -22,8 +22,6 @@ from geo.spatial.versions import superseded
 
 IndexMaker = Callable[[Sequence[Shape]], FenceIndex]
 
-
-Pairs: TypeAlias = tuple[Ints, Ints]
 
 PAIRS_AT_ONCE: Final = 1 << 21
 """Pairs of a fix, or of a stretch between two borders, and a fence that are held at once."""
@@ -75,6 +73,7 @@ class FenceSet:
         self.shared: Final = SharedShapes([fence.shape for fence in ranked])
         self.index: Final = index(self.shared.shapes)
         self._schedule = Schedule([fence.active for fence in ranked])
+        self._first_vertex = self.index.outlines.first_vertices()
         self._deepest = max(self.index.most_at_a_place(self.shared.counts), 1)
 
     def holding(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> tuple[Ints, Ints]:
@@ -119,20 +118,31 @@ class FenceSet:
             yield from self._place(begin, segments.part(slice(begin, begin + step)))
 
     def _place(self, begin: int, segments: Segments) -> Iterator[Placed]:
-        switches_ms = self._schedule.switches_during(segments.start_ms, segments.end_ms)
-        met = meet(segments, self.index)
-        uniform, goes_on = met.uniform(segments, switches_ms)
+        placed = self._placed(begin, segments)
+        if placed is not None:
+            yield placed
+            return
+        half = len(segments) // 2
+        yield from self._place(begin, segments.part(slice(0, half)))
+        yield from self._place(begin + half, segments.part(slice(half, None)))
+
+    def _placed(self, begin: int, segments: Segments) -> Placed | None:
+        """None where several segments would make more than `PAIRS_AT_ONCE` pairs: counted, not made."""
+        most = PAIRS_AT_ONCE // self._deepest
+        met = meet(segments, self.index, most)
+        if met is None:
+            return None
+        fixes = _Fixes(segments, met.touches, self._locate)
+        switches = self._switches(segments, met, fixes)
+        if switches is None or (len(segments) > 1 and len(met.segment) + len(switches[0]) > most):
+            return None
+        uniform, goes_on = _uniform(segments, met.touches, switches[0])
         rest, number = np.flatnonzero(~uniform), np.cumsum(~uniform) - 1
         others = segments.some(rest)
-        stretches = cut(others, number[met.segment], met.fraction, switches_ms)
-        half = len(segments) // 2
-        if half and (len(stretches.segment) - len(others)) * self._deepest > PAIRS_AT_ONCE:
-            yield from self._place(begin, segments.part(slice(0, half)))
-            yield from self._place(begin + half, segments.part(slice(half, None)))
-            return
+        inner = np.flatnonzero(switches[1] > segments.start_ms[switches[0]])
+        stretches = cut(others, number[met.segment], met.fraction, (number[switches[0][inner]], switches[1][inner]))
         first = np.flatnonzero(uniform & ~goes_on)
         last = np.flatnonzero(uniform & ~np.append(goes_on[1:], False)[: len(segments)])
-        fixes = _Fixes(segments, met.touches, self._locate)
         held = self._in_force(fixes.at_start(first), segments.start_ms[first])
         start = self._in_force(fixes.at_start(rest), segments.start_ms[rest])
         # half a millisecond before: times of fixes and of switches are whole ones
@@ -140,7 +150,39 @@ class FenceSet:
         stretch = self._stretch_fences(others, stretches)
         changes = self._changes(others, stretches, *stretch)
         uniform_rows = (first + begin, last + begin, *held)
-        yield Placed(*uniform_rows, rest + begin, others, stretches, *stretch, *changes, *start, *end)
+        return Placed(*uniform_rows, rest + begin, others, stretches, *stretch, *changes, *start, *end)
+
+    def _switches(self, segments: Segments, met: Meetings, fixes: _Fixes) -> Pairs | None:
+        """(segment, ms), each once: when the fences that hold a part of a segment switch, from its start on and before
+        its end. None where they are too many for several segments.
+        """
+        none = np.zeros(0, dtype=np.int64)
+        if self._schedule.always:
+            return none, none
+        # what holds a part of a segment holds its first fix, or has a border that it touches
+        near, edge = met.touched
+        near, shape = distinct_pairs(near, np.searchsorted(self._first_vertex, edge, side="right") - 1)
+        if len(segments) > 1 and self.shared.counts[shape].sum() > PAIRS_AT_ONCE:
+            return None
+        near, fence = self.shared.fences(near, shape)
+        held, kind = self._switching(segments, fixes)
+        segment, kind = distinct_pairs(np.append(held, near), np.append(kind, self._schedule.kind[fence]))
+        found = self._schedule.switches(kind, segments.start_ms[segment], segments.end_ms[segment])
+        if len(segments) > 1 and found.count.sum() > PAIRS_AT_ONCE:
+            return None
+        row, t_ms = found.made()
+        return distinct_pairs(segment[row], t_ms)
+
+    def _switching(self, segments: Segments, fixes: _Fixes) -> Pairs:
+        """Pairs (segment, kind of schedule) of fences that hold its first fix: all of those that switch within it."""
+        first, last = fixes.together()
+        row, fence = fixes.at_start(first)
+        row, kind = distinct_pairs(row, self._schedule.kind[fence])
+        start_ms, end_ms = segments.start_ms[first], segments.end_ms[last]
+        some = np.flatnonzero(self._schedule.switches(kind, start_ms[row], end_ms[row]).count)
+        row, kind = row[some], kind[some]
+        item, segment = expand(first[row], last[row] - first[row] + 1)
+        return segment, kind[item]
 
     def _in_force(self, pairs: Pairs, t_ms: Ints | Floats) -> Pairs:
         """Those pairs (row, fence) of which the fence is in force at the time of the row."""
@@ -195,6 +237,11 @@ class _Fixes:
         self._fence = fence[np.argsort(place, kind="stable")]
         self._first = offsets(np.bincount(place, minlength=len(x)))
 
+    def together(self) -> tuple[Ints, Ints]:
+        """From where to where segments start in the same fences: all but the last of each row touch no border."""
+        first = np.flatnonzero(run_starts(self._start)) if len(self._start) else self._start
+        return first, np.append(first[1:], len(self._start))[: len(first)] - 1
+
     def at_start(self, segment: Ints) -> Pairs:
         """Pairs (row of `segment`, fence) of the first fixes."""
         return self._at(self._start[segment])
@@ -207,6 +254,18 @@ class _Fixes:
         first = self._first[place]
         row, at = expand(first, self._first[place + 1] - first)
         return row, self._fence[at]
+
+
+def _uniform(segments: Segments, touches: Bools, switched: Ints) -> tuple[Bools, Bools]:
+    """Which segments surely touch no border, and none of their fences switches from their start on: whatever holds
+    their first fix, in place and time, holds all of them. And which of those go on like the segment before, on which
+    they follow.
+    """
+    uniform, goes_on = ~touches, np.zeros(len(segments), dtype=np.bool_)
+    uniform[switched] = False
+    if segments.follows is not None:
+        goes_on[1:] = uniform[1:] & uniform[:-1] & segments.follows[1:]
+    return uniform, goes_on
 
 
 def _switched_ms(segments: Segments, stretches: Stretches) -> Floats:

@@ -15,7 +15,7 @@ from geo.spatial.fences import Outlines
 from geo.spatial.fixes import valid_positions
 from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import crossing_fraction, orientation, side
-from geo.spatial.ragged import Bools, Floats, Ints, Points, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, Points, joined_pairs, run_starts
 from geo.spatial.schedule import Schedule
 from geo.spatial.touches import crossings_of
 from geo.spatial.tracks import Tracks
@@ -89,7 +89,7 @@ class GateSet:
     def _crossed(self, segments: Segments) -> Found:
         rows, copies = world_copies(segments)
         outlines = self._index.outlines
-        copy, edge = self._index.edges_near(copies.px, copies.py, copies.qx, copies.qy)
+        copy, edge = joined_pairs(self._index.edges_near(copies.px, copies.py, copies.qx, copies.qy))
         image = np.searchsorted(outlines.rings, edge, side="right") - 1
         number = edge - outlines.rings[image]
         there = np.flatnonzero(number < (outlines.rings[image + 1] - outlines.rings[image] - 1) // 2)

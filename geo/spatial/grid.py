@@ -9,21 +9,25 @@ followed, and each edge of the cell that it crosses changes sides. Where roundin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geo.spatial.cells import build_cells
 from geo.spatial.fences import Outlines
-from geo.spatial.lattice import FOLD, Window, cells_of_lines
+from geo.spatial.lattice import FOLD, Window, cells_of_lines, most_cells
 from geo.spatial.predicates import ROUNDING, Spots, on_or_odd, turn_of
-from geo.spatial.ragged import Bools, Floats, Ints, Points, blocks, expand, offsets
+from geo.spatial.ragged import Bools, Floats, Ints, Pairs, Points, blocks, expand, offsets
 from geo.spatial.raster import FIRST, HARD, INSIDE, LENGTH_SHIFT, MOST_EDGES
 from geo.spatial.rings import Shape
 
 _POINTS_AT_ONCE: Final = 1 << 16
 _EDGES_AT_ONCE: Final = 1 << 22
+_NEAR_AT_ONCE: Final = 1 << 20  # edges that are near segments
+_CELLS_AT_ONCE: Final = 1 << 18  # pairs of a segment and a cell
+
+_InCells: TypeAlias = tuple[Ints, NDArray[np.integer], Ints, Ints]  # segment, node, column, row
 
 
 class GridIndex:
@@ -139,55 +143,55 @@ class GridIndex:
                 inside[ask] = exact.in_cell(name, edge[first_edge[ask] : last], mark, bool(bits[opens[ask]] & INSIDE))
         return pair_point[inside], pair_fence[inside]
 
-    def edges_near(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> tuple[Ints, Ints]:
-        """Pairs (segment, edge): every edge that a segment meets, and some that it does not."""
-        segments: list[Ints] = []
-        edges: list[Ints] = []
+    def edges_near(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Iterator[Pairs]:
+        """Pairs (segment, edge), a bounded number at once: every edge that a segment meets, and some more."""
+        lattice = self._cells.lattice
         for begin in range(0, len(px), _POINTS_AT_ONCE):
             chunk = slice(begin, begin + _POINTS_AT_ONCE)
-            segment, edge = self._edges_near((px[chunk], py[chunk]), (qx[chunk], qy[chunk]))
-            segments.append(segment + begin)
-            edges.append(edge)
-        none = np.zeros(0, dtype=np.int64)
-        return np.concatenate([none, *segments]), np.concatenate([none, *edges])
+            p, q = (px[chunk], py[chunk]), (qx[chunk], qy[chunk])
+            lines = (lattice.u(p[0]), lattice.v(p[1])), (lattice.u(q[0]), lattice.v(q[1]))
+            window = Window(0, lattice.columns - 1, 0, lattice.rows - 1)
+            for block in blocks(most_cells(*lines, window), _CELLS_AT_ONCE):
+                start, end = ((u[block], v[block]) for u, v in lines)
+                line, column, row = cells_of_lines(start, end, window)
+                node = self._cells.root[row * lattice.columns + column]
+                for segment, edge in self._edges_in(0, (line + block.start, node, column, row), lines):
+                    yield self._touching(segment, edge, p, q, begin)
 
-    def _edges_near(self, p: Points, q: Points) -> tuple[Ints, Ints]:
-        cells, lattice = self._cells, self._cells.lattice
-        start, end = (lattice.u(p[0]), lattice.v(p[1])), (lattice.u(q[0]), lattice.v(q[1]))
-        segment, column, row = cells_of_lines(start, end, Window(0, lattice.columns - 1, 0, lattice.rows - 1))
-        node = cells.root[row * lattice.columns + column]
-        found: list[tuple[Ints, Ints]] = []
-        for level in range(cells.levels):
-            some = np.flatnonzero(node >= 0)
-            segment, node, column, row = segment[some], node[some], column[some], row[some]
-            for block in blocks(cells.run_first[node + 1] - cells.run_first[node], _EDGES_AT_ONCE // MOST_EDGES):
-                item, run = cells.runs_of(node[block])
-                at, edge = cells.edges_of(run)
-                found.append(self._touching(segment[block][item[at]], edge, p, q))
-            if level + 1 < cells.levels:
-                deep = np.flatnonzero(cells.divided[node])
-                segment, node, column, row = segment[deep], node[deep], column[deep] * FOLD, row[deep] * FOLD
-                scale = float(FOLD ** (level + 1))
-                line, fine_column, fine_row = cells_of_lines(
-                    (start[0][segment] * scale, start[1][segment] * scale),
-                    (end[0][segment] * scale, end[1][segment] * scale),
-                    Window(column, column + FOLD - 1, row, row + FOLD - 1),
-                )
-                place = (fine_row % FOLD) * FOLD + fine_column % FOLD
-                node = cells.child_of(node[line], place)
-                segment, column, row = segment[line], fine_column, fine_row
-        if not found:
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        return np.concatenate([pair[0] for pair in found]), np.concatenate([pair[1] for pair in found])
+    def _edges_in(self, level: int, at: _InCells, lines: tuple[Points, Points]) -> Iterator[Pairs]:
+        """Pairs (line, edge) of the edges in some cells that lines run through, and in all that is below these."""
+        cells = self._cells
+        some = np.flatnonzero(at[1] >= 0)
+        segment, node, column, row = at[0][some], at[1][some], at[2][some], at[3][some]
+        for block in blocks(cells.run_first[node + 1] - cells.run_first[node], _NEAR_AT_ONCE // MOST_EDGES):
+            item, run = cells.runs_of(node[block])
+            owner, edge = cells.edges_of(run)
+            yield segment[block][item[owner]], edge
+        if level + 1 == cells.levels:
+            return
+        divided = np.flatnonzero(cells.divided[node])
+        for begin in range(0, len(divided), _CELLS_AT_ONCE):
+            deep = divided[begin : begin + _CELLS_AT_ONCE]
+            below = self._children(level, (segment[deep], node[deep], column[deep], row[deep]), lines)
+            yield from self._edges_in(level + 1, below, lines)
 
-    def _touching(self, segment: Ints, edge: Ints, p: Points, q: Points) -> tuple[Ints, Ints]:
-        """Those pairs whose boxes touch."""
+    def _children(self, level: int, at: _InCells, lines: tuple[Points, Points]) -> _InCells:
+        """The cells below some divided ones that lines run through."""
+        segment, node, column, row = at
+        scale, column, row = float(FOLD ** (level + 1)), column * FOLD, row * FOLD
+        start, end = ((u[segment] * scale, v[segment] * scale) for u, v in lines)
+        line, column, row = cells_of_lines(start, end, Window(column, column + FOLD - 1, row, row + FOLD - 1))
+        place = (row % FOLD) * FOLD + column % FOLD
+        return segment[line], self._cells.child_of(node[line], place), column, row
+
+    def _touching(self, segment: Ints, edge: Ints, p: Points, q: Points, begin: int) -> Pairs:
+        """Those pairs whose boxes touch, of segments counted from `begin` on."""
         (ax, ay), (bx, by) = self.outlines.at(edge), self.outlines.at(edge + 1)
         px, qx = p[0][segment], q[0][segment]
         near = np.flatnonzero((np.minimum(ax, bx) <= np.maximum(px, qx)) & (np.maximum(ax, bx) >= np.minimum(px, qx)))
         py, qy, ay, by = p[1][segment[near]], q[1][segment[near]], ay[near], by[near]
         near = near[(np.minimum(ay, by) <= np.maximum(py, qy)) & (np.maximum(ay, by) >= np.minimum(py, qy))]
-        return segment[near], edge[near]
+        return segment[near] + begin, edge[near]
 
 
 class _Exact:

@@ -81,13 +81,17 @@ def instants(timezone: str, clocks: Ints, begin_ms: Ints, end_ms: Ints) -> Ints:
     return distinct(np.concatenate([shown - shift[part], since[change]]))
 
 
-def merged(start_ms: Ints, end_ms: Ints) -> tuple[Ints, Ints]:
-    """The times that some stretches cover together, as stretches (from, to) that do not overlap, ascending."""
-    order = np.argsort(start_ms, kind="stable")
-    start, reach = start_ms[order], np.maximum.accumulate(end_ms[order])
-    opens = np.ones(len(start), dtype=np.bool_)
-    opens[1:] = start[1:] > reach[:-1]
-    return start[opens], reach[np.append(opens[1:], True)[: len(start)]]
+def clock_parts(timezone: str, begin_ms: Ints, end_ms: Ints) -> tuple[Ints, Ints, Ints, Ints, Bools]:
+    """Stretches of time cut where the local clock is changed: (row, from, until, ms from there to what it shows, since
+    a Monday; whether it begins with a change, or with a year), by row and time.
+    """
+    begin_ms, end_ms = _bounded(begin_ms), _bounded(end_ms)
+    since, offset = _offsets(timezone, begin_ms, end_ms)
+    first = np.searchsorted(since, begin_ms, side="right") - 1
+    row, at = expand(first, np.maximum(np.searchsorted(since, end_ms) - 1 - first, 0) + 1)
+    until = np.append(since[1:], end_ms.max(initial=0))[at]
+    begin, end = np.maximum(begin_ms[row], since[at]), np.minimum(end_ms[row], until)
+    return row, begin, end, offset[at] + _MONDAY_MS, begin == since[at]
 
 
 def _number_of(clocks: Ints, shown_ms: Ints) -> Ints:

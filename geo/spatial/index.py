@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from geo.spatial.fences import Outlines
 from geo.spatial.predicates import Spots
-from geo.spatial.ragged import Floats, Ints
+from geo.spatial.ragged import Floats, Ints, Pairs
 
 
 class FenceIndex(Protocol):
@@ -28,6 +29,8 @@ class FenceIndex(Protocol):
         """
         ...
 
-    def edges_near(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> tuple[Ints, Ints]:
-        """Pairs (segment, edge): at least every edge that the segment meets; pairs may repeat."""
+    def edges_near(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Iterator[Pairs]:
+        """Pairs (segment, edge), a bounded number at once: at least every edge that the segment meets; pairs may
+        repeat.
+        """
         ...

@@ -75,6 +75,15 @@ def cells_of_lines(start: Points, end: Points, window: Window) -> tuple[Ints, In
     return line[item], column, row[item]
 
 
+def most_cells(start: Points, end: Points, window: Window) -> Ints:
+    """At least the number of cells of a window that each line runs through."""
+    (u0, v0), (u1, v1) = start, end
+    across = np.abs(np.clip(u1, 0, window.last_column) - np.clip(u0, 0, window.last_column))
+    along = np.abs(np.clip(v1, 0, window.last_row) - np.clip(v0, 0, window.last_row))
+    # in each row it may share the cells at which it changes rows with the next
+    return (across + 2.0 * along).astype(np.int64) + 4
+
+
 def _within_band(start: Points, end: Points, line: Ints, row: Ints) -> tuple[Floats, Floats]:
     """From where to where (in u) a line runs inside a row."""
     u0, v0, u1, v1 = start[0][line], start[1][line], end[0][line], end[1][line]

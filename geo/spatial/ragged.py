@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -13,6 +13,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 _MOST: Final = (1 << 63) - 1
 Points: TypeAlias = tuple[Floats, Floats]  # longitudes (or u), latitudes (or v)
+Pairs: TypeAlias = tuple[Ints, Ints]
 
 
 def expand(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> tuple[Ints, Ints]:
@@ -70,3 +71,18 @@ def distinct(values: Ints) -> Ints:
     """The distinct values, ascending; `numpy.unique` hashes, which is many times slower on millions."""
     values = np.sort(values)
     return values[run_starts(values)] if len(values) else values
+
+
+def joined_pairs(parts: Iterable[Pairs]) -> Pairs:
+    """Pairs, one part after the other."""
+    none = np.zeros(0, dtype=np.int64)
+    one, other = (np.concatenate(column) for column in zip((none, none), *parts, strict=True))
+    return one, other
+
+
+def distinct_pairs(one: Ints, other: Ints) -> Pairs:
+    """The distinct pairs of two columns, ascending."""
+    order = lexical(one, other)
+    one, other = one[order], other[order]
+    first = run_starts(one, other)
+    return one[first], other[first]

@@ -13,6 +13,7 @@ from geo.spatial import cells
 from geo.spatial.fences import Outlines
 from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import Spots
+from geo.spatial.ragged import joined_pairs
 from tests.geo.spatial.worlds import places, shapes
 
 Pairs = set[tuple[int, int]]
@@ -58,7 +59,7 @@ def test_every_edge_that_a_segment_meets_is_found(
             patch.setattr(cells, "EDGES_PER_CELL", 2)
         index = GridIndex.of(polygons)
     (px, py), (qx, qy) = (np.array([pair[end] for pair in pairs]).T for end in (0, 1))
-    found = set(zip(*(part.tolist() for part in index.edges_near(px, py, qx, qy)), strict=True))
+    found = set(zip(*(part.tolist() for part in joined_pairs(index.edges_near(px, py, qx, qy))), strict=True))
     outlines, edges = index.outlines, index.outlines.edges()
     lines = shapely.linestrings(
         np.stack([np.column_stack(outlines.at(edges)), np.column_stack(outlines.at(edges + 1))], axis=1)

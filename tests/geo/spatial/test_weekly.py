@@ -104,27 +104,31 @@ def test_many_activities_are_asked_together_and_every_switch_within_the_times_at
     schedule = Schedule(several)
     begin = np.array([int((day + timedelta(minutes=at)).timestamp()) * 1000 for day, at, _ in stretches])
     length = np.array([minutes for _, _, minutes in stretches]) * 60_000
-    known = set(schedule.switches_during(begin, begin + length).tolist())
     for start, minutes in zip(begin.tolist(), (length // 60_000).tolist(), strict=True):
         looks = start + np.arange(minutes + 1) * 60_000
         for number, active in enumerate(several):
+            found = schedule.switches(schedule.kind[[number]], looks[:1] + 1, looks[-1:] + 1)
+            row, t_ms = found.made()
+            assert found.count.tolist() == [len(row)]
+            known = set(t_ms.tolist())
+            assert all(start < switch <= looks[-1] for switch in known)
             held = active.at(looks)
             asked = schedule.in_force(np.full(len(looks), number), looks)
             assert asked.tolist() == held.tolist()
             assert set(looks[1:][held[1:] != held[:-1]].tolist()) <= known
 
 
-def test_what_is_laid_out_is_what_the_times_at_hand_ask_for() -> None:
+def test_what_is_laid_out_is_what_each_asks_for_at_the_times_at_hand() -> None:
     windows = [{"days": list(DAYS), "from": f"{hour:02d}:00", "until": f"{hour:02d}:30"} for hour in range(24)]
     several = [weekly_of({"timezone": zone, "windows": windows}).activity() for zone in ZONES]
     schedule = Schedule(several)
     at = int(datetime(2026, 5, 5, 12, 10, tzinfo=UTC).timestamp()) * 1000
     begin = np.array([at, at + 6000 * DAY_MS])
-    found = schedule.switches_during(begin, begin + 3_600_000)
-    within = (found[:, None] >= begin) & (found[:, None] <= begin + 3_600_000)
-    first_and_last = {limit for active in several for limit in active.switches.tolist()}
-    assert within.sum(axis=0).tolist() == [2, 2]
-    assert len(found) == 4 + len(first_and_last)
+    kind = schedule.kind[[0, 0]]
+    assert schedule.switches(kind, begin, begin + 3_600_000).count.tolist() == [2, 2]
+    row, t_ms = schedule.switches(kind[:1], begin[:1] - 700_000, begin[:1] + 21 * DAY_MS).made()
+    assert set(row.tolist()) == {0}
+    assert len(t_ms) == len(set(t_ms.tolist())) == 21 * 48 + 1
 
 
 def test_weekly_hours_of_two_clocks_are_not_combined() -> None:
