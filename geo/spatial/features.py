@@ -1,8 +1,8 @@
 """The features of a GeoJSON text, one after the other, each with its place; nothing of the text is passed over unsaid.
 
 A text is one or more JSON values: FeatureCollections, arrays of Features, lone Features (RFC 8142, one on a line), or
-all of these. What is not JSON is named with its place, and reading goes on at the next `{"type": "Feature"`. Only one
-feature is held decoded.
+all of these. What is not JSON is named with its place, and reading goes on at the next object that is no part of it
+(`resume`). Only one feature is held decoded.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from geo.spatial.resume import Resumption
+
 MAX_TEXT_CHARS: Final = 1 << 29
 MAX_SYNTAX_FAULTS: Final = 100
 """After so many places that are not JSON the rest of a text is not read, and said not to be."""
 
-_FEATURE: Final = re.compile(r'\{\s*"type"\s*:\s*"Feature"')
-_BRACKET: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"|["{}\[\]]')  # a string, a quote that opens none, a bracket
-_CLOSES: Final = {"{": "}", "[": "]"}
 _BLANK: Final = re.compile(r"[ \t\r\n\x1e]*")  # with the record separator of RFC 8142
 _EXCERPT: Final = 20
 
@@ -71,31 +70,34 @@ class _Reader:
         self._decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number)
         self._line, self._counted, self._number, self._last_line = 1, 0, 0, 0
         self._faults, self._inside = 0, False
-        self._looked_through = 0  # characters, for the ends of what is not JSON: bounded, so that time is
+        self._alone: int | None = None  # where an object begins of which no list has been read
+        self._resumption = Resumption(text)
 
     def features(self) -> Iterator[Feature]:
-        """Documents until the end; after a fault, features until there are no more."""
+        """Documents until the end; after a fault, what follows that is no part of it."""
         self._blank()
         while self._at < len(self._text):
             try:
                 yield from self._rest_of_list() if self._inside else self._document()
             except _Torn as torn:
                 self._faults += 1
-                following = self._feature_after(torn)
+                following = self._resumption.after(torn.begin, is_value=torn.is_value)
                 yield self._torn(torn, following)
                 if following is None or self._faults == MAX_SYNTAX_FAULTS:
                     return
-                self._at = following.start()
+                self._at = following
                 # a fault may stand in the head, before the list was seen to begin
-                self._inside = self._inside or self._before(self._at) in ("[", ",")
+                self._inside = self._inside or self._resumption.in_list(following)
+            self._alone = None
             self._blank()
 
     def _document(self) -> Iterator[Feature]:
-        """A FeatureCollection, member by member, an array, value by value, or anything else, whole."""
+        """An object, member by member, an array, value by value, or anything else, whole."""
         begin = self._at
         if self._next("["):
             yield from self._elements()
-        elif not _FEATURE.match(self._text, begin) and self._next("{"):
+        elif self._next("{"):
+            self._alone = begin
             yield from self._members(begin, {}, first=True)
         else:
             yield self._feature(begin, self._value())
@@ -103,7 +105,15 @@ class _Reader:
     def _rest_of_list(self) -> Iterator[Feature]:
         """After a fault in a list of features, or before one."""
         begin = self._at
-        yield from self._elements()
+        if self._resumption.in_list(begin):
+            yield from self._elements()
+        else:  # where a list was cut off another collection may begin
+            yield from self._document()
+            self._inside = self._next(",")
+            if self._inside:
+                yield from self._elements()
+            elif not self._next("]"):
+                return
         if self._text[self._at : self._at + 1] in (",", "}"):  # the list is a member, not an array by itself
             yield from self._members(begin, {}, first=False)
 
@@ -120,14 +130,16 @@ class _Reader:
                 raise _Torn("a member has no name", name_at)
             self._expect(":")
             if name == "features" and self._next("["):
-                streamed = True
+                streamed, self._alone = True, None
                 yield from self._elements()
             elif name in members:
                 raise _Torn(f"the member {name!r} comes twice", name_at)
             else:
                 members[name] = self._value()
-        if not streamed or members.get("type") == "Feature":
+        if not streamed:
             yield self._feature(begin, members)
+        elif members.get("type") == "Feature":
+            yield self._feature(begin, members | {"features": []})
 
     def _elements(self) -> Iterator[Feature]:
         """The elements of a list of features, to its end."""
@@ -155,46 +167,6 @@ class _Reader:
         self._blank()
         return value
 
-    def _feature_after(self, torn: _Torn) -> re.Match[str] | None:
-        """Where reading goes on: at the first Feature that is not a part of what is refused."""
-        end = self._end_of_value(torn.begin) if torn.is_value else None
-        if end is not None:
-            return _FEATURE.search(self._text, end)
-        found = _FEATURE.search(self._text, max(torn.at, torn.begin + torn.is_value))
-        while found is not None and self._is_member(found.start()):
-            found = _FEATURE.search(self._text, found.end())
-        return found
-
-    def _end_of_value(self, begin: int) -> int | None:
-        """Past the bracket that closes the one at `begin`; None where they do not match, or no bracket is there."""
-        if self._text[begin : begin + 1] not in _CLOSES:
-            return None
-        open_brackets: list[str] = []
-        limit = begin + max(2 * len(self._text) - self._looked_through, 0)
-        at = begin
-        for found in _BRACKET.finditer(self._text, begin, limit):
-            mark, at = found.group(), found.end()
-            if mark in _CLOSES:
-                open_brackets.append(_CLOSES[mark])
-            elif len(mark) == 1 and mark != open_brackets.pop():
-                break
-            if not open_brackets:
-                self._looked_through += at - begin
-                return at
-        self._looked_through += max(at - begin, 1)
-        return None
-
-    def _is_member(self, at: int) -> bool:
-        """Is what begins here the value of a member?"""
-        return self._before(at) == ":"
-
-    def _before(self, at: int) -> str:
-        """The mark before what begins here; empty at the beginning of the text."""
-        before = at - 1
-        while before >= 0 and self._text[before].isspace():
-            before -= 1
-        return self._text[before] if before >= 0 else ""
-
     def _blank(self) -> None:
         self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]  # it matches the empty string
 
@@ -214,18 +186,19 @@ class _Reader:
     def _feature(self, begin: int, value: Any) -> Feature:
         line, place = self._place(begin)
         if isinstance(value, dict):
-            return Feature(line, place, value)
+            both = value.get("type") == "Feature" and "features" in value
+            return Feature(line, place, value, "a Feature has no member 'features': it is not used" if both else None)
         return Feature(line, place, {}, f"it is not a Feature but {_named(value)}")
 
-    def _torn(self, torn: _Torn, following: re.Match[str] | None) -> Feature:
-        line, place = self._place(torn.begin)
+    def _torn(self, torn: _Torn, following: int | None) -> Feature:
+        line, place = self._place(torn.begin if self._alone is None else self._alone)
         reason = f"not JSON: {torn.reason} ({self._where(torn.at)})"
         if self._faults == MAX_SYNTAX_FAULTS:
             reason += f"; after {MAX_SYNTAX_FAULTS} such places the rest of the text is not read"
         elif following is not None:
-            reason += f"; reading goes on at {self._where(following.start())}"
+            reason += f"; reading goes on at {self._where(following)}"
         else:
-            reason += "; no feature follows"
+            reason += "; nothing after it is read"
         return Feature(line, place, {}, reason)
 
     def _where(self, at: int) -> str:

@@ -1,0 +1,139 @@
+"""After a fault in GeoJSON reading goes on at the next feature, in whatever order its members stand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geo.spatial import fences_from_geojson
+from geo.spatial.features import MAX_SYNTAX_FAULTS, read_features
+from tests.geo.spatial.test_features import RING
+
+FAULTS = {
+    "NaN": ('"N"', "NaN"),
+    "no comma": (', "note"', ' "note"'),
+    "no colon": ('"note": ', '"note" '),
+    "a comma too many": ('"N"', '"N",'),
+    "no quote": ('"note"', '"note'),
+    "no quote before": ('"note"', 'note"'),
+    "a quote too many": ('"N"', '"N""'),
+    "no brace": ('"N"}', '"N"'),
+    "a brace too many": ('"N"}', '"N"}}'),
+    "no bracket": ("[0, 0]]]", "[0, 0]"),
+    "one bracket too few": ("[0, 0]]]", "[0, 0]]"),
+    "a bracket too many": ("[0, 0]]]", "[0, 0]]]]"),
+    "a word": ('"N"', "xyz"),
+}
+ORDERS = [
+    ("type", "properties", "geometry"),
+    ("id", "type", "properties", "geometry"),
+    ("geometry", "properties", "type"),
+]
+LAYOUTS = {
+    "collection": ('{"type": "FeatureCollection", "features": [', ", ", "]}"),
+    "lines of a collection": ('{"features": [\n', ",\n", '\n], "type": "FeatureCollection"}\n'),
+    "array": ("[", ",", "]"),
+    "lines": ("", "\n", "\n"),
+    "side by side": ("", "", ""),
+    "collections": ('{"crs": {"a": 1}, "features": [', '], "x": [1]}{"type": "FeatureCollection", "features": [', "]}"),
+}
+
+
+def feature(name: str, order: tuple[str, ...], **more: object) -> str:
+    members = {
+        "type": "Feature",
+        "id": name,
+        "properties": {"id": name, "tags": [{"a": 1}], **more, "note": "N"},
+        "geometry": {"type": "Polygon", "coordinates": [RING]},
+    }
+    return json.dumps({key: members[key] for key in order})
+
+
+def read(text: str) -> tuple[list[str], tuple[str, ...]]:
+    report = fences_from_geojson(text)
+    return [fence.id for fence in report.fences], report.refused
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_one_feature_costs_no_other(fault: str, order: tuple[str, ...], layout: str) -> None:
+    head, between, tail = LAYOUTS[layout]
+    old, new = FAULTS[fault]
+    for faulty in ((0,), (2,), (1, 3), (5,)):
+        parts = [feature(name, order) for name in "ABCDEF"]
+        for at in faulty:
+            assert parts[at].count(old) == 1
+            parts[at] = parts[at].replace(old, new)
+        ids, refused = read(head + between.join(parts) + tail)
+        assert [name for name in ids if name not in {"ABCDEF"[at] for at in faulty}] == [
+            name for at, name in enumerate("ABCDEF") if at not in faulty
+        ]
+        assert len(refused) >= len(faulty)
+
+
+@pytest.mark.parametrize("layout", ["collection", "array", "lines"])
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+@pytest.mark.parametrize("fault", ["NaN", "a comma too many", "a word", "no colon"])
+def test_what_is_inside_of_a_refused_feature_is_no_feature_in_any_order(
+    fault: str, order: tuple[str, ...], layout: str
+) -> None:
+    head, between, tail = LAYOUTS[layout]
+    inner = json.loads(feature("P", ("type", "properties", "geometry")))
+    broken = feature("B", order, parent=inner, parents=[inner, [inner]])
+    at = broken.rindex(FAULTS[fault][0])
+    broken = broken[:at] + broken[at:].replace(*FAULTS[fault])
+    ids, refused = read(head + between.join([feature("A", order), broken, feature("C", order)]) + tail)
+    assert (ids, len(refused)) == (["A", "C"], 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(sorted(LAYOUTS)), st.sampled_from(ORDERS))
+def test_one_character_that_is_lost_or_put_costs_at_most_the_two_features_that_it_stands_at(
+    data: st.DataObject, layout: str, order: tuple[str, ...]
+) -> None:
+    head, between, tail = LAYOUTS[layout]
+    parts = [feature(name, order) for name in "ABCDEF"]
+    text = head + between.join(parts) + tail
+    at = data.draw(st.integers(len(head), len(text) - len(tail) - 1))
+    put = data.draw(st.sampled_from(["", *'{}[]",:x0']))
+    ids, refused = read(text[:at] + put + text[at + (put == "") :])
+    starts = list(itertools.accumulate((len(part) + len(between) for part in parts), initial=len(head)))
+    near = [
+        name
+        for name, start in zip("ABCDEF", starts, strict=False)
+        if start - len(between) <= at <= start + len(parts[0])
+    ]
+    assert set("ABCDEF") - set(near) <= set(ids)
+    assert len(ids) == 6 or refused
+
+
+def test_an_object_that_is_a_feature_and_holds_features_is_named_in_any_order() -> None:
+    inner = feature("B", ORDERS[0])
+    one = feature("A", ORDERS[0])
+    for text in (f'{one[:-1]}, "features": [{inner}]}}', f'{{"features": [{inner}], {one[1:]}'):
+        ids, refused = read(text)
+        assert ids == ["B"]
+        assert "member 'features'" in refused[0]
+        ids, refused = read(f"[{text}]")
+        assert ids == []
+        assert "member 'features'" in refused[0]
+
+
+@pytest.mark.parametrize(
+    "part",
+    ['{"type": "Feature", "x": }', "[", '"\\"', '{"a": [{"b": ', "]}", '{"id": "x" ', "x: [", '\\"', ",{", '"   '],
+)
+def test_the_time_to_go_on_is_linear_whatever_the_text_is(part: str) -> None:
+    def cpu_s(times: int) -> float:
+        begin = time.process_time()
+        found = list(read_features("{" + part * times))
+        assert len(found) <= MAX_SYNTAX_FAULTS + 1 or part == ",{"
+        return time.process_time() - begin
+
+    assert cpu_s(80_000) < 60 * max(cpu_s(8_000), 0.05)
