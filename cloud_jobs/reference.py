@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -35,6 +36,7 @@ _TIMEOUT_S = 10
 _MOST_BYTES = 5 << 20
 _MOST_VALUES = 500_000
 _MOST_NAMED = 100
+_PUBLICATION = ("kind", "id", "published_at")
 _log = structlog.get_logger(__name__)
 
 
@@ -125,7 +127,11 @@ def publish(service_url: str, versions: Iterable[Version]) -> int:
 
 
 def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> Collected:
-    """Takes what the topics hold into the reference table, each version once; fences that cannot be used are logged."""
+    """Takes what the topics hold into the reference table, each publication that changes something once.
+
+    A version that was published as A, then as B and then as A again has three rows, so that the newest holds, and what
+    held at any moment can be told. Fences that cannot be used are logged.
+    """
     found: list[dict[str, Any]] = []
     for kind, topic in TOPICS.items():
         messages = (
@@ -138,14 +144,57 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
         )
         found.extend(versions_in(kind, messages.toArrow().to_pylist()))
     table = lake.open("reference")
-    same = " AND ".join(f"old.{name} = new.{name}" for name in ("kind", "id", "body"))
-    source = pa.Table.from_pylist(found, schema=REFERENCE)
+    same = " AND ".join(f"old.{name} = new.{name}" for name in REFERENCE.names)
+    source = pa.Table.from_pylist(_changing(found, lake), schema=REFERENCE)
     table.merge(source, same, source_alias="new", target_alias="old").when_not_matched_insert_all().execute()
     refused = fences_in(lake).refused
     if refused:
         not_named = max(len(refused) - _MOST_NAMED, 0)
         _log.warning("fences_refused", count=len(refused), fences=list(refused[:_MOST_NAMED]), not_named=not_named)
     return Collected(lake.open("reference").count(), len(refused))
+
+
+def _changing(found: list[dict[str, Any]], lake: Lake) -> list[dict[str, Any]]:
+    """What was published, without what says again what held at that moment."""
+    table = lake.rows("reference", [*_PUBLICATION])
+    known = {tuple(row[name] for name in _PUBLICATION) for row in table.to_pylist()}
+    same, new = list[dict[str, Any]](), list[dict[str, Any]]()
+    for row in found:
+        (same if tuple(row[name] for name in _PUBLICATION) in known else new).append(row)
+    if new:
+        things = {(row["kind"], row["id"]) for row in new}
+        old = [row for row in lake.rows("reference").to_pylist() if (row["kind"], row["id"]) in things]
+        new = changing(old, new)
+    return same + new
+
+
+def changing(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of new publications those that, in order of publication, say another thing of a version than the one before."""
+    held: dict[tuple[str, str, str], str] = {}
+    found: list[dict[str, Any]] = []
+    marked = [(row, False) for row in old] + [(row, True) for row in new]
+    for row, is_new in sorted(marked, key=lambda item: item[0]["published_at"]):
+        version = row["kind"], row["id"], _beginning(row["kind"], row["body"])
+        if is_new and held.get(version) != row["body"]:
+            found.append(row)
+        held[version] = row["body"]
+    return found
+
+
+def _beginning(kind: Kind, body: str) -> str:
+    """From when a version is in force, as the bill and the fences take it: however its instant is written."""
+    if kind == "account":
+        return ""  # the one published last holds
+    try:
+        facts = json.loads(body)
+        facts = facts["properties"] if kind == "fence" else facts
+        begin = facts.get("effective_from")
+        if begin is None:
+            return ""
+        time = datetime.fromisoformat(begin)
+        return str(time if time.utcoffset() is None else time.astimezone(UTC))
+    except (AttributeError, KeyError, ValueError, TypeError, OverflowError, RecursionError):
+        return "unknown"  # told apart from no other of that thing: then more is kept than is needed
 
 
 def versions_in(kind: Kind, messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -186,23 +235,22 @@ def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
     """The fences and gates of rows of the reference table, each row judged on its own, as a file of features is.
 
     A version is an id and an instant, however either is written. Of a version that was corrected the newest row that
-    can be used holds; a row that cannot be is refused and changes nothing.
+    can be used holds; a row that cannot be is refused and changes nothing, and so is one that would make a gate of a
+    fence that stands with another version, or a fence of a gate.
     """
-    newest: dict[tuple[str, int], tuple[type, str, str]] = {}
+    versions: dict[str, dict[int, tuple[type, str]]] = {}
     refused: list[str] = []
     for row in sorted(rows, key=lambda row: (row["published_at"], row["id"], row["body"])):
         try:
             made = _fence_of_row(row["body"])
-            newest[made.id, effective_ms(made)] = type(made), row["id"], row["body"]
+            standing, begin = versions.setdefault(made.id, {}), effective_ms(made)
+            # a version that is put in another's place may be of the other kind, if it is the only one
+            if any(kind is not type(made) for kind, _ in islice(standing.values(), 1)) and [*standing] != [begin]:
+                raise FenceError("this id is a fence and a gate")
+            standing[begin] = type(made), row["body"]
         except FenceError as fault:
             refused.append(str(FenceError(fault.reason, fence_id=row["id"])))
-    kinds: dict[str, type] = {}
-    bodies: list[str] = []
-    for (name, _), (kind, row_id, body) in sorted(newest.items(), key=lambda item: item[0]):
-        if kinds.setdefault(name, kind) is kind:
-            bodies.append(body)
-        else:
-            refused.append(str(FenceError("this id is a fence and a gate", fence_id=row_id)))
+    bodies = [body for _, standing in sorted(versions.items()) for _, (_, body) in sorted(standing.items())]
     return PublishedFences('{"type": "FeatureCollection", "features": [' + ", ".join(bodies) + "]}", tuple(refused))
 
 

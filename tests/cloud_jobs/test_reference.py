@@ -5,11 +5,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from cloud_jobs.errors import CloudError
 from cloud_jobs.geofence.fence_changes import changes_between
-from cloud_jobs.reference import published_fences, read_folder, versions_in
+from cloud_jobs.lake import Lake
+from cloud_jobs.reference import changing, collect, fences_in, published_fences, read_folder, versions_in
 from geo.spatial import fences_from_geojson
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
@@ -144,3 +146,110 @@ def test_a_folder_with_what_is_no_version_is_refused_by_name(tmp_path: Path, nam
         (tmp_path / one).write_text(content)
     with pytest.raises(CloudError, match=name):
         list(read_folder(tmp_path))
+
+
+def at(minute: int, body: Any, kind: str = "fence", id_: str = "a") -> dict[str, Any]:
+    return row(id_, body, minute) | {"kind": kind}
+
+
+OTHER = feature(2.0, id="a")
+SAME = feature(1.0, id="a")
+
+
+class Topics:
+    """What `collect` reads: the compacted topics, of which each holds the newest message of each key."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, dict[str, dict[str, Any]]] = {topic: {} for topic in ("fences", "tariffs", "accounts")}
+        self._topic = ""
+
+    def publish(self, topic: str, key: str, body: Any, minute: int) -> None:
+        value = json.dumps(body).encode()
+        self.held[topic][key] = GOOD | {"key": key, "value": value, "publish_time": AT + timedelta(minutes=minute)}
+
+    @property
+    def read(self) -> "Topics":
+        return self
+
+    def format(self, _name: str) -> "Topics":
+        return self
+
+    def options(self, **_options: str) -> "Topics":
+        return self
+
+    def option(self, name: str, value: str) -> "Topics":
+        self._topic = value.rpartition("/")[2] if name == "topics" else self._topic
+        return self
+
+    def load(self) -> "Topics":
+        return self
+
+    def select(self, *_columns: str) -> "Topics":
+        return self
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        return pa.Table.from_pylist([*self.held[self._topic].values()], schema=MESSAGES)
+
+
+MESSAGES = pa.schema(
+    [
+        *(("key", pa.string()), ("value", pa.binary()), ("publish_time", pa.timestamp("us", "UTC"))),
+        *(("message_id", pa.string()), ("malformed", pa.string())),
+    ]
+)
+
+
+def widths(lake: Lake) -> list[float]:
+    features = json.loads(fences_in(lake).geojson)["features"]
+    return [one["geometry"]["coordinates"][0][1][0] for one in features]
+
+
+def test_a_correction_that_is_taken_back_holds_no_more_and_what_held_before_can_be_told(tmp_path: Path) -> None:
+    lake, topics = Lake(tmp_path), Topics()
+    lake.create()
+    for minute, body in enumerate([SAME, OTHER, SAME, SAME, OTHER, SAME]):
+        topics.publish("fences", "a@", body, minute)
+        for kind in ("tariff", "account"):
+            topics.publish(f"{kind}s", "t@", {"id": "t", "width": body["geometry"]["coordinates"][0][1][0]}, minute)
+        for _ in range(2):
+            collect(topics, lake, {})  # type: ignore[arg-type]  # all of Spark that it asks for
+        assert widths(lake) == [1.0 if body is SAME else 2.0]
+    rows = sorted(lake.rows("reference").to_pylist(), key=lambda row: row["published_at"])
+    for kind in ("fence", "tariff", "account"):
+        minutes = [(row["published_at"] - AT) // timedelta(minutes=1) for row in rows if row["kind"] == kind]
+        assert minutes == [0, 1, 2, 4, 5]
+
+
+def test_versions_that_are_published_again_each_night_make_no_rows() -> None:
+    later = feature(3.0, id="a", effective_from="2026-02-01T00:00:00Z")
+    old = [at(0, SAME), at(0, later)]
+    assert changing(old, [at(1440, SAME), at(1440, later)]) == []
+    again = feature(2.0, id="a", effective_from="2026-02-01T01:00:00+01:00")
+    new = [at(1440, again), at(2880, later)]
+    assert changing(old, new) == new
+    prices = [at(0, {"effective_from": f"2026-0{month}-01"}, "tariff") for month in (1, 2)]
+    assert changing(prices, [one | {"published_at": AT + timedelta(1)} for one in prices]) == []
+
+
+def test_of_accounts_the_one_published_last_holds_whatever_it_says_of_its_beginning() -> None:
+    old = [at(minute, {"effective_from": f"2026-0{minute + 1}-01"}, "account") for minute in range(2)]
+    again = old[0] | {"published_at": AT + timedelta(1)}
+    assert changing(old, [again]) == [again]
+
+
+@pytest.mark.parametrize("body", ["[]", "{}", '"a"', '{"properties": 1}', '{"properties": {"effective_from": 7}}', "x"])
+def test_a_publication_whose_beginning_is_not_known_is_kept_if_it_changes_anything(body: str) -> None:
+    assert len(changing([at(0, body), at(1, "{}")], [at(2, body)])) == (body != "{}")
+
+
+def test_a_fence_that_stands_stays_when_a_gate_of_its_id_is_published_later_from_an_earlier_time() -> None:
+    line = {"type": "LineString", "coordinates": [[0, 0], [1, 1]]}
+    gate = feature(id="a", gate=True) | {"geometry": line}
+    standing = row("a", feature(id="a", effective_from="2026-01-05T00:00:00Z"))
+    found = published_fences([standing, row("a", gate, minute=1), row("a", feature(2.0, id="a"), minute=2)])
+    (refused,) = found.refused
+    assert "gate" in refused
+    assert [fence.shape.bounds[2] for fence in fences_from_geojson(found.geojson).fences] == [2.0, 1.0]
+    mistaken = published_fences([row("a", gate), row("a", feature(id="a"), minute=1)])
+    assert mistaken.refused == ()
+    assert len(fences_from_geojson(mistaken.geojson).fences) == 1
