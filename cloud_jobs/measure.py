@@ -238,9 +238,14 @@ def track_settings(max_gap_s: float, plausibility: bool) -> TrackSettings:
 
 
 def complain(path: Path, messages: list[str] | tuple[str, ...]) -> None:
-    """Say on standard error what is wrong with a file, each message with the file's name."""
+    """Say on standard error what is wrong with a file, each message on a line of its own, with the file's name."""
     for message in messages:
-        typer.echo(f"{path}: {message}".encode(errors="backslashreplace").decode(), err=True)
+        typer.echo("".join(map(_printable, f"{path}: {message}")), err=True)
+
+
+def _printable(character: str) -> str:
+    """A character, escaped if it would move the cursor or is half of one: a file has no part in how it is spoken of."""
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def tell(tracks: Tracks, result: str) -> None:

@@ -18,6 +18,7 @@ from settings import Settings
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: Final[tuple[Day, ...]] = get_args(Day)
 MAX_WINDOWS: Final = 64
+_SHOWN_CHARS: Final = 60
 _CLOCK: Final = r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$"
 
 
@@ -96,8 +97,14 @@ def weekly_faults(error: ValidationError) -> str:
     return "; ".join(_fault(detail) for detail in details if detail["loc"] not in inner)
 
 
+def _step(part: int | str) -> str:
+    """One step to a place: a name that is not a plain one is a publisher's, and shown escaped."""
+    plain = isinstance(part, str) and part.isidentifier() and part.isascii() and len(part) <= _SHOWN_CHARS
+    return f".{part}" if plain else f"[{part!r:.{_SHOWN_CHARS}}]"
+
+
 def _fault(detail: ErrorDetails) -> str:
-    place = "weekly" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"])
+    place = "weekly" + "".join(map(_step, detail["loc"]))
     said = {
         "missing": "is not there",
         "extra_forbidden": "is unknown",

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from geo.spatial import FenceReport, FenceSet, fences_from_geojson
 from geo.spatial.activity import Activity
 from geo.spatial.hours import DAY_MS
 from geo.spatial.schedule import Schedule
-from geo.spatial.weekly import DAYS, MAX_WINDOWS, weekly_of
+from geo.spatial.weekly import DAYS, MAX_WINDOWS, weekly_faults, weekly_of
 
 CLOCKS = st.integers(0, 1439).map(lambda minute: f"{minute // 60:02d}:{minute % 60:02d}")
 WINDOWS = st.fixed_dictionaries(
@@ -175,3 +176,14 @@ def test_many_windows_of_many_fences_are_laid_out_at_once() -> None:
     FenceSet(report.fences)
     assert (len(report.fences), report.refused) == (3, ())
     assert time.perf_counter() - begun < 10
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J\nfence ok", "a.b", "", "x" * 1000, "Ж", "\u202e"])
+def test_a_name_that_is_unknown_is_shown_as_text_on_one_line(name: str) -> None:
+    value = {"timezone": "UTC", "windows": [{"days": ["mon"], "from": "07:00", "until": "08:00", name: 1}], name: 1}
+    with pytest.raises(ValidationError) as fault:
+        weekly_of(value)
+    said = weekly_faults(fault.value)
+    assert said.isprintable()
+    assert said.count("is unknown") == 2
+    assert len(said) < 300
