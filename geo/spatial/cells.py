@@ -19,7 +19,7 @@ CELLS_PER_FENCE: Final = 64
 MIN_CELLS: Final = 4096
 MAX_CELLS: Final = 1 << 25
 EDGES_PER_CELL: Final = 48
-MAX_LEVELS: Final = 5
+MAX_LEVELS: Final = 7
 ENTRIES_PER_EDGE: Final = 16
 """What divisions may make of each edge: pairs of an edge and a child that it runs through, and whole children."""
 MAX_CELLS_OF_EDGES: Final = 1 << 20
@@ -111,9 +111,9 @@ def build_cells(outlines: Outlines) -> Cells:
     """Lay outlines on a lattice, and divide the cells that too many edges run through.
 
     A cell may be divided, and its children, and theirs, as long as all that comes of it stays within its share, by its
-    edges, of `ENTRIES_PER_EDGE` for each edge there is. So time and memory grow with the number of edges, however
-    long they are, and fences that no division separates, the same one a thousand times over, are not divided to the
-    last level; a lookup there costs what its answer is long.
+    edges, of `ENTRIES_PER_EDGE` for each edge there is; of an edge through many cells each has a part of that. So time
+    and memory grow with the number of edges, however long they are, and fences that no division separates, the same one
+    a thousand times over, are not divided to the last level; a lookup there costs what its answer is long.
     """
     outlines = outlines.compact()
     boxes = _boxes(outlines)
@@ -162,26 +162,34 @@ def _lattice_for(boxes: _Boxes) -> Lattice:
     return Lattice(float(west), float(south), float(width / columns), float(height / rows), columns, rows)
 
 
-def _coarse_enough(lattice: Lattice, outlines: Outlines) -> tuple[Lattice, float]:
-    """A lattice on which long edges, however many, run through a bounded number of cells; and what divisions may make
-    of each edge in a cell of it.
+def _coarse_enough(lattice: Lattice, outlines: Outlines) -> tuple[Lattice, Floats | None]:
+    """A lattice on which long edges, however many, run through a bounded number of cells; and the allowance of all
+    edges before each one, for a cell that it runs through, None where it is ENTRIES_PER_EDGE for each.
+
+    With many long edges each shares what it may cost among its cells. So they take nothing from others, far from them.
     """
-    across = 0.0
+    count = len(outlines.points)
+    across = sum(float(cells.sum()) for cells in _cells_across(lattice, outlines))
+    limit, free = 8.0 * count + MAX_CELLS_OF_EDGES, float(count + MAX_CELLS_OF_EDGES)
+    if across > limit:
+        columns, rows = (max(int(each * limit / across), 1) for each in (lattice.columns, lattice.rows))
+        width, height = lattice.width * lattice.columns / columns, lattice.height * lattice.rows / rows
+        lattice = Lattice(lattice.west, lattice.south, width, height, columns, rows)
+    if across <= free:
+        return lattice, None
+    shares = [np.minimum(free / count / np.maximum(cells, 1.0), 1.0) for cells in _cells_across(lattice, outlines)]
+    return lattice, ENTRIES_PER_EDGE * np.cumsum(np.concatenate([[0.0], *shares]))
+
+
+def _cells_across(lattice: Lattice, outlines: Outlines) -> Iterator[Floats]:
+    """About how many sides of cells each edge crosses, some edges at once; 0 for the step from ring to ring."""
     for begin in range(0, len(outlines.points), _POINTS_AT_ONCE):
         points = outlines.degrees(outlines.points[begin : begin + _POINTS_AT_ONCE + 1])
         lengths = np.abs(np.diff(points, axis=0))
         # from ring to ring there is no edge: with many small fences those steps would be nearly all there is
         ends = outlines.rings[slice(*np.searchsorted(outlines.rings, [begin + 1, begin + len(points)]))] - 1 - begin
         lengths[ends] = 0.0
-        steps = lengths.sum(axis=0)
-        across += float(steps[0]) / lattice.width + float(steps[1]) / lattice.height
-    limit = 8.0 * len(outlines.points) + MAX_CELLS_OF_EDGES
-    paid = ENTRIES_PER_EDGE * min((len(outlines.points) + MAX_CELLS_OF_EDGES) / max(min(across, limit), 1.0), 1.0)
-    if across <= limit:
-        return lattice, paid
-    columns, rows = (max(int(count * limit / across), 1) for count in (lattice.columns, lattice.rows))
-    width, height = lattice.width * lattice.columns / columns, lattice.height * lattice.rows / rows
-    return Lattice(lattice.west, lattice.south, width, height, columns, rows), paid
+        yield lengths[:, 0] / lattice.width + lengths[:, 1] / lattice.height
 
 
 class _Column:
@@ -205,8 +213,8 @@ class _Column:
 class _Maker:
     """Builds the columns level by level, a band of rows or some cells at a time, which bounds the memory."""
 
-    def __init__(self, outlines: Outlines, boxes: _Boxes, lattice: Lattice, paid: float) -> None:
-        self._outlines, self._boxes, self._lattice, self._paid = outlines, boxes, lattice, paid
+    def __init__(self, outlines: Outlines, boxes: _Boxes, lattice: Lattice, allowed: Floats | None) -> None:
+        self._outlines, self._boxes, self._lattice, self._allowed = outlines, boxes, lattice, allowed
         self._first = outlines.first_vertices()
         self._first_ring = np.searchsorted(outlines.fence, np.arange(outlines.count + 1))
         self._root = np.full(lattice.columns * lattice.rows, -1, dtype=np.int32)
@@ -223,8 +231,15 @@ class _Maker:
             raster = rasterise(self._outlines, Band(self._lattice, first, end), *self._edges_of(fences, first, end))
             added = _Added.of(raster)
             self._root[added.place] = np.arange(self._nodes, self._nodes + len(added.place))
-            self._add(added, added.place // columns, added.place % columns, self._paid * added.edges)
+            self._add(added, added.place // columns, added.place % columns, self._allowance(added))
         self._levels = 1
+
+    def _allowance(self, added: _Added) -> Floats:
+        if self._allowed is None:
+            return np.asarray(ENTRIES_PER_EDGE * added.edges, dtype=np.float64)
+        raster = added.raster
+        each = self._allowed[raster.edge + raster.edges] - self._allowed[raster.edge]
+        return np.bincount(added.at, weights=each, minlength=len(added.place)).astype(np.float64)
 
     def divide(self) -> bool:
         """Add the children of the crowded cells of the level before; False if there are none."""

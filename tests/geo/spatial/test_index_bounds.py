@@ -11,7 +11,7 @@ import shapely
 from shapely import Polygon
 from shapely.affinity import scale, translate
 
-from geo.spatial import Fence, FenceSet, cells
+from geo.spatial import Fence, FenceSet, cells, grid
 from geo.spatial.cells import MAX_LEVELS, build_cells
 from geo.spatial.fences import Outlines
 from geo.spatial.grid import GridIndex
@@ -97,6 +97,26 @@ def test_the_lattice_is_as_fine_whatever_the_order_of_the_fences() -> None:
     in_order, mixed = (GridIndex(Outlines.of(part))._cells.lattice for part in (squares, rng.permutation(squares)))
     assert (in_order.columns, in_order.rows) == (mixed.columns, mixed.rows)
     assert in_order.columns * in_order.rows > 1_000_000
+
+
+def test_long_edges_far_away_leave_a_city_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fence with long teeth makes the cells of all coarser; what its edges cost, they take from their own share."""
+    rng = np.random.default_rng(7)
+    city = [disc(100, 0.008, *at) for at in rng.uniform((13.2, 52.4), (13.7, 52.7), (1000, 2))]
+    rows = -60 + np.arange(10_000) / 5_000
+    teeth = [(x, y + by) for y in rows.tolist() for x, by in ((170, 0), (170, 4e-5), (-165, 6e-5), (-165, 9e-5))]
+    far = Polygon([(-170, -60), *teeth, (170, -57.9), (-170, -57.9)])
+    looked_at: list[int] = []
+    turns = grid._turns
+    monkeypatch.setattr(grid, "_turns", lambda *at: looked_at.append(len(at[3])) or turns(*at))
+    places = Spots(*rng.uniform((13.2, 52.4), (13.7, 52.7), (1000, 2)).T)
+    found = [GridIndex.of(shapes).locate(places) for shapes in (city, [*city, far])]
+    assert all((one == other).all() for one, other in zip(*map(sort_pairs, found), strict=True))
+    assert sum(looked_at) < 1000 * 10 * cells.EDGES_PER_CELL
+
+
+def sort_pairs(pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    return np.column_stack(pairs)[np.lexsort(pairs)]
 
 
 @pytest.mark.nightly
