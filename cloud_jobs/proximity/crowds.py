@@ -64,8 +64,8 @@ def crowded(places: pa.Table, most: int) -> Iterator[pa.RecordBatch]:
     """Who is in a crowd when (schema IN_CROWD, a row a minute), from the places (schema PLACES) of whole minutes.
 
     In one is a device if more than `most` devices, with itself, are in its cell and those around it. The cells are
-    cubes with an edge of the distance, so whoever is in no crowd has fewer than `most` others within the distance at the
-    moment of its place; a gathering that comes and goes between two such moments is not seen.
+    cubes with an edge of the distance, so whoever is in no crowd has fewer than `most` others within the distance where
+    it was first in the minute; a gathering that comes and goes between two such moments is not seen.
     """
     minute, cell = places["minute"].to_numpy(), places["cell"].to_numpy()
     begins = np.append(np.flatnonzero(run_starts(minute)), len(minute)).tolist()
