@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from geo.spatial.activity import begin_ms
 from geo.spatial.clip import Meetings, Segments, Stretches, cut, meet
 from geo.spatial.fences import Fence
 from geo.spatial.geodesic import wrap_lon
@@ -18,7 +19,7 @@ from geo.spatial.ragged import Bools, Floats, Ints, Pairs, distinct, distinct_pa
 from geo.spatial.rings import Shape
 from geo.spatial.schedule import Schedule
 from geo.spatial.shared_shapes import SharedShapes
-from geo.spatial.versions import superseded
+from geo.spatial.versions import Versions, superseded
 
 IndexMaker = Callable[[Sequence[Shape]], FenceIndex]
 
@@ -73,6 +74,7 @@ class FenceSet:
         self.shared: Final = SharedShapes([fence.shape for fence in ranked])
         self.index: Final = index(self.shared.shapes)
         self._schedule = Schedule([fence.active for fence in ranked])
+        self._versions = Versions(self.name_of_fence, [begin_ms(fence.active) for fence in ranked])
         self._first_vertex = self.index.outlines.first_vertices()
         self._deepest = max(self.index.most_at_a_place(self.shared.counts), 1)
 
@@ -82,14 +84,10 @@ class FenceSet:
 
     def version_at(self, name: Ints, t_ms: Floats) -> Ints:
         """The fence (index into `fences`) that a name stood for at each time; out of force, its first version."""
-        order = np.argsort(self.name_of_fence, kind="stable")
-        first = np.searchsorted(self.name_of_fence[order], np.arange(len(self.names) + 1))
-        fence = order[first[name]]
-        row, at = expand(first[name], np.diff(first)[name])
-        several = np.flatnonzero(np.diff(first)[name][row] > 1)
-        force = several[self._schedule.in_force(order[at[several]], t_ms[row[several]])]
-        fence[row[force]] = order[at[force]]
-        return np.asarray(fence, dtype=np.int64)
+        fence = self._versions.at(name, t_ms)
+        gone = np.flatnonzero(~self._schedule.in_force(fence, t_ms))
+        fence[gone] = self._versions.first_of(name[gone])
+        return fence
 
     def _locate(self, spots: Spots) -> Pairs:
         return self.shared.fences(*self._shapes_at(spots))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
-from geo.spatial.activity import Activity, begin_ms
+import numpy as np
+
+from geo.spatial.activity import Activity, begin_ms, whole_ms
+from geo.spatial.ragged import Floats, Ints, distinct
 
 if TYPE_CHECKING:
     from geo.spatial.fences import Fence
@@ -22,16 +24,51 @@ def effective_ms(version: Fence | Gate) -> int:
 
 
 def superseded(versions: Iterable[V]) -> list[V]:
-    """Each version of an id ends where the next one begins; equal beginnings: the last given wins."""
+    """Each version of an id ends where the next one begins; equal beginnings: the last given wins.
+
+    And it begins where the one before it ends: at most one of them is in force at any time.
+    """
     by_id: dict[str, list[V]] = {}
     for version in versions:
         by_id.setdefault(version.id, []).append(version)
     kept: list[V] = []
     for same in by_id.values():
         same.sort(key=effective_ms)
-        for version, following in pairwise(same):
-            limited = version.active & Activity([(None, effective_ms(following))])
-            if len(limited.switches):
-                kept.append(replace(version, active=limited))
-        kept.append(same[-1])
+        begins: list[int | None] = [effective_ms(version) for version in same]
+        for version, begin, end in zip(same, [None, *begins[1:]], [*begins[1:], None], strict=True):
+            limited = _limited(version.active, begin, end)
+            if len(limited.switches) or version is same[-1]:
+                kept.append(version if limited is version.active else replace(version, active=limited))
     return kept
+
+
+def _limited(active: Activity, begin: int | None, end: int | None) -> Activity:
+    early = begin is not None and begin_ms(active) < begin
+    return active & Activity([(begin if early else None, end)]) if early or end is not None else active
+
+
+class Versions:
+    """Which version of each name began last, however many there are. `begin_ms`: when each fence is first in force.
+
+    Those of a name come one after the other in time (see `superseded`).
+    """
+
+    def __init__(self, name: Ints, begin_ms: Sequence[int]) -> None:
+        begin = np.array(begin_ms, dtype=np.int64)
+        self._begins = distinct(begin)
+        rank = np.searchsorted(self._begins, begin) + 1
+        self._order = np.lexsort((rank, name))
+        # the rank of a time stands for it, so that name and time are one number
+        self._keys = (name * (len(self._begins) + 1) + rank)[self._order]
+        _, self._first = np.unique(name, return_index=True)
+
+    def at(self, name: Ints, t_ms: Floats) -> Ints:
+        """The version of each name that began last before or at each time, in force or not; before all, the first."""
+        rank = np.searchsorted(self._begins, whole_ms(t_ms), side="right")
+        first = name * (len(self._begins) + 1)
+        last = np.searchsorted(self._keys, first + rank, side="right") - 1
+        return self._order[np.maximum(last, np.searchsorted(self._keys, first))]
+
+    def first_of(self, name: Ints) -> Ints:
+        """The version of each name that comes first in the order of fences."""
+        return self._first[name]
