@@ -14,8 +14,8 @@ from geo.spatial.errors import FenceError
 from geo.spatial.fences import Outlines
 from geo.spatial.fixes import valid_positions
 from geo.spatial.grid import GridIndex
-from geo.spatial.predicates import crossing_fraction, orientation, side
-from geo.spatial.ragged import Bools, Floats, Ints, Points, joined_pairs, run_starts
+from geo.spatial.predicates import Signs, crossing_fraction, orientation, side
+from geo.spatial.ragged import Bools, Floats, Ints, Pairs, Points, joined_pairs, lexical, run_starts
 from geo.spatial.schedule import Schedule
 from geo.spatial.touches import crossings_of
 from geo.spatial.tracks import Tracks
@@ -23,6 +23,7 @@ from geo.spatial.versions import superseded
 
 _TURN: Final = 360.0
 
+_Sides: TypeAlias = tuple[tuple[Points, Points, Points, Points], tuple[Points, Points], tuple[Signs, ...]]
 Found: TypeAlias = tuple[Ints, Ints, Bools, Floats]  # segment, gate, forward, fraction
 
 
@@ -89,27 +90,33 @@ class GateSet:
     def _crossed(self, segments: Segments) -> Found:
         rows, copies = world_copies(segments)
         outlines = self._index.outlines
-        copy, edge = joined_pairs(self._index.edges_near(copies.px, copies.py, copies.qx, copies.qy))
+        near = self._index.edges_near(copies.px, copies.py, copies.qx, copies.qy)
+        # of what is near, some at once, only what is met is held
+        copy, edge = joined_pairs(self._met(copies, *pairs) for pairs in near)
+        image = np.searchsorted(outlines.rings, edge, side="right") - 1
+        number = edge - outlines.rings[image]
+        ends, sides, signs = _sides(outlines, copies, copy, edge)
+        segment, gate = rows[copy], self._gate_of_image[image]
+        pair = segment * np.int64(len(self.gates) or 1) + gate
+        touch = np.isin(pair, pair[(np.stack(signs) == 0).any(axis=0)])
+        touches = pair[touch], number[touch]
+        # by both of its names a crossing near the antimeridian is found twice
+        order = lexical(pair, number)
+        once = order[run_starts(pair[order], number[order])]
+        clear = once[~touch[once]]
+        plain = segment[clear], gate[clear], signs[0][clear] > 0, _fractions(sides, ends, clear)
+        return self._with_touches(plain, segments, touches)
+
+    def _met(self, copies: Segments, copy: Ints, edge: Ints) -> Pairs:
+        """Of pairs (segment, edge) those that meet, of the edges on the way there."""
+        outlines = self._index.outlines
         image = np.searchsorted(outlines.rings, edge, side="right") - 1
         number = edge - outlines.rings[image]
         there = np.flatnonzero(number < (outlines.rings[image + 1] - outlines.rings[image] - 1) // 2)
-        copy, edge, image, number = copy[there], edge[there], image[there], number[there]
-        a, b = outlines.at(edge), outlines.at(edge + 1)
-        p, q = (copies.px[copy], copies.py[copy]), (copies.qx[copy], copies.qy[copy])
-        at_p, at_q = side(a, b, p), side(a, b, q)
-        signs = orientation(a, b, p, at_p), orientation(a, b, q, at_q), orientation(p, q, a), orientation(p, q, b)
+        copy, edge = copy[there], edge[there]
+        signs = _sides(outlines, copies, copy, edge)[2]
         met = np.flatnonzero((signs[0] * signs[1] <= 0) & (signs[2] * signs[3] <= 0))
-        segment, gate = rows[copy[met]], self._gate_of_image[image[met]]
-        pair = segment * np.int64(len(self.gates) or 1) + gate
-        touch = np.isin(pair, pair[(np.stack(signs)[:, met] == 0).any(axis=0)])
-        touches = pair[touch], number[met][touch]
-        # by both of its names a crossing near the antimeridian is found twice
-        _, once = np.unique(np.stack([pair, number[met]]), axis=1, return_index=True)
-        clear = once[~touch[once]]
-        rows = met[clear]
-        fraction = _fractions((at_p, at_q), (p, q, a, b), rows)
-        plain = segment[clear], gate[clear], signs[0][rows] > 0, fraction
-        return self._with_touches(plain, segments, touches)
+        return copy[met], edge[met]
 
     def _with_touches(self, plain: Found, segments: Segments, touches: tuple[Ints, Ints]) -> Found:
         """Add the crossings of pairs (segment * gates + gate) in which something touches, each looked at by itself.
@@ -135,6 +142,17 @@ class GateSet:
         return segment, gate, forward, fraction
 
 
+def _sides(outlines: Outlines, copies: Segments, copy: Ints, edge: Ints) -> _Sides:
+    """Of pairs (segment p-q, edge a-b) the places, the sides of p and q of the edge with how much may be rounding, and
+    on which side exactly p and q are of the edge, a and b of the segment.
+    """
+    a, b = outlines.at(edge), outlines.at(edge + 1)
+    p, q = (copies.px[copy], copies.py[copy]), (copies.qx[copy], copies.qy[copy])
+    at_p, at_q = side(a, b, p), side(a, b, q)
+    signs = orientation(a, b, p, at_p), orientation(a, b, q, at_q), orientation(p, q, a), orientation(p, q, b)
+    return (p, q, a, b), (at_p, at_q), signs
+
+
 def _fractions(sides: tuple[Points, Points], ends: tuple[Points, Points, Points, Points], rows: Ints) -> Floats:
     """Where on p-q the crossings are. `sides`: of p and of q of the line a-b, with how much may be rounding."""
     (value_p, slack_p), (value_q, slack_q) = ((value[rows], slack[rows]) for value, slack in sides)
@@ -154,7 +172,21 @@ def _fault_of(line: Floats) -> str | None:
         return "a gate needs two positions or more that differ"
     if np.ptp(_unwrapped(line)[:, 0]) > _TURN:
         return "a gate goes more than once round the world"
+    if _runs_back(_unwrapped(line)):
+        return "a gate runs back on itself, or twice along an edge: a way would cross it there and back"
     return None
+
+
+def _runs_back(line: Floats) -> bool:
+    """Does a line turn round on the spot, or go along one edge twice?"""
+    a, b = line[:-1], line[1:]
+    back = ((b[:-1] - a[:-1]) * (b[1:] - a[1:])).sum(axis=1) < 0
+    x, y = line[:, 0], line[:, 1]
+    if (back & (orientation((x[:-2], y[:-2]), (x[1:-1], y[1:-1]), (x[2:], y[2:])) == 0)).any():
+        return True
+    turned = (a[:, 0] > b[:, 0]) | ((a[:, 0] == b[:, 0]) & (a[:, 1] > b[:, 1]))
+    edges = np.where(turned[:, None], np.hstack([b, a]), np.hstack([a, b]))
+    return len(np.unique(edges, axis=0)) < len(edges)
 
 
 def _unwrapped(line: Floats) -> Floats:

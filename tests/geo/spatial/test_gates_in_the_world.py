@@ -69,6 +69,9 @@ def test_a_gate_most_of_the_way_round_the_world_counts_a_crossing_once(lon: floa
         ([], "two positions"),
         ([[13, 52], [181, 52]], "no place"),
         ([[lon, 0] for lon in (0, 120, -120, 0, 120)], "more than once round the world"),
+        ([[13, 52], [13, 53]] * 50, "runs back on itself"),
+        ([[13, 52], [13, 53], [13, 52.5]], "runs back on itself"),
+        ([[13, 52], [13, 53], [14, 52]] * 50, "twice along an edge"),
     ],
 )
 def test_a_line_that_is_no_gate_is_refused_by_name(line: list[list[float]], reason: str) -> None:
