@@ -1,6 +1,7 @@
 """How often the edges of shapes meet, counted before they are judged, repaired or united: that bounds what it takes.
 
-To judge a shape takes time by the pairs of edges whose boxes meet, to repair or unite shapes by the pairs that cross.
+To judge a shape takes time by the pairs of edges whose boxes meet, and by the corners of the rings that each ring may
+lie in; to repair or unite shapes by the pairs that cross.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ MAX_NEAR_PAIRS: Final = 20_000_000
 """Pairs of edges whose boxes meet, of one fence."""
 MAX_CROSSINGS: Final = 1_000
 """Pairs of edges that cross or touch without a common corner, and as many more as there are edges."""
+MAX_AROUND: Final = 200_000_000
+"""Corners of rings, each counted once for each ring whose box lies in its box."""
+_CORNERS_MORE: Final = 50  # that a ring counts for: what a pair takes besides
 _PAIRS_AT_ONCE: Final = 1_000_000
 
 
 def refuse_tangled(shapes: Sequence[shapely.Geometry], *, overlay: bool) -> None:
     """Raises `FenceError` where it would take too long to judge shapes or, with `overlay`, to repair or unite them."""
+    _refuse_nested(shapes)
     starts, ends = _edges(shapes)
     count = len(starts)
     if count * (count - 1) // 2 <= (MAX_CROSSINGS if overlay else MAX_NEAR_PAIRS):
@@ -37,6 +42,23 @@ def refuse_tangled(shapes: Sequence[shapely.Geometry], *, overlay: bool) -> None
         if crossings > MAX_CROSSINGS + count:
             most = f"{MAX_CROSSINGS:,} times (and once for each edge)"
             raise FenceError(f"its edges cross each other more than {most}: it is no outline")
+
+
+def _refuse_nested(shapes: Sequence[shapely.Geometry]) -> None:
+    rings = shapely.get_rings(shapely.get_parts(shapes))
+    corners = shapely.get_num_coordinates(rings) + _CORNERS_MORE
+    if (len(rings) - 1) * int(corners.sum()) <= MAX_AROUND:
+        return
+    bounds = shapely.bounds(rings)
+    low, high = bounds[:, :2], bounds[:, 2:]
+    met = around = 0
+    for one, other in _near_pairs(low, high):
+        met += len(one)
+        for outer, inner in ((one, other), (other, one)):
+            holds = ((low[outer] <= low[inner]) & (high[outer] >= high[inner])).all(axis=1)
+            around += int(corners[outer[holds]].sum())
+        if around > MAX_AROUND or met > MAX_NEAR_PAIRS:
+            raise FenceError(f"its rings lie in each other's boxes too often ({MAX_AROUND:,}): simplify or split it")
 
 
 def _edges(shapes: Sequence[shapely.Geometry]) -> tuple[Floats, Floats]:

@@ -30,9 +30,10 @@ _METRES_A_DEGREE: Final = 110_500.0  # of latitude: not more anywhere
 def circle(lon: float, lat: float, radius_m: float) -> Shape:
     """All places within `radius_m` of a place, as a polygon.
 
-    Its corners lie on the geodesic circle; between them it is at most 1 cm inside of it up to a radius of 33 km,
-    where `MAX_CORNERS` is reached, and radius * 3e-7 beyond; above 80 degrees of latitude, where sides are straight in
-    degrees all the same, 3 cm at 89.5 and 1 m at 89.7. Raises `FenceError`.
+    Its corners lie on the geodesic circle; between them it is off by at most 1 cm up to a radius of 33 km, where
+    `MAX_CORNERS` is reached, and radius * 1.5e-6 beyond (sides are straight in degrees, not on the ground). Sides that
+    end above 80 degrees of latitude: up to 33 km 3 cm for a centre at 89.5 and 1 m at 89.7, and beyond less than two
+    corners are apart, radius * 1.6e-3. Raises `FenceError`.
     """
     if not TOLERANCE_M <= radius_m <= 9_000_000.0:
         raise FenceError(f"radius_m {radius_m} is not between 1 cm and 9,000 km")
