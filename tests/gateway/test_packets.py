@@ -62,9 +62,9 @@ def test_the_cost_of_four_million_bytes_of_properties_is_that_of_passing_over_th
     length = bytes(
         [len(area) & 0x7F | 0x80, len(area) >> 7 & 0x7F | 0x80, len(area) >> 14 & 0x7F | 0x80, len(area) >> 21]
     )
-    began = time.perf_counter()
+    began = time.thread_time()
     assert read_publish(QOS_1, packet(b"t", b"x", properties=length + area)).payload == b"x"
-    assert time.perf_counter() - began < 0.05
+    assert time.thread_time() - began < 0.25  # 0.01 s; a step for each property takes seconds
 
 
 def test_the_private_parts_of_paho_that_are_used_are_there() -> None:
