@@ -17,12 +17,22 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.spark import SparkSettings, start_spark
 from deploy.local import LocalStack
+from tests.cloud_jobs.pulsar_source.world import Place
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     with LocalStack(tmp_path_factory.mktemp("stack")) as running:
         yield running
+
+
+@pytest.fixture
+def hq(stack: LocalStack) -> Iterator[Place]:
+    """The centre's cluster, as the tests of the source speak to it."""
+    server = stack.pulsar["hq"]
+    place = Place("hq", server.service_url, server.admin_url)
+    yield place
+    place.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Many cursors are moved at once, each to its place; through the real Pulsar."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,21 +7,12 @@ import pytest
 from cloud_jobs.pulsar_source.acknowledging import acknowledge
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import Position
-from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.world import Place, eventually
 
 pytestmark = pytest.mark.system
 PARTITIONS = 20
 ENTRIES = 3
 SUBSCRIPTION = "s"
-
-
-@pytest.fixture
-def hq(stack: LocalStack) -> Iterator[Place]:
-    server = stack.pulsar["hq"]
-    place = Place("hq", server.service_url, server.admin_url)
-    yield place
-    place.close()
 
 
 class Acknowledger:

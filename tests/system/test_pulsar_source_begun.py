@@ -1,6 +1,5 @@
 """A new subscription begins where it was asked to, also when its creation is interrupted; through the real Pulsar."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
@@ -12,19 +11,10 @@ from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.reading import read_range
-from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.world import Place
 
 pytestmark = pytest.mark.system
 BEFORE, AFTER = range(100), range(1000, 1010)
-
-
-@pytest.fixture
-def hq(stack: LocalStack) -> Iterator[Place]:
-    server = stack.pulsar["hq"]
-    place = Place("hq", server.service_url, server.admin_url)
-    yield place
-    place.close()
 
 
 def read(options: PulsarOptions) -> list[int]:

@@ -1,6 +1,5 @@
 """What is held ahead of a topic whose messages unpack to much more than they are stored with; the real Pulsar."""
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import pulsar
@@ -10,20 +9,11 @@ from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.prefetching import FIRST_QUEUE
 from cloud_jobs.pulsar_source.reading import read_range
-from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.world import Place
 
 pytestmark = pytest.mark.system
 MIB = 1 << 20
 COUNT = 80
-
-
-@pytest.fixture
-def hq(stack: LocalStack) -> Iterator[Place]:
-    server = stack.pulsar["hq"]
-    place = Place("hq", server.service_url, server.admin_url)
-    yield place
-    place.close()
 
 
 def test_a_plan_of_one_message_takes_few_of_them_and_a_task_reads_each_once(hq: Place):

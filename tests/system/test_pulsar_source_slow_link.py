@@ -1,14 +1,12 @@
 """A message that is long on its way is late, not lost; through the real Pulsar and a slow connection."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.reading import read_range
-from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.slow_link import slow_link
 from tests.cloud_jobs.pulsar_source.world import Place
 
@@ -16,14 +14,6 @@ pytestmark = pytest.mark.system
 MESSAGE_BYTES = 4 << 20
 SECONDS_ON_THE_WAY = 8
 """Longer than the source needs to ask twice whether anything will come, where a call is bounded by a second."""
-
-
-@pytest.fixture
-def hq(stack: LocalStack) -> Iterator[Place]:
-    server = stack.pulsar["hq"]
-    place = Place("hq", server.service_url, server.admin_url)
-    yield place
-    place.close()
 
 
 def test_a_big_message_on_a_slow_connection_is_waited_for(hq: Place):
