@@ -20,6 +20,7 @@ MAX_SYNTAX_FAULTS: Final = 100
 """After so many places that are not JSON the rest of a text is not read, and said not to be."""
 
 _BLANK: Final = re.compile(r"[ \t\r\n\x1e]*")  # with the record separator of RFC 8142
+_LISTS: Final = re.compile(r"(?:\[[ \t\r\n\x1e]*+)++(?=\{)")  # that begin before an object
 _EXCERPT: Final = 20
 
 
@@ -71,6 +72,7 @@ class _Reader:
         self._line, self._counted, self._number, self._last_line = 1, 0, 0, 0
         self._faults, self._inside = 0, False
         self._alone: int | None = None  # where an object begins of which no list has been read
+        self._string: int | None = None  # where the string begins that was read last: it may hold what follows its end
         self._resumption = Resumption(text)
 
     def features(self) -> Iterator[Feature]:
@@ -142,14 +144,19 @@ class _Reader:
             yield self._feature(begin, members | {"features": []})
 
     def _elements(self) -> Iterator[Feature]:
-        """The elements of a list of features, to its end."""
+        """The elements of a list of features, to its end; a list in it that begins with an object is named and read."""
         self._inside = True
-        more = not self._next("]")
-        while more:
+        is_open = int(not self._next("]"))
+        while is_open:
             begin = self._at
+            if lists := _LISTS.match(self._text, begin):
+                yield Feature(*self._place(begin), {}, "it is not a Feature but a list: the objects in it are read")
+                is_open, self._at = is_open + lists.group().count("["), lists.end()
+                begin = self._at
             yield self._feature(begin, self._value())
-            more = not self._next("]")
-            if more:
+            while is_open and self._next("]"):
+                is_open -= 1
+            if is_open:
                 self._expect(",")
         self._inside = False
 
@@ -164,6 +171,7 @@ class _Reader:
         except ValueError as fault:
             reason = "a number has too many digits" if "digits" in str(fault) else str(fault)
             raise _Torn(reason, begin, begin) from None
+        self._string = begin if isinstance(value, str) else None
         self._blank()
         return value
 
@@ -174,14 +182,15 @@ class _Reader:
         """Is this mark next? Then it is read."""
         if self._text[self._at : self._at + 1] != mark:
             return False
-        self._at += 1
+        self._at, self._string = self._at + 1, None
         self._blank()
         return True
 
     def _expect(self, mark: str) -> None:
         if not self._next(mark):
             found = self._text[self._at : self._at + _EXCERPT]
-            raise _Torn(f"{mark!r} is expected where " + (f"{found!r} is" if found else "the text ends"), self._at)
+            reason = f"{mark!r} is expected where " + (f"{found!r} is" if found else "the text ends")
+            raise _Torn(reason, self._at, self._string)
 
     def _feature(self, begin: int, value: Any) -> Feature:
         line, place = self._place(begin)

@@ -62,7 +62,9 @@ def used(text: str) -> tuple[list[str], list[str]]:
         (collection(A, collection(B)), ["A"], ["line 1, feature 2"]),
         (f"[{A}, null, {B}]", ["A", "B"], ["line 1, feature 2"]),
         (f"[{A}, xyz, {B}] {C}", ["A", "B", "C"], ["line 1, feature 2"]),
-        (f"[{A}, [{B}]]", ["A"], ["line 1, feature 2"]),
+        (f"[{A}, [{B}]]", ["A", "B"], ["line 1, feature 2"]),
+        (f"[{A}, [[{B}], [1, {A}]], {C}]", ["A", "B", "C"], ["line 1, feature 2", "line 1, feature 4"]),
+        (f"[{A}, [[{B}, {C}", ["A", "B", "C"], ["line 1, feature 2", "line 1, feature 5"]),
     ],
 )  # fmt: skip
 def test_what_stands_between_features_hides_none_and_is_named(text: str, ids: list[str], places: list[str]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from geo.spatial import fences_from_geojson
@@ -92,25 +93,50 @@ def test_what_is_inside_of_a_refused_feature_is_no_feature_in_any_order(
     assert (ids, len(refused)) == (["A", "C"], 1)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data(), st.sampled_from(sorted(LAYOUTS)), st.sampled_from(ORDERS))
-def test_one_character_that_is_lost_or_put_costs_at_most_the_two_features_that_it_stands_at(
-    data: st.DataObject, layout: str, order: tuple[str, ...]
-) -> None:
+def _costs_more_than_its_neighbours(
+    layout: str, order: tuple[str, ...], places: Iterable[int], puts: list[str]
+) -> list[str]:
+    """The texts of which one character, lost ("") or put, costs another feature than those that it stands at."""
     head, between, tail = LAYOUTS[layout]
     parts = [feature(name, order) for name in "ABCDEF"]
     text = head + between.join(parts) + tail
-    at = data.draw(st.integers(len(head), len(text) - len(tail) - 1))
-    put = data.draw(st.sampled_from(["", *'{}[]",:x0']))
-    ids, refused = read(text[:at] + put + text[at + (put == "") :])
     starts = list(itertools.accumulate((len(part) + len(between) for part in parts), initial=len(head)))
-    near = [
-        name
-        for name, start in zip("ABCDEF", starts, strict=False)
-        if start - len(between) <= at <= start + len(parts[0])
-    ]
-    assert set("ABCDEF") - set(near) <= set(ids)
-    assert len(ids) == 6 or refused
+    bad = []
+    for place in places:
+        at = len(head) + place % (len(text) - len(head) - len(tail))
+        near = {
+            name
+            for name, start in zip("ABCDEF", starts, strict=False)
+            if start - len(between) <= at <= start + len(parts[0])
+        }
+        for put in puts:
+            faulty = text[:at] + put + text[at + (put == "") :]
+            ids, refused = read(faulty)
+            if not (set("ABCDEF") - near <= set(ids) and (len(ids) == 6 or refused)):
+                bad.append(faulty)
+    return bad
+
+
+PUTS = ["", *'{}[]",:x0']
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(sorted(LAYOUTS)), st.sampled_from(ORDERS), st.integers(0, 1200), st.sampled_from(PUTS))
+@example("collection", ORDERS[0], 0, "[")
+@example("side by side", ORDERS[2], 169, "")
+def test_one_character_that_is_lost_or_put_costs_at_most_the_two_features_that_it_stands_at(
+    layout: str, order: tuple[str, ...], at: int, put: str
+) -> None:
+    assert _costs_more_than_its_neighbours(layout, order, [at], [put]) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+def test_every_single_character_that_is_lost_or_put_costs_at_most_two_features(
+    layout: str, order: tuple[str, ...]
+) -> None:
+    assert _costs_more_than_its_neighbours(layout, order, range(1200), PUTS) == []
 
 
 def test_an_object_that_is_a_feature_and_holds_features_is_named_in_any_order() -> None:
