@@ -4,12 +4,19 @@ Ten thousand vehicles in one yard are fifty million pairs, and nobody reads them
 number of devices around it is in a *crowd* for that minute. Two devices that are both in a crowd are not told as a
 pair; each of them is told once, as an encounter with `CROWD`: as many rows as devices, and nothing left out unsaid.
 
-Whether a device is in a crowd in a minute depends on where all devices were in that minute, and on nothing else.
+Space is cut into cubes with an edge of the distance, time into spans of 10 s. Around a device are, in a span, all
+devices whose ways in it come through a cube that its own way comes through, or through one beside it. So whoever is in
+no crowd has never in that minute more than the limit, itself among them, within the distance. That depends on where all
+devices were in the minute, and on nothing else.
+
+It is counted in two steps: roughly, in cubes of eight times the edge and whole minutes, and then only near where that
+was too many. The first finds all that the second does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,22 +24,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.proximity.meeting import PARTS, segments_in
-from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES
+from cloud_jobs.proximity.meeting import PARTS, rows_of, segments_in
+from cloud_jobs.proximity.slices import EARTH_M, MINUTE_MS, SLICE_MINUTES, cut
+from geo.spatial.clip import Segments
 from geo.spatial.nearby import earth_centred
-from geo.spatial.ragged import Ints, expand, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, blocks, distinct, expand, offsets, run_starts
 
 CROWD: Final = "*"
 """The one whom a device in a crowd meets; no device can be called so, and it comes before all of them."""
 
-_LEAST_CELL_M: Final = 10.0
-_BITS: Final = 21  # from one side of the earth to the other are fewer than 2^21 cells of 10 m
-_AROUND: Final = tuple((x << 2 * _BITS) + (y << _BITS) + z for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1))
+SPAN_MS: Final = 10_000
+EDGES_PER_SPAN: Final = 128
+"""A way that comes through more cubes in a span is no vehicle's, and is not counted."""
+_LEAST_EDGE_M: Final = 10.0
+_BITS: Final = 21  # from one side of the earth to the other are fewer than 2^21 cubes of 10 m
+_COLUMNS: Final = tuple((x << 2 * _BITS) + (y << _BITS) for x in (-1, 0, 1) for y in (-1, 0, 1))
+_STEPS_AT_ONCE: Final = 1 << 18
+_PAIRS_AT_ONCE: Final = 1 << 20
 
-PLACES: Final = pa.schema(
-    [pa.field("device", pa.string()), pa.field("minute", pa.int64()), pa.field("cell", pa.int64())]
-)
-"""Where each device was in each minute: once, where it was first."""
+PLACES: Final = pa.schema([pa.field("device", pa.string()), pa.field("span", pa.int64()), pa.field("cell", pa.int64())])
+"""The cubes that each device came through in each span of time, each at least once."""
 
 IN_CROWD: Final = pa.schema(
     [pa.field("device", pa.string()), pa.field("slice", pa.int64()), pa.field("minutes", pa.int32())]
@@ -40,54 +51,161 @@ IN_CROWD: Final = pa.schema(
 """Devices in a crowd. `minutes`: bit k stands for minute k of the slice."""
 
 
-def places_of(pieces: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:
-    """Places (schema PLACES) from the pieces (schema PIECES) of whole devices, in order of device and time."""
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Cubes of `fold` edges, spans of `span_ms`."""
+
+    fold: int
+    span_ms: int
+
+
+ROUGH: Final = Scale(8, MINUTE_MS)
+FINE: Final = Scale(1, SPAN_MS)
+
+
+def places_of(pieces: pa.Table, distance_m: float, scale: Scale, *, everywhere: bool) -> Iterator[pa.RecordBatch]:
+    """Places (schema PLACES) from the pieces (schema PIECES) of whole devices, in order of device and time.
+
+    In all minutes, or in those that the pieces name (`minutes`).
+    """
     pieces = pieces.filter(pieces["home"])
     segments = segments_in(pieces)
+    edge_m = max(distance_m, _LEAST_EDGE_M)
+    lasts_ms, length_m = segments.end_ms - segments.start_ms, _length_m(segments)
+    slow = np.flatnonzero(length_m * SPAN_MS <= EDGES_PER_SPAN * edge_m * lasts_ms)
+    number, minutes = pieces["slice"].to_numpy(), pieces["minutes"].to_numpy()
     names = pc.unique(pieces["device"].combine_chunks())
     device = pc.index_in(pieces["device"], names).to_numpy()
-    first = np.floor(segments.start_ms / MINUTE_MS).astype(np.int64)
-    last = np.ceil(segments.end_ms / MINUTE_MS).astype(np.int64)
-    piece, minute = expand(first, last - first)
-    # a track that breaks and begins again within a minute has one place in it
-    fresh = run_starts(device[piece], minute)
-    piece, minute = piece[fresh], minute[fresh]
-    start, end = segments.start_ms[piece], segments.end_ms[piece]
-    at = np.maximum(start, minute * float(MINUTE_MS))
-    lon, lat = segments.at(piece, (at - start) / (end - start))
-    x, y, z = np.floor(earth_centred(lon, lat) / max(distance_m, _LEAST_CELL_M)).astype(np.int64)
-    columns = [names.take(pa.array(device[piece])), minute, (x << 2 * _BITS) + (y << _BITS) + z]
-    yield from pa.table(columns, schema=PLACES).to_batches()
+    edge_m *= scale.fold
+    steps = lasts_ms[slow] / scale.span_ms + length_m[slow] / edge_m + 2.0
+    for block in blocks(steps.astype(np.int64), _STEPS_AT_ONCE):
+        rows = slow[block]
+        parts, owner, span = cut(rows_of(segments, rows), scale.span_ms)
+        owner = rows[owner]
+        if not everywhere:
+            minute = span * scale.span_ms // MINUTE_MS - number[owner] * SLICE_MINUTES
+            some = np.flatnonzero(minutes[owner] >> minute & 1)
+            parts, owner, span = rows_of(parts, some), owner[some], span[some]
+        part, cell = _cells(parts, edge_m)
+        where, when = device[owner[part]], span[part]
+        # those of a device and span follow on each other
+        order = np.lexsort((cell, np.cumsum(run_starts(where, when))))
+        order = order[run_starts(where[order], when[order], cell[order])] if len(order) else order
+        columns = [names.take(pa.array(where[order])), when[order], cell[order]]
+        yield from pa.table(columns, schema=PLACES).to_batches()
+
+
+def _length_m(segments: Segments) -> Floats:
+    """At least the lengths of segments, also where lines that are straight in degrees bend."""
+    east, north = (np.radians(np.abs(end - start)) for start, end in _extents(segments))
+    return np.asarray(1.01 * EARTH_M * (np.cos(np.radians(_flattest(segments))) * east + north))
+
+
+def _extents(segments: Segments) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    return (segments.px, segments.qx), (segments.py, segments.qy)
+
+
+def _flattest(segments: Segments) -> Floats:
+    """The latitude nearest to the equator, without its sign."""
+    least = np.minimum(np.abs(segments.py), np.abs(segments.qy))
+    return np.where(segments.py * segments.qy < 0, 0.0, least)
+
+
+def _cells(parts: Segments, edge_m: float) -> tuple[Ints, Ints]:
+    """Pairs (part, cube): all cubes that each part comes through; looked at in steps of an edge, by their boxes."""
+    steps = np.maximum(np.ceil(_length_m(parts) / edge_m), 1.0).astype(np.int64)
+    part, step = expand(np.zeros(len(parts), dtype=np.int64), steps)
+    ends = [earth_centred(*parts.at(part, limit / steps[part])) for limit in (step, step + 1)]
+    east, north = (np.radians(np.abs(end - start))[part] / steps[part] for start, end in _extents(parts))
+    # an eighth of the square of the time by the most that a step is bent, and what the boxes of shorter steps add to it
+    bent = np.cos(np.radians(_flattest(parts)))[part] * east * east + 2.0 * east * north + north * north
+    margin = 1.1 * EARTH_M / 8 * bent + 1e-6 * edge_m
+    low = np.floor((np.minimum(*ends) - margin) / edge_m).astype(np.int64)
+    high = np.floor((np.maximum(*ends) + margin) / edge_m).astype(np.int64)
+    row, cell = expand(np.zeros(len(part), dtype=np.int64), (high - low + 1).prod(axis=0))
+    size_x, size_y = (high - low + 1)[:2, row]
+    x, y, z = (
+        low[0, row] + cell % size_x,
+        low[1, row] + cell // size_x % size_y,
+        low[2, row] + cell // (size_x * size_y),
+    )
+    return part[row], (x << 2 * _BITS) + (y << _BITS) + z
+
+
+def near_crowds(places: pa.Table, most: int) -> Iterator[pa.RecordBatch]:
+    """Who may be in a crowd when, or count in one (schema IN_CROWD, a row a minute), from rough places (PLACES) of
+    whole spans.
+    """
+    yield from _those_in(places, most, ROUGH, beside=True)
 
 
 def crowded(places: pa.Table, most: int) -> Iterator[pa.RecordBatch]:
-    """Who is in a crowd when (schema IN_CROWD, a row a minute), from the places (schema PLACES) of whole minutes.
+    """Who is in a crowd when (schema IN_CROWD, a row a span), from the fine places (schema PLACES) of whole spans.
 
-    In one is a device if more than `most` devices, with itself, are in its cell and those around it. The cells are
-    cubes with an edge of the distance, so whoever is in no crowd has fewer than `most` others within the distance where
-    it was first in the minute; a gathering that comes and goes between two such moments is not seen.
+    In one is a device if more than `most` devices, with itself, come through a cube of its way and the 26 around it.
     """
-    minute, cell = places["minute"].to_numpy(), places["cell"].to_numpy()
-    begins = np.append(np.flatnonzero(run_starts(minute)), len(minute)).tolist()
-    found = [np.zeros(0, dtype=np.int64)]
+    yield from _those_in(places, most, FINE, beside=False)
+
+
+def _those_in(places: pa.Table, most: int, scale: Scale, *, beside: bool) -> Iterator[pa.RecordBatch]:
+    span, cell = places["span"].to_numpy(), places["cell"].to_numpy()
+    names = pc.unique(places["device"].combine_chunks())
+    device = pc.index_in(places["device"], names).to_numpy().astype(np.int64)
+    begins = np.append(np.flatnonzero(run_starts(span)), len(span)).tolist()
+    who, when = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for begin, end in pairwise(begins):
         if end - begin > most:
-            found.append(begin + np.flatnonzero(_around(cell[begin:end]) > most))
-    row = np.concatenate(found)
-    number = minute[row] // SLICE_MINUTES
-    bit = np.left_shift(1, minute[row] - number * SLICE_MINUTES).astype(np.int32)
-    columns = [places["device"].take(pa.array(row)), number, bit]
+            found = distinct(device[begin:end][_Cubes(device[begin:end], cell[begin:end]).crowded(most, beside=beside)])
+            who.append(found)
+            when.append(np.full(len(found), span[begin] * scale.span_ms // MINUTE_MS))
+    minute = np.concatenate(when)
+    number = minute // SLICE_MINUTES
+    bit = np.left_shift(1, minute - number * SLICE_MINUTES).astype(np.int32)
+    columns = [names.take(pa.array(np.concatenate(who))), number, bit]
     yield from pa.table(columns, schema=IN_CROWD).to_batches()
 
 
-def _around(cell: Ints) -> Ints:
-    """How many are in the cell of each and in the 26 around it."""
-    held, place, count = np.unique(cell, return_inverse=True, return_counts=True)
-    total = np.zeros(len(held), dtype=np.int64)
-    for step in _AROUND:
-        at = np.minimum(np.searchsorted(held, held + step), len(held) - 1)
-        total += np.where(held[at] == held + step, count[at], 0)
-    return np.asarray(total[place], dtype=np.int64)
+class _Cubes:
+    """The cubes of one span, and the devices in each. A device may be in many."""
+
+    def __init__(self, device: Ints, cell: Ints) -> None:
+        self._cell, self._place, count = np.unique(cell, return_inverse=True, return_counts=True)
+        self._device = device[np.argsort(self._place, kind="stable")]
+        self._first = offsets(count)
+
+    def crowded(self, most: int, *, beside: bool) -> Bools:
+        """Of the rows: do more than `most` devices come through the cube and the 26 around it? With `beside`: or
+        through one of these 26 and those around that?
+        """
+        rows = np.zeros(len(self._cell), dtype=np.int64)
+        for low, high in self._around(slice(None)):
+            rows += self._first[high] - self._first[low]
+        full = rows > most
+        # a device that comes through several of the 27 is in `rows` as often
+        some = np.flatnonzero(full)
+        for block in blocks(rows[some], _PAIRS_AT_ONCE):
+            full[some[block]] = self._devices_around(some[block]) > most
+        if beside:
+            changes = np.zeros(len(full) + 1, dtype=np.int64)
+            for low, high in self._around(np.flatnonzero(full)):
+                np.add.at(changes, low, 1)
+                np.add.at(changes, high, -1)
+            full = np.cumsum(changes)[:-1] > 0
+        return np.asarray(full[self._place])
+
+    def _around(self, cubes: Ints | slice) -> Iterator[tuple[Ints, Ints]]:
+        """From where to where the cubes around each are, itself among them: of those upright beside it, nine times."""
+        for column in _COLUMNS:
+            low, high = (self._cell[cubes] + (column + end) for end in (-1, 1))
+            yield np.searchsorted(self._cell, low), np.searchsorted(self._cell, high, side="right")
+
+    def _devices_around(self, cubes: Ints) -> Ints:
+        """How many devices are in each cube and the 26 around it."""
+        many, pairs = np.int64(self._device.max() + 1), []
+        for low, high in self._around(cubes):
+            one, at = expand(self._first[low], self._first[high] - self._first[low])
+            pairs.append(one * many + self._device[at])
+        return np.bincount(distinct(np.concatenate(pairs)) // many, minlength=len(cubes))
 
 
 def parts_of_crowds(in_crowd: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from cloud_jobs.changes import commit, covered_version, positions_since, records_at
 from cloud_jobs.lake import Lake
 from cloud_jobs.proximity.config import ProximitySettings
-from cloud_jobs.proximity.crowds import CROWD, IN_CROWD, PLACES, crowded, parts_of_crowds, places_of
+from cloud_jobs.proximity.crowds import (
+    CROWD,
+    FINE,
+    IN_CROWD,
+    PLACES,
+    ROUGH,
+    crowded,
+    near_crowds,
+    parts_of_crowds,
+    places_of,
+)
 from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of
 from cloud_jobs.proximity.slices import SLICE_MS
 from cloud_jobs.proximity.telling import NEWS, ROWS, parts_from, tell
@@ -71,7 +81,7 @@ def tell_encounters(
         slices = np.sort(touched.select("slice").distinct().toArrow()["slice"].to_numpy())
         cutting = _cut_pieces(slices, tracks, settings)
         pieces = _held(held, _pieces(spark, lake, touched, slices, version=until, cutting=cutting, margin=margin))
-        in_crowd = _held(held, _in_crowd(pieces, settings))
+        in_crowd = _in_crowd(held, pieces, settings)
         crowd_count = in_crowd.count()
         told_crowds = _told_crowds(lake, slices)
         asked = touched
@@ -134,19 +144,28 @@ def _pieces(
     return in_order.mapInArrow(cutting, from_arrow_schema(PIECES))
 
 
-def _in_crowd(pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
+def _in_crowd(held: ExitStack, pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
     """Which devices are in a crowd when (schema IN_CROWD, a row for each device and slice)."""
+    home = pieces.where("home")
+    near = _held(held, _crowds(home, settings, rough=True))
+    if near.isEmpty():
+        return near
+    home = _as(PIECES, home.drop("minutes").join(near, ["device", "slice"]))
+    return _held(held, _crowds(home.sortWithinPartitions("device", "start_ms"), settings, rough=False))
 
+
+def _crowds(home: DataFrame, settings: ProximitySettings, *, rough: bool) -> DataFrame:
     def places(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        scale = ROUGH if rough else FINE
         for shard in whole_keys(batches, PIECES, "device", _FIXES_AT_ONCE):
-            yield from places_of(shard, settings.distance_m)
+            yield from places_of(shard, settings.distance_m, scale, everywhere=rough)
 
     def crowds(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for shard in whole_keys(batches, PLACES, "minute", _FIXES_AT_ONCE):
-            yield from crowded(shard, settings.crowd_devices)
+        for shard in whole_keys(batches, PLACES, "span", _FIXES_AT_ONCE):
+            yield from (near_crowds if rough else crowded)(shard, settings.crowd_devices)
 
-    by_minute = pieces.where("home").mapInArrow(places, from_arrow_schema(PLACES)).repartition("minute")
-    found = by_minute.sortWithinPartitions("minute").mapInArrow(crowds, from_arrow_schema(IN_CROWD))
+    by_span = home.mapInArrow(places, from_arrow_schema(PLACES)).repartition("span")
+    found = by_span.sortWithinPartitions("span").mapInArrow(crowds, from_arrow_schema(IN_CROWD))
     return found.groupBy("device", "slice").agg(f.bit_or("minutes").alias("minutes"))
 
 

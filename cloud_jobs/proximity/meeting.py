@@ -52,7 +52,8 @@ PIECES: Final = pa.schema(
 )
 """Pieces of tracks, one row for each cell that a piece may matter in; `asked`: the slice of its device is asked for.
 
-`home`: the first row of the piece. `minutes`: when its device was in a crowd, bit k for minute k of the slice."""
+`home`: the first row of the piece. `minutes`: when its device was (or may have been) in a crowd, bit k for minute k of
+the slice."""
 
 PARTS: Final = pa.schema(
     [
@@ -116,25 +117,33 @@ def parts_of(pieces: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:
         # a piece is here once for each cell or block that it came by
         order = np.lexsort((start_ms, device))
         order = order[run_starts(device[order], start_ms[order])]
-        found = _parts(rows_of(segments_in(mine), order), device[order], _kinds(mine)[order], distance_m)
+        row, segments, kind = _kinds(rows_of(segments_in(mine), order), mine.take(order), number)
+        found = _parts(segments, device[order][row], kind, distance_m)
         columns: dict[str, Any] = {name: getattr(found, name) for name in PARTS.names[3:]}
         columns |= {"device_a": names.take(pa.array(found.device_a)), "device_b": names.take(pa.array(found.device_b))}
         columns["slice"] = np.full(len(found), number, dtype=np.int64)
         yield from pa.table([columns[name] for name in PARTS.names], schema=PARTS).to_batches()
 
 
-def _kinds(pieces: pa.Table) -> Ints:
-    """Two pieces of one kind above 0 are not compared: 1, both are in a crowd; 2, neither was asked for.
+def _kinds(segments: Segments, pieces: pa.Table, number: int) -> tuple[Ints, Segments, Ints]:
+    """Pieces of a slice, cut where their device comes into a crowd or out of it: (piece of each, segments, kinds).
 
-    Every device in a crowd is asked for, so there is no third kind.
+    Two of one kind above 0 are not compared: 1, both are in a crowd; 2, neither was asked for. Every device in a crowd
+    is asked for, so there is no third kind.
     """
-    slice_ms = pieces["slice"].to_numpy() * SLICE_MS
-    first = np.floor((pieces["start_ms"].to_numpy() - slice_ms) / MINUTE_MS).astype(np.int64)
-    last = np.ceil((pieces["end_ms"].to_numpy() - slice_ms) / MINUTE_MS).astype(np.int64)
+    minutes, begin_ms = pieces["minutes"].to_numpy().astype(np.int64), number * SLICE_MS
+    first = np.floor((segments.start_ms - begin_ms) / MINUTE_MS).astype(np.int64)
+    last = np.ceil((segments.end_ms - begin_ms) / MINUTE_MS).astype(np.int64)
     assert ((first >= 0) & (last <= SLICE_MINUTES)).all(), "a piece lies in one slice"
     within = np.left_shift(1, last) - np.left_shift(1, first)
-    crowded = (pieces["minutes"].to_numpy() & within) != 0
-    return np.where(crowded, 1, np.where(pieces["asked"].to_numpy(), 0, 2))
+    both = ((minutes & within) != 0) & ((minutes & within) != within)
+    mixed, plain = np.flatnonzero(both), np.flatnonzero(~both)
+    parts, owner, minute = cut(rows_of(segments, mixed), MINUTE_MS)
+    row = np.concatenate([plain, mixed[owner]])
+    bits = np.concatenate([within[plain], np.left_shift(1, minute - number * SLICE_MINUTES)])
+    kind = np.where(minutes[row] & bits, 1, np.where(pieces["asked"].to_numpy()[row], 0, 2))
+    columns = ((getattr(segments, name)[plain], getattr(parts, name)) for name in COLUMNS)
+    return row, Segments(*map(np.concatenate, columns)), kind
 
 
 def _parts(segments: Segments, device: Ints, kind: Ints, distance_m: float) -> Encounters:

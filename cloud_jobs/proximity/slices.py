@@ -15,20 +15,20 @@ SLICE_MINUTES: Final = 15
 SLICE_MS: Final = SLICE_MINUTES * MINUTE_MS
 """A slice of time: 15 minutes, so that slices do not span days."""
 
-_EARTH_M: Final = 6_378_137.0
+EARTH_M: Final = 6_378_137.0
 _MIXERS: Final = np.array([73_856_093, 19_349_663, 83_492_791], dtype=np.int64)
 
 
-def cut(segments: Segments) -> tuple[Segments, Ints, Ints]:
-    """Pieces of segments, each in one slice: (pieces, the segment of each, the slice of each).
+def cut(segments: Segments, span_ms: int = SLICE_MS) -> tuple[Segments, Ints, Ints]:
+    """Pieces of segments, each in one span of time: (pieces, the segment of each, the number of its span).
 
-    A piece is a function of its segment and its slice alone.
+    A piece is a function of its segment and its span alone.
     """
-    first = np.floor(segments.start_ms / SLICE_MS).astype(np.int64)
-    last = np.ceil(segments.end_ms / SLICE_MS).astype(np.int64) - 1
+    first = np.floor(segments.start_ms / span_ms).astype(np.int64)
+    last = np.ceil(segments.end_ms / span_ms).astype(np.int64) - 1
     owner, number = expand(first, last - first + 1)
-    start = np.maximum(segments.start_ms[owner], number * SLICE_MS)
-    end = np.minimum(segments.end_ms[owner], (number + 1) * SLICE_MS)
+    start = np.maximum(segments.start_ms[owner], number * span_ms)
+    end = np.minimum(segments.end_ms[owner], (number + 1) * span_ms)
     begin_ms, length = segments.start_ms[owner], (segments.end_ms - segments.start_ms)[owner]
     px, py = segments.at(owner, (start - begin_ms) / length)
     qx, qy = segments.at(owner, (end - begin_ms) / length)
@@ -64,5 +64,5 @@ def _boxes(pieces: Segments, piece: Ints, start: Floats, end: Floats, distance_m
     """Boxes of parts of pieces, in earth-centred metres, wide enough for half the distance and for their own bulge."""
     one, other = earth_centred(*pieces.at(piece, start)), earth_centred(*pieces.at(piece, end))
     turn = np.radians(np.abs(pieces.qx - pieces.px) + np.abs(pieces.qy - pieces.py))[piece] * (end - start)
-    margin = distance_m / 2 + _EARTH_M * (1.0 - np.cos(np.minimum(turn, np.pi))) + 1.0
+    margin = distance_m / 2 + EARTH_M * (1.0 - np.cos(np.minimum(turn, np.pi))) + 1.0
     return np.minimum(one, other) - margin, np.maximum(one, other) + margin

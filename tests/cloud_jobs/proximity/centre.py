@@ -10,7 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cloud_jobs.proximity.crowds import CROWD, IN_CROWD, PLACES, crowded, parts_of_crowds, places_of
+from cloud_jobs.proximity.crowds import (
+    CROWD,
+    FINE,
+    IN_CROWD,
+    PLACES,
+    ROUGH,
+    Scale,
+    crowded,
+    near_crowds,
+    parts_of_crowds,
+    places_of,
+)
 from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of, slice_day
 from cloud_jobs.proximity.slices import SLICE_MS
 from cloud_jobs.proximity.telling import ROWS, tell
@@ -95,12 +106,7 @@ class Centre:
 
     def _in_crowd(self, pieces: pa.Table) -> dict[tuple[str, int], int]:
         """The minutes (bits) in which devices are in a crowd, by device and slice."""
-        places = pa.Table.from_batches(places_of(pieces, self.distance_m), PLACES).sort_by("minute")
-        found: dict[tuple[str, int], int] = {}
-        for row in pa.Table.from_batches(crowded(places, self.crowd_devices), IN_CROWD).to_pylist():
-            key = row["device"], row["slice"]
-            found[key] = found.get(key, 0) | row["minutes"]
-        return found
+        return in_crowds(pieces, self.distance_m, self.crowd_devices)
 
     def _told_crowds(self, slices: set[int]) -> set[tuple[str, int]]:
         told = {
@@ -117,6 +123,27 @@ class Centre:
             newest[row["id"]] = row
         names = ("device_a", "device_b", "start", "end", "min_m", "min_at", "parts")
         return sorted(tuple(row[name] for name in names) for row in newest.values() if not row["retracted"])
+
+
+def in_crowds(pieces: pa.Table, distance_m: float, most: int) -> dict[tuple[str, int], int]:
+    """The minutes (bits) in which devices are in a crowd, by device and slice: as the job counts them."""
+    near = _minutes(near_crowds(_places(pieces, distance_m, ROUGH, everywhere=True), most))
+    rows = [row | {"minutes": near.get((row["device"], row["slice"]), 0)} for row in pieces.to_pylist()]
+    pieces = pa.Table.from_pylist([row for row in rows if row["minutes"]], schema=PIECES)
+    return _minutes(crowded(_places(pieces, distance_m, FINE, everywhere=False), most))
+
+
+def _places(pieces: pa.Table, distance_m: float, scale: Scale, *, everywhere: bool) -> pa.Table:
+    found = places_of(pieces, distance_m, scale, everywhere=everywhere)
+    return pa.Table.from_batches(found, PLACES).sort_by("span")
+
+
+def _minutes(batches: Iterable[pa.RecordBatch]) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+    for row in pa.Table.from_batches(batches, IN_CROWD).to_pylist():
+        key = row["device"], row["slice"]
+        found[key] = found.get(key, 0) | row["minutes"]
+    return found
 
 
 def pair(row: dict[str, Any]) -> str:
