@@ -7,8 +7,9 @@ are one cut, so that rounding makes no slivers.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ RESOLUTION_DEG: Final = 1e-12
 _BLURRED_DEG: Final = RESOLUTION_DEG / 10
 MOST_TOUCHED: Final = 1 << 21
 """Pairs of a segment and an edge that it may touch that are held at once, or those of one segment."""
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +104,25 @@ def segments_of(tracks: Tracks) -> Segments:
         follows=follows,
         end_lon=fixes.lon[b],
     )
+
+
+def in_parts(segments: Segments, step: int, make: Callable[[int, Segments], Made | None]) -> Iterator[Made]:
+    """What is made of neighbouring segments (from which number on, they), of at most `step` of them at once; at least
+    once. Several that give None are too many, and taken as two halves.
+    """
+    for begin in range(0, max(len(segments), 1), step):
+        yield from _halved(begin, segments.part(slice(begin, begin + step)), make)
+
+
+def _halved(begin: int, segments: Segments, make: Callable[[int, Segments], Made | None]) -> Iterator[Made]:
+    made = make(begin, segments)
+    if made is not None:
+        yield made
+        return
+    assert len(segments) > 1, "one segment is made of, whatever it takes"
+    half = len(segments) // 2
+    yield from _halved(begin, segments.part(slice(0, half)), make)
+    yield from _halved(begin + half, segments.part(slice(half, None)), make)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

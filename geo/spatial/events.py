@@ -78,11 +78,11 @@ def _whole(values: Floats) -> list[int]:
 
 
 def _of_gates(tracks: Tracks, gates: GateSet) -> Iterator[_Row]:
-    crossings = gates.crossings(tracks)
-    device = tracks.fixes.device[crossings.end_fix]
-    columns = (device, crossings.gate, crossings.forward, crossings.t_ms)
-    for number, gate, forward, t_ms in zip(*(column.tolist() for column in columns), strict=True):
-        yield number, round(t_ms), "forward" if forward else "backward", gates.gates[gate].id, 0.0
+    for crossings in gates.crossings_in_parts(tracks):
+        device = tracks.fixes.device[crossings.end_fix]
+        columns = (device, crossings.gate, crossings.forward, crossings.t_ms)
+        for number, gate, forward, t_ms in zip(*(column.tolist() for column in columns), strict=True):
+            yield number, round(t_ms), "forward" if forward else "backward", gates.gates[gate].id, 0.0
 
 
 def _speeding(tracks: Tracks, fences: FenceSet, min_stay_s: float) -> Iterator[_Row]:

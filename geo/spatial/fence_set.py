@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from geo.spatial.activity import begin_ms
-from geo.spatial.clip import Meetings, Segments, Stretches, cut, meet
+from geo.spatial.clip import Meetings, Segments, Stretches, cut, in_parts, meet
 from geo.spatial.fences import Fence
 from geo.spatial.geodesic import wrap_lon
 from geo.spatial.grid import GridIndex
@@ -111,18 +111,7 @@ class FenceSet:
 
         Holds at most about `PAIRS_AT_ONCE` pairs, or those of one segment.
         """
-        step = max(PAIRS_AT_ONCE // self._deepest, 1)
-        for begin in range(0, max(len(segments), 1), step):
-            yield from self._place(begin, segments.part(slice(begin, begin + step)))
-
-    def _place(self, begin: int, segments: Segments) -> Iterator[Placed]:
-        placed = self._placed(begin, segments)
-        if placed is not None:
-            yield placed
-            return
-        half = len(segments) // 2
-        yield from self._place(begin, segments.part(slice(0, half)))
-        yield from self._place(begin + half, segments.part(slice(half, None)))
+        yield from in_parts(segments, max(PAIRS_AT_ONCE // self._deepest, 1), self._placed)
 
     def _placed(self, begin: int, segments: Segments) -> Placed | None:
         """None where several segments would make more than `PAIRS_AT_ONCE` pairs: counted, not made."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from geo.spatial.activity import ALWAYS, Activity
-from geo.spatial.clip import Segments, segments_of, world_copies
+from geo.spatial.clip import Segments, in_parts, segments_of, world_copies
 from geo.spatial.errors import FenceError
+from geo.spatial.fence_set import PAIRS_AT_ONCE
 from geo.spatial.fences import Outlines
 from geo.spatial.fixes import valid_positions
 from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import Signs, crossing_fraction, orientation, side
-from geo.spatial.ragged import Bools, Floats, Ints, Pairs, Points, joined_pairs, lexical, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, Points, lexical, run_starts
 from geo.spatial.schedule import Schedule
 from geo.spatial.touches import crossings_of
 from geo.spatial.tracks import Tracks
@@ -47,6 +48,23 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Met:
+    """Pairs of a segment (`copy`) and an edge (`number` of `image`) that meet: where, unless they only touch."""
+
+    copy: Ints
+    image: Ints
+    number: Ints
+    touches: Bools
+    forward: Bools
+    fraction: Floats
+
+    @classmethod
+    def none(cls) -> _Met:
+        whole, flag = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
+        return cls(whole, whole, whole, flag, flag, np.zeros(0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Crossings:
     """One row a crossing, in the order of tracks and time.
 
@@ -73,65 +91,89 @@ class GateSet:
         self._lines = [_unwrapped(gate.line) for gate in self.gates]
         images = [(at, image) for at, line in enumerate(self._lines) for image in _images(line)]
         self._gate_of_image = np.array([at for at, _ in images], dtype=np.int64)
+        self._is_renamed = np.bincount(self._gate_of_image, minlength=len(self.gates)) > 1
         self._schedule = Schedule([gate.active for gate in self.gates])
         self._index = GridIndex(_there_and_back([image for _, image in images]))
 
     def crossings(self, tracks: Tracks) -> Crossings:
         """Every crossing of every gate in force."""
+        parts = list(self.crossings_in_parts(tracks))
+        return Crossings(*(np.concatenate([getattr(part, name) for part in parts]) for name in Crossings.__slots__))
+
+    def crossings_in_parts(self, tracks: Tracks) -> Iterator[Crossings]:
+        """The same, some neighbouring segments after the other, at least once.
+
+        Holds at most about `PAIRS_AT_ONCE` pairs of a segment and an edge that it meets, or those of one segment.
+        """
         segments = segments_of(tracks)
-        segment, gate, forward, fraction = self._crossed(segments)
+        ends = tracks.row[tracks.segments()]
+        for segment, gate, forward, t_ms in in_parts(segments, PAIRS_AT_ONCE, self._in_force):
+            order = np.lexsort((gate, t_ms, segment))
+            yield Crossings(ends[segment[order]], gate[order], forward[order], t_ms[order])
+
+    def _in_force(self, begin: int, segments: Segments) -> Found | None:
+        """The crossings of gates in force, with their times in place of fractions."""
+        crossed = self._crossed(segments)
+        if crossed is None:
+            return None
+        segment, gate, forward, fraction = crossed
         t_ms = segments.time_at(segment, fraction)
         keep = self._schedule.in_force(gate, t_ms)
-        segment, gate, forward, t_ms = segment[keep], gate[keep], forward[keep], t_ms[keep]
-        order = np.lexsort((gate, t_ms, segment))
-        end_fix = tracks.row[tracks.segments()[segment[order]]]
-        return Crossings(end_fix, gate[order], forward[order], t_ms[order])
+        return begin + segment[keep], gate[keep], forward[keep], t_ms[keep]
 
-    def _crossed(self, segments: Segments) -> Found:
+    def _crossed(self, segments: Segments) -> Found | None:
+        """None where several segments would meet more than `PAIRS_AT_ONCE` edges."""
         rows, copies = world_copies(segments)
-        outlines = self._index.outlines
-        near = self._index.edges_near(copies.px, copies.py, copies.qx, copies.qy)
-        # of what is near, some at once, only what is met is held
-        copy, edge = joined_pairs(self._met(copies, *pairs) for pairs in near)
-        image = np.searchsorted(outlines.rings, edge, side="right") - 1
-        number = edge - outlines.rings[image]
-        ends, sides, signs = _sides(outlines, copies, copy, edge)
-        segment, gate = rows[copy], self._gate_of_image[image]
+        met, count = [_Met.none()], 0
+        for copy, edge in self._index.edges_near(copies.px, copies.py, copies.qx, copies.qy):
+            # of what is near, some at once, only what is met is held
+            met.append(self._met(copies, copy, edge))
+            count += len(met[-1].copy)
+            if count > PAIRS_AT_ONCE and len(segments) > 1:
+                return None
+        all_met = _Met(*(np.concatenate([getattr(part, name) for part in met]) for name in _Met.__slots__))
+        segment, gate, number = rows[all_met.copy], self._gate_of_image[all_met.image], all_met.number
         pair = segment * np.int64(len(self.gates) or 1) + gate
-        touch = np.isin(pair, pair[(np.stack(signs) == 0).any(axis=0)])
-        touches = pair[touch], number[touch]
+        # what touches is looked at by itself; of what goes by two names, moved by a turn, all that is met
+        renamed = (np.bincount(rows, minlength=1)[segment] > 1) | self._is_renamed[gate]
+        touch = all_met.touches | (renamed & np.isin(pair, pair[all_met.touches]))
+        touches = pair[touch], number[touch], renamed[touch]
         # by both of its names a crossing near the antimeridian is found twice
         order = lexical(pair, number)
         once = order[run_starts(pair[order], number[order])]
         clear = once[~touch[once]]
-        plain = segment[clear], gate[clear], signs[0][clear] > 0, _fractions(sides, ends, clear)
+        plain = segment[clear], gate[clear], all_met.forward[clear], all_met.fraction[clear]
         return self._with_touches(plain, segments, touches)
 
-    def _met(self, copies: Segments, copy: Ints, edge: Ints) -> Pairs:
+    def _met(self, copies: Segments, copy: Ints, edge: Ints) -> _Met:
         """Of pairs (segment, edge) those that meet, of the edges on the way there."""
         outlines = self._index.outlines
         image = np.searchsorted(outlines.rings, edge, side="right") - 1
         number = edge - outlines.rings[image]
         there = np.flatnonzero(number < (outlines.rings[image + 1] - outlines.rings[image] - 1) // 2)
-        copy, edge = copy[there], edge[there]
-        signs = _sides(outlines, copies, copy, edge)[2]
+        ends, sides, signs = _sides(outlines, copies, copy[there], edge[there])
         met = np.flatnonzero((signs[0] * signs[1] <= 0) & (signs[2] * signs[3] <= 0))
-        return copy[met], edge[met]
+        touches = (np.stack([sign[met] for sign in signs]) == 0).any(axis=0)
+        fraction, clear = np.zeros(len(met)), np.flatnonzero(~touches)
+        fraction[clear] = _fractions(sides, ends, met[clear])
+        own = there[met]
+        return _Met(copy[own], image[own], number[own], touches, signs[0][met] > 0, fraction)
 
-    def _with_touches(self, plain: Found, segments: Segments, touches: tuple[Ints, Ints]) -> Found:
+    def _with_touches(self, plain: Found, segments: Segments, touches: tuple[Ints, Ints, Bools]) -> Found:
         """Add the crossings of pairs (segment * gates + gate) in which something touches, each looked at by itself.
 
-        `touches`: the pair of each edge that is met, and the edge's number in its gate.
+        `touches`: the pair of each edge that is met, the edge's number in its gate, and whether either goes by two
+        names; then its neighbours are looked at as well, and all of the pair's edges are here.
         """
         found: list[tuple[int, int, bool, float]] = []
         order = np.argsort(touches[0], kind="stable")
-        pairs, numbers = touches[0][order], touches[1][order]
+        pairs, numbers, renamed = (column[order] for column in touches)
         first = np.flatnonzero(run_starts(pairs))
-        for pair, edges in zip(pairs[first].tolist(), np.split(numbers, first[1:]), strict=False):
+        for at, pair, edges in zip(first.tolist(), pairs[first].tolist(), np.split(numbers, first[1:]), strict=False):
             row, gate = divmod(pair, len(self.gates))
             ends = segments.px[row], segments.py[row], segments.qx[row], segments.qy[row]
             px, py, qx, qy = (float(end) for end in ends)
-            crossed = crossings_of((px, py, qx, qy), self._lines[gate], edges.tolist())
+            crossed = crossings_of((px, py, qx, qy), self._lines[gate], edges.tolist(), beside=bool(renamed[at]))
             found += [(row, gate, forward, at) for forward, at in crossed]
         columns = zip(*found, strict=True) if found else ((), (), (), ())
         kinds = (np.int64, np.int64, np.bool_, np.float64)

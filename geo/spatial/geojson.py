@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 from pydantic import ValidationError
-from shapely.errors import GEOSException
 
 from geo.spatial.activity import FOREVER_MS, Activity
 from geo.spatial.errors import FenceError
@@ -83,9 +82,6 @@ def fence_of(feature: Feature) -> Fence | Gate:
         raise FenceError(fault.reason, fence_id=shown, place=feature.place) from None
     except ValidationError as fault:
         raise FenceError(weekly_faults(fault), fence_id=str(name)[:_SHOWN_CHARS], place=feature.place) from None
-    except GEOSException as fault:
-        reason = f"its shape cannot be computed with: {fault}"
-        raise FenceError(reason, fence_id=str(name)[:_SHOWN_CHARS], place=feature.place) from None
 
 
 def named(feature: dict[str, Any]) -> Any:

@@ -17,13 +17,15 @@ What that takes is bounded by the edges that meet (`crossings`): a ring that cro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import numpy as np
 import shapely
 from shapely import MultiPolygon, Polygon
 from shapely.affinity import translate
+from shapely.errors import GEOSException
 
 from geo.spatial.crossings import refuse_tangled
 from geo.spatial.errors import FenceError
@@ -36,10 +38,20 @@ class _NoArea(FenceError):
     """A ring, or a polygon, has no area."""
 
 
+@contextmanager
+def refused_by_geos() -> Iterator[None]:
+    """What GEOS fails to compute, by its rounding, is a fence that is refused."""
+    try:
+        yield
+    except GEOSException as fault:
+        raise FenceError(f"its shape cannot be computed with: {fault}") from None
+
+
+@refused_by_geos()
 def world_polygon(polygons: Iterable[Sequence[Floats]]) -> tuple[Shape, tuple[str, ...]]:
     """The union of polygons, each `[exterior, *holes]` of (n, 2) lon/lat rings, in the world's bounds, and repairs.
 
-    Raises `FenceError` when nothing with an area is left, or a coordinate is no place.
+    Raises `FenceError` when nothing with an area is left, a coordinate is no place, or GEOS cannot compute it.
     """
     notes: list[str] = []
     parts: list[Polygon] = []

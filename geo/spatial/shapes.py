@@ -12,7 +12,7 @@ from shapely import MultiPolygon, Polygon
 from geo.spatial.errors import FenceError
 from geo.spatial.geodesic import WGS84
 from geo.spatial.ragged import Floats, Ints
-from geo.spatial.rings import Shape, into_world, world_polygon
+from geo.spatial.rings import Shape, into_world, refused_by_geos, world_polygon
 
 TOLERANCE_M: Final = 0.01
 MAX_CORNERS: Final = 4096
@@ -41,6 +41,7 @@ def circle(lon: float, lat: float, radius_m: float) -> Shape:
     return world_polygon([[np.vstack([ring[:-1], ring[:1]])]])[0]
 
 
+@refused_by_geos()
 def corridor(line: Floats, width_m: float) -> Shape:
     """All places within half of `width_m` of a line (n, 2), straight in degrees between its positions.
 

@@ -21,15 +21,18 @@ Place: TypeAlias = tuple[int, int]
 Crossing: TypeAlias = tuple[bool, float]  # forward, fraction of the way
 
 
-def crossings_of(ends: tuple[float, float, float, float], line: Floats, edges: Iterable[int]) -> list[Crossing]:
+def crossings_of(
+    ends: tuple[float, float, float, float], line: Floats, edges: Iterable[int], *, beside: bool = True
+) -> list[Crossing]:
     """The crossings of a gate by the way from (px, py) to (qx, qy), by all names of its longitudes, in its order.
 
     `line`: the gate's corners, of which no two neighbours are the same place; `edges`: the numbers of those that the
-    way meets by any of its names. Those beside them are looked at as well, and no others.
+    way meets by any of its names. With `beside` those beside them are looked at as well, and no others: an edge that
+    is met by a name that rounding moved may be the one beside it.
     """
     px, py, qx, qy = (whole(value) for value in ends)
     gate = _Corners(line)
-    near = gate.edges_beside(edges)
+    near = gate.edges_beside(edges) if beside else sorted(set(edges))
     found: list[Crossing] = []
     if (px, py) == (qx, qy) or not near:
         return found

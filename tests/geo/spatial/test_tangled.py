@@ -17,6 +17,7 @@ from geo.spatial import FenceError, FenceReport, fences_from_geojson
 from geo.spatial import crossings as module
 from geo.spatial.crossings import refuse_tangled
 from geo.spatial.rings import world_polygon
+from tests.geo.spatial.exact_fuzz import world
 
 
 def read(*rings: np.ndarray, kind: str = "Polygon") -> FenceReport:
@@ -162,3 +163,28 @@ def test_a_polygon_of_which_nothing_is_left_takes_no_other_with_it() -> None:
     assert "a polygon was left out: its holes leave nothing of it" in notes
     with pytest.raises(FenceError, match="its holes leave nothing of it"):
         world_polygon(rings[1:])
+
+
+def test_a_polygon_that_geos_fails_on_by_rounding_is_refused_with_what_it_says_wherever_it_is_made() -> None:
+    """The world of a seed of the fuzz: valid rings, of which one cannot be taken from the other."""
+    ring = [
+        *[(127.99510000000001, 30.9995), (127.99470000000001, 31.0002), (127.9957923190368, 31.0004)],
+        *[(127.9954, 30.9998), (127.995, 30.999859882983856), (127.99506900466332, 31.0005), (127.9954, 30.9994)],
+        *[(127.9945, 30.9997), (127.99473630418201, 30.9996), (127.99510000000001, 30.9995)],
+    ]
+    hole = [
+        *[(127.99508650852547, 30.99973065886559), (127.99495317519214, 30.999963992198925)],
+        *[(127.99531728153774, 31.00003065886559), (127.99518650852548, 30.99983065886559)],
+        *[(127.99505317519214, 30.999850619860208), (127.99507617674658, 31.000063992198925)],
+        *[(127.99518650852548, 30.999697325532257), (127.99488650852547, 30.999797325532256)],
+        *[(127.99496527658614, 30.999763992198925), (127.99508650852547, 30.99973065886559)],
+    ]
+    with pytest.raises(FenceError, match="its shape cannot be computed with: TopologyException"):
+        world_polygon([[np.array(ring), np.array(hole)]])
+    whole = {
+        "type": "Feature",
+        "properties": {"id": "f"},
+        "geometry": {"type": "Polygon", "coordinates": [ring, hole]},
+    }
+    assert "its shape cannot be computed with" in fences_from_geojson(json.dumps(whole)).refused[0]
+    assert world(61000532).shapes
