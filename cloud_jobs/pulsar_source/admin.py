@@ -1,8 +1,10 @@
 """The few questions that the source asks a cluster's admin REST, each bounded in time and size."""
 
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any
 from urllib.parse import quote, urljoin
 from uuid import uuid4
@@ -39,6 +41,7 @@ from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 from runtime import load_key_pair
 
 _MOST_REDIRECTS = 3
+_SHORT_BYTES = 64 << 10
 _ENTRY_HEADER = "x-pulsar-message-id"
 _LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}
 _EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
@@ -113,7 +116,7 @@ class Admin:
             raise ClusterUnreachable(self.cluster.name, f"telling how far {name} was read", detail) from error
 
     def entry(self, partition: str, place: Position) -> Mapping[str, str] | None:
-        """The headers of a stored entry, its content left where it is; none at all where the broker cannot unpack it.
+        """The headers of a stored entry, long content left where it is; none at all where the broker cannot unpack it.
 
         None when it is not stored any more.
         """
@@ -197,13 +200,13 @@ class Admin:
             raise ClusterUnreachable(self.cluster.name, question.doing, repr(error)) from error
 
     def _exchange(self, question: Question, method: str, url: str, sent: Any, only_headers_of: str | None) -> Answer:
-        """`only_headers_of`: the body of an answer with this header is not read."""
+        """`only_headers_of`: the body of an answer with this header is not read if it is long."""
         deadline_s = self._clock() + self._timeout_s
         for _ in range(_MOST_REDIRECTS + 1):
             headers = {"Authorization": f"Bearer {self._token()}"} if self._token else {}
             with self._http.stream(method, url, headers=headers, json=sent) as response:
                 unread = only_headers_of is not None and only_headers_of in response.headers
-                body = b"" if unread else self._body(response, question, deadline_s)
+                body = _short_body(response) if unread else self._body(response, question, deadline_s)
                 if not response.has_redirect_location:
                     kind = response.headers.get("content-type", "")
                     return Answer(response.status_code, kind, body, dict(response.headers))
@@ -237,9 +240,25 @@ def _subscription_path(topic: TopicName, subscription: str) -> str:
     return f"{topic.path}/subscription/{quote(subscription, safe='')}"
 
 
-def _verify(access: Access, certificate: tuple[str, str] | None) -> Any:
+def _short_body(response: httpx.Response) -> bytes:
+    """The content, or the beginning of it: to leave it unread costs another connection, so what is short is read."""
+    body = bytearray()
+    for part in response.iter_raw():
+        body += part
+        if len(body) > _SHORT_BYTES:
+            break
+    return bytes(body)
+
+
+@cache
+def _usual_context() -> ssl.SSLContext:
+    """Building one takes 20 ms: it reads every certificate of the machine."""
+    return httpx.create_ssl_context()
+
+
+def _verify(access: Access, certificate: tuple[str, str] | None) -> ssl.SSLContext:
     if access.tls_trust_certs_file is None and certificate is None and access.tls_validate_hostname:
-        return True
+        return _usual_context()
     context = httpx.create_ssl_context()
     try:
         if access.tls_trust_certs_file:

@@ -8,13 +8,14 @@ acknowledged entries one by one, they are stored and were not delivered; then th
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from cloud_jobs.pulsar_source.chunks import Reread, late_messages
 from cloud_jobs.pulsar_source.columns import Runs
-from cloud_jobs.pulsar_source.entries import Chunk, Stored, StoredEntry, backwards
+from cloud_jobs.pulsar_source.entries import Answer, Chunk, Stored, StoredEntry, ask, backwards
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable, ReadIncomplete, ReadStalled
 from cloud_jobs.pulsar_source.isolation import next_entry
 from cloud_jobs.pulsar_source.ledgers import TopicState
@@ -75,7 +76,7 @@ class Completeness:
                 gaps = self._not_compacted(gaps, state)
             if planned.whole:
                 left_out = LeftOut(planned, stored)
-                missing = [gap for gap in gaps if left_out.has_message(gap)]
+                missing = left_out.with_messages(gaps)
                 self.met_chunks = left_out.met_chunks
                 self._check(missing if planned.durable else [], state)
                 if left_out.endings:
@@ -233,42 +234,51 @@ class LeftOut:
     def __init__(self, planned: PlannedRange, stored: Stored) -> None:
         self._planned = planned
         self._stored = stored
-        self._silent = False
         self.met_chunks = False
         self.endings: dict[Position, Chunk | None] = {}
 
-    def has_message(self, gap: Gap) -> bool:
-        """Whether the cluster has something in a gap that a consumer of these entries alone could be given."""
-        newest, found = Position(gap.before.ledger, gap.before.entry - 1), False
-        for count, place in enumerate(backwards(self._planned.ledgers, newest, gap.after)):
-            if count == _MOST_LOOKED_AT:
-                return True
-            entry = self._of(place)
-            if entry is None or entry.marker or entry.aborted:
-                continue
-            found |= entry.readable and not entry.chunk
-            if found and self._planned.durable:
-                return True
-            self.met_chunks |= entry.chunk is not None
-            if not entry.readable or (entry.chunk and entry.chunk.is_last):
-                self.endings[place] = entry.chunk
-        return found
+    def with_messages(self, gaps: Sequence[Gap]) -> list[Gap]:
+        """The gaps where the cluster has something that a consumer of their entries alone could be given."""
+        found, too_long = set[Gap](), set[Gap]()
+        asked_of: dict[Position, Gap] = {}
 
-    def _of(self, place: Position) -> StoredEntry | None:
-        """A broker leaves the question for a compressed chunk unanswered, and that costs as long as is waited."""
-        try:
-            return StoredEntry(readable=False) if self._silent else self._stored.of(place)
-        except ClusterUnreachable:
-            self._silent = True
-            return StoredEntry(readable=False)
+        def places() -> Iterator[Position]:
+            for gap in gaps:
+                newest = Position(gap.before.ledger, gap.before.entry - 1)
+                for count, place in enumerate(backwards(self._planned.ledgers, newest, gap.after)):
+                    if count == _MOST_LOOKED_AT:
+                        too_long.add(gap)
+                    if count == _MOST_LOOKED_AT or (gap in found and self._planned.durable):
+                        break
+                    asked_of[place] = gap
+                    yield place
+
+        for place, answer in ask(self._stored, places()):
+            gap = asked_of.pop(place)
+            if not (gap in found and self._planned.durable) and self._is_message(place, answer):
+                found.add(gap)
+        return [gap for gap in gaps if gap in found | too_long]
+
+    def _is_message(self, place: Position, answer: Answer) -> bool:
+        """Notes what may end a message in chunks; what was not answered for can, too.
+
+        A broker leaves the question for a compressed chunk unanswered, and that costs as long as is waited.
+        """
+        entry = StoredEntry(readable=False) if isinstance(answer, ClusterUnreachable) else answer
+        if entry is None or entry.marker or entry.aborted:
+            return False
+        self.met_chunks |= entry.chunk is not None
+        if not entry.readable or (entry.chunk and entry.chunk.is_last):
+            self.endings[place] = entry.chunk
+        return entry.readable and not entry.chunk
 
 
 def _is_held(stored: Stored, planned: PlannedRange, reached: Position) -> bool:
     """Whether what comes after the newest message that is delivered waits for the end of a transaction."""
-    for count, place in enumerate(backwards(planned.ledgers, planned.end, reached)):
-        if count == _MOST_LOOKED_AT:
-            return False
-        entry = stored.of(place)
+    places = islice(backwards(planned.ledgers, planned.end, reached), _MOST_LOOKED_AT)
+    for _, entry in ask(stored, places):
+        if isinstance(entry, ClusterUnreachable):
+            raise entry
         # A marker is always behind the newest message; of all else the broker says whether it may be delivered yet.
         if entry is not None and entry.readable and not entry.marker and not entry.aborted:
             return entry.held

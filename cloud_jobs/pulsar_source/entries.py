@@ -1,20 +1,25 @@
 """What a broker says of one stored entry, delivered or not."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from cloud_jobs.pulsar_source.admin import Admin
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import Position
 
 _MOST_KNOWN = 10_000
+_FIRST_WINDOW, _LARGEST_WINDOW = 8, 128
+_PARALLEL, _EACH = 8, 4
+"""How many connections are asked over at most, and how many questions one of them is worth."""
 
 
 class Stored(Protocol):
-    """The entries of one topic partition, one by one."""
+    """The entries of one topic partition, one by one; may be called from several threads."""
 
     def of(self, place: Position) -> "StoredEntry | None":
         """An entry as its cluster has it; None when it is not stored any more."""
@@ -62,21 +67,18 @@ class StoredEntries:
     """Asks the admin REST; connected at the first question. As `Stored`; raises what `Admin` raises."""
 
     def __init__(self, cluster: Cluster, options: PulsarOptions, partition: str) -> None:
-        self._open = partial(Admin, cluster, options, options.call_timeout_s())
-        self._admin: Admin | None = None
+        self._admin = Admin(cluster, options, options.call_timeout_s())
         self._partition = partition
         self._known: dict[tuple[int, int], StoredEntry] = {}
 
     def close(self) -> None:
-        """Gives the connection back."""
-        if self._admin is not None:
-            self._admin.close()
+        """Gives the connections back."""
+        self._admin.close()
 
     def of(self, place: Position) -> StoredEntry | None:  # noqa: D102
         known = self._known.get(place[:2])
         if known is not None:
             return known
-        self._admin = self._admin or self._open()
         headers = self._admin.entry(self._partition, place)
         if headers is None:
             return None
@@ -89,6 +91,39 @@ class StoredEntries:
 def stored_entries(cluster: Cluster, options: PulsarOptions, partition: str) -> AbstractContextManager[Stored]:
     """The entries of a topic partition."""
     return closing(StoredEntries(cluster, options, partition))
+
+
+Answer = StoredEntry | None | ClusterUnreachable
+"""What a broker says of an entry, or that it does not answer."""
+
+
+def ask(stored: Stored, places: Iterable[Position]) -> Iterator[tuple[Position, Answer]]:
+    """What a broker says of many entries, in their order. After one that it does not answer for none is asked for.
+
+    A topic with replicated subscriptions has some ten markers for each second and partition, each left out of a batch.
+    So they are asked for together: a question for itself waits for its turn on every machine between here and there.
+    """
+    places, size = iter(places), _FIRST_WINDOW
+    unreachable: ClusterUnreachable | None = None
+
+    def asked(share: Sequence[Position]) -> list[tuple[Position, Answer]]:
+        return [(place, one(place)) for place in share]
+
+    def one(place: Position) -> Answer:
+        nonlocal unreachable
+        try:
+            return unreachable or stored.of(place)
+        except ClusterUnreachable as error:
+            unreachable = error
+            return error
+
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        while window := list(islice(places, size)):
+            count = min(_PARALLEL, -(-len(window) // _EACH))
+            shares = [window[number::count] for number in range(count)]
+            answers = {place: answer for share in pool.map(asked, shares) for place, answer in share}
+            yield from ((place, answers[place]) for place in window)
+            size = min(2 * size, _LARGEST_WINDOW)
 
 
 def backwards(ledgers: Sequence[tuple[int, int]], end: Position, after: Position) -> Iterator[Position]:

@@ -54,6 +54,7 @@ class Address:
         self.says: Callable[[str], Reply] = cluster_says
         self.asked: list[str] = []
         self.authorizations: list[str | None] = []
+        self.connections: set[object] = set()
         self.url = ""
 
 
@@ -69,6 +70,7 @@ def address() -> Iterator[Address]:
         def do_GET(self) -> None:
             one.asked.append(self.path)
             one.authorizations.append(self.headers.get("Authorization"))
+            one.connections.add(self.client_address)
             reply = one.says(self.path)
             self.send_response(reply.status)
             if reply.content_type:

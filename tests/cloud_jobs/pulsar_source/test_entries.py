@@ -1,0 +1,111 @@
+"""Many stored entries are asked for together, over connections that stay open."""
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.pulsar_source.admin import Admin
+from cloud_jobs.pulsar_source.entries import Chunk, StoredEntry, ask
+from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable
+from cloud_jobs.pulsar_source.options import Access, Cluster
+from cloud_jobs.pulsar_source.position import Position
+from tests.cloud_jobs.pulsar_source.addresses import Reply, address
+
+_TIMEOUT_S = 60
+SILENT = ClusterUnreachable("hq", "asking", "nothing came")
+
+
+class Store:
+    """Entries as a function gives them; `asked`: for which ones it was called."""
+
+    def __init__(self, entry: Callable[[Position], StoredEntry | None]) -> None:
+        self._entry = entry
+        self.asked: list[Position] = []
+
+    def of(self, place: Position) -> StoredEntry | None:
+        self.asked.append(place)
+        return self._entry(place)
+
+
+def places(count: int) -> list[Position]:
+    return [Position(7, entry) for entry in range(count)]
+
+
+@given(count=st.integers(0, 400), missing=st.integers(0, 400))
+def test_each_entry_is_asked_for_once_and_told_in_its_place(count: int, missing: int):
+    def entry(place: Position) -> StoredEntry | None:
+        return None if place.entry == missing else StoredEntry(chunk=Chunk("m", place.entry, count))
+
+    store = Store(entry)
+    assert list(ask(store, places(count))) == [(place, entry(place)) for place in places(count)]
+    assert sorted(store.asked) == places(count)
+
+
+def test_several_are_asked_for_at_one_time():
+    a_second_one = threading.Event()
+
+    def entry(_: Position) -> StoredEntry:
+        if len(store.asked) > 1:
+            a_second_one.set()
+        assert a_second_one.wait(_TIMEOUT_S)
+        return StoredEntry(marker=True)
+
+    store = Store(entry)
+    assert len(list(ask(store, places(56)))) == 56
+
+
+def test_who_stops_to_listen_asks_for_few_more():
+    store = Store(lambda _: StoredEntry())
+    asked = ask(store, places(10_000))
+    assert next(asked) == (Position(7, 0), StoredEntry())
+    assert len(store.asked) < 20
+
+
+@given(silent=st.integers(0, 300))
+def test_after_one_that_is_not_answered_no_more_are_waited_for(silent: int):
+    def entry(place: Position) -> StoredEntry:
+        if place.entry == silent:
+            raise SILENT
+        return StoredEntry()
+
+    store = Store(entry)
+    answers = [answer for _, answer in ask(store, places(400))]
+    assert answers[silent] is SILENT
+    assert set(map(str, answers[silent + 200 :])) <= {str(SILENT)}
+    assert len(store.asked) <= silent + 130
+
+
+def test_a_refusal_is_raised():
+    def entry(_: Position) -> StoredEntry:
+        raise AccessRefused("hq", "asking", "403")
+
+    with pytest.raises(AccessRefused):
+        list(ask(Store(entry), places(9)))
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"x" * 60_000])
+def test_short_content_is_read_so_that_the_connection_stays_open(content: bytes):
+    reply = Reply(200, content, headers={"X-Pulsar-Message-ID": "7:1", "X-Pulsar-Marker-Type": "10"})
+    with address() as place, closing(_admin(place.url)) as admin:
+        place.says = lambda _: reply
+        for entry in places(10):
+            headers = admin.entry("persistent://t/n/x", entry)
+            assert headers is not None
+            assert StoredEntry.from_headers(headers).marker
+        assert len(place.asked) == 10
+        assert len(place.connections) == 1
+
+
+def test_long_content_is_left_where_it_is():
+    reply = Reply(200, b"x" * 1000, headers={"X-Pulsar-Message-ID": "7:1"}, endless=True)
+    with address() as place, closing(_admin(place.url)) as admin:
+        place.says = lambda _: reply
+        assert admin.entry("persistent://t/n/x", Position(7, 1)) is not None
+
+
+def _admin(url: str) -> Admin:
+    return Admin(Cluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=url), Access(), _TIMEOUT_S)
