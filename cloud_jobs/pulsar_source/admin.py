@@ -4,7 +4,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from urllib.parse import quote, urljoin
 from uuid import uuid4
@@ -30,6 +30,7 @@ from cloud_jobs.pulsar_source.errors import (
     AccessRefused,
     ClusterUnreachable,
     NamespaceMissing,
+    NobodyListens,
     OptionError,
     TopicMissing,
 )
@@ -194,8 +195,17 @@ class Admin:
     def _answer(
         self, question: Question, method: str, path: str, sent: Any, *, only_headers_of: str | None = None
     ) -> Answer:
+        exchange = partial(self._exchange, question, method, self._base + path, sent, only_headers_of)
         try:
-            return self._exchange(question, method, self._base + path, sent, only_headers_of)
+            try:
+                return exchange()
+            except (httpx.ReadError, httpx.RemoteProtocolError):
+                if method != "GET":
+                    raise
+                # Whether it was this answer that broke off, or nobody is there any more, a second try tells at once.
+                return exchange()
+        except httpx.ConnectError as error:
+            raise NobodyListens(self.cluster.name, question.doing, repr(error)) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ClusterUnreachable(self.cluster.name, question.doing, repr(error)) from error
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from cloud_jobs.pulsar_source.admin import Admin
-from cloud_jobs.pulsar_source.errors import ClusterUnreachable
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable, NobodyListens
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import Position
 
@@ -100,6 +100,8 @@ Answer = StoredEntry | None | ClusterUnreachable
 def ask(stored: Stored, places: Iterable[Position]) -> Iterator[tuple[Position, Answer]]:
     """What a broker says of many entries, in their order. After one that it does not answer for none is asked for.
 
+    NobodyListens is raised: it is said of the cluster, not of an entry.
+
     A topic with replicated subscriptions has some ten markers for each second and partition, each left out of a batch.
     So they are asked for together: a question for itself waits for its turn on every machine between here and there.
     """
@@ -113,6 +115,8 @@ def ask(stored: Stored, places: Iterable[Position]) -> Iterator[tuple[Position, 
         nonlocal unreachable
         try:
             return unreachable or stored.of(place)
+        except NobodyListens:
+            raise
         except ClusterUnreachable as error:
             unreachable = error
             return error

@@ -3,6 +3,7 @@
 PulsarSourceError
 ├── OptionError          an option is unknown, missing or does not fit another
 ├── ClusterUnreachable   a cluster did not answer within its time, or what answered is no cluster
+│   ├── NobodyListens    nothing takes a connection there any more: no answer is worth waiting for
 │   └── NoClusterAnswers none of the clusters did, for as long as is waited at most
 ├── AccessRefused        a cluster answered, and said no
 ├── TopicMissing         a topic does not exist (or does not any more)
@@ -31,6 +32,10 @@ class ClusterUnreachable(PulsarSourceError):
     def __init__(self, cluster: str, doing: str, detail: str) -> None:
         self.cluster = cluster
         super().__init__(f"cluster {cluster!r} did not answer while {doing}: {detail}")
+
+
+class NobodyListens(ClusterUnreachable):
+    """Nothing takes a connection at a cluster's address: known at once, and of all its answers."""
 
 
 class NoClusterAnswers(ClusterUnreachable):

@@ -19,13 +19,14 @@ STATS = {
 
 @dataclass
 class Reply:
-    """An HTTP answer; `endless` repeats the body until the other side goes away."""
+    """An HTTP answer; `endless` repeats the body until the other side goes away, `breaks_off` leaves its end out."""
 
     status: int
     body: bytes = b""
     content_type: str = JSON
     headers: dict[str, str] = field(default_factory=dict)
     endless: bool = False
+    breaks_off: bool = False
 
 
 def document(value: Any, status: int = 200) -> Reply:
@@ -78,10 +79,11 @@ def address() -> Iterator[Address]:
             for name, value in reply.headers.items():
                 self.send_header(name, value)
             if not reply.endless:
-                self.send_header("Content-Length", str(len(reply.body)))
+                self.send_header("Content-Length", str(len(reply.body) + reply.breaks_off))
             self.end_headers()
             try:
                 self.wfile.write(reply.body)
+                self.close_connection |= reply.breaks_off
                 while reply.endless:
                     self.wfile.write(reply.body)
             except OSError:

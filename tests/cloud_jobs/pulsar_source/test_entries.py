@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.entries import Chunk, StoredEntry, ask
-from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable
+from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, NobodyListens
 from cloud_jobs.pulsar_source.options import Access, Cluster
 from cloud_jobs.pulsar_source.position import Position
 from tests.cloud_jobs.pulsar_source.addresses import Reply, address
@@ -79,12 +79,25 @@ def test_after_one_that_is_not_answered_no_more_are_waited_for(silent: int):
     assert len(store.asked) <= silent + 130
 
 
-def test_a_refusal_is_raised():
+@pytest.mark.parametrize("error", [AccessRefused, NobodyListens])
+def test_what_is_said_of_the_cluster_is_raised_and_no_entry_is_taken_for_unreadable(error: type[Exception]):
     def entry(_: Position) -> StoredEntry:
-        raise AccessRefused("hq", "asking", "403")
+        raise error("hq", "asking", "403")
 
-    with pytest.raises(AccessRefused):
+    with pytest.raises(error):
         list(ask(Store(entry), places(9)))
+
+
+def test_an_address_where_nobody_listens_any_more_is_told_from_an_answer_that_broke_off():
+    broken = Reply(200, b"{", headers={"X-Pulsar-Message-ID": "7:1"}, breaks_off=True)
+    with address() as place, closing(_admin(place.url)) as admin:
+        place.says = lambda _: broken
+        with pytest.raises(ClusterUnreachable) as raised:
+            admin.entry("persistent://t/n/x", Position(7, 1))
+        assert not isinstance(raised.value, NobodyListens)
+        assert len(place.asked) == 2
+    with closing(_admin(place.url)) as admin, pytest.raises(NobodyListens):
+        admin.entry("persistent://t/n/x", Position(7, 1))
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"x" * 60_000])
