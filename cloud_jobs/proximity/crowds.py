@@ -28,7 +28,7 @@ from cloud_jobs.proximity.meeting import PARTS, rows_of, segments_in
 from cloud_jobs.proximity.slices import EARTH_M, MINUTE_MS, SLICE_MINUTES, cut
 from geo.spatial.clip import Segments
 from geo.spatial.nearby import earth_centred
-from geo.spatial.ragged import Bools, Floats, Ints, blocks, distinct, expand, offsets, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, blocks, distinct, distinct_pairs, expand, offsets, run_starts
 
 CROWD: Final = "*"
 """The one whom a device in a crowd meets; no device can be called so, and it comes before all of them."""
@@ -140,7 +140,7 @@ def near_crowds(places: pa.Table, most: int) -> Iterator[pa.RecordBatch]:
 
 
 def crowded(places: pa.Table, most: int) -> Iterator[pa.RecordBatch]:
-    """Who is in a crowd when (schema IN_CROWD, a row a span), from the fine places (schema PLACES) of whole spans.
+    """Who is in a crowd when (schema IN_CROWD, a row a minute), from the fine places (schema PLACES) of whole spans.
 
     In one is a device if more than `most` devices, with itself, come through a cube of its way and the 26 around it.
     """
@@ -158,10 +158,10 @@ def _those_in(places: pa.Table, most: int, scale: Scale, *, beside: bool) -> Ite
             found = distinct(device[begin:end][_Cubes(device[begin:end], cell[begin:end]).crowded(most, beside=beside)])
             who.append(found)
             when.append(np.full(len(found), span[begin] * scale.span_ms // MINUTE_MS))
-    minute = np.concatenate(when)
+    device, minute = distinct_pairs(np.concatenate(who), np.concatenate(when))
     number = minute // SLICE_MINUTES
     bit = np.left_shift(1, minute - number * SLICE_MINUTES).astype(np.int32)
-    columns = [names.take(pa.array(np.concatenate(who))), number, bit]
+    columns = [names.take(pa.array(device)), number, bit]
     yield from pa.table(columns, schema=IN_CROWD).to_batches()
 
 
