@@ -5,6 +5,7 @@ from deploy.local.daemon import DaemonProcess
 from deploy.local.errors import (
     FolderDamaged,
     FolderNotOurs,
+    FolderOfAnother,
     LinkError,
     LocalStackError,
     ProgramMissing,
@@ -30,6 +31,7 @@ __all__ = [
     "DaemonProcess",
     "FolderDamaged",
     "FolderNotOurs",
+    "FolderOfAnother",
     "LinkError",
     "LocalStack",
     "LocalStackError",

@@ -5,6 +5,7 @@ LocalStackError
 ├── ServerFailed          a server ended, or did not become healthy in time
 ├── FolderDamaged         a file of the stack's folder cannot be read as what it should be
 ├── FolderNotOurs         the folder has content and was not made by Waybill
+├── FolderOfAnother       a folder inside of it is marked as another stack's
 ├── StackInUse            another process runs a stack in this folder
 ├── StackNotRunning       no stack runs in this folder
 ├── TopologyHasAddresses  the topology says where its clusters are, and a local stack starts its own
@@ -16,6 +17,7 @@ from pathlib import Path
 __all__ = [
     "FolderDamaged",
     "FolderNotOurs",
+    "FolderOfAnother",
     "LinkError",
     "LocalStackError",
     "ProgramMissing",
@@ -58,11 +60,22 @@ class FolderDamaged(LocalStackError):
 class FolderNotOurs(LocalStackError):
     """The folder has content that Waybill did not put there: nothing is written or deleted in it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, reason: str = "has content and was not made by waybill") -> None:
+        self.folder, self.reason = folder, reason
         super().__init__(
-            f"{folder} has content and was not made by waybill: nothing was written or deleted; "
+            f"{folder} {reason}: nothing was written or deleted; "
             "name a folder that is empty or does not exist, or delete this one yourself"
+        )
+
+
+class FolderOfAnother(LocalStackError):
+    """A folder that was to be emptied holds one that is marked for itself: nothing is deleted."""
+
+    def __init__(self, folder: Path, inner: Path) -> None:
+        self.folder, self.inner = folder, inner
+        super().__init__(
+            f"{inner} is marked as a folder of its own, and lies in {folder}: nothing was deleted; "
+            "move it away, delete it yourself, or name another folder"
         )
 
 

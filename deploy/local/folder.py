@@ -1,47 +1,91 @@
 """A folder that belongs to Waybill: marked before anything is written, held by one process, emptied on request only.
 
-The mark is also the lock: who removes it takes from us the right to delete anything in the folder.
+The mark is also the lock: who removes it takes from us the right to delete anything in the folder. It is a regular file
+of our content that names the folder: a file of somebody else, a link, and the mark of a folder that was copied or moved
+give no right at all.
 """
 
+import errno
 import fcntl
+import json
 import os
 import shutil
+import stat
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from deploy.local.errors import FolderDamaged, FolderNotOurs, StackInUse
+from deploy.local.errors import FolderDamaged, FolderNotOurs, FolderOfAnother, StackInUse
 from deploy.local.process import ProcessIdentity
 
 __all__ = ["claim", "empty", "hold", "holder"]
 
 _MARK = ".waybill-folder"
-_MARK_TEXT = b"Made by waybill, which may delete everything in this folder when it is asked for a fresh start.\n"
-_HOLDER_BYTES = 1024
+_TEXT = b"Made by waybill (2), which may delete everything in this folder when it is asked for a fresh start.\n"
+_MOST_BYTES = 32 << 10  # two paths, escaped, and the holder
 _SETTLE_S = 2.0
 _POLL_S = 0.02
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
+_LINK = f"has a {_MARK} that is a link, or no regular file"
+_NOT_A_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO})
 
 
-def claim(folder: Path) -> None:
-    """Make the folder, or take one that is empty, and mark it as ours. Raises FolderNotOurs, OSError."""
+class _Mark(NamedTuple):
+    """What a mark says: whose it is, the folder that may delete it as a part of itself, and who holds it (JSON)."""
+
+    folder: str
+    part_of: str | None
+    holder: bytes = b""
+
+    @classmethod
+    def of(cls, folder: Path, part_of: Path | None = None) -> "_Mark":
+        return cls(str(folder.resolve()), str(part_of.resolve()) if part_of else None)
+
+    @classmethod
+    def read(cls, mark: int) -> "_Mark | None":
+        """The mark in an open file; None when the file is none of ours."""
+        found = os.pread(mark, _MOST_BYTES, 0)
+        line, end, rest = found.removeprefix(_TEXT).partition(b"\n")
+        try:
+            folder, part_of = json.loads(line) if end and found.startswith(_TEXT) else (None, None)
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return cls(folder, part_of, rest) if isinstance(folder, str) else None
+
+    def head(self) -> bytes:
+        return _TEXT + json.dumps([self.folder, self.part_of]).encode() + b"\n"
+
+
+def claim(folder: Path, *, part_of: Path | None = None) -> None:
+    """Make the folder, or take one that is empty, and mark it as ours. Raises FolderNotOurs, OSError.
+
+    `part_of`: the folder that it lies in, which may be emptied with it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     # Content is looked for first: where another process claims the folder now, its mark is there before its content.
-    if any(entry.name != _MARK for entry in folder.iterdir()) and not _is_ours(folder):
-        raise FolderNotOurs(folder)
-    with _opened(folder) as mark:
-        if os.fstat(mark).st_size < len(_MARK_TEXT):
-            os.pwrite(mark, _MARK_TEXT, 0)
+    filled = any(entry.name != _MARK for entry in folder.iterdir())
+    with _opened(folder, 0 if filled else os.O_CREAT) as mark:
+        head = _Mark.of(folder, part_of).head()
+        begun = os.pread(mark, len(head), 0)
+        if not filled and begun != head and head.startswith(begun):
+            os.pwrite(mark, head, 0)
             os.fsync(mark)
+        _check(folder, mark)
 
 
-def empty(folder: Path, *, keep: frozenset[str] = frozenset()) -> None:
-    """Claim the folder and delete everything in it but `keep`. Raises FolderNotOurs, StackInUse, OSError."""
+def empty(folder: Path, *, keep: frozenset[str] = frozenset(), part_of: Path | None = None) -> None:
+    """Claim the folder and delete everything in it but `keep`.
+
+    Raises, before anything is deleted: FolderNotOurs, StackInUse (also of a folder inside), FolderOfAnother, OSError.
+    """
+    claim(folder, part_of=part_of)
     with hold(folder):
+        _refuse_others_inside(folder)
         for entry in folder.iterdir():
             if entry.name not in {_MARK} | keep:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
@@ -55,13 +99,14 @@ def hold(folder: Path) -> Iterator[None]:
     """
     claim(folder)
     with _opened(folder) as mark:
+        head = _check(folder, mark).head()
         try:
             # An open file description's lock: it can be asked about without being taken (see `holder`).
             fcntl.fcntl(mark, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
         except (BlockingIOError, PermissionError):
             raise StackInUse(folder) from None
-        os.ftruncate(mark, len(_MARK_TEXT))
-        os.pwrite(mark, ProcessIdentity.mine().model_dump_json().encode(), len(_MARK_TEXT))
+        os.ftruncate(mark, len(head))
+        os.pwrite(mark, ProcessIdentity.mine().model_dump_json().encode(), len(head))
         yield
 
 
@@ -70,14 +115,17 @@ def holder(folder: Path) -> ProcessIdentity | None:
     deadline = time.monotonic() + _SETTLE_S
     while True:
         try:
-            lock = os.open(folder / _MARK, os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            lock = os.open(folder / _MARK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _NOT_A_FILE | {errno.ENOENT, errno.ENOTDIR}:
+                return None
+            raise
         try:
             answer = fcntl.fcntl(lock, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK))
             if struct.unpack(_FLOCK, answer)[0] == fcntl.F_UNLCK:
                 return None
-            return ProcessIdentity.model_validate_json(os.pread(lock, _HOLDER_BYTES, len(_MARK_TEXT)))
+            found = _Mark.read(lock)
+            return ProcessIdentity.model_validate_json(found.holder if found else b"")
         except ValidationError:
             # Between taking the lock and writing its name into it, the owner needs a moment.
             if time.monotonic() > deadline:
@@ -89,14 +137,51 @@ def holder(folder: Path) -> ProcessIdentity | None:
             os.close(lock)
 
 
-def _is_ours(folder: Path) -> bool:
-    return (folder / _MARK).is_file()
+def _check(folder: Path, mark: int) -> _Mark:
+    """What the open mark says. Raises FolderNotOurs when it does not make the folder ours."""
+    found = _Mark.read(mark)
+    if found is None:
+        raise FolderNotOurs(folder, f"has a {_MARK} that this version of waybill did not write")
+    if found.folder != str(folder.resolve()):
+        raise FolderNotOurs(folder, f"has the {_MARK} of {found.folder}, so it was copied or moved")
+    return found
+
+
+def _refuse_others_inside(folder: Path) -> None:
+    def told(error: OSError) -> None:
+        raise error
+
+    ours = str(folder.resolve())
+    for place, folders, files in os.walk(folder, onerror=told):
+        inner = Path(place)
+        if _MARK not in (*folders, *files) or inner == folder:
+            continue
+        if holder(inner) is not None:
+            raise StackInUse(inner)
+        try:
+            with _opened(inner) as mark:
+                part_of = _check(inner, mark).part_of
+        except FolderNotOurs:
+            part_of = None
+        if part_of != ours:
+            raise FolderOfAnother(folder, inner)
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    mark = os.open(folder / _MARK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+def _opened(folder: Path, more: int = 0) -> Iterator[int]:
+    """The mark's file, whatever it holds. Raises FolderNotOurs where it is none, a link, or has a second name."""
     try:
+        mark = os.open(folder / _MARK, more | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise FolderNotOurs(folder) from None
+        if error.errno in _NOT_A_FILE:
+            raise FolderNotOurs(folder, _LINK) from None
+        raise
+    try:
+        about = os.fstat(mark)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+            raise FolderNotOurs(folder, _LINK)
         yield mark
     finally:
         os.close(mark)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from deploy.local import FolderDamaged, FolderNotOurs, StackInUse, StackNotRunning, StackState
+from deploy.local import FolderDamaged, FolderNotOurs, FolderOfAnother, StackInUse, StackNotRunning, StackState
 from deploy.local.background import start_in_background, stop_running
 from deploy.local.folder import claim, empty, hold, holder
 from deploy.local.process import ProcessIdentity
@@ -219,3 +220,128 @@ def test_a_process_of_another_user_is_not_signalled_and_that_is_said() -> None:
         [sys.executable, "-c", code, str(os.getpid())], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.stdout == "refused\n", done.stderr
+
+
+def tree(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def marked_by_hand(folder: Path, content: bytes) -> None:
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    (folder / ".waybill-folder").write_bytes(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"Made by waybill\n", b"x" * 100_000, b"\x00\xff", b"1\n2\n3\n"])
+def test_a_file_of_the_marks_name_with_other_content_makes_no_folder_ours(tmp_path: Path, content: bytes) -> None:
+    marked_by_hand(tmp_path / "d", content)
+    for attempt in (claim, empty):
+        with pytest.raises(FolderNotOurs, match=r"\.waybill-folder.*nothing was written or deleted"):
+            attempt(tmp_path / "d")
+    assert (tmp_path / "d" / ".waybill-folder").read_bytes() == content
+    assert (tmp_path / "d" / "thesis.txt").exists()
+
+
+def a_link(to: Path, mark: Path) -> None:
+    mark.symlink_to(to)
+
+
+def a_second_name(to: Path, mark: Path) -> None:
+    mark.hardlink_to(to)
+
+
+def a_folder(_: Path, mark: Path) -> None:
+    mark.mkdir()
+
+
+def a_pipe(_: Path, mark: Path) -> None:
+    os.mkfifo(mark)
+
+
+@pytest.mark.parametrize("make", [a_link, a_second_name, a_folder, a_pipe])
+@pytest.mark.parametrize("target", ["absent", "empty", "ours"])
+def test_a_mark_that_is_no_file_of_its_own_is_refused_and_what_it_leads_to_stays(
+    tmp_path: Path, make: Callable[[Path, Path], None], target: str
+) -> None:
+    other = tmp_path / "other"
+    claim(other)
+    place = {"absent": tmp_path / "new", "empty": tmp_path / "mine", "ours": other / ".waybill-folder"}[target]
+    (tmp_path / "mine").touch()
+    if target == "absent" and make is a_second_name:
+        pytest.skip("a hard link needs its file")
+    for name in ("filled", "bare"):
+        (tmp_path / name).mkdir()
+        make(place, tmp_path / name / ".waybill-folder")
+    (tmp_path / "filled" / "thesis.txt").write_text("years of work")
+    before, content = tree(tmp_path), (other / ".waybill-folder").read_bytes()
+    for name in ("filled", "bare"):
+        for attempt in (claim, empty):
+            with pytest.raises(FolderNotOurs, match="a link, or no regular file"):
+                attempt(tmp_path / name)
+        assert holder(tmp_path / name) is None
+    assert tree(tmp_path) == before
+    assert (tmp_path / "mine").read_bytes() == b""
+    assert (other / ".waybill-folder").read_bytes() == content
+
+
+@pytest.mark.parametrize("how", [shutil.copytree, shutil.move])
+def test_the_mark_of_a_folder_that_was_copied_or_moved_is_of_the_other_one(
+    tmp_path: Path, how: Callable[[Path, Path], object]
+) -> None:
+    claim(tmp_path / "var")
+    (tmp_path / "var" / "data").write_text("")
+    how(tmp_path / "var", tmp_path / "backup")
+    with pytest.raises(FolderNotOurs, match="copied or moved"):
+        empty(tmp_path / "backup")
+    assert (tmp_path / "backup" / "data").exists()
+
+
+def test_a_folder_by_another_of_its_names_is_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim(tmp_path / "var é\udcff")
+    (tmp_path / "link").symlink_to(tmp_path / "var é\udcff", target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    for name in ("link", "var é\udcff", "./x/../link"):
+        (tmp_path / "var é\udcff" / "data").write_text("")
+        (tmp_path / "x").mkdir(exist_ok=True)
+        empty(Path(name))
+        assert tree(tmp_path / "var é\udcff") == {".waybill-folder"}
+
+
+def test_a_folder_in_which_another_stack_runs_is_not_emptied(tmp_path: Path) -> None:
+    claim(tmp_path)
+    process = held_by_another(tmp_path / "a" / "local")
+    assert process.stdout is not None
+    with process.stdout:
+        before = tree(tmp_path)
+        with pytest.raises(StackInUse, match="a/local"):
+            empty(tmp_path)
+        process.kill()
+        process.wait(10)
+    assert tree(tmp_path) == before
+
+
+def test_a_folder_that_holds_another_marked_one_is_not_emptied_and_that_one_is_named(tmp_path: Path) -> None:
+    claim(tmp_path / "var")
+    claim(tmp_path / "var" / "a" / "local")
+    (tmp_path / "var" / "a" / "local" / "data").write_text("")
+    before = tree(tmp_path)
+    with pytest.raises(FolderOfAnother, match=r"a/local.*nothing was deleted"):
+        empty(tmp_path / "var")
+    assert tree(tmp_path) == before
+    for foreign in (b"", b"somebody else's"):
+        (tmp_path / "var" / "a" / "local" / ".waybill-folder").write_bytes(foreign)
+        with pytest.raises(FolderOfAnother):
+            empty(tmp_path / "var")
+    assert tree(tmp_path) == before
+
+
+def test_a_folder_that_was_claimed_as_a_part_of_another_goes_with_it_and_with_no_other(tmp_path: Path) -> None:
+    claim(tmp_path / "drill")
+    empty(tmp_path / "drill" / "run", part_of=tmp_path / "drill")
+    with hold(tmp_path / "drill" / "run"), pytest.raises(StackInUse, match="drill/run"):
+        empty(tmp_path / "drill")
+    empty(tmp_path / "drill")
+    assert tree(tmp_path / "drill") == {".waybill-folder"}
+    empty(tmp_path / "drill" / "run", part_of=tmp_path / "elsewhere")
+    with pytest.raises(FolderOfAnother):
+        empty(tmp_path / "drill")
