@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from settings import Settings
 
@@ -23,3 +25,9 @@ class ProximitySettings(Settings):
     )
     topic: str = Field(default="persistent://fleet/events/encounters", description="where encounters are published")
     interval_s: float = Field(default=10.0, ge=0.1, le=3600, description="the pause between two runs of --follow")
+
+    @model_validator(mode="after")
+    def _cells_hold_the_distance(self) -> Self:
+        if self.cell_m < self.distance_m:
+            raise ValueError(f"cell_m must be at least distance_m ({self.distance_m:g} m): a piece goes to each cell")
+        return self

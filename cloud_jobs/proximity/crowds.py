@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.proximity.meeting import PARTS, rows_of, segments_in
-from cloud_jobs.proximity.slices import EARTH_M, MINUTE_MS, SLICE_MINUTES, cut
+from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES, cut, length_m
 from geo.spatial.clip import Segments
-from geo.spatial.nearby import earth_centred
-from geo.spatial.ragged import Bools, Floats, Ints, blocks, distinct, distinct_pairs, expand, offsets, run_starts
+from geo.spatial.nearby import bulge_m, earth_centred
+from geo.spatial.ragged import Bools, Ints, blocks, distinct, distinct_pairs, expand, offsets, run_starts
 
 CROWD: Final = "*"
 """The one whom a device in a crowd meets; no device can be called so, and it comes before all of them."""
@@ -71,13 +71,13 @@ def places_of(pieces: pa.Table, distance_m: float, scale: Scale, *, everywhere: 
     pieces = pieces.filter(pieces["home"])
     segments = segments_in(pieces)
     edge_m = max(distance_m, _LEAST_EDGE_M)
-    lasts_ms, length_m = segments.end_ms - segments.start_ms, _length_m(segments)
-    slow = np.flatnonzero(length_m * SPAN_MS <= EDGES_PER_SPAN * edge_m * lasts_ms)
+    lasts_ms, metres = segments.end_ms - segments.start_ms, length_m(segments)
+    slow = np.flatnonzero(metres * SPAN_MS <= EDGES_PER_SPAN * edge_m * lasts_ms)
     number, minutes = pieces["slice"].to_numpy(), pieces["minutes"].to_numpy()
     names = pc.unique(pieces["device"].combine_chunks())
     device = pc.index_in(pieces["device"], names).to_numpy()
     edge_m *= scale.fold
-    steps = lasts_ms[slow] / scale.span_ms + length_m[slow] / edge_m + 2.0
+    steps = lasts_ms[slow] / scale.span_ms + metres[slow] / edge_m + 2.0
     for block in blocks(steps.astype(np.int64), _STEPS_AT_ONCE):
         rows = slow[block]
         parts, owner, span = cut(rows_of(segments, rows), scale.span_ms)
@@ -95,31 +95,13 @@ def places_of(pieces: pa.Table, distance_m: float, scale: Scale, *, everywhere: 
         yield from pa.table(columns, schema=PLACES).to_batches()
 
 
-def _length_m(segments: Segments) -> Floats:
-    """At least the lengths of segments, also where lines that are straight in degrees bend."""
-    east, north = (np.radians(np.abs(end - start)) for start, end in _extents(segments))
-    return np.asarray(1.01 * EARTH_M * (np.cos(np.radians(_flattest(segments))) * east + north))
-
-
-def _extents(segments: Segments) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    return (segments.px, segments.qx), (segments.py, segments.qy)
-
-
-def _flattest(segments: Segments) -> Floats:
-    """The latitude nearest to the equator, without its sign."""
-    least = np.minimum(np.abs(segments.py), np.abs(segments.qy))
-    return np.where(segments.py * segments.qy < 0, 0.0, least)
-
-
 def _cells(parts: Segments, edge_m: float) -> tuple[Ints, Ints]:
     """Pairs (part, cube): all cubes that each part comes through; looked at in steps of an edge, by their boxes."""
-    steps = np.maximum(np.ceil(_length_m(parts) / edge_m), 1.0).astype(np.int64)
+    steps = np.maximum(np.ceil(length_m(parts) / edge_m), 1.0).astype(np.int64)
     part, step = expand(np.zeros(len(parts), dtype=np.int64), steps)
     ends = [earth_centred(*parts.at(part, limit / steps[part])) for limit in (step, step + 1)]
-    east, north = (np.radians(np.abs(end - start))[part] / steps[part] for start, end in _extents(parts))
-    # an eighth of the square of the time by the most that a step is bent, and what the boxes of shorter steps add to it
-    bent = np.cos(np.radians(_flattest(parts)))[part] * east * east + 2.0 * east * north + north * north
-    margin = 1.1 * EARTH_M / 8 * bent + 1e-6 * edge_m
+    # how far a step bends, and what the boxes of the shorter steps of the finer scale add to it: a 36th part
+    margin = 1.08 * bulge_m(parts, part, 1.0 / steps[part]) + 1e-6 * edge_m
     low = np.floor((np.minimum(*ends) - margin) / edge_m).astype(np.int64)
     high = np.floor((np.maximum(*ends) + margin) / edge_m).astype(np.int64)
     row, cell = expand(np.zeros(len(part), dtype=np.int64), (high - low + 1).prod(axis=0))

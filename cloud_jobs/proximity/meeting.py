@@ -99,12 +99,12 @@ def pieces_of(
     pieces = rows_of(pieces, keep)
     device, number = device[keep], number[keep]
     is_asked = np.isin(device * np.int64(1 << 40) + number, wanted)
-    piece, cell = cells(pieces, distance_m, cell_m)
-    columns: dict[str, Any] = {name: getattr(pieces, name)[piece] for name in COLUMNS}
-    columns |= {"slice": number[piece], "cell": cell, "asked": is_asked[piece]}
-    columns |= {"home": run_starts(piece), "minutes": np.zeros(len(piece), dtype=np.int32)}
-    columns["device"] = names.take(pa.array(device[piece]))
-    yield from pa.table([columns[name] for name in PIECES.names], schema=PIECES).to_batches()
+    for piece, cell in cells(pieces, distance_m, cell_m):
+        columns: dict[str, Any] = {name: getattr(pieces, name)[piece] for name in COLUMNS}
+        columns |= {"slice": number[piece], "cell": cell, "asked": is_asked[piece]}
+        columns |= {"home": run_starts(piece), "minutes": np.zeros(len(piece), dtype=np.int32)}
+        columns["device"] = names.take(pa.array(device[piece]))
+        yield from pa.table([columns[name] for name in PIECES.names], schema=PIECES).to_batches()
 
 
 def parts_of(pieces: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from geo.spatial.clip import Segments
-from geo.spatial.nearby import Corners, earth_centred
-from geo.spatial.ragged import Floats, Ints, expand, run_starts
+from geo.spatial.nearby import Corners, bulge_m, earth_centred, flattest, turns
+from geo.spatial.ragged import Floats, Ints, blocks, distinct_pairs, expand
 
 MINUTE_MS: Final = 60_000
 SLICE_MINUTES: Final = 15
 SLICE_MS: Final = SLICE_MINUTES * MINUTE_MS
 """A slice of time: 15 minutes, so that slices do not span days."""
 
-EARTH_M: Final = 6_378_137.0
+CELLS_PER_STEP: Final = 125
+"""A step is no longer than a cell and bends by 0.8 of one at most: with half the distance around it, five each way."""
+_EARTH_M: Final = 6_378_137.0
+_STEPS_AT_ONCE: Final = 1 << 16
 _MIXERS: Final = np.array([73_856_093, 19_349_663, 83_492_791], dtype=np.int64)
 
 
@@ -36,33 +40,35 @@ def cut(segments: Segments, span_ms: int = SLICE_MS) -> tuple[Segments, Ints, In
     return Segments(px - turns, py, qx - turns, qy, start, end), owner, number
 
 
-def cells(pieces: Segments, distance_m: float, cell_m: float) -> tuple[Ints, Ints]:
-    """Pairs (piece, cell): all cells that a piece comes within half the distance of.
+def length_m(segments: Segments) -> Floats:
+    """At least the lengths of segments, also where lines that are straight in degrees bend."""
+    east, north = turns(segments)
+    return np.asarray(1.01 * _EARTH_M * (np.cos(np.radians(flattest(segments))) * east + north))
+
+
+def cells(pieces: Segments, distance_m: float, cell_m: float) -> Iterator[tuple[Ints, Ints]]:
+    """Pairs (piece, cell): all cells that a piece comes within half the distance of; each piece whole in one block.
 
     Two pieces that come within the distance share a cell. A cell is a number that hardly any two places share, and
-    no harm is done if they do. A long piece is looked at in steps of a cell, so that its cells grow with its length.
+    no harm is done if they do. A long piece is looked at in steps of a cell, so that its cells grow with its length;
+    with `cell_m` at least `distance_m` no step reaches more than `CELLS_PER_STEP`.
     """
-    every = np.arange(len(pieces))
-    ends = [earth_centred(*pieces.at(every, np.full(len(pieces), part))) for part in (0.0, 1.0)]
-    steps = np.maximum(np.ceil(np.linalg.norm(ends[1] - ends[0], axis=0) / cell_m), 1.0).astype(np.int64)
-    piece, step = expand(np.zeros(len(pieces), dtype=np.int64), steps)
-    low, high = _boxes(pieces, piece, step / steps[piece], (step + 1) / steps[piece], distance_m)
-    lowest = np.floor(low / cell_m).astype(np.int64)
-    span = np.floor(high / cell_m).astype(np.int64) - lowest + 1
-    row, rest = expand(np.zeros(span.shape[1], dtype=np.int64), span.prod(axis=0))
-    x = rest % span[0, row]
-    rest //= span[0, row]
-    place = lowest[:, row] + np.stack([x, rest % span[1, row], rest // span[1, row]])
-    cell = (place * _MIXERS[:, None]).sum(axis=0)
-    owner = piece[row]
-    order = np.lexsort((cell, owner))
-    fresh = order[run_starts(owner[order], cell[order])] if len(order) else order
-    return owner[fresh], cell[fresh]
+    steps = np.maximum(np.ceil(length_m(pieces) / cell_m), 1.0).astype(np.int64)
+    for block in blocks(steps, _STEPS_AT_ONCE):
+        piece, step = expand(np.zeros(block.stop - block.start, dtype=np.int64), steps[block])
+        piece += block.start
+        low, high = _boxes(pieces, piece, step, steps[piece], distance_m)
+        lowest = np.floor(low / cell_m).astype(np.int64)
+        span = np.floor(high / cell_m).astype(np.int64) - lowest + 1
+        row, rest = expand(np.zeros(span.shape[1], dtype=np.int64), span.prod(axis=0))
+        x = rest % span[0, row]
+        rest //= span[0, row]
+        place = lowest[:, row] + np.stack([x, rest % span[1, row], rest // span[1, row]])
+        yield distinct_pairs(piece[row], (place * _MIXERS[:, None]).sum(axis=0))
 
 
-def _boxes(pieces: Segments, piece: Ints, start: Floats, end: Floats, distance_m: float) -> tuple[Corners, Corners]:
-    """Boxes of parts of pieces, in earth-centred metres, wide enough for half the distance and for their own bulge."""
-    one, other = earth_centred(*pieces.at(piece, start)), earth_centred(*pieces.at(piece, end))
-    turn = np.radians(np.abs(pieces.qx - pieces.px) + np.abs(pieces.qy - pieces.py))[piece] * (end - start)
-    margin = distance_m / 2 + EARTH_M * (1.0 - np.cos(np.minimum(turn, np.pi))) + 1.0
+def _boxes(pieces: Segments, piece: Ints, step: Ints, of: Ints, distance_m: float) -> tuple[Corners, Corners]:
+    """Boxes of steps of pieces, in earth-centred metres, wide enough for half the distance and for their own bulge."""
+    one, other = (earth_centred(*pieces.at(piece, limit / of)) for limit in (step, step + 1))
+    margin = distance_m / 2 + bulge_m(pieces, piece, 1.0 / of) + 1.0
     return np.minimum(one, other) - margin, np.maximum(one, other) + margin

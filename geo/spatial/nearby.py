@@ -37,6 +37,27 @@ def earth_centred(lon: Floats, lat: Floats) -> Corners:
     return np.stack([flat * np.cos(lam), flat * np.sin(lam), radius * _FLATTER * sine])
 
 
+def bulge_m(segments: Segments, segment: Ints, share: Floats) -> Floats:
+    """How far parts of segments, `share` of their time, bend away from their chords at most.
+
+    An eighth of the square of the time by the most that the way is bent: near a pole a turn is short.
+    """
+    east, north = (turn[segment] * share for turn in turns(segments))
+    bent = np.cos(np.radians(flattest(segments)))[segment] * east * east + 2.0 * east * north + north * north
+    return np.asarray(1.02 * _EQUATOR_M / 8 * bent)
+
+
+def turns(segments: Segments) -> tuple[Floats, Floats]:
+    """How far segments go to the east or west, and to the north or south, in radians."""
+    return np.radians(np.abs(segments.qx - segments.px)), np.radians(np.abs(segments.qy - segments.py))
+
+
+def flattest(segments: Segments) -> Floats:
+    """The latitude of each segment that is nearest to the equator, without its sign."""
+    least = np.minimum(np.abs(segments.py), np.abs(segments.qy))
+    return np.where(segments.py * segments.qy < 0, 0.0, least)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
     """Parts of segments that lie in one slice of time: `start_ms .. end_ms` of `segment`, in `slice_number`."""
@@ -201,15 +222,7 @@ def _boxes(segments: Segments, parts: Parts, distance_m: float) -> tuple[Corners
         corners.append(earth_centred(*segments.at(parts.segment, fraction)))
     low, high = np.minimum(*corners), np.maximum(*corners)
     share = (parts.end_ms - parts.start_ms) / length[parts.segment]
-    east, north = (
-        np.radians(np.abs(end - start))[parts.segment] * share
-        for start, end in ((segments.px, segments.qx), (segments.py, segments.qy))
-    )
-    flattest = np.minimum(np.abs(segments.py), np.abs(segments.qy))[parts.segment]
-    flattest = np.where((segments.py * segments.qy)[parts.segment] < 0, 0.0, flattest)
-    # an eighth of the square of the time by the most that the way is bent: near a pole a turn is short
-    bent = np.cos(np.radians(flattest)) * east * east + 2.0 * east * north + north * north
-    margin = distance_m / 2 + 1.02 * _EQUATOR_M / 8 * bent + 1.0
+    margin = distance_m / 2 + bulge_m(segments, parts.segment, share) + 1.0
     return low - margin, high + margin
 
 
