@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,13 +19,11 @@ import structlog
 from pyspark.sql import SparkSession
 
 from cloud_jobs.errors import CloudError
+from cloud_jobs.fences import PublishedFences, published_fences
 from cloud_jobs.lake import Lake
 from cloud_jobs.tables import REFERENCE
-from geo.spatial import Fence, FenceError
 from geo.spatial.features import read_features
-from geo.spatial.gates import Gate
-from geo.spatial.geojson import fence_of, named
-from geo.spatial.versions import effective_ms
+from geo.spatial.geojson import named
 from telemetry import InvalidJson, parse_json
 
 Kind = Literal["fence", "tariff", "account"]
@@ -61,14 +58,6 @@ class Collected:
 
     rows: int
     refused_fences: int
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedFences:
-    """A GeoJSON feature collection, all of which can be used, and of each row that is not in it why, with its id."""
-
-    geojson: str
-    refused: tuple[str, ...]
 
 
 def read_folder(folder: Path) -> Iterator[Version]:
@@ -229,35 +218,3 @@ def fences_in(lake: Lake) -> PublishedFences:
 @lru_cache(maxsize=1)
 def _fences_at(lake: Lake, _table_id: str, _version: int) -> PublishedFences:
     return published_fences(row for row in lake.rows("reference").to_pylist() if row["kind"] == "fence")
-
-
-def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
-    """The fences and gates of rows of the reference table, each row judged on its own, as a file of features is.
-
-    A version is an id and an instant, however either is written. Of a version that was corrected the newest row that
-    can be used holds; a row that cannot be is refused and changes nothing, and so is one that would make a gate of a
-    fence that stands with another version, or a fence of a gate.
-    """
-    versions: dict[str, dict[int, tuple[type, str]]] = {}
-    refused: list[str] = []
-    for row in sorted(rows, key=lambda row: (row["published_at"], row["id"], row["body"])):
-        try:
-            made = _fence_of_row(row["body"])
-            standing, begin = versions.setdefault(made.id, {}), effective_ms(made)
-            # a version that is put in another's place may be of the other kind, if it is the only one
-            if any(kind is not type(made) for kind, _ in islice(standing.values(), 1)) and [*standing] != [begin]:
-                raise FenceError("this id is a fence and a gate")
-            standing[begin] = type(made), row["body"]
-        except FenceError as fault:
-            refused.append(str(FenceError(fault.reason, fence_id=row["id"])))
-    bodies = [body for _, standing in sorted(versions.items()) for _, (_, body) in sorted(standing.items())]
-    return PublishedFences('{"type": "FeatureCollection", "features": [' + ", ".join(bodies) + "]}", tuple(refused))
-
-
-def _fence_of_row(body: str) -> Fence | Gate:
-    features = list(islice(read_features(body), 2))
-    if len(features) != 1 or not body.lstrip().startswith("{"):
-        raise FenceError("it is not one GeoJSON feature")
-    if features[0].fault is None and features[0].value.get("type") != "Feature":
-        raise FenceError("it is not a GeoJSON feature")
-    return fence_of(features[0])

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from cloud_jobs.fences import fence_of_text
 from cloud_jobs.geofence.units import DAY_MS
-from geo.spatial import Activity, Fence, fences_from_geojson
+from geo.spatial import Activity, Fence, FenceError
 from geo.spatial.activity import FOREVER_MS
-from geo.spatial.features import read_features
 from geo.spatial.gates import Gate
 from geo.spatial.geojson import named
 from geo.spatial.versions import effective_ms
@@ -48,66 +48,58 @@ class AppliedFences:
 
     note: Path
 
-    def changes(self, fences: str, reach_ms: int) -> list[Change]:
-        """How `fences` (GeoJSON) differ. Without a note nothing is known of the events: everything may differ."""
+    def changes(self, fences: Sequence[str], reach_ms: int) -> list[Change]:
+        """How `fences` (features, each on one line) differ. Without a note that can be read everything may differ."""
         try:
-            return changes_between(self.note.read_text(encoding="utf-8"), fences, reach_ms)
-        except (FileNotFoundError, ValueError):
+            with self.note.open(encoding="utf-8", newline="\n") as file:
+                before = tuple(line.removesuffix("\n") for line in file)
+            return changes_between(before, fences, reach_ms)
+        except (FileNotFoundError, ValueError, RecursionError, FenceError):
             return [EVERYTHING]
 
-    def save(self, fences: str) -> None:
+    def save(self, fences: Sequence[str]) -> None:
         """Notes that the events of all days are those of `fences` now."""
         self.note.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.note.with_suffix(".new")
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(fences)
+        with fresh.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{feature}\n" for feature in fences)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.note)
 
 
-def changes_between(before: str, now: str, reach_ms: int) -> list[Change]:
-    """The changes from one GeoJSON text to another; `reach_ms`: how far an event is decided by what is around it.
+def changes_between(before: Sequence[str], now: Sequence[str], reach_ms: int) -> list[Change]:
+    """The changes from some features to others; `reach_ms`: how far an event is decided by what is around it.
 
     A version ends the one before it, so from its beginning on every version of its id matters, the old ones too.
+    Raises `FenceError` for a feature that cannot be used: where it matters is not known.
     """
     if before == now:
         return []
     old, new = _by_id(before), _by_id(now)
     changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-    found = [
-        change
-        for name in changed
-        if (change := _change(old.get(name, set()), new.get(name, set()), reach_ms)) is not None
-    ]
+    found = [_change(old.get(name, set()), new.get(name, set()), reach_ms) for name in changed]
     return found if len(found) <= MAX_CHANGES else [_around(found)]
 
 
-def _by_id(text: str) -> dict[str, set[str]]:
-    """The features of each id, as texts. Raises ValueError for a text that is not GeoJSON."""
-    features: dict[str, set[str]] = {}
-    for feature in read_features(text):
-        if feature.fault is not None:
-            raise ValueError(f"{feature.place}: {feature.fault}")
-        features.setdefault(str(named(feature.value)), set()).add(json.dumps(feature.value, sort_keys=True))
-    return features
+def _by_id(features: Iterable[str]) -> dict[str, set[str]]:
+    """The features of each id, written in one way."""
+    found: dict[str, set[str]] = {}
+    for feature in features:
+        value = json.loads(feature)
+        if not isinstance(value, dict):
+            raise FenceError("it is not a GeoJSON feature")
+        found.setdefault(str(named(value)), set()).add(json.dumps(value, sort_keys=True))
+    return found
 
 
-def _change(old: set[str], new: set[str], reach_ms: int) -> Change | None:
+def _change(old: set[str], new: set[str], reach_ms: int) -> Change:
     """Of one id: from where its versions differ to where the last of them ends, around all of them."""
-    differing, every = _usable(old ^ new), _usable(old | new)
-    if not differing:
-        return None
-    begin = min(effective_ms(one) for one in differing)
-    end = max(_end_ms(one.active) for one in every)
-    box = _around(Change(0, 0, *_bounds(one)) for one in every)
+    every = {feature: fence_of_text(feature) for feature in old | new}
+    begin = min(effective_ms(every[feature]) for feature in old ^ new)
+    end = max(_end_ms(one.active) for one in every.values())
+    box = _around(Change(0, 0, *_bounds(one)) for one in every.values())
     return box._replace(first_day=(begin - reach_ms) // DAY_MS, last_day=(end + reach_ms) // DAY_MS)
-
-
-def _usable(features: Iterable[str]) -> list[Fence | Gate]:
-    # one at a time: of two versions with the same beginning each is asked for
-    reports = [fences_from_geojson(feature) for feature in sorted(features)]
-    return [*(one for report in reports for one in report.fences), *(one for report in reports for one in report.gates)]
 
 
 def _end_ms(active: Activity) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -52,13 +52,13 @@ def tell_events(
     read_version = lake.open(TABLE).version()
     since, until = covered_version(lake, TABLE), lake.open("records").version()
     published = fences_in(lake)
-    fences, refused = published.geojson, len(published.refused)
+    fences, refused = published.features, len(published.refused)
     reach_ms = round(settings.reach_h * 3_600_000)
     # the first run computes every day that there is, whatever the fences
     changes = applied.changes(fences, reach_ms) if since >= 0 else []
     if since >= until and not changes:
         return GeofenceRun(since, until, 0, 0, 0, refused)
-    EventRules.of('{"type": "FeatureCollection", "features": []}', tracks, settings)
+    EventRules.of((), tracks, settings)
     touched = _touched_days(positions_since(spark, lake, since, until), reach_ms) if since < until else None
     if changes:
         near = _days_near(spark, records_at(spark, lake, until), changes)
@@ -160,7 +160,7 @@ def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int, rea
     return both[0].unionByName(both[1])
 
 
-def _tell_shards(fences: str, tracks: TrackSettings, settings: GeofenceSettings) -> _Tell:
+def _tell_shards(fences: Sequence[str], tracks: TrackSettings, settings: GeofenceSettings) -> _Tell:
     """A function from rows sorted by unit to what is to be told: a shard of units is one columnar value."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,7 @@ which these came. So a run over everything at once ends with the same events as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.errors import CloudError
+from cloud_jobs.fences import made_of
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.units import DAY_MS, Units, units_of
 from geo.spatial import (
@@ -26,7 +27,6 @@ from geo.spatial import (
     TrackSettings,
     build_tracks,
     corrections,
-    fences_from_geojson,
     find_events,
     valid_positions,
 )
@@ -83,10 +83,10 @@ class EventRules:
             raise CloudError(f"tracks.max_gap_s cannot exceed geofence.reach_h ({self.events.reach_h} h)")
 
     @classmethod
-    def of(cls, geojson: str, tracks: TrackSettings, events: GeofenceSettings) -> EventRules:
-        """With the usable fences and gates of a GeoJSON text."""
-        report = fences_from_geojson(geojson)
-        return cls(FenceSet(report.fences), GateSet(report.gates), tracks, events)
+    def of(cls, features: Iterable[str], tracks: TrackSettings, events: GeofenceSettings) -> EventRules:
+        """With the fences and gates of published features. Raises CloudError for one that cannot be used."""
+        made = made_of(features)
+        return cls(FenceSet(made.fences), GateSet(made.gates), tracks, events)
 
 
 def device_of(unit: str) -> str:

@@ -27,7 +27,7 @@ def run_usage(settings: CloudSettings) -> UsageRun:
     _log.info(
         "usage",
         reference_rows=collected.rows,
-        refused_fences=collected.refused_fences,
+        fences_refused=run.fences_refused,
         touched_hours=run.touched_hours,
         rows=run.rows,
         records=run.to_version,

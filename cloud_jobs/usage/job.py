@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,10 +11,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cloud_jobs.changes import commit, covered_version, positions_since
+from cloud_jobs.fences import made_of
 from cloud_jobs.lake import Lake
 from cloud_jobs.reference import fences_in
 from cloud_jobs.usage.metering import FIXES, HOUR_MS, METERED, margin_ms, meter
-from geo.spatial import TrackSettings, ZoneSet, fences_from_geojson
+from geo.spatial import TrackSettings, ZoneSet
 
 _FIXES_AT_ONCE = 200_000
 _KEY = ["device", "hour", "zone"]
@@ -22,12 +23,16 @@ _KEY = ["device", "hour", "zone"]
 
 @dataclass(frozen=True, slots=True)
 class UsageRun:
-    """What one run did: versions of the records it covers, touched device hours, rows written."""
+    """What one run did: versions of the records it covers, touched device hours, rows written.
+
+    `fences_refused`: fences of the reference table that cannot be used, with which nothing was metered.
+    """
 
     from_version: int
     to_version: int
     touched_hours: int
     rows: int
+    fences_refused: int
 
 
 def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> UsageRun:
@@ -38,19 +43,22 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     """
     read_version = lake.open("usage").version()
     since, until = covered_version(lake, "usage"), lake.open("records").version()
+    published = fences_in(lake)
+    refused = len(published.refused)
     if since >= until:
-        return UsageRun(since, until, 0, 0)
+        return UsageRun(since, until, 0, 0, refused)
     margin_h = -(-margin_ms(settings) // HOUR_MS)
     touched = _touched(positions_since(spark, lake, since, until), margin_ms(settings)).persist()
     try:
         count = touched.count()
-        rows = _metered(spark, lake, touched, margin_h, settings).persist() if count else None
-        if rows is None:
-            return UsageRun(since, until, 0, 0)
+        if not count:
+            return UsageRun(since, until, 0, 0, refused)
+        fixes = _fixes(spark, lake, touched, margin_h)
+        rows = fixes.mapInArrow(_meter_shards(published.features, settings), from_arrow_schema(METERED)).persist()
         try:
             written = rows.unionByName(_zones_left(spark, lake, touched, rows)).select(*METERED.names)
             commit(lake, "usage", written, read_version=read_version, covers=until, stamp="computed_at")
-            return UsageRun(since, until, count, rows.count())
+            return UsageRun(since, until, count, rows.count(), refused)
         finally:
             rows.unpersist()
     finally:
@@ -72,8 +80,8 @@ def _touched(positions: DataFrame, margin: int) -> DataFrame:
     )
 
 
-def _metered(spark: SparkSession, lake: Lake, touched: DataFrame, margin_h: int, settings: TrackSettings) -> DataFrame:
-    """Usage of the touched hours (schema METERED)."""
+def _fixes(spark: SparkSession, lake: Lake, touched: DataFrame, margin_h: int) -> DataFrame:
+    """The fixes of the touched hours and of those around them (schema FIXES), sorted by device."""
     around = f.explode(f.array(*(f.lit(shift) for shift in range(-margin_h, margin_h + 1))))
     needed = (
         touched.withColumn("shift", around)
@@ -93,17 +101,16 @@ def _metered(spark: SparkSession, lake: Lake, touched: DataFrame, margin_h: int,
         .withColumn("touched", f.coalesce("touched", f.lit(False)))
         .select(*FIXES.names)
     )
-    sharded = fixes.repartition("device").sortWithinPartitions("device", "epoch", "seq")
-    return sharded.mapInArrow(_meter_shards(fences_in(lake).geojson, settings), from_arrow_schema(METERED))
+    return fixes.repartition("device").sortWithinPartitions("device", "epoch", "seq")
 
 
 def _meter_shards(
-    fences: str, settings: TrackSettings
+    fences: Sequence[str], settings: TrackSettings
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function from fixes sorted by device to usage: many devices at once, and never a device in two parts."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        zones = ZoneSet(fences_from_geojson(fences).fences)
+        zones = ZoneSet(made_of(fences).fences)
         for shard in _whole_devices(batches):
             yield from meter(shard, zones, settings).to_batches()
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from cloud_jobs.errors import CloudError
+from cloud_jobs.fences import PublishedFences, made_of, published_fences
 from cloud_jobs.geofence.fence_changes import changes_between
 from cloud_jobs.lake import Lake
-from cloud_jobs.reference import changing, collect, fences_in, published_fences, read_folder, versions_in
-from geo.spatial import fences_from_geojson
+from cloud_jobs.reference import changing, collect, fences_in, read_folder, versions_in
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 GOOD: dict[str, Any] = {
@@ -53,6 +53,10 @@ def row(id_: str, body: Any, minute: int = 0) -> dict[str, Any]:
     return {"kind": "fence", "id": id_, "body": text, "published_at": AT + timedelta(minutes=minute)}
 
 
+def widths_of(found: PublishedFences) -> list[float]:
+    return [json.loads(one)["geometry"]["coordinates"][0][1][0] for one in found.features]
+
+
 def test_a_correction_of_a_version_replaces_it_however_its_instant_is_written() -> None:
     rows = [
         row("a", feature(2.0, id="a", effective_from="2026-01-05T01:00:00+01:00"), minute=1),
@@ -60,8 +64,7 @@ def test_a_correction_of_a_version_replaces_it_however_its_instant_is_written() 
         row("a", feature(3.0, id="a", effective_from="2026-01-06T00:00:00Z")),
     ]
     found = published_fences(rows)
-    widths = [one["geometry"]["coordinates"][0][1][0] for one in json.loads(found.geojson)["features"]]
-    assert widths == [2.0, 3.0]
+    assert widths_of(found) == [2.0, 3.0]
     assert found.refused == ()
 
 
@@ -89,9 +92,8 @@ def test_a_fence_that_cannot_be_used_is_named_and_stops_no_other(body: Any) -> N
     found = published_fences([row("bad", body), row("good", feature(id="good"))])
     (refused,) = found.refused
     assert "fence" in refused
-    report = fences_from_geojson(found.geojson)
-    assert [fence.id for fence in report.fences] == ["good"]
-    assert changes_between(published_fences([]).geojson, found.geojson, 0)
+    assert [fence.id for fence in made_of(found.features).fences] == ["good"]
+    assert changes_between((), found.features, 0)
 
 
 def test_a_fence_named_by_the_feature_itself_is_a_fence_like_others() -> None:
@@ -99,8 +101,8 @@ def test_a_fence_named_by_the_feature_itself_is_a_fence_like_others() -> None:
     for body in (lone, lone | {"properties": None}, lone | {"properties": {}}):
         found = published_fences([row("b", body)])
         assert found.refused == ()
-        assert [fence.id for fence in fences_from_geojson(found.geojson).fences] == ["b"]
-        assert changes_between(published_fences([]).geojson, found.geojson, 0)
+        assert [fence.id for fence in made_of(found.features).fences] == ["b"]
+        assert changes_between((), found.features, 0)
 
 
 def test_of_two_rows_of_one_version_the_newest_holds_whatever_their_keys_are() -> None:
@@ -109,13 +111,13 @@ def test_of_two_rows_of_one_version_the_newest_holds_whatever_their_keys_are() -
         for keys in (("a", "zzz"), ("zzz", "a")):
             found = published_fences([row(keys[0], first), row(keys[1], second, minute=1)])
             assert found.refused == ()
-            (fence,) = fences_from_geojson(found.geojson).fences
+            (fence,) = made_of(found.features).fences
             assert fence.shape.bounds[2] == width
 
 
 def test_a_correction_that_cannot_be_used_is_named_and_the_version_stays_as_it_was() -> None:
     found = published_fences([row("a", feature(id="a")), row("a", feature(0.0, id="a"), minute=1)])
-    assert [fence.id for fence in fences_from_geojson(found.geojson).fences] == ["a"]
+    assert [fence.id for fence in made_of(found.features).fences] == ["a"]
     assert len(found.refused) == 1
     assert "a" in found.refused[0]
 
@@ -124,8 +126,7 @@ def test_an_id_of_a_fence_and_a_gate_is_one_of_them_and_the_other_is_named() -> 
     line = {"type": "LineString", "coordinates": [[0, 0], [1, 1]]}
     gate = feature(id="a", gate=True, effective_from="2026-01-05T00:00:00Z") | {"geometry": line}
     found = published_fences([row("a", feature(id="a")), row("a", gate, minute=1)])
-    assert fences_from_geojson(found.geojson).refused == ()
-    assert len(found.refused) == 1
+    assert len(made_of(found.features).fences) == len(found.refused) == 1
 
 
 @pytest.mark.parametrize(
@@ -200,8 +201,7 @@ MESSAGES = pa.schema(
 
 
 def widths(lake: Lake) -> list[float]:
-    features = json.loads(fences_in(lake).geojson)["features"]
-    return [one["geometry"]["coordinates"][0][1][0] for one in features]
+    return widths_of(fences_in(lake))
 
 
 def test_a_correction_that_is_taken_back_holds_no_more_and_what_held_before_can_be_told(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_fence_that_stands_stays_when_a_gate_of_its_id_is_published_later_from
     found = published_fences([standing, row("a", gate, minute=1), row("a", feature(2.0, id="a"), minute=2)])
     (refused,) = found.refused
     assert "gate" in refused
-    assert [fence.shape.bounds[2] for fence in fences_from_geojson(found.geojson).fences] == [2.0, 1.0]
+    assert [fence.shape.bounds[2] for fence in made_of(found.features).fences] == [2.0, 1.0]
     mistaken = published_fences([row("a", gate), row("a", feature(id="a"), minute=1)])
     assert mistaken.refused == ()
-    assert len(fences_from_geojson(mistaken.geojson).fences) == 1
+    assert len(made_of(mistaken.features).fences) == 1

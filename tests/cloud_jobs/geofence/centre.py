@@ -94,5 +94,4 @@ def rules(tracks: TrackSettings | None = None, **settings: Any) -> EventRules:
             "geometry": {"type": "LineString", "coordinates": [[0.015, 0], [0.015, 0.01]]},
         },
     ]
-    text = json.dumps({"type": "FeatureCollection", "features": features})
-    return EventRules.of(text, tracks or TrackSettings(), GeofenceSettings(**settings))
+    return EventRules.of(map(json.dumps, features), tracks or TrackSettings(), GeofenceSettings(**settings))

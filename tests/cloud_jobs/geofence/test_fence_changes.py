@@ -17,8 +17,8 @@ REACH_MS = 12 * 3_600_000
 EVER = (FOREVER_MS + REACH_MS) // DAY_MS
 
 
-def fences(*features: dict[str, Any]) -> str:
-    return json.dumps({"type": "FeatureCollection", "features": list(features)})
+def fences(*features: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(map(json.dumps, features))
 
 
 def square(name: str, lon: float = 0.0, **more: Any) -> dict[str, Any]:
@@ -58,9 +58,14 @@ def test_a_version_that_was_corrected_matters_where_it_was_and_where_it_is() -> 
     assert change == Change(FIFTH - 1, EVER, 0.0, 0.0, 4.0, 1.0)
 
 
-def test_a_fence_that_cannot_be_used_changes_nothing() -> None:
-    flat = {"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [0, 0]]]}
-    assert changes_between(fences(OLD), fences(OLD, square("bad") | {"geometry": flat}), REACH_MS) == []
+FLAT = square("bad") | {"geometry": {"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [0, 0]]]}}
+
+
+@pytest.mark.parametrize("line", [json.dumps(FLAT), "[]", "7", "half a no", "", "\udcff", "[" * 100_000, "{}"])
+def test_with_a_note_of_a_fence_that_cannot_be_read_any_more_everything_is_looked_at(tmp_path: Path, line: str) -> None:
+    applied = AppliedFences(tmp_path / "fences.geojson")
+    applied.note.write_bytes(f"{json.dumps(OLD)}\n{line}\n".encode(errors="surrogateescape"))
+    assert applied.changes(fences(OLD), REACH_MS) == [EVERYTHING]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +91,8 @@ def test_many_changes_are_taken_for_one() -> None:
 def test_what_was_applied_is_noted_and_without_a_note_everything_is_looked_at(tmp_path: Path) -> None:
     applied = AppliedFences(tmp_path / "new folder" / "fences.geojson")
     assert applied.changes(fences(OLD), REACH_MS) == [EVERYTHING]
+    applied.save(())
+    assert applied.changes((), REACH_MS) == []
     applied.save(fences(OLD))
     assert applied.changes(fences(OLD), REACH_MS) == []
     assert len(applied.changes(fences(OLD, square("new")), REACH_MS)) == 1

@@ -1,0 +1,98 @@
+"""However many fences are published, none is refused for the others, and none is left out unsaid."""
+
+from __future__ import annotations
+
+import ast
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cloud_jobs
+from cloud_jobs.errors import CloudError
+from cloud_jobs.fences import made_of, published_fences
+from cloud_jobs.geofence.fence_changes import AppliedFences, changes_between
+from cloud_jobs.geofence.telling import EventRules
+from cloud_jobs.usage.job import _meter_shards
+from cloud_jobs.usage.metering import FIXES
+from geo.spatial import TrackSettings, features
+from tests.cloud_jobs.geofence.centre import Centre, rules
+from tests.cloud_jobs.geofence.test_telling import THROUGH
+
+AT = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+def square(name: str, lon: float = 0.0, **more: Any) -> str:
+    ring = [[lon, 0], [lon + 0.01, 0], [lon + 0.01, 0.01], [lon, 0.01], [lon, 0]]
+    geometry = {"type": "Polygon", "coordinates": [ring]}
+    return json.dumps({"type": "Feature", "properties": {"id": name, **more}, "geometry": geometry})
+
+
+def rows(*bodies: str) -> list[dict[str, Any]]:
+    return [{"kind": "fence", "id": f"key-{at}", "body": body, "published_at": AT} for at, body in enumerate(bodies)]
+
+
+def test_the_bound_of_a_text_is_for_one_fence_and_not_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bodies = [square(f"f{at:03}", at / 10) for at in range(100)]
+    monkeypatch.setattr(features, "MAX_TEXT_CHARS", 2 * max(map(len, bodies)))
+    found = published_fences(rows(*bodies))
+    settings = rules().events
+    assert found.refused == ()
+    assert len(EventRules.of(found.features, TrackSettings(), settings).fences.fences) == 100
+    applied = AppliedFences(tmp_path / "note")
+    applied.save(found.features)
+    assert applied.changes(found.features, 0) == []
+    assert len(applied.changes(published_fences(rows(*bodies[:-1])).features, 0)) == 1
+    assert usage_zones(found.features) == {"", "f000"}
+
+
+def usage_zones(fences: tuple[str, ...]) -> set[str]:
+    """The zones of a drive through the square at the origin, as the job has them."""
+    fixes = [fix._asdict() | {"epoch": 7, "touched": True} for fix in THROUGH]
+    meter = _meter_shards(fences, TrackSettings())
+    metered = meter(pa.Table.from_pylist(fixes, schema=FIXES).to_batches())
+    return {zone for batch in metered for zone in batch.column("zone").to_pylist()}
+
+
+@pytest.mark.parametrize("bad", [square("flat").replace("0.01", "0.0"), "half a fe", "[]", square("")])
+def test_with_a_fence_that_cannot_be_used_nothing_is_computed(bad: str) -> None:
+    told = Centre(rules(dwell_s=None))
+    told.take(THROUGH)
+    assert told.in_force()
+    with pytest.raises(CloudError, match="cannot be used"):
+        EventRules.of([square("square"), bad], TrackSettings(), told.rules.events)
+    with pytest.raises(CloudError, match="cannot be used"):
+        usage_zones((square("square"), bad))
+
+
+def test_whoever_reads_a_text_of_fences_asks_what_was_refused() -> None:
+    for path in Path(cloud_jobs.__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        calls = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        asked = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert "fences_from_geojson" not in calls or "refused" in asked, path
+        assert "fences_in" not in calls or "refused" in asked, path
+
+
+spaces = st.sampled_from([" ", "\n", "\r\n", "\t", "\n\n "])
+names = st.text('ab\u2028\n\r\x85\\"', min_size=1, max_size=4)
+
+
+@given(st.lists(st.tuples(names, st.integers(0, 5), spaces), max_size=5))
+def test_a_feature_on_a_line_is_the_feature_that_was_published(written: list[tuple[str, int, str]]) -> None:
+    bodies = [
+        json.dumps(json.loads(square(f"f{at}", lon, note=name)), ensure_ascii=False, indent=1).replace("\n", space)
+        for at, (name, lon, space) in enumerate(written)
+    ]
+    found = published_fences(rows(*bodies))
+    assert [json.loads(one) for one in found.features] == [json.loads(body) for body in bodies]
+    assert all("\n" not in one for one in found.features)
+    assert changes_between(found.features, tuple(bodies), 0) == []
+    assert len(made_of(found.features).fences) == len(bodies)
