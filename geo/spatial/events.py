@@ -12,7 +12,7 @@ from pydantic import Field
 from geo.spatial.clip import segments_of
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.gates import GateSet
-from geo.spatial.measure import FenceRuns, runs_by_fence
+from geo.spatial.measure import FenceRuns, runs_by_version
 from geo.spatial.ragged import Bools, Floats
 from geo.spatial.stays import Stays, joined_stays
 from geo.spatial.tracks import Tracks
@@ -86,7 +86,7 @@ def _of_gates(tracks: Tracks, gates: GateSet) -> Iterator[_Row]:
 
 
 def _speeding(tracks: Tracks, fences: FenceSet, min_stay_s: float) -> Iterator[_Row]:
-    """One event for each stretch of `min_stay_s` or more over the limit inside a fence, where it begins.
+    """One event for each stretch of `min_stay_s` or more over the limit in force inside a fence, where it begins.
 
     Its value is the highest speed. The speed of a segment is the one that its second fix reported, else its length by
     its time.
@@ -103,14 +103,15 @@ def _speeding(tracks: Tracks, fences: FenceSet, min_stay_s: float) -> Iterator[_
     device = tracks.fixes.device[tracks.row[ends]]
 
     def over(runs: FenceRuns) -> Stays:
-        start = segments.time_at(runs.segment, runs.start)
-        fast = speed[runs.segment] > limits[fences.version_at(runs.zone, start)]
-        row = np.flatnonzero(fast & (runs.end > runs.start))
-        segment, fence = runs.segment[row], runs.zone[row]
-        end, on = segments.time_at(segment, runs.end[row]), np.zeros(len(row), dtype=np.bool_)
-        return Stays(device[segment], fence, segment, start[row], end, on, on, speed[segment])
+        row = np.flatnonzero((speed[runs.segment] > limits[runs.zone]) & (runs.end > runs.start))
+        row = row[np.argsort(runs.start[row], kind="stable")]
+        segment, fence = runs.segment[row], fences.name_of_fence[runs.zone[row]]
+        start, end = segments.time_at(segment, runs.start[row]), segments.time_at(segment, runs.end[row])
+        on = np.zeros(len(row), dtype=np.bool_)
+        return Stays(device[segment], fence, segment, start, end, on, on, speed[segment])
 
-    stays = joined_stays(over(runs.by_segment()) for runs in runs_by_fence(segments, fences))
+    # each version has a limit of its own: over the one and then over the next is one stretch
+    stays = joined_stays(over(runs.by_segment()) for runs in runs_by_version(segments, fences))
     lasts = stays.end_ms - stays.start_ms >= min_stay_s * 1000.0
     columns = (stays.group[lasts], stays.start_ms[lasts], stays.fence[lasts], stays.speed[lasts])
     for number, t_ms, name, most in zip(*(column.tolist() for column in columns), strict=True):

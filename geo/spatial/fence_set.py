@@ -83,11 +83,9 @@ class FenceSet:
         return self._in_force(self._locate(Spots(wrap_lon(lon), lat)), t_ms)
 
     def version_at(self, name: Ints, t_ms: Floats) -> Ints:
-        """The fence (index into `fences`) that a name stood for at each time; out of force, its first version."""
+        """The fence (index into `fences`) that a name stands for at each time; -1 where none is in force."""
         fence = self._versions.at(name, t_ms)
-        gone = np.flatnonzero(~self._schedule.in_force(fence, t_ms))
-        fence[gone] = self._versions.first_of(name[gone])
-        return fence
+        return np.where(self._schedule.in_force(fence, t_ms), fence, -1)
 
     def _locate(self, spots: Spots) -> Pairs:
         return self.shared.fences(*self._shapes_at(spots))

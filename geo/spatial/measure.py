@@ -59,12 +59,18 @@ class FenceRuns(Runs):
 
 
 def runs_by_fence(segments: Segments, fences: FenceSet) -> Iterator[FenceRuns]:
-    """The parts of segments inside each fence (`zone`: its name).
+    """The parts of segments inside each fence (`zone`: its name), whichever of its versions are in force.
 
     Some segments after the other, see `FenceSet.place`; those of a segment and fence are in order of time.
     """
     for placed in fences.place(segments):
         yield _runs(placed, fences.name_of_fence)
+
+
+def runs_by_version(segments: Segments, fences: FenceSet) -> Iterator[FenceRuns]:
+    """The same, each version of a fence on its own (`zone`: its place in `FenceSet.fences`)."""
+    for placed in fences.place(segments):
+        yield _runs(placed, np.arange(len(fences.fences)))
 
 
 def use_by_fence(tracks: Tracks, fences: FenceSet) -> FenceUse:
@@ -85,7 +91,7 @@ def use_by_fence(tracks: Tracks, fences: FenceSet) -> FenceUse:
 
 
 def _runs(placed: Placed, name_of_fence: Ints) -> FenceRuns:
-    """Join neighbouring stretches in one fence.
+    """Join neighbouring stretches in fences of one name.
 
     A segment's first fix, its stretches and its second fix are numbered through as steps; what is one step apart
     follows on. The fixes are stretches of no length, so that an entry depends on its own segment alone.

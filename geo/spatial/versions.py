@@ -60,7 +60,6 @@ class Versions:
         self._order = np.lexsort((rank, name))
         # the rank of a time stands for it, so that name and time are one number
         self._keys = (name * (len(self._begins) + 1) + rank)[self._order]
-        _, self._first = np.unique(name, return_index=True)
 
     def at(self, name: Ints, t_ms: Floats) -> Ints:
         """The version of each name that began last before or at each time, in force or not; before all, the first."""
@@ -68,7 +67,3 @@ class Versions:
         first = name * (len(self._begins) + 1)
         last = np.searchsorted(self._keys, first + rank, side="right") - 1
         return self._order[np.maximum(last, np.searchsorted(self._keys, first))]
-
-    def first_of(self, name: Ints) -> Ints:
-        """The version of each name that comes first in the order of fences."""
-        return self._first[name]

@@ -170,12 +170,21 @@ class _Samples:
         return np.clip(at, course.first[track], course.first[track + 1] - 1)
 
     def deep(self, track: Ints, name: Ints, t_ms: Floats) -> Bools:
-        """Is the place at each time farther from the border than the buffer and the reported accuracy?"""
+        """Is the place at each time farther from the border than the buffer and the reported accuracy?
+
+        The border is that of the version that stood until then; where none is in force, there is no border near.
+        """
+        # half a millisecond before: switches are at whole ones, and a stay may end with one
+        fence = self._fences.version_at(name, t_ms - 0.5)
+        deep, near = fence < 0, np.flatnonzero(fence >= 0)
+        deep[near] = self._away(track[near], fence[near], t_ms[near])
+        return deep
+
+    def _away(self, track: Ints, fence: Ints, t_ms: Floats) -> Bools:
         course = self._course
         segment = self._segment(track, t_ms)
         start, end = course.segments.start_ms[segment], course.segments.end_ms[segment]
         x, y = course.segments.at(segment, np.clip((t_ms - start) / (end - start), 0.0, 1.0))
-        fence = self._fences.version_at(name, t_ms)
         shape = self._fences.shared.of_fence[fence]
         doubt = np.full(len(t_ms), self._buffer_m)
         if self._accuracy_m is not None:
