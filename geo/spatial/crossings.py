@@ -1,7 +1,7 @@
 """How often the edges of shapes meet, counted before they are judged, repaired or united: that bounds what it takes.
 
 To judge a shape takes time by the pairs of edges whose boxes meet, and by the corners of the rings that each ring may
-lie in; to repair or unite shapes by the pairs that cross.
+lie in; to repair or unite shapes by the pairs that cross. What is united in steps is counted before each of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 import shapely
+from numpy.typing import NDArray
 
 from geo.spatial.errors import FenceError
 from geo.spatial.ragged import Bools, Floats, Ints, blocks
@@ -25,23 +26,40 @@ _CORNERS_MORE: Final = 50  # that a ring counts for: what a pair takes besides
 _PAIRS_AT_ONCE: Final = 1_000_000
 
 
+class Tangle:
+    """Counts pairs of edges, of one union after the other. Raises `FenceError` where they are too many.
+
+    `most`: pairs that cross or touch without a common corner, called `named`; None: these are not counted.
+    """
+
+    def __init__(self, most: int | None, named: str = "") -> None:
+        self._most, self._named = most, named
+        self._near = self._crossings = 0
+
+    def add(self, starts: Floats, ends: Floats) -> None:
+        """The pairs among these edges, each (n, 2)."""
+        for one, other in _near_pairs(np.minimum(starts, ends), np.maximum(starts, ends)):
+            self._near += len(one)
+            if self._near > MAX_NEAR_PAIRS:
+                raise FenceError(
+                    f"more than {MAX_NEAR_PAIRS:,} pairs of its edges lie side by side: simplify or split it"
+                )
+            if self._most is None:
+                continue
+            self._crossings += int(_cross(starts, ends, one, other).sum())
+            if self._crossings > self._most:
+                raise FenceError(f"its edges cross each other more than {self._named}: it is no outline")
+
+
 def refuse_tangled(shapes: Sequence[shapely.Geometry], *, overlay: bool) -> None:
     """Raises `FenceError` where it would take too long to judge shapes or, with `overlay`, to repair or unite them."""
     _refuse_nested(shapes)
-    starts, ends = _edges(shapes)
+    starts, ends = edges_of(shapes)
     count = len(starts)
     if count * (count - 1) // 2 <= (MAX_CROSSINGS if overlay else MAX_NEAR_PAIRS):
         return
-    near = crossings = 0
-    for one, other in _near_pairs(np.minimum(starts, ends), np.maximum(starts, ends)):
-        near += len(one)
-        if near > MAX_NEAR_PAIRS:
-            raise FenceError(f"more than {MAX_NEAR_PAIRS:,} pairs of its edges lie side by side: simplify or split it")
-        if overlay:
-            crossings += int(_cross(starts, ends, one, other).sum())
-        if crossings > MAX_CROSSINGS + count:
-            most = f"{MAX_CROSSINGS:,} times (and once for each edge)"
-            raise FenceError(f"its edges cross each other more than {most}: it is no outline")
+    named = f"{MAX_CROSSINGS:,} times (and once for each edge)"
+    Tangle(MAX_CROSSINGS + count if overlay else None, named).add(starts, ends)
 
 
 def _refuse_nested(shapes: Sequence[shapely.Geometry]) -> None:
@@ -61,7 +79,7 @@ def _refuse_nested(shapes: Sequence[shapely.Geometry]) -> None:
             raise FenceError(f"its rings lie in each other's boxes too often ({MAX_AROUND:,}): simplify or split it")
 
 
-def _edges(shapes: Sequence[shapely.Geometry]) -> tuple[Floats, Floats]:
+def edges_of(shapes: Sequence[shapely.Geometry] | NDArray[np.object_]) -> tuple[Floats, Floats]:
     """Where the edges of all rings start and end, each (n, 2)."""
     points, ring = shapely.get_coordinates(shapely.get_rings(shapely.get_parts(shapes)), return_index=True)
     goes_on = ring[1:] == ring[:-1]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
 import shapely
+from numpy.typing import NDArray
 from shapely import MultiPolygon, Polygon
 
+from geo.spatial.crossings import MAX_CROSSINGS, Tangle, edges_of
 from geo.spatial.errors import FenceError
 from geo.spatial.geodesic import WGS84
 from geo.spatial.ragged import Floats, Ints
@@ -21,6 +24,9 @@ _CORRIDOR_LATITUDE: Final = 89.0
 _MAX_CORRIDOR_CORNERS: Final = 8192
 _CORNERS_PER_POSITION: Final = 128
 """A corridor has at most `_MAX_CORRIDOR_CORNERS` corners, and so many more for each of its positions."""
+_CROSSINGS_PER_POSITION: Final = 32
+"""Its parts cross each other at most `crossings.MAX_CROSSINGS` times, and so often for each of its positions."""
+_UNITED_AT_ONCE: Final = 8
 _RELATIVE_TOLERANCE: Final = 1e-5  # of half a corridor's width, beyond 1 km
 _OVERLAP_DEG: Final = 1.0  # parts that would only touch, by rounding may not
 _STRAIGHT_DEG: Final = 1e-3
@@ -46,7 +52,8 @@ def corridor(line: Floats, width_m: float) -> Shape:
     """All places within half of `width_m` of a line (n, 2), straight in degrees between its positions.
 
     To 1 cm up to a width of 2 km, and to 1e-5 of half the width beyond. Raises `FenceError`, also for a corridor of
-    which anything lies beyond 89 degrees of latitude, and for one of more corners than its positions account for.
+    which anything lies beyond 89 degrees of latitude, for one of more corners than its positions account for, and for
+    one that crosses itself everywhere.
     """
     if not TOLERANCE_M <= width_m <= 100_000.0:
         raise FenceError(f"width_m {width_m} is not between 1 cm and 100 km")
@@ -61,18 +68,39 @@ def corridor(line: Floats, width_m: float) -> Shape:
     most = _MAX_CORRIDOR_CORNERS + _CORNERS_PER_POSITION * len(line)
     if 2 * steps.sum() + sum(bend.corners for bend in bends) > most:
         raise FenceError(f"the corridor needs more than {most:,} corners: it is too long, or turns too much, so wide")
-    parts = np.array(
-        [_side_to_side(line[at], line[at + 1], radius_m, int(count)) for at, count in enumerate(steps)]
-        + [_fan(bend, radius_m) for bend in bends]
-    )
-    parts = np.where(shapely.is_valid(parts), parts, shapely.make_valid(parts))
-    return into_world(_areas(shapely.union_all(parts)))
+    parts = np.array(_parts(line, steps, bends, radius_m))
+    crossed = ~shapely.is_valid(parts)
+    parts[crossed] = shapely.make_valid(parts[crossed])
+    return into_world(_areas(_united(parts, len(line))))
+
+
+def _parts(line: Floats, steps: Ints, bends: list[_Bend], radius_m: float) -> list[Polygon]:
+    """What a corridor is put together from, along its line."""
+    numbered = [(2 * bend.at, _fan(bend, radius_m)) for bend in bends]
+    for at, count in enumerate(steps.tolist()):
+        numbered.append((2 * at + 1, _side_to_side(line[at], line[at + 1], radius_m, count)))
+    return [part for _, part in sorted(numbered, key=itemgetter(0))]
+
+
+def _united(parts: NDArray[np.object_], positions: int) -> shapely.Geometry:
+    """The union, a few neighbours at once, and then of such unions: what lies over each other along the line is gone
+    before it is held against the rest. All crossings are counted before their union.
+    """
+    named = f"{MAX_CROSSINGS:,} times (and {_CROSSINGS_PER_POSITION} for each position)"
+    tangle = Tangle(MAX_CROSSINGS + _CROSSINGS_PER_POSITION * positions, named)
+    while len(parts) > 1:
+        groups = [parts[at : at + _UNITED_AT_ONCE] for at in range(0, len(parts), _UNITED_AT_ONCE)]
+        for group in groups:
+            tangle.add(*edges_of(group))
+        parts = np.array([shapely.union_all(group) for group in groups])
+    return parts[0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Bend:
-    """The arc around a position from one azimuth to another, anticlockwise, in so many sides."""
+    """The arc around the position `at` of a line from one azimuth to another, anticlockwise, in so many sides."""
 
+    at: int
     place: Floats
     start_deg: float
     end_deg: float
@@ -148,21 +176,22 @@ def _bends(line: Floats, radius_m: float) -> list[_Bend]:
     """Half a circle at both ends, and at each position between what its outer side needs."""
     step = np.diff(line, axis=0)
     starts, ends = _azimuth(step, line[:-1, 1]), _azimuth(step, line[1:, 1])
-    found = [_bend(line[0], starts[0] + 90.0, 180.0, radius_m), _bend(line[-1], ends[-1] - 90.0, 180.0, radius_m)]
+    last = len(line) - 1
+    found = [_bend(line, 0, starts[0] + 90.0, 180.0, radius_m), _bend(line, last, ends[-1] - 90.0, 180.0, radius_m)]
     turn = np.mod(starts[1:] - ends[:-1] + 180.0, 360.0) - 180.0
-    for at, angle in enumerate(turn.tolist()):
+    for at, angle in enumerate(turn.tolist(), start=1):
         # on a turn to the right (above 0) the outer side is the left one; straight on, both may be by rounding
         if angle > -_STRAIGHT_DEG:
-            found.append(_bend(line[at + 1], ends[at] - 90.0, max(angle, 0.0), radius_m))
+            found.append(_bend(line, at, ends[at - 1] - 90.0, max(angle, 0.0), radius_m))
         if angle < _STRAIGHT_DEG:
-            found.append(_bend(line[at + 1], starts[at + 1] + 90.0, max(-angle, 0.0), radius_m))
+            found.append(_bend(line, at, starts[at] + 90.0, max(-angle, 0.0), radius_m))
     return found
 
 
-def _bend(place: Floats, start_deg: float, angle_deg: float, radius_m: float) -> _Bend:
+def _bend(line: Floats, at: int, start_deg: float, angle_deg: float, radius_m: float) -> _Bend:
     whole = np.pi / np.arccos(1.0 - min(0.9 * _tolerance_m(radius_m) / radius_m, 0.01))
     start_deg, angle_deg = start_deg - _OVERLAP_DEG, min(angle_deg + 2 * _OVERLAP_DEG, 360.0)
-    return _Bend(place, start_deg, start_deg + angle_deg, int(np.ceil(whole * angle_deg / 360.0)))
+    return _Bend(at, line[at], start_deg, start_deg + angle_deg, int(np.ceil(whole * angle_deg / 360.0)))
 
 
 def _fan(bend: _Bend, radius_m: float) -> Polygon:
