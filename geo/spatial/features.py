@@ -21,6 +21,7 @@ MAX_SYNTAX_FAULTS: Final = 100
 
 _BLANK: Final = re.compile(r"[ \t\r\n\x1e]*")  # with the record separator of RFC 8142
 _LISTS: Final = re.compile(r"(?:\[[ \t\r\n\x1e]*+)++(?=\{)")  # that begin before an object
+_FEATURE: Final = frozenset({"type", "properties", "geometry"})  # members by which an object may be meant as one
 _EXCERPT: Final = 20
 
 
@@ -140,7 +141,8 @@ class _Reader:
                 members[name] = self._value()
         if not streamed:
             yield self._feature(begin, members)
-        elif members.get("type") == "Feature":
+        elif members.get("type") != "FeatureCollection" and not _FEATURE.isdisjoint(members):
+            # without a type or such members it is taken for a collection; otherwise it may be meant as a fence
             yield self._feature(begin, members | {"features": []})
 
     def _elements(self) -> Iterator[Feature]:
@@ -195,7 +197,7 @@ class _Reader:
     def _feature(self, begin: int, value: Any) -> Feature:
         line, place = self._place(begin)
         if isinstance(value, dict):
-            both = value.get("type") == "Feature" and "features" in value
+            both = "features" in value and value.get("type") != "FeatureCollection"
             return Feature(line, place, value, "a Feature has no member 'features': it is not used" if both else None)
         return Feature(line, place, {}, f"it is not a Feature but {_named(value)}")
 

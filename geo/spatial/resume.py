@@ -114,6 +114,8 @@ def _close(is_open: bytearray, mark: str) -> bool:
     if mark == "}":
         del is_open[max(is_open.rfind(_OBJECT), 0) :]
     else:
-        del is_open[len(is_open.rstrip(bytes([_OBJECT]))) :]
+        # one by one, so that each is looked at once: a copy for each bracket would be quadratic
+        while is_open and is_open[-1] == _OBJECT:
+            is_open.pop()
         del is_open[-1:]
     return False

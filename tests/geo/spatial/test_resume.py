@@ -139,9 +139,10 @@ def test_every_single_character_that_is_lost_or_put_costs_at_most_two_features(
     assert _costs_more_than_its_neighbours(layout, order, range(1200), PUTS) == []
 
 
-def test_an_object_that_is_a_feature_and_holds_features_is_named_in_any_order() -> None:
+@pytest.mark.parametrize("kind", ['"type": "Feature", ', "", '"type": "feature", ', '"type": ["FeatureCollection"], '])
+def test_an_object_that_may_be_a_feature_and_holds_features_is_named_in_any_order(kind: str) -> None:
     inner = feature("B", ORDERS[0])
-    one = feature("A", ORDERS[0])
+    one = feature("A", ORDERS[0]).replace('"type": "Feature", ', kind, 1)
     for text in (f'{one[:-1]}, "features": [{inner}]}}', f'{{"features": [{inner}], {one[1:]}'):
         ids, refused = read(text)
         assert ids == ["B"]
@@ -152,10 +153,28 @@ def test_an_object_that_is_a_feature_and_holds_features_is_named_in_any_order() 
 
 
 @pytest.mark.parametrize(
+    ("head", "named"),
+    [
+        ('"type": "FeatureCollection", ', False),
+        ("", False),  # whatever it is, all that is in it is used
+        ('"type": "GeometryCollection", ', True),
+        ('"type": null, ', True),
+        ('"type": "featurecollection", ', True),
+    ],
+)
+def test_what_holds_features_and_is_of_another_type_than_a_collection_is_named(head: str, named: bool) -> None:
+    inner = feature("B", ORDERS[0])
+    ids, refused = read(f'{{{head}"crs": 1, "features": [{inner}]}}')
+    assert ids == ["B"]
+    assert len(refused) == named
+
+
+@pytest.mark.parametrize(
     "part",
     ['{"type": "Feature", "x": }', "[", '"\\"', '{"a": [{"b": ', "]}", '{"id": "x" ', "x: [", '\\"', ",{", '"   '],
 )
 def test_the_time_to_go_on_is_linear_whatever_the_text_is(part: str) -> None:
+
     def cpu_s(times: int) -> float:
         begin = time.process_time()
         found = list(read_features("{" + part * times))
@@ -163,3 +182,13 @@ def test_the_time_to_go_on_is_linear_whatever_the_text_is(part: str) -> None:
         return time.process_time() - begin
 
     assert cpu_s(80_000) < 60 * max(cpu_s(8_000), 0.05)
+
+
+def test_brackets_that_are_closed_by_others_cost_each_its_own_time() -> None:
+    def cpu_s(times: int) -> float:
+        begin = time.process_time()
+        assert len(list(read_features('{"a":[' * times + "]" * times))) == 1
+        return time.process_time() - begin
+
+    # twenty times as many took four hundred times as long
+    assert cpu_s(600_000) < 100 * max(cpu_s(30_000), 0.05)
