@@ -86,6 +86,12 @@ class Admin:
             raise
         return {str(topic): self._state(str(topic), stats, subscription)}
 
+    def partitions(self, topic: TopicName) -> list[str]:
+        """The full names of a topic's partitions; none where it is not partitioned."""
+        count = self._count(topic)
+        self._partitioned[topic] = count > 0
+        return [f"{topic}-partition-{number}" for number in range(count)]
+
     def _partition_states(self, topic: TopicName, subscription: str) -> dict[str, TopicState]:
         answer = self._get(f"{topic.path}/partitioned-internalStats", topic, PARTITIONED_STATS)
         found = answer.get("partitions", {})

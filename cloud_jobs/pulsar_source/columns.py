@@ -88,7 +88,7 @@ class Columns:
         self._malformed = Malformed()
         self._values: list[bytes | None] = []
         self._keys: list[str | None] = []
-        self._properties: list[dict[str, str] | None] = []
+        self._properties = _Properties()
         self._happened_ms: list[int] = []
         self._runs = Runs()
 
@@ -112,17 +112,16 @@ class Columns:
             self._keys += keys
         if "properties" in wanted:
             properties = malformed.texts("properties", _properties_of, messages, row)
-            self.bytes += _characters(properties)
-            self._properties += properties
+            self.bytes += self._properties.extend(properties)
         if "event_time" in wanted:
-            times_ms = [message.event_timestamp() for message in messages]
+            times_ms = _each("event_timestamp", messages)
             self._happened_ms += malformed.times("event_time", times_ms, row)
         start = 0
         while start < len(messages):
             start += self._note_run(messages, start, row + start)
 
     def _extend_values(self, messages: Sequence[Any]) -> None:
-        values = [message.data() for message in messages]
+        values = _each("data", messages)
         self.bytes += sum(map(len, values))
         if all(values):
             self._values += values
@@ -185,7 +184,7 @@ class Columns:
             case "key":
                 return _null_where_empty(pa.array(self._keys, pa.string()))
             case "properties":
-                return _maps(self._properties)
+                return self._properties.build()
             case "publish_time":
                 return _times(np.repeat(np.array(self._runs.published_ms, np.int64), lengths))
             case "event_time":
@@ -228,37 +227,53 @@ class Columns:
         return self._origins[producer]
 
 
+class _Properties:
+    """Collects the properties of messages, without a dict for each: 10,000 of them would be in nobody's cache."""
+
+    def __init__(self) -> None:
+        self._counts: list[int] = []
+        self._names: list[str] = []
+        self._texts: list[str] = []
+
+    def extend(self, properties: Sequence[dict[str, str] | None]) -> int:
+        """Those of some messages, None where they cannot be shown; returns how many characters they are."""
+        self._counts += [-1 if one is None else len(one) for one in properties]
+        held = list(filter(None, properties))
+        names, texts = list(chain.from_iterable(held)), list(chain.from_iterable(map(dict.values, held)))
+        self._names += names
+        self._texts += texts
+        # To join them is faster than to ask each for its length.
+        return len("".join(names)) + len("".join(texts))
+
+    def build(self) -> pa.Array:
+        """A map for each message."""
+        counts = np.array(self._counts, np.int32)
+        ends = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(np.maximum(counts, 0), out=ends[1:])
+        mask = pa.array(counts < 0) if (counts < 0).any() else None
+        return pa.MapArray.from_arrays(
+            pa.array(ends), self._name_array(), pa.array(self._texts, pa.string()), mask=mask
+        )
+
+    def _name_array(self) -> pa.Array:
+        first = self._names[: max(self._counts, default=0)]
+        if first and self._names == first * (len(self._names) // len(first)):
+            # What one producer sends mostly has the same names, in the same order: the client sorts them.
+            return pa.array(first, pa.string()).take(pa.array(np.arange(len(self._names)) % len(first)))
+        return pa.array(self._names, pa.string())
+
+
+def _each(call: str, messages: Sequence[Any]) -> list[Any]:
+    """The answer of each message, which are of one class: to look the call up once is a fifth faster."""
+    return list(map(getattr(type(messages[0]), call), messages)) if messages else []
+
+
 def _keys_of(messages: Sequence[Any]) -> list[Any]:
-    return [message.partition_key() for message in messages]
+    return _each("partition_key", messages)
 
 
 def _properties_of(messages: Sequence[Any]) -> list[Any]:
-    return [message.properties() for message in messages]
-
-
-def _characters(properties: list[dict[str, str] | None]) -> int:
-    held = list(filter(None, properties))
-    # To join them is faster than to ask each for its length.
-    names, texts = chain.from_iterable(held), chain.from_iterable(map(dict.values, held))
-    return len("".join(names)) + len("".join(texts))
-
-
-def _maps(properties: list[dict[str, str] | None]) -> pa.Array:
-    held = [each or {} for each in properties]
-    ends = np.zeros(len(held) + 1, np.int32)
-    np.cumsum([len(one) for one in held], out=ends[1:])
-    names = _names(held)
-    texts = pa.array(list(chain.from_iterable(map(dict.values, held))), pa.string())
-    mask = pa.array([each is None for each in properties]) if None in properties else None
-    return pa.MapArray.from_arrays(pa.array(ends), names, texts, mask=mask)
-
-
-def _names(properties: list[dict[str, str]]) -> pa.Array:
-    first = properties[0].keys() if properties else {}.keys()
-    if all(one.keys() == first for one in properties):
-        # What one producer sends mostly has the same names, in the same order: the client sorts them.
-        return pa.array(list(first), pa.string()).take(pa.array(np.tile(np.arange(len(first)), len(properties))))
-    return pa.array(list(chain.from_iterable(properties)), pa.string())
+    return _each("properties", messages)
 
 
 def _null_where_empty(texts: pa.Array) -> pa.Array:

@@ -1,14 +1,14 @@
 """The driver's side for one cluster: which topic partitions there are, how they stand, what a batch takes of them."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 from uuid import uuid4
 
 from cloud_jobs.pulsar_source.admin import Admin
-from cloud_jobs.pulsar_source.errors import TopicMissing
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable, TopicMissing
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.planned import PlannedRange
@@ -17,6 +17,8 @@ from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
 _PARALLEL = 8
+_LOADED_TOGETHER = 32
+"""How many partitions of a topic a broker may have to load before it answers one question."""
 _MAX_QUEUE = 1000
 
 States = Mapping[str, TopicState]
@@ -33,6 +35,7 @@ class Survey:
         self._pool = ThreadPoolExecutor(max_workers=_PARALLEL, thread_name_prefix="pulsar-survey")
         self._topics: list[TopicName] = []
         self._topics_at = float("-inf")
+        self._loaded: set[TopicName] = set()
         self._known_clusters: frozenset[str] | None = None
         self._notes: dict[str, tuple[tuple[str, str], SubscriptionNotes]] = {}
 
@@ -43,8 +46,32 @@ class Survey:
 
     def states(self) -> dict[str, TopicState]:
         """Every topic partition as it stands now, as the options' subscription sees it; missing topics are left out."""
-        answers = self._pool.map(self._states_of, self._list_topics())
-        return {name: state for answer in answers for name, state in answer.items()}
+        topics = self._list_topics()
+        try:
+            self._load([topic for topic in topics if topic not in self._loaded])
+            answers = self._pool.map(self._states_of, topics)
+            return {name: state for answer in answers for name, state in answer.items()}
+        except ClusterUnreachable:
+            self._loaded.clear()  # the broker that takes over has loaded nothing
+            raise
+
+    def _load(self, topics: Sequence[TopicName]) -> None:
+        """Has the broker load partitions before it is asked for all: it would answer when the last is loaded."""
+        found = self._pool.map(self._partitions_of, topics)
+        list(
+            self._pool.map(self._load_one, [name for names in found if len(names) > _LOADED_TOGETHER for name in names])
+        )
+        self._loaded.update(topics)
+
+    def _partitions_of(self, topic: TopicName) -> list[str]:
+        try:
+            return self._admin.partitions(topic)
+        except TopicMissing:
+            return []
+
+    def _load_one(self, partition: str) -> None:
+        with suppress(TopicMissing):
+            self._admin.state(partition, "")
 
     def _states_of(self, topic: TopicName) -> dict[str, TopicState]:
         try:

@@ -29,6 +29,8 @@ from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
 _log = structlog.get_logger(__name__)
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 8 << 20
+_STOP_PERIOD_S = 0.05
+"""How often the broker is asked for its newest message while nothing comes: its answer waits behind what is coming."""
 _VOUCH_PERIOD_S = 2.0
 """Silence after which the cluster is asked whether somebody took away what was to come."""
 
@@ -84,16 +86,22 @@ def read_range(
     columns = Columns(planned.topic, planned.cluster.name, planned.known_clusters, options.columns)
     timed = planned.since_ms is not None or planned.until_ms is not None
     proof, noted = Completeness(options, planned, opening, look, clock), 0
+
+    def note_delivered() -> None:
+        nonlocal noted
+        proof.note(columns.runs, noted)
+        noted = len(columns.runs.ledgers)
+
     with opening(options, planned) as feed, store(planned.cluster, options, planned.topic) as stored:
-        reading = _Reading(feed, options, planned, clock, proof)
+        reading = _Reading(feed, options, planned, clock, proof, note_delivered=note_delivered)
         try:
             for messages in reading.messages(stored):
                 columns.extend([m for m in messages if planned.keeps(m.publish_timestamp())] if timed else messages)
-                proof.note(columns.runs, noted)
-                noted = len(columns.runs.ledgers)
                 if len(columns) >= _BATCH_ROWS or columns.bytes >= _BATCH_BYTES:
+                    note_delivered()
                     yield columns.take()
                     noted = 0
+            note_delivered()
             for messages in proof.check_at_end(
                 stored, lambda work: _reread(options, work, proof, clock, opening=opening, store=store)
             ):
@@ -119,7 +127,9 @@ def _reread(
 ) -> Iterator[list[Any]]:
     """The messages of a range, once more, by a reader; nothing is proven by it."""
     with opening(options, planned) as feed, store(planned.cluster, options, planned.topic) as stored:
-        yield from _Reading(feed, options, planned, clock, proof.of(planned)).messages(stored)
+        yield from _Reading(feed, options, planned, clock, proof.of(planned), note_delivered=lambda: None).messages(
+            stored
+        )
 
 
 class _Reading:
@@ -132,12 +142,16 @@ class _Reading:
         planned: PlannedRange,
         clock: Callable[[], float],
         proof: Completeness,
+        *,
+        note_delivered: Callable[[], None],
     ) -> None:
+        """`note_delivered`: tells the proof of all that was handed over."""
         self._feed = feed
         self._options = options
         self._planned = planned
         self._clock = clock
         self._proof = proof
+        self._note_delivered = note_delivered
 
     def messages(self, stored: Stored) -> Iterator[list[Any]]:
         """The messages from after `start` to `end`, or to the newest that is delivered at all.
@@ -148,7 +162,7 @@ class _Reading:
         feed, clock, end = self._feed, self._clock, self._planned.end
         reached = self._planned.start
         heard = vouched = clock()
-        stop = self._stop()
+        stop, asked = self._stop(), heard
         while reached < stop or (
             stop < end and (self._proof.is_held(stored, reached) or reached < (stop := self._stop()))
         ):
@@ -158,8 +172,10 @@ class _Reading:
                     reached = stop  # what comes after it can be held back still
                     continue
                 self._check_silence(reached, clock() - heard)
-                stop = self._stop()
+                if clock() - asked >= _STOP_PERIOD_S:
+                    stop, asked = self._stop(), clock()
                 if clock() - max(heard, vouched) > _VOUCH_PERIOD_S and feed.connected():
+                    self._note_delivered()
                     self._proof.check_in_silence()
                     vouched = clock()
                 continue

@@ -211,6 +211,9 @@ class ModelAdmin:
             raise TopicMissing(self._cluster.name, str(topic))
         return {name: one.state() for name, one in sorted(parts.items())}
 
+    def partitions(self, topic: TopicName) -> list[str]:
+        return [name for name in self.states(topic, "") if name != str(topic)]
+
     def notes(
         self, partition: str, _: str, change: Callable[[SubscriptionNotes], SubscriptionNotes] = lambda notes: notes
     ) -> SubscriptionNotes:

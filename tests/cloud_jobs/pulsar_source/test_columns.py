@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.columns import ALL, Columns, arrow_schema
+from cloud_jobs.pulsar_source.columns import ALL, Columns, _Properties, arrow_schema
 from cloud_jobs.pulsar_source.malformed import LAST_MS
 from cloud_jobs.pulsar_source.message_ids import batch_size_of
 
@@ -239,3 +239,18 @@ def test_names_of_producers_are_not_kept_without_end():
     for number in range(3000):
         collected.extend([Message(native_id(1, number), producer=f"name {number}")])
     assert len(collected._origins) <= 1000  # nothing else shows what is kept
+
+
+_maps = st.one_of(
+    st.just({"a": "1", "b": "2"}), st.dictionaries(st.sampled_from("abc"), st.text(max_size=3)), st.none()
+)
+
+
+@given(st.lists(st.lists(_maps, max_size=5), max_size=4))
+def test_properties_that_come_in_any_pieces_are_one_map_for_each_message(pieces: list[list[dict[str, str] | None]]):
+    collected = _Properties()
+    characters = sum(collected.extend(piece) for piece in pieces)
+    each = [one for piece in pieces for one in piece]
+    assert characters == sum(len(name) + len(text) for one in each if one for name, text in one.items())
+    expected = [None if one is None else list(one.items()) for one in each]
+    assert collected.build().to_pylist() == expected

@@ -174,6 +174,18 @@ def test_a_topic_that_is_met_with_a_cursor_is_planned_from_there(tmp_path: Path,
         assert (planned.start, planned.end, planned.durable) == (Position(3, 4), Position(3, 9), True)
 
 
+def test_a_look_rests_only_when_it_showed_nothing(tmp_path: Path, hq: Address):
+    rests: list[float] = []
+    options = options_of(tmp_path, hq)
+    with closing(Driver(options, ownership=Alone(options), pause=rests.append)) as driver:
+        start = driver.initial()
+        end = driver.latest(start, limited=False)
+        assert end != start
+        assert not rests
+        assert driver.latest(end, limited=False) == end
+        assert len(rests) == 1
+
+
 def test_where_the_failover_file_is_lost_the_last_batch_may_be_unread_and_is_read_again_from_the_cursor(
     tmp_path: Path, hq: Address
 ):
