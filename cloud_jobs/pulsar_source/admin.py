@@ -38,7 +38,7 @@ from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Access, Cluster
 from cloud_jobs.pulsar_source.position import Position
 from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
-from cloud_jobs.pulsar_source.topics import TopicName, split_partition
+from cloud_jobs.pulsar_source.topics import Listing, TopicName
 from runtime import load_key_pair
 
 _MOST_REDIRECTS = 3
@@ -171,16 +171,15 @@ class Admin:
         else:
             self._ask("POST", f"{path}/{since_ms}", name, None)
 
-    def topics(self, namespace: TopicName) -> list[TopicName]:
-        """The topics of a namespace, a partitioned one once. Raises NamespaceMissing."""
+    def topics(self, namespace: TopicName) -> Listing:
+        """The topics of a namespace. Raises NamespaceMissing."""
         path = namespace.namespace_path
         try:
-            plain = {split_partition(name)[0] for name in self._get(path, namespace, NAMES)}
+            plain = self._get(path, namespace, NAMES)
         except TopicMissing:
             raise NamespaceMissing(self.cluster.name, f"{namespace.tenant}/{namespace.namespace}") from None
-        names = plain | set(self._get(f"{path}/partitioned", namespace, NAMES))
-        # Topics that are kept nowhere are listed too.
-        return sorted(TopicName.parse(name) for name in names if name.startswith("persistent://"))
+        # Asked last: what became partitioned meanwhile is.
+        return Listing.of(plain, frozenset(self._get(f"{path}/partitioned", namespace, NAMES)))
 
     def clusters(self) -> frozenset[str]:
         """The names of the clusters that this one knows, itself included; empty when we may not ask."""

@@ -7,8 +7,8 @@ from typing import Any, Literal, Self, get_args
 
 from cloud_jobs.pulsar_source.position import BEGINNING, Position
 
-_READER_SUFFIX = re.compile(r"-reader-[0-9a-z]+$")
-"""What the client adds to the prefix of a reader's name."""
+_READER = re.compile(r"(?P<prefix>.*\.)(?P<query>[^.]+)-reader-[0-9a-z]+", re.DOTALL)
+"""How a reader's cursor is named: the prefix of its role, the query, and what the client adds. A query has no dot."""
 
 _COMPACTION = "__compaction"
 """The cursor of the broker's own compaction: it keeps every ledger that is not compacted yet."""
@@ -136,7 +136,8 @@ class TopicState:
 
 
 def _queries(cursors: Iterable[str], prefix: str) -> frozenset[str]:
-    return frozenset(_READER_SUFFIX.sub("", name.removeprefix(prefix)) for name in cursors if name.startswith(prefix))
+    found = (_READER.fullmatch(name) for name in cursors)
+    return frozenset(name["query"] for name in found if name and name["prefix"] == prefix)
 
 
 def _ranges(text: str) -> tuple[tuple[Position, Position], ...]:

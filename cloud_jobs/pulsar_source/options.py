@@ -213,7 +213,7 @@ class PulsarOptions(Access):
     def pattern(self) -> tuple[TopicName, re.Pattern[str]]:
         """topicsPattern as (its namespace, with the pattern as the name; the compiled pattern)."""
         assert self.topics_pattern is not None
-        name = TopicName.parse(self.topics_pattern)
+        name = TopicName.parse(self.topics_pattern.strip())
         try:
             return name, re.compile(name.name)
         except re.error as error:
@@ -221,13 +221,12 @@ class PulsarOptions(Access):
 
     def asks_for(self, partition: str) -> bool:
         """Whether the options name the topic of a partition (or the partition itself); a checkpoint can know others."""
-        topic = split_partition(partition)[0]
+        names = {split_partition(partition)[0], partition}
         if self.topics:
-            return bool({topic, partition} & {str(one) for one in self.topics})
+            return not names.isdisjoint(str(one) for one in self.topics)
         namespace, pattern = self.pattern()
-        parsed = TopicName.parse(topic)
-        same = (parsed.tenant, parsed.namespace) == (namespace.tenant, namespace.namespace)
-        return same and pattern.fullmatch(parsed.name) is not None
+        parsed = [TopicName.parse(name) for name in names]
+        return any(one.namespace_path == namespace.namespace_path and pattern.fullmatch(one.name) for one in parsed)
 
     def check_stream(self) -> None:
         """Raises OptionError for what a stream needs and does not have, or has and would not heed."""

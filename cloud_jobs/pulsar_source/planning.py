@@ -1,11 +1,13 @@
 """The driver's side for one cluster: which topic partitions there are, how they stand, what a batch takes of them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 from uuid import uuid4
+
+import structlog
 
 from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable, TopicMissing
@@ -20,6 +22,9 @@ _PARALLEL = 8
 _LOADED_TOGETHER = 32
 """How many partitions of a topic a broker may have to load before it answers one question."""
 _MAX_QUEUE = 1000
+_MOST_NAMED = 20
+
+_log = structlog.get_logger(__name__)
 
 States = Mapping[str, TopicState]
 """Topic partition -> its state."""
@@ -36,6 +41,7 @@ class Survey:
         self._topics: list[TopicName] = []
         self._topics_at = float("-inf")
         self._loaded: set[TopicName] = set()
+        self._unreadable: frozenset[str] = frozenset()
         self._known_clusters: frozenset[str] | None = None
         self._notes: dict[str, tuple[tuple[str, str], SubscriptionNotes]] = {}
 
@@ -157,11 +163,19 @@ class Survey:
         now = time.monotonic()
         if now - self._topics_at >= self._options.topic_discovery_seconds:
             namespace, pattern = self._options.pattern()
-            # Names that begin with __ are the broker's own.
-            names = [topic for topic in self._admin.topics(namespace) if not topic.name.startswith("__")]
-            self._topics = [topic for topic in names if pattern.fullmatch(topic.name)]
+            listing = self._admin.topics(namespace)
+            self._topics = [topic for topic in listing.topics if pattern.fullmatch(topic.name)]
+            self._tell_unreadable(name for name in listing.unreadable if pattern.fullmatch(name.rpartition("/")[2]))
             self._topics_at = now
         return self._topics
+
+    def _tell_unreadable(self, names: Iterable[str]) -> None:
+        found = frozenset(names)
+        if found and found != self._unreadable:
+            _log.warning(
+                "topics_unreadable", cluster=self.cluster.name, count=len(found), topics=sorted(found)[:_MOST_NAMED]
+            )
+        self._unreadable = found
 
 
 def check_topics(options: PulsarOptions, cluster: Cluster, states: States) -> None:

@@ -1,11 +1,17 @@
 """Names of topics: `persistent://tenant/namespace/name`, and the partitions of a partitioned one. Pure."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import quote
 
-_PARTITION = re.compile(r"^(?P<base>.+)-partition-(?P<number>\d+)$")
+_PERSISTENT = "persistent://"
+_SYSTEM = "__"
+_MOST_QUOTED = 4096
+"""Pulsar takes a request of 8 KiB, headers and token included."""
+_PARTITION = re.compile(r"(?P<base>.*[^/])-partition-(?P<number>0|[1-9][0-9]{0,8})", re.DOTALL)
+"""As Pulsar reads it: `x-partition-01` is a topic of its own."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,13 +27,16 @@ class TopicName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`persistent://tenant/namespace/name`, `tenant/namespace/name` or `name` (in public/default)."""
-        scheme, _, path = text.strip().rpartition("://")
+        """`persistent://tenant/namespace/name`, `tenant/namespace/name` or `name` (in public/default).
+
+        Blanks belong to the name. Raises ValueError for what is no topic, or one that no address can name.
+        """
+        scheme, _, path = text.rpartition("://")
         parts = path.split("/")
         if scheme not in {"", "persistent"} or not all(parts) or len(parts) not in {1, 3}:
             raise ValueError(f"{text!r} is no topic: expected persistent://tenant/namespace/name")
-        if {".", ".."} & set(parts):
-            raise ValueError(f"{text!r} is no topic: no part of it can be . or ..")
+        if {".", ".."} & set(parts) or "\0" in path or len(quote(path)) > _MOST_QUOTED:
+            raise ValueError(f"{text[:_MOST_QUOTED]!r} cannot be read: no address of the admin REST can hold it")
         return cls("public", "default", parts[0]) if len(parts) == 1 else cls(*parts)
 
     @property
@@ -43,8 +52,32 @@ class TopicName:
 
 def split_partition(topic: str) -> tuple[str, int]:
     """`t-partition-3` -> (`t`, 3); a topic that is not partitioned -> (itself, -1)."""
-    match = _PARTITION.match(topic)
+    match = _PARTITION.fullmatch(topic)
     return (match["base"], int(match["number"])) if match else (topic, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The topics of a namespace, a partitioned one once, and the full names of those that cannot be read."""
+
+    topics: tuple[TopicName, ...]
+    unreadable: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plain: Collection[str], partitioned: Collection[str]) -> Self:
+        """What a broker lists: each partition and each topic without any; and the partitioned ones.
+
+        Passed over are topics that are kept nowhere, and the broker's own: their names begin with `__`.
+        """
+        # A name that looks like a partition's, of a topic that is not partitioned, is a topic like any other.
+        names = {name for name in plain if split_partition(name)[0] not in partitioned}.union(partitioned)
+        topics, unreadable = [], []
+        for name in sorted(name for name in names if name.startswith(_PERSISTENT)):
+            try:
+                topics.append(TopicName.parse(name))
+            except ValueError:
+                unreadable.append(name)
+        return cls(tuple(topic for topic in topics if not topic.name.startswith(_SYSTEM)), tuple(unreadable))
 
 
 def origin_cluster(producer: str, known: frozenset[str], read_from: str) -> str:

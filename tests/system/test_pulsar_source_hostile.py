@@ -148,6 +148,22 @@ def test_a_topic_is_found_whatever_its_name(hq: Place, spark: SparkSession, mark
         assert sorted(int(row["value"]) for row in named.toArrow().to_pylist()) == list(range(5))
 
 
+def test_a_pattern_reads_every_topic_that_an_address_can_hold_and_is_not_stopped_by_the_others(
+    hq: Place, spark: SparkSession, tmp_path: Path
+):
+    namespace = f"public/{tmp_path.name}"
+    hq.call("PUT", f"namespaces/{namespace}")
+    names = ["b ", " c", "e\n", "tab\t", "d-partition-0", "x-partition-01"]
+    for name in [*names, ".", "..", "a\0b", "x" * 5_000]:
+        hq.send(f"persistent://{namespace}/{name}", [len(name)])
+    collected = Rows()
+    frame = stream(spark, hq.text, topicsPattern=f"{namespace}/.*", subscription="s")
+    read_available(frame, collected, tmp_path / "c")
+    assert sorted(row["topic"].rpartition("/")[2] for row in collected.rows) == sorted(
+        ["d" if name == "d-partition-0" else name for name in names]
+    )
+
+
 def test_a_topic_that_is_taken_out_of_the_options_is_no_loss(hq: Place, spark: SparkSession, tmp_path: Path):
     first, second = hq.new_topic(), hq.new_topic()
     hq.send(first, range(5))

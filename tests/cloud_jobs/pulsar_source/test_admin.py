@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from cloud_jobs.pulsar_source import AccessRefused, ClusterUnreachable, NamespaceMissing, OptionError, TopicMissing
 from cloud_jobs.pulsar_source import answers as judged
 from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.answers import NAMES, PARTITIONED_STATS, PARTITIONS, Answer, Question, judge
 from cloud_jobs.pulsar_source.ledgers import TopicState
-from cloud_jobs.pulsar_source.options import Access, Cluster
+from cloud_jobs.pulsar_source.options import Access, Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.planning import Survey
 from cloud_jobs.pulsar_source.position import Position
 from cloud_jobs.pulsar_source.topics import TopicName
 from tests.cloud_jobs.pulsar_source.addresses import JSON, STATS, Address, Reply, address, cluster_says, document, page
@@ -209,7 +211,25 @@ def test_topics_that_are_kept_nowhere_are_left_out(place: Address):
         else ["persistent://t/n/a+b", "persistent://t/n/p-partition-0", "non-persistent://t/n/c"]
     )
     with closing(admin(place)) as one:
-        assert [topic.name for topic in one.topics(TOPIC)] == ["a+b", "p"]
+        assert [topic.name for topic in one.topics(TOPIC).topics] == ["a+b", "p"]
+
+
+def test_topics_that_cannot_be_read_are_told_once_by_name_and_the_others_are_read(place: Address):
+    def says(path: str) -> Reply:
+        if path.endswith("/partitioned"):
+            return document([])
+        if path.endswith("/t/n"):
+            return document([f"persistent://t/n/{name}" for name in (".", "..", "b ", "x-partition-0")])
+        return cluster_says(path)
+
+    place.says = says
+    cluster, options = f"hq=pulsar://x:1|{place.url}", {"topicsPattern": "t/n/.*", "topicDiscoverySeconds": "0"}
+    parsed = PulsarOptions.parse({"clusters": cluster, "subscription": "s"} | options)
+    with closing(Survey(parsed.clusters[0], parsed)) as survey, capture_logs() as logs:
+        for _ in range(3):
+            assert sorted(survey.states()) == ["persistent://t/n/b ", "persistent://t/n/x-partition-0"]
+    told = [log for log in logs if log["event"] == "topics_unreadable"]
+    assert [(log["count"], log["topics"]) for log in told] == [(2, ["persistent://t/n/.", "persistent://t/n/.."])]
 
 
 values = st.recursive(

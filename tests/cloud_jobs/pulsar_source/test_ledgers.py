@@ -1,7 +1,10 @@
+from typing import get_args
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.ledgers import Ledger, TopicState
+from cloud_jobs.pulsar_source.ledgers import Ledger, Role, TopicState, reader_prefix
 from cloud_jobs.pulsar_source.position import BEGINNING, WHOLE_ENTRY, Position
 
 #   ledger 3: 10 entries, ledger 5: none, ledger 7: 4 entries and open
@@ -47,6 +50,18 @@ def test_the_open_ledger_is_counted_by_its_newest_entry():
     assert (state.cursor, state.owners, state.candidates) == (Position(8, 4), {"4f"}, {"6d"})
     assert state.opened == "2026-01-05T10:00:00.000Z"
     assert TopicState.from_stats(stats, "other").cursor is None
+
+
+@pytest.mark.parametrize("name", ["s.owner", "s.candidate", "s.owner.owner", "s.x", "s."])
+@pytest.mark.parametrize("role", get_args(Role))
+def test_the_readers_of_a_query_are_not_those_of_a_subscription_with_a_longer_name(name: str, role: Role):
+    reader = f"{reader_prefix(name, role)}4f-reader-09afb31c77"
+    durable = f"{reader_prefix('s', role)}mine"
+    stats = {"lastConfirmedEntry": "9:41", "currentLedgerSize": 0, "ledgers": []}
+    cursors = {one: {"markDeletePosition": "9:41"} for one in ("s", name, reader, durable)}
+    ours, theirs = (TopicState.from_stats(stats | {"cursors": cursors}, one) for one in ("s", name))
+    assert not ours.owners | ours.candidates
+    assert theirs.owners | theirs.candidates == {"4f"}
 
 
 def test_what_was_compacted_and_what_was_acknowledged_one_by_one_is_known():

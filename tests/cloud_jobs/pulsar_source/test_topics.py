@@ -1,9 +1,11 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.topics import TopicName, origin_cluster, split_partition
+from cloud_jobs.pulsar_source.topics import Listing, TopicName, origin_cluster, split_partition
 
 
-@pytest.mark.parametrize("text", ["persistent://t/n/x", " t/n/x "])
+@pytest.mark.parametrize("text", ["persistent://t/n/x", "t/n/x"])
 def test_a_topic_is_named_in_full_or_by_its_path(text: str):
     assert str(TopicName.parse(text)) == "persistent://t/n/x"
 
@@ -18,9 +20,70 @@ def test_other_text_is_no_topic(text: str):
         TopicName.parse(text)
 
 
-def test_the_partition_is_the_number_after_the_last_mark():
-    assert split_partition("persistent://t/n/x-partition-12") == ("persistent://t/n/x", 12)
-    assert split_partition("persistent://t/n/x-partition-a") == ("persistent://t/n/x-partition-a", -1)
+UNREADABLE = [".", "..", "a\0b", "x" * 5_000, "é" * 1_000]
+"""A broker accepts them from any producer, and its admin REST answers 400, 404 or 405 to all questions about them."""
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_name_that_no_address_can_hold_is_refused(name: str):
+    with pytest.raises(ValueError, match="no address"):
+        TopicName.parse(f"persistent://t/n/{name}")
+
+
+@pytest.mark.parametrize("name", ["b ", " c", "e\n", "tab\t", " ", "\u3000", "a?b", "a%2Fb", "...", "d-partition-0"])
+def test_blanks_and_all_other_letters_belong_to_the_name(name: str):
+    assert TopicName.parse(f"persistent://t/n/{name}") == TopicName("t", "n", name)
+    assert str(TopicName("t", "n", name)) == f"persistent://t/n/{name}"
+
+
+@pytest.mark.parametrize(("base", "number"), [("x", 12), ("x", 0), ("e\n", 3), ("x-partition-1", 2)])
+def test_the_partition_is_the_number_after_the_last_mark(base: str, number: int):
+    assert split_partition(f"persistent://t/n/{base}-partition-{number}") == (f"persistent://t/n/{base}", number)
+
+
+@pytest.mark.parametrize("end", ["a", "01", "-1", "1\n", "\u0663", "9999999999", ""])
+def test_what_pulsar_does_not_read_as_a_number_is_no_partition(end: str):
+    assert split_partition(f"persistent://t/n/x-partition-{end}") == (f"persistent://t/n/x-partition-{end}", -1)
+    assert split_partition("persistent://t/n/-partition-3")[1] == -1
+
+
+def names_of(listing: Listing) -> list[str]:
+    return [topic.name for topic in listing.topics]
+
+
+def test_a_name_like_a_partitions_is_a_topic_where_there_is_no_partitioned_one():
+    plain = [f"persistent://t/n/{name}" for name in ("p-partition-0", "p-partition-1", "d-partition-0", "a")]
+    assert names_of(Listing.of(plain, ["persistent://t/n/p"])) == ["a", "d-partition-0", "p"]
+
+
+def test_what_no_address_can_name_is_told_by_name_and_stops_nothing():
+    plain = [f"persistent://t/n/{name}" for name in (*UNREADABLE, "b ", "e\n", "tab\t", "__change_events")]
+    listing = Listing.of([*plain, "non-persistent://t/n/c"], [])
+    assert names_of(listing) == ["b ", "e\n", "tab\t"]
+    assert sorted(listing.unreadable) == sorted(f"persistent://t/n/{name}" for name in UNREADABLE)
+
+
+local_names = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1)
+local_names |= st.sampled_from([".", "..", "a\0b", "x", "x-partition-0", "x-partition-01", "__x"])
+
+
+@given(st.lists(local_names), st.lists(local_names))
+def test_every_topic_that_is_kept_is_read_or_told_or_is_a_partition_or_the_brokers_own(
+    plain: list[str], partitioned: list[str]
+):
+    listing = Listing.of([f"persistent://t/n/{name}" for name in plain], [f"persistent://t/n/{n}" for n in partitioned])
+    told = [name.rpartition("/")[2] for name in listing.unreadable]
+    assert len(set(names_of(listing))) == len(listing.topics)
+    for name in {*plain, *partitioned} - {*names_of(listing), *told}:
+        assert name.startswith("__") or split_partition(f"persistent://t/n/{name}")[0] in [
+            f"persistent://t/n/{parent}" for parent in partitioned
+        ]
+
+
+@given(st.lists(st.text()), st.lists(st.text()))
+def test_no_list_of_names_stops_a_query(plain: list[str], partitioned: list[str]):
+    for domain in ("", "persistent://", "persistent://t/n/"):
+        Listing.of([domain + name for name in plain], [domain + name for name in partitioned])
 
 
 @pytest.mark.parametrize(
