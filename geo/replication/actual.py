@@ -1,18 +1,43 @@
 """What is there: reads a cluster's state through its admin interface."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from geo.replication.admin import AdminClient, topic_path
-from geo.replication.answers import CLUSTER, NAMES, NAMESPACE, PARTITIONS, STATS, TENANT
+from geo.replication.admin import AdminClient, is_addressable, topic_path
+from geo.replication.shapes import (
+    CLUSTER,
+    CLUSTERS,
+    NAMESPACE,
+    NAMESPACES,
+    PARTITIONS,
+    STATS,
+    TENANT,
+    ClusterData,
+    Configuration,
+    NamespaceData,
+    Statistics,
+    topics_of,
+)
 from geo.replication.state import BrokerDefaults, ClusterState, NamespaceState, Registration, TenantState, TopicState
 
-__all__ = ["actual", "each", "parts", "read_defaults", "read_policies", "read_registration", "topic_names"]
+__all__ = [
+    "actual",
+    "each",
+    "parts",
+    "read_defaults",
+    "read_policies",
+    "read_registration",
+    "topic_names",
+    "topic_stats",
+]
 
 _MB = 1024 * 1024
 _AT_ONCE = 16
 _QUOTA = "destination_storage"
+_KEPT = "persistent://"
+_PARTITION = re.compile(r"-partition-(?:0|[1-9][0-9]*)\Z")
 _GLOBAL = "global"  # Pulsar's name for all clusters at once, no cluster
 
 
@@ -36,14 +61,14 @@ def each(admins: Mapping[str, AdminClient], ask: Callable[[AdminClient], _Found]
 
 def _read(admin: AdminClient, tenants: list[str]) -> ClusterState:
     found = {name: data for name in tenants if (data := admin.get(f"tenants/{name}", TENANT)) is not None}
-    namespaces = [name for tenant in found for name in admin.get(f"namespaces/{tenant}", NAMES) or []]
+    namespaces = [name for tenant in found for name in admin.get(f"namespaces/{tenant}", NAMESPACES) or []]
     policies = {name: admin.get(f"namespaces/{name}", NAMESPACE) for name in namespaces}
     return ClusterState(
         defaults=read_defaults(admin.configuration()),
         registrations=_registrations(admin),
         tenants={
             name: TenantState(
-                admin_roles=frozenset(data["adminRoles"]), allowed_clusters=frozenset(data["allowedClusters"])
+                admin_roles=frozenset(data.admin_roles), allowed_clusters=frozenset(data.allowed_clusters)
             )
             for name, data in found.items()
         },
@@ -53,66 +78,75 @@ def _read(admin: AdminClient, tenants: list[str]) -> ClusterState:
 
 
 def _registrations(admin: AdminClient) -> dict[str, Registration]:
-    read = {name: admin.get(f"clusters/{name}", CLUSTER) for name in admin.get("clusters", NAMES) or []}
+    read = {name: admin.get(f"clusters/{name}", CLUSTER) for name in admin.get("clusters", CLUSTERS) or []}
     return {name: read_registration(data) for name, data in read.items() if data is not None and name != _GLOBAL}
 
 
-def read_registration(data: Mapping[str, Any]) -> Registration:
+def read_registration(data: ClusterData) -> Registration:
     """A registration from Pulsar's cluster data: the addresses with TLS where they are the ones in use."""
-    kinds = ("Tls", "") if data.get("brokerClientTlsEnabled") else ("", "Tls")
-    service_url, admin_url = (
-        next((url for kind in kinds if (url := data.get(f"{name}{kind}"))), "")
-        for name in ("brokerServiceUrl", "serviceUrl")
+    service, service_tls = data.get("brokerServiceUrl"), data.get("brokerServiceUrlTls")
+    admin, admin_tls = data.get("serviceUrl"), data.get("serviceUrlTls")
+    if data["brokerClientTlsEnabled"]:
+        service, service_tls, admin, admin_tls = service_tls, service, admin_tls, admin
+    return Registration(
+        service_url=service or service_tls or "",
+        admin_url=admin or admin_tls or "",
+        listener=data.get("listenerName") or "",
     )
-    return Registration(service_url=service_url, admin_url=admin_url, listener=data.get("listenerName") or "")
 
 
-def read_defaults(configuration: Mapping[str, str]) -> BrokerDefaults:
+def read_defaults(said: Configuration) -> BrokerDefaults:
     """What this broker does without a policy; what its configuration does not say is Pulsar's own default."""
     own = BrokerDefaults()
-    size_gb = float(configuration.get("backlogQuotaDefaultLimitGB") or -1)
-    size_mb = size_gb * 1024 if size_gb > 0 else int(configuration.get("backlogQuotaDefaultLimitBytes") or -1) / _MB
+    size_mb = (said.quota_gb or -1) * 1024
+    if size_mb <= 0:
+        size_mb = (said.quota_bytes or -1) / _MB
     return BrokerDefaults(
         retention=(
-            int(configuration.get("defaultRetentionTimeInMinutes") or own.retention[0]),
-            int(configuration.get("defaultRetentionSizeInMB") or own.retention[1]),
+            own.retention[0] if said.retention_minutes is None else said.retention_minutes,
+            own.retention[1] if said.retention_mb is None else said.retention_mb,
         ),
-        backlog_quota=(
-            int(size_mb) if size_mb > 0 else -1,
-            configuration.get("backlogQuotaDefaultRetentionPolicy") or own.backlog_quota[1],
-        ),
-        message_ttl_s=int(configuration.get("ttlDurationDefaultInSeconds") or own.message_ttl_s),
+        backlog_quota=(int(size_mb) if size_mb > 0 else -1, said.quota_policy or own.backlog_quota[1]),
+        message_ttl_s=own.message_ttl_s if said.message_ttl_s is None else said.message_ttl_s,
     )
 
 
-def read_policies(data: Mapping[str, Any]) -> NamespaceState:
-    """A namespace's state from the JSON of its policies."""
-    retention = data.get("retention_policies")
-    quota = (data.get("backlog_quota_map") or {}).get(_QUOTA)
-    automatic = data.get("autoTopicCreationOverride")
+def read_policies(data: NamespaceData) -> NamespaceState:
+    """A namespace's state from its policies."""
+    retention, automatic = data.retention, data.auto_topic_creation
+    quota = (data.quotas or {}).get(_QUOTA)
     return NamespaceState(
-        clusters=frozenset(data.get("replication_clusters") or ()),
-        retention=(retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]) if retention else None,
-        backlog_quota=(quota["limitSize"] // _MB, quota["policy"]) if quota else None,
-        message_ttl_s=data.get("message_ttl_in_seconds"),
-        deduplication=data.get("deduplicationEnabled"),
-        compaction_threshold_bytes=data.get("compaction_threshold"),
-        auto_topic_creation=automatic.get("allowAutoTopicCreation") if automatic else None,
+        clusters=frozenset(data.replication_clusters),
+        retention=(retention.minutes, retention.size_mb) if retention else None,
+        backlog_quota=(quota.limit_bytes // _MB, quota.policy) if quota else None,
+        message_ttl_s=data.message_ttl_s,
+        deduplication=data.deduplication,
+        compaction_threshold_bytes=data.compaction_threshold_bytes,
+        auto_topic_creation=automatic.allowed if automatic else None,
     )
 
 
 def topic_names(admin: AdminClient, namespace: str) -> dict[str, int]:
-    """The topics of a namespace by full name, with their number of partitions (0: not partitioned)."""
-    short = len("persistent://")
-    partitioned = [name[short:] for name in admin.get(f"persistent/{namespace}/partitioned", NAMES) or []]
-    plain = [name[short:] for name in admin.get(f"persistent/{namespace}", NAMES) or []]
+    """The topics of a namespace by full name, with their number of partitions (0: not partitioned).
+
+    Left out are topics that are kept nowhere, the broker's own (their names begin with two underscores: policies,
+    transactions), and those that no address can hold (see `is_addressable`).
+    """
+    plain, partitioned = (
+        [name.removeprefix(_KEPT) for name in admin.get(path, topics_of(namespace)) or [] if _is_used(name)]
+        for path in (f"persistent/{namespace}", f"persistent/{namespace}/partitioned")
+    )
     parents = set(partitioned)
-    found = {name: 0 for name in plain if name.rpartition("-partition-")[0] not in parents}
+    found = {name: 0 for name in plain if _PARTITION.sub("", name) not in parents}
     for name in partitioned:
         if (counted := admin.get(f"{topic_path(name)}/partitions", PARTITIONS)) is not None:
-            found[name] = counted["partitions"]
-    # Names that begin with two underscores are the broker's own (policies, transactions).
-    return {name: count for name, count in sorted(found.items()) if not name.rpartition("/")[2].startswith("__")}
+            found[name] = counted.partitions
+    return dict(sorted(found.items()))
+
+
+def _is_used(name: str) -> bool:
+    short = name.rpartition("/")[2]
+    return name.startswith(_KEPT) and not short.startswith("__") and is_addressable(name)
 
 
 def parts(topic: str, partitions: int) -> list[str]:
@@ -131,11 +165,13 @@ def _topic(admin: AdminClient, topic: str, partitions: int) -> TopicState | None
     missing = tuple(number for number, one in enumerate(stats) if one is None)
     if missing and not partitions:
         return None
-    subscriptions = [one["subscriptions"] if one else {} for one in stats]
+    subscriptions = [one.subscriptions if one else {} for one in stats]
     everywhere = set(subscriptions[0]).intersection(*subscriptions[1:])
-    replicated = {name: all(_replicated(part[name]) for part in subscriptions) for name in sorted(everywhere)}
+    replicated = {name: all(part[name].replicated for part in subscriptions) for name in sorted(everywhere)}
     return TopicState(partitions=partitions, subscriptions=replicated, missing=missing)
 
 
-def _replicated(subscription: Mapping[str, Any]) -> bool:
-    return bool(subscription.get("isReplicated", subscription.get("replicated", False)))
+def topic_stats(admin: AdminClient, namespace: str) -> dict[str, Statistics | None]:
+    """The statistics of every topic of a namespace, a partition being a topic of its own; None of one that is gone."""
+    topics = [part for name, partitions in topic_names(admin, namespace).items() for part in parts(name, partitions)]
+    return {topic: admin.get(f"{topic_path(topic)}/stats", STATS) for topic in topics}

@@ -8,28 +8,30 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event, Timer
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
 from pydantic import TypeAdapter
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
-from geo.replication.answers import OBJECT, Answer, Question, judge
+from geo.replication.answers import MOST_BYTES, Answer, Question, judge
 from geo.replication.errors import AdminRefused, ClusterUnreachable, UnusableCa, WrongCluster
+from geo.replication.shapes import CONFIGURATION, Configuration
 
-__all__ = ["AdminClient", "topic_path"]
+__all__ = ["AdminClient", "is_addressable", "topic_path"]
 
 _TIMEOUT_S = 15.0
 _ATTEMPTS = 3
 _UNAVAILABLE_S = 15.0
 _MOST_REDIRECTS = 4
-_MOST_BYTES = 64 << 20
 _MOST_CONNECTIONS = 32
+_MOST_QUOTED = 4096  # Pulsar takes a request of 8 KiB, headers and token included
 _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
-_CONFIGURATION = "brokers/configuration/runtime"
+_RUNTIME = "brokers/configuration/runtime"
 _ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any] | list[Any])
 
+_Value = TypeVar("_Value")
 _Query = Mapping[str, str | bool]
 
 
@@ -37,6 +39,12 @@ def topic_path(topic: str) -> str:
     """The path of tenant/namespace/topic below /admin/v2."""
     tenant, namespace, name = topic.split("/", 2)
     return f"persistent/{tenant}/{namespace}/{quote(name, safe='')}"
+
+
+def is_addressable(topic: str) -> bool:
+    """Whether the admin interface can be asked about a topic that exists: any producer can make one of such a name."""
+    name = topic.rpartition("/")[2]
+    return name not in ("", ".", "..") and "\0" not in name and len(quote(topic)) <= _MOST_QUOTED
 
 
 class AdminClient:
@@ -66,7 +74,7 @@ class AdminClient:
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._timeout_s, self._unavailable_s = timeout_s, unavailable_s
         self._http = httpx.Client(base_url=f"{url}/admin/v2/", timeout=timeout_s, verify=self._trusted())
-        self._configuration: Mapping[str, str] = {}
+        self._configuration: Configuration | None = None
         self._connections: deque[Any] = deque(maxlen=_MOST_CONNECTIONS)
 
     def __enter__(self) -> Self:
@@ -79,15 +87,15 @@ class AdminClient:
         """Close the connections."""
         self._http.close()
 
-    def get(self, path: str, shape: TypeAdapter[Any] = _ANY, **query: str | bool) -> Any:
+    def get(self, path: str, shape: TypeAdapter[_Value] = _ANY, **query: str | bool) -> _Value | None:
         """The JSON answer, of that shape; None when Pulsar says that the thing does not exist."""
-        return self._ask("GET", path, None, query, passes=_NOT_FOUND, shape=shape)[1]
+        value: _Value | None = self._ask("GET", path, None, query, passes=_NOT_FOUND, shape=shape)[1]
+        return value
 
-    def configuration(self) -> Mapping[str, str]:
+    def configuration(self) -> Configuration:
         """The broker's configuration as it runs. Raises WrongCluster when it is another cluster's."""
-        if not self._configuration:
-            self._patiently(self._identify)
-        return self._configuration
+        found: Configuration = self._configuration or self._patiently(self._identify)
+        return found
 
     def put(self, path: str, body: object = None, **query: str | bool) -> bool:
         """Create something; False when it was there already."""
@@ -108,7 +116,7 @@ class AdminClient:
         self, method: str, path: str, body: object, query: _Query, *, passes: int, shape: TypeAdapter[Any] | None = None
     ) -> tuple[int, Any]:
         def once() -> tuple[int, Any]:
-            if not self._configuration:
+            if self._configuration is None:
                 self._identify()
             answer = self._request(method, path, body, query)
             return answer.status, judge(self._question(method, path), answer, shape, passes)
@@ -125,15 +133,14 @@ class AdminClient:
         late = (state.seconds_since_start or 0) >= self._unavailable_s
         return late or (isinstance(error, ClusterUnreachable) and state.attempt_number >= _ATTEMPTS)
 
-    def _identify(self) -> None:
-        answer = self._request("GET", _CONFIGURATION, None, {})
-        configuration = judge(self._question("GET", _CONFIGURATION), answer, OBJECT, 0)
-        found = configuration.get("clusterName")
-        if not isinstance(found, str):
-            raise ClusterUnreachable(self.cluster, self.url, "its answer does not name a Pulsar cluster")
-        if found != self.cluster:
-            raise WrongCluster(self.cluster, self.url, f"cluster {found}")
-        self._configuration = configuration
+    def _identify(self) -> Configuration:
+        answer = self._request("GET", _RUNTIME, None, {})
+        found = judge(self._question("GET", _RUNTIME), answer, CONFIGURATION, 0)
+        assert found is not None  # no status passes
+        if found.cluster != self.cluster:
+            raise WrongCluster(self.cluster, self.url, f"cluster {found.cluster}")
+        self._configuration = found
+        return found
 
     def _question(self, method: str, path: str) -> Question:
         return Question(self.cluster, self.url, f"{method} {path}")
@@ -178,8 +185,8 @@ class AdminClient:
         body = bytearray()
         for part in answer.iter_raw():
             body += part
-            if len(body) > _MOST_BYTES:
-                raise ClusterUnreachable(self.cluster, self.url, f"an answer of more than {_MOST_BYTES} bytes")
+            if len(body) > MOST_BYTES:
+                raise ClusterUnreachable(self.cluster, self.url, f"an answer of more than {MOST_BYTES} bytes")
         return bytes(body)
 
     def _note_connection(self, event: str, found: Mapping[str, Any]) -> None:

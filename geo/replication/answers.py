@@ -3,7 +3,8 @@
 Between us and a broker stand load balancers, proxies and login pages, and each answers with a status that Pulsar uses
 too. An answer counts as the cluster's only if it has the form that Pulsar gives it:
 
-- **value**: to a question, 200 and JSON of the form that was asked for; never nothing at all;
+- **value**: to a question, 200 and JSON of the form that was asked for, with all that is used of it in its type,
+  however deep inside; never nothing at all;
 - **done**: to a command, 204, or 200 with neither a body nor a type of one (Pulsar's for clusters and the like);
 - **not there** (404 where something is read or deleted) and **so already** (409 where it is made): with Pulsar's reason
   in JSON;
@@ -11,62 +12,25 @@ too. An answer counts as the cluster's only if it has the form that Pulsar gives
 - **all else** is no answer of the cluster: ClusterUnreachable. Busy (408, 425, 429), pages, truncated or foreign JSON.
 """
 
-import json
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict
+from pydantic import TypeAdapter, ValidationError
 
 from geo.replication.errors import AdminRefused, ClusterUnreachable, ReplicationError
+from telemetry import InvalidJson, parse_json
 
-__all__ = ["CLUSTER", "NAMES", "NAMESPACE", "OBJECT", "PARTITIONS", "STATS", "TENANT", "Answer", "Question", "judge"]
+__all__ = ["MOST_BYTES", "Answer", "Question", "judge"]
 
+MOST_BYTES = 64 << 20
+_MOST_VALUES = 10_000_000
+_MOST_DEPTH = 32
 _MOST_REASON = 300
-_MOST_PARTITIONS = 100_000
 _OK, _NO_CONTENT = 200, 204
 _FIRST_ERROR, _UNAUTHORISED, _FORBIDDEN = 400, 401, 403
 _BUSY = frozenset({408, 425, 429})
 
-
-# What Pulsar adds beside the fields that are named is kept.
-_OPEN = with_config(ConfigDict(extra="allow", strict=True))
-
-
-@_OPEN
-class _Cluster(TypedDict):
-    brokerClientTlsEnabled: bool
-
-
-@_OPEN
-class _Tenant(TypedDict):
-    adminRoles: list[str]
-    allowedClusters: list[str]
-
-
-@_OPEN
-class _Namespace(TypedDict):
-    replication_clusters: list[str]
-
-
-@_OPEN
-class _Partitions(TypedDict):
-    partitions: Annotated[int, Field(ge=0, le=_MOST_PARTITIONS)]
-
-
-@_OPEN
-class _Stats(TypedDict):
-    subscriptions: dict[str, dict[str, Any]]
-    replication: dict[str, dict[str, Any]]
-
-
-OBJECT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
-NAMES: TypeAdapter[Any] = TypeAdapter(list[str])
-CLUSTER: TypeAdapter[Any] = TypeAdapter(_Cluster)
-TENANT: TypeAdapter[Any] = TypeAdapter(_Tenant)
-NAMESPACE: TypeAdapter[Any] = TypeAdapter(_Namespace)
-PARTITIONS: TypeAdapter[Any] = TypeAdapter(_Partitions)
-STATS: TypeAdapter[Any] = TypeAdapter(_Stats)
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +55,12 @@ class Answer:
         if self.content_type.split(";")[0].strip().lower() != "application/json":
             raise ValueError(f"{self.content_type or 'no content type'} instead of JSON")
         try:
-            return json.loads(self.body)
-        except RecursionError as error:
-            raise ValueError("JSON of more levels than can be read") from error
+            return parse_json(self.body, max_bytes=MOST_BYTES, max_depth=_MOST_DEPTH, max_values=_MOST_VALUES)
+        except InvalidJson as error:
+            raise ValueError(str(error)) from error
 
 
-def judge(question: Question, answer: Answer, shape: TypeAdapter[Any] | None, passes: int) -> Any:
+def judge(question: Question, answer: Answer, shape: TypeAdapter[_Value] | None, passes: int) -> _Value | None:
     """The value of the shape that a question was answered with; None for a command (without a shape) that was done,
     and for the status that `passes`.
 
@@ -122,13 +86,13 @@ def _is_done(answer: Answer) -> bool:
     return answer.status == _NO_CONTENT or (answer.status == _OK and not answer.body and not answer.content_type)
 
 
-def _of_shape(question: Question, answer: Answer, value: Any, shape: TypeAdapter[Any]) -> Any:
+def _of_shape(question: Question, answer: Answer, value: Any, shape: TypeAdapter[_Value]) -> _Value:
     try:
         return shape.validate_python(value)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in problem["loc"]) or "the answer"
-        raise _foreign(question, answer, f"{place}: {problem['msg']}") from error
+        raise _foreign(question, answer, f"{place}: {problem['msg']}"[:_MOST_REASON]) from error
 
 
 def _no(question: Question, answer: Answer, reason: object) -> ReplicationError:

@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 from geo.replication.actual import actual, each, topic_names
 from geo.replication.admin import AdminClient, topic_path
-from geo.replication.answers import CLUSTER
 from geo.replication.desired import address, desired
 from geo.replication.errors import (
     ApplyStopped,
@@ -20,6 +19,7 @@ from geo.replication.errors import (
 )
 from geo.replication.model import Topology
 from geo.replication.plan import Change, plan
+from geo.replication.shapes import CLUSTER
 from geo.replication.state import Registration, TenantState
 from settings import Settings
 
@@ -188,9 +188,9 @@ def _cluster(admin: AdminClient, change: Change) -> None:
         admin.delete(f"clusters/{change.name}")
         return
     # An update replaces the whole of what Pulsar knows of a cluster, so what we do not speak of is sent back as it is.
-    there = admin.get(f"clusters/{change.name}", CLUSTER) or {}
-    body = there | cluster_data(Registration.model_validate(change.after))
-    body = {key: value for key, value in body.items() if value is not None}
+    there = admin.get(f"clusters/{change.name}", CLUSTER)
+    data = {**(there or {}), **cluster_data(Registration.model_validate(change.after))}
+    body = {key: value for key, value in data.items() if value is not None}
     (admin.put if change.action == "create" else admin.post)(f"clusters/{change.name}", body)
 
 

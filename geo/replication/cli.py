@@ -23,6 +23,7 @@ from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, Observation, observe
 from geo.replication.plan import Change, stale_addresses
+from geo.replication.probe import Verified
 from geo.replication.probe import verify as verify_links
 from geo.replication.reconnect import reconnect
 from geo.replication.watch import ReplicationCollector
@@ -146,14 +147,28 @@ def verify(
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds that a probe may take.", min=0.1)] = 15.0,
     as_json: AsJson = False,
 ) -> None:
-    """Send a probe through every link. Exit status: 0 all links are good, 1 one is not."""
+    """Send a probe through every link.
+
+    Exit status: 0 all links are good, 1 one is not, 3 unknown: a cluster did not answer.
+    """
     with _opened(topology, token, ca) as (wanted, clients):
-        links = verify_links(wanted, clients, timeout_s=timeout_s)
+        found = verify_links(wanted, clients, timeout_s=timeout_s)
     if as_json:
-        _json([link.model_dump(mode="json") for link in links])
+        _json(found.model_dump(mode="json"))
     else:
-        console.print(_links_table(links))
-    raise typer.Exit(0 if all(link.is_good for link in links) else 1)
+        if found.links:
+            console.print(_links_table(found.links))
+        console.print(_compared(wanted, found), markup=False, soft_wrap=True)
+    for cluster, reason in found.unreachable.items():
+        errors.print(f"unknown, {cluster} was not seen: {reason}", style="red", markup=False, soft_wrap=True)
+    raise typer.Exit({True: 0, False: 1, None: 3}[found.is_good])
+
+
+def _compared(wanted: Topology, found: Verified) -> str:
+    answered = len(wanted.clusters) - len(found.unreachable)
+    good = sum(link.is_good for link in found.links)
+    links = f"{good} of {len(found.links)} links good" if found.links else "no link: no namespace is on two clusters"
+    return f"{links}; {answered} of {len(wanted.clusters)} clusters answered"
 
 
 @app.command(cls=Command)
@@ -223,7 +238,7 @@ def _show_changes(changes: Sequence[Change], as_json: bool, none: str) -> None:
         console.print(none)
 
 
-def _links_table(links: list[LinkState]) -> Table:
+def _links_table(links: Sequence[LinkState]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("namespace", "link", "state"):
         table.add_column(column)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pulsar
 
 from geo.replication.admin import AdminClient
-from geo.replication.answers import STATS
 from geo.replication.desired import address
 from geo.replication.model import Topology
+from geo.replication.shapes import STATS
 
 __all__ = ["Checked", "Way", "check_addresses", "connect"]
 

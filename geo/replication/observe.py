@@ -1,16 +1,19 @@
 """What replication does now: every link and every replicated cursor, read from the brokers' own statistics."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from geo.replication.actual import each, parts, topic_names
-from geo.replication.admin import AdminClient, topic_path
-from geo.replication.answers import STATS
+from geo.replication.actual import each, topic_stats
+from geo.replication.admin import AdminClient
 from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
+from geo.replication.shapes import CLUSTERS, Statistics, Subscribed
 from settings import Settings
 
-__all__ = ["CursorState", "LinkState", "Observation", "cursor_states", "link_state", "observe", "topic_stats"]
+__all__ = ["CursorState", "LinkState", "Observation", "cursor_states", "link_state", "observe"]
+
+
+_Space = dict[str, dict[str, Statistics | None]]
+"""By namespace and topic."""
 
 
 class LinkState(Settings):
@@ -57,12 +60,14 @@ class Observation(Settings):
 
 def observe(topology: Topology, clients: Mapping[str, AdminClient], clock: Callable[[], float]) -> Observation:
     """Ask every cluster once. `clock` gives seconds since the epoch; the clusters' clocks should agree with it."""
-    stats: dict[str, dict[str, dict[str, Any]]] = {}
+    stats: dict[str, _Space] = {}
     unreachable: dict[str, str] = {}
     placed = topology.placed()
 
-    def ask(admin: AdminClient) -> dict[str, dict[str, Any]] | str:
+    def ask(admin: AdminClient) -> _Space | str:
         try:
+            # Also where the topology has no topic: nobody answers for a cluster that was not asked.
+            admin.get("clusters", CLUSTERS)
             here = [name for name, (_, clusters) in placed.items() if admin.cluster in clusters]
             return {name: topic_stats(admin, name) for name in here}
         except ReplicationError as trouble:
@@ -83,10 +88,10 @@ def observe(topology: Topology, clients: Mapping[str, AdminClient], clock: Calla
 
 
 def link_state(
-    namespace: str, source: str, target: str, topics: Mapping[str, Mapping[str, Any]], problem: str = ""
+    namespace: str, source: str, target: str, topics: Mapping[str, Statistics | None], problem: str = ""
 ) -> LinkState:
     """The state of one link from the statistics of the source's topics."""
-    replicators = {name: (stats.get("replication") or {}).get(target) for name, stats in topics.items()}
+    replicators = {name: stats.replication.get(target) if stats else None for name, stats in topics.items()}
     missing = sorted(name for name, one in replicators.items() if one is None)
     present = [one for one in replicators.values() if one is not None]
     if missing and not problem:
@@ -95,22 +100,22 @@ def link_state(
         namespace=namespace,
         source=source,
         target=target,
-        connected=bool(present) and not missing and all(one["connected"] for one in present),
-        backlog=sum(one["replicationBacklog"] for one in present),
-        delay_s=max((one["replicationDelayInSeconds"] for one in present), default=0),
+        connected=bool(present) and not missing and all(one.connected for one in present),
+        backlog=sum(one.backlog for one in present),
+        delay_s=max((one.delay_s for one in present), default=0),
         problem=problem,
     )
 
 
-def cursor_states(stats: Mapping[str, Mapping[str, Mapping[str, Any]]], now_s: float) -> list[CursorState]:
+def cursor_states(stats: Mapping[str, _Space], now_s: float) -> list[CursorState]:
     """Every replicated subscription: by cluster, namespace and topic, the statistics of that topic."""
     found = [
         (topic, name, cluster, subscription)
         for cluster, namespaces in stats.items()
         for topics in namespaces.values()
         for topic, one in topics.items()
-        for name, subscription in (one.get("subscriptions") or {}).items()
-        if subscription.get("isReplicated")
+        for name, subscription in (one.subscriptions if one else {}).items()
+        if subscription.replicated
     ]
     furthest: dict[tuple[str, str], float] = {}
     for topic, name, _, subscription in found:
@@ -120,7 +125,7 @@ def cursor_states(stats: Mapping[str, Mapping[str, Mapping[str, Any]]], now_s: f
             topic=topic,
             subscription=name,
             cluster=cluster,
-            backlog=subscription["msgBacklog"],
+            backlog=subscription.backlog,
             age_s=max(0.0, now_s - moved) if (moved := _moved_s(subscription)) else None,
             behind_s=furthest[topic, name] - moved if moved else None,
         )
@@ -128,14 +133,8 @@ def cursor_states(stats: Mapping[str, Mapping[str, Mapping[str, Any]]], now_s: f
     ]
 
 
-def _moved_s(subscription: Mapping[str, Any]) -> float:
-    return float(subscription.get("lastMarkDeleteAdvancedTimestamp") or 0) / 1000
-
-
-def topic_stats(admin: AdminClient, namespace: str) -> dict[str, Any]:
-    """The statistics of every topic of a namespace, a partition being a topic of its own; none of one that is gone."""
-    topics = [part for name, partitions in topic_names(admin, namespace).items() for part in parts(name, partitions)]
-    return {topic: admin.get(f"{topic_path(topic)}/stats", STATS) or {} for topic in topics}
+def _moved_s(subscription: Subscribed) -> float:
+    return subscription.moved_ms / 1000
 
 
 def _unknown(namespace: str, source: str, target: str, problem: str) -> LinkState:

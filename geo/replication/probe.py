@@ -9,13 +9,16 @@ from statistics import median
 
 import pulsar
 
+from geo.replication.actual import each
 from geo.replication.admin import AdminClient
-from geo.replication.connection import Way, check_addresses, connect
+from geo.replication.connection import Checked, Way, check_addresses, connect
 from geo.replication.desired import PROBE_TOPIC, address
+from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, observe
+from settings import Settings
 
-__all__ = ["verify"]
+__all__ = ["Verified", "verify"]
 
 _PROBES = 3
 _OPERATION_S = 10
@@ -23,11 +26,25 @@ _OPERATION_S = 10
 Latency = float | str  # seconds, or why there is none
 
 
-def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s: float = 15.0) -> list[LinkState]:
+class Verified(Settings):
+    """Every link of the topology, and the clusters that did not answer: what these would say nobody knows."""
+
+    links: tuple[LinkState, ...]
+    unreachable: Mapping[str, str]
+
+    @property
+    def is_good(self) -> bool | None:
+        """Whether every link is; None: unknown, because a cluster did not answer."""
+        return None if self.unreachable else all(link.is_good for link in self.links)
+
+
+def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s: float = 15.0) -> Verified:
     """The state of every link, with the median latency of a few probes; a link that let none through says so."""
-    unreachable = observe(topology, clients, time.time).unreachable
-    alive = {cluster: admin for cluster, admin in clients.items() if cluster not in unreachable}
-    wrong = [one for one in check_addresses(topology, alive) if one.belongs is False]
+    unreachable = dict(observe(topology, clients, time.time).unreachable)
+    checked = each(_without(clients, unreachable), lambda admin: _checked(topology, admin))
+    unreachable |= {cluster: trouble for cluster, trouble in checked.items() if isinstance(trouble, str)}
+    alive = _without(clients, unreachable)
+    wrong = [one for found in checked.values() if isinstance(found, list) for one in found if one.belongs is False]
     strangers = {one.cluster for one in wrong if not one.seen_by}
     found: dict[tuple[str, str, str], Latency] = {}
     with _connections(topology, {name: one for name, one in alive.items() if name not in strangers}) as connections:
@@ -36,12 +53,24 @@ def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s:
             for (source, target), latency in _probe(connections, namespace, probed, timeout_s).items():
                 found[namespace, source, target] = latency
     # Looked at after the probes: one that is stuck is part of the backlog.
-    links = observe(topology, clients, time.time).links
-    for link in links:
+    seen = observe(topology, clients, time.time)
+    for link in seen.links:
         for one in wrong:
             if one.concerns(link.source, link.target):
                 found[link.namespace, link.source, link.target] = f"{one.service_url} is not of cluster {one.cluster}"
-    return [_with_latency(link, found.get((link.namespace, link.source, link.target))) for link in links]
+    links = tuple(_with_latency(link, found.get((link.namespace, link.source, link.target))) for link in seen.links)
+    return Verified(links=links, unreachable={**unreachable, **seen.unreachable})
+
+
+def _without(clients: Mapping[str, AdminClient], gone: Mapping[str, str]) -> dict[str, AdminClient]:
+    return {cluster: admin for cluster, admin in clients.items() if cluster not in gone}
+
+
+def _checked(topology: Topology, admin: AdminClient) -> list[Checked] | str:
+    try:
+        return check_addresses(topology, {admin.cluster: admin})
+    except ReplicationError as trouble:
+        return str(trouble)
 
 
 def _with_latency(link: LinkState, latency: Latency | None) -> LinkState:

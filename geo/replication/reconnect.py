@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
-from geo.replication.actual import each
+from geo.replication.actual import each, topic_stats
 from geo.replication.admin import AdminClient, topic_path
 from geo.replication.model import Topology
-from geo.replication.observe import topic_stats
+from geo.replication.shapes import Statistics
 
 __all__ = ["reconnect"]
 
@@ -35,7 +34,7 @@ def _disconnected(topology: Topology, clients: Mapping[str, AdminClient]) -> dic
     """Source and topic -> the clusters that it does not reach."""
     links = [link for link in topology.links() if {link[1], link[2]} <= set(clients)]
 
-    def ask(admin: AdminClient) -> dict[str, dict[str, Any]]:
+    def ask(admin: AdminClient) -> dict[str, dict[str, Statistics | None]]:
         return {
             name: topic_stats(admin, name) for name in {name for name, source, _ in links if source == admin.cluster}
         }
@@ -45,6 +44,7 @@ def _disconnected(topology: Topology, clients: Mapping[str, AdminClient]) -> dic
     for namespace, source, target in links:
         for topic, one in stats[source][namespace].items():
             # A topic that does not exist (a partition that was never used) has no statistics, and cannot be reloaded.
-            if one and not one["replication"].get(target, {}).get("connected"):
+            replicator = one and one.replication.get(target)
+            if one and not (replicator and replicator.connected):
                 lost.setdefault((source, topic), []).append(target)
     return lost

@@ -83,8 +83,8 @@ def test_a_message_published_in_a_region_arrives_in_the_centre(stack: LocalStack
 
 def test_verify_finds_every_link_good_and_measures_it(stack: LocalStack) -> None:
     done = CliRunner().invoke(app, ["verify", "--topology", topology_file(stack), "--json"])
-    links = json.loads(done.stdout)
     assert done.exit_code == 0, done.stdout
+    links = json.loads(done.stdout)["links"]
     assert len(links) == len(stack.topology.links())
     assert all(link["connected"] and 0 < link["latency_s"] < 15 for link in links)
 
@@ -96,7 +96,9 @@ def test_verify_names_a_cut_link_and_its_backlog_and_it_heals(stack: LocalStack)
     finally:
         stack.links["eu->hq"].heal()
     bad = {
-        (link["namespace"], link["source"], link["target"]): link for link in json.loads(done.stdout) if link["problem"]
+        (link["namespace"], link["source"], link["target"]): link
+        for link in json.loads(done.stdout)["links"]
+        if link["problem"]
     }
     assert done.exit_code == 1
     assert set(bad) == {("fleet/reference", "eu", "hq"), ("fleet/telemetry-eu", "eu", "hq")}
@@ -229,7 +231,7 @@ def test_a_service_address_of_another_cluster_is_refused_and_verify_names_it(
         for command in (lambda: apply(topology, clients), lambda: look(topology, clients)):  # noqa: B023
             with pytest.raises(WrongCluster, match="belongs to another cluster"):
                 command()
-        links = verify(topology, clients, timeout_s=2)
+        links = verify(topology, clients, timeout_s=2).links
         named = {(link.source, link.target) for link in links if "not of cluster us" in link.problem}
         us = {(source, target) for _, source, target in topology.links() if "us" in (source, target)}
         assert named == ({("hq", "us")} if place else us)

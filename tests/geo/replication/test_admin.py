@@ -23,9 +23,17 @@ from geo.replication import (
     WrongCluster,
 )
 from geo.replication.actual import read_defaults, read_registration
-from geo.replication.answers import NAMES, NAMESPACE, PARTITIONS, STATS, TENANT
 from geo.replication.apply import _make, cluster_data
 from geo.replication.errors import UnusableCa
+from geo.replication.shapes import (
+    CLUSTER,
+    CLUSTERS,
+    CONFIGURATION,
+    NAMESPACE,
+    PARTITIONS,
+    STATS,
+    TENANT,
+)
 from geo.replication.state import BrokerDefaults
 from tests.geo.replication.brokers import RUNTIME, Answer, Broker
 
@@ -161,7 +169,7 @@ def test_absence_and_conflict_are_pulsars_words_for_no(broker: Callable[[str], B
     [
         (TENANT, {}),
         (NAMESPACE, {"x": 1}),
-        (NAMES, {}),
+        (CLUSTERS, {}),
         (STATS, {"subscriptions": {}}),
         (PARTITIONS, {"partitions": -1}),
     ],
@@ -245,15 +253,16 @@ def test_a_registration_is_read_back_as_it_was_written_over_any_other(
         "peerClusterNames": ["kept"],
     }
     wanted = Registration(service_url=service_url, admin_url=admin_url, listener="from-eu")
-    written = old | cluster_data(wanted)
-    assert read_registration(written) == wanted
+    written = {key: value for key, value in (old | cluster_data(wanted)).items() if value is not None}
+    assert read_registration(CLUSTER.validate_python(written)) == wanted
     assert written["authenticationPlugin"] == "kept"
     assert written["peerClusterNames"] == ["kept"]
 
 
 def test_the_brokers_own_defaults_are_read_as_pulsar_reads_them() -> None:
-    assert read_defaults({"clusterName": "eu"}) == BrokerDefaults()
+    assert read_defaults(CONFIGURATION.validate_python({"clusterName": "eu"})) == BrokerDefaults()
     said = {
+        "clusterName": "eu",
         "defaultRetentionTimeInMinutes": "60",
         "defaultRetentionSizeInMB": "-1",
         "backlogQuotaDefaultLimitGB": "0.5",
@@ -262,8 +271,10 @@ def test_the_brokers_own_defaults_are_read_as_pulsar_reads_them() -> None:
         "ttlDurationDefaultInSeconds": "9",
     }
     evicts = "consumer_backlog_eviction"
-    assert read_defaults(said) == BrokerDefaults(retention=(60, -1), backlog_quota=(512, evicts), message_ttl_s=9)
-    assert read_defaults(said | {"backlogQuotaDefaultLimitGB": "-1"}).backlog_quota == (1, evicts)
+    read = read_defaults(CONFIGURATION.validate_python(said))
+    assert read == BrokerDefaults(retention=(60, -1), backlog_quota=(512, evicts), message_ttl_s=9)
+    in_bytes = CONFIGURATION.validate_python(said | {"backlogQuotaDefaultLimitGB": "-1"})
+    assert read_defaults(in_bytes).backlog_quota == (1, evicts)
 
 
 def test_an_apply_that_stops_says_what_it_was_doing_and_what_it_had_done(broker: Callable[[str], Broker]) -> None:

@@ -86,6 +86,40 @@ def test_what_no_cluster_said_is_unknown_and_not_nought(file: str) -> None:
     assert "unknown messages waiting, lag unknown, cursors unknown, 2 links unknown" in " ".join(done.output.split())
 
 
+def verified(file: str, *words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["verify", "--topology", file, "--timeout", "0.1", *words])
+    return done.exit_code, " ".join(done.output.split())
+
+
+def test_verify_knows_nothing_where_no_cluster_answers(file: str) -> None:
+    status, said = verified(file)
+    assert status == 3
+    assert "0 of 2 links good; 0 of 2 clusters answered" in said
+    assert "unknown, eu was not seen: cluster eu did not answer at http://127.0.0.1:9" in said
+    status, said = verified(file, "--json")
+    assert status == 3
+    assert '"unreachable": { "eu": "cluster eu did not answer' in said
+
+
+@pytest.mark.parametrize("answering", [0, 1, 2])
+def test_an_empty_table_says_what_was_compared_and_is_good_only_if_all_clusters_answered(
+    answering: int, file: str, broker: Callable[[str], Broker]
+) -> None:
+    text = NOWHERE.replace('clusters = "all"', 'clusters = ["hq"]')
+    for name in ("eu", "hq")[:answering]:
+        one = broker(name)
+        one.answers["/admin/v2/persistent/fleet/a"] = one.answers["/admin/v2/persistent/fleet/a/partitioned"] = (
+            200,
+            {},
+            b"[]",
+        )
+        text = text.replace('admin_url = "http://127.0.0.1:9"', f'admin_url = "{one.url}"', 1)
+    Path(file).write_text(text)
+    status, said = verified(file)
+    assert status == (0 if answering == 2 else 3)
+    assert f"no link: no namespace is on two clusters; {answering} of 2 clusters answered" in said
+
+
 def test_a_port_that_is_taken_is_said_with_the_way_out(file: str) -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:  # noqa: S104 - where Prometheus' own server binds
         port = str(taken.getsockname()[1])

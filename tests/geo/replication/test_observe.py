@@ -6,6 +6,7 @@ from prometheus_client import generate_latest
 
 from geo.replication import Topology, admins
 from geo.replication.observe import Observation, cursor_states, link_state, observe
+from geo.replication.shapes import STATS, Statistics
 from geo.replication.watch import METRICS, ReplicationCollector
 
 SPACE = "fleet/telemetry-eu"
@@ -15,8 +16,12 @@ def replicator(*, connected: bool = True, backlog: int = 0, delay_s: int = 0) ->
     return {"connected": connected, "replicationBacklog": backlog, "replicationDelayInSeconds": delay_s}
 
 
-def topic(**replication: object) -> dict[str, object]:
-    return {"replication": replication}
+def topic(**replication: object) -> Statistics:
+    return STATS.validate_python({"replication": replication, "subscriptions": {}})
+
+
+def with_cursors(**subscriptions: object) -> Statistics:
+    return STATS.validate_python({"replication": {}, "subscriptions": subscriptions})
 
 
 def subscription(moved_s: float, *, replicated: bool = True, backlog: int = 0) -> dict[str, object]:
@@ -54,11 +59,9 @@ def test_a_namespace_without_topics_replicates_nothing() -> None:
 
 def test_a_cursor_is_measured_against_the_furthest_cluster() -> None:
     stats = {
-        "hq": {
-            SPACE: {"t": {"subscriptions": {"ingest": subscription(100.0), "own": subscription(1, replicated=False)}}}
-        },
-        "eu": {SPACE: {"t": {"subscriptions": {"ingest": subscription(98.5, backlog=7)}}}},
-        "dr": {SPACE: {"t": {"subscriptions": {"ingest": subscription(0, backlog=9)}}}},
+        "hq": {SPACE: {"t": with_cursors(ingest=subscription(100.0), own=subscription(1, replicated=False))}},
+        "eu": {SPACE: {"t": with_cursors(ingest=subscription(98.5, backlog=7)), "gone": None}},
+        "dr": {SPACE: {"t": with_cursors(ingest=subscription(0, backlog=9))}},
     }
     seen = {cursor.cluster: cursor for cursor in cursor_states(stats, 103.0)}
     assert (seen["hq"].age_s, seen["hq"].behind_s) == (3.0, 0.0)
@@ -73,7 +76,7 @@ def exported(observation: Observation) -> str:
 
 
 def test_the_metrics_are_those_that_are_documented_and_carry_their_labels() -> None:
-    cursors = cursor_states({"hq": {SPACE: {"t": {"subscriptions": {"ingest": subscription(100.0)}}}}}, 103.0)
+    cursors = cursor_states({"hq": {SPACE: {"t": with_cursors(ingest=subscription(100.0))}}}, 103.0)
     link = link_state(SPACE, "eu", "hq", {"a": topic(hq=replicator(backlog=3, delay_s=2))})
     text = exported(Observation(links=(link,), cursors=tuple(cursors), unreachable={}))
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}

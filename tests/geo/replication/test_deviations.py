@@ -1,0 +1,223 @@
+"""Whatever an inner value of an answer is, a command ends with its result or with the error that the docs name."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+
+from geo.replication import AdminClient, Change, ClusterUnreachable, ReplicationError, Topology, read_plan
+from geo.replication.answers import Answer
+from geo.replication.apply import _make
+from geo.replication.cli import _summary
+from geo.replication.observe import Observation, observe
+from geo.replication.reconnect import _disconnected
+from geo.replication.watch import ReplicationCollector
+
+RECORDED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "recorded.json").read_text())
+"""By cluster and path what Pulsar 4.0.8 answered in a running stack; of its configuration a part."""
+
+RUNTIME = "brokers/configuration/runtime"
+SPACE = "fleet/telemetry-eu"
+PARTITION = f"persistent/{SPACE}/batches-partition-0/stats"
+_ABSENT = object()
+
+
+class Recorded(AdminClient):
+    """A client that is answered from what was recorded; commands are done."""
+
+    def __init__(self, cluster: str) -> None:
+        super().__init__(cluster, "http://127.0.0.1:9", unavailable_s=0)
+        self.answers: Mapping[str, Any] = RECORDED[cluster]
+
+    def says(self, answers: Mapping[str, Any]) -> None:
+        self.answers, self._configuration = answers, None
+
+    def _request(self, method: str, path: str, body: object, query: Mapping[str, str | bool]) -> Answer:
+        if method != "GET":
+            json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
+            return Answer(204, "", b"")
+        found = self.answers.get(path, _ABSENT)
+        if found is _ABSENT:
+            return Answer(404, "application/json", b'{"reason": "not there"}')
+        return Answer(200, "application/json", json.dumps(found).encode())
+
+
+def topology() -> Topology:
+    where = {
+        name: {"address": {"service_url": "pulsar://127.0.0.1:1", "admin_url": "http://127.0.0.1:1"}}
+        for name in RECORDED
+    }
+    batches = {"partitions": 2, "subscriptions": {"ingest": {}}}
+    return Topology.model_validate(
+        {
+            "centre": "hq",
+            "clusters": where,
+            "other_clusters": ["us"],
+            "regions": {"eu": {"cluster": "eu"}},
+            "tenants": {"fleet": {}},
+            "namespaces": {"fleet/telemetry-{region}": {"topics": {"batches": batches}}},
+        }
+    )
+
+
+TOPOLOGY = topology()
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[dict[str, Recorded]]:
+    opened = {cluster: Recorded(cluster) for cluster in RECORDED}
+    yield opened
+    for client in opened.values():
+        client.close()
+
+
+def watched(clients: Mapping[str, AdminClient]) -> Observation:
+    """What `watch` shows, prints and exports."""
+    seen = observe(TOPOLOGY, clients, lambda: 1.8e9)
+    collector = ReplicationCollector()
+    collector.show(seen)
+    generate_latest(collector.registry())
+    _summary(seen).encode()
+    json.dumps(seen.model_dump(mode="json"))
+    return seen
+
+
+def everything(clients: Mapping[str, AdminClient]) -> None:
+    """All that reads an answer. Raises ReplicationError."""
+    watched(clients)
+    with suppress(ReplicationError):
+        for change in read_plan(TOPOLOGY, clients):
+            str(change).encode()
+            change.model_dump_json()
+            _make(clients[change.cluster], change, [])
+    with suppress(ReplicationError):
+        _disconnected(TOPOLOGY, clients)
+    for client in clients.values():
+        known = {"service_url": "pulsar://x:1", "admin_url": "http://x:1"}
+        change = Change(cluster=client.cluster, action="update", kind="cluster", name="eu", after=known)
+        with suppress(ReplicationError):
+            _make(client, change, [])
+
+
+def test_what_was_recorded_is_read_whole(clients: dict[str, Recorded]) -> None:
+    for client in clients.values():
+        client.says(RECORDED[client.cluster])
+    seen = watched(clients)
+    assert seen.unreachable == {}
+    assert [(link.source, link.target, link.connected, link.backlog) for link in seen.links] == [
+        ("eu", "hq", True, 0),
+        ("hq", "eu", True, 0),
+    ]
+    assert {(cursor.cluster, cursor.subscription) for cursor in seen.cursors} >= {("hq", "ingest")}
+    changed = {(change.kind, change.policy) for change in read_plan(TOPOLOGY, clients)}
+    assert ("topic", "") not in changed
+    assert ("namespace", "") not in changed
+
+
+def places(value: Any) -> Iterator[tuple[Any, ...]]:
+    """The way to every inner value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield (key,)
+        yield from ((key, *rest) for rest in places(one))
+
+
+PLACES = [
+    (name, path, place)
+    for name, answers in RECORDED.items()
+    for path, answer in answers.items()
+    for place in places(answer)
+]
+numbers = st.sampled_from([0, -1, 1.5, 2**31, 2**63 - 1, 2**63, 10**400, float("nan"), float("inf"), 1e308])
+texts = st.text(max_size=5) | st.sampled_from(["\ud800", ".", "..", "a/b", f"persistent://{SPACE}/..", "1e999"])
+values = st.recursive(
+    st.none() | st.booleans() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def replaced(answers: Mapping[str, Any], path: str, place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """The answers with another value in one place, or none."""
+    changed = {**answers, path: copy.deepcopy(answers[path])}
+    inner = changed[path]
+    for key in place[:-1]:
+        inner = inner[key]
+    if value is _ABSENT:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = value
+    return changed
+
+
+@given(st.sampled_from(PLACES), st.just(_ABSENT) | values)
+def test_no_inner_value_of_an_answer_ends_a_command_but_by_the_error_that_is_named(
+    clients: dict[str, Recorded], where: tuple[str, str, tuple[Any, ...]], value: Any
+) -> None:
+    name, path, place = where
+    for client in clients.values():
+        client.says(RECORDED[client.cluster])
+    clients[name].says(replaced(RECORDED[name], path, place, value))
+    everything(clients)
+
+
+@pytest.mark.parametrize(
+    ("path", "place", "value"),
+    [
+        (PARTITION, ("replication", "hq", "replicationBacklog"), _ABSENT),
+        (PARTITION, ("replication", "hq", "replicationBacklog"), "5"),
+        (PARTITION, ("replication", "hq", "connected"), _ABSENT),
+        (PARTITION, ("replication", "hq"), None),
+        (PARTITION, ("replication",), _ABSENT),
+        (PARTITION, ("subscriptions", "ingest", "msgBacklog"), _ABSENT),
+        (PARTITION, ("subscriptions", "ingest", "lastMarkDeleteAdvancedTimestamp"), "x"),
+        (PARTITION, ("subscriptions", "ingest", "isReplicated"), "true"),
+        (RUNTIME, ("defaultRetentionTimeInMinutes",), "none"),
+        (RUNTIME, ("backlogQuotaDefaultLimitGB",), [1]),
+        (RUNTIME, ("clusterName",), _ABSENT),
+        ("clusters/eu", ("serviceUrl",), 5),
+        ("clusters/eu", ("brokerClientTlsEnabled",), "false"),
+        ("clusters", (0,), "../brokers"),
+        ("tenants/fleet", ("allowedClusters", 0), None),
+        ("namespaces/fleet", (0,), "fleet/../.."),
+        (f"namespaces/{SPACE}", ("retention_policies", "retentionSizeInMB"), _ABSENT),
+        (f"namespaces/{SPACE}", ("backlog_quota_map", "destination_storage", "limitSize"), _ABSENT),
+        (f"namespaces/{SPACE}", ("backlog_quota_map",), [1]),
+        (f"namespaces/{SPACE}", ("message_ttl_in_seconds",), "x"),
+        (f"persistent/{SPACE}", (0,), "x"),
+        (f"persistent/{SPACE}", (0,), "persistent://fleet/elsewhere/x"),
+        (f"persistent/{SPACE}/partitioned", (0,), "persistent:///"),
+        (f"persistent/{SPACE}/batches/partitions", ("partitions",), "2"),
+    ],
+)
+def test_a_deviation_inside_of_an_answer_makes_the_cluster_count_as_unreachable(
+    clients: dict[str, Recorded], path: str, place: tuple[Any, ...], value: Any
+) -> None:
+    for client in clients.values():
+        client.says(RECORDED[client.cluster])
+    clients["eu"].says(replaced(RECORDED["eu"], path, place, value))
+    with pytest.raises(ClusterUnreachable, match="not by Pulsar"):
+        read_plan(TOPOLOGY, clients)
+    everything(clients)
+
+
+@pytest.mark.parametrize(
+    "name", [".", "..", "a b\t", "batches-partition-x", "batches-partition-07", "a%2Fb", "a\0b", "x" * 5_000]
+)
+def test_any_producers_topic_leaves_the_cluster_reachable(clients: dict[str, Recorded], name: str) -> None:
+    for client in clients.values():
+        answers = RECORDED[client.cluster]
+        topics = [*answers[f"persistent/{SPACE}"], f"persistent://{SPACE}/{name}", f"non-persistent://{SPACE}/x"]
+        client.says({**answers, f"persistent/{SPACE}": topics})
+    seen = watched(clients)
+    assert seen.unreachable == {}
+    read_plan(TOPOLOGY, clients)
