@@ -34,7 +34,7 @@ def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right
     [
         (ONE | {"topicsPattern": "t/n/(", "topics": ""}, "no regular expression"),
         (ONE | {"clusters": "hq=pulsar://h:6650|http://h:port"}, "is no cluster"),
-        (ONE | {"topics": "t/n/.."}, "is no topic"),
+        (ONE | {"topics": "t/n/.."}, "no address"),
         ({"topics": "t"}, "either clusters, or both serviceUrl and adminUrl"),
         (ONE | {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:1"}, "either clusters"),
         ({"clusters": ONE["clusters"]}, "either topics or topicsPattern"),
