@@ -49,6 +49,16 @@ def positions_since(spark: SparkSession, lake: Lake, since: int, until: int) -> 
     return found.select("device", "device_time")
 
 
+def touched_spans(positions: DataFrame, name: str, *, span_ms: int, margin_ms: int) -> DataFrame:
+    """Devices and, as `name`, the numbers of the spans of time in which a new fix can change something.
+
+    Those are all spans from the margin before it to the margin after it, however many.
+    """
+    t_ms = f.unix_millis("device_time")
+    around = f.sequence(f.floor((t_ms - margin_ms) / span_ms), f.floor((t_ms + margin_ms) / span_ms))
+    return positions.select("device", f.explode(around).alias(name)).distinct()
+
+
 def records_at(spark: SparkSession, lake: Lake, version: int) -> DataFrame:
     """The positions of a version of the records, without those of clocks far off."""
     table = spark.read.format("delta").option("versionAsOf", version).load(lake.path("records"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.lake import Lake
@@ -12,6 +13,9 @@ from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.spark import SparkSettings
 from geo.spatial import TrackSettings
 from settings import Settings
+
+MAX_GAP_S: Final = 86_400.0
+"""A new fix changes what is within two gaps around it, and all of that is computed again."""
 
 
 class ClusterSettings(Settings):
@@ -58,6 +62,12 @@ class CloudSettings(Settings):
     geofence: GeofenceSettings = GeofenceSettings()
     proximity: ProximitySettings = ProximitySettings()
     spark: SparkSettings = Field(default_factory=SparkSettings)
+
+    @model_validator(mode="after")
+    def _gaps_end(self) -> Self:
+        if self.tracks.max_gap_s > MAX_GAP_S:
+            raise ValueError(f"tracks.max_gap_s cannot exceed {MAX_GAP_S:g} s, a day")
+        return self
 
     @property
     def tables(self) -> Lake:

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cloud_jobs.changes import commit, covered_version, positions_since, records_at
+from cloud_jobs.changes import commit, covered_version, positions_since, records_at, touched_spans
 from cloud_jobs.lake import Lake
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.crowds import (
@@ -74,7 +74,8 @@ def tell_encounters(
         return ProximityRun(since, until, 0, 0, 0)
     with ExitStack() as held:
         margin = margin_ms(tracks)
-        touched = _held(held, _touched(positions_since(spark, lake, since, until), margin))
+        new = positions_since(spark, lake, since, until)
+        touched = _held(held, touched_spans(new, "slice", span_ms=SLICE_MS, margin_ms=margin))
         count = touched.count()
         if not count:
             return ProximityRun(since, until, 0, 0, 0)
@@ -107,13 +108,6 @@ def _held(held: ExitStack, frame: DataFrame) -> DataFrame:
 
 def _slice(t_ms: Column) -> Column:
     return f.floor(t_ms / SLICE_MS)
-
-
-def _touched(positions: DataFrame, margin: int) -> DataFrame:
-    """The slices of devices in which a new fix can change something: those within the margin around it."""
-    t_ms = f.unix_millis("device_time")
-    around = f.sequence(_slice(t_ms - margin), _slice(t_ms + margin))
-    return positions.select("device", f.explode(around).alias("slice")).distinct()
 
 
 def _pieces(

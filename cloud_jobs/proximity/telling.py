@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -136,21 +137,27 @@ def corrections(
     """What to tell of one pair and day, given what stands and the encounters as they are now.
 
     An encounter is the one told before that overlaps it most: unchanged it is not told, changed it is the next
-    revision. What stands and overlaps nothing is retracted; an encounter that nothing stands for is new.
+    revision. What stands and overlaps nothing is retracted; an encounter that nothing stands for is new. One sweep over
+    time: what stands does not overlap, nor do encounters, so that few are near each other at any time.
     """
-    left = {one.id: one for one in told}
+    waiting = deque(sorted(told, key=lambda one: (one.start_ms, one.id)))
+    near: list[Told] = []
     news: list[Told] = []
-    for parts in encounters:
-        now = Told("", 0, parts)
-        overlaps = [(_overlap_ms(one, now), one.start_ms, one.id) for one in left.values()]
-        overlap, _, name = max(overlaps, default=(-1.0, 0.0, ""))
-        if overlap < 0.0:
+    for now in (Told("", 0, parts) for parts in sorted(encounters, key=lambda parts: parts[0].start_ms)):
+        gone = [one for one in near if one.end_ms < now.start_ms]
+        near = [one for one in near if one.end_ms >= now.start_ms]
+        while waiting and waiting[0].start_ms <= now.end_ms:
+            one = waiting.popleft()
+            (near if one.end_ms >= now.start_ms else gone).append(one)
+        news += [replace(one, revision=one.revision + 1, retracted=True) for one in gone]
+        if not near:
             news.append(replace(now, id=new_id(f"{namespace}|{round(now.start_ms)}", used)))
             continue
-        one = left.pop(name)
-        if one.parts != parts:
-            news.append(replace(one, revision=one.revision + 1, parts=parts))
-    news += [replace(one, revision=one.revision + 1, retracted=True) for one in left.values()]
+        same = max(near, key=lambda one: (_overlap_ms(one, now), one.start_ms, one.id))
+        near.remove(same)
+        if same.parts != now.parts:
+            news.append(replace(same, revision=same.revision + 1, parts=now.parts))
+    news += [replace(one, revision=one.revision + 1, retracted=True) for one in (*near, *waiting)]
     return sorted(news, key=lambda one: (one.start_ms, one.id))
 
 

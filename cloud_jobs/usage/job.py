@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cloud_jobs.changes import commit, covered_version, positions_since
+from cloud_jobs.changes import commit, covered_version, positions_since, touched_spans
 from cloud_jobs.fences import made_of
 from cloud_jobs.lake import Lake
 from cloud_jobs.reference import fences_in
@@ -70,14 +70,9 @@ def _hour(moment: Column) -> Column:
 
 
 def _touched(positions: DataFrame, margin: int) -> DataFrame:
-    """The device hours in which a new fix can change something: its own, and those within the margin around it."""
-    shifts = f.array(*(f.lit(shift) for shift in (-margin, 0, margin)))
-    return (
-        positions.withColumn("shift", f.explode(shifts))
-        .withColumn("hour", _hour(f.expr("device_time + make_dt_interval(0, 0, 0, shift / 1000)")))
-        .select("device", "hour")
-        .distinct()
-    )
+    """The device hours in which a new fix can change something: all those within the margin around it."""
+    numbers = touched_spans(positions, "number", span_ms=HOUR_MS, margin_ms=margin)
+    return numbers.select("device", f.timestamp_millis(f.col("number") * HOUR_MS).alias("hour"))
 
 
 def _fixes(spark: SparkSession, lake: Lake, touched: DataFrame, margin_h: int) -> DataFrame:
