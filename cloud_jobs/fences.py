@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from cloud_jobs.errors import CloudError
+from cloud_jobs.tables import publication_order
 from geo.spatial import Fence, FenceError
 from geo.spatial.features import read_features
 from geo.spatial.gates import Gate
@@ -43,7 +44,7 @@ def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
     """
     versions: dict[str, dict[int, tuple[type, str]]] = {}
     refused: list[str] = []
-    for row in sorted(rows, key=lambda row: (row["published_at"], row["id"], row["body"])):
+    for row in sorted(rows, key=publication_order):
         try:
             made = fence_of_text(row["body"])
             standing, begin = versions.setdefault(made.id, {}), effective_ms(made)

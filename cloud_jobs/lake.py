@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import Schema as DeltaSchema
 
 from cloud_jobs.tables import (
     COVERAGE,
@@ -50,7 +51,7 @@ class Lake:
         return str(self.folder / table)
 
     def create(self) -> None:
-        """Makes the tables that are not there yet; leaves the others as they are."""
+        """Makes the tables that are not there yet, and the columns that an earlier version did not know: null there."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for name, (schema, partitions) in _TABLES.items():
             if not DeltaTable.is_deltatable(self.path(name)):
@@ -61,6 +62,11 @@ class Lake:
                     partition_by=partitions,
                     configuration=_CONFIGURATION,
                 )
+                continue
+            table = self.open(name)
+            there = {field.name for field in table.schema().fields}
+            if new := [field for field in schema if field.name not in there and field.nullable]:
+                table.alter.add_columns(DeltaSchema.from_arrow(pa.schema(new)).fields)
 
     def open(self, table: str) -> DeltaTable:
         """A table as it is now."""

@@ -1,17 +1,19 @@
 """Reference data is pushed: fences, tariffs and accounts are published to compacted topics and arrive like records.
 
-The key of a version is its id and the moment from which it is in force, so that compaction keeps every version.
+The key of a version is its id and the moment from which it is in force, so that compaction keeps every version. Both
+stand in its body, too; a publication whose key says another thing is refused: compaction would go by the one, and all
+else by the other.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pulsar
 import pyarrow as pa
@@ -21,7 +23,7 @@ from pyspark.sql import SparkSession
 from cloud_jobs.errors import CloudError
 from cloud_jobs.fences import PublishedFences, published_fences
 from cloud_jobs.lake import Lake
-from cloud_jobs.tables import REFERENCE
+from cloud_jobs.tables import REFERENCE, publication_order
 from geo.spatial.features import read_features
 from geo.spatial.geojson import named
 from telemetry import InvalidJson, parse_json
@@ -33,7 +35,9 @@ _TIMEOUT_S = 10
 _MOST_BYTES = 5 << 20
 _MOST_VALUES = 500_000
 _MOST_NAMED = 100
-_PUBLICATION = ("kind", "id", "published_at")
+_SHOWN_CHARS = 60
+_UNKNOWN = "unknown"
+_PUBLICATION = ("kind", "id", "published_at", "place")
 _log = structlog.get_logger(__name__)
 
 
@@ -54,10 +58,18 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Rows of the reference table, and how many of its fences cannot be used."""
+    """Rows of the reference table, how many of its fences cannot be used, and how many messages are no versions."""
 
     rows: int
     refused_fences: int
+    refused_messages: int
+
+
+class Taken(NamedTuple):
+    """Rows of the reference table, and of each message that is none of a version why, with its id."""
+
+    rows: list[dict[str, Any]]
+    refused: list[str]
 
 
 def read_folder(folder: Path) -> Iterator[Version]:
@@ -66,14 +78,12 @@ def read_folder(folder: Path) -> Iterator[Version]:
     for feature in read_features(_text(path)):
         if feature.fault is not None:
             raise CloudError(f"{path}: {feature.place}: {feature.fault}")
-        properties = feature.value.get("properties")
-        facts = properties if isinstance(properties, dict) else {}
-        yield _version("fence", named(feature.value), facts.get("effective_from"), feature.value, path)
+        yield _version("fence", feature.value, path)
     kinds: tuple[tuple[Kind, str], ...] = (("tariff", "tariffs.json"), ("account", "accounts.json"))
     for kind, name in kinds:
         path = folder / name
         for body in _listed(path):
-            yield _version(kind, body.get("id"), body.get("effective_from"), body, path)
+            yield _version(kind, body, path)
 
 
 def _text(path: Path) -> str:
@@ -93,11 +103,19 @@ def _listed(path: Path) -> list[dict[str, Any]]:
     return values
 
 
-def _version(kind: Kind, name: Any, effective_from: Any, body: dict[str, Any], path: Path) -> Version:
-    if name is None or name == "":
+def _version(kind: Kind, body: dict[str, Any], path: Path) -> Version:
+    name, begin = _stated(kind, body)
+    if not name:
         raise CloudError(f"{path}: a {kind} has no id")
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return Version(kind, str(name), "" if effective_from is None else str(effective_from), text)
+    return Version(kind, name, begin, json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+
+
+def _stated(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:
+    """The id and the beginning that a body gives itself, as they stand in a key; "": none."""
+    facts = body.get("properties") if kind == "fence" else body
+    name = named(body) if kind == "fence" else body.get("id")
+    begin = facts.get("effective_from") if isinstance(facts, dict) else None
+    return "" if name is None else str(name), "" if begin is None else str(begin)
 
 
 def publish(service_url: str, versions: Iterable[Version]) -> int:
@@ -121,7 +139,7 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
     A version that was published as A, then as B and then as A again has three rows, so that the newest holds, and what
     held at any moment can be told. Fences that cannot be used are logged.
     """
-    found: list[dict[str, Any]] = []
+    found, refused = list[dict[str, Any]](), list[str]()
     for kind, topic in TOPICS.items():
         messages = (
             spark.read.format("pulsar")
@@ -131,16 +149,23 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
             .load()
             .select("key", "value", "publish_time", "message_id", "malformed")
         )
-        found.extend(versions_in(kind, messages.toArrow().to_pylist()))
+        taken = versions_in(kind, messages.toArrow().to_pylist())
+        found += taken.rows
+        refused += taken.refused
     table = lake.open("reference")
     same = " AND ".join(f"old.{name} = new.{name}" for name in REFERENCE.names)
     source = pa.Table.from_pylist(_changing(found, lake), schema=REFERENCE)
     table.merge(source, same, source_alias="new", target_alias="old").when_not_matched_insert_all().execute()
-    refused = fences_in(lake).refused
+    fences = fences_in(lake).refused
+    _log_refused("not_a_version", refused)
+    _log_refused("fences_refused", fences)
+    return Collected(lake.open("reference").count(), len(fences), len(refused))
+
+
+def _log_refused(event: str, refused: Sequence[str]) -> None:
     if refused:
         not_named = max(len(refused) - _MOST_NAMED, 0)
-        _log.warning("fences_refused", count=len(refused), fences=list(refused[:_MOST_NAMED]), not_named=not_named)
-    return Collected(lake.open("reference").count(), len(refused))
+        _log.warning(event, count=len(refused), refused=list(refused[:_MOST_NAMED]), not_named=not_named)
 
 
 def _changing(found: list[dict[str, Any]], lake: Lake) -> list[dict[str, Any]]:
@@ -162,7 +187,7 @@ def changing(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[
     held: dict[tuple[str, str, str], str] = {}
     found: list[dict[str, Any]] = []
     marked = [(row, False) for row in old] + [(row, True) for row in new]
-    for row, is_new in sorted(marked, key=lambda item: item[0]["published_at"]):
+    for row, is_new in sorted(marked, key=lambda item: publication_order(item[0])):
         version = row["kind"], row["id"], _beginning(row["kind"], row["body"])
         if is_new and held.get(version) != row["body"]:
             found.append(row)
@@ -177,24 +202,30 @@ def _beginning(kind: Kind, body: str) -> str:
     try:
         facts = json.loads(body)
         facts = facts["properties"] if kind == "fence" else facts
-        begin = facts.get("effective_from")
-        if begin is None:
-            return ""
+        return _instant(facts.get("effective_from"))
+    except (AttributeError, KeyError, ValueError, TypeError, RecursionError):
+        return _UNKNOWN  # told apart from no other of that thing: then more is kept than is needed
+
+
+def _instant(begin: Any) -> str:
+    if begin is None or begin == "":
+        return ""
+    try:
         time = datetime.fromisoformat(begin)
         return str(time if time.utcoffset() is None else time.astimezone(UTC))
-    except (AttributeError, KeyError, ValueError, TypeError, OverflowError, RecursionError):
-        return "unknown"  # told apart from no other of that thing: then more is kept than is needed
+    except (ValueError, TypeError, OverflowError):
+        return _UNKNOWN
 
 
-def versions_in(kind: Kind, messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the reference table for messages of one topic; one that is no version is logged and left out."""
-    rows: list[dict[str, Any]] = []
+def versions_in(kind: Kind, messages: Iterable[dict[str, Any]]) -> Taken:
+    """What the messages of one topic say; one that is no version is named and left out."""
+    taken = Taken([], [])
     for message in messages:
         try:
-            rows.append(_reference_row(kind, message))
+            taken.rows.append(_reference_row(kind, message))
         except (InvalidJson, ValueError) as error:
-            _log.warning("not_a_version", kind=kind, message_id=message["message_id"], reason=str(error))
-    return rows
+            taken.refused.append(f"{kind} {message['message_id']}: {error}")
+    return taken
 
 
 def _reference_row(kind: Kind, message: dict[str, Any]) -> dict[str, Any]:
@@ -205,8 +236,23 @@ def _reference_row(kind: Kind, message: dict[str, Any]) -> dict[str, Any]:
     body = parse_json(message["value"], max_bytes=_MOST_BYTES, max_values=_MOST_VALUES)
     if not isinstance(body, dict):
         raise ValueError("a version is a JSON object")
-    id_ = message["key"].rpartition("@")[0]
-    return {"kind": kind, "id": id_, "body": message["value"].decode(), "published_at": message["publish_time"]}
+    name, begin = _stated(kind, body)
+    key_begin = message["key"].removeprefix(f"{name}@")
+    agree = kind == "account" or _instant(key_begin) == _instant(begin)
+    if not name or key_begin == message["key"] or not agree:
+        raise ValueError(f"its key {_shown(message['key'])} is not that of its content, {_shown(f'{name}@{begin}')}")
+    text, published_at = message["value"].decode(), message["publish_time"]
+    return {"kind": kind, "id": name, "body": text, "published_at": published_at, "place": _place(message)}
+
+
+def _place(message: dict[str, Any]) -> str:
+    """Where a message stands in its topic, as a text that sorts so; of `ledger:entry:partition[:index]`."""
+    ledger, entry, _, index = (*map(int, message["message_id"].split(":")), 0)[:4]
+    return f"{ledger:019}:{entry:019}:{index:010}"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}...")
 
 
 def fences_in(lake: Lake) -> PublishedFences:

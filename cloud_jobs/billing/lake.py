@@ -105,7 +105,7 @@ class Lake:
 
     def _published(self, kind: str, reference_id: str, as_of: datetime) -> list[str]:
         where = f"kind IN ('{kind}', '{kind}s') AND id = {_text(reference_id)} AND published_at <= {_timestamp(as_of)}"
-        rows = self._rows("reference", "body, published_at", f"{where} ORDER BY published_at, body")
+        rows = self._rows("reference", "body", f"{where} ORDER BY published_at, place NULLS FIRST, body")
         return [row["body"] for row in rows]
 
     def _rows(self, name: str, columns: str, where: str, as_of: datetime | None = None) -> Iterator[Row]:

@@ -27,6 +27,7 @@ def run_usage(settings: CloudSettings) -> UsageRun:
     _log.info(
         "usage",
         reference_rows=collected.rows,
+        messages_refused=collected.refused_messages,
         fences_refused=run.fences_refused,
         touched_hours=run.touched_hours,
         rows=run.rows,

@@ -34,7 +34,10 @@ def square(name: str, lon: float = 0.0, **more: Any) -> str:
 
 
 def rows(*bodies: str) -> list[dict[str, Any]]:
-    return [{"kind": "fence", "id": f"key-{at}", "body": body, "published_at": AT} for at, body in enumerate(bodies)]
+    return [
+        {"kind": "fence", "id": f"key-{at}", "body": body, "published_at": AT, "place": None}
+        for at, body in enumerate(bodies)
+    ]
 
 
 def test_the_bound_of_a_text_is_for_one_fence_and_not_for_all_of_them(

@@ -7,17 +7,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloud_jobs.errors import CloudError
 from cloud_jobs.fences import PublishedFences, made_of, published_fences
 from cloud_jobs.geofence.fence_changes import changes_between
 from cloud_jobs.lake import Lake
-from cloud_jobs.reference import changing, collect, fences_in, read_folder, versions_in
+from cloud_jobs.reference import _version, changing, collect, fences_in, read_folder, versions_in
+from cloud_jobs.tables import REFERENCE
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 GOOD: dict[str, Any] = {
-    "key": "fence-1@2026-01-01",
-    "value": b'{"type": "Feature"}',
+    "key": "fence-1@",
+    "value": b'{"type": "Feature", "id": "fence-1"}',
     "publish_time": AT,
     "message_id": "1:2:-1",
     "malformed": None,
@@ -35,12 +39,21 @@ GOOD: dict[str, Any] = {
         {"value": b"no JSON"},
         {"value": b"[]"},
         {"value": b"[" * 100_000},
+        {"value": b'{"type": "Feature"}'},
+        {"value": b'{"type": "Feature", "id": null, "properties": [1]}'},
+        {"key": "fence-1"},
+        {"key": "FENCE-1@"},
+        {"key": "fence-1@2026-01-01T00:00:00Z"},
+        {"key": "x" * 100_000},
         {"publish_time": None, "malformed": "publish_time not a time of the years 1970 to 9999: 0 ms"},
     ],
 )
 def test_a_message_that_is_no_version_is_left_out_and_stops_no_other(wrong: dict[str, Any]) -> None:
-    rows = versions_in("fence", [GOOD | wrong, GOOD])
-    assert rows == [{"kind": "fence", "id": "fence-1", "body": '{"type": "Feature"}', "published_at": AT}]
+    found = versions_in("fence", [GOOD | wrong, GOOD])
+    body, place = GOOD["value"].decode(), "0000000000000000001:0000000000000000002:0000000000"
+    assert found.rows == [{"kind": "fence", "id": "fence-1", "body": body, "published_at": AT, "place": place}]
+    (refused,) = found.refused
+    assert "fence 1:2:-1: " in refused
 
 
 def feature(width: float = 1.0, **properties: Any) -> dict[str, Any]:
@@ -50,7 +63,7 @@ def feature(width: float = 1.0, **properties: Any) -> dict[str, Any]:
 
 def row(id_: str, body: Any, minute: int = 0) -> dict[str, Any]:
     text = body if isinstance(body, str) else json.dumps(body)
-    return {"kind": "fence", "id": id_, "body": text, "published_at": AT + timedelta(minutes=minute)}
+    return {"kind": "fence", "id": id_, "body": text, "published_at": AT + timedelta(minutes=minute), "place": None}
 
 
 def widths_of(found: PublishedFences) -> list[float]:
@@ -162,11 +175,14 @@ class Topics:
 
     def __init__(self) -> None:
         self.held: dict[str, dict[str, dict[str, Any]]] = {topic: {} for topic in ("fences", "tariffs", "accounts")}
+        self.sent: list[tuple[str, str]] = []
         self._topic = ""
 
     def publish(self, topic: str, key: str, body: Any, minute: int) -> None:
-        value = json.dumps(body).encode()
-        self.held[topic][key] = GOOD | {"key": key, "value": value, "publish_time": AT + timedelta(minutes=minute)}
+        value, place = json.dumps(body).encode(), f"3:{9 + len(self.sent)}:-1"
+        message = {"key": key, "value": value, "publish_time": AT + timedelta(minutes=minute), "message_id": place}
+        self.sent.append((topic, key))
+        self.held[topic][key] = GOOD | message
 
     @property
     def read(self) -> "Topics":
@@ -253,3 +269,91 @@ def test_a_fence_that_stands_stays_when_a_gate_of_its_id_is_published_later_from
     mistaken = published_fences([row("a", gate), row("a", feature(id="a"), minute=1)])
     assert mistaken.refused == ()
     assert len(made_of(mistaken.features).fences) == 1
+
+
+def test_of_publications_of_one_millisecond_the_one_later_in_the_topic_holds(tmp_path: Path) -> None:
+    # the body of the one published last would come first, and so would its entry, as text
+    for number, (first, last) in enumerate([(SAME, OTHER), (OTHER, SAME)]):
+        lake, topics = Lake(tmp_path / str(number)), Topics()
+        lake.create()
+        for body in (first, last, first, last):
+            topics.publish("fences", "a@", body, 0)
+            topics.publish("tariffs", "t@", {"id": "t", "width": body["geometry"]["coordinates"][0][1][0]}, 0)
+            collect(topics, lake, {})  # type: ignore[arg-type]  # all of Spark that it asks for
+        assert widths(lake) == [2.0 if last is OTHER else 1.0]
+        assert lake.open("reference").count() == 8
+
+
+def test_the_messages_of_one_batch_are_in_the_order_of_their_indexes() -> None:
+    ids = ["9:99:-1", "10:2:-1", "10:10:-1:0", "10:10:-1:9", "10:10:-1:10", "10:11:3"]
+    places = [versions_in("fence", [GOOD | {"message_id": one}]).rows[0]["place"] for one in ids]
+    assert places == sorted(set(places))
+
+
+def test_read_again_in_another_cluster_nothing_changes(tmp_path: Path) -> None:
+    lake, topics = Lake(tmp_path), Topics()
+    lake.create()
+    for minute, body in enumerate([SAME, OTHER]):
+        topics.publish("fences", "a@", body, minute)
+        collect(topics, lake, {})  # type: ignore[arg-type]
+    # the place of one tells nothing in the other: it may come to stand twice, and no more often
+    for place, rows in (("9:9:-1", 2), ("1:1:-1", 3), ("1:1:-1", 3)):
+        topics.held["fences"]["a@"]["message_id"] = place
+        collect(topics, lake, {})  # type: ignore[arg-type]
+        assert (widths(lake), lake.open("reference").count()) == ([2.0], rows)
+
+
+def test_a_table_without_places_gets_them_and_what_stood_in_it_holds_until_something_else_is_published(
+    tmp_path: Path,
+) -> None:
+    lake, topics = Lake(tmp_path), Topics()
+    without = REFERENCE.remove(REFERENCE.get_field_index("place"))
+    topics.publish("fences", "a@", SAME, 0)
+    DeltaTable.create(lake.path("reference"), schema=without)
+    (old,) = [
+        {name: row[name] for name in without.names} for row in versions_in("fence", topics.held["fences"].values()).rows
+    ]
+    write_deltalake(lake.path("reference"), pa.Table.from_pylist([old], schema=without), mode="append")
+    for _ in range(2):
+        lake.create()
+        collect(topics, lake, {})  # type: ignore[arg-type]
+    assert (widths(lake), lake.open("reference").count()) == ([1.0], 1)
+    topics.publish("fences", "a@", OTHER, 0)
+    collect(topics, lake, {})  # type: ignore[arg-type]
+    assert (widths(lake), lake.open("reference").count()) == ([2.0], 2)
+
+
+def test_a_publication_whose_key_is_not_that_of_its_content_is_refused_and_counted(tmp_path: Path) -> None:
+    lake, topics = Lake(tmp_path), Topics()
+    lake.create()
+    topics.publish("fences", "a@", SAME, 0)
+    topics.publish("fences", "A@", OTHER, 1)
+    topics.publish("accounts", "acme@", {"id": "acne"}, 1)
+    found = collect(topics, lake, {})  # type: ignore[arg-type]
+    assert (widths(lake), found.rows, found.refused_messages) == ([1.0], 1, 2)
+    # however its instant is written; an account has one version
+    begin = feature(3.0, id="a", effective_from="2026-01-05T01:00:00+01:00")
+    topics.publish("fences", "a@2026-01-05T00:00:00Z", begin, 2)
+    topics.publish("accounts", "acme@2026-01-05", {"id": "acme"}, 2)
+    found = collect(topics, lake, {})  # type: ignore[arg-type]
+    assert (widths(lake), found.rows, found.refused_messages) == ([1.0, 3.0], 3, 2)
+
+
+NAMES = st.one_of(
+    st.text(min_size=1, max_size=5), st.sampled_from(["@", "a@b", "a@2026-01-05"]), st.integers(), st.just(0.5)
+)
+BEGINS = st.sampled_from([None, "", "2026-01-05T01:00:00+01:00", "2026-01-05", "soon", 7, "a@b"])
+
+
+@given(NAMES, BEGINS, BEGINS)
+def test_what_is_published_from_a_folder_is_taken(name: Any, begin: Any, other: Any) -> None:
+    for kind, body in (
+        ("fence", feature(id=name, effective_from=begin)),
+        ("tariff", {"id": name, "effective_from": begin}),
+        ("account", {"id": name, "effective_from": other}),
+    ):
+        version = _version(kind, body, Path("folder"))  # type: ignore[arg-type]
+        message = GOOD | {"key": version.key, "value": version.body.encode()}
+        found = versions_in(kind, [message])  # type: ignore[arg-type]
+        assert found.refused == []
+        assert [row["id"] for row in found.rows] == [str(name)]

@@ -16,6 +16,7 @@ from cloud_jobs.billing import LakeError, Status
 from cloud_jobs.billing.cli import app
 from cloud_jobs.billing.lake import Lake
 from cloud_jobs.billing.period import Period
+from cloud_jobs.tables import REFERENCE
 
 MARCH = Period.parse("2026-03")
 DAY = datetime(2026, 3, 5, 6, tzinfo=UTC)
@@ -44,7 +45,6 @@ COVERAGE = pa.schema(
         ("head", pa.int64()),
     ]
 )
-REFERENCE = pa.schema([("kind", pa.string()), ("id", pa.string()), ("body", pa.string()), ("published_at", MOMENT)])
 RECORDS = pa.schema(
     [
         ("device", pa.string()),
@@ -234,3 +234,16 @@ def test_a_lake_without_tables_says_which_is_missing(tmp_path: Path) -> None:
 def test_before_it_was_published_there_is_no_account(lake: Path) -> None:
     with pytest.raises(LakeError, match="there are: none"):
         Lake(lake).bill("acme", MARCH, PUBLISHED - timedelta(seconds=1))
+
+
+def test_of_two_tariffs_of_one_millisecond_the_one_later_in_the_topic_holds(lake: Path) -> None:
+    free = TARIFF | {"prices": []}
+    for day, (first, last) in enumerate([(free, TARIFF), (TARIFF, free)], 1):
+        rows = [
+            {"kind": "tariff", "id": "standard-eur", "body": json.dumps(body), "place": place}
+            | {"published_at": PUBLISHED + timedelta(day)}
+            for body, place in ((last, "2"), (first, "1"))
+        ]
+        add(lake, "reference", REFERENCE, rows)
+        (held,) = Lake(lake).tariff_versions("standard-eur", PUBLISHED + timedelta(100))
+        assert len(held.prices) == len(last["prices"])
