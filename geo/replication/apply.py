@@ -20,7 +20,7 @@ from geo.replication.errors import (
 from geo.replication.model import Topology
 from geo.replication.plan import Change, plan
 from geo.replication.shapes import CLUSTER
-from geo.replication.state import Registration, TenantState
+from geo.replication.state import ClusterState, Registration, TenantState
 from settings import Settings
 
 __all__ = ["Applied", "Look", "admins", "apply", "cluster_data", "look", "read_plan"]
@@ -74,7 +74,8 @@ def look(topology: Topology, clients: Mapping[str, AdminClient]) -> Look:
     """
     alive, gone = _answering(clients)
     unchecked = _own_addresses(topology, alive)
-    return Look(changes=tuple(_pending(topology, alive)), unreachable=gone, unchecked=tuple(unchecked))
+    changes = _pending(topology, alive, gone)
+    return Look(changes=tuple(changes), unreachable=gone, unchecked=tuple(unchecked))
 
 
 def read_plan(topology: Topology, clients: Mapping[str, AdminClient]) -> list[Change]:
@@ -100,7 +101,7 @@ def apply(
     unchecked = tuple(_own_addresses(topology, alive))
     made: list[Change] = []
     for turn in range(_ROUNDS + 1):
-        pending = _pending(topology, alive)
+        pending = _pending(topology, alive, gone)
         if turn == 0:
             _check_subjects(pending, allow_delete)
         now = _allowed(pending, allow_delete)
@@ -116,9 +117,25 @@ def apply(
     raise NotConverged([str(change) for change in now])
 
 
-def _pending(topology: Topology, alive: Mapping[str, AdminClient]) -> list[Change]:
-    wanted = {cluster: state for cluster, state in desired(topology).items() if cluster in alive}
-    return plan(wanted, actual(alive, topology.tenants))
+def _pending(topology: Topology, alive: dict[str, AdminClient], gone: dict[str, str]) -> list[Change]:
+    """What has to change in those that answer all questions; those that do not are gone then."""
+    found = each(alive, lambda admin: _state(topology, admin))
+    states = {cluster: state for cluster, state in found.items() if isinstance(state, ClusterState)}
+    for cluster, trouble in found.items():
+        if isinstance(trouble, ClusterUnreachable):
+            if not states:
+                raise trouble
+            del alive[cluster]
+            gone[cluster] = str(trouble)
+    wanted = {cluster: state for cluster, state in desired(topology).items() if cluster in states}
+    return plan(wanted, states)
+
+
+def _state(topology: Topology, admin: AdminClient) -> ClusterState | ClusterUnreachable:
+    try:
+        return actual({admin.cluster: admin}, topology.tenants)[admin.cluster]
+    except ClusterUnreachable as trouble:
+        return trouble
 
 
 def _answering(clients: Mapping[str, AdminClient]) -> tuple[dict[str, AdminClient], dict[str, str]]:

@@ -16,7 +16,7 @@ from prometheus_client import generate_latest
 
 from geo.replication import AdminClient, Change, ClusterUnreachable, ReplicationError, Topology, read_plan
 from geo.replication.answers import Answer
-from geo.replication.apply import _make
+from geo.replication.apply import _make, _pending
 from geo.replication.cli import _summary
 from geo.replication.observe import Observation, observe
 from geo.replication.reconnect import _disconnected
@@ -207,6 +207,10 @@ def test_a_deviation_inside_of_an_answer_makes_the_cluster_count_as_unreachable(
     clients["eu"].says(replaced(RECORDED["eu"], path, place, value))
     with pytest.raises(ClusterUnreachable, match="not by Pulsar"):
         read_plan(TOPOLOGY, clients)
+    alive: dict[str, AdminClient] = dict(clients)
+    gone: dict[str, str] = {}
+    assert {change.cluster for change in _pending(TOPOLOGY, alive, gone)} <= {"hq"}
+    assert (set(alive), set(gone)) == ({"hq"}, {"eu"})
     everything(clients)
 
 
