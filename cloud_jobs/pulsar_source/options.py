@@ -215,7 +215,7 @@ class PulsarOptions(Access):
         assert self.topics_pattern is not None
         name = TopicName.parse(self.topics_pattern.strip())
         try:
-            return name, re.compile(name.name)
+            return name, re.compile(name.name, re.DOTALL)  # a name can have line ends
         except re.error as error:
             raise ValueError(f"topicsPattern {name.name!r} is no regular expression: {error}") from error
 

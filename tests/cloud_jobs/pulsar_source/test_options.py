@@ -85,6 +85,8 @@ def test_a_time_without_a_zone_is_utc():
     [
         ({"topics": "t,a/b/c"}, ["public/default/t", "public/default/t-partition-3", "a/b/c"], ["public/default/u"]),
         ({"topics": "t-partition-3"}, ["public/default/t-partition-3"], ["public/default/t-partition-4"]),
+        ({"topicsPattern": "a/b/.*"}, ["a/b/e\n", "a/b/ ", "a/b/d-partition-0"], ["a/c/c"]),
+        ({"topicsPattern": "a/b/d-partition-0"}, ["a/b/d-partition-0"], ["a/b/d", "a/b/d-partition-1"]),
         ({"topicsPattern": "a/b/c.*"}, ["a/b/c", "a/b/cd-partition-0"], ["a/b/dc", "a/c/c", "b/b/c"]),
     ],
 )
