@@ -13,6 +13,7 @@ import httpx
 from pydantic import TypeAdapter
 
 from cloud_jobs.pulsar_source.answers import (
+    BROKER,
     MOST_BYTES,
     NAMES,
     PARTITIONED_STATS,
@@ -54,7 +55,6 @@ class Admin:
     def __init__(
         self, cluster: Cluster, access: Access, timeout_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        certificate = (str(access.tls_certificate_file), str(access.tls_key_file)) if access.tls_key_file else None
         self.cluster = cluster
         self._token = Token(access)
         self._timeout_s = timeout_s
@@ -63,7 +63,7 @@ class Admin:
         self._base = f"{cluster.admin_url}/admin/v2/"
         # A compressed answer could unpack to any size.
         self._http = httpx.Client(
-            headers={"Accept-Encoding": "identity"}, timeout=timeout_s, verify=_verify(access, certificate)
+            headers={"Accept-Encoding": "identity"}, timeout=timeout_s, verify=tls_context(access)
         )
 
     def close(self) -> None:
@@ -131,6 +131,12 @@ class Admin:
         path = f"{name.path}/ledger/{place.ledger}/entry/{place.entry}"
         question = Question(self.cluster.name, f"GET {self._base}{path}", str(name))
         return judge_entry(question, self._answer(question, "GET", path, None, only_headers_of=_ENTRY_HEADER))
+
+    def broker_of(self, partition: str) -> str:
+        """The address of the broker that serves a topic partition, with TLS where the cluster's address has it."""
+        found = self._get(f"../../lookup/v2/topic/{TopicName.parse(partition).path}", None, BROKER)
+        secure = self.cluster.service_url.startswith("pulsar+ssl:")
+        return str(found["brokerUrlTls"] if secure else found["brokerUrl"])
 
     def _state(self, name: str, stats: Mapping[str, Any], subscription: str) -> TopicState:
         try:
@@ -200,7 +206,7 @@ class Admin:
     def _answer(
         self, question: Question, method: str, path: str, sent: Any, *, only_headers_of: str | None = None
     ) -> Answer:
-        exchange = partial(self._exchange, question, method, self._base + path, sent, only_headers_of)
+        exchange = partial(self._exchange, question, method, urljoin(self._base, path), sent, only_headers_of)
         try:
             try:
                 return exchange()
@@ -271,7 +277,9 @@ def _usual_context() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def _verify(access: Access, certificate: tuple[str, str] | None) -> ssl.SSLContext:
+def tls_context(access: Access) -> ssl.SSLContext:
+    """How to know who they are, and how to show who we are, on a connection with TLS."""
+    certificate = (str(access.tls_certificate_file), str(access.tls_key_file)) if access.tls_key_file else None
     if access.tls_trust_certs_file is None and certificate is None and access.tls_validate_hostname:
         return _usual_context()
     context = httpx.create_ssl_context()

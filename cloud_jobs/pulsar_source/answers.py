@@ -52,6 +52,11 @@ class _Stats(TypedDict):
     cursors: dict[str, _Cursor]
 
 
+class _Broker(TypedDict):
+    brokerUrl: NotRequired[str | None]
+    brokerUrlTls: NotRequired[str | None]
+
+
 class _Partitions(TypedDict):
     partitions: Annotated[int, Field(ge=0, le=_MOST_PARTITIONS)]
 
@@ -67,6 +72,7 @@ class _NoStats(TypedDict):
     stackTrace: list[Any]
 
 
+BROKER: TypeAdapter[Any] = TypeAdapter(_Broker)
 NAMES: TypeAdapter[Any] = TypeAdapter(list[str])
 PARTITIONS: TypeAdapter[Any] = TypeAdapter(_Partitions)
 PROPERTIES: TypeAdapter[Any] = TypeAdapter(dict[str, str])
@@ -127,8 +133,8 @@ def judge_entry(question: Question, answer: Answer) -> Mapping[str, str] | None:
         return answer.headers
     if answer.status == _NOT_FOUND and _reason(answer) is not None:
         return None
-    if answer.status == _SERVER_ERROR and _reason(answer) is not None:
-        return {}
+    if answer.status == _SERVER_ERROR:
+        return {}  # without a reason where the headers are too long for the broker's own server
     raise _refusal(question, answer)
 
 

@@ -2,52 +2,55 @@
 
 Entries are left out for good where no consumer is given them (a replication or transaction marker, an aborted
 transaction, a chunk before its last one, what compaction removed). Where somebody moved the subscription's cursor or
-acknowledged entries one by one, they are stored and were not delivered; then the batch must not be written.
+acknowledged entries one by one, they are stored and were not delivered; then the batch must not be written. Nor where
+nobody says what became of one: see `accounting`.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+import structlog
 
+from cloud_jobs.pulsar_source.accounting import BOUNDS, Account, Bounds, Fate, Inquiry, is_held
 from cloud_jobs.pulsar_source.chunks import Reread, late_messages
 from cloud_jobs.pulsar_source.columns import Runs
-from cloud_jobs.pulsar_source.entries import Answer, Chunk, Stored, StoredEntry, ask, backwards
-from cloud_jobs.pulsar_source.errors import ClusterUnreachable, ReadIncomplete, ReadStalled
+from cloud_jobs.pulsar_source.entries import LeftS, Stored, backwards
+from cloud_jobs.pulsar_source.errors import EntriesUnknown, ReadIncomplete
 from cloud_jobs.pulsar_source.isolation import next_entry
 from cloud_jobs.pulsar_source.ledgers import TopicState
-from cloud_jobs.pulsar_source.message_ids import position_of
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.planned import Look, Open, PlannedRange
 from cloud_jobs.pulsar_source.position import BEGINNING, WHOLE_ENTRY, Position
+from cloud_jobs.pulsar_source.verifying import Gap, first_given
 
-_MOST_GAPS = 1000
+_log = structlog.get_logger(__name__)
 _HELD_PERIOD_S = 0.5
-_MOST_LOOKED_AT = 5000
-"""How many entries of one gap are asked for one by one."""
-
-
-class Gap(NamedTuple):
-    """Entries that were not delivered: after `after`, before the entry `before`."""
-
-    after: Position
-    before: Position
 
 
 class Completeness:
-    """Follows one range; its checks raise ReadIncomplete where messages are stored and were not delivered."""
+    """Follows one range; its checks raise where messages are stored and were not delivered, or nobody knows.
+
+    What lies beyond `bounds`, or is not answered within `readTimeoutSeconds`, is unknown, never complete.
+    """
 
     def __init__(
-        self, options: PulsarOptions, planned: PlannedRange, opening: Open, look: Look, clock: Callable[[], float]
+        self,
+        options: PulsarOptions,
+        planned: PlannedRange,
+        opening: Open,
+        look: Look,
+        clock: Callable[[], float],
+        *,
+        bounds: Bounds = BOUNDS,
     ) -> None:
         self._options = options
         self._planned = planned
         self._opening = opening
         self._look = look
         self._clock = clock
+        self._bounds = bounds
         self._track = Track(planned)
         self._asked_s = float("-inf")
         self.met_chunks = False
@@ -55,7 +58,7 @@ class Completeness:
 
     def of(self, planned: PlannedRange) -> "Completeness":
         """The same of another range."""
-        return Completeness(self._options, planned, self._opening, self._look, self._clock)
+        return Completeness(self._options, planned, self._opening, self._look, self._clock, bounds=self._bounds)
 
     def note(self, runs: Runs, first: int) -> None:
         """The runs from that one on were delivered."""
@@ -72,55 +75,80 @@ class Completeness:
         late: Iterator[list[Any]] = iter(())
         if gaps:
             state = self._state()
-            if self._options.read_compacted:
-                gaps = self._not_compacted(gaps, state)
             if planned.whole:
-                left_out = LeftOut(planned, stored)
-                missing = left_out.with_messages(gaps)
-                self.met_chunks = left_out.met_chunks
-                self._check(missing if planned.durable else [], state)
-                if left_out.endings:
-                    fail = self._options.fail_on_data_loss
-                    late = late_messages(left_out.endings, planned, state, stored, reread, fail=fail)
-        if planned.durable and not self._options.read_compacted and (entry := self._track.partly()):
-            self._fail(f"a part of entry {entry}", "somebody acknowledged it while the query was reading")
+                late = self._account_for(gaps, state, Inquiry(stored, self._time_left(), self._bounds), reread)
+        if planned.durable and (entry := self._track.partly()):
+            who = "somebody acknowledged it" + (", or it was compacted," if self._options.read_compacted else "")
+            self._fail(f"a part of entry {entry}", f"{who} while the query was reading")
         return late
 
-    def _not_compacted(self, gaps: Sequence[Gap], state: TopicState) -> list[Gap]:
-        """The gaps that compaction cannot have left: it has not reached them, or somebody acknowledged them."""
-        if not self._planned.durable:
-            return []
-        self._check(passed_over(self._planned, state, gaps), state)
-        return _overlaps(gaps, [*state.acknowledged, (state.compacted, self._planned.end)])
+    def _account_for(
+        self, gaps: Sequence[Gap], state: TopicState, inquiry: Inquiry, reread: Reread
+    ) -> Iterator[list[Any]]:
+        """The one place that judges a range by the fates of its entries."""
+        planned = self._planned
+        compacted, rest = split_at(gaps, self._compacted(state))
+        places = list(islice(places_in(rest, planned.ledgers), self._bounds.entries + 1))
+        account = inquiry.account(places[: self._bounds.entries])
+        self.met_chunks = bool(account.chunks)
+        if planned.durable:
+            # Of what lies before a compaction's end, and of a stored message, a reader tells whether it should be here.
+            self._check([*compacted, *map(_gap_of, account.of(Fate.MESSAGE))], state)
+        for fate in (Fate.REMOVED, Fate.HELD):
+            if found := account.of(fate):
+                self._fail(f"entry {found[0]} and {len(found) - 1} more", f"it is {fate.value}")
+        self._refuse_unknown(account, places[self._bounds.entries :])
+        return late_messages(account, planned, state, inquiry, reread) if account.endings() else iter(())
+
+    def _refuse_unknown(self, account: Account, beyond: Sequence[Position]) -> None:
+        unknown = account.of(Fate.UNKNOWN)
+        if not unknown and not beyond:
+            return
+        why = f"the cluster did not say what it is, to questions of {self._options.read_timeout_seconds:g} s in all"
+        if beyond:
+            why = f"more than {self._bounds.entries} entries of one batch were not delivered"
+        error = EntriesUnknown(
+            self._planned.cluster.name, self._planned.topic, (unknown or beyond)[0], len(unknown) + len(beyond), why
+        )
+        if self._options.fail_on_data_loss:
+            raise error
+        _log.warning("data_loss_possible", detail=str(error))
 
     def is_held(self, stored: Stored, reached: Position) -> bool:
         """Whether what comes after the newest message that is delivered waits for the end of a transaction."""
-        if not self._planned.whole or self._options.read_compacted:
+        if not self._planned.whole:
             return False
         if self._clock() - self._asked_s < _HELD_PERIOD_S:
             return True
-        held = _is_held(stored, self._planned, reached)
+        planned = self._planned
+        held = is_held(stored, planned.ledgers, planned.end, reached, self._time_left())
         self._asked_s = self._clock() if held else self._asked_s
         return held
 
+    def _time_left(self) -> LeftS:
+        until_s = self._clock() + self._options.read_timeout_seconds
+        return lambda: until_s - self._clock()
+
+    def _compacted(self, state: TopicState) -> Position:
+        return state.compacted if self._options.read_compacted else BEGINNING
+
     def _state(self) -> TopicState:
         state = self._look(self._options, self._planned)
-        if reason := self._track.cut_short(state, state.compacted if self._options.read_compacted else BEGINNING):
+        if reason := self._track.cut_short(state, self._compacted(state)):
             self._fail(f"what comes after {self._track.gaps()[0].after}", reason)
         return state
 
     def _check(self, gaps: Sequence[Gap], state: TopicState) -> None:
-        for gap in gaps:
-            if found := _first_stored(self._options, self._planned, gap, self._opening):
-                taken = f"somebody acknowledged it or moved the cursor, to {state.cursor}, while the query was reading"
-                self._fail(str(found), taken)
+        if found := first_given(self._options, self._planned, gaps, self._opening, self._clock):
+            taken = f"somebody acknowledged it or moved the cursor, to {state.cursor}, while the query was reading"
+            self._fail(str(found), taken)
 
     def _fail(self, missing: str, detail: str) -> NoReturn:
         raise ReadIncomplete(self._planned.cluster.name, self._planned.topic, missing, detail)
 
 
 class Track:
-    """The entries that were delivered of one range, and the first places where some were left out."""
+    """The entries that were delivered of one range, and the places where some were left out."""
 
     def __init__(self, planned: PlannedRange) -> None:
         self._planned = planned
@@ -142,7 +170,7 @@ class Track:
             raise ReadIncomplete(name, topic, f"what comes after {self._reached}", "it came out of order")
         for index in np.flatnonzero(~(same & (step <= 1))):
             after, before = (Position(int(ledger[place]), int(entry[place])) for place in (index, index + 1))
-            if self.next_entry(after) < before and len(self.inner) < _MOST_GAPS:
+            if self.next_entry(after) < before:
                 self.inner.append(Gap(after, before))
         self._note_batches(runs, first, ledger, entry, same & (step == 0))
         self._reached = (int(ledger[-1]), int(entry[-1]))
@@ -169,7 +197,7 @@ class Track:
         return next_entry(self._planned.ledgers, place)
 
     def gaps(self) -> list[Gap]:
-        """The first gaps of the range, in order; none when every entry was delivered."""
+        """The gaps of the range, in order; none when every entry was delivered."""
         end, reached = self._planned.end, Position(*self._reached)
         if self.next_entry(reached)[:2] > end[:2]:
             return self.inner
@@ -202,84 +230,18 @@ def passed_over(planned: PlannedRange, state: TopicState, gaps: Sequence[Gap]) -
     return [Gap(gap.after, min(gap.before, passed)) for gap in gaps if gap.after < state.cursor]
 
 
-def _overlaps(gaps: Sequence[Gap], ranges: Sequence[tuple[Position, Position]]) -> list[Gap]:
-    """The parts of gaps that lie in a range, each given as (before its first entry, its last entry)."""
-    parts = (
-        Gap(max(gap.after, before), min(gap.before, last._replace(entry=last.entry + 1)))
-        for gap in gaps
-        for before, last in ranges
-    )
-    return [part for part in parts if part.after[:2] < (part.before.ledger, part.before.entry - 1)]
+def split_at(gaps: Sequence[Gap], place: Position) -> tuple[list[Gap], list[Gap]]:
+    """The parts of gaps up to and with an entry, and the parts behind it."""
+    behind = place._replace(entry=place.entry + 1, batch=WHOLE_ENTRY)
+    before = [Gap(gap.after, min(gap.before, behind)) for gap in gaps if gap.after < place]
+    return before, [Gap(max(gap.after, place), gap.before) for gap in gaps if gap.before > behind]
 
 
-def _first_stored(options: PulsarOptions, planned: PlannedRange, gap: Gap, opening: Open) -> Position | None:
-    """The first message that is stored in a gap, by a reader, which knows no cursor."""
-    with opening(options, replace(planned, durable=False, start=gap.after)) as feed:
-        until = time.monotonic() + options.read_timeout_seconds
-        while time.monotonic() < until:
-            # A reader can begin a little before the place that it is told.
-            found = [position_of(message.message_id()) for message in feed.receive()]
-            if later := [place for place in found if place[:2] > gap.after[:2]]:
-                return later[0] if later[0][:2] < gap.before[:2] else None
-            if not found and (feed.last() <= gap.after or feed.exhausted(min(gap.before, planned.end))):
-                return None
-    raise ReadStalled(
-        planned.cluster.name, planned.topic, str(gap.after), str(gap.before), options.read_timeout_seconds
-    )
+def places_in(gaps: Sequence[Gap], ledgers: Sequence[tuple[int, int]]) -> Iterator[Position]:
+    """The entries in gaps, newest first, by (number, entries) of the ledgers in order."""
+    for gap in reversed(gaps):
+        yield from backwards(ledgers, Position(gap.before.ledger, gap.before.entry - 1), gap.after)
 
 
-class LeftOut:
-    """What a cluster says of entries that were not delivered. `endings`: those that may end a message in chunks."""
-
-    def __init__(self, planned: PlannedRange, stored: Stored) -> None:
-        self._planned = planned
-        self._stored = stored
-        self.met_chunks = False
-        self.endings: dict[Position, Chunk | None] = {}
-
-    def with_messages(self, gaps: Sequence[Gap]) -> list[Gap]:
-        """The gaps where the cluster has something that a consumer of their entries alone could be given."""
-        found, too_long = set[Gap](), set[Gap]()
-        asked_of: dict[Position, Gap] = {}
-
-        def places() -> Iterator[Position]:
-            for gap in gaps:
-                newest = Position(gap.before.ledger, gap.before.entry - 1)
-                for count, place in enumerate(backwards(self._planned.ledgers, newest, gap.after)):
-                    if count == _MOST_LOOKED_AT:
-                        too_long.add(gap)
-                    if count == _MOST_LOOKED_AT or (gap in found and self._planned.durable):
-                        break
-                    asked_of[place] = gap
-                    yield place
-
-        for place, answer in ask(self._stored, places()):
-            gap = asked_of.pop(place)
-            if not (gap in found and self._planned.durable) and self._is_message(place, answer):
-                found.add(gap)
-        return [gap for gap in gaps if gap in found | too_long]
-
-    def _is_message(self, place: Position, answer: Answer) -> bool:
-        """Notes what may end a message in chunks; what was not answered for can, too.
-
-        A broker leaves the question for a compressed chunk unanswered, and that costs as long as is waited.
-        """
-        entry = StoredEntry(readable=False) if isinstance(answer, ClusterUnreachable) else answer
-        if entry is None or entry.marker or entry.aborted:
-            return False
-        self.met_chunks |= entry.chunk is not None
-        if not entry.readable or (entry.chunk and entry.chunk.is_last):
-            self.endings[place] = entry.chunk
-        return entry.readable and not entry.chunk
-
-
-def _is_held(stored: Stored, planned: PlannedRange, reached: Position) -> bool:
-    """Whether what comes after the newest message that is delivered waits for the end of a transaction."""
-    places = islice(backwards(planned.ledgers, planned.end, reached), _MOST_LOOKED_AT)
-    for _, entry in ask(stored, places):
-        if isinstance(entry, ClusterUnreachable):
-            raise entry
-        # A marker is always behind the newest message; of all else the broker says whether it may be delivered yet.
-        if entry is not None and entry.readable and not entry.marker and not entry.aborted:
-            return entry.held
-    return False
+def _gap_of(place: Position) -> Gap:
+    return Gap(Position(place.ledger, place.entry - 1), Position(place.ledger, place.entry + 1))

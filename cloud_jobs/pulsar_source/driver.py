@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
+from cloud_jobs.pulsar_source.accounting import Inquiry
 from cloud_jobs.pulsar_source.acknowledging import acknowledge
 from cloud_jobs.pulsar_source.admission import Limits, Piece, admit
 from cloud_jobs.pulsar_source.caution import Caution
@@ -234,11 +235,13 @@ class Driver:
         """How far to acknowledge the partitions that are known for messages in chunks."""
         view = self._view if self._view and self._view.cluster == cluster else None
         kept: dict[str, Position] = {}
+        until_s = time.monotonic() + self._options.call_timeout_s()
         for topic in [topic for topic in moved if view and topic in view.notes and view.notes[topic].chunked]:
             assert view is not None  # it has notes
             with self._store(cluster, self._options, topic) as stored:
                 ledgers = view.states[topic].sizes_between(BEGINNING, moved[topic])
-                kept[topic] = kept_before(moved[topic], ledgers, stored)
+                inquiry = Inquiry(stored, lambda: until_s - time.monotonic())
+                kept[topic] = kept_before(moved[topic], ledgers, inquiry)
         return kept
 
     def _rest(self, looked_at: float) -> None:

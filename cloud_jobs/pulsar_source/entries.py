@@ -1,28 +1,40 @@
 """What a broker says of one stored entry, delivered or not."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from typing import NamedTuple, Protocol
 
 from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable, NobodyListens
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source.sending import sent_entries
 
-_MOST_KNOWN = 10_000
+_MOST_KNOWN = 100_000
 _FIRST_WINDOW, _LARGEST_WINDOW = 8, 128
 _PARALLEL, _EACH = 8, 4
 """How many connections are asked over at most, and how many questions one of them is worth."""
 
 
+LeftS = Callable[[], float]
+"""How many seconds are left for questions."""
+
+
 class Stored(Protocol):
-    """The entries of one topic partition, one by one; may be called from several threads."""
+    """The entries of one topic partition; `of` may be called from several threads."""
 
     def of(self, place: Position) -> "StoredEntry | None":
         """An entry as its cluster has it; None when it is not stored any more."""
+
+    def sent(self, first: Position, last: Position, left_s: LeftS) -> "Iterator[tuple[Position, StoredEntry]]":
+        """The entries from `first` on that the broker gives a consumer, in order, as far as one at or behind `last`.
+
+        It may begin a little before, and ends early where nothing more comes. Raises ClusterUnreachable.
+        """
 
 
 class Chunk(NamedTuple):
@@ -31,6 +43,11 @@ class Chunk(NamedTuple):
     message: str
     number: int
     of: int
+
+    @classmethod
+    def from_metadata(cls, message: str, number: int, of: int) -> "Chunk | None":
+        """None for a message that is whole. A producer can set any numbers, also those of no chunk of the message."""
+        return cls(message, number, of) if of > 1 else None
 
     @property
     def is_last(self) -> bool:
@@ -57,17 +74,25 @@ class StoredEntry:
         def says(name: str) -> bool:
             return headers.get(f"x-pulsar-{name}") == "true"
 
-        uuid, number, of = (headers.get(f"x-pulsar-{name}", "") for name in ("uuid", "chunk-id", "num-chunks-from-msg"))
-        chunk = Chunk(uuid, int(number), int(of)) if (number + of).isdecimal() and number and of else None
+        number, of = (_integer(headers.get(f"x-pulsar-{name}", "")) for name in ("chunk-id", "num-chunks-from-msg"))
+        chunk = Chunk.from_metadata(headers.get("x-pulsar-uuid", ""), number, of)
         marker = "x-pulsar-marker-type" in headers
         return cls(bool(headers), marker, says("txn-uncommitted"), says("txn-aborted"), chunk)
 
 
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
 class StoredEntries:
-    """Asks the admin REST; connected at the first question. As `Stored`; raises what `Admin` raises."""
+    """Asks the admin REST and the broker; connected at the first question. As `Stored`; raises what `Admin` raises."""
 
     def __init__(self, cluster: Cluster, options: PulsarOptions, partition: str) -> None:
         self._admin = Admin(cluster, options, options.call_timeout_s())
+        self._options = options
         self._partition = partition
         self._known: dict[tuple[int, int], StoredEntry] = {}
 
@@ -83,9 +108,13 @@ class StoredEntries:
         if headers is None:
             return None
         entry = StoredEntry.from_headers(headers)
-        if (entry.marker or entry.chunk) and len(self._known) < _MOST_KNOWN:
+        if entry.readable and not (entry.held and not entry.marker) and len(self._known) < _MOST_KNOWN:
             self._known[place[:2]] = entry  # it stays what it is
         return entry
+
+    def sent(self, first: Position, last: Position, left_s: LeftS) -> Iterator[tuple[Position, StoredEntry]]:  # noqa: D102
+        for place, head in sent_entries(self._admin, self._options, self._partition, (first, last), left_s):
+            yield place, StoredEntry(chunk=Chunk.from_metadata(head.uuid, head.chunk, head.chunks))
 
 
 def stored_entries(cluster: Cluster, options: PulsarOptions, partition: str) -> AbstractContextManager[Stored]:
@@ -97,36 +126,39 @@ Answer = StoredEntry | None | ClusterUnreachable
 """What a broker says of an entry, or that it does not answer."""
 
 
-def ask(stored: Stored, places: Iterable[Position]) -> Iterator[tuple[Position, Answer]]:
-    """What a broker says of many entries, in their order. After one that it does not answer for none is asked for.
+def ask(stored: Stored, places: Iterable[Position], left_s: LeftS = lambda: inf) -> Iterator[tuple[Position, Answer]]:
+    """What a broker says of many entries, in their order. Those behind one that it does not answer for are left out.
 
-    NobodyListens is raised: it is said of the cluster, not of an entry.
+    So are those for which no time is left. NobodyListens is raised: it is said of the cluster, not of an entry.
 
     A topic with replicated subscriptions has some ten markers for each second and partition, each left out of a batch.
     So they are asked for together: a question for itself waits for its turn on every machine between here and there.
     """
     places, size = iter(places), _FIRST_WINDOW
-    unreachable: ClusterUnreachable | None = None
+    silent = False
 
-    def asked(share: Sequence[Position]) -> list[tuple[Position, Answer]]:
-        return [(place, one(place)) for place in share]
-
-    def one(place: Position) -> Answer:
-        nonlocal unreachable
-        try:
-            return unreachable or stored.of(place)
-        except NobodyListens:
-            raise
-        except ClusterUnreachable as error:
-            unreachable = error
-            return error
+    def asked(share: Sequence[Position]) -> dict[Position, Answer]:
+        nonlocal silent
+        found: dict[Position, Answer] = {}
+        for place in share:
+            if silent:
+                break
+            try:
+                found[place] = stored.of(place)
+            except NobodyListens:
+                raise
+            except ClusterUnreachable as error:
+                found[place] = error
+                silent = True
+        return found
 
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        while window := list(islice(places, size)):
+        while not silent and left_s() > 0 and (window := list(islice(places, size))):
             count = min(_PARALLEL, -(-len(window) // _EACH))
-            shares = [window[number::count] for number in range(count)]
-            answers = {place: answer for share in pool.map(asked, shares) for place, answer in share}
-            yield from ((place, answers[place]) for place in window)
+            answers: dict[Position, Answer] = {}
+            for share in pool.map(asked, [window[number::count] for number in range(count)]):
+                answers |= share
+            yield from ((place, answers[place]) for place in window if place in answers)
             size = min(2 * size, _LARGEST_WINDOW)
 
 

@@ -12,6 +12,7 @@ PulsarSourceError
 ├── FailoverFileError    the failover file is damaged, another query's, or cannot be written
 ├── ReadStalled          a range that was planned did not arrive in time
 ├── ReadIncomplete       a range that was planned did not arrive whole
+├── EntriesUnknown       of some entries of a range nobody says whether they had to arrive
 └── DataLoss             records between the checkpoint and the topic are gone
 """
 
@@ -109,6 +110,19 @@ class ReadIncomplete(PulsarSourceError):
         super().__init__(
             f"{topic} on cluster {cluster!r}: {missing} was planned and not delivered: {detail}. Nothing of this batch "
             "is acknowledged; start the query again, it reads what is still stored without the cursor"
+        )
+
+
+class EntriesUnknown(PulsarSourceError):
+    """Entries that were planned did not arrive, and nobody says whether they had to; the batch must not be written."""
+
+    def __init__(self, cluster: str, topic: str, first: tuple[int, ...], count: int, detail: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        super().__init__(
+            f"{topic} on cluster {cluster!r}: entry {first[0]}:{first[1]} and {count - 1} more were planned and not "
+            f"delivered, and it is not known whether they hold messages: {detail}. Nothing of this batch is "
+            "acknowledged; start the query again, or once with failOnDataLoss=false to go on without them"
         )
 
 

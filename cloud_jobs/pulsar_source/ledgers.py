@@ -13,10 +13,6 @@ _READER = re.compile(r"(?P<prefix>.*\.)(?P<query>[^.]+)-reader-[0-9a-z]+", re.DO
 _COMPACTION = "__compaction"
 """The cursor of the broker's own compaction: it keeps every ledger that is not compacted yet."""
 
-_RANGE = re.compile(r"([(\[])(\d+):(-?\d+)(?:\.\.|‥)(\d+):(-?\d+)([)\]])")
-"""Entries as the broker writes them: a round bracket leaves its end out."""
-
-
 Role = Literal["owner", "candidate"]
 """What a query is to a subscription: it reads it, or it begins and looks whether somebody else does."""
 
@@ -44,8 +40,7 @@ class TopicState:
     that does not change, the topic is the same one. `owners`: the queries that are reading the subscription now.
     `subscribed`: when the broker opened the cursor's own ledger: while that does not change, the subscription is the
     same one. `candidates`: the queries that are about to read it, if nobody else does. `compacted`: up
-    to there the topic has a compacted form; BEGINNING when it has none. `acknowledged`: the entries behind the cursor
-    that were acknowledged one by one, as (before the first, the last).
+    to there the topic has a compacted form; BEGINNING when it has none.
     """
 
     ledgers: tuple[Ledger, ...]
@@ -56,7 +51,6 @@ class TopicState:
     subscribed: str = ""
     candidates: frozenset[str] = frozenset()
     compacted: Position = BEGINNING
-    acknowledged: tuple[tuple[Position, Position], ...] = ()
 
     @classmethod
     def from_stats(cls, stats: Mapping[str, Any], subscription: str) -> Self:
@@ -71,8 +65,7 @@ class TopicState:
         subscribed = "" if cursor is None else str(cursor.get("lastLedgerSwitchTimestamp", ""))
         compaction = stats["cursors"].get(_COMPACTION)
         compacted = BEGINNING if compaction is None else Position.parse(compaction["markDeletePosition"])
-        one_by_one = _ranges("" if cursor is None else str(cursor.get("individuallyDeletedMessages", "")))
-        return cls(ledgers, last, acknowledged, opened, owners, subscribed, candidates, compacted, one_by_one)
+        return cls(ledgers, last, acknowledged, opened, owners, subscribed, candidates, compacted)
 
     @property
     def first_ledger(self) -> int:
@@ -138,14 +131,6 @@ class TopicState:
 def _queries(cursors: Iterable[str], prefix: str) -> frozenset[str]:
     found = (_READER.fullmatch(name) for name in cursors)
     return frozenset(name["query"] for name in found if name and name["prefix"] == prefix)
-
-
-def _ranges(text: str) -> tuple[tuple[Position, Position], ...]:
-    found = []
-    for opening, ledger, entry, last_ledger, last_entry, closing in _RANGE.findall(text):
-        before = Position(int(ledger), int(entry) - (opening == "["))
-        found.append((before, Position(int(last_ledger), int(last_entry) - (closing == ")"))))
-    return tuple(found)
 
 
 def _ledger(row: Mapping[str, Any], last: Position, open_size: int) -> Ledger:

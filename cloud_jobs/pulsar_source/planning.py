@@ -221,13 +221,18 @@ def upto_target(
 def planned_range(
     piece: Range, state: TopicState, cluster: Cluster, options: PulsarOptions, known_clusters: frozenset[str]
 ) -> PlannedRange:
-    """One range of a batch -> one task's work."""
+    """One range of a batch -> one task's work.
+
+    What was compacted is read by a reader: through the subscription nobody could tell it from what somebody else has
+    acknowledged.
+    """
+    compacted = options.read_compacted and piece.start < state.compacted
     return PlannedRange(
         cluster=cluster,
         topic=piece.topic,
         start=piece.start,
         end=piece.end,
-        durable=state.serves(piece.start),
+        durable=state.serves(piece.start) and not compacted,
         queue=queue_size(state, options.prefetch_bytes),
         known_clusters=known_clusters,
         ledgers=state.sizes_between(piece.start, piece.end),

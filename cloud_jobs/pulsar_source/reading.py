@@ -10,6 +10,7 @@ import pyarrow as pa
 import structlog
 from pyspark import TaskContext
 
+from cloud_jobs.pulsar_source.accounting import BOUNDS, Bounds
 from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.clients import as_our_error, patience_s
 from cloud_jobs.pulsar_source.columns import Columns
@@ -75,17 +76,19 @@ def read_range(
     *,
     store: Store = stored_entries,
     note: Note = note_chunks,
+    bounds: Bounds = BOUNDS,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a planned range as Arrow batches of `columns.arrow_schema`, each in order, none twice.
 
     What was planned is what is read: where entries are left out, the cluster must vouch that nobody moved the cursor
-    beneath the read, acknowledged them one by one or removed a ledger; otherwise ReadIncomplete. A range that ends in
-    or behind an open transaction is read once that has ended. Raises ReadStalled when nothing arrives for
+    beneath the read, acknowledged them one by one or removed a ledger; otherwise ReadIncomplete. Where it does not say
+    what some are, or they are beyond `bounds`: EntriesUnknown (a warning with failOnDataLoss=false). A range that ends
+    in or behind an open transaction is read once that has ended. Raises ReadStalled when nothing arrives for
     `readTimeoutSeconds`, or sooner when the broker is gone.
     """
     columns = Columns(planned.topic, planned.cluster.name, planned.known_clusters, options.columns)
     timed = planned.since_ms is not None or planned.until_ms is not None
-    proof, noted = Completeness(options, planned, opening, look, clock), 0
+    proof, noted = Completeness(options, planned, opening, look, clock, bounds=bounds), 0
 
     def note_delivered() -> None:
         nonlocal noted

@@ -8,8 +8,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from cloud_jobs.pulsar_source.accounting import BOUNDS
 from cloud_jobs.pulsar_source.acknowledging import whole_entries
-from cloud_jobs.pulsar_source.entries import Chunk, Stored, StoredEntry
+from cloud_jobs.pulsar_source.entries import Chunk, LeftS, Stored, StoredEntry
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable, TopicMissing
 from cloud_jobs.pulsar_source.feeds import Feed
 from cloud_jobs.pulsar_source.ledgers import Ledger, Role, TopicState
@@ -37,8 +38,12 @@ class Part(tuple[int, ...]):
         return part
 
 
+class Broken(tuple[int, ...]):
+    """The entry of something that a broker gives every consumer, and every client drops."""
+
+
 def is_marker(entry: Entry) -> bool:
-    return not entry and not isinstance(entry, Part)
+    return not entry and not isinstance(entry, Part | Broken)
 
 
 class Time:
@@ -69,6 +74,8 @@ class ModelTopic:
     """The first entry of an open transaction: nothing from there on is delivered."""
     holes: set[Position] = field(default_factory=set)
     """Entries that somebody acknowledged one by one."""
+    compacted: Position = BEGINNING
+    """The end of the last compaction; each message has a key of its own, so all of them are kept."""
 
     def is_held(self, place: Position) -> bool:
         return self.held_from is not None and place >= self.held_from
@@ -133,7 +140,9 @@ class ModelTopic:
     def state(self) -> TopicState:
         rows = tuple(Ledger(number, len(rows), 10 * len(rows)) for number, rows in sorted(self.ledgers.items()))
         owners, candidates = frozenset(self.present["owner"]), frozenset(self.present["candidate"])
-        return TopicState(rows, self.last, self.cursor, self.opened, owners, str(self.subscribed), candidates)
+        return TopicState(
+            rows, self.last, self.cursor, self.opened, owners, str(self.subscribed), candidates, self.compacted
+        )
 
 
 class ModelCluster:
@@ -345,16 +354,28 @@ class _ModelFeed:
 
 
 class _ModelStore:
-    def __init__(self, cluster: ModelCluster, partition: str) -> None:
-        self._cluster, self._partition = cluster, partition
+    def __init__(self, cluster: ModelCluster, partition: str, world: "World") -> None:
+        self._cluster, self._partition, self._world = cluster, partition, world
 
     def of(self, place: Position) -> StoredEntry | None:
         topic = self._cluster.named(self._partition)
         for at, entry in topic.entries():
             if at[:2] == place[:2]:
                 chunk = entry.chunk if isinstance(entry, Part) else None
+                if chunk and self._world.hides(chunk):
+                    return StoredEntry(readable=False)
                 return StoredEntry(marker=is_marker(entry), held=topic.is_held(at), chunk=chunk)
         return None
+
+    def sent(self, first: Position, last: Position, _: LeftS) -> Iterator[tuple[Position, StoredEntry]]:
+        topic = self._cluster.named(self._partition)
+        if not self._world.sends:
+            raise ClusterUnreachable("hq", "looking at what it sends", "it sends nothing")
+        for at, entry in topic.entries():
+            if first <= at and not is_marker(entry) and not topic.is_held(at):
+                yield at, StoredEntry(chunk=entry.chunk if isinstance(entry, Part) else None)
+                if at >= last:
+                    return
 
 
 class World:
@@ -364,6 +385,11 @@ class World:
         self.time = Time()
         self.clusters = {name: ModelCluster(name) for name in ("hq", "dr")}
         self.meanwhile: Callable[[], None] = lambda: None
+        self.hides: Callable[[Chunk], bool] = lambda _: False
+        """Of which chunks the admin REST does not say what they are."""
+        self.sends = True
+        """Whether a broker shows what it sends."""
+        self.bounds = BOUNDS
 
     def survey(self, cluster: Cluster, options: PulsarOptions) -> Survey:
         return Survey(cluster, options, ModelAdmin(self.clusters[cluster.name]))  # type: ignore[arg-type]
@@ -388,14 +414,16 @@ class World:
 
     def read(self, options: PulsarOptions, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
         """A task's work, here."""
-        return read_range(options, planned, self.feed, self.look, self.time, store=self.store, note=self.note)
+        return read_range(
+            options, planned, self.feed, self.look, self.time, store=self.store, note=self.note, bounds=self.bounds
+        )
 
     def note(self, _: PulsarOptions, planned: PlannedRange) -> None:
         ModelAdmin(self.clusters[planned.cluster.name]).notes(planned.topic, "s", SubscriptionNotes.meeting_chunks)
 
     @contextmanager
     def store(self, cluster: Cluster, _: PulsarOptions, partition: str) -> Iterator[Stored]:
-        yield _ModelStore(self.clusters[cluster.name], partition)
+        yield _ModelStore(self.clusters[cluster.name], partition, self)
 
     def look(self, _: PulsarOptions, planned: PlannedRange) -> TopicState:
         return self.clusters[planned.cluster.name].named(planned.topic).state()

@@ -1,38 +1,41 @@
 """What was planned is read, or the range fails: each way to leave an entry out, on the model of a cluster."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from cloud_jobs.pulsar_source.accounting import Bounds
 from cloud_jobs.pulsar_source.columns import Runs
 from cloud_jobs.pulsar_source.completeness import Track
-from cloud_jobs.pulsar_source.errors import ReadIncomplete, ReadStalled
+from cloud_jobs.pulsar_source.errors import EntriesUnknown, ReadIncomplete, ReadStalled
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.planned import PlannedRange
 from cloud_jobs.pulsar_source.planning import planned_range
 from cloud_jobs.pulsar_source.position import Position, Range
-from tests.cloud_jobs.pulsar_source.model import Entry, ModelTopic, World
+from tests.cloud_jobs.pulsar_source.model import Broken, Entry, ModelTopic, Part, World
 
 TOPIC = "persistent://public/default/t"
-OPTIONS = PulsarOptions.parse(
-    {"clusters": "hq=pulsar://h:1|http://h:2", "topics": TOPIC, "subscription": "s", "columns": "value"}
-)
+KNOWN = {"clusters": "hq=pulsar://h:1|http://h:2", "topics": TOPIC, "subscription": "s", "columns": "value"}
+OPTIONS = PulsarOptions.parse(KNOWN)
+COMPACTED = PulsarOptions.parse(KNOWN | {"readCompacted": "true"})
 
 
 class Case:
     """A topic with these entries, and a batch planned over all of it."""
 
-    def __init__(self, *entries: Entry) -> None:
-        self.world = World()
+    def __init__(self, *entries: Entry, options: PulsarOptions = OPTIONS, compacted: int = -1) -> None:
+        self.world, self.options = World(), options
         self.topic: ModelTopic = self.world.clusters["hq"].create(TOPIC)
         self.topic.subscribe()
         (ledger,) = self.topic.ledgers
         self.topic.ledgers[ledger] += entries
+        self.topic.compacted = Position(ledger, compacted)
         state = self.topic.state()
         start = Position(ledger, -1)
         whole = Range(TOPIC, start, state.last)
-        cluster = OPTIONS.all_clusters()[0]
-        self.planned: PlannedRange = planned_range(whole, state, cluster, OPTIONS, frozenset())
+        cluster = options.all_clusters()[0]
+        self.planned: PlannedRange = planned_range(whole, state, cluster, options, frozenset())
 
     def place(self, entry: int) -> Position:
         return Position(min(self.topic.ledgers), entry)
@@ -50,7 +53,7 @@ class Case:
         self.world.meanwhile = meanwhile
 
     def read(self) -> list[int]:
-        batches = self.world.read(OPTIONS, self.planned)
+        batches = self.world.read(self.options, self.planned)
         return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
 
 
@@ -95,9 +98,61 @@ def test_a_marker_that_was_acknowledged_by_the_broker_fails_nothing():
     assert case.read() == [0, 1]
 
 
+BOTH = pytest.mark.parametrize("options", [OPTIONS, COMPACTED], ids=["plain", "compacted"])
+
+
+@BOTH
+@pytest.mark.parametrize("single", [0, 5, 500])
+def test_what_another_consumer_acknowledged_behind_many_gaps_fails_it(options: PulsarOptions, single: int):
+    chunked = [Part.of(number, part, 2) for number in range(200) for part in range(2)]
+    case = Case(*chunked, (200,), (201,), (202,), options=options)
+    case.world.bounds = Bounds(single=single)
+    case.topic.acknowledge_one(case.place(len(chunked) + 1))
+    with pytest.raises(ReadIncomplete, match="somebody acknowledged it"):
+        case.read()
+
+
+def test_what_was_compacted_is_read_by_a_reader_which_knows_no_acknowledgement():
+    case = Case((0,), (1,), (2,), options=COMPACTED, compacted=1)
+    case.topic.acknowledge_one(case.place(1))
+    assert case.read() == [0, 1, 2]
+
+
+def test_what_was_compacted_within_the_read_is_looked_for_by_a_reader():
+    case = Case((0,), (1,), (2,), (3,), options=COMPACTED)
+    case.topic.acknowledge_one(case.place(2))
+    case.topic.compacted = case.place(3)
+    with pytest.raises(ReadIncomplete, match=":2:-1 was planned and not delivered"):
+        case.read()
+
+
+def test_what_every_client_drops_is_no_message_and_hides_no_last_chunk_before_it():
+    case = Case(Part.of(0, 0, 2), (1,), Part.of(0, 1, 2), Broken(), (2,))
+    case.planned = replace(case.planned, start=case.place(1))
+    case.topic.acknowledge(case.place(1))
+    assert case.read() == [2, 0]
+
+
+def test_beyond_its_bound_nothing_counts_as_complete():
+    case = Case((0,), (), (), (), (1,))
+    case.world.bounds = Bounds(entries=2)
+    with pytest.raises(EntriesUnknown, match=r"1:1 and 0 more .* more than 2 entries of one batch were not delivered"):
+        case.read()
+    case.options = PulsarOptions.parse(KNOWN | {"failOnDataLoss": "false"})
+    assert case.read() == [0, 1]
+
+
+def test_what_nobody_says_anything_of_is_unknown():
+    case = Case((0,), Part.of(1, 0, 2), Part.of(2, 0, 2), (3,))
+    case.world.hides, case.world.sends = (lambda chunk: chunk.message == "1"), False
+    with pytest.raises(EntriesUnknown, match=r"entry 1:1 and 0 more .* did not say what it is, to questions of 60 s"):
+        case.read()
+
+
+@BOTH
 @pytest.mark.parametrize("held_from", [0, 1, 2])
-def test_an_open_transaction_is_waited_for_and_then_all_is_read(held_from: int):
-    case = Case((0,), (1,), (2,), ())
+def test_an_open_transaction_is_waited_for_and_then_all_is_read(held_from: int, options: PulsarOptions):
+    case = Case((0,), (1,), (2,), (), options=options)
     case.topic.held_from = case.place(held_from)
 
     def ended() -> None:

@@ -1,7 +1,7 @@
 """Many stored entries are asked for together, over connections that stay open."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source.admin import Admin
-from cloud_jobs.pulsar_source.entries import Chunk, StoredEntry, ask
+from cloud_jobs.pulsar_source.entries import Chunk, LeftS, StoredEntry, ask
 from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, NobodyListens
 from cloud_jobs.pulsar_source.options import Access, Cluster
 from cloud_jobs.pulsar_source.position import Position
@@ -29,6 +29,9 @@ class Store:
     def of(self, place: Position) -> StoredEntry | None:
         self.asked.append(place)
         return self._entry(place)
+
+    def sent(self, first: Position, last: Position, _: LeftS) -> Iterator[tuple[Position, StoredEntry]]:
+        raise NotImplementedError
 
 
 def places(count: int) -> list[Position]:
@@ -73,10 +76,18 @@ def test_after_one_that_is_not_answered_no_more_are_waited_for(silent: int):
         return StoredEntry()
 
     store = Store(entry)
-    answers = [answer for _, answer in ask(store, places(400))]
-    assert answers[silent] is SILENT
-    assert set(map(str, answers[silent + 200 :])) <= {str(SILENT)}
+    answers = dict(ask(store, places(400)))
+    assert answers.pop(Position(7, silent)) is SILENT
+    assert set(answers.values()) == {StoredEntry()} or silent == 0
+    assert set(places(silent - 128)) <= answers.keys()
+    assert sorted(store.asked) == sorted([*answers, Position(7, silent)])
     assert len(store.asked) <= silent + 130
+
+
+def test_who_has_no_time_left_asks_for_nothing():
+    store = Store(lambda _: StoredEntry())
+    assert not list(ask(store, places(9), lambda: 0.0))
+    assert not store.asked
 
 
 @pytest.mark.parametrize("error", [AccessRefused, NobodyListens])

@@ -64,19 +64,18 @@ def test_the_readers_of_a_query_are_not_those_of_a_subscription_with_a_longer_na
     assert theirs.owners | theirs.candidates == {"4f"}
 
 
-def test_what_was_compacted_and_what_was_acknowledged_one_by_one_is_known():
+def test_what_was_compacted_is_known():
     stats = {
         "lastConfirmedEntry": "9:41",
         "currentLedgerSize": 4200,
         "ledgers": [],
         "cursors": {
-            "s": {"markDeletePosition": "8:4", "individuallyDeletedMessages": "[(8:6..8:9],[9:3‥9:5]]"},
+            "s": {"markDeletePosition": "8:4"},
             "__compaction": {"markDeletePosition": "8:20"},
         },
     }
     state = TopicState.from_stats(stats, "s")
     assert state.compacted == Position(8, 20)
-    assert state.acknowledged == ((Position(8, 6), Position(8, 9)), (Position(9, 2), Position(9, 5)))
     assert STATE.compacted == BEGINNING
 
 

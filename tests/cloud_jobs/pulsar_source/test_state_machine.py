@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from cloud_jobs.pulsar_source.accounting import Bounds
 from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.entries import Chunk
 from cloud_jobs.pulsar_source.errors import (
@@ -29,7 +30,7 @@ from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.position import Offset, Position
 from cloud_jobs.pulsar_source.watching import Watch
-from tests.cloud_jobs.pulsar_source.model import Entry, ModelTopic, Part, World
+from tests.cloud_jobs.pulsar_source.model import Broken, Entry, ModelTopic, Part, World
 
 TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-{number}" for number in range(3)]
@@ -58,6 +59,8 @@ class ModelQuery:
 
     def __init__(self, world: World, folder: Path, reported: Callable[[str], None]) -> None:
         self._world, self._folder, self._reported = world, folder, reported
+        self.compacted = False
+        """Whether it reads with `readCompacted`."""
         self.log: list[tuple[Any, Any]] = []
         self.done = 0
         self.sink: dict[int, list[int]] = {}
@@ -76,6 +79,7 @@ class ModelQuery:
                 "failoverFile": str(self._folder / "failover.json"),
                 "columns": "value,message_id,malformed",
                 "failOnDataLoss": str(strict).lower(),
+                "readCompacted": str(self.compacted).lower(),
                 "readTimeoutSeconds": "4",
                 "clusterLostAfterSeconds": "1",
             }
@@ -154,6 +158,8 @@ class SourceMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.world = World()
+        self.world.bounds = Bounds(single=2)
+        self.world.hides = lambda chunk: int(chunk.message) % 3 == 0
         self.query = ModelQuery(self.world, self.folder, self.report)
         self.sent: dict[int, str] = {}
         self.numbers = itertools.count()
@@ -164,8 +170,9 @@ class SourceMachine(RuleBasedStateMachine):
         self.may_repeat = False
         self.skipped: set[int] = set()
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(compacted=st.booleans())
+    def begin(self, compacted: bool = False) -> None:
+        self.query.compacted = compacted
         for cluster in self.world.clusters.values():
             for partition in PARTITIONS[:2]:
                 cluster.create(partition)
@@ -201,11 +208,21 @@ class SourceMachine(RuleBasedStateMachine):
             self.waiting[name].append((partition, entry))
         self.replicate()
 
-    @rule(part=st.integers(0, 1))
-    def mark(self, part: int) -> None:
+    @rule(part=st.integers(0, 1), count=st.integers(1, 5))
+    def mark(self, part: int, count: int = 1) -> None:
         for name in self.waiting:
-            self.waiting[name].append((PARTITIONS[part], ()))
+            self.waiting[name] += [(PARTITIONS[part], ())] * count
         self.replicate()
+
+    @rule(part=st.integers(0, 1))
+    def produce_what_every_client_drops(self, part: int) -> None:
+        self.store(PARTITIONS[part], Broken())
+
+    @rule(part=st.integers(0, 2), name=st.sampled_from(["hq", "dr"]))
+    def compact(self, part: int, name: str) -> None:
+        topic = self.world.clusters[name].topics.get(PARTITIONS[part])
+        if topic is not None:
+            topic.compacted = topic.last
 
     def replicate(self) -> None:
         for name, entries in self.waiting.items():

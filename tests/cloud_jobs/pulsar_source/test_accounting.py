@@ -1,0 +1,134 @@
+"""Each entry that was not delivered has one fate, and unknown is never taken for one that need not come."""
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.pulsar_source.accounting import BOUNDS, Bounds, Fate, Inquiry, Silence, fate_of, is_held
+from cloud_jobs.pulsar_source.entries import Chunk, LeftS, StoredEntry
+from cloud_jobs.pulsar_source.errors import ClusterUnreachable
+from cloud_jobs.pulsar_source.position import Position
+
+SILENT = ClusterUnreachable("hq", "asking", "nothing came")
+UNREADABLE = StoredEntry(readable=False)
+MARKER, MESSAGE, ABORTED = StoredEntry(marker=True), StoredEntry(), StoredEntry(aborted=True)
+PART, ENDING = StoredEntry(chunk=Chunk("m", 0, 2)), StoredEntry(chunk=Chunk("m", 1, 2))
+GIVEN_TO_CONSUMERS = [MESSAGE, PART, ENDING]
+
+
+class Store:
+    """Entries by number, and how each of them is shown: by the admin REST, only when it is sent, or not at all."""
+
+    def __init__(self, entries: Mapping[int, StoredEntry], shown: Mapping[int, StoredEntry | Exception]) -> None:
+        self.entries, self._shown = entries, shown
+        self.singly: list[int] = []
+        self.sends = True
+
+    def of(self, place: Position) -> StoredEntry | None:
+        self.singly.append(place.entry)
+        answer = self._shown.get(place.entry, self.entries.get(place.entry))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def sent(self, first: Position, last: Position, _: LeftS) -> Iterator[tuple[Position, StoredEntry]]:
+        if not self.sends:
+            raise SILENT
+        for number, entry in sorted(self.entries.items()):
+            if first.entry <= number and entry in GIVEN_TO_CONSUMERS:
+                yield Position(7, number), entry
+                if number >= last.entry:
+                    return
+
+
+def fates(store: Store, *, bounds: Bounds = BOUNDS, left_s: float = 60.0) -> list[Fate]:
+    places = [Position(7, number) for number in reversed(store.entries)]
+    account = Inquiry(store, lambda: left_s, bounds).account(places)
+    return [account.fates[place] for place in reversed(places)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "fate"),
+    [
+        (None, Fate.REMOVED),
+        (Silence.UNKNOWN, Fate.UNKNOWN),
+        (Silence.WITHHELD, Fate.WITHHELD),
+        (UNREADABLE, Fate.UNKNOWN),
+        (MARKER, Fate.MARKER),
+        (StoredEntry(marker=True, held=True), Fate.MARKER),
+        (ABORTED, Fate.ABORTED),
+        (StoredEntry(held=True), Fate.HELD),
+        (StoredEntry(held=True, chunk=Chunk("m", 0, 2)), Fate.HELD),
+        (MESSAGE, Fate.MESSAGE),
+        (PART, Fate.PART),
+        (StoredEntry(chunk=Chunk("m", -1, 2)), Fate.PART),
+        (StoredEntry(chunk=Chunk("m", 7, 2)), Fate.PART),
+        (ENDING, Fate.ENDING),
+    ],
+)
+def test_an_answer_is_one_fate(answer: StoredEntry | Silence | None, fate: Fate):
+    assert fate_of(answer) is fate
+
+
+@given(
+    entries=st.lists(st.sampled_from([MARKER, ABORTED, *GIVEN_TO_CONSUMERS]), min_size=1, max_size=40),
+    hidden=st.dictionaries(st.integers(0, 39), st.sampled_from([UNREADABLE, SILENT])),
+    single=st.integers(0, 40),
+    sends=st.booleans(),
+)
+def test_what_is_not_shown_is_what_it_is_or_unknown_and_takes_no_neighbour_with_it(
+    entries: list[StoredEntry], hidden: dict[int, StoredEntry | Exception], single: int, sends: bool
+):
+    store = Store(dict(enumerate(entries)), hidden)
+    store.sends = sends
+    found = fates(store, bounds=Bounds(single=single))
+    for number, (entry, fate) in enumerate(zip(entries, found, strict=True)):
+        passed_over = {Fate.WITHHELD} if sends and entry not in GIVEN_TO_CONSUMERS else set()
+        unknown = {Fate.UNKNOWN} if number in hidden and (not sends or entry not in GIVEN_TO_CONSUMERS) else set()
+        assert fate in {fate_of(entry)} | passed_over | unknown
+    assert all(store.singly.count(number) <= 1 for number in hidden)
+
+
+def test_without_time_what_is_left_is_unknown():
+    store = Store(dict.fromkeys(range(9), MARKER), {})
+    assert fates(store, left_s=0.0) == [Fate.UNKNOWN] * 9
+
+
+def test_many_aborted_messages_between_others_are_not_asked_for_one_by_one():
+    store = Store({0: PART} | dict.fromkeys(range(1, 5000), ABORTED) | {5000: ENDING}, {})
+    assert fates(store, bounds=Bounds(single=100)) == [
+        Fate.PART,
+        *[Fate.WITHHELD] * 4900,
+        *[Fate.ABORTED] * 99,
+        Fate.ENDING,
+    ]
+    assert len(store.singly) == 100
+
+
+HELD, HELD_ABORTED = StoredEntry(held=True), StoredEntry(held=True, aborted=True)
+
+
+@pytest.mark.parametrize(
+    ("entries", "shown", "held"),
+    [
+        ([MARKER, MARKER], {}, False),
+        ([ABORTED, MARKER], {}, False),
+        ([HELD, HELD, MARKER], {}, True),
+        ([HELD, *[HELD_ABORTED] * 5002, MARKER], {}, True),
+        ([HELD, UNREADABLE], {}, True),
+        ([HELD, HELD], {1: SILENT}, True),
+        ([MARKER, UNREADABLE], {}, True),
+        ([PART, UNREADABLE], {}, True),
+        ([UNREADABLE, PART], {}, False),
+        ([], {}, False),
+    ],
+)
+def test_the_newest_that_is_no_marker_tells_whether_all_is_held_back_and_unknown_waits(
+    entries: list[StoredEntry], shown: dict[int, Exception], held: bool
+):
+    store = Store(dict(enumerate(entries)), shown)
+    end = Position(7, len(entries) - 1)
+    assert is_held(store, ((7, len(entries)),), end, Position(7, -1), lambda: 60.0) is held
+    assert len(store.singly) < 30
