@@ -113,6 +113,10 @@ class Inquiry:
                 left = [place for place in left if place not in found]
         return {place: found.get(place, Silence.UNKNOWN) for place in places}
 
+    def is_part(self, place: Position) -> bool:
+        """Whether an entry is known to be a chunk before the last one of its message."""
+        return self.account([place]).fates[place] is Fate.PART
+
     def _ask(self, places: Sequence[Position]) -> dict[Position, Known]:
         return {
             place: Silence.UNKNOWN if isinstance(answer, ClusterUnreachable) else answer

@@ -75,9 +75,12 @@ def _why_not(
         return begin.why
     between = inquiry.answers(backwards(ledgers, _before(place), begin.place))
     chunks = [answer.chunk for answer in between.values() if isinstance(answer, StoredEntry) and answer.chunk]
-    if any(one.is_last and one.message == chunk.message for one in chunks):
+    numbers = [one.number for one in reversed(chunks) if one.message == chunk.message]
+    if chunk.of - 1 in numbers:
         return None
-    return "its chunks are not in order"
+    if len(numbers) != chunk.of - 2 or numbers != list(range(1, len(numbers) + 1)):
+        return "its chunks are not in order"
+    return "no client gets through its chunks and what lies between them"
 
 
 def kept_before(end: Position, ledgers: Sequence[tuple[int, int]], inquiry: Inquiry) -> Position:

@@ -3,6 +3,9 @@
 An entry is called unreadable when clients that were sent it, and nothing else, ended by a fault `DEATHS` times in a
 row, and the same client that is sent nothing went on each time: a place without threads or memory ends that one too.
 Everything before the entry has been handed over by then, and reading goes on behind it.
+
+A chunk before the last one of its message is no row: it is not handed over as such, so the client can as well have
+ended of one behind it. Its message has its row where its last chunk lies.
 """
 
 import signal
@@ -40,12 +43,19 @@ class IsolatedFeed:
     """A feed whose client lives in another process. Raises ReadStalled when clients end and no entry is to blame."""
 
     def __init__(
-        self, assignment: Assignment, ledgers: Sequence[tuple[int, int]], start: Start = ReaderProcess
+        self,
+        assignment: Assignment,
+        ledgers: Sequence[tuple[int, int]],
+        start: Start = ReaderProcess,
+        *,
+        is_part: Callable[[Position], bool] = lambda _: False,
     ) -> None:
+        """`is_part`: whether an entry is a chunk before the last one of its message."""
         self._reached = assignment.after
         self._assignment = assignment
         self._ledgers = ledgers
         self._start = start
+        self._is_part = is_part
         self._process: ReaderProcess | None = None
         self._left = 0
         self._faults = self._others = 0
@@ -126,8 +136,9 @@ class IsolatedFeed:
         self._left = ONE_BY_ONE
         assert death.signal is not None  # only faults are counted
         name = signal.Signals(death.signal).name
+        is_part = self._is_part(place)
         _log.error(
-            "entry_unreadable",
+            "chunk_passed_over" if is_part else "entry_unreadable",
             cluster=self._assignment.cluster.name,
             topic=self._assignment.topic,
             ledger=place.ledger,
@@ -135,7 +146,7 @@ class IsolatedFeed:
             ended_by=name,
         )
         reason = f"entry {place.ledger}:{place.entry} of {self._assignment.topic} ends the Pulsar client ({name})"
-        return [UnreadableEntry(place, reason)]
+        return [] if is_part else [UnreadableEntry(place, reason)]
 
     def _first(self) -> Position:
         """What to ask for next. Compacted messages outlive their ledgers: there the broker finds the one behind."""
@@ -174,7 +185,11 @@ def next_entry(ledgers: Sequence[tuple[int, int]], place: Position) -> Position:
 
 
 @contextmanager
-def isolated_feed(assignment: Assignment, ledgers: Sequence[tuple[int, int]]) -> Iterator[IsolatedFeed]:
+def isolated_feed(
+    assignment: Assignment,
+    ledgers: Sequence[tuple[int, int]],
+    is_part: Callable[[Position], bool] = lambda _: False,
+) -> Iterator[IsolatedFeed]:
     """From the first message after a position, without a cursor on the broker, by a client in another process."""
-    with closing(IsolatedFeed(assignment, ledgers)) as feed:
+    with closing(IsolatedFeed(assignment, ledgers, is_part=is_part)) as feed:
         yield feed

@@ -10,7 +10,7 @@ import pyarrow as pa
 import structlog
 from pyspark import TaskContext
 
-from cloud_jobs.pulsar_source.accounting import BOUNDS, Bounds
+from cloud_jobs.pulsar_source.accounting import BOUNDS, Bounds, Inquiry
 from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.clients import as_our_error, patience_s
 from cloud_jobs.pulsar_source.columns import Columns
@@ -55,10 +55,16 @@ def open_feed(options: PulsarOptions, planned: PlannedRange) -> AbstractContextM
     """Where the messages of a range come from."""
     if planned.careful:
         work = Assignment(planned.cluster, options, planned.topic, planned.start, planned.queue)
-        return isolated_feed(work, planned.ledgers)
+        return isolated_feed(work, planned.ledgers, lambda place: _is_part(options, planned, place))
     if planned.durable:
         return durable_feed(planned.cluster, options, planned.topic, planned.queue)
     return reader_feed(planned.cluster, options, planned.topic, planned.start, planned.queue)
+
+
+def _is_part(options: PulsarOptions, planned: PlannedRange, place: Position) -> bool:
+    until_s = time.monotonic() + options.read_timeout_seconds
+    with stored_entries(planned.cluster, options, planned.topic) as stored:
+        return Inquiry(stored, lambda: until_s - time.monotonic()).is_part(place)
 
 
 def again(planned: PlannedRange) -> PlannedRange:

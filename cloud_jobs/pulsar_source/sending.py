@@ -110,8 +110,8 @@ class Sent:
         return metadata
 
     def _exactly(self, length: int) -> bytes:
-        data = self._stream.read(length)
-        if data is None or len(data) < length:
+        data: bytes = self._stream.read(length)
+        if len(data) < length:
             raise ConnectionError("the broker closed the connection")
         return data
 

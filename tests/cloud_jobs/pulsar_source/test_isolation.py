@@ -89,6 +89,18 @@ def test_an_entry_that_ends_the_client_is_told_in_its_place_and_every_other_mess
     assert "entry 3:2 of persistent://t/n/faults ends the Pulsar client (SIGSEGV)" in {m.reason for m in unreadable}
 
 
+def test_a_chunk_before_the_last_of_its_message_is_passed_over_without_a_row():
+    assignment = Assignment(OPTIONS.all_clusters()[0], OPTIONS, "persistent://t/n/faults", BEGINNING, 10)
+    parts = {Position(3, 2), Position(3, 3)}
+    careful, found = IsolatedFeed(assignment, LEDGERS, start, is_part=parts.__contains__), list[Any]()
+    while len(found) < len(STORED) - len(parts):
+        found += careful.receive()
+    careful.close()
+    places = [Position(m.message_id().ledger_id(), m.message_id().entry_id()) for m in found]
+    assert places == [place for place in STORED if place not in parts]
+    assert [message.place for message in found if isinstance(message, UnreadableEntry)] == [Position(7, 0)]
+
+
 def test_without_faults_one_process_reads_it_all():
     assert [message.data() for message in all_of(feed("x"))] == [str(place).encode() for place in STORED]
 
