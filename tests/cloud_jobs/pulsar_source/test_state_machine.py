@@ -499,6 +499,11 @@ def second(machine: SourceMachine) -> Any:
 Step = tuple[str, dict[str, Any]]
 WITHIN_A_READ = "something_happens_within_a_read"
 STORIES: dict[str, list[Step]] = {
+    "a topic is empty when the query begins": [("produce", {"part": 0, "size": 1})],
+    "a chunk of which the broker says nothing, and the cursor is moved over it and what follows": [
+        ("produce_a_first_chunk", {"part": 0, "of": 2}),
+        (WITHIN_A_READ, {"after": 0, "operation": "skip", "part": 0}),
+    ],
     "a message in chunks in two batches, which the end of the process, and the next cluster, divide": [
         ("produce_a_first_chunk", {"part": 0, "of": 2}),
         ("run_query", {"crash": "sink written"}),
@@ -573,10 +578,11 @@ STORIES: dict[str, list[Step]] = {
 }
 
 
+@pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("story", STORIES)
-def test_what_was_lost_once_is_not_lost_again(story: str):
+def test_what_was_lost_once_is_not_lost_again(story: str, compacted: bool):
     machine = SourceMachine()
-    machine.begin()
+    machine.begin(compacted=compacted)
     for step, arguments in STORIES[story]:
         getattr(machine, step)(**arguments)
     machine.teardown()
