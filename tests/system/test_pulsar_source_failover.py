@@ -109,6 +109,7 @@ def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
     frame = stream(spark, centres(places), topics=topic, subscription="ingest", failoverFile=str(state))
     with Sender(places["eu"], topic, RATE) as sender, running_again(frame, collected, tmp_path / "checkpoint"):
         eventually("the cursor of dr follows", lambda: travelled(places["dr"], topic))
+        eventually("the query reads", collected.sizes)
         time.sleep(3)
         come_back = lost(stack.pulsar["hq"])
         lost_at, known, largest = time.monotonic(), set(collected.numbers()), max(collected.sizes())
