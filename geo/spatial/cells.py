@@ -82,15 +82,17 @@ class Cells:
         below: Small = self.children[np.searchsorted(self.parents, node) * (FOLD * FOLD) + place]
         return below
 
-    def most_at_a_place(self, weight: Ints) -> int:
-        """At least the sum of the weights of the fences that hold any one place: those in a cell and those above it."""
+    def at_most(self, weight: Ints) -> Ints:
+        """For each node of level 0, at least the sum of the weights of the fences that hold any one place in it."""
         most = _sums_between(weight, self.inner_fence, self.inner_first)
         most += _sums_between(weight, self.run_fence, self.run_first)
         own, below = most.copy(), np.flatnonzero(self.children >= 0)
         child, above = self.children[below], self.parents[below // CHILDREN]
         for _ in range(self.levels - 1):
             most[child] = own[child] + most[above]
-        return int(most.max(initial=0))
+        for _ in range(self.levels - 1):
+            np.maximum.at(most, above, most[child])
+        return most[: int(self.root.max(initial=-1)) + 1]
 
     def nbytes(self) -> int:
         """Bytes of all columns, without the outlines."""

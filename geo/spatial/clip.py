@@ -17,7 +17,7 @@ from geo.spatial.fences import Outlines
 from geo.spatial.geodesic import unwrapped_end
 from geo.spatial.index import FenceIndex
 from geo.spatial.predicates import OnLines, crossing_fraction, orientation, side
-from geo.spatial.ragged import Bools, Floats, Ints, Pairs, joined_pairs, offsets
+from geo.spatial.ragged import Bools, Floats, Ints, Pairs, blocks, joined_pairs, offsets
 from geo.spatial.tracks import Tracks
 
 RESOLUTION_DEG: Final = 1e-12
@@ -106,12 +106,15 @@ def segments_of(tracks: Tracks) -> Segments:
     )
 
 
-def in_parts(segments: Segments, step: int, make: Callable[[int, Segments], Made | None]) -> Iterator[Made]:
-    """What is made of neighbouring segments (from which number on, they), of at most `step` of them at once; at least
-    once. Several that give None are too many, and taken as two halves.
+def in_parts(
+    segments: Segments, pairs: Ints, most: int, make: Callable[[int, Segments], Made | None]
+) -> Iterator[Made]:
+    """What is made of neighbouring segments (from which number on, they), of those at once of which each is expected to
+    make so many `pairs` that they are at most `most`; at least once. Several that give None are too many, and taken as
+    two halves.
     """
-    for begin in range(0, max(len(segments), 1), step):
-        yield from _halved(begin, segments.part(slice(begin, begin + step)), make)
+    for rows in blocks(pairs, most) if len(segments) else [slice(0, 0)]:
+        yield from _halved(rows.start, segments.part(rows), make)
 
 
 def _halved(begin: int, segments: Segments, make: Callable[[int, Segments], Made | None]) -> Iterator[Made]:

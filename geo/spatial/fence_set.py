@@ -76,7 +76,7 @@ class FenceSet:
         self._schedule = Schedule([fence.active for fence in ranked])
         self._versions = Versions(self.name_of_fence, [begin_ms(fence.active) for fence in ranked])
         self._first_vertex = self.index.outlines.first_vertices()
-        self._deepest = max(self.index.most_at_a_place(self.shared.counts), 1)
+        self._layers = self.index.layers(self.shared.counts)
 
     def holding(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> tuple[Ints, Ints]:
         """Pairs (point, fence in force that holds it or has it on its border); fence indexes `fences`."""
@@ -109,11 +109,21 @@ class FenceSet:
 
         Holds at most about `PAIRS_AT_ONCE` pairs, or those of one segment.
         """
-        yield from in_parts(segments, max(PAIRS_AT_ONCE // self._deepest, 1), self._placed)
+        yield from in_parts(segments, self._expected(segments), PAIRS_AT_ONCE, self._placed)
+
+    def _expected(self, segments: Segments) -> Ints:
+        """At most how many fences hold each first fix, and the second one where no segment goes on from it."""
+        pairs = self._layers.at(segments.px, segments.py)
+        last = np.ones(len(segments), dtype=np.bool_)
+        if segments.follows is not None:
+            last[:-1] = ~segments.follows[1:]
+        ends = np.flatnonzero(last)
+        pairs[ends] += self._layers.at(wrap_lon(segments.qx[ends]), segments.qy[ends])
+        return pairs
 
     def _placed(self, begin: int, segments: Segments) -> Placed | None:
         """None where several segments would make more than `PAIRS_AT_ONCE` pairs: counted, not made."""
-        most = PAIRS_AT_ONCE // self._deepest
+        most = PAIRS_AT_ONCE // self._layers.least
         met = meet(segments, self.index, most)
         if met is None:
             return None
@@ -132,7 +142,11 @@ class FenceSet:
         start = self._in_force(fixes.at_start(rest), segments.start_ms[rest])
         # half a millisecond before: times of fixes and of switches are whole ones
         end = self._in_force(fixes.at_end(rest), segments.end_ms[rest] - 0.5)
-        stretch = self._stretch_fences(others, stretches)
+        middle = (stretches.start + stretches.end) / 2
+        expected = self._layers.at(*others.at(stretches.segment, middle))
+        if len(segments) > 1 and expected.sum() > PAIRS_AT_ONCE:
+            return None
+        stretch = self._stretch_fences(others, stretches, middle)
         changes = self._changes(others, stretches, *stretch)
         uniform_rows = (first + begin, last + begin, *held)
         return Placed(*uniform_rows, rest + begin, others, stretches, *stretch, *changes, *start, *end)
@@ -190,9 +204,8 @@ class FenceSet:
             changes[rows] = ~self._schedule.in_force(fence[rows], t_ms + beside)
         return comes, goes
 
-    def _stretch_fences(self, segments: Segments, stretches: Stretches) -> Pairs:
+    def _stretch_fences(self, segments: Segments, stretches: Stretches, middle: Floats) -> Pairs:
         """Pairs (stretch, fence in force), by where the stretch's middle exactly is."""
-        middle = (stretches.start + stretches.end) / 2
         stretch, fence = self._locate(Spots.on_lines(segments.on_lines(stretches.segment, middle)))
         return self._in_force((stretch, fence), _switched_ms(segments, stretches))
 

@@ -106,8 +106,8 @@ class GateSet:
         Holds at most about `PAIRS_AT_ONCE` pairs of a segment and an edge that it meets, or those of one segment.
         """
         segments = segments_of(tracks)
-        ends = tracks.row[tracks.segments()]
-        for segment, gate, forward, t_ms in in_parts(segments, PAIRS_AT_ONCE, self._in_force):
+        ends, each = tracks.row[tracks.segments()], np.ones(len(segments), dtype=np.int64)
+        for segment, gate, forward, t_ms in in_parts(segments, each, PAIRS_AT_ONCE, self._in_force):
             order = np.lexsort((gate, t_ms, segment))
             yield Crossings(ends[segment[order]], gate[order], forward[order], t_ms[order])
 

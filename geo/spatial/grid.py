@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from geo.spatial.cells import build_cells
 from geo.spatial.fences import Outlines
 from geo.spatial.lattice import FOLD, Window, cells_of_lines, most_cells
+from geo.spatial.layers import Layers
 from geo.spatial.predicates import ROUNDING, Spots, on_or_odd, turn_of
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, Points, blocks, expand, offsets
 from geo.spatial.raster import FIRST, HARD, INSIDE, LENGTH_SHIFT, MOST_EDGES
@@ -47,9 +48,9 @@ class GridIndex:
         outlines = self.outlines
         return self._cells.nbytes() + sum(part.nbytes for part in (outlines.points, outlines.rings, outlines.fence))
 
-    def most_at_a_place(self, weight: Ints) -> int:
-        """At least the sum of the weights of the fences that hold any one place."""
-        return self._cells.most_at_a_place(weight)
+    def layers(self, weight: Ints) -> Layers:
+        """How many fences, counted by their weights, may hold a place."""
+        return Layers(self._cells, weight)
 
     def locate(self, spots: Spots) -> tuple[Ints, Ints]:
         """Pairs (spot, fence) of each spot with each fence that contains it or has it on its border."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from geo.spatial.fences import Outlines
+from geo.spatial.layers import Layers
 from geo.spatial.predicates import Spots
 from geo.spatial.ragged import Floats, Ints, Pairs
 
@@ -18,8 +19,8 @@ class FenceIndex(Protocol):
         """The rings that are indexed."""
         ...
 
-    def most_at_a_place(self, weight: Ints) -> int:
-        """At least the sum of the weights of the fences that hold any one place."""
+    def layers(self, weight: Ints) -> Layers:
+        """How many fences, counted by their weights, may hold a place."""
         ...
 
     def locate(self, spots: Spots) -> tuple[Ints, Ints]:
