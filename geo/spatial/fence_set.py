@@ -87,6 +87,15 @@ class FenceSet:
         fence = self._versions.at(name, t_ms)
         return np.where(self._schedule.in_force(fence, t_ms), fence, -1)
 
+    def switches_of(self, name: Ints, start_ms: Floats, end_ms: Floats) -> tuple[Ints, Ints]:
+        """(row, ms): when what a name stands for may change, or go out of force, within each stretch of time."""
+        if self._schedule.always:
+            none = np.zeros(0, dtype=np.int64)
+            return none, none
+        row, fence = self._versions.within(name, start_ms, end_ms)
+        item, t_ms = self._schedule.switches(self._schedule.kind[fence], start_ms[row], end_ms[row]).made()
+        return row[item], t_ms
+
     def _locate(self, spots: Spots) -> Pairs:
         return self.shared.fences(*self._shapes_at(spots))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from geo.spatial.activity import Activity, begin_ms, whole_ms
-from geo.spatial.ragged import Floats, Ints, distinct
+from geo.spatial.ragged import Floats, Ints, distinct, expand
 
 if TYPE_CHECKING:
     from geo.spatial.fences import Fence
@@ -63,7 +63,16 @@ class Versions:
 
     def at(self, name: Ints, t_ms: Floats) -> Ints:
         """The version of each name that began last before or at each time, in force or not; before all, the first."""
+        return self._order[self._place(name, t_ms)]
+
+    def within(self, name: Ints, start_ms: Floats, end_ms: Floats) -> tuple[Ints, Ints]:
+        """(row, version): those of each name that may be in force in a stretch of time, both ends included."""
+        first = self._place(name, start_ms)
+        row, place = expand(first, self._place(name, end_ms) - first + 1)
+        return row, self._order[place]
+
+    def _place(self, name: Ints, t_ms: Floats) -> Ints:
         rank = np.searchsorted(self._begins, whole_ms(t_ms), side="right")
         first = name * (len(self._begins) + 1)
         last = np.searchsorted(self._keys, first + rank, side="right") - 1
-        return self._order[np.maximum(last, np.searchsorted(self._keys, first))]
+        return np.maximum(last, np.searchsorted(self._keys, first))

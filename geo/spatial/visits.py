@@ -16,16 +16,17 @@ import numpy as np
 from pydantic import Field
 
 from geo.spatial.clip import segments_of
-from geo.spatial.depth import border_distance_m
+from geo.spatial.depth import anywhere_away, border_distance_m
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.geodesic import wrap_lon
 from geo.spatial.measure import FenceRuns, runs_by_fence
-from geo.spatial.ragged import Bools, Floats, Ints, blocks, expand, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, Points, blocks, distinct_pairs, expand, run_starts
 from geo.spatial.stays import Stays, joined_stays
 from geo.spatial.tracks import Tracks
 from settings import Settings
 
 _TIMES_AT_ONCE: Final = 1 << 20
+_BESIDE_MS: Final = 1e-3  # what a time of a switch that was computed may be off
 
 
 class VisitSettings(Settings):
@@ -143,18 +144,30 @@ def _sure(course: _Course, sides: _Sides, fences: FenceSet, settings: VisitSetti
         return sure
     samples = _Samples(course, fences, settings.buffer_m, accuracy)
     ask = np.flatnonzero(sure)
-    middle = (sides.start_ms[ask] + sides.end_ms[ask]) / 2
-    deep = samples.deep(sides.track[ask], sides.fence[ask], middle)
+    deep = samples.deep(sides.track[ask], sides.fence[ask], sides.start_ms[ask], sides.end_ms[ask])
     sure[ask] = deep
     ask = ask[~deep]
-    for some, t_ms in samples.all_times(sides.track[ask], sides.start_ms[ask], sides.end_ms[ask]):
-        row = ask[some]
-        sure[row[samples.deep(sides.track[row], sides.fence[row], t_ms)]] = True
+    for parts in samples.parts(sides.track[ask], sides.fence[ask], sides.start_ms[ask], sides.end_ms[ask]):
+        sure[ask[parts.row[samples.anywhere_deep(parts)]]] = True
     return sure
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """Parts of stretches (`row`), each on one segment and while one version, or none (-1), is in force."""
+
+    row: Ints
+    segment: Ints
+    fence: Ints
+    start_ms: Floats
+    end_ms: Floats
+
+
 class _Samples:
-    """Places on a track at given times: are they farther from a fence's border than the doubt about them?"""
+    """Places on a track: are they farther from a fence's border than the doubt about them?
+
+    The border is that of the version in force; where none is, there is no border near.
+    """
 
     def __init__(self, course: _Course, fences: FenceSet, buffer_m: float, accuracy_m: Floats | None) -> None:
         self._course, self._fences, self._buffer_m, self._accuracy_m = course, fences, buffer_m, accuracy_m
@@ -169,32 +182,42 @@ class _Samples:
         at = np.searchsorted(keys, track * span + (t_ms - origin))
         return np.clip(at, course.first[track], course.first[track + 1] - 1)
 
-    def deep(self, track: Ints, name: Ints, t_ms: Floats) -> Bools:
-        """Is the place at each time farther from the border than the buffer and the reported accuracy?
+    def _places(self, segment: Ints, t_ms: Floats) -> Points:
+        segments = self._course.segments
+        start, end = segments.start_ms[segment], segments.end_ms[segment]
+        fraction: Floats = np.clip((t_ms - start) / (end - start), 0.0, 1.0)
+        return segments.at(segment, fraction)
 
-        The border is that of the version that stood until then; where none is in force, there is no border near.
-        """
-        # half a millisecond before: switches are at whole ones, and a stay may end with one
-        fence = self._fences.version_at(name, t_ms - 0.5)
-        deep, near = fence < 0, np.flatnonzero(fence >= 0)
-        deep[near] = self._away(track[near], fence[near], t_ms[near])
+    def _doubt_m(self, segment: Ints) -> Floats:
+        doubt = np.full(len(segment), self._buffer_m)
+        if self._accuracy_m is None:
+            return doubt
+        return np.asarray(np.fmax(doubt, self._accuracy_m[self._course.tracks.row[self._course.ends[segment]]]))
+
+    def deep(self, track: Ints, name: Ints, start_ms: Floats, end_ms: Floats) -> Bools:
+        """Is the place in the middle of each stretch so far away? That says enough of most."""
+        t_ms = (start_ms + end_ms) / 2
+        segment = self._segment(track, t_ms)
+        fence = self._fences.version_at(name, _judged_ms(start_ms, t_ms))
+        deep: Bools = fence < 0
+        near = np.flatnonzero(~deep)
+        (x, y), doubt = self._places(segment[near], t_ms[near]), self._doubt_m(segment[near])
+        shape = self._fences.shared.of_fence[fence[near]]
+        deep[near] = border_distance_m(self._fences.index.outlines, shape, wrap_lon(x), y, doubt) >= doubt
         return deep
 
-    def _away(self, track: Ints, fence: Ints, t_ms: Floats) -> Bools:
-        course = self._course
-        segment = self._segment(track, t_ms)
-        start, end = course.segments.start_ms[segment], course.segments.end_ms[segment]
-        x, y = course.segments.at(segment, np.clip((t_ms - start) / (end - start), 0.0, 1.0))
-        shape = self._fences.shared.of_fence[fence]
-        doubt = np.full(len(t_ms), self._buffer_m)
-        if self._accuracy_m is not None:
-            reported = self._accuracy_m[course.tracks.row[course.ends[segment]]]
-            doubt = np.fmax(doubt, reported)
-        away = border_distance_m(self._fences.index.outlines, shape, wrap_lon(x), y, doubt)
-        return np.asarray(away >= doubt, dtype=np.bool_)
+    def anywhere_deep(self, parts: _Parts) -> Bools:
+        """Is any place of each part so far away?"""
+        doubt = self._doubt_m(parts.segment)
+        deep: Bools = (parts.fence < 0) | (doubt == 0.0)
+        near = np.flatnonzero(~deep)
+        segment, shape = parts.segment[near], self._fences.shared.of_fence[parts.fence[near]]
+        start, end = self._places(segment, parts.start_ms[near]), self._places(segment, parts.end_ms[near])
+        deep[near] = anywhere_away(self._fences.index.outlines, shape, start, end, doubt[near])
+        return deep
 
-    def all_times(self, track: Ints, start_ms: Floats, end_ms: Floats) -> Iterator[tuple[Ints, Floats]]:
-        """(row, time) of every fix within each stretch, and of the middle of each part between them; some at once."""
+    def parts(self, track: Ints, name: Ints, start_ms: Floats, end_ms: Floats) -> Iterator[_Parts]:
+        """All parts of each stretch, cut at fixes and where its version changes; some at once."""
         course = self._course
         low, high = self._segment(track, start_ms), self._segment(track, end_ms)
         for block in blocks(high - low + 1, _TIMES_AT_ONCE):
@@ -202,7 +225,33 @@ class _Samples:
             row += block.start
             start = np.maximum(course.segments.start_ms[segment], start_ms[row])
             end = np.minimum(course.segments.end_ms[segment], end_ms[row])
-            yield np.concatenate([row, row]), np.concatenate([(start + end) / 2, end])
+            # a stretch that begins at a fix has nothing of the segment that ends there
+            some = np.flatnonzero((end > start) | (start_ms[row] == end_ms[row]))
+            row, segment, start, end = row[some], segment[some], start[some], end[some]
+            item, start, end = _cut(*self._fences.switches_of(name[row], start, end), start, end)
+            row, segment = row[item], segment[item]
+            fence = self._fences.version_at(name[row], _judged_ms(start, (start + end) / 2))
+            yield _Parts(row, segment, fence, start, end)
+
+
+def _judged_ms(start_ms: Floats, t_ms: Floats) -> Floats:
+    """When to ask for the version in force at times of stretches that begin at some: at a switch, the one before it.
+
+    Switches are at whole milliseconds, what is computed may be beside them.
+    """
+    return np.asarray(np.maximum(t_ms - 0.5, start_ms + _BESIDE_MS))
+
+
+def _cut(row: Ints, t_ms: Ints, start_ms: Floats, end_ms: Floats) -> tuple[Ints, Floats, Floats]:
+    """Stretches cut at some times (row, ms) within them: (row, start, end) of each part."""
+    inside = (t_ms > start_ms[row] + _BESIDE_MS) & (t_ms < end_ms[row] - _BESIDE_MS)
+    row, t_ms = distinct_pairs(row[inside], t_ms[inside])
+    item = np.concatenate([np.arange(len(start_ms)), row])
+    start = np.concatenate([start_ms, t_ms])
+    order = np.lexsort((start, item))
+    item, start = item[order], start[order]
+    last = np.append(item[1:] != item[:-1], True)[: len(item)]
+    return item, start, np.where(last, end_ms[item], np.append(start[1:], 0.0)[: len(item)])
 
 
 def _visits(course: _Course, sides: _Sides) -> Visits:

@@ -84,33 +84,57 @@ def visits_of(
 def _deep(
     side: Side, shape: shapely.Geometry, track: Sequence[Spot], t_ms: Sequence[int], rules: Rules
 ) -> tuple[bool, bool]:
-    """Is any place of a stay as far from the border as it must be: at fixes, and in the middle of parts and of all?"""
-    times, clear = [(side.start_ms + side.end_ms) / 2], True
-    for begin, until in pairwise(t_ms):
+    """Is any place of a stay as far from the border as it must be; and is that clear, no distance next to the limit?"""
+    found, clear = [False, False], True
+    for row, (begin, until) in enumerate(pairwise(t_ms), start=1):
         low, high = max(Fraction(begin), side.start_ms), min(Fraction(until), side.end_ms)
-        if low <= high and (begin < side.end_ms or begin < side.start_ms or low < high):
-            times += [(low + high) / 2, high]
-            # a double tells times of today apart that are a quarter of a microsecond apart
-            clear &= not 0 < high - low < Fraction(1, 1000)
-    deep = False
-    for at in times:
-        row = next(row for row in range(1, len(t_ms)) if at <= t_ms[row])
-        share = float((at - t_ms[row - 1]) / (t_ms[row] - t_ms[row - 1]))
+        if low > high or (low == high and side.start_ms < side.end_ms):
+            continue
+        # a double tells times of today apart that are a quarter of a microsecond apart
+        clear &= not 0 < high - low < Fraction(1, 1000)
         (px, py), (qx, qy) = track[row - 1], track[row]
-        away = _border_m(shape, px + (qx - px) * share, py + (qy - py) * share)
+        shares = (float((at - begin) / (until - begin)) for at in (low, high))
+        ends = [(px + (qx - px) * share, py + (qy - py) * share) for share in shares]
         doubt = max(rules.buffer_m, 0.0 if math.isnan(rules.accuracy_m[row]) else rules.accuracy_m[row])
-        deep |= away >= doubt
+        if doubt == 0.0:
+            return True, clear
         # how far it drives until a double tells the time from the one before
-        moved = math.hypot(qx - px, qy - py) * 111_000.0 * 5e-4 / (t_ms[row] - t_ms[row - 1])
-        clear &= doubt == 0.0 or abs(away - doubt) > 1e-6 * doubt + 1e-6 + moved
-    return deep, clear
+        moved = math.hypot(qx - px, qy - py) * 111_000.0 * 5e-4 / (until - begin)
+        blur = 2e-3 * doubt + 1e-6 + moved
+        try:
+            for at, limit in enumerate((doubt - blur, doubt + blur)):
+                found[at] = found[at] or _away(shape, ends[0], ends[1], limit)
+        except shapely.errors.GEOSException:  # a buffer that it cannot make, by its rounding
+            clear = False
+    return found[1], clear and found[0] == found[1]
+
+
+def _away(shape: shapely.Geometry, start: Spot, end: Spot, away_m: float) -> bool:
+    """Is any place on a straight way so far from the border? What is nearer is a buffer of it, on a flat earth."""
+    parts = min(math.ceil(abs(end[1] - start[1]) / 0.02), 50) or 1
+    for at in range(parts):
+        p, q = (
+            [a + (b - a) * share for a, b in zip(start, end, strict=True)] for share in (at / parts, (at + 1) / parts)
+        )
+        x, y = (p[0] + q[0]) / 2, (p[1] + q[1]) / 2
+        if _border_m(shape, x, y) >= away_m:
+            return True
+        scale = _degree_m(y)
+        near = shapely.transform(shape.boundary, lambda corners, x=x, y=y, scale=scale: (corners - (x, y)) * scale)
+        way = shapely.LineString([((one[0] - x) * scale[0], (one[1] - y) * scale[1]) for one in (p, q)])
+        if way.length and not shapely.difference(way, shapely.buffer(near, away_m, quad_segs=64)).is_empty:
+            return True
+    return False
+
+
+def _degree_m(y: float) -> tuple[float, float]:
+    square = _FLATTENING * (2 - _FLATTENING)
+    bent = 1.0 - square * math.sin(math.radians(y)) ** 2
+    east = math.radians(_AXIS_M / math.sqrt(bent) * math.cos(math.radians(y)))
+    return east, math.radians(_AXIS_M * (1.0 - square) / bent**1.5)
 
 
 def _border_m(shape: shapely.Geometry, x: float, y: float) -> float:
     """Metres to the border, by the ellipsoid's radii at the place."""
-    square = _FLATTENING * (2 - _FLATTENING)
-    bent = 1.0 - square * math.sin(math.radians(y)) ** 2
-    east = math.radians(_AXIS_M / math.sqrt(bent) * math.cos(math.radians(y)))
-    north = math.radians(_AXIS_M * (1.0 - square) / bent**1.5)
-    near = shapely.transform(shape.boundary, lambda corners: (corners - (x, y)) * (east, north))
+    near = shapely.transform(shape.boundary, lambda corners: (corners - (x, y)) * _degree_m(y))
     return float(shapely.distance(near, shapely.Point(0.0, 0.0)))
