@@ -88,7 +88,8 @@ def _deep(
     found, clear = [False, False], True
     for row, (begin, until) in enumerate(pairwise(t_ms), start=1):
         low, high = max(Fraction(begin), side.start_ms), min(Fraction(until), side.end_ms)
-        if low > high or (low == high and side.start_ms < side.end_ms):
+        # a stay of no length at a fix is judged by what that fix reported, with the segment that ends there
+        if low > high or (low == high and (side.start_ms < side.end_ms or low == begin)):
             continue
         # a double tells times of today apart that are a quarter of a microsecond apart
         clear &= not 0 < high - low < Fraction(1, 1000)
