@@ -270,3 +270,12 @@ def test_nobody_is_nowhere() -> None:
         assert sum(batch.num_rows for batch in places_of(PIECES.empty_table(), 50.0, scale, everywhere=True)) == 0
     for counted in (near_crowds, crowded):
         assert sum(batch.num_rows for batch in counted(PLACES.empty_table(), 5)) == 0
+
+
+def test_an_encounter_with_the_crowd_is_of_whole_minutes_around_the_tracks() -> None:
+    centre = Centre(distance_m=50.0, crowd_devices=5)
+    for at, place in enumerate(YARD):
+        # three tracks: no gap is longer than 300 s
+        seconds = [70, 75, 190, 2_010, 2_030, 2_390, 2_410]
+        centre.take(Fix(f"d{at}", seq, NIGHT + second * 1000, *place) for seq, second in enumerate(seconds))
+    assert [row[2:] for row in told(centre) if row[1] == "d0"] == [(1.0, 4.0), (33.0, 34.0), (39.0, 41.0)]
