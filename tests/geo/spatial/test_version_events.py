@@ -138,7 +138,7 @@ DEEP = version(box(12.99, -0.01, 13.01, 0.01))
 BESIDE = version(box(13.0 + METRE, -0.01, 13.01, 0.01), 20)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     way=ways(),
     versions=several_versions(),
