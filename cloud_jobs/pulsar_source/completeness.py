@@ -16,7 +16,7 @@ import structlog
 from cloud_jobs.pulsar_source.accounting import BOUNDS, Account, Bounds, Fate, Inquiry, is_held
 from cloud_jobs.pulsar_source.chunks import Reread, late_messages
 from cloud_jobs.pulsar_source.columns import Runs
-from cloud_jobs.pulsar_source.entries import LeftS, Stored, backwards
+from cloud_jobs.pulsar_source.entries import LeftS, Stored, backwards, within
 from cloud_jobs.pulsar_source.errors import EntriesUnknown, ReadIncomplete
 from cloud_jobs.pulsar_source.isolation import next_entry
 from cloud_jobs.pulsar_source.ledgers import TopicState
@@ -126,8 +126,7 @@ class Completeness:
         return held
 
     def _time_left(self) -> LeftS:
-        until_s = self._clock() + self._options.read_timeout_seconds
-        return lambda: until_s - self._clock()
+        return within(self._options.read_timeout_seconds, self._clock)
 
     def _compacted(self, state: TopicState) -> Position:
         return state.compacted if self._options.read_compacted else BEGINNING

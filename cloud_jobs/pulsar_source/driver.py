@@ -1,7 +1,7 @@
 """What the streaming reader does in Spark's driver: offsets, plans, acknowledgements."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -9,19 +9,19 @@ import structlog
 
 from cloud_jobs.pulsar_source.accounting import Inquiry
 from cloud_jobs.pulsar_source.acknowledging import acknowledge
-from cloud_jobs.pulsar_source.admission import Limits, Piece, admit
+from cloud_jobs.pulsar_source.admission import Limits, admit
 from cloud_jobs.pulsar_source.caution import Caution
 from cloud_jobs.pulsar_source.chunks import kept_before
 from cloud_jobs.pulsar_source.clients import forget_clients
-from cloud_jobs.pulsar_source.entries import stored_entries
+from cloud_jobs.pulsar_source.entries import stored_entries, within
 from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, DataLoss, NoClusterAnswers
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.planned import PlannedRange, Store
-from cloud_jobs.pulsar_source.planning import begin_of, check_topics, everything, planned_range, queue_size, upto_target
+from cloud_jobs.pulsar_source.planning import begin_of, check_topics, everything, planned_range, upto_target
 from cloud_jobs.pulsar_source.position import BEGINNING, Offset, Position, Range, ranges
-from cloud_jobs.pulsar_source.scouting import Scout, look_ahead_carefully
+from cloud_jobs.pulsar_source.scouting import Scout, Scouts
 from cloud_jobs.pulsar_source.subscription import SubscriptionNotes, opening_of
 from cloud_jobs.pulsar_source.watching import View, Watch
 
@@ -53,14 +53,13 @@ class Driver:
         self._watch = watch or Watch(options)
         self._ownership = ownership or Ownership(options)
         self._acknowledge = acknowledger
-        self._open_scout = scout
         self._caution = caution or Caution(options)
         self._store = store
         self._pause = pause
         self._initial: Offset | None = None
         self._told: set[tuple[str, str, str]] = set()
         self._view: View | None = None
-        self._scouts: dict[tuple[str, str], Scout] = {}
+        self._scouts = Scouts(options, scout)
         self._acknowledged: dict[tuple[str, str], Position] = {}
         self._served: Offset | None = None
         self._target: Offset | None = None
@@ -69,15 +68,10 @@ class Driver:
 
     def close(self) -> None:
         """Gives every connection back."""
-        self._close_scouts()
+        self._scouts.close()
         self._ownership.close()
         self._watch.close()
         forget_clients()
-
-    def _close_scouts(self) -> None:
-        for scout in self._scouts.values():
-            scout.close()
-        self._scouts.clear()
 
     def initial(self) -> Offset:
         """Where a query without a checkpoint begins: the cursor, created at startingPosition where there is none."""
@@ -109,7 +103,7 @@ class Driver:
             raise
         except ClusterUnreachable:
             # It went away after it had answered: let the watch decide once more, with nothing left open.
-            self._close_scouts()
+            self._scouts.close()
             return self._latest(start, limited=limited)
 
     def _latest(self, start: Offset, *, limited: bool) -> Offset:
@@ -235,12 +229,12 @@ class Driver:
         """How far to acknowledge the partitions that are known for messages in chunks."""
         view = self._view if self._view and self._view.cluster == cluster else None
         kept: dict[str, Position] = {}
-        until_s = time.monotonic() + self._options.call_timeout_s()
+        left_s = within(self._options.call_timeout_s())
         for topic in [topic for topic in moved if view and topic in view.notes and view.notes[topic].chunked]:
             assert view is not None  # it has notes
             with self._store(cluster, self._options, topic) as stored:
                 ledgers = view.states[topic].sizes_between(BEGINNING, moved[topic])
-                inquiry = Inquiry(stored, lambda: until_s - time.monotonic())
+                inquiry = Inquiry(stored, left_s)
                 kept[topic] = kept_before(moved[topic], ledgers, inquiry)
         return kept
 
@@ -276,26 +270,10 @@ class Driver:
         weights = {topic: float(view.states[topic].entries_between(begin[topic], end)) for topic, end in news.items()}
         pieces = [Range(topic, begin[topic], end) for topic, end in news.items()]
         with self._caution.looking_ahead() as careful:
-            ahead = self._ahead(view, pieces, careful=careful)
-            return {**begin, **admit(ahead, weights, limits, self._turn)}
-
-    def _ahead(self, view: View, news: Sequence[Range], *, careful: bool) -> dict[str, Iterable[Piece]]:
-        if not careful:
-            return {piece.topic: self._scout(view, piece.topic).ahead(piece.start, piece.end) for piece in news}
-        self._close_scouts()
-        ahead: dict[str, Iterable[Piece]] = {}
-        for piece in news:
-            state = view.states[piece.topic]
-            queue = queue_size(state, self._options.prefetch_bytes)
-            ahead[piece.topic] = look_ahead_carefully(state, view.cluster, self._options, piece, queue)
-        return ahead
-
-    def _scout(self, view: View, topic: str) -> Scout:
-        key = (view.cluster.name, topic)
-        if key not in self._scouts:
-            queue = queue_size(view.states[topic], self._options.prefetch_bytes)
-            self._scouts[key] = self._open_scout(view.cluster, self._options, topic, queue)
-        return self._scouts[key]
+            ahead = self._scouts.ahead(view.cluster, view.states, pieces, careful=careful)
+            admitted = admit(ahead, weights, limits, self._turn)
+            self._scouts.rest()
+            return {**begin, **admitted}
 
     def _lost_lives(self, start: Offset, view: View) -> set[str]:
         """The partitions whose position means nothing any more, each reported; gaps of others are reported too."""
@@ -316,7 +294,7 @@ class Driver:
             self._report(view.cluster.name, losses)
             self._watch.accept_created(view.cluster.name)
         if anew:
-            self._close_scouts()
+            self._scouts.close()
         return anew
 
     def _report(self, cluster: str, losses: Mapping[str, str]) -> None:

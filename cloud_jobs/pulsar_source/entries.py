@@ -1,5 +1,6 @@
 """What a broker says of one stored entry, delivered or not."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
@@ -22,6 +23,12 @@ _PARALLEL, _EACH = 8, 4
 
 LeftS = Callable[[], float]
 """How many seconds are left for questions."""
+
+
+def within(seconds: float, clock: Callable[[], float] = time.monotonic) -> LeftS:
+    """What is left of so many seconds from now on."""
+    until_s = clock() + seconds
+    return lambda: until_s - clock()
 
 
 class Stored(Protocol):

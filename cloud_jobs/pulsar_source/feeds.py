@@ -101,12 +101,12 @@ class _ReaderFeed:
     def __init__(self, reader: Any, exhaustion: Exhaustion, most: int, one_by_one: OneByOne | None) -> None:
         self._exhaustion = exhaustion
         self._most = min(MAX_RECEIVE, most)
-        self._receive = one_by_one.receive if one_by_one else self._receive_many
+        self._one_by_one = one_by_one
         self._native = reader._reader  # noqa: SLF001  # as above
         self._reached = BEGINNING
 
     def receive(self) -> list[Any]:
-        if messages := self._receive():
+        if messages := self._one_by_one.receive() if self._one_by_one else self._receive_many():
             self._reached = position_of(messages[-1].message_id())
             self._exhaustion.heard()
         return messages

@@ -5,13 +5,16 @@ that stays open from batch to batch and runs at most one batch ahead, so a limit
 delivery of what is limited.
 """
 
+import resource
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pulsar
+import structlog
 
 from cloud_jobs.pulsar_source.admission import Piece
 from cloud_jobs.pulsar_source.clients import as_our_error
@@ -21,13 +24,26 @@ from cloud_jobs.pulsar_source.isolation import isolated_feed
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.message_ids import batch_size_of
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.planning import queue_size
 from cloud_jobs.pulsar_source.position import BEGINNING, Position, Range
 from cloud_jobs.pulsar_source.prefetching import SIZES
 from cloud_jobs.pulsar_source.reader_process import Assignment
 
+_log = structlog.get_logger(__name__)
 _ENDLESS = 2**62
 
+_MOST_HELD_BYTES = 1 << 30
+"""Beside what the readers may prefetch."""
+
 Opening = Callable[[Cluster, PulsarOptions, str, Position, int], AbstractContextManager[Feed]]
+
+
+def resident_bytes() -> int:
+    """The memory of this process; 0 where the machine does not say so."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 class Scout:
@@ -111,6 +127,63 @@ class Scout:
         if at > self._reached:
             self._seen.append(Piece(at, size))
             self._reached = at
+
+
+class Scouts:
+    """The look ahead of all topic partitions; their readers stay open from batch to batch."""
+
+    def __init__(
+        self,
+        options: PulsarOptions,
+        opening: Callable[[Cluster, PulsarOptions, str, int], Scout] = Scout,
+        resident: Callable[[], int] = resident_bytes,
+    ) -> None:
+        self._options = options
+        self._open = opening
+        self._resident = resident
+        self._scouts: dict[tuple[str, str], Scout] = {}
+        self._at_rest_bytes = 0
+
+    def close(self) -> None:
+        """Gives the readers back."""
+        for scout in self._scouts.values():
+            scout.close()
+        self._scouts.clear()
+
+    def ahead(
+        self, cluster: Cluster, states: Mapping[str, TopicState], news: Sequence[Range], *, careful: bool
+    ) -> dict[str, Iterable[Piece]]:
+        """Topic partition -> the messages of its range, as far as the caller asks for them."""
+        if not careful:
+            return {piece.topic: self._scout(cluster, states, piece).ahead(piece.start, piece.end) for piece in news}
+        self.close()
+        return {
+            piece.topic: look_ahead_carefully(
+                states[piece.topic], cluster, self._options, piece, self._queue(states[piece.topic])
+            )
+            for piece in news
+        }
+
+    def rest(self) -> None:
+        """A batch is planned: gives the readers back where this process holds much more than they may prefetch.
+
+        The client takes what the header of a chunk claims, up to 4 GiB, and holds it while its reader is open.
+        """
+        held = self._resident() - self._at_rest_bytes
+        if self._scouts and held > _MOST_HELD_BYTES + 2 * len(self._scouts) * self._options.prefetch_bytes:
+            _log.warning("look_ahead_closed", held_bytes=held, readers=len(self._scouts))
+            self.close()
+
+    def _scout(self, cluster: Cluster, states: Mapping[str, TopicState], piece: Range) -> Scout:
+        key = (cluster.name, piece.topic)
+        if not self._scouts:
+            self._at_rest_bytes = self._resident()
+        if key not in self._scouts:
+            self._scouts[key] = self._open(cluster, self._options, piece.topic, self._queue(states[piece.topic]))
+        return self._scouts[key]
+
+    def _queue(self, state: TopicState) -> int:
+        return queue_size(state, self._options.prefetch_bytes)
 
 
 def look_ahead_carefully(

@@ -8,7 +8,7 @@ a reader of Pulsar's own protocol that looks at the metadata alone: it keeps no 
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -38,6 +38,10 @@ class Sent:
         self._stream = connection.makefile("rb", buffering=_PART_BYTES)
         self._cluster = cluster
         self._partition = partition
+
+    def close(self) -> None:
+        """Lets the connection go; until then what reads it holds it open."""
+        self._stream.close()
 
     def open(self, access: tuple[bytes, bytes], first: Position) -> None:
         """Says who we are (name of the method, its data), and subscribes without a cursor that is kept."""
@@ -133,8 +137,10 @@ def sent_entries(
     """
     cluster, (first, last) = admin.cluster, span
     try:
-        with _connection(admin.broker_of(partition), options) as connection:
-            sent = Sent(connection, cluster, partition)
+        with (
+            _connection(admin.broker_of(partition), options) as connection,
+            closing(Sent(connection, cluster, partition)) as sent,
+        ):
             sent.open(_who_we_are(options), first)
             connection.settimeout(_SILENCE_S)
             for found in sent.entries(last):

@@ -1,6 +1,7 @@
 """The source on a cluster that asks for TLS and a token."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from cloud_jobs.pulsar_source import AccessRefused
+from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.entries import stored_entries
+from cloud_jobs.pulsar_source.errors import PulsarSourceError
+from cloud_jobs.pulsar_source.position import Position
 from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, look
 from geo.replication.connection import check_addresses
 from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
@@ -69,6 +74,21 @@ def test_threads_sockets_and_memory_stay_as_they_are_over_batches_and_rotations_
     assert second.threads <= first.threads
     assert second.sockets <= first.sockets + 2
     assert second.memory_bytes <= first.memory_bytes + (32 << 20)
+
+
+def test_what_a_broker_sends_is_looked_at_over_tls_with_a_token(cluster: GuardedCluster, tmp_path: Path):
+    file = tmp_path / "token"
+    file.write_text(cluster.token("reader"))
+    options, partition = guarded_options(cluster, file, TOPIC), f"{TOPIC}-partition-0"
+    here = options.all_clusters()[0]
+    with closing(Admin(here, options, 20)) as admin:
+        last = admin.state(partition, "").last
+    with stored_entries(here, options, partition) as stored:
+        sent = [place.entry for place, _ in stored.sent(Position(last.ledger, 0), last, lambda: 60.0)]
+    assert sent == list(range(last.entry + 1))
+    file.write_text(cluster.token("nobody"))
+    with stored_entries(here, options, partition) as stored, pytest.raises(PulsarSourceError):
+        list(stored.sent(Position(last.ledger, 0), last, lambda: 60.0))
 
 
 def test_a_token_that_is_replaced_by_a_wrong_one_is_refused(cluster: GuardedCluster, tmp_path: Path):
