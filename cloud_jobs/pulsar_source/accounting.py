@@ -5,7 +5,7 @@ is asked for single entries first, then it is made to send what it gives to cons
 for as long as the caller waits. Only then an entry is unknown.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -84,11 +84,17 @@ class Account:
 
 
 class Inquiry:
-    """Questions about stored entries, all together bounded in time: `left_s` says how much there is."""
+    """Questions about stored entries, all together bounded in time: `left_s` says how much there is.
 
-    def __init__(self, stored: Stored, left_s: LeftS, bounds: Bounds = BOUNDS) -> None:
+    `heard` is called with each answer: whoever has many entries may wait for as long as answers come.
+    """
+
+    def __init__(
+        self, stored: Stored, left_s: LeftS, bounds: Bounds = BOUNDS, *, heard: Callable[[], None] = lambda: None
+    ) -> None:
         self._stored = stored
         self._left_s = left_s
+        self._heard = heard
         self._most_single = bounds.single
 
     def account(self, places: Iterable[Position]) -> Account:
@@ -118,10 +124,14 @@ class Inquiry:
         return self.account([place]).fates[place] is Fate.PART
 
     def _ask(self, places: Sequence[Position]) -> dict[Position, Known]:
-        return {
-            place: Silence.UNKNOWN if isinstance(answer, ClusterUnreachable) else answer
-            for place, answer in ask(self._stored, places, self._left_s)
-        }
+        found: dict[Position, Known] = {}
+        for place, answer in ask(self._stored, places, self._left_s):
+            if isinstance(answer, ClusterUnreachable):
+                found[place] = Silence.UNKNOWN
+            else:
+                found[place] = answer
+                self._heard()
+        return found
 
     def _sent(self, unknown: Sequence[Position]) -> dict[Position, Known]:
         wanted, reached = set(unknown), BEGINNING
@@ -129,6 +139,7 @@ class Inquiry:
         with suppress(ClusterUnreachable):
             for place, entry in self._stored.sent(min(wanted), max(wanted), self._left_s):
                 reached = place
+                self._heard()
                 if place in wanted:
                     found[place] = entry
         return found | {place: Silence.WITHHELD for place in wanted - found.keys() if place < reached}

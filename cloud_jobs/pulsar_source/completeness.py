@@ -16,7 +16,7 @@ import structlog
 from cloud_jobs.pulsar_source.accounting import BOUNDS, Account, Bounds, Fate, Inquiry, is_held
 from cloud_jobs.pulsar_source.chunks import Reread, late_messages
 from cloud_jobs.pulsar_source.columns import Runs
-from cloud_jobs.pulsar_source.entries import LeftS, Stored, backwards, within
+from cloud_jobs.pulsar_source.entries import Patience, Stored, backwards
 from cloud_jobs.pulsar_source.errors import EntriesUnknown, ReadIncomplete
 from cloud_jobs.pulsar_source.isolation import next_entry
 from cloud_jobs.pulsar_source.ledgers import TopicState
@@ -32,7 +32,7 @@ _HELD_PERIOD_S = 0.5
 class Completeness:
     """Follows one range; its checks raise where messages are stored and were not delivered, or nobody knows.
 
-    What lies beyond `bounds`, or is not answered within `readTimeoutSeconds`, is unknown, never complete.
+    What lies beyond `bounds`, or is not answered, is unknown, never complete.
     """
 
     def __init__(
@@ -76,7 +76,9 @@ class Completeness:
         if gaps:
             state = self._state()
             if planned.whole:
-                late = self._account_for(gaps, state, Inquiry(stored, self._time_left(), self._bounds), reread)
+                patience = self._patience()
+                inquiry = Inquiry(stored, patience, self._bounds, heard=patience.heard)
+                late = self._account_for(gaps, state, inquiry, reread)
         if planned.durable and (entry := self._track.partly()):
             who = "somebody acknowledged it" + (", or it was compacted," if self._options.read_compacted else "")
             self._fail(f"a part of entry {entry}", f"{who} while the query was reading")
@@ -104,7 +106,7 @@ class Completeness:
         unknown = account.of(Fate.UNKNOWN)
         if not unknown and not beyond:
             return
-        why = f"the cluster did not say what it is, to questions of {self._options.read_timeout_seconds:g} s in all"
+        why = f"the cluster did not say so, or said nothing at all for {self._options.read_timeout_seconds:g} s"
         if beyond:
             why = f"more than {self._bounds.entries} entries of one batch were not delivered"
         error = EntriesUnknown(
@@ -121,12 +123,12 @@ class Completeness:
         if self._clock() - self._asked_s < _HELD_PERIOD_S:
             return True
         planned = self._planned
-        held = is_held(stored, planned.ledgers, planned.end, reached, self._time_left())
+        held = is_held(stored, planned.ledgers, planned.end, reached, self._patience())
         self._asked_s = self._clock() if held else self._asked_s
         return held
 
-    def _time_left(self) -> LeftS:
-        return within(self._options.read_timeout_seconds, self._clock)
+    def _patience(self) -> Patience:
+        return Patience(self._options.read_timeout_seconds, self._clock)
 
     def _compacted(self, state: TopicState) -> Position:
         return state.compacted if self._options.read_compacted else BEGINNING

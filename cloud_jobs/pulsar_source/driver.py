@@ -13,7 +13,7 @@ from cloud_jobs.pulsar_source.admission import Limits, admit
 from cloud_jobs.pulsar_source.caution import Caution
 from cloud_jobs.pulsar_source.chunks import kept_before
 from cloud_jobs.pulsar_source.clients import forget_clients
-from cloud_jobs.pulsar_source.entries import stored_entries, within
+from cloud_jobs.pulsar_source.entries import Patience, stored_entries
 from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, DataLoss, NoClusterAnswers
 from cloud_jobs.pulsar_source.ledgers import TopicState
 from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
@@ -229,7 +229,7 @@ class Driver:
         """How far to acknowledge the partitions that are known for messages in chunks."""
         view = self._view if self._view and self._view.cluster == cluster else None
         kept: dict[str, Position] = {}
-        left_s = within(self._options.call_timeout_s())
+        left_s = Patience(self._options.call_timeout_s())
         for topic in [topic for topic in moved if view and topic in view.notes and view.notes[topic].chunked]:
             assert view is not None  # it has notes
             with self._store(cluster, self._options, topic) as stored:

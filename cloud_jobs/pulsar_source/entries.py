@@ -25,10 +25,20 @@ LeftS = Callable[[], float]
 """How many seconds are left for questions."""
 
 
-def within(seconds: float, clock: Callable[[], float] = time.monotonic) -> LeftS:
-    """What is left of so many seconds from now on."""
-    until_s = clock() + seconds
-    return lambda: until_s - clock()
+class Patience:
+    """What is left of so many seconds from now on, or from when something was heard last."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self.heard()
+
+    def heard(self) -> None:
+        """The time begins anew."""
+        self._until_s = self._clock() + self._seconds
+
+    def __call__(self) -> float:
+        """The seconds that are left."""
+        return self._until_s - self._clock()
 
 
 class Stored(Protocol):

@@ -15,7 +15,7 @@ from cloud_jobs.pulsar_source.admin import Admin
 from cloud_jobs.pulsar_source.clients import as_our_error, patience_s
 from cloud_jobs.pulsar_source.columns import Columns
 from cloud_jobs.pulsar_source.completeness import Completeness
-from cloud_jobs.pulsar_source.entries import Stored, stored_entries, within
+from cloud_jobs.pulsar_source.entries import Patience, Stored, stored_entries
 from cloud_jobs.pulsar_source.errors import PulsarSourceError, ReadStalled
 from cloud_jobs.pulsar_source.feeds import Feed, durable_feed, reader_feed
 from cloud_jobs.pulsar_source.isolation import isolated_feed
@@ -63,7 +63,7 @@ def open_feed(options: PulsarOptions, planned: PlannedRange) -> AbstractContextM
 
 def _is_part(options: PulsarOptions, planned: PlannedRange, place: Position) -> bool:
     with stored_entries(planned.cluster, options, planned.topic) as stored:
-        return Inquiry(stored, within(options.read_timeout_seconds)).is_part(place)
+        return Inquiry(stored, Patience(options.read_timeout_seconds)).is_part(place)
 
 
 def again(planned: PlannedRange) -> PlannedRange:

@@ -21,7 +21,7 @@ from cloud_jobs.pulsar_source.wire import Head, Value, decode, encode, frame, he
 
 _CONNECT, _CONNECTED, _SUBSCRIBE, _MESSAGE, _FLOW, _SUCCESS, _PING, _PONG = 2, 3, 4, 9, 11, 13, 18, 19
 _PROTOCOL_VERSION = 15
-_PERMITS = 1000
+_PERMITS = 5000
 _MOST_FRAME_BYTES = 256 << 20
 _MOST_HEAD_BYTES = 1 << 20
 _CHECKSUM_MAGIC, _CHECKSUM_BYTES = b"\x0e\x01", 6

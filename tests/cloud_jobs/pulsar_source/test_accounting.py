@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source.accounting import BOUNDS, Bounds, Fate, Inquiry, Silence, fate_of, is_held
-from cloud_jobs.pulsar_source.entries import Chunk, LeftS, StoredEntry
+from cloud_jobs.pulsar_source.entries import Chunk, LeftS, Patience, StoredEntry
 from cloud_jobs.pulsar_source.errors import ClusterUnreachable
 from cloud_jobs.pulsar_source.position import Position
 
@@ -94,6 +94,26 @@ def test_what_is_not_shown_is_what_it_is_or_unknown_and_takes_no_neighbour_with_
 def test_without_time_what_is_left_is_unknown():
     store = Store(dict.fromkeys(range(9), MARKER), {})
     assert fates(store, left_s=0.0) == [Fate.UNKNOWN] * 9
+
+
+def test_as_long_as_answers_come_there_is_time():
+    now_s = 0.0
+    patience = Patience(10.0, lambda: now_s)
+
+    class Slow(Store):
+        def of(self, place: Position) -> StoredEntry | None:
+            nonlocal now_s
+            now_s += 0.05
+            return super().of(place)
+
+    store = Slow(dict.fromkeys(range(2000), MARKER), {})
+    places = [Position(7, number) for number in range(2000)]
+    assert set(Inquiry(store, patience, heard=patience.heard).account(places).fates.values()) == {Fate.MARKER}
+    assert now_s > 99.0
+    assert set(Inquiry(store, Patience(10.0, lambda: now_s)).account(places).fates.values()) == {
+        Fate.MARKER,
+        Fate.UNKNOWN,
+    }
 
 
 def test_many_aborted_messages_between_others_are_not_asked_for_one_by_one():
