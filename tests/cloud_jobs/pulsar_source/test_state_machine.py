@@ -500,6 +500,17 @@ Step = tuple[str, dict[str, Any]]
 WITHIN_A_READ = "something_happens_within_a_read"
 STORIES: dict[str, list[Step]] = {
     "a topic is empty when the query begins": [("produce", {"part": 0, "size": 1})],
+    "somebody else acknowledges one of three entries, behind more gaps than are asked for one by one": [
+        *[("mark", {"part": 0, "count": 1}), ("produce", {"part": 0, "size": 1})] * 3,
+        ("somebody_else_acknowledges_one_entry", {"part": 0, "index": 3}),
+    ],
+    "what every client drops lies behind a last chunk whose message began in the batch before": [
+        ("produce_a_first_chunk", {"part": 0, "of": 2}),
+        ("run_query", {}),
+        ("produce_a_next_chunk", {"index": 0}),
+        ("produce_what_every_client_drops", {"part": 0}),
+        ("produce", {"part": 0, "size": 1}),
+    ],
     "a chunk of which the broker says nothing, and the cursor is moved over it and what follows": [
         ("produce_a_first_chunk", {"part": 0, "of": 2}),
         (WITHIN_A_READ, {"after": 0, "operation": "skip", "part": 0}),
