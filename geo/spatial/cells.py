@@ -150,6 +150,9 @@ def _lattice_for(boxes: _Boxes) -> Lattice:
     if not count:
         return Lattice(-180.0, -90.0, 360.0, 180.0, 1, 1)
     west, east, south, north = boxes.west.min(), boxes.east.max(), boxes.south.min(), boxes.north.max()
+    flattening = np.cos(
+        np.radians(min(abs(south + north) / 2, 90.0))
+    )  # of the middle: with its margin it may lie beyond
     # an odd margin, so that marks and cell sides do not fall on round coordinates
     width, height = (east - west) * 1.00037 + _LEAST_CELL_DEG, (north - south) * 1.00053 + _LEAST_CELL_DEG
     west, south = west - (width - (east - west)) * 0.4367, south - (height - (north - south)) * 0.4211
@@ -157,7 +160,7 @@ def _lattice_for(boxes: _Boxes) -> Lattice:
     cover = float(((boxes.east - boxes.west) * (boxes.north - boxes.south)).sum()) / (width * height)
     cells = int((52.0 * count + 12e6) / max(cover, 1e-9))
     cells = max(min(max(CELLS_PER_FENCE * count, MIN_CELLS), MAX_CELLS, cells), 64)
-    shape = width * np.cos(np.radians(south + height / 2)) / height
+    shape = width * flattening / height
     columns = int(np.clip(np.sqrt(cells * shape), 1, cells))
     rows = max(cells // columns, 1)
     columns, rows = min(columns, int(width / _LEAST_CELL_DEG)), min(rows, int(height / _LEAST_CELL_DEG))

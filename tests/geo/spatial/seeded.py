@@ -28,7 +28,11 @@ def compared(
     """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
     until = time.monotonic() + seconds
     while tally.pairs < pairs and time.monotonic() < until:
-        compare(seed, tally)
+        try:
+            compare(seed, tally)
+        except Exception as fault:
+            fault.add_note(f"the world's seed: {seed}")
+            raise
         seed += 1
     return tally, seed - 1
 
