@@ -107,7 +107,12 @@ def _version(kind: Kind, body: dict[str, Any], path: Path) -> Version:
     name, begin = _stated(kind, body)
     if not name:
         raise CloudError(f"{path}: a {kind} has no id")
-    return Version(kind, name, begin, json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        parse_json(text.encode(), max_bytes=_MOST_BYTES, max_values=_MOST_VALUES)
+    except (InvalidJson, ValueError) as error:  # what would be refused once it is published
+        raise CloudError(f"{path}: the {kind} {name!r} cannot be published: {error}") from error
+    return Version(kind, name, begin, text)
 
 
 def _stated(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloud_jobs.errors import CloudError
@@ -340,18 +340,29 @@ def test_a_publication_whose_key_is_not_that_of_its_content_is_refused_and_count
 
 
 NAMES = st.one_of(
-    st.text(min_size=1, max_size=5), st.sampled_from(["@", "a@b", "a@2026-01-05"]), st.integers(), st.just(0.5)
+    st.text(min_size=1, max_size=5),
+    st.sampled_from(["@", "a@b", "a@2026-01-05", "\ud800"]),
+    st.integers(-(2**64), 2**64),
+    st.just(0.5),
 )
 BEGINS = st.sampled_from([None, "", "2026-01-05T01:00:00+01:00", "2026-01-05", "soon", 7, "a@b"])
 
 
 @given(NAMES, BEGINS, BEGINS)
-def test_what_is_published_from_a_folder_is_taken(name: Any, begin: Any, other: Any) -> None:
+@example(2**63, None, None)
+@example("\ud800", None, None)
+def test_what_is_published_from_a_folder_is_taken_and_what_would_be_refused_is_not_published(
+    name: Any, begin: Any, other: Any
+) -> None:
     for kind, body in (
         ("fence", feature(id=name, effective_from=begin)),
         ("tariff", {"id": name, "effective_from": begin}),
         ("account", {"id": name, "effective_from": other}),
     ):
+        if name == "\ud800" or (isinstance(name, int) and not -(2**63) <= name < 2**63):
+            with pytest.raises(CloudError, match="cannot be published"):
+                _version(kind, body, Path("folder"))  # type: ignore[arg-type]
+            continue
         version = _version(kind, body, Path("folder"))  # type: ignore[arg-type]
         message = GOOD | {"key": version.key, "value": version.body.encode()}
         found = versions_in(kind, [message])  # type: ignore[arg-type]
