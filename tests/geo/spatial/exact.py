@@ -89,7 +89,8 @@ class ExactFence:
             metres=sum(self.metres(start, end, run) for run in merged(parts, states[1:-1])),
             along=any(self._on_border(place_at(start, end, (low + high) / 2)) for low, high in parts),
             length=length,
-            finest=min(float(high - low) for low, high in parts) * length,
+            # a part that is shorter than a double can be is not of no length
+            finest=max(min(float(high - low) for low, high in parts) * length, math.ulp(0.0)) if length else 0.0,
         )
 
     def placed(self, p: tuple[float, float], q: tuple[float, float]) -> tuple[Place, Place, bool]:
