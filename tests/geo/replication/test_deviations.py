@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from geo.replication.cli import _summary
 from geo.replication.observe import Observation, observe
 from geo.replication.reconnect import _disconnected
 from geo.replication.watch import ReplicationCollector
+from tests.geo.spatial.json_values import GONE, Place, places, put
 
 RECORDED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "recorded.json").read_text())
 """By cluster and path what Pulsar 4.0.8 answered in a running stack; of its configuration a part."""
@@ -28,7 +28,6 @@ RECORDED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "recor
 RUNTIME = "brokers/configuration/runtime"
 SPACE = "fleet/telemetry-eu"
 PARTITION = f"persistent/{SPACE}/batches-partition-0/stats"
-_ABSENT = object()
 
 
 class Recorded(AdminClient):
@@ -45,8 +44,8 @@ class Recorded(AdminClient):
         if method != "GET":
             json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
             return Answer(204, "", b"")
-        found = self.answers.get(path, _ABSENT)
-        if found is _ABSENT:
+        found = self.answers.get(path, GONE)
+        if found is GONE:
             return Answer(404, "application/json", b'{"reason": "not there"}')
         return Answer(200, "application/json", json.dumps(found).encode())
 
@@ -123,19 +122,12 @@ def test_what_was_recorded_is_read_whole(clients: dict[str, Recorded]) -> None:
     assert ("namespace", "") not in changed
 
 
-def places(value: Any) -> Iterator[tuple[Any, ...]]:
-    """The way to every inner value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
-        yield (key,)
-        yield from ((key, *rest) for rest in places(one))
-
-
 PLACES = [
     (name, path, place)
     for name, answers in RECORDED.items()
     for path, answer in answers.items()
     for place in places(answer)
+    if place
 ]
 numbers = st.sampled_from([0, -1, 1.5, 2**31, 2**63 - 1, 2**63, 10**400, float("nan"), float("inf"), 1e308])
 texts = st.text(max_size=5) | st.sampled_from(["\ud800", ".", "..", "a/b", f"persistent://{SPACE}/..", "1e999"])
@@ -146,20 +138,12 @@ values = st.recursive(
 )
 
 
-def replaced(answers: Mapping[str, Any], path: str, place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+def replaced(answers: Mapping[str, Any], path: str, place: Place, value: Any) -> dict[str, Any]:
     """The answers with another value in one place, or none."""
-    changed = {**answers, path: copy.deepcopy(answers[path])}
-    inner = changed[path]
-    for key in place[:-1]:
-        inner = inner[key]
-    if value is _ABSENT:
-        del inner[place[-1]]
-    else:
-        inner[place[-1]] = value
-    return changed
+    return {**answers, path: put(answers[path], place, value)}
 
 
-@given(st.sampled_from(PLACES), st.just(_ABSENT) | values)
+@given(st.sampled_from(PLACES), st.just(GONE) | values)
 def test_no_inner_value_of_an_answer_ends_a_command_but_by_the_error_that_is_named(
     clients: dict[str, Recorded], where: tuple[str, str, tuple[Any, ...]], value: Any
 ) -> None:
@@ -173,24 +157,24 @@ def test_no_inner_value_of_an_answer_ends_a_command_but_by_the_error_that_is_nam
 @pytest.mark.parametrize(
     ("path", "place", "value"),
     [
-        (PARTITION, ("replication", "hq", "replicationBacklog"), _ABSENT),
+        (PARTITION, ("replication", "hq", "replicationBacklog"), GONE),
         (PARTITION, ("replication", "hq", "replicationBacklog"), "5"),
-        (PARTITION, ("replication", "hq", "connected"), _ABSENT),
+        (PARTITION, ("replication", "hq", "connected"), GONE),
         (PARTITION, ("replication", "hq"), None),
-        (PARTITION, ("replication",), _ABSENT),
-        (PARTITION, ("subscriptions", "ingest", "msgBacklog"), _ABSENT),
+        (PARTITION, ("replication",), GONE),
+        (PARTITION, ("subscriptions", "ingest", "msgBacklog"), GONE),
         (PARTITION, ("subscriptions", "ingest", "lastMarkDeleteAdvancedTimestamp"), "x"),
         (PARTITION, ("subscriptions", "ingest", "isReplicated"), "true"),
         (RUNTIME, ("defaultRetentionTimeInMinutes",), "none"),
         (RUNTIME, ("backlogQuotaDefaultLimitGB",), [1]),
-        (RUNTIME, ("clusterName",), _ABSENT),
+        (RUNTIME, ("clusterName",), GONE),
         ("clusters/eu", ("serviceUrl",), 5),
         ("clusters/eu", ("brokerClientTlsEnabled",), "false"),
         ("clusters", (0,), "../brokers"),
         ("tenants/fleet", ("allowedClusters", 0), None),
         ("namespaces/fleet", (0,), "fleet/../.."),
-        (f"namespaces/{SPACE}", ("retention_policies", "retentionSizeInMB"), _ABSENT),
-        (f"namespaces/{SPACE}", ("backlog_quota_map", "destination_storage", "limitSize"), _ABSENT),
+        (f"namespaces/{SPACE}", ("retention_policies", "retentionSizeInMB"), GONE),
+        (f"namespaces/{SPACE}", ("backlog_quota_map", "destination_storage", "limitSize"), GONE),
         (f"namespaces/{SPACE}", ("backlog_quota_map",), [1]),
         (f"namespaces/{SPACE}", ("message_ttl_in_seconds",), "x"),
         (f"persistent/{SPACE}", (0,), "x"),
