@@ -38,7 +38,7 @@ def _settings(path: Path) -> CloudSettings:
 
 
 @contextmanager
-def _errors_said() -> Iterator[None]:
+def _errors_as_messages() -> Iterator[None]:
     """An error that a job raises on purpose is a message for people, not a stack of calls."""
     from cloud_jobs.errors import CloudError
 
@@ -61,7 +61,7 @@ def ingest(
     """
     from cloud_jobs.ingest.cli import run_ingest
 
-    with _errors_said():
+    with _errors_as_messages():
         run_ingest(_settings(config), available_now=available_now)
 
 
@@ -73,7 +73,7 @@ def usage(config: Config) -> None:
     """
     from cloud_jobs.usage.cli import run_usage
 
-    with _errors_said():
+    with _errors_as_messages():
         run_usage(_settings(config))
 
 
@@ -83,13 +83,13 @@ def geofence(
     *,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with new records until stopped.")] = False,
 ) -> None:
-    """Tell what happened at fences and gates, and correct what late records change.
+    """Compute the events at fences and gates, and revise what late records change.
 
     Example: cloud-jobs geofence --config cloud.toml --follow
     """
     from cloud_jobs.geofence.cli import run_geofence
 
-    with _errors_said():
+    with _errors_as_messages():
         run_geofence(_settings(config), follow=follow)
 
 
@@ -99,13 +99,13 @@ def proximity(
     *,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with new records until stopped.")] = False,
 ) -> None:
-    """Tell which devices were near each other, each pair once, and correct what late records change.
+    """Compute which devices were near each other, each pair once, and revise what late records change.
 
     Example: cloud-jobs proximity --config cloud.toml
     """
     from cloud_jobs.proximity.cli import run_proximity
 
-    with _errors_said():
+    with _errors_as_messages():
         run_proximity(_settings(config), follow=follow)
 
 

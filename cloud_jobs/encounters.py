@@ -13,11 +13,11 @@ from cloud_jobs.measure import (
     FixesFile,
     MaxGap,
     Plausibility,
-    errors_said,
+    errors_as_messages,
     finite,
+    print_summary,
     read_fix_file,
     refuse_to_replace,
-    tell,
     track_settings,
 )
 from cloud_jobs.result_file import write_csv
@@ -44,12 +44,12 @@ def encounters(
     Example: cloud-jobs encounters --fixes fixes.csv --distance-m 500 --out encounters.csv
     """
     refuse_to_replace(out, fixes)
-    with errors_said():
+    with errors_as_messages():
         read = read_fix_file(fixes)
         tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
         found = find_encounters(tracks, distance_m)
         write_csv(out, HEADER, encounter_rows(read.devices, found))
-    tell(tracks, f"{len(found)} encounters written to {out}")
+    print_summary(tracks, f"{len(found)} encounters written to {out}")
     if read.fault_count:
         raise typer.Exit(REFUSED)
 

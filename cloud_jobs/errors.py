@@ -35,7 +35,7 @@ class Fenced(CloudError):
         self.found_version = found_version
 
 
-class Overtaken(CloudError):
+class CommitConflict(CloudError):
     """A table changed between a run's reading and its writing. Nothing was written; the next run sees what is there."""
 
     def __init__(self, table: str) -> None:

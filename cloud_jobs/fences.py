@@ -28,7 +28,7 @@ class PublishedFences:
     refused: tuple[str, ...]
 
 
-class MadeFences(NamedTuple):
+class ParsedFences(NamedTuple):
     """What features are."""
 
     fences: tuple[Fence, ...]
@@ -46,34 +46,34 @@ def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
     refused: list[str] = []
     for row in sorted(rows, key=publication_order):
         try:
-            made = fence_of_text(row["body"])
-            standing, begin = versions.setdefault(made.id, {}), effective_ms(made)
+            made = parse_fence(row["body"])
+            current, begin = versions.setdefault(made.id, {}), effective_ms(made)
             # a version that is put in another's place may be of the other kind, if it is the only one
-            if any(kind is not type(made) for kind, _ in islice(standing.values(), 1)) and [*standing] != [begin]:
+            if any(kind is not type(made) for kind, _ in islice(current.values(), 1)) and [*current] != [begin]:
                 raise FenceError("this id is a fence and a gate")
-            standing[begin] = type(made), row["body"]
+            current[begin] = type(made), row["body"]
         except FenceError as fault:
             refused.append(str(FenceError(fault.reason, fence_id=row["id"])))
-    bodies = [body for _, standing in sorted(versions.items()) for _, (_, body) in sorted(standing.items())]
+    bodies = [body for _, current in sorted(versions.items()) for _, (_, body) in sorted(current.items())]
     # between the tokens of JSON a line feed is a space, and within a text there is none
     return PublishedFences(tuple(body.replace("\n", " ") for body in bodies), tuple(refused))
 
 
-def made_of(features: Iterable[str]) -> MadeFences:
+def parse_fences(features: Iterable[str]) -> ParsedFences:
     """The fences and gates of features, each a text by itself.
 
     Raises CloudError for one that cannot be used: with a fence less, what was told of it would be retracted.
     """
     try:
-        made = [fence_of_text(feature) for feature in features]
+        made = [parse_fence(feature) for feature in features]
     except FenceError as fault:
         raise CloudError(f"nothing is computed, for a fence that was published cannot be used: {fault}") from fault
-    return MadeFences(
+    return ParsedFences(
         tuple(one for one in made if isinstance(one, Fence)), tuple(one for one in made if isinstance(one, Gate))
     )
 
 
-def fence_of_text(body: str) -> Fence | Gate:
+def parse_fence(body: str) -> Fence | Gate:
     """The fence or gate of a text that is one GeoJSON feature; raises `FenceError`."""
     features = list(islice(read_features(body), 2))
     if len(features) != 1 or not body.lstrip().startswith("{"):

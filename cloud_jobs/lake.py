@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 
+from cloud_jobs.errors import LakeError
 from cloud_jobs.tables import (
     COVERAGE,
     ENCOUNTERS,
@@ -51,7 +52,10 @@ class Lake:
         return str(self.folder / table)
 
     def create(self) -> None:
-        """Makes the tables that are not there yet, and the columns that an earlier version did not know: null there."""
+        """Makes the tables that are not there yet, and the columns that an earlier version did not know: null there.
+
+        Raises LakeError for a table with columns that this version does not know.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         for name, (schema, partitions) in _TABLES.items():
             if not DeltaTable.is_deltatable(self.path(name)):
@@ -65,6 +69,11 @@ class Lake:
                 continue
             table = self.open(name)
             there = {field.name for field in table.schema().fields}
+            if other := there - set(schema.names):
+                raise LakeError(
+                    f"table {name} in {self.folder} has columns of another version ({', '.join(sorted(other))});"
+                    " begin with a new lake"
+                )
             if new := [field for field in schema if field.name not in there and field.nullable]:
                 table.alter.add_columns(DeltaSchema.from_arrow(pa.schema(new)).fields)
 
@@ -91,6 +100,6 @@ class Lake:
             commit_properties=CommitProperties(custom_metadata=note),
         )
 
-    def note(self, table: str) -> dict[str, Any]:
+    def commit_metadata(self, table: str) -> dict[str, Any]:
         """What the newest commit of a table carries beside its rows."""
         return self.open(table).history(1)[0]

@@ -83,7 +83,7 @@ def measure(
     Example: cloud-jobs measure --fixes fixes.csv --fences fences.geojson --out usage.csv
     """
     refuse_to_replace(out, fixes, fences)
-    with errors_said():
+    with errors_as_messages():
         read = read_fix_file(fixes)
         report = read_fence_file(fences)
         tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
@@ -92,10 +92,10 @@ def measure(
             raise FenceError(f"{fences} holds no fence that can be used; nothing is written")
         fences_made, gates_made = FenceSet(report.fences), GateSet(report.gates)
         write_csv(out, HEADER, usage_rows(read.devices, tracks, fences_made, gates_made))
-    kinds = f"{counted(len(report.fences), 'fence')} and {counted(len(report.gates), 'gate')}"
+    kinds = f"{count_text(len(report.fences), 'fence')} and {count_text(len(report.gates), 'gate')}"
     zeros = "" if writes_zeros(read.devices, fences_made, gates_made) else "; rows of zeros are left out, too many"
-    tell(tracks, f"{kinds}, {len(report.refused)} refused; written to {out}{zeros}")
-    apart = far_apart(tracks, report)
+    print_summary(tracks, f"{kinds}, {len(report.refused)} refused; written to {out}{zeros}")
+    apart = location_mismatch(tracks, report)
     if apart:
         typer.echo(apart, err=True)
     if read.fault_count or report.refused:
@@ -152,7 +152,7 @@ def _forward(tracks: Tracks, gates: GateSet) -> dict[int, Counter[str]]:
     return found
 
 
-def far_apart(tracks: Tracks, report: FenceReport) -> str:
+def location_mismatch(tracks: Tracks, report: FenceReport) -> str:
     """That no fix is near any fence, if so, and where both are: it may be latitudes in the place of longitudes."""
     if not len(tracks.row):
         return "no fix was kept"
@@ -174,7 +174,7 @@ def _box(line: Floats) -> tuple[float, float, float, float]:
     return (*line.min(axis=0).tolist(), *line.max(axis=0).tolist())
 
 
-def counted(count: int, noun: str) -> str:
+def count_text(count: int, noun: str) -> str:
     """A number and its noun: 1 fence, 2 fences."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
@@ -187,7 +187,7 @@ def refuse_to_replace(out: Path, *inputs: Path) -> None:
 
 
 @contextmanager
-def errors_said() -> Iterator[None]:
+def errors_as_messages() -> Iterator[None]:
     """What cannot be read, written or used is a message and exit status 1."""
     try:
         yield
@@ -212,9 +212,9 @@ def read_fix_file(path: Path) -> FixFile:
             read = read_fixes(bounded_lines(file))
         except FixError as error:
             raise FixError(f"{path}: {error}") from None
-    complain(path, read.faults)
+    print_problems(path, read.faults)
     if read.fault_count > len(read.faults):
-        complain(path, [f"and {read.fault_count - len(read.faults)} more malformed rows"])
+        print_problems(path, [f"and {read.fault_count - len(read.faults)} more malformed rows"])
     if not len(read.fixes):
         raise FixError(f"{path} holds no fix that can be used; nothing is written")
     first, last = int(read.fixes.t_ms.min()), int(read.fixes.t_ms.max())
@@ -230,7 +230,7 @@ def read_fence_file(path: Path) -> FenceReport:
     if len(content) > MAX_FENCE_BYTES:
         raise FenceError(f"{path} is longer than {MAX_FENCE_BYTES:,} bytes: split it")
     report = fences_from_geojson(content.decode("utf-8-sig", errors="surrogateescape"))
-    complain(path, [*report.refused, *report.repaired])
+    print_problems(path, [*report.refused, *report.repaired])
     return report
 
 
@@ -239,7 +239,7 @@ def track_settings(max_gap_s: float, plausibility: bool) -> TrackSettings:
     return TrackSettings(max_gap_s=max_gap_s) if plausibility else TrackSettings.every_fix(max_gap_s)
 
 
-def complain(path: Path, messages: list[str] | tuple[str, ...]) -> None:
+def print_problems(path: Path, messages: list[str] | tuple[str, ...]) -> None:
     """Say on standard error what is wrong with a file, each message on a line of its own, with the file's name."""
     for message in messages:
         typer.echo("".join(map(_printable, f"{path}: {message}")), err=True)
@@ -250,13 +250,13 @@ def _printable(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
-def tell(tracks: Tracks, result: str) -> None:
+def print_summary(tracks: Tracks, result: str) -> None:
     """Say on standard error what became of the fixes: kept, set aside and why, and what is unknown."""
     counts = {name: count for name, count in tracks.counts().items() if count and name != "kept"}
     aside = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()) or "none"
     _, start, end = tracks.unknown()
     unknown_s = float((end - start).sum()) / 1000.0
-    gaps, jumps = counted(tracks.gap_breaks, "gap"), counted(tracks.speed_breaks, "jump")
+    gaps, jumps = count_text(tracks.gap_breaks, "gap"), count_text(tracks.speed_breaks, "jump")
     breaks = f"{gaps} and {jumps} left {unknown_s:.0f} s unknown"
     typer.echo(f"{len(tracks.row)} of {len(tracks.fixes)} fixes kept, set aside: {aside}; {breaks}; {result}", err=True)
 

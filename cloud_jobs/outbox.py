@@ -30,16 +30,16 @@ Send = Callable[[Iterator[dict[str, Any]]], None]
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """The rows of one table that are due. `note` is the file that says up to which version they were published."""
+    """The rows of one table that are due. `progress_file` says up to which version they were published."""
 
     lake: Lake
     table: str
-    note: Path
+    progress_file: Path
 
     def published_version(self) -> int:
         """The version of the table up to which everything was published; -1: nothing."""
         try:
-            return int(json.loads(self.note.read_text(encoding="utf-8"))["version"])
+            return int(json.loads(self.progress_file.read_text(encoding="utf-8"))["version"])
         except (FileNotFoundError, ValueError, KeyError):
             return -1
 
@@ -72,16 +72,16 @@ class Outbox:
             yield from batch.to_pylist()
 
     def _save(self, version: int) -> None:
-        self.note.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.note.with_suffix(".new")
+        self.progress_file.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.progress_file.with_suffix(".new")
         with fresh.open("w", encoding="utf-8") as file:
             json.dump({"version": version}, file)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self.note)
+        fresh.replace(self.progress_file)
 
 
-def to_topic(service_urls: Sequence[str], topic: str, of_row: Callable[[dict[str, Any]], dict[str, Any]]) -> Send:
+def topic_sender(service_urls: Sequence[str], topic: str, of_row: Callable[[dict[str, Any]], dict[str, Any]]) -> Send:
     """Sends rows as JSON, made by `of_row`, to a topic of the first cluster that answers. Raises NotPublished."""
 
     def send(rows: Iterator[dict[str, Any]]) -> None:

@@ -32,9 +32,9 @@ Kind = Literal["fence", "tariff", "account"]
 TOPICS: dict[Kind, str] = {"fence": "fences", "tariff": "tariffs", "account": "accounts"}
 NAMESPACE = "persistent://fleet/reference"
 _TIMEOUT_S = 10
-_MOST_BYTES = 5 << 20
-_MOST_VALUES = 500_000
-_MOST_NAMED = 100
+_MAX_BYTES = 5 << 20
+_MAX_VALUES = 500_000
+_MAX_NAMED = 100
 _SHOWN_CHARS = 60
 _UNKNOWN = "unknown"
 _PUBLICATION = ("kind", "id", "published_at", "place")
@@ -42,7 +42,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class ReferenceVersion:
     """One version of one thing: `body` is its JSON text."""
 
     kind: Kind
@@ -57,7 +57,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedReference:
     """Rows of the reference table, how many of its fences cannot be used, and how many messages are no versions."""
 
     rows: int
@@ -65,14 +65,14 @@ class Collected:
     refused_messages: int
 
 
-class Taken(NamedTuple):
+class ReferenceRows(NamedTuple):
     """Rows of the reference table, and of each message that is none of a version why, with its id."""
 
     rows: list[dict[str, Any]]
     refused: list[str]
 
 
-def read_folder(folder: Path) -> Iterator[Version]:
+def read_folder(folder: Path) -> Iterator[ReferenceVersion]:
     """The versions in `fences.geojson`, `tariffs.json` and `accounts.json`. Raises CloudError."""
     path = folder / "fences.geojson"
     for feature in read_features(_text(path)):
@@ -103,16 +103,16 @@ def _listed(path: Path) -> list[dict[str, Any]]:
     return values
 
 
-def _version(kind: Kind, body: dict[str, Any], path: Path) -> Version:
+def _version(kind: Kind, body: dict[str, Any], path: Path) -> ReferenceVersion:
     name, begin = _stated(kind, body)
     if not name:
         raise CloudError(f"{path}: a {kind} has no id")
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     try:
-        parse_json(text.encode(), max_bytes=_MOST_BYTES, max_values=_MOST_VALUES)
+        parse_json(text.encode(), max_bytes=_MAX_BYTES, max_values=_MAX_VALUES)
     except (InvalidJson, ValueError) as error:  # what would be refused once it is published
         raise CloudError(f"{path}: the {kind} {name!r} cannot be published: {error}") from error
-    return Version(kind, name, begin, text)
+    return ReferenceVersion(kind, name, begin, text)
 
 
 def _stated(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:
@@ -123,7 +123,7 @@ def _stated(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:
     return "" if name is None else str(name), "" if begin is None else str(begin)
 
 
-def publish(service_url: str, versions: Iterable[Version]) -> int:
+def publish(service_url: str, versions: Iterable[ReferenceVersion]) -> int:
     """Publishes versions to their topics and returns their number, once all are persisted."""
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(service_url, operation_timeout_seconds=_TIMEOUT_S, logger=quiet)
@@ -138,7 +138,7 @@ def publish(service_url: str, versions: Iterable[Version]) -> int:
         client.close()
 
 
-def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> Collected:
+def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> CollectedReference:
     """Takes what the topics hold into the reference table, each publication that changes something once.
 
     A version that was published as A, then as B and then as A again has three rows, so that the newest holds, and what
@@ -164,13 +164,13 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
     fences = fences_in(lake).refused
     _log_refused("not_a_version", refused)
     _log_refused("fences_refused", fences)
-    return Collected(lake.open("reference").count(), len(fences), len(refused))
+    return CollectedReference(lake.open("reference").count(), len(fences), len(refused))
 
 
 def _log_refused(event: str, refused: Sequence[str]) -> None:
     if refused:
-        not_named = max(len(refused) - _MOST_NAMED, 0)
-        _log.warning(event, count=len(refused), refused=list(refused[:_MOST_NAMED]), not_named=not_named)
+        not_named = max(len(refused) - _MAX_NAMED, 0)
+        _log.warning(event, count=len(refused), refused=list(refused[:_MAX_NAMED]), not_named=not_named)
 
 
 def _changing(found: list[dict[str, Any]], lake: Lake) -> list[dict[str, Any]]:
@@ -222,9 +222,9 @@ def _instant(begin: Any) -> str:
         return _UNKNOWN
 
 
-def versions_in(kind: Kind, messages: Iterable[dict[str, Any]]) -> Taken:
+def versions_in(kind: Kind, messages: Iterable[dict[str, Any]]) -> ReferenceRows:
     """What the messages of one topic say; one that is no version is named and left out."""
-    taken = Taken([], [])
+    taken = ReferenceRows([], [])
     for message in messages:
         try:
             taken.rows.append(_reference_row(kind, message))
@@ -238,7 +238,7 @@ def _reference_row(kind: Kind, message: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(message["malformed"])
     if message["key"] is None or message["value"] is None:
         raise ValueError("a version has a key and a value")
-    body = parse_json(message["value"], max_bytes=_MOST_BYTES, max_values=_MOST_VALUES)
+    body = parse_json(message["value"], max_bytes=_MAX_BYTES, max_values=_MAX_VALUES)
     if not isinstance(body, dict):
         raise ValueError("a version is a JSON object")
     name, begin = _stated(kind, body)

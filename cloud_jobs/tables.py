@@ -62,11 +62,11 @@ COVERAGE = pa.schema(
         pa.field("device", pa.string(), nullable=False),
         pa.field("epoch", pa.int64(), nullable=False),
         pa.field("received", pa.string(), nullable=False),
-        pa.field("declared", pa.string(), nullable=False),
+        pa.field("tombstones", pa.string(), nullable=False),
         pa.field("head", pa.int64(), nullable=False),
     ]
 )
-"""What is known of each buffer. `received`: JSON `[[first, last], …]`; `declared`: `[[first, last, reason], …]`."""
+"""What is known of each buffer. `received`: JSON `[[first, last], …]`; `tombstones`: `[[first, last, reason], …]`."""
 
 QUARANTINE = pa.schema(
     [
@@ -82,7 +82,7 @@ QUARANTINE = pa.schema(
         pa.field("quarantined_at", _UTC, nullable=False),
     ]
 )
-"""What was not let in. `cause`: `conflict` (a known name with other content, in `detail` as JSON) or `refused`."""
+"""What was not let in. `cause`: `conflict` (a known record id with other content, in `detail` as JSON) or `refused`."""
 
 INGEST_BATCHES = pa.schema(
     [
@@ -107,13 +107,13 @@ USAGE = pa.schema(
         pa.field("distance_mm", pa.int64(), nullable=False),
         pa.field("duration_ms", pa.int64(), nullable=False),
         pa.field("entries", pa.int32(), nullable=False),
-        pa.field("evidence", pa.string(), nullable=False),
+        pa.field("seq_ranges", pa.string(), nullable=False),
         pa.field("computed_at", _UTC, nullable=False),
     ]
 )
 """Metered quantities, never changed, only followed: for each device, hour and zone the row computed last is in force,
 and as of an earlier moment the one computed last by then. A zone that a device left altogether gets a row of zeros. The
-zone "" is outside all zones. `evidence`: JSON `{"epoch": [[first, last], …]}`."""
+zone "" is outside all zones. `seq_ranges`: JSON `{"epoch": [[first, last], …]}`."""
 
 GEOFENCE_EVENTS = pa.schema(
     [
@@ -126,7 +126,7 @@ GEOFENCE_EVENTS = pa.schema(
         pa.field("value", pa.float64(), nullable=False),
         pa.field("retracted", pa.bool_(), nullable=False),
         pa.field("day", pa.date32(), nullable=False),
-        pa.field("told_at", _UTC, nullable=False),
+        pa.field("emitted_at", _UTC, nullable=False),
     ]
 )
 """What happened at fences and gates. Of each `id` the row with the highest `revision` is in force; `retracted`: it did
@@ -146,7 +146,7 @@ ENCOUNTERS = pa.schema(
         pa.field("retracted", pa.bool_(), nullable=False),
         pa.field("parts", pa.string(), nullable=False),
         pa.field("day", pa.date32(), nullable=False),
-        pa.field("told_at", _UTC, nullable=False),
+        pa.field("emitted_at", _UTC, nullable=False),
     ]
 )
 """Pairs of devices within the distance: `device_a` is before `device_b`, each pair and time once. Of each `id` the row

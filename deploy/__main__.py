@@ -7,14 +7,14 @@ from deploy.lazy import LazyCommand, command_line
 __all__ = ["COMMANDS", "app"]
 
 COMMANDS = {
-    "up": LazyCommand(place="deploy.local.cli:up", help="Start the local stack."),
-    "status": LazyCommand(place="deploy.local.cli:status", help="Show servers, addresses, memory and links."),
-    "link": LazyCommand(place="deploy.local.cli:link", help="Cut, heal or slow a link of the local stack."),
-    "down": LazyCommand(place="deploy.local.cli:down", help="Stop the local stack."),
-    "demo": LazyCommand(place="deploy.demo.cli:demo", help="From vehicles to a checked bill on real servers."),
-    "topology": LazyCommand(place="geo.replication.cli:app", help="Plan, apply, verify and watch geo-replication."),
-    "drill": LazyCommand(place="deploy.drill.cli:app", help="Lose a cluster or a link on purpose, and count."),
-    "bill": LazyCommand(place="cloud_jobs.billing.cli:app", help="Compute, explain and adjust bills."),
+    "up": LazyCommand(target="deploy.local.cli:up", help="Start the local stack."),
+    "status": LazyCommand(target="deploy.local.cli:status", help="Show servers, addresses, memory and links."),
+    "link": LazyCommand(target="deploy.local.cli:link", help="Cut, heal or slow a link of the local stack."),
+    "down": LazyCommand(target="deploy.local.cli:down", help="Stop the local stack."),
+    "demo": LazyCommand(target="deploy.demo.cli:demo", help="From vehicles to a checked bill on real servers."),
+    "topology": LazyCommand(target="geo.replication.cli:app", help="Plan, apply, verify and watch geo-replication."),
+    "drill": LazyCommand(target="deploy.drill.cli:app", help="Lose a cluster or a link on purpose, and count."),
+    "bill": LazyCommand(target="cloud_jobs.billing.cli:app", help="Compute, explain and adjust bills."),
 }
 
 

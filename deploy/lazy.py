@@ -14,13 +14,13 @@ __all__ = ["LazyCommand", "command_line"]
 class LazyCommand:
     """Where a sub-command lives, `module:attribute` (a Typer app or a plain function), and one line of help."""
 
-    place: str
+    target: str
     help: str
 
     def exists(self) -> bool:
         """Whether the module is there; imports its packages only."""
         try:
-            return find_spec(self.place.partition(":")[0]) is not None
+            return find_spec(self.target.partition(":")[0]) is not None
         except ModuleNotFoundError:
             return False
 
@@ -42,7 +42,7 @@ def _mount(app: typer.Typer, name: str, command: LazyCommand, *, real: bool) -> 
     if not real:
         app.command(name, help=command.help)(_root)
         return
-    module, _, attribute = command.place.partition(":")
+    module, _, attribute = command.target.partition(":")
     found = getattr(import_module(module), attribute)
     if isinstance(found, typer.Typer):
         app.add_typer(found, name=name, help=command.help)

@@ -15,22 +15,22 @@ import structlog
 
 from edge_agent.checking import PULSAR_MISSING
 from edge_agent.clock.clocks import Clocks, SystemClocks
-from edge_agent.clock.jumps import ClockWatch, Mending
+from edge_agent.clock.jumps import ClockMonitor, CorrectionRules
 from edge_agent.config import AgentSettings, TimeSettings, UplinkSettings
 from edge_agent.control_dead_letters import ControlDeadLetters
-from edge_agent.drain.account import Account
 from edge_agent.drain.drainer import Drainer, DrainParts
+from edge_agent.drain.link_budget import LinkBudget
 from edge_agent.errors import LinkError, StoreInUse
 from edge_agent.flash import FlashMeter
-from edge_agent.intake.listener import Listener
-from edge_agent.intake.reception import Parts, Reception
+from edge_agent.intake.intake_loop import IntakeLoop
+from edge_agent.intake.record_intake import Intake, IntakeParts
 from edge_agent.process import flash_bytes
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.keeper import Keeper
-from edge_agent.store.life import BufferOptions
+from edge_agent.store.clock_correction import ClockCorrector
+from edge_agent.store.database import BufferOptions
 from edge_agent.store.lineage import next_epoch
-from edge_agent.store.mending import Mender
 from edge_agent.store.reserve import RESERVE_BYTES
+from edge_agent.store.retention import BufferRetention
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import Uplink
 
@@ -55,45 +55,45 @@ class Agent:
         """Takes the buffer's folder and opens the buffer. `on_push` hears of pushed settings. Raises StoreError."""
         self.settings = settings
         self._clocks = clocks or SystemClocks.of_this_boot()
-        self._lock_file = _locked(settings.buffer.path)
+        self._lock_file = _lock_folder(settings.buffer.path)
         options = BufferOptions(
             device=settings.device.id,
-            ring_size=settings.intake.receive_maximum + settings.buffer.commit_records,
+            recent_size=settings.intake.receive_maximum + settings.buffer.commit_records,
             epoch_for=self._epoch_above,
             reserve_bytes=RESERVE_BYTES,
         )
         self.buffer = Buffer(settings.buffer.path, options)
-        mending = _mending(settings.time)
-        mender = Mender(self.buffer, mending)
-        offset_us, _ = mender.resume(self._clocks.boot, self._clocks.wall_us() - self._clocks.monotonic_us())
-        self.account = Account(settings, self.buffer)
+        rules = _correction_rules(settings.time)
+        clock_corrector = ClockCorrector(self.buffer, rules)
+        offset_us, _ = clock_corrector.resume(self._clocks.boot, self._clocks.wall_us() - self._clocks.monotonic_us())
+        self.link_budget = LinkBudget(settings, self.buffer)
         self.dead_letters = ControlDeadLetters(settings.buffer.path)
         drain = DrainParts(
             buffer=self.buffer,
-            mender=mender,
-            account=self.account,
+            clock_corrector=clock_corrector,
+            link_budget=self.link_budget,
             make_uplink=self._uplink,
             random=random.Random(),
             dead_letters=self.dead_letters,
             on_push=on_push,
         )
         self.drainer = Drainer(settings, drain)
-        self.keeper = Keeper(self.buffer, settings.buffer, settings.classes)
-        parts = Parts(
+        self.retention = BufferRetention(self.buffer, settings.buffer, settings.classes)
+        parts = IntakeParts(
             buffer=self.buffer,
-            keeper=self.keeper,
+            retention=self.retention,
             clocks=self._clocks,
-            watch=ClockWatch(self._clocks.boot, offset_us, mending.jump_us),
-            mending=mending,
-            on_commit=self.drainer.committed,
-            on_missed=self.drainer.missed,
-            on_jump=self.drainer.jumped,
+            clock_monitor=ClockMonitor(self._clocks.boot, offset_us, rules.jump_us),
+            correction=rules,
+            on_commit=self.drainer.on_committed,
+            on_missed=self.drainer.on_missed,
+            on_jump=self.drainer.on_jump,
         )
-        self.reception = Reception(settings, parts)
-        self.listener = Listener(settings.intake, self.reception, random.Random())
+        self.intake = Intake(settings, parts)
+        self.intake_loop = IntakeLoop(settings.intake, self.intake, random.Random())
         self.flash = FlashMeter(self.buffer, flash_bytes)
         self._threads = [
-            threading.Thread(target=self.listener.run, name="intake", daemon=True),
+            threading.Thread(target=self.intake_loop.run, name="intake", daemon=True),
             threading.Thread(target=self.drainer.run, name="drain", daemon=True),
         ]
 
@@ -110,7 +110,7 @@ class Agent:
         and the process must end without opening them again. That is as safe as SIGKILL.
         """
         deadline_s = time.monotonic() + within_s
-        self.listener.stop()
+        self.intake_loop.stop()
         self.drainer.stop()
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))
@@ -141,15 +141,15 @@ class Agent:
         return MqttUplink(self.settings.device, settings)
 
 
-def _mending(settings: TimeSettings) -> Mending:
-    return Mending(
+def _correction_rules(settings: TimeSettings) -> CorrectionRules:
+    return CorrectionRules(
         same_clock_us=int(settings.same_clock_s * 1_000_000),
         drift_ppm=settings.drift_ppm,
         jump_us=int(settings.jump_s * 1_000_000),
     )
 
 
-def _locked(folder: Path) -> IO[bytes]:
+def _lock_folder(folder: Path) -> IO[bytes]:
     """An exclusive lock on the buffer's folder, held until the file is closed. Raises StoreInUse."""
     folder.mkdir(parents=True, exist_ok=True)
     lock_file = (folder / "lock").open("wb")

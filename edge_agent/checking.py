@@ -12,31 +12,31 @@ from pathlib import Path
 
 from edge_agent.config import AgentSettings, BrokerSettings, UplinkSettings
 from edge_agent.errors import LinkError
-from edge_agent.mqtt import password_in, tls_context
+from edge_agent.mqtt_session import read_password, tls_context
 
 PULSAR_MISSING = 'kind "pulsar" needs the Pulsar client: install waybill[edge-pulsar]'
 
 
 def problems(settings: AgentSettings) -> list[str]:
     """Files, folders and addresses that cannot be used or are missing, a line for each."""
-    found = [problem for place, broker in _brokers(settings) for problem in _unusable_files(place, broker)]
+    lines = [problem for table, broker in _brokers(settings) for problem in _unusable_files(table, broker)]
     for number, uplink in enumerate(settings.uplinks):
         if uplink.kind == "pulsar" and importlib.util.find_spec("pulsar") is None:
-            found.append(f"uplinks.{number}.kind: {PULSAR_MISSING}")
-    return [*found, *_unusable_folder(settings.buffer.path)]
+            lines.append(f"uplinks.{number}.kind: {PULSAR_MISSING}")
+    return [*lines, *_unusable_folder(settings.buffer.path)]
 
 
 def warnings(settings: AgentSettings) -> list[str]:
     """What works, but is open to everybody on the way."""
-    found = [
-        f"{place}: plain text to {broker.host}: who is on the way can read and change it; give {place}.tls"
-        for place, broker in _brokers(settings)
+    lines = [
+        f"{table}: plain text to {broker.host}: who is on the way can read and change it; give {table}.tls"
+        for table, broker in _brokers(settings)
         if not _is_pulsar(broker) and broker.tls is None and not _is_this_machine(broker.host)
     ]
     for number, uplink in enumerate(settings.uplinks):
         if uplink.service_url and uplink.service_url.startswith("pulsar:"):
-            found.append(f"uplinks.{number}.service_url: plain text to {uplink.service_url}; use pulsar+ssl")
-    return found
+            lines.append(f"uplinks.{number}.service_url: plain text to {uplink.service_url}; use pulsar+ssl")
+    return lines
 
 
 def _brokers(settings: AgentSettings) -> Iterator[tuple[str, BrokerSettings]]:
@@ -45,13 +45,13 @@ def _brokers(settings: AgentSettings) -> Iterator[tuple[str, BrokerSettings]]:
         yield f"uplinks.{number}", uplink
 
 
-def _unusable_files(place: str, broker: BrokerSettings) -> Iterator[str]:
+def _unusable_files(table: str, broker: BrokerSettings) -> Iterator[str]:
     if broker.password_file is not None:
         try:
-            if not password_in(broker.password_file):
-                yield f"{place}.password_file: its first line is empty"
+            if not read_password(broker.password_file):
+                yield f"{table}.password_file: its first line is empty"
         except (OSError, ValueError) as error:
-            yield f"{place}.password_file: cannot be read: {error}"
+            yield f"{table}.password_file: cannot be read: {error}"
     if broker.tls is None:
         return
     files = {"ca": broker.tls.ca, "certificate": broker.tls.certificate, "key": broker.tls.key}
@@ -62,12 +62,12 @@ def _unusable_files(place: str, broker: BrokerSettings) -> Iterator[str]:
                 path.read_bytes()
         except OSError as error:
             unreadable = True
-            yield f"{place}.tls.{key}: cannot be read: {error}"
+            yield f"{table}.tls.{key}: cannot be read: {error}"
     if not unreadable:
         try:
             tls_context(broker.tls)
         except LinkError as error:
-            yield f"{place}.tls: {error}"
+            yield f"{table}.tls: {error}"
 
 
 def _unusable_folder(folder: Path) -> Iterator[str]:

@@ -66,12 +66,12 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what the buffer holds, whether the agent runs or not."""
-    from edge_agent.asking import ask_live
     from edge_agent.status import is_running, read_status
+    from edge_agent.status_client import fetch_live_state
 
     with _refusals():
         settings = load(AgentSettings, config)
-        state = {**read_status(settings), "running": is_running(settings), **ask_live(settings)}
+        state = {**read_status(settings), "running": is_running(settings), **fetch_live_state(settings)}
     if as_json:
         typer.echo(json.dumps(state))
     else:

@@ -83,8 +83,8 @@ class BrokerSettings(Settings):
     connect_timeout_s: Seconds = 5.0
     """How long one attempt to connect may take."""
     backoff_first_s: Seconds = 0.5
-    """The wait after the first failed attempt; it doubles, with jitter, up to `backoff_most_s`."""
-    backoff_most_s: Seconds = 60.0
+    """The wait after the first failed attempt; it doubles, with jitter, up to `backoff_max_s`."""
+    backoff_max_s: Seconds = 60.0
     """The longest wait between two attempts."""
 
     @model_validator(mode="after")
@@ -118,7 +118,7 @@ class BufferSettings(Settings):
     """A commit is made as soon as so many messages wait."""
     commit_bytes: int = Field(default=1 << 20, ge=1024, le=64 << 20)
     """A commit is made as soon as so many bytes wait."""
-    settle_delay_s: Seconds = 5.0
+    prune_delay_s: Seconds = 5.0
     """Acknowledged records are deleted with the next commit, or after this time if there is none."""
     max_bytes: int = Field(default=1 << 30, ge=1 << 16)
     """Quota of all classes together, in bytes of stored batches."""
@@ -126,8 +126,8 @@ class BufferSettings(Settings):
     """Records older than this are dropped and declared."""
     free_space_floor_bytes: int = Field(default=64 << 20, ge=0)
     """Space that the agent leaves free on its file system."""
-    thin_above: float = Field(default=0.8, gt=0, le=1)
-    """From this share of a quota on, classes with `thin_keep_one_in` are thinned, oldest first."""
+    downsample_above: float = Field(default=0.8, gt=0, le=1)
+    """From this share of a quota on, classes with `downsample_keep_one_in` are downsampled, oldest first."""
 
 
 class ClassSettings(Settings):
@@ -145,14 +145,14 @@ class ClassSettings(Settings):
     """Quota of this class."""
     max_age_s: Seconds | None = None
     """Records of this class older than this are dropped and declared."""
-    thin_keep_one_in: int = Field(default=1, ge=1, le=1000)
-    """When space is short, keep one record in so many of this class before dropping any; 1: never thin."""
+    downsample_keep_one_in: int = Field(default=1, ge=1, le=1000)
+    """When space is short, keep one record in so many of this class before dropping any; 1: no downsampling."""
 
 
 DEFAULT_CLASSES = (
     ClassSettings(name="urgent", topics=("vehicle/event",), urgent=True),
-    ClassSettings(name="position", topics=("vehicle/position", "vehicle/canary"), thin_keep_one_in=5),
-    ClassSettings(name="signal", topics=("vehicle/signal",), thin_keep_one_in=10),
+    ClassSettings(name="position", topics=("vehicle/position", "vehicle/canary"), downsample_keep_one_in=5),
+    ClassSettings(name="signal", topics=("vehicle/signal",), downsample_keep_one_in=10),
     ClassSettings(name="other", topics=("#",)),
 )
 
@@ -160,7 +160,7 @@ DEFAULT_CLASSES = (
 class DrainSettings(Settings):
     """How the buffer is emptied."""
 
-    fresh_s: Seconds = 30.0
+    live_s: Seconds = 30.0
     """A record younger than this is live; older ones are backlog."""
     backlog_share: float = Field(default=0.25, ge=0, le=1)
     """Share of the bytes sent that the backlog gets while live data waits too."""
@@ -175,14 +175,14 @@ class DrainSettings(Settings):
     merge_below_records: int = Field(default=250, ge=0)
     """A stored batch of at least so many records is sent as it is."""
     linger_ms: int = Field(default=0, ge=0, le=600_000)
-    """Live data that is not urgent waits so long for company: fewer, larger messages on a costly link."""
+    """The maximum batching delay of live data that is not urgent: fewer, larger messages on a costly link."""
     ack_timeout_s: Seconds = 30.0
-    """A batch is sent again when its acknowledgement stays away for so long."""
+    """The ack timeout: a batch without an acknowledgement for so long is sent again."""
     max_pause_s: float = Field(default=600.0, gt=0, le=3600)
     """A gateway may ask for a pause, of everything but urgent classes, and for at most so long in one go."""
-    refusals_most: int = Field(default=6, ge=1, le=100)
-    """A batch refused so often, while others are taken, is halved; a single record is set aside: kept, not sent."""
-    refusal_pause_s: Seconds = 10.0
+    max_refusals: int = Field(default=6, ge=1, le=100)
+    """A batch refused so often, while others are taken, is halved; a single record is dead-lettered: kept, not sent."""
+    refusal_backoff_s: Seconds = 10.0
     """A refused batch is tried again, by itself, after so long; the pause doubles with each refusal, up to an hour."""
 
 
@@ -208,17 +208,17 @@ class LinkSettings(Settings):
 
 
 class TimeSettings(Settings):
-    """When the device's clock is mended."""
+    """When the device's clock is corrected."""
 
     jump_s: UncertaintySeconds = 2.0
     """The wall clock jumped when it moved so much more or less than the monotonic clock."""
     same_clock_s: UncertaintySeconds = 300.0
     """A record whose time was within this of the wall clock when it arrived was stamped by the same clock."""
     drift_ppm: float = Field(default=100.0, ge=0, le=10_000)
-    """How far the monotonic clock may drift: the uncertainty of a mended time grows by this."""
+    """How far the monotonic clock may drift: the uncertainty of a corrected time grows by this."""
 
 
-class HealthSettings(Settings):
+class StatusSettings(Settings):
     """The loopback endpoint for metrics and health."""
 
     port: int = Field(default=9465, ge=0, le=65_535)
@@ -290,7 +290,7 @@ class AgentSettings(Settings):
     uplinks: tuple[UplinkSettings, ...] = Field(min_length=1, max_length=16)
     failover: FailoverSettings = FailoverSettings()
     push: PushSettings = PushSettings()
-    health: HealthSettings = HealthSettings()
+    status: StatusSettings = StatusSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("classes")

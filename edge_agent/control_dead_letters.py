@@ -32,13 +32,13 @@ class ControlDeadLetters:
         self.count += 1
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            free = next((path for path in self._places() if not path.exists()), None)
+            free = next((path for path in self._paths() if not path.exists()), None)
             if free is None:
                 return
             about = {"source": source, "reason": reason[:MAX_REASON_CHARACTERS], "size": len(payload)}
             content = json.dumps(about).encode() + b"\n" + payload[:MAX_LETTER_BYTES]
             replace_durably(free, content, mode=0o600)
-            log.error("a control message was set aside", file=str(free), **about)
+            log.error("dead letter of a control message", file=str(free), **about)
 
-    def _places(self) -> list[Path]:
+    def _paths(self) -> list[Path]:
         return [self._folder / f"{number:04}.letter" for number in range(1, MAX_LETTERS + 1)]

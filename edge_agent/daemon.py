@@ -27,22 +27,22 @@ from edge_agent.clock.clocks import SystemClocks
 from edge_agent.config import AgentSettings
 from edge_agent.drain.holding import newly_held
 from edge_agent.errors import AgentError, StoreError
-from edge_agent.judging import RetryTimes, TrialJudge
-from edge_agent.live import added, counters_of, health_of, is_alive, live_state
+from edge_agent.live import add_counters, counters_of, health_state, is_alive, live_state
 from edge_agent.notify import notify, watchdog_interval_s
-from edge_agent.pushed import NO_ACKNOWLEDGEMENT, Effective, PushRefused, Trial, effective_settings
+from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, PushRefused, Trial, effective_settings
 from edge_agent.status import read_status
+from edge_agent.trial_evaluator import RetryTimes, TrialEvaluator
 from settings import SettingsError, load
 
 if TYPE_CHECKING:
-    from edge_agent.health import HealthServer
+    from edge_agent.status_server import AgentStatusServer
 
 log = structlog.get_logger("edge_agent")
 
 WAKE_EVERY_S = 5.0
 EXPIRE_EVERY_S = 60.0
-MOST_PUSHES = 8
-MOST_NAMED = 8
+MAX_PUSHES = 8
+MAX_NAMED = 8
 """Topics that one answer names."""
 HOLD_BACK = "they hold back what flowed before: "
 PUSH_EVERY_S = 1.0
@@ -95,23 +95,23 @@ class Daemon:
         self._config = config
         self._base = base
         self._trial = Trial(config, base, SystemClocks.of_this_boot().boot)
-        self._pushes: deque[bytes] = deque(maxlen=MOST_PUSHES)
+        self._pushes: deque[bytes] = deque(maxlen=MAX_PUSHES)
         self._next_push_s = 0.0
-        if whose := self._trial.set_foreign_aside():
-            log.warning("pushed settings of another device or machine are set aside", pushed_to=whose)
+        if whose := self._trial.archive_foreign():
+            log.warning("pushed settings of another device or machine are archived", pushed_to=whose)
         cut_short = self._trial.recover()
         self._present = self._settings()
         self._agent = self._new_agent()
         self._shown: tuple[Agent, dict[str, Any]] = (self._agent, {})
-        self._health: HealthServer | None = None
+        self._health: AgentStatusServer | None = None
         self._serve_health()
-        self._judge: TrialJudge | None = None
+        self._evaluator: TrialEvaluator | None = None
         self._former = base
         self._started_s = time.monotonic()
         self._retries = RetryTimes(base.push.retry_after_s)
         self._expire_at_s = 0.0
         if cut_short:
-            self._tell_taken_back("the agent stopped during the trial")
+            self._report_taken_back("the agent stopped during the trial")
 
     def serve(self) -> int:
         """Until SIGTERM; the exit code."""
@@ -121,7 +121,7 @@ class Daemon:
         notify("READY=1")
         watched_s = watchdog_interval_s() or WAKE_EVERY_S
         while self._agent.is_running:
-            wake_s = min(WAKE_EVERY_S if self._judge is None and not self._pushes else 0.5, watched_s)
+            wake_s = min(WAKE_EVERY_S if self._evaluator is None and not self._pushes else 0.5, watched_s)
             received = signal.sigtimedwait(_SIGNALS, wake_s)
             number = received.si_signo if received else None
             if number in {signal.SIGTERM, signal.SIGINT}:
@@ -139,9 +139,9 @@ class Daemon:
     def _tick(self, now_s: float) -> None:
         if is_alive(self._agent):
             notify("WATCHDOG=1", f"STATUS={self._agent.drainer.connected_region or 'no uplink'}")
-        self._agent.flash.look(time.time())
-        if self._judge is not None:
-            self._judge_trial(now_s, self._judge)
+        self._agent.flash.sample(time.time())
+        if self._evaluator is not None:
+            self._evaluate_trial(now_s, self._evaluator)
         elif self._pushes and now_s >= self._next_push_s:
             self._next_push_s = now_s + PUSH_EVERY_S
             self._try_pushed(self._pushes.popleft())
@@ -150,7 +150,7 @@ class Daemon:
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + EXPIRE_EVERY_S
             try:
-                self._agent.keeper.expire(time.time_ns() // 1_000_000, int(now_s * 1000))
+                self._agent.retention.expire(time.time_ns() // 1_000_000, int(now_s * 1000))
             except StoreError as error:
                 log.error("cannot drop what is too old", reason=error.reason, error=str(error))
 
@@ -159,21 +159,21 @@ class Daemon:
         if self._wanted() is None:
             return
         notify("RELOADING=1")
-        self._take_up()
+        self._requeue_dead_letters()
         self._restart()
         notify("READY=1")
         log.info("settings loaded")
 
-    def _take_up(self) -> None:
-        """Who loads settings anew may have found what the region refused, so it is offered once more."""
+    def _requeue_dead_letters(self) -> None:
+        """A reload may have removed the reason of a refusal, so dead letters are sent once more."""
         try:
-            self._agent.buffer.take_up()
+            self._agent.buffer.requeue_dead_letters()
         except StoreError as error:
-            log.error("cannot take up what was set aside", reason=error.reason, error=str(error))
+            log.error("cannot requeue dead letters", reason=error.reason, error=str(error))
 
     def _try_pushed(self, text: bytes) -> None:
         if not self._agent.settings.push.accept:
-            self._tell("refused", "no settings are taken now")
+            self._report("refused", "no settings are taken now")
             return
         self._try(lambda: self._trial.begin(text), text)
 
@@ -185,14 +185,14 @@ class Daemon:
                 return
             proposed = self._settings().settings
         except PushRefused as error:
-            self._tell("refused", str(error))
+            self._report("refused", str(error))
             return
         except (SettingsError, OSError) as error:
-            self._not_now(str(error), text)
+            self._postpone(str(error), text)
             return
         except Exception as error:  # noqa: BLE001 - a retained push comes back with every connection
             self._agent.dead_letters.add("config", repr(error), text)
-            self._tell("refused", "it cannot be handled")
+            self._report("refused", "it cannot be handled")
             return
         log.info("trying pushed settings")
         self._former = self._agent.settings
@@ -202,32 +202,32 @@ class Daemon:
             self._take_back(HOLD_BACK + held, counts=False)
             return
         self._restart()
-        self._judge = TrialJudge(time.monotonic(), self._agent.settings.push.confirm_s)
+        self._evaluator = TrialEvaluator(time.monotonic(), self._agent.settings.push.confirm_s)
 
-    def _not_now(self, reason: str, text: bytes) -> None:
+    def _postpone(self, reason: str, text: bytes) -> None:
         """Nothing was wrong with the proposal. One that waits goes on waiting, and that was said when it began to."""
         with suppress(OSError):
             self._trial.take_back(counts=False)
-        self._retries.taken_back(time.monotonic())
+        self._retries.schedule_next(time.monotonic())
         log.warning("pushed settings cannot be tried now", reason=reason)
         if text and self._trial.is_waiting_with(text):
-            self._tell_taken_back(reason)
+            self._report_taken_back(reason)
         elif text:
-            self._tell("refused", f"not tried, for nothing that is wrong with them: {reason}")
+            self._report("refused", f"not tried, for nothing that is wrong with them: {reason}")
 
-    def _judge_trial(self, now_s: float, judge: TrialJudge) -> None:
+    def _evaluate_trial(self, now_s: float, evaluator: TrialEvaluator) -> None:
         if self._present.pushed != "on trial":
             # The device's own file was loaded anew, and they do not fit it.
             self._refuse_trial(self._present.reason)
             return
         drainer = self._agent.drainer
         held = self._held_by(self._agent.settings)
-        verdict = judge.judge(
+        verdict = evaluator.evaluate(
             now_s,
             is_connected=drainer.connected_region is not None,
             is_acked=drainer.region_acked is not None,
-            is_well=drainer.is_well,
-            batches=drainer.dispatcher.sent.batches,
+            is_well=drainer.is_healthy,
+            batches=drainer.dispatcher.counters.batches,
             holds_back=bool(held),
         )
         if verdict == "running":
@@ -244,40 +244,40 @@ class Daemon:
         if wanted is not None and wanted.pushed != "on trial":
             self._refuse_trial(wanted.reason)
             return
-        self._judge = None
+        self._evaluator = None
         self._trial.confirm()
         self._present = replace(self._present, pushed="in force")
-        self._follow()
-        self._tell("applied", "")
+        self._restart_if_changed()
+        self._report("applied", "")
 
     def _refuse_trial(self, reason: str) -> None:
-        self._judge = None
+        self._evaluator = None
         self._trial.refuse(reason)
-        self._follow()
-        self._tell("refused", f"the device's own file has changed: {reason}")
+        self._restart_if_changed()
+        self._report("refused", f"the device's own file has changed: {reason}")
 
     def _take_back(self, reason: str, *, counts: bool) -> None:
-        self._judge = None
+        self._evaluator = None
         self._trial.take_back(counts=counts)
-        self._retries.taken_back(time.monotonic())
-        self._follow()
-        self._tell_taken_back(reason)
+        self._retries.schedule_next(time.monotonic())
+        self._restart_if_changed()
+        self._report_taken_back(reason)
 
     def _held_by(self, proposed: AgentSettings) -> str:
         """What the proposed settings hold back now that flowed before, in words."""
-        spent = self._agent.account.spent.add(time.time(), 0)
+        usage = self._agent.link_budget.usage.add(time.time(), 0)
         waiting = {index for index, one in self._agent.buffer.depth().items() if one.records}
-        return ", ".join(newly_held(self._former, proposed, spent, waiting)[:MOST_NAMED])
+        return ", ".join(newly_held(self._former, proposed, usage, waiting)[:MAX_NAMED])
 
-    def _tell_taken_back(self, reason: str) -> None:
+    def _report_taken_back(self, reason: str) -> None:
         after = "they will be tried again" if self._trial.is_waiting else "they will not be tried again"
-        self._tell("taken back", f"{reason}; {after}")
+        self._report("taken back", f"{reason}; {after}")
 
-    def _tell(self, outcome: str, reason: str) -> None:
+    def _report(self, outcome: str, reason: str) -> None:
         log.info("pushed settings", outcome=outcome, reason=reason)
         self._agent.drainer.report(json.dumps({"outcome": outcome, "reason": reason}).encode())
 
-    def _follow(self) -> None:
+    def _restart_if_changed(self) -> None:
         """A restart, if other settings are to be in force than are."""
         wanted = self._wanted()
         if wanted is None or wanted.settings == self._agent.settings:
@@ -293,7 +293,7 @@ class Daemon:
         if not self._agent.stop(RESTART_WITHIN_S):
             # Its thread still has the buffer: only the end of the process takes it away for certain.
             raise AgentError("a thread does not end, so the process does")
-        before = added(self._shown[1], counters_of(self._agent))
+        before = add_counters(self._shown[1], counters_of(self._agent))
         self._present = wanted
         self._agent = self._new_agent()
         # Both at once: who asks in between hears of the former agent and of nothing twice.
@@ -301,7 +301,7 @@ class Daemon:
         self._serve_health()
         self._agent.start()
 
-    def _settings(self) -> Effective:
+    def _settings(self) -> EffectiveSettings:
         """What is to be in force now. Raises SettingsError, also for what only a new process can change."""
         wanted = effective_settings(self._config)
         present, other = (
@@ -317,7 +317,7 @@ class Daemon:
             raise SettingsError(str(self._config), problems)
         return wanted
 
-    def _wanted(self) -> Effective | None:
+    def _wanted(self) -> EffectiveSettings | None:
         try:
             return self._settings()
         except SettingsError as error:
@@ -334,7 +334,7 @@ class Daemon:
 
     def _serve_health(self) -> None:
         """Listens on the port of the present settings. A port that is taken stops nothing else."""
-        port = self._agent.settings.health.port
+        port = self._agent.settings.status.port
         if self._health is not None:
             if self._health.port == port:
                 return
@@ -342,10 +342,10 @@ class Daemon:
             self._health = None
         if port == 0:
             return
-        from edge_agent.health import HealthServer  # noqa: PLC0415 - only who is asked pays for it
+        from edge_agent.status_server import AgentStatusServer  # noqa: PLC0415 - only who is asked pays for it
 
         try:
-            self._health = HealthServer(port, self._state, lambda: health_of(self._agent))
+            self._health = AgentStatusServer(port, self._state, lambda: health_state(self._agent))
         except OSError as error:
             log.error("no health endpoint", port=port, error=str(error))
 
@@ -356,7 +356,7 @@ class Daemon:
             "running": True,
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             **live_state(agent),
-            **added(before, counters_of(agent)),
+            **add_counters(before, counters_of(agent)),
             "pushed_settings": self._present.pushed,
             "pushed_settings_waiting": self._trial.is_waiting,
         }

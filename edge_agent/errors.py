@@ -6,6 +6,7 @@ AgentError
 │   ├── StoreFailing   the medium answers with errors (`EIO`); try again later
 │   ├── StoreDamaged   what is on the disk is not what was written: salvage it
 │   ├── StoreForeign   the buffer is another device's
+│   ├── StoreVersion   the buffer was written by another version of the agent
 │   ├── StoreInUse     another agent has the buffer
 │   └── StoreClosed    this buffer was closed; another may have the file now
 └── LinkError          a broker cannot be reached, or ended the connection
@@ -48,6 +49,12 @@ class StoreForeign(StoreError):
     """The file belongs to another device."""
 
     reason = "foreign"
+
+
+class StoreVersion(StoreError):
+    """The file has the tables of another version. Nothing of it was changed."""
+
+    reason = "version"
 
 
 class StoreInUse(StoreError):

@@ -13,7 +13,7 @@ from sqlite_utils import Database
 from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
 from edge_agent.status import reading
-from edge_agent.store.block import first_of, ordinal_of
+from edge_agent.store.stored_batch import first_of, ordinal_of
 from telemetry import Batch, Raw, WireError, decode
 
 SHOWN_BYTES = 32
@@ -25,7 +25,8 @@ def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
     with reading(settings) as connection:
         epochs = dict(connection.execute("SELECT ordinal, epoch FROM epochs").fetchall())
         rows = Database(connection).query(
-            "SELECT id, last, class, records, lost, size, wall_ms, reason FROM blocks LEFT JOIN aside USING (id)"
+            "SELECT id, last, class, records, lost, size, wall_ms, reason FROM batches"
+            " LEFT JOIN dead_letter_batches USING (id)"
             " WHERE batch IS NOT NULL ORDER BY id LIMIT ?",
             (limit,),
         )
@@ -39,7 +40,7 @@ def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
                 "lost": row["lost"],
                 "bytes": row["size"],
                 "committed": _time(row["wall_ms"]),
-                "set aside": row["reason"] or "",
+                "dead letter": row["reason"] or "",
             }
             for row in rows
         ]
@@ -73,16 +74,17 @@ def exported_lines(settings: AgentSettings) -> Iterator[str]:
     """Every record and tombstone that waits, as JSON; a batch that cannot be read as an object that says so."""
     with reading(settings) as connection:
         for row in Database(connection).query(
-            "SELECT id, batch, reason FROM blocks LEFT JOIN aside USING (id) WHERE batch IS NOT NULL ORDER BY id"
+            "SELECT id, batch, reason FROM batches LEFT JOIN dead_letter_batches USING (id)"
+            " WHERE batch IS NOT NULL ORDER BY id"
         ):
-            about = {"set_aside": row["reason"]} if row["reason"] else {}
+            about = {"dead_letter": row["reason"]} if row["reason"] else {}
             try:
                 yield from _lines(decode(row["batch"]), about)
             except WireError as error:
                 yield json.dumps({"unreadable": row["id"], "first": first_of(row["id"]), "error": str(error)})
         for row in Database(connection).query("SELECT topic, reason, payload FROM dead_letters ORDER BY id"):
             payload = base64.b64encode(row["payload"]).decode("ascii")
-            yield json.dumps({"dead_letter": row["reason"], "topic": row["topic"], "payload_base64": payload})
+            yield json.dumps({"dead_letter_message": row["reason"], "topic": row["topic"], "payload_base64": payload})
 
 
 def _lines(batch: Batch, about: dict[str, str]) -> Iterator[str]:

@@ -15,48 +15,48 @@ STALE_S = 60.0
 
 def counters_of(agent: Agent) -> dict[str, Any]:
     """Counters since the settings were loaded. The agent may have been stopped."""
-    drain, taken, sent = agent.drainer, agent.reception.taken, agent.drainer.dispatcher.sent
+    drain, intake, sent = agent.drainer, agent.intake.counters, agent.drainer.dispatcher.counters
     return {
         "acks_ignored": drain.acks_ignored,
         "control_dead_letters": agent.dead_letters.count,
-        "messages": taken.messages,
-        "payload_bytes": taken.payload_bytes,
-        "commits": taken.commits,
-        "odd": dict(taken.odd),
+        "messages": intake.messages,
+        "payload_bytes": intake.payload_bytes,
+        "commits": intake.commits,
+        "malformed": dict(intake.malformed),
         "batches_sent": sent.batches,
-        "batches_again": sent.again,
+        "batches_again": sent.resent,
         "records_sent": sent.records,
         "batch_bytes_sent": sent.size,
-        "wire_bytes_sent": agent.account.sent_bytes,
-        "wire_bytes_received": agent.account.received_bytes,
+        "wire_bytes_sent": agent.link_budget.sent_bytes,
+        "wire_bytes_received": agent.link_budget.received_bytes,
     }
 
 
-def added(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+def add_counters(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Counters of the process: those from before its settings were loaded anew, and those since."""
     return {
-        key: added(before.get(key, {}), value) if isinstance(value, dict) else before.get(key, 0) + value
+        key: add_counters(before.get(key, {}), value) if isinstance(value, dict) else before.get(key, 0) + value
         for key, value in {**dict.fromkeys(before, 0), **now}.items()
     }
 
 
 def live_state(agent: Agent) -> dict[str, Any]:
     """Connections and budget as they are now, and the counters of `counters_of`."""
-    drain, intake, spent = agent.drainer, agent.listener, agent.account.spent
+    drain, intake, usage = agent.drainer, agent.intake_loop, agent.link_budget.usage
     return {
         **counters_of(agent),
         "local_broker": intake.connected,
         "region": drain.connected_region,
-        "uplink_well": drain.is_well,
+        "uplink_healthy": drain.is_healthy,
         "uplink": uplink_state(agent),
         "paused_for_s": round(drain.paused_for_s, 1),
-        "link": agent.account.link,
+        "link": agent.link_budget.link,
         "held_back": _held_back(agent),
-        "waiting_for_commit": agent.reception.waiting,
-        "resting": drain.dispatcher.resting,
+        "waiting_for_commit": agent.intake.waiting,
+        "retrying": drain.dispatcher.retrying,
         "in_flight": drain.dispatcher.in_flight,
-        "wire_bytes_today": spent.day_bytes,
-        "wire_bytes_this_month": spent.month_bytes,
+        "wire_bytes_today": usage.day_bytes,
+        "wire_bytes_this_month": usage.month_bytes,
         "flash_bytes": flash_bytes(),
         "rss_bytes": resident_bytes(),
     }
@@ -69,29 +69,34 @@ def uplink_state(agent: Agent) -> str:
     probably because another agent has this device's id.
     """
     drain = agent.drainer
-    if drain.takeovers.are_many:
+    if drain.takeovers.is_suspected:
         return "taken over"
     if drain.connected_region is None:
         return "not connected"
     if drain.gateway_absent:
         return "no gateway"
-    if not drain.is_well:
+    if not drain.is_healthy:
         return "silent"
     return "acknowledges" if drain.region_acked else "unknown"
 
 
 def buffer_state(agent: Agent) -> str:
     """`stores`, `cannot commit`, or `drops records`: some were dropped for want of space in the last minute."""
-    if agent.reception.is_failing:
+    if agent.intake.is_failing:
         return "cannot commit"
-    dropped_at_s = agent.keeper.dropped_at_s
+    dropped_at_s = agent.retention.dropped_at_s
     is_dropping = dropped_at_s is not None and time.monotonic() - dropped_at_s < STALE_S
     return "drops records" if is_dropping else "stores"
 
 
-def health_of(agent: Agent) -> dict[str, Any]:
+def health_state(agent: Agent) -> dict[str, Any]:
     """What `/health` says: `healthy` is true, false, or null while no region has acknowledged anything."""
-    uplink, alive, local, buffer = uplink_state(agent), is_alive(agent), agent.listener.connected, buffer_state(agent)
+    uplink, alive, local, buffer = (
+        uplink_state(agent),
+        is_alive(agent),
+        agent.intake_loop.connected,
+        buffer_state(agent),
+    )
     near = alive and local and buffer == "stores"
     return {
         "healthy": None if near and uplink == "unknown" else near and uplink == "acknowledges",
@@ -104,11 +109,11 @@ def health_of(agent: Agent) -> dict[str, Any]:
 
 
 def _held_back(agent: Agent) -> dict[str, str]:
-    return held_classes(agent.settings, agent.account.spent.add(time.time(), 0))
+    return held_classes(agent.settings, agent.link_budget.usage.add(time.time(), 0))
 
 
 def is_alive(agent: Agent) -> bool:
     """Whether both threads run and were seen lately."""
     now_s = time.monotonic()
-    beats = (agent.listener.beat_s, agent.drainer.beat_s)
+    beats = (agent.intake_loop.heartbeat_s, agent.drainer.heartbeat_s)
     return agent.is_running and all(now_s - beat_s < STALE_S for beat_s in beats)

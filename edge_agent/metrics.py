@@ -27,17 +27,17 @@ COUNTERS = {
 GAUGES = {
     "head": ("edge_agent_head", "Highest sequence number of the present epoch"),
     "local_broker": ("edge_agent_local_broker", "1 when connected to the vehicle's broker"),
-    "uplink_well": (
+    "uplink_healthy": (
         "edge_agent_uplink_well",
         "1 when the uplink is connected and nothing waits too long for its acknowledgement",
     ),
-    "resting": ("edge_agent_resting_batches", "Batches that were refused and will be tried again"),
-    "set_aside_batches": (
+    "retrying": ("edge_agent_retrying_batches", "Batches that were refused and will be tried again"),
+    "dead_letter_batches": (
         "edge_agent_set_aside_batches",
         "Batches, of one record each, that were refused too often: kept, not sent",
     ),
-    "set_aside_records": ("edge_agent_set_aside_records", "Records in them"),
-    "gaps": ("edge_agent_gaps", "Names that are neither waiting nor acknowledged nor declared lost; should be 0"),
+    "dead_letter_records": ("edge_agent_set_aside_records", "Records in them"),
+    "gaps": ("edge_agent_gaps", "Record ids that are neither waiting nor acknowledged nor declared lost; should be 0"),
     "in_flight": ("edge_agent_in_flight_batches", "Batches sent and not acknowledged"),
     "oldest_age_s": ("edge_agent_oldest_age_seconds", "Age of the oldest record that waits; 0 when none does"),
     "paused_for_s": ("edge_agent_paused_seconds", "How much longer the gateway wants silence"),
@@ -47,8 +47,11 @@ GAUGES = {
 }
 DEPTH = ("edge_agent_depth_records", "Records that wait, by class")
 DEPTH_BYTES = ("edge_agent_depth_bytes", "Bytes of the batches that wait, by class")
-ODD = ("edge_agent_odd_messages", "Messages that do not follow the contract, by reason")
-TALLY = ("edge_agent_tally", "Counters that outlive a restart: acknowledged, duplicates, lost_…, rebuilt, mended, …")
+MALFORMED = ("edge_agent_malformed_messages", "Messages that do not follow the contract, by reason")
+COUNTER = (
+    "edge_agent_counter",
+    "Counters that outlive a restart: acknowledged, duplicates, lost_…, rebuilt, corrected, …",
+)
 
 
 class AgentCollector(Collector):
@@ -69,8 +72,8 @@ class AgentCollector(Collector):
         for key, (name, text) in GAUGES.items():
             yield GaugeMetricFamily(name, text, value=float(state[key] or 0))
         yield from self._by_class(state)
-        yield _labelled(CounterMetricFamily(*ODD, labels=["reason"]), state["odd"])
-        yield _labelled(GaugeMetricFamily(*TALLY, labels=["name"]), state["tallies"])
+        yield _labelled(CounterMetricFamily(*MALFORMED, labels=["reason"]), state["malformed"])
+        yield _labelled(GaugeMetricFamily(*COUNTER, labels=["name"]), state["counters"])
 
     @staticmethod
     def _by_class(state: dict[str, Any]) -> Iterator[Metric]:

@@ -25,11 +25,11 @@ PUSHABLE: Mapping[str, set[str] | None] = {
         "commit_delay_ms",
         "commit_records",
         "commit_bytes",
-        "settle_delay_s",
+        "prune_delay_s",
         "max_bytes",
         "max_age_s",
         "free_space_floor_bytes",
-        "thin_above",
+        "downsample_above",
     },
     "classes": None,
     "drain": None,
@@ -43,7 +43,7 @@ PUSHABLE: Mapping[str, set[str] | None] = {
         "keepalive_s",
         "connect_timeout_s",
         "backoff_first_s",
-        "backoff_most_s",
+        "backoff_max_s",
     },
     "failover": None,
     "log_level": None,
@@ -51,12 +51,12 @@ PUSHABLE: Mapping[str, set[str] | None] = {
 }
 """What may be pushed; None: each of its keys. Who the device is, its files and where its data come from may not."""
 BOUNDS: Mapping[str, tuple[float, float]] = {
-    "buffer.settle_delay_s": (0.1, 600),
+    "buffer.prune_delay_s": (0.1, 600),
     "drain.ack_timeout_s": (2, 600),
     "drain.linger_ms": (0, 60_000),
     "drain.max_pause_s": (1, 600),
-    "drain.refusals_most": (3, 100),
-    "drain.refusal_pause_s": (1, 600),
+    "drain.max_refusals": (3, 100),
+    "drain.refusal_backoff_s": (1, 600),
     "failover.after_s": (5, 3600),
     "failover.return_after_s": (30, 86_400),
     "failover.hold_s": (1, 3600),
@@ -67,7 +67,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "time.jump_s": (0.5, 3600),
     "time.same_clock_s": (1, 86_400),
     "time.drift_ppm": (0, 10_000),
-    "uplinks.backoff_most_s": (0.1, 3600),
+    "uplinks.backoff_max_s": (0.1, 3600),
     "uplinks.connect_timeout_s": (1, 60),
 }
 """Narrower than those of the file: no pushed number silences a device."""
@@ -78,7 +78,7 @@ class PushRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Effective:
+class EffectiveSettings:
     """The settings that are to be in force, and what became of pushed ones.
 
     `pushed`: `none`, `in force`, `on trial`, or `passed over`: there are some, and `reason` says why they do not count.
@@ -89,7 +89,7 @@ class Effective:
     reason: str = ""
 
 
-def effective_settings(config: Path) -> Effective:
+def effective_settings(config: Path) -> EffectiveSettings:
     """The file's settings with the pushed ones that are on trial or in force laid over. Raises SettingsError.
 
     While settings are on trial nothing is deleted that those in force would keep.
@@ -99,23 +99,23 @@ def effective_settings(config: Path) -> Effective:
     present, reason = _laid_over(config, files, IN_FORCE)
     trial, reason_of_trial = _laid_over(config, files, ON_TRIAL)
     if trial is not None:
-        return Effective(keeping(present or base, trial), "on trial")
+        return EffectiveSettings(with_present_retention(present or base, trial), "on trial")
     if present is not None:
-        return Effective(present, "in force", reason_of_trial)
+        return EffectiveSettings(present, "in force", reason_of_trial)
     reason = reason_of_trial or reason
-    return Effective(base, "passed over" if reason else "none", reason)
+    return EffectiveSettings(base, "passed over" if reason else "none", reason)
 
 
 def _laid_over(config: Path, files: PushedFiles, name: str) -> tuple[AgentSettings | None, str]:
     """The file's settings with those of a pushed file laid over; None if there is none, or it does not count."""
     try:
         text = files.read(name)
-        return (None, "") if text is None else (overlaid(config, text.decode("utf-8")), "")
+        return (None, "") if text is None else (merge_pushed(config, text.decode("utf-8")), "")
     except (OSError, UnicodeDecodeError, PushRefused) as error:
         return None, f"{name}: {error}"
 
 
-def overlaid(config: Path, text: str) -> AgentSettings:
+def merge_pushed(config: Path, text: str) -> AgentSettings:
     """The file's settings with pushed ones laid over. Raises PushRefused; SettingsError if the file itself is wrong."""
     base = load(AgentSettings, config)
     try:
@@ -151,22 +151,24 @@ def allows_deletion(text: str) -> bool:
     return parse_toml(text, MAX_PUSHED_BYTES).get(ALLOW_DELETION) is True
 
 
-def keeping(present: AgentSettings, proposed: AgentSettings) -> AgentSettings:
+def with_present_retention(present: AgentSettings, proposed: AgentSettings) -> AgentSettings:
     """The proposed settings, but nothing stored is deleted that the present ones keep."""
     old, new = present.buffer, proposed.buffer
     buffer = new.model_copy(
         update={
             "max_bytes": max(old.max_bytes, new.max_bytes),
             "max_age_s": max(old.max_age_s, new.max_age_s),
-            "thin_above": max(old.thin_above, new.thin_above),
+            "downsample_above": max(old.downsample_above, new.downsample_above),
             "free_space_floor_bytes": min(old.free_space_floor_bytes, new.free_space_floor_bytes),
         }
     )
-    classes = tuple(_class_keeping(*pair) for pair in zip(present.classes, proposed.classes, strict=True))
+    classes = tuple(
+        _class_with_present_retention(*pair) for pair in zip(present.classes, proposed.classes, strict=True)
+    )
     return proposed.model_copy(update={"buffer": buffer, "classes": classes})
 
 
-def _class_keeping(old: ClassSettings, new: ClassSettings) -> ClassSettings:
+def _class_with_present_retention(old: ClassSettings, new: ClassSettings) -> ClassSettings:
     unbounded = float("inf")
     size, age_s = max(old.max_bytes or unbounded, new.max_bytes or unbounded), None
     if old.max_age_s is not None and new.max_age_s is not None:
@@ -175,7 +177,7 @@ def _class_keeping(old: ClassSettings, new: ClassSettings) -> ClassSettings:
         update={
             "max_bytes": None if size == unbounded else int(size),
             "max_age_s": age_s,
-            "thin_keep_one_in": min(old.thin_keep_one_in, new.thin_keep_one_in),
+            "downsample_keep_one_in": min(old.downsample_keep_one_in, new.downsample_keep_one_in),
         }
     )
 
@@ -308,9 +310,9 @@ class Trial:
             self._files.move(ON_TRIAL, AGAIN)
         return self.is_waiting
 
-    def set_foreign_aside(self) -> str:
+    def archive_foreign(self) -> str:
         """What was pushed to another device, or on another machine, does not count here; whose it was, or ""."""
-        return self._files.set_foreign_aside()
+        return self._files.archive_foreign()
 
     def recover(self) -> bool:
         """After a start: takes back a trial that was cut short; True when there was one.
@@ -360,10 +362,10 @@ class Trial:
             words = text.decode("utf-8")
         except UnicodeDecodeError as error:
             raise PushRefused(str(error)) from error
-        proposed, present = overlaid(self._config, words), effective_settings(self._config).settings
-        if not allows_deletion(words) and keeping(present, proposed) != proposed:
+        proposed, present = merge_pushed(self._config, words), effective_settings(self._config).settings
+        if not allows_deletion(words) and with_present_retention(present, proposed) != proposed:
             raise PushRefused(
-                f"stored records could be deleted (max_bytes, max_age_s, thinning, floor): say {ALLOW_DELETION} = true"
+                f"stored records could be deleted (max_bytes, max_age_s, downsampling): say {ALLOW_DELETION} = true"
             )
 
     def _attempts(self) -> tuple[int, str]:

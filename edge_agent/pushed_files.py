@@ -35,7 +35,7 @@ class PushedFiles:
         head, text = self._parts(name)
         return text if head == self._head else None
 
-    def set_foreign_aside(self) -> str:
+    def archive_foreign(self) -> str:
         """Keeps what was in force for another device as FOREIGN and removes its proposals; whose they were, or ""."""
         whose = ""
         for name in (IN_FORCE, ON_TRIAL, AGAIN, REFUSED, ATTEMPTS):

@@ -13,10 +13,10 @@ from typing import Any
 from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFailing, StoreForeign
-from edge_agent.store.block import ordinal_of
 from edge_agent.store.buffer import DATABASE
 from edge_agent.store.connection import mapped_errors
 from edge_agent.store.gaps import gaps
+from edge_agent.store.stored_batch import ordinal_of
 
 
 @contextmanager
@@ -60,19 +60,21 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
     """The state of the buffer as plain values, ready for JSON. Raises StoreError."""
     with reading(settings) as connection:
         connection.execute("BEGIN")
-        tallies: dict[str, int] = dict(connection.execute("SELECT name, value FROM tallies").fetchall())
+        counters: dict[str, int] = dict(connection.execute("SELECT name, value FROM counters").fetchall())
         ordinal, epoch, head = connection.execute(
             "SELECT ordinal, epoch, head FROM epochs ORDER BY ordinal DESC LIMIT 1"
         ).fetchone()
-        newest = connection.execute("SELECT id, last FROM blocks ORDER BY id DESC LIMIT 1").fetchone()
+        newest = connection.execute("SELECT id, last FROM batches ORDER BY id DESC LIMIT 1").fetchone()
         classes = _classes(connection, settings)
         (oldest_ms,) = connection.execute(
-            "SELECT min(wall_ms) FROM blocks WHERE records > 0 AND wall_ms >= ? AND id NOT IN (SELECT id FROM aside)",
+            "SELECT min(wall_ms) FROM batches WHERE records > 0 AND wall_ms >= ?"
+            " AND id NOT IN (SELECT id FROM dead_letter_batches)",
             (SET_CLOCK_MS,),
         ).fetchone()
-        (lost,) = connection.execute("SELECT sum(lost) FROM blocks WHERE batch IS NOT NULL").fetchone()
-        aside, aside_records = connection.execute(
-            "SELECT count(*), coalesce(sum(records), 0) FROM blocks JOIN aside USING (id) WHERE batch IS NOT NULL"
+        (lost,) = connection.execute("SELECT sum(lost) FROM batches WHERE batch IS NOT NULL").fetchone()
+        dead_letter_batches, dead_letter_records = connection.execute(
+            "SELECT count(*), coalesce(sum(records), 0) FROM batches JOIN dead_letter_batches USING (id)"
+            " WHERE batch IS NOT NULL"
         ).fetchone()
         if newest and ordinal_of(newest[0]) == ordinal:
             head = max(head, newest[1])
@@ -86,30 +88,30 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
             "depth_bytes": sum(one["bytes"] for one in classes.values()),
             "oldest_age_s": None if oldest_ms is None else round(max(0.0, time.time() - oldest_ms / 1000), 1),
             "classes": classes,
-            "acknowledged": tallies.get("acknowledged", 0),
-            "duplicates": tallies.get("duplicates", 0),
-            "dead_letters": tallies.get("dead_letters", 0),
-            "set_aside_batches": aside,
-            "set_aside_records": aside_records,
+            "acknowledged": counters.get("acknowledged", 0),
+            "duplicates": counters.get("duplicates", 0),
+            "dead_letters": counters.get("dead_letters", 0),
+            "dead_letter_batches": dead_letter_batches,
+            "dead_letter_records": dead_letter_records,
             "tombstones_waiting": lost or 0,
-            **gaps(connection, ordinal, head, tallies),
-            "tallies": tallies,
+            **gaps(connection, ordinal, head, counters),
+            "counters": counters,
             "file_bytes": _file_bytes(settings.buffer.path / DATABASE),
         }
 
 
 def _classes(connection: sqlite3.Connection, settings: AgentSettings) -> dict[str, dict[str, int]]:
     rows = connection.execute(
-        "SELECT class, count(*), sum(records), sum(size) FROM blocks WHERE batch IS NOT NULL GROUP BY class"
+        "SELECT class, count(*), sum(records), sum(size) FROM batches WHERE batch IS NOT NULL GROUP BY class"
     ).fetchall()
     names = [one.name for one in settings.classes]
-    found = {name: {"batches": 0, "records": 0, "bytes": 0} for name in names}
+    by_class = {name: {"batches": 0, "records": 0, "bytes": 0} for name in names}
     for index, batches, records, size in rows:
-        entry = found[names[min(index, len(names) - 1)]]
+        entry = by_class[names[min(index, len(names) - 1)]]
         entry["batches"] += batches
         entry["records"] += records
         entry["bytes"] += size
-    return found
+    return by_class
 
 
 def _file_bytes(path: Path) -> int:

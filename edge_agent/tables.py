@@ -9,10 +9,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-_APART = {"classes", "tallies", "odd", "device", "epoch", "head", "gap_ranges", "tombstones", "held_back", "running"}
+_APART = {
+    "classes",
+    "counters",
+    "malformed",
+    "device",
+    "epoch",
+    "head",
+    "gap_ranges",
+    "tombstones",
+    "held_back",
+    "running",
+}
 _IDS = {"epoch", "first", "last"}
-_INTERNAL = ("wire_", "sending", "sent_through", "thinned_through_", "age_clock_s", "flash_day")
-"""Tallies that are no counters, or stand in the table under another name."""
+_INTERNAL = ("wire_", "sending", "sent_through", "downsampled_through_", "age_clock_s", "flash_day")
+"""Stored values that are no counters, or stand in the table under another name."""
 
 
 def print_status(state: dict[str, Any]) -> None:
@@ -28,8 +39,8 @@ def print_status(state: dict[str, Any]) -> None:
         table.add_row(name, f"{one['batches']:,}", f"{one['records']:,}", f"{one['bytes']:,}", held.get(name, ""))
     console.print(table)
     rest = _table("what", "value")
-    tallies = {key: value for key, value in state["tallies"].items() if not key.startswith(_INTERNAL)}
-    for key, value in {**dict(_rates(state)), **tallies, **state.get("odd", {}), **state}.items():
+    counters = {key: value for key, value in state["counters"].items() if not key.startswith(_INTERNAL)}
+    for key, value in {**dict(_rates(state)), **counters, **state.get("malformed", {}), **state}.items():
         if key not in _APART and value is not None:
             rest.add_row(key.replace("_", " "), _shown(value))
     console.print(rest)

@@ -1,10 +1,10 @@
 """The regional front door: batches from the MQTT broker into Pulsar, acknowledged to the devices once they are safe."""
 
 from gateway.config import GatewaySettings
-from gateway.engine import Engine, NotSent, Produce, Tell
+from gateway.engine import Engine, NotSent, Produce, SendAck
 from gateway.errors import AddressTaken, BrokerUnreachable, GatewayError, NoAnswer, PulsarUnreachable, ThreadEnded
 from gateway.service import Service
-from gateway.status import Status, read_status
+from gateway.status import GatewayStatus, read_status
 
 __all__ = [
     "AddressTaken",
@@ -12,13 +12,13 @@ __all__ = [
     "Engine",
     "GatewayError",
     "GatewaySettings",
+    "GatewayStatus",
     "NoAnswer",
     "NotSent",
     "Produce",
     "PulsarUnreachable",
+    "SendAck",
     "Service",
-    "Status",
-    "Tell",
     "ThreadEnded",
     "read_status",
 ]

@@ -7,19 +7,19 @@ from collections.abc import Callable
 FIRST_S = 0.2
 
 
-class Backoff:
+class GatewayBackoff:
     """The waits of one thing that is tried again and again. `jitter` gives numbers between 0 and 1."""
 
     def __init__(self, max_s: float, jitter: Callable[[], float]) -> None:
         self._max_s, self._jitter = max_s, jitter
         self._failures = 0
 
-    def failed(self) -> float:
+    def next_delay_s(self) -> float:
         """Note a failure; the seconds to wait now."""
         self._failures += 1
         return delay_s(self._failures, self._max_s, self._jitter())
 
-    def succeeded(self) -> None:
+    def reset(self) -> None:
         """Begin anew."""
         self._failures = 0
 

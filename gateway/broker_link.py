@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.backoff import Backoff
+from gateway.backoff import GatewayBackoff
 from gateway.config import Mqtt
 
 _MANY = 3
@@ -19,11 +19,11 @@ class BrokerLink:
     """
 
     def __init__(self, name: str, settings: Mqtt, jitter: Callable[[], float], now_s: float) -> None:
-        self.lasting_s = 2 * settings.reconnect_max_s
+        self.lasting_s = 2 * settings.backoff_max_s
         self.is_up = False
         self._name = name
         self._timeout_s = settings.connect_timeout_s
-        self._backoff = Backoff(settings.reconnect_max_s, jitter)
+        self._backoff = GatewayBackoff(settings.backoff_max_s, jitter)
         self._connect_at_s = now_s
         self._answer_by_s: float | None = None
         self._up_since_s = now_s
@@ -31,15 +31,15 @@ class BrokerLink:
         self._taken_over = False
 
     @property
-    def in_use(self) -> bool:
+    def is_in_use(self) -> bool:
         """Whether there is a connection, or an attempt at one."""
         return self.is_up or self._answer_by_s is not None
 
     def is_due(self, now_s: float) -> bool:
         """Whether to connect now."""
-        return not self.in_use and now_s >= self._connect_at_s
+        return not self.is_in_use and now_s >= self._connect_at_s
 
-    def attempted(self, now_s: float) -> None:
+    def on_attempt(self, now_s: float) -> None:
         """CONNECT was sent: the answer must come in time."""
         self._answer_by_s = now_s + self._timeout_s
 
@@ -47,24 +47,24 @@ class BrokerLink:
         """Whether the answer did not come in time."""
         return self._answer_by_s is not None and now_s > self._answer_by_s
 
-    def came_up(self, now_s: float) -> None:
+    def on_connected(self, now_s: float) -> None:
         """The subscriptions stand."""
         self.is_up, self._answer_by_s, self._up_since_s = True, None, now_s
 
-    def lasts(self, now_s: float) -> None:
+    def on_alive(self, now_s: float) -> None:
         """To be called now and then while it is up: it may have become a good one."""
         if self.is_up and now_s - self._up_since_s >= self.lasting_s:
-            self._backoff.succeeded()
+            self._backoff.reset()
             self._short_lived, self._taken_over = 0, False
 
-    def ended(self, reason: str, now_s: float) -> None:
+    def on_ended(self, reason: str, now_s: float) -> None:
         """An attempt failed, or the connection ended."""
-        self.lasts(now_s)
+        self.on_alive(now_s)
         if self.is_up:
             self._short_lived += now_s - self._up_since_s < self.lasting_s
             self._taken_over |= _TAKEN_OVER in reason
         self.is_up, self._answer_by_s = False, None
-        self._connect_at_s = now_s + self._backoff.failed()
+        self._connect_at_s = now_s + self._backoff.next_delay_s()
 
     @property
     def problem(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.config import GatewaySettings
-from gateway.mqtt_side import tls_context
+from gateway.mqtt_connection import tls_context
 
 
 def problems(settings: GatewaySettings) -> list[str]:
@@ -25,9 +25,9 @@ def warnings(settings: GatewaySettings, config: Path) -> list[str]:
 
 def _file_problems(settings: GatewaySettings) -> Iterator[str]:
     tls = settings.mqtt.tls
-    files = {"pulsar.authority": settings.pulsar.authority}
+    files = {"pulsar.ca": settings.pulsar.ca}
     if tls is not None:
-        files |= {"mqtt.tls.authority": tls.authority, "mqtt.tls.certificate": tls.certificate, "mqtt.tls.key": tls.key}
+        files |= {"mqtt.tls.ca": tls.ca, "mqtt.tls.certificate": tls.certificate, "mqtt.tls.key": tls.key}
     for name, path in files.items():
         if path is not None and not (path.is_file() and os.access(path, os.R_OK)):
             yield f"{name}: {path} is not a file that can be read"
@@ -41,15 +41,15 @@ def _tls_problems(settings: GatewaySettings) -> Iterator[str]:
     if any(_file_problems(settings)):
         return
     try:
-        ssl.create_default_context(cafile=settings.pulsar.authority)
+        ssl.create_default_context(cafile=settings.pulsar.ca)
     except (OSError, ValueError) as error:
-        yield f"pulsar.authority: {settings.pulsar.authority} holds no certificate: {error}"
+        yield f"pulsar.ca: {settings.pulsar.ca} holds no certificate: {error}"
     if tls is None:
         return
     try:
         tls_context(tls)
     except (OSError, ValueError) as error:
-        yield f"mqtt.tls: authority, certificate and key cannot be used together: {error}"
+        yield f"mqtt.tls: ca, certificate and key cannot be used together: {error}"
 
 
 def _plain_text(settings: GatewaySettings) -> Iterator[str]:
@@ -57,11 +57,11 @@ def _plain_text(settings: GatewaySettings) -> Iterator[str]:
         secret = " and the password" if settings.mqtt.password else ""
         yield f"mqtt.host: batches{secret} travel to {settings.mqtt.host} in plain text; set [mqtt.tls]"
     host = urlsplit(settings.pulsar.service_url.split(",")[0]).hostname or ""
-    if not settings.pulsar.encrypted and not is_this_machine(host):
+    if not settings.pulsar.is_encrypted and not is_this_machine(host):
         secret = " and the token" if settings.pulsar.token else ""
         yield f"pulsar.service_url: batches{secret} travel to {host} in plain text; use pulsar+ssl://"
-    if not is_this_machine(settings.observe.host):
-        yield f"observe.host: everybody who reaches {settings.observe.host} reads status and names of devices"
+    if not is_this_machine(settings.status.host):
+        yield f"status.host: everybody who reaches {settings.status.host} reads status and names of devices"
 
 
 def _open_secrets(settings: GatewaySettings, config: Path) -> Iterator[str]:

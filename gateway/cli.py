@@ -44,7 +44,7 @@ def run(*, config: ConfigOption) -> None:
     try:
         Service(settings, _reloading(config, settings), limit.take_suppressed).run()
     except GatewayError as error:
-        _give_up(str(error))
+        _exit_with(str(error))
     except Exception as error:
         log.exception("stopped by an internal error", error=last_line(error))
         raise typer.Exit(EXIT_INTERNAL) from error
@@ -67,14 +67,14 @@ def status(
 ) -> None:
     """Show what the gateway that runs with this file is doing; exit status 1 when it is not healthy."""
     try:
-        found = read_status(_settings(config).observe)
+        answer = read_status(_settings(config).status)
     except NoAnswer as error:
-        _give_up(str(error))
+        _exit_with(str(error))
     if as_json:
-        sys.stdout.write(found.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
     else:
-        Console().print(status_table(found))
-    if not found.healthy:
+        Console().print(status_table(answer))
+    if not answer.healthy:
         raise typer.Exit(1)
 
 
@@ -84,19 +84,19 @@ def silent(
     config: ConfigOption,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the devices that the gateway heard since its start, and not for `observe.silent_after_s`.
+    """List the devices that the gateway heard since its start, and not for `status.silent_after_s`.
 
     Exit status: 0 known, 1 unknown (the gateway does not run, is not connected, or has not listened for so long).
     """
     try:
-        found = read_silent(_settings(config).observe)
+        answer = read_silent(_settings(config).status)
     except NoAnswer as error:
-        _give_up(str(error))
+        _exit_with(str(error))
     if as_json:
-        sys.stdout.write(found.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
     else:
-        Console().print(silent_table(found))
-    if not found.is_known:
+        Console().print(silent_table(answer))
+    if not answer.is_known:
         raise typer.Exit(1)
 
 
@@ -150,6 +150,6 @@ def _say(text: str) -> None:
     Console(stderr=True).print(Text(text), soft_wrap=True)
 
 
-def _give_up(text: str) -> NoReturn:
+def _exit_with(text: str) -> NoReturn:
     _say(text)
     raise typer.Exit(1)

@@ -19,7 +19,7 @@ PUBLISH_BYTES = 128 << 10
 class Tls(Settings):
     """PEM files: who signs the broker's certificate, and this gateway's own certificate and key."""
 
-    authority: Path
+    ca: Path
     certificate: Path | None = None
     key: Path | None = None
 
@@ -40,7 +40,7 @@ class Mqtt(Settings):
     tls: Tls | None = None
     keepalive_s: int = Field(default=30, ge=5, le=600)
     connect_timeout_s: float = Field(default=5, gt=0, le=60)
-    reconnect_max_s: float = Field(default=15, gt=0, le=600)
+    backoff_max_s: float = Field(default=15, gt=0, le=600)
     session_expiry_s: int = Field(default=60, ge=0, le=86_400)
     receive_maximum: int = Field(default=256, ge=1, le=10_000)
     max_packet_bytes: int = Field(default=8 << 20, ge=64 << 10, le=64 << 20)
@@ -64,23 +64,23 @@ class Pulsar(Settings):
     batches: Word = "batches"
     refused: Word = "refused"
     token: SecretStr | None = None
-    authority: Path | None = None
+    ca: Path | None = None
     operation_timeout_s: int = Field(default=10, ge=1, le=120)
     send_timeout_s: float = Field(default=30, gt=0, le=600)
-    retry_max_s: float = Field(default=15, gt=0, le=600)
+    backoff_max_s: float = Field(default=15, gt=0, le=600)
     batching_delay_ms: int = Field(default=5, ge=1, le=1000)
     batching_max_messages: int = Field(default=256, ge=1, le=10_000)
     batching_max_bytes: int = Field(default=512 << 10, ge=1024)
 
     @property
-    def encrypted(self) -> bool:
+    def is_encrypted(self) -> bool:
         """Whether the connection is encrypted."""
         return self.service_url.startswith("pulsar+ssl://")
 
     @model_validator(mode="after")
-    def _authority_belongs_to_tls(self) -> Self:
-        if self.authority is not None and not self.encrypted:
-            raise ValueError("authority has no effect without pulsar+ssl:// in service_url")
+    def _ca_belongs_to_tls(self) -> Self:
+        if self.ca is not None and not self.is_encrypted:
+            raise ValueError("ca has no effect without pulsar+ssl:// in service_url")
         return self
 
 
@@ -103,13 +103,13 @@ class Drain(Settings):
     overload_pause_s: float = Field(default=5, ge=0, le=3600)
 
 
-class Push(Settings):
+class PushFolder(Settings):
     """Settings for devices. `folder` has one file `{tenant}/{device}.toml` for each; SIGHUP reads it again."""
 
     folder: Path | None = None
 
 
-class Observe(Settings):
+class StatusEndpoint(Settings):
     """Where metrics, health and status are served, loopback unless said otherwise; and which devices are silent."""
 
     host: str = "127.0.0.1"
@@ -137,8 +137,8 @@ class GatewaySettings(Settings):
     pulsar: Pulsar
     acks: Acks = Acks()
     drain: Drain = Drain()
-    push: Push = Push()
-    observe: Observe = Observe()
+    push: PushFolder = PushFolder()
+    status: StatusEndpoint = StatusEndpoint()
     log: Log = Log()
 
     @model_validator(mode="after")

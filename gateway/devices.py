@@ -6,7 +6,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import NamedTuple
 
-from gateway.admission import Address
+from gateway.validation import Sender
 
 MAX_LISTED = 1000
 """So many silent devices are listed, those that are silent longest first."""
@@ -27,7 +27,7 @@ class ListeningClock:
         self.total_s = 0.0
         self._listened_at_s: float | None = None
 
-    def turn(self, now_s: float, *, listens: bool) -> None:
+    def update(self, now_s: float, *, listens: bool) -> None:
         """The gateway listens now, or does not; it counts while it did the last time, too."""
         if listens and self._listened_at_s is not None:
             self.total_s += now_s - self._listened_at_s
@@ -49,7 +49,7 @@ class DevicesHeard:
     def __len__(self) -> int:
         return len(self._heard_s)
 
-    def heard(self, device: Address, now_s: float) -> None:
+    def on_heard(self, device: Sender, now_s: float) -> None:
         """This device sent something."""
         name = f"{device.tenant}/{device.device}"
         self._heard_s[name] = now_s
@@ -58,7 +58,7 @@ class DevicesHeard:
             self._heard_s.popitem(last=False)
             self.forgotten += 1
 
-    def silent(self, now_s: float, after_s: float) -> tuple[int, tuple[SilentDevice, ...]]:
+    def list_silent(self, now_s: float, after_s: float) -> tuple[int, tuple[SilentDevice, ...]]:
         """How many are silent for `after_s` and more, and at most MAX_LISTED of them."""
         count = 0
         for heard_s in self._heard_s.values():

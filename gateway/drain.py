@@ -6,14 +6,14 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 
-from gateway.admission import Address
 from gateway.config import Drain
+from gateway.validation import Sender
 
 MAX_SENDERS = 10_000
 """Devices whose own share is known; of more, the one that sent longest ago begins anew."""
 
 
-class TokenBucket:
+class DebtBucket:
     """Tokens come back at `rate` a second up to `burst`; taking more than there are leaves a debt.
 
     Each taker is told how long its own debt takes to pay, so a crowd is spread and not sent away together.
@@ -43,12 +43,12 @@ class SharedBucket:
 
     def __init__(self, rate: float, burst: float, now_s: float, max_pause_s: float) -> None:
         self._rate, self._burst, self._max_debt = rate, burst, burst + rate * max_pause_s
-        self._shared = TokenBucket(rate, burst, now_s)
-        self._own: OrderedDict[Address, TokenBucket] = OrderedDict()
+        self._shared = DebtBucket(rate, burst, now_s)
+        self._own: OrderedDict[Sender, DebtBucket] = OrderedDict()
 
-    def take(self, sender: Address, count: float, now_s: float) -> float:
+    def take(self, sender: Sender, count: float, now_s: float) -> float:
         """Take `count` tokens for a sender; the seconds that it should pause."""
-        own = self._own.setdefault(sender, TokenBucket(self._rate, self._burst, now_s, self._max_debt))
+        own = self._own.setdefault(sender, DebtBucket(self._rate, self._burst, now_s, self._max_debt))
         self._own.move_to_end(sender)
         if len(self._own) > MAX_SENDERS:
             self._own.popitem(last=False)
@@ -65,15 +65,15 @@ class DrainControl:
 
     def __init__(self, settings: Drain, jitter: Callable[[], float], now_s: float) -> None:
         self._jitter = jitter
-        self.change(settings, now_s)
+        self.reconfigure(settings, now_s)
 
-    def change(self, settings: Drain, now_s: float) -> None:
+    def reconfigure(self, settings: Drain, now_s: float) -> None:
         """Go by other settings from now on."""
         self._settings = settings
         rate = settings.max_records_per_s
         self._bucket = SharedBucket(rate, settings.burst_records, now_s, settings.max_pause_s) if rate else None
 
-    def pause_s(self, sender: Address, records: int, *, load: float, waited_s: float, now_s: float) -> float:
+    def take_pause_s(self, sender: Sender, records: int, *, load: float, waited_s: float, now_s: float) -> float:
         """How long the sender of a batch of `records` should pause, at most `max_pause_s`.
 
         `load`: how full the window is, 0 to 1. `waited_s`: how long the batch waited for Pulsar. A full window alone is

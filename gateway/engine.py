@@ -1,8 +1,8 @@
 """The gateway without its sockets: events in, effects out. One thread, no clock, no I/O.
 
-    arrived ──▶ Produce ──▶ receipt ──▶ Tell (the device) ──▶ Release (the broker)
+    arrived ──▶ Produce ──▶ receipt ──▶ SendAck (to the device) ──▶ PUBACK (to the broker)
 
-Nothing is told before Pulsar's receipt, and nothing is released before the device was told. What is refused goes the
+No acknowledgement is sent before Pulsar's receipt, and no PUBACK before the acknowledgement. What is refused goes the
 same way, to the dead letters instead of the batches.
 """
 
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
-from gateway.admission import NOBODY, Address, Refusal, Rules, address_of, judge
+from gateway.ack_coalescer import AckCoalescer
 from gateway.config import GatewaySettings
 from gateway.dead_letters import KEPT_BYTES, DeadLetterBudget, properties
 from gateway.drain import DrainControl
 from gateway.inflight import Delivery, InFlight
-from gateway.ledger import Ledger
+from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, sender_of, validate_batch
 from telemetry import Ack, Header
 
 _TOPIC_KEPT = 1024
@@ -44,17 +44,17 @@ class NotSent(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendAck:
     """Publish this acknowledgement to a device."""
 
-    device: Address
+    sender: Sender
     ack: Ack
 
 
 class Engine:
-    """The state of one gateway: what is in flight, and what devices are owed.
+    """The state of one gateway: what is in flight, and the pending acknowledgements.
 
-    `on_refused(delivery, kept)` hears of each refusal, and whether a dead letter is made of it.
+    `on_refused(delivery, kept)` is called for each refusal: whether a dead letter is made of it.
     """
 
     def __init__(
@@ -66,58 +66,58 @@ class Engine:
         on_refused: Callable[[Delivery, bool], None] = lambda _, __: None,
     ) -> None:
         self.in_flight = InFlight()
-        self.ledger = Ledger(settings.acks.interval_ms / 1000)
+        self.acks = AckCoalescer(settings.acks.interval_ms / 1000)
         self.drain = DrainControl(settings.drain, jitter, now_s)
         self._on_refused = on_refused
         self._dead_letters = DeadLetterBudget(now_s)
         self._region = settings.region
         self._receive_maximum = settings.mqtt.receive_maximum
         self._max_bytes = settings.mqtt.max_in_flight_bytes
-        self._rules = Rules(max_batch_bytes=settings.max_batch_bytes, tenants=frozenset(settings.tenants))
+        self._rules = BatchRules(max_batch_bytes=settings.max_batch_bytes, tenants=frozenset(settings.tenants))
         self._tokens = count(1)
 
     @property
-    def taking(self) -> bool:
+    def has_room(self) -> bool:
         """Whether there is room for more. The broker keeps what is not taken."""
         return self.in_flight.bytes < self._max_bytes and len(self.in_flight) < 2 * self._receive_maximum
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is in flight and nobody is owed anything."""
-        return not self.in_flight and not self.ledger
+    def is_idle(self) -> bool:
+        """Whether nothing is in flight and no acknowledgement is pending."""
+        return not self.in_flight and not self.acks
 
-    def arrived(self, topic: str, payload: bytes, mid: int, now_s: float) -> Produce | NotSent:
+    def on_batch(self, topic: str, payload: bytes, mid: int, now_s: float) -> Produce | NotSent:
         """A batch from the broker; `mid` is 0 for QoS 0. If it raises, nothing was taken."""
-        sender = address_of(topic)
-        if self.in_flight.joins(sender, payload, mid):
+        sender = sender_of(topic)
+        if self.in_flight.try_join(sender, payload, mid):
             return NotSent.JOINED
-        if not mid and not self._has_room_for_unpromised:
+        if not mid and not self._has_room_for_qos_0:
             return NotSent.NO_ROOM
-        verdict = judge(self._rules, sender, payload)
+        verdict = validate_batch(self._rules, sender, payload)
         delivery = self._delivery(topic, payload, now_s)
         if isinstance(verdict, Refusal):
             return self._dead_letter(delivery, verdict, mid)
-        delivery.records = verdict.ranges.count
+        delivery.records = verdict.record_seqs.count
         _note_header(delivery, verdict)
         return self._add(delivery, mid)
 
-    def poisoned(self, topic: str, payload: bytes, mid: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
+    def dead_letter(self, topic: str, payload: bytes, mid: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
         """A message that could not be handled at all: it is refused, whatever is inside."""
         return self._dead_letter(self._delivery(topic, payload, now_s), refusal, mid)
 
-    def produce(self, token: int) -> Produce:
+    def next_attempt(self, token: int) -> Produce:
         """The effect that sends a delivery, for the first time or again."""
-        return self._order(self.in_flight.get(token))
+        return self._new_produce(self.in_flight.get(token))
 
-    def persisted(self, token: int, now_s: float) -> Delivery:
-        """Pulsar's receipt, or the end of a dead letter's attempts: the device is owed an acknowledgement."""
+    def on_persisted(self, token: int, now_s: float) -> Delivery:
+        """Pulsar's receipt, or the end of a dead letter's attempts: an acknowledgement to the device is pending."""
         load = self.load
-        delivery = self.in_flight.persisted(token)
-        self._owe(delivery, now_s)
+        delivery = self.in_flight.remove(token)
+        self._queue_ack(delivery, now_s)
         waited_s = now_s - delivery.arrived_s
-        pause_s = self.drain.pause_s(delivery.sender, delivery.records, load=load, waited_s=waited_s, now_s=now_s)
+        pause_s = self.drain.take_pause_s(delivery.sender, delivery.records, load=load, waited_s=waited_s, now_s=now_s)
         refused = delivery.refusal.reason if delivery.refusal else ""
-        self.ledger.pause(delivery.sender, delivery.epoch, pause_s, refused=refused)
+        self.acks.request_pause(delivery.sender, delivery.epoch, pause_s, refused=refused)
         return delivery
 
     def refuse(self, token: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
@@ -125,34 +125,34 @@ class Engine:
         delivery = self.in_flight.get(token)
         delivery.refusal, delivery.attempts = refusal, 0
         if self._is_kept(delivery, now_s):
-            return self._order(delivery)
-        self._owe(self.in_flight.persisted(token), now_s)
+            return self._new_produce(delivery)
+        self._queue_ack(self.in_flight.remove(token), now_s)
         return NotSent.NOT_KEPT
 
     def abandon(self, token: int) -> None:
         """Forget a delivery whose handling failed. Its device hears nothing and sends again; others go on."""
         if token in self.in_flight:
-            self.in_flight.persisted(token)
-        self.in_flight.told(token)
+            self.in_flight.remove(token)
+        self.in_flight.mark_acked(token)
 
-    def heard(self, mid: int) -> None:
+    def acknowledge_only(self, mid: int) -> None:
         """A message that needs no more than to be acknowledged to the broker, in its turn."""
         token = next(self._tokens)
-        self.in_flight.pass_through(mid, token)
-        self.in_flight.told(token)
+        self.in_flight.queue_release(mid, token)
+        self.in_flight.mark_acked(token)
 
-    def due(self, now_s: float, limit: int) -> list[Tell]:
+    def take_due_acks(self, now_s: float, limit: int) -> list[SendAck]:
         """At most `limit` messages for devices. The caller publishes, then calls `release`."""
-        tells = []
-        for owed in self.ledger.due(now_s, self.in_flight.pending, limit):
-            tells.append(Tell(owed.device, owed.ack))
-            for token in owed.tokens:
-                self.in_flight.told(token)
-        return tells
+        messages = []
+        for pending in self.acks.take_due(now_s, self.in_flight.pending_of, limit):
+            messages.append(SendAck(pending.sender, pending.ack))
+            for token in pending.tokens:
+                self.in_flight.mark_acked(token)
+        return messages
 
     def release(self) -> list[int]:
         """The message ids that may be acknowledged to the broker, in order."""
-        return self.in_flight.release()
+        return self.in_flight.take_released()
 
     @property
     def load(self) -> float:
@@ -160,15 +160,15 @@ class Engine:
         return max(len(self.in_flight) / self._receive_maximum, self.in_flight.bytes / self._max_bytes)
 
     @property
-    def _has_room_for_unpromised(self) -> bool:
+    def _has_room_for_qos_0(self) -> bool:
         """Nothing but this holds QoS 0 back: the broker's window does not count it."""
-        waiting = len(self.in_flight) + len(self.ledger)
+        waiting = len(self.in_flight) + len(self.acks)
         return waiting < self._receive_maximum and self.in_flight.bytes < self._max_bytes / 2
 
     def _delivery(self, topic: str, payload: bytes, now_s: float) -> Delivery:
         return Delivery(
             token=next(self._tokens),
-            sender=address_of(topic),
+            sender=sender_of(topic),
             topic=topic[:_TOPIC_KEPT],
             payload=payload,
             arrived_s=now_s,
@@ -180,8 +180,8 @@ class Engine:
             _note_header(delivery, refusal.header)
         if self._is_kept(delivery, delivery.arrived_s):
             return self._add(delivery, mid)
-        self.in_flight.pass_through(mid, delivery.token)
-        self._owe(delivery, delivery.arrived_s)
+        self.in_flight.queue_release(mid, delivery.token)
+        self._queue_ack(delivery, delivery.arrived_s)
         return NotSent.NOT_KEPT
 
     def _is_kept(self, delivery: Delivery, now_s: float) -> bool:
@@ -190,11 +190,11 @@ class Engine:
         return kept
 
     def _add(self, delivery: Delivery, mid: int) -> Produce:
-        order = self._order(delivery)
+        effect = self._new_produce(delivery)
         self.in_flight.add(delivery, mid)
-        return order
+        return effect
 
-    def _order(self, delivery: Delivery) -> Produce:
+    def _new_produce(self, delivery: Delivery) -> Produce:
         delivery.attempts += 1
         tenant, device = delivery.sender
         about = {"tenant": tenant, "device": device, "region": self._region}
@@ -204,19 +204,19 @@ class Engine:
         about["epoch"] = str(delivery.epoch)
         return Produce(delivery.token, False, device, delivery.payload, about)
 
-    def _owe(self, delivery: Delivery, now_s: float) -> None:
-        """The device is to be told; where there is nobody to tell, or no room, the broker may forget it at once."""
-        told = delivery.sender != NOBODY and self.ledger.add(
+    def _queue_ack(self, delivery: Delivery, now_s: float) -> None:
+        """Queues the acknowledgement; where there is no device, or no room, the PUBACK leaves at once."""
+        is_queued = delivery.sender != UNKNOWN_SENDER and self.acks.add(
             delivery.sender,
             delivery.epoch,
-            delivery.accounted,
+            delivery.seqs,
             refused=delivery.refusal.reason if delivery.refusal else "",
             token=delivery.token,
             now_s=now_s,
         )
-        if not told:
-            self.in_flight.told(delivery.token)
+        if not is_queued:
+            self.in_flight.mark_acked(delivery.token)
 
 
 def _note_header(delivery: Delivery, header: Header) -> None:
-    delivery.epoch, delivery.accounted = header.epoch, header.accounted
+    delivery.epoch, delivery.seqs = header.epoch, header.seqs

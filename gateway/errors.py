@@ -24,7 +24,7 @@ class PulsarUnreachable(GatewayError):
 
 
 class AddressTaken(GatewayError):
-    """Another process listens there; give this gateway another `observe.port`."""
+    """Another process listens there; give this gateway another `status.port`."""
 
 
 class NoAnswer(GatewayError):

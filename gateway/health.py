@@ -19,7 +19,7 @@ class PublicationResults:
         self.refusal = ""
         self._buckets: deque[tuple[int, int, int]] = deque(maxlen=_BUCKETS + 1)
 
-    def note(self, refusal: str, now_s: float) -> None:
+    def add(self, refusal: str, now_s: float) -> None:
         """The broker took one, or refused it with this reason."""
         number = int(now_s / ACK_WINDOW_S * _BUCKETS)
         if not self._buckets or self._buckets[-1][0] != number:

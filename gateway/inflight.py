@@ -1,4 +1,4 @@
-"""Batches that were taken from the broker and are not yet safe, and the order in which the broker is told."""
+"""Batches that were taken from the broker and are not yet safe, and the order of their PUBACKs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gateway.admission import Address, Refusal
+from gateway.validation import Refusal, Sender
 from telemetry import IntervalSet
 
 RANGE_BYTES = 128
@@ -18,12 +18,12 @@ class Delivery:
     """One batch in flight. `token` names it towards Pulsar; `refusal` is set when it goes to the dead letters."""
 
     token: int
-    sender: Address
+    sender: Sender
     topic: str
     payload: bytes
     arrived_s: float
     epoch: int = 0
-    accounted: IntervalSet = field(default_factory=IntervalSet)
+    seqs: IntervalSet = field(default_factory=IntervalSet)
     records: int = 0
     refusal: Refusal | None = None
     attempts: int = 0
@@ -31,25 +31,25 @@ class Delivery:
     @property
     def held_bytes(self) -> int:
         """What it takes in memory while it is in flight: its bytes, and its ranges taken apart."""
-        return len(self.payload) + RANGE_BYTES * len(self.accounted.ranges)
+        return len(self.payload) + RANGE_BYTES * len(self.seqs.ranges)
 
 
 class InFlight:
     """Deliveries by token, and what must be acknowledged to the broker in the order of its coming.
 
     A batch that comes again while it is in flight (the connection was renewed, or the device was impatient) joins the
-    delivery that there is. Message ids are good for one connection only: `renew` forgets them. A message of QoS 0 has
-    id 0, and nobody waits for its acknowledgement.
+    delivery that there is. Message ids hold for one connection only: `on_reconnect` forgets them. A message of QoS 0
+    has id 0, and no PUBACK.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
         self._deliveries: dict[int, Delivery] = {}
-        self._by_content: dict[tuple[Address, bytes], int] = {}
+        self._by_content: dict[tuple[Sender, bytes], int] = {}
         self._order: deque[tuple[int, int]] = deque()
         self._ids_of: dict[int, int] = {}
         self._done: set[int] = set()
-        self._pending_of: dict[Address, int] = {}
+        self._pending_of: dict[Sender, int] = {}
 
     def __len__(self) -> int:
         return len(self._deliveries)
@@ -60,7 +60,7 @@ class InFlight:
     def __contains__(self, token: int) -> bool:
         return token in self._deliveries
 
-    def joins(self, sender: Address, payload: bytes, mid: int) -> bool:
+    def try_join(self, sender: Sender, payload: bytes, mid: int) -> bool:
         """Whether the batch is in flight already; then `mid` is released together with it."""
         token = self._by_content.get((sender, payload))
         if token is None:
@@ -77,19 +77,19 @@ class InFlight:
         self._pending_of[delivery.sender] = self._pending_of.get(delivery.sender, 0) + 1
         self.bytes += delivery.held_bytes
 
-    def pass_through(self, mid: int, token: int) -> None:
-        """A message that is not kept: its id may go, in its turn, once `told` says so."""
+    def queue_release(self, mid: int, token: int) -> None:
+        """A message that is not kept: its PUBACK leaves in its turn, after `mark_acked`."""
         self._await_release(mid, token)
 
     def get(self, token: int) -> Delivery:
         """The delivery of that token."""
         return self._deliveries[token]
 
-    def pending(self, sender: Address) -> int:
+    def pending_of(self, sender: Sender) -> int:
         """How many deliveries of a device are not persisted yet."""
         return self._pending_of.get(sender, 0)
 
-    def persisted(self, token: int) -> Delivery:
+    def remove(self, token: int) -> Delivery:
         """Pulsar has it: it takes no more room, but is not released to the broker yet."""
         delivery = self._deliveries.pop(token)
         del self._by_content[delivery.sender, delivery.payload]
@@ -99,12 +99,12 @@ class InFlight:
             self._pending_of[delivery.sender] = left
         return delivery
 
-    def told(self, token: int) -> None:
-        """The device was told of it: its message id may go."""
+    def mark_acked(self, token: int) -> None:
+        """The device has its acknowledgement: the PUBACK may leave."""
         if token in self._ids_of:
             self._done.add(token)
 
-    def release(self) -> list[int]:
+    def take_released(self) -> list[int]:
         """The message ids to acknowledge now, in the order in which the broker sent them (MQTT 5, 4.6)."""
         mids = []
         while self._order and self._order[0][1] in self._done:
@@ -116,7 +116,7 @@ class InFlight:
                 self._done.discard(token)
         return mids
 
-    def renew(self) -> None:
+    def on_reconnect(self) -> None:
         """A new connection: the broker sends again what it has no acknowledgement for, with new message ids."""
         self._order.clear()
         self._ids_of.clear()

@@ -9,7 +9,7 @@ _LENGTH = struct.Struct("!H")
 _MAX_LENGTH_BYTES = 4
 
 
-class Inbound(NamedTuple):
+class InboundMessage(NamedTuple):
     """One message from the broker. `mid`: its packet id, 0 for QoS 0, which is not acknowledged."""
 
     topic: str
@@ -17,7 +17,7 @@ class Inbound(NamedTuple):
     mid: int
 
 
-def read_publish(command: int, packet: bytes | bytearray) -> Inbound:
+def read_publish(command: int, packet: bytes | bytearray) -> InboundMessage:
     """The message in an MQTT 5 PUBLISH: `command` is its first byte, `packet` what follows the remaining length.
 
     The properties are passed over as a whole, in constant time: no value that a publisher puts there can matter. Bytes
@@ -35,7 +35,7 @@ def read_publish(command: int, packet: bytes | bytearray) -> Inbound:
         at = _after_properties(view, at)
     except (IndexError, struct.error) as error:
         raise ValueError(f"a PUBLISH of {len(packet)} bytes ends early") from error
-    return Inbound(topic, bytes(view[at:]), mid)
+    return InboundMessage(topic, bytes(view[at:]), mid)
 
 
 def _after_properties(view: memoryview, at: int) -> int:

@@ -8,21 +8,21 @@ from typing import NamedTuple
 
 import structlog
 
-from gateway.admission import Address
+from gateway.validation import Sender
 from settings import MAX_PUSHED_BYTES, parse_toml
 from telemetry import DEVICE_PATTERN
 
 _LOG = structlog.get_logger("gateway")
 
 
-class Push(NamedTuple):
+class PushedFile(NamedTuple):
     """One device's settings."""
 
-    device: Address
+    sender: Sender
     text: bytes
 
 
-class Pushes:
+class PushQueue:
     """The files that are still to be published. The device knows what it has already, so each may go twice."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -35,11 +35,11 @@ class Pushes:
         self._waiting = deque(sorted(self._folder.glob("*/*.toml")) if self._folder else ())
 
     @property
-    def are_waiting(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether there are files that are still to be looked at."""
         return bool(self._waiting)
 
-    def next(self) -> Push | None:
+    def take_next(self) -> PushedFile | None:
         """Looks at one file, for one turn of the loop; None if it cannot be published, which is said, or none waits."""
         if not self._waiting:
             return None
@@ -51,9 +51,9 @@ class Pushes:
             return None
 
 
-def read_push(path: Path) -> Push:
+def read_push(path: Path) -> PushedFile:
     """The file `{tenant}/{device}.toml`. Raises OSError; ValueError for what no device would read."""
-    device = Address(path.parent.name, path.stem)
+    device = Sender(path.parent.name, path.stem)
     if not all(DEVICE_PATTERN.fullmatch(name) for name in device):
         raise ValueError(f"{device.tenant}/{device.device} is no name of a device")
     if not path.is_file():
@@ -64,4 +64,4 @@ def read_push(path: Path) -> Push:
         raise ValueError(f"more than {MAX_PUSHED_BYTES} bytes, which is all that a device takes")
     parse_toml(text.decode("utf-8"), MAX_PUSHED_BYTES)  # by the device's own measure
     # Empty would mean to a broker that there is nothing to keep; to a device a blank line says the same as nothing.
-    return Push(device, text or b"\n")
+    return PushedFile(device, text or b"\n")

@@ -15,24 +15,24 @@ from typing import Any
 
 import structlog
 
-from gateway.admission import ACK_SUFFIX, NOBODY, Refusal, address_of
-from gateway.answers import read_answer
-from gateway.backoff import Backoff, delay_s
+from gateway.backoff import GatewayBackoff, delay_s
 from gateway.broker_link import BrokerLink
 from gateway.config import Drain, GatewaySettings
+from gateway.config_results import parse_config_result
 from gateway.dead_letters import MAX_ATTEMPTS, last_line
 from gateway.devices import DevicesHeard, ListeningClock
 from gateway.engine import Engine, NotSent, Produce
 from gateway.errors import BrokerUnreachable, PulsarUnreachable, ThreadEnded
 from gateway.health import PublicationResults, stall_problem
 from gateway.inflight import Delivery
-from gateway.mqtt_side import MqttSide, Published
-from gateway.observe import Board, Observatory
-from gateway.packets import Inbound
-from gateway.pulsar_side import TOO_BIG, PulsarSide, Receipt
-from gateway.push import Pushes
-from gateway.status import Silent, Status
-from gateway.tally import Tally
+from gateway.metrics import GatewayMetrics
+from gateway.mqtt_connection import MqttConnection, PublishResult
+from gateway.packets import InboundMessage
+from gateway.pulsar_producer import TOO_BIG, PulsarProducer, Receipt
+from gateway.push import PushQueue
+from gateway.status import GatewayStatus, SilentDevices
+from gateway.status_server import StatusHolder, StatusServer
+from gateway.validation import ACK_SUFFIX, UNKNOWN_SENDER, Refusal, sender_of
 from gateway.wakeup import WakeUp
 from telemetry import encode_ack
 
@@ -60,57 +60,59 @@ class Service:
         now_s = time.monotonic()
         self._settings, self._reload, self._suppressed = settings, reload, suppressed
         self._wake = WakeUp()
-        self._engine = Engine(settings, jitter=random.random, now_s=now_s, on_refused=self._refused)
-        self._pulsar = PulsarSide(settings, self._wake.ring)
-        self._mqtt = MqttSide(settings, self._arrived, self._published)
-        self._pushes = Pushes(settings.push.folder)
-        self._tally = Tally()
-        self._devices = DevicesHeard(settings.observe.max_devices)
+        self._engine = Engine(settings, jitter=random.random, now_s=now_s, on_refused=self._on_refused)
+        self._pulsar = PulsarProducer(settings, self._wake.wake)
+        self._mqtt = MqttConnection(settings, self._on_message, self._on_publish_result)
+        self._pushes = PushQueue(settings.push.folder)
+        self._metrics = GatewayMetrics()
+        self._devices = DevicesHeard(settings.status.max_devices)
         self._results = PublicationResults()
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._status = Status(gateway=settings.name, region=settings.region, pid=os.getpid(), started_at=started_at)
-        self._board = Board(self._status)
+        self._status = GatewayStatus(
+            gateway=settings.name, region=settings.region, pid=os.getpid(), started_at=started_at
+        )
+        self._status_holder = StatusHolder(self._status)
         self._retries: list[tuple[float, int]] = []
-        self._pulsar_backoff = Backoff(settings.pulsar.retry_max_s, random.random)
+        self._pulsar_backoff = GatewayBackoff(settings.pulsar.backoff_max_s, random.random)
         self._link = BrokerLink(settings.name, settings.mqtt, random.random, now_s)
         self._open_at_s = self._tick_at_s = self._silent_at_s = now_s
         self._ended_thread = ""
-        self._leave_by_s: float | None = None
+        self._stop_by_s: float | None = None
         self._arrived_s = now_s
         self._listening = ListeningClock()
-        self._trouble = ""
+        self._last_error = ""
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then finish what is in flight within the stop time-out."""
-        threading.excepthook = self._thread_ended
+        threading.excepthook = self._on_thread_ended
         with (
-            Observatory(self._settings.observe, self._tally.registry, self._board) as self._observatory,
+            StatusServer(self._settings.status, self._metrics.registry, self._status_holder) as self._status_server,
             self._wake.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals,
         ):
             _LOG.info("started", gateway=self._settings.name, region=self._settings.region)
             try:
-                while not self._finished(time.monotonic()):
-                    self._heed(signals)
-                    self._turn()
-                self._mqtt.disconnect(keep_session=not self._nothing_left)
+                while not self._is_finished(time.monotonic()):
+                    self._handle_signals(signals)
+                    self._run_once()
+                self._mqtt.disconnect(keep_session=not self._is_drained)
             finally:
                 self._pulsar.close()
             left = len(self._engine.in_flight)
             _LOG.info("stopped", in_flight=left, note="the broker sends them again" if left else "")
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         now_s = time.monotonic()
         self._open_pulsar(now_s)
         self._connect_mqtt(now_s)
         readable, writable = self._wait(now_s)
         if self._wake.socket in readable:
-            self._wake.silence()
+            self._wake.clear()
         now_s = time.monotonic()
         if self._mqtt.socket is not None and self._mqtt.socket in readable:
             self._mqtt.read()
-        self._settle(now_s)
+        self._handle_receipts(now_s)
         self._retry(now_s)
-        self._tell(now_s)
+        self._send_acks(now_s)
         if self._mqtt.socket is not None and (writable or self._mqtt.wants_write):
             self._mqtt.write()
         self._watch_connection(now_s)
@@ -119,149 +121,151 @@ class Service:
 
     def _wait(self, now_s: float) -> tuple[list[Any], list[Any]]:
         wanted = [
-            at for at in (self._engine.ledger.next_s if self._mqtt.free else None, self._tick_at_s) if at is not None
+            at
+            for at in (self._engine.acks.next_s if self._mqtt.free_slots else None, self._tick_at_s)
+            if at is not None
         ]
         if self._retries:
             wanted.append(self._retries[0][0])
-        if self._pushes.are_waiting and self._mqtt.free:
+        if self._pushes.has_waiting and self._mqtt.free_slots:
             wanted.append(now_s)
-        longest_s = _TICK_S if self._leave_by_s is None else _QUIET_S / 2
+        longest_s = _TICK_S if self._stop_by_s is None else _QUIET_S / 2
         timeout_s = max(0.0, min(min(wanted) - now_s, longest_s))
         readers: list[Any] = [self._wake.socket]
         writers: list[Any] = []
         socket = self._mqtt.socket
         if socket is not None:
-            if self._engine.taking:
+            if self._engine.has_room:
                 readers.append(socket)
-                timeout_s = 0.0 if self._mqtt.buffered else timeout_s
+                timeout_s = 0.0 if self._mqtt.has_buffered else timeout_s
             if self._mqtt.wants_write:
                 writers.append(socket)
         readable, writable, _ = select.select(readers, writers, [], timeout_s)
-        if socket is not None and self._mqtt.buffered and self._engine.taking:
+        if socket is not None and self._mqtt.has_buffered and self._engine.has_room:
             readable.append(socket)
         return readable, writable
 
     def _open_pulsar(self, now_s: float) -> None:
-        if self._pulsar.is_open or now_s < self._open_at_s or self._leave_by_s is not None:
+        if self._pulsar.is_open or now_s < self._open_at_s or self._stop_by_s is not None:
             return
         try:
             self._pulsar.open()
         except PulsarUnreachable as error:
-            self._complain(error)
-            self._open_at_s = time.monotonic() + self._pulsar_backoff.failed()
+            self._log_error(error)
+            self._open_at_s = time.monotonic() + self._pulsar_backoff.next_delay_s()
         else:
-            self._pulsar_backoff.succeeded()
+            self._pulsar_backoff.reset()
             _LOG.info("pulsar is open", topic=self._settings.topic(self._settings.pulsar.batches))
 
     def _connect_mqtt(self, now_s: float) -> None:
         """Connect once there is a producer: without one nothing may be taken."""
-        if self._leave_by_s is not None or not self._link.is_due(now_s):
+        if self._stop_by_s is not None or not self._link.is_due(now_s):
             return
-        if not self._pulsar.is_open or not self._engine.taking:
+        if not self._pulsar.is_open or not self._engine.has_room:
             return
-        self._engine.in_flight.renew()
+        self._engine.in_flight.on_reconnect()
         try:
             self._mqtt.connect()
         except BrokerUnreachable as error:
-            self._complain(error)
-            self._link.ended(str(error), time.monotonic())
+            self._log_error(error)
+            self._link.on_ended(str(error), time.monotonic())
         else:
-            self._link.attempted(time.monotonic())
+            self._link.on_attempt(time.monotonic())
 
     def _watch_connection(self, now_s: float) -> None:
-        if self._mqtt.subscribed:
+        if self._mqtt.is_subscribed:
             if not self._link.is_up:
-                self._link.came_up(now_s)
-                self._trouble = ""
+                self._link.on_connected(now_s)
+                self._last_error = ""
                 _LOG.info("subscribed", host=self._settings.mqtt.host, port=self._settings.mqtt.port)
             return
-        lost = self._mqtt.socket is None or bool(self._mqtt.trouble)
-        if self._link.in_use and (lost or self._link.is_overdue(now_s)):
-            why = self._mqtt.trouble or "the MQTT broker does not answer in time"
-            self._tally.connection_failed()
-            self._link.ended(why, now_s)
-            self._complain(BrokerUnreachable(self._link.problem or why))
+        lost = self._mqtt.socket is None or bool(self._mqtt.last_error)
+        if self._link.is_in_use and (lost or self._link.is_overdue(now_s)):
+            why = self._mqtt.last_error or "the MQTT broker does not answer in time"
+            self._metrics.on_connection_failed()
+            self._link.on_ended(why, now_s)
+            self._log_error(BrokerUnreachable(self._link.problem or why))
 
-    def _arrived(self, message: Inbound) -> None:
+    def _on_message(self, message: InboundMessage) -> None:
         self._arrived_s = now_s = time.monotonic()
-        # Whatever becomes of what it sent, it has spoken.
-        if (sender := address_of(message.topic)) != NOBODY:
-            self._devices.heard(sender, self._listening.total_s)
-        if self._leave_by_s is not None and self._leave_by_s - now_s < self._settings.stop_timeout_s / 2:
+        # Whatever becomes of what it sent, the device is not silent.
+        if (sender := sender_of(message.topic)) != UNKNOWN_SENDER:
+            self._devices.on_heard(sender, self._listening.total_s)
+        if self._stop_by_s is not None and self._stop_by_s - now_s < self._settings.stop_timeout_s / 2:
             return  # the second half of the time is for what was taken; the broker keeps this one
         try:
-            self._take(message, now_s)
+            self._handle_message(message, now_s)
         except Exception as error:  # noqa: BLE001 - whatever one message raises, the next one is served
             refusal = Refusal(_INTERNAL, self._internal_error(error))
-            self._send(self._engine.poisoned(*message, refusal, now_s))
+            self._send(self._engine.dead_letter(*message, refusal, now_s))
 
-    def _take(self, message: Inbound, now_s: float) -> None:
-        if message.topic.endswith("/config-result") and (sender := address_of(message.topic)) != NOBODY:
-            answer = read_answer(message.payload)
+    def _handle_message(self, message: InboundMessage, now_s: float) -> None:
+        if message.topic.endswith("/config-result") and (sender := sender_of(message.topic)) != UNKNOWN_SENDER:
+            answer = parse_config_result(message.payload)
             _LOG.info("settings answered", sender=sender, outcome=answer.outcome, reason=answer.reason)
-            self._tally.answered(answer.outcome)
-            self._engine.heard(message.mid)
+            self._metrics.on_config_result(answer.outcome)
+            self._engine.acknowledge_only(message.mid)
         else:
-            self._send(self._engine.arrived(*message, now_s))
+            self._send(self._engine.on_batch(*message, now_s))
 
-    def _send(self, order: Produce | NotSent) -> None:
-        if isinstance(order, Produce):
-            self._pulsar.send(order)
-        elif order is NotSent.JOINED:
-            self._tally.joined()
-        elif order is NotSent.NO_ROOM:
-            self._tally.unpromised_dropped()
+    def _send(self, effect: Produce | NotSent) -> None:
+        if isinstance(effect, Produce):
+            self._pulsar.send(effect)
+        elif effect is NotSent.JOINED:
+            self._metrics.on_joined()
+        elif effect is NotSent.NO_ROOM:
+            self._metrics.on_qos_0_dropped()
 
-    def _refused(self, delivery: Delivery, kept: bool) -> None:
+    def _on_refused(self, delivery: Delivery, kept: bool) -> None:
         assert delivery.refusal is not None
         why = delivery.refusal
-        self._tally.refused(why.reason, kept=kept)
+        self._metrics.on_refused(why.reason, kept=kept)
         _LOG.warning("refused", reason=why.reason, detail=why.detail, topic=delivery.topic, kept=kept)
 
-    def _published(self, answer: Published) -> None:
-        """The broker's answer to what a device was told."""
+    def _on_publish_result(self, answer: PublishResult) -> None:
+        """The broker's answer to a message for a device."""
         # Settings that nobody hears now are kept by the broker until their device comes.
-        unheard = answer.unheard and answer.topic.endswith(ACK_SUFFIX)
-        self._tally.published(refused=bool(answer.refusal), unheard=unheard)
-        self._results.note(answer.refusal, time.monotonic())
+        has_no_subscriber = answer.has_no_subscriber and answer.topic.endswith(ACK_SUFFIX)
+        self._metrics.on_publish_result(refused=bool(answer.refusal), has_no_subscriber=has_no_subscriber)
+        self._results.add(answer.refusal, time.monotonic())
         if answer.refusal:
             _LOG.warning("the broker refuses a message to a device", topic=answer.topic, reason=answer.refusal)
 
-    def _settle(self, now_s: float) -> None:
-        for receipt in self._pulsar.receipts():
+    def _handle_receipts(self, now_s: float) -> None:
+        for receipt in self._pulsar.take_receipts():
             if receipt.token not in self._engine.in_flight:
                 continue
             try:
-                self._settle_one(receipt, now_s)
+                self._handle_receipt(receipt, now_s)
             except Exception as error:  # noqa: BLE001 - one batch must not hold up the others
                 self._internal_error(error)
                 self._engine.abandon(receipt.token)
 
-    def _settle_one(self, receipt: Receipt, now_s: float) -> None:
+    def _handle_receipt(self, receipt: Receipt, now_s: float) -> None:
         delivery = self._engine.in_flight.get(receipt.token)
         if receipt.ok:
-            self._persisted(receipt.token, now_s)
+            self._on_persisted(receipt.token, now_s)
         elif delivery.refusal is not None and (receipt.is_permanent or delivery.attempts >= MAX_ATTEMPTS):
-            self._engine.persisted(receipt.token, now_s)
-            self._tally.not_kept()
+            self._engine.on_persisted(receipt.token, now_s)
+            self._metrics.on_dead_letter_lost()
             _LOG.error("Pulsar does not take a dead letter", result=receipt.result, topic=delivery.topic)
         elif receipt.is_permanent:
             reason = "too-large" if receipt.result == TOO_BIG else "not-for-pulsar"
             refusal = Refusal(reason, f"Pulsar never takes this message: {receipt.result}")
             self._send(self._engine.refuse(receipt.token, refusal, now_s))
         else:
-            self._failed(receipt, now_s)
+            self._on_failed(receipt, now_s)
 
-    def _persisted(self, token: int, now_s: float) -> None:
-        delivery = self._engine.persisted(token, now_s)
+    def _on_persisted(self, token: int, now_s: float) -> None:
+        delivery = self._engine.on_persisted(token, now_s)
         if delivery.refusal is None:
-            self._tally.persisted(delivery, now_s)
+            self._metrics.on_persisted(delivery, now_s)
 
-    def _failed(self, receipt: Receipt, now_s: float) -> None:
+    def _on_failed(self, receipt: Receipt, now_s: float) -> None:
         attempts = self._engine.in_flight.get(receipt.token).attempts
-        self._tally.pulsar_failed(receipt.result)
-        self._trouble = f"Pulsar did not take a batch: {receipt.result}"
-        at_s = now_s + delay_s(attempts, self._settings.pulsar.retry_max_s, random.random())
+        self._metrics.on_pulsar_failed(receipt.result)
+        self._last_error = f"Pulsar did not take a batch: {receipt.result}"
+        at_s = now_s + delay_s(attempts, self._settings.pulsar.backoff_max_s, random.random())
         heapq.heappush(self._retries, (at_s, receipt.token))
 
     def _retry(self, now_s: float) -> None:
@@ -272,92 +276,92 @@ class Service:
                 continue
             token = heapq.heappop(self._retries)[1]
             if token in self._engine.in_flight:
-                self._pulsar.send(self._engine.produce(token))
+                self._pulsar.send(self._engine.next_attempt(token))
 
-    def _tell(self, now_s: float) -> None:
-        for tell in self._engine.due(now_s, self._mqtt.free):
+    def _send_acks(self, now_s: float) -> None:
+        for message in self._engine.take_due_acks(now_s, self._mqtt.free_slots):
             try:
-                self._mqtt.publish(tell.device.ack_topic, encode_ack(tell.ack))
-                self._tally.acknowledged(tell.ack)
-            except Exception as error:  # noqa: BLE001 - the device sends again; the others are told
+                self._mqtt.publish(message.sender.ack_topic, encode_ack(message.ack))
+                self._metrics.on_acked(message.ack)
+            except Exception as error:  # noqa: BLE001 - the device sends again; the others get theirs
                 self._internal_error(error)
-        if self._mqtt.free and (push := self._pushes.next()) is not None:
-            self._mqtt.publish(push.device.config_topic, push.text, retain=True)
-            self._tally.pushed()
-        if self._mqtt.subscribed:
+        if self._mqtt.free_slots and (push := self._pushes.take_next()) is not None:
+            self._mqtt.publish(push.sender.config_topic, push.text, retain=True)
+            self._metrics.on_pushed()
+        if self._mqtt.is_subscribed:
             for mid in self._engine.release():
                 self._mqtt.puback(mid)
 
-    def _heed(self, signals: set[int]) -> None:
+    def _handle_signals(self, signals: set[int]) -> None:
         if signal.SIGHUP in signals:
             signals.discard(signal.SIGHUP)
-            self._engine.drain.change(self._reload(), time.monotonic())
+            self._engine.drain.reconfigure(self._reload(), time.monotonic())
             self._pushes.load()
-        if signals and self._leave_by_s is None:
+        if signals and self._stop_by_s is None:
             self._arrived_s = now_s = time.monotonic()
-            self._leave_by_s = now_s + self._settings.stop_timeout_s
-            self._mqtt.leave()
+            self._stop_by_s = now_s + self._settings.stop_timeout_s
+            self._mqtt.unsubscribe()
             _LOG.info("stopping", in_flight=len(self._engine.in_flight))
 
-    def _finished(self, now_s: float) -> bool:
-        if self._leave_by_s is None:
+    def _is_finished(self, now_s: float) -> bool:
+        if self._stop_by_s is None:
             return False
         quiet = now_s - self._arrived_s >= _QUIET_S
-        return (quiet and self._nothing_left) or not self._mqtt.subscribed or now_s >= self._leave_by_s
+        return (quiet and self._is_drained) or not self._mqtt.is_subscribed or now_s >= self._stop_by_s
 
     @property
-    def _nothing_left(self) -> bool:
-        return self._engine.idle and self._mqtt.has_left and not self._mqtt.wants_write
+    def _is_drained(self) -> bool:
+        return self._engine.is_idle and self._mqtt.is_unsubscribed and not self._mqtt.wants_write
 
     def _tick(self, now_s: float) -> None:
         self._tick_at_s = now_s + _TICK_S
-        if self._ended_thread or not self._observatory.serves:
+        if self._ended_thread or not self._status_server.is_serving:
             raise ThreadEnded(self._ended_thread or "the thread that serves the status ended")
         if self._mqtt.socket is not None:
             self._mqtt.keep_alive()
-        self._link.lasts(now_s)
-        self._listening.turn(now_s, listens=self._is_connected and self._engine.taking)
+        self._link.on_alive(now_s)
+        self._listening.update(now_s, listens=self._is_connected and self._engine.has_room)
         if now_s >= self._silent_at_s:
-            self._look_for_silence(now_s)
+            self._update_silent(now_s)
         self._status = self._status_now(now_s)
-        self._tally.gauge(self._status)
-        self._board.pin(self._status)
+        self._metrics.set_gauges(self._status)
+        self._status_holder.set(self._status)
 
     @property
     def _is_connected(self) -> bool:
-        return self._mqtt.subscribed and self._pulsar.connected
+        return self._mqtt.is_subscribed and self._pulsar.is_connected
 
-    def _status_now(self, now_s: float) -> Status:
-        in_flight, up = self._engine.in_flight, (self._mqtt.subscribed, self._pulsar.connected)
-        leaving = self._leave_by_s is not None
+    def _status_now(self, now_s: float) -> GatewayStatus:
+        in_flight, up = self._engine.in_flight, (self._mqtt.is_subscribed, self._pulsar.is_connected)
+        is_stopping = self._stop_by_s is not None
         oldest_s = round(now_s - in_flight.oldest_s, 3) if in_flight.oldest_s is not None else 0.0
-        trouble = self._link.problem or self._results.problem(now_s) or stall_problem(oldest_s)
+        problem = self._link.problem or self._results.problem(now_s) or stall_problem(oldest_s)
         if not all(up):
-            trouble = self._trouble or trouble or "not connected yet"
+            problem = self._last_error or problem or "not connected yet"
         now: dict[str, object] = {
-            "state": "stopping" if leaving else "running",
-            "healthy": not trouble and not leaving,
+            "state": "stopping" if is_stopping else "running",
+            "healthy": not problem and not is_stopping,
             "mqtt_connected": up[0],
             "pulsar_connected": up[1],
-            "trouble": trouble,
+            "last_error": problem,
             "in_flight": len(in_flight),
             "in_flight_bytes": in_flight.bytes,
             "oldest_in_flight_s": oldest_s,
-            "owed_devices": len(self._engine.ledger),
-            "acks_forgotten": self._engine.ledger.forgotten,
+            "pending_acks": len(self._engine.acks),
+            "acks_forgotten": self._engine.acks.forgotten,
             "devices_known": len(self._devices),
-            "devices_silent": self._board.silent.count,
+            "devices_silent": self._status_holder.silent.count,
             "devices_forgotten": self._devices.forgotten,
         }
-        return self._status.model_copy(update={**self._tally.counts, **now})
+        return self._status.model_copy(update={**self._metrics.counts, **now})
 
-    def _look_for_silence(self, now_s: float) -> None:
+    def _update_silent(self, now_s: float) -> None:
         self._silent_at_s = now_s + _SILENT_S
-        after_s = self._settings.observe.silent_after_s
+        after_s = self._settings.status.silent_after_s
         listened_s = self._listening.total_s
         is_known = self._is_connected and listened_s >= after_s
-        count, listed = self._devices.silent(listened_s, after_s) if is_known else (None, ())
-        self._board.silent = Silent(
+        count, listed = self._devices.list_silent(listened_s, after_s) if is_known else (None, ())
+        self._status_holder.silent = SilentDevices(
             after_s=after_s,
             since=self._status.started_at,
             listening_s=round(listened_s, 1) if self._is_connected else None,
@@ -371,15 +375,15 @@ class Service:
 
     def _internal_error(self, error: Exception) -> str:
         """Count and log what must not stop the others; what is said of it."""
-        self._tally.internal_error()
+        self._metrics.on_internal_error()
         _LOG.error("internal error", error=(said := last_line(error)))
         return said
 
-    def _thread_ended(self, ended: threading.ExceptHookArgs) -> None:
+    def _on_thread_ended(self, ended: threading.ExceptHookArgs) -> None:
         name = ended.thread.name if ended.thread else "unknown"
         self._ended_thread = f"the thread {name} ended with {ended.exc_type.__name__}: {ended.exc_value}"
-        self._wake.ring()
+        self._wake.wake()
 
-    def _complain(self, error: Exception) -> None:
-        self._trouble = str(error)
-        _LOG.warning("trouble", error=self._trouble)
+    def _log_error(self, error: Exception) -> None:
+        self._last_error = str(error)
+        _LOG.warning("not connected", error=self._last_error)

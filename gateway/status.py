@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from gateway.config import Observe
+from gateway.config import StatusEndpoint
 from gateway.devices import SilentDevice
 from gateway.errors import NoAnswer
 
@@ -17,11 +17,11 @@ _TIMEOUT_S = 3.0
 Read = TypeVar("Read", bound=BaseModel)
 
 
-class Status(BaseModel):
+class GatewayStatus(BaseModel):
     """One moment of a gateway. Counts are since `started_at` (ISO 8601).
 
-    `healthy`: both sides are connected, connections last, batches move, and the broker takes what devices are told.
-    `trouble`: why it is not. `devices_silent`: None while it is unknown.
+    `healthy`: MQTT and Pulsar are connected, connections last, batches move, the broker takes messages to devices.
+    `last_error`: why it is not. `devices_silent`: None while it is unknown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -34,11 +34,11 @@ class Status(BaseModel):
     healthy: bool = False
     mqtt_connected: bool = False
     pulsar_connected: bool = False
-    trouble: str = ""
+    last_error: str = ""
     in_flight: int = 0
     in_flight_bytes: int = 0
     oldest_in_flight_s: float = 0.0
-    owed_devices: int = 0
+    pending_acks: int = 0
     batches_persisted: int = 0
     records_persisted: int = 0
     bytes_persisted: int = 0
@@ -53,17 +53,17 @@ class Status(BaseModel):
     pushes_unknown: int = 0
     pulsar_failures: int = 0
     acks_refused: int = 0
-    acks_unheard: int = 0
+    acks_without_subscriber: int = 0
     acks_forgotten: int = 0
     dead_letters_not_kept: int = 0
-    unpromised_dropped: int = 0
+    qos_0_dropped: int = 0
     internal_errors: int = 0
     devices_known: int = 0
     devices_silent: int | None = None
     devices_forgotten: int = 0
 
 
-class Silent(BaseModel):
+class SilentDevices(BaseModel):
     """Devices that this gateway heard since it started, and not for `after_s`; those silent longest come first.
 
     `since`: the start; a device that was not heard since is not known here. `listening_s`: for how long since then,
@@ -89,17 +89,17 @@ class Silent(BaseModel):
         return self.count is not None
 
 
-def read_status(settings: Observe) -> Status:
+def read_status(settings: StatusEndpoint) -> GatewayStatus:
     """Ask the gateway that runs with these settings. Raises NoAnswer."""
-    return _read(settings, "status", Status)
+    return _read(settings, "status", GatewayStatus)
 
 
-def read_silent(settings: Observe) -> Silent:
+def read_silent(settings: StatusEndpoint) -> SilentDevices:
     """Ask which devices are silent. Raises NoAnswer."""
-    return _read(settings, "silent", Silent)
+    return _read(settings, "silent", SilentDevices)
 
 
-def _read(settings: Observe, what: str, model: type[Read]) -> Read:
+def _read(settings: StatusEndpoint, what: str, model: type[Read]) -> Read:
     url = f"http://{settings.host}:{settings.port}/{what}"
     try:
         return model.model_validate_json(httpx.get(url, timeout=_TIMEOUT_S).raise_for_status().content)
@@ -107,7 +107,7 @@ def _read(settings: Observe, what: str, model: type[Read]) -> Read:
         raise NoAnswer(f"no gateway answers at {url}: {error}; is it running with this configuration?") from error
 
 
-def status_table(status: Status) -> Table:
+def status_table(status: GatewayStatus) -> Table:
     """The status for the terminal."""
     table = Table(title=Text(f"fleet-gateway {status.gateway}"), title_justify="left", show_header=False)
     table.add_column(style="bold", no_wrap=True)
@@ -117,7 +117,7 @@ def status_table(status: Status) -> Table:
     return table
 
 
-def _silent_words(silent: Silent) -> str:
+def _silent_words(silent: SilentDevices) -> str:
     if silent.listening_s is None:
         return "unknown: this gateway is not connected, so it hears nobody; see `fleet-gateway status`"
     if not silent.is_known:
@@ -128,7 +128,7 @@ def _silent_words(silent: Silent) -> str:
     )
 
 
-def silent_table(silent: Silent) -> Table:
+def silent_table(silent: SilentDevices) -> Table:
     """The silent devices for the terminal."""
     table = Table(title=Text(_silent_words(silent)), title_justify="left")
     table.add_column("tenant")

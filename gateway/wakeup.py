@@ -9,33 +9,33 @@ from collections.abc import Iterable, Iterator
 
 
 class WakeUp:
-    """A socket pair: `ring` may be called from any thread and never blocks; `socket` becomes readable."""
+    """A socket pair: `wake` may be called from any thread and never blocks; `socket` becomes readable."""
 
     def __init__(self) -> None:
-        self.socket, self._bell = socket.socketpair()
+        self.socket, self._writer = socket.socketpair()
         self.socket.setblocking(False)
-        self._bell.setblocking(False)
-        self._rung = False
+        self._writer.setblocking(False)
+        self._is_set = False
 
-    def ring(self) -> None:
-        """Wake the loop; many rings before it wakes are one."""
-        if not self._rung:
-            self._rung = True
+    def wake(self) -> None:
+        """Wake the loop; many calls before it wakes are one."""
+        if not self._is_set:
+            self._is_set = True
             with contextlib.suppress(OSError):
-                self._bell.send(b"\0")
+                self._writer.send(b"\0")
 
-    def silence(self) -> None:
-        """Make ready for the next ring. To be called before looking at what the ring was for."""
+    def clear(self) -> None:
+        """Make ready for the next `wake`. To be called before looking at what it was for."""
         with contextlib.suppress(BlockingIOError):
             self.socket.recv(4096)
-        self._rung = False
+        self._is_set = False
 
     @contextlib.contextmanager
     def on_signals(self, signals: Iterable[signal.Signals]) -> Iterator[set[int]]:
-        """While inside, these signals ring and are collected in the set. Only from the main thread."""
+        """While inside, these signals wake the loop and are collected in the set. Only from the main thread."""
         seen: set[int] = set()
         before = {number: signal.signal(number, lambda got, _: seen.add(got)) for number in signals}
-        fd = signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
+        fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         try:
             yield seen
         finally:
@@ -46,4 +46,4 @@ class WakeUp:
     def close(self) -> None:
         """Close both ends."""
         self.socket.close()
-        self._bell.close()
+        self._writer.close()

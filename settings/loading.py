@@ -35,7 +35,7 @@ def parse(model: type[Made], text: str, source: str) -> Made:
     try:
         tables = parse_toml(text)
     except ValueError as error:
-        raise SettingsError(source, [f"is no TOML: {error}"[:MAX_PROBLEM_CHARACTERS]]) from error
+        raise SettingsError(source, [f"is not valid TOML: {error}"[:MAX_PROBLEM_CHARACTERS]]) from error
     return validate(model, tables, source)
 
 

@@ -5,15 +5,14 @@ from simulator.errors import NoSubscriber, PublishError, ScenarioError, Simulato
 from simulator.fleet import generated_scenario, recorded_scenario
 from simulator.folder import read_folder, write_folder
 from simulator.journal import write_journal
-from simulator.messages import Message
-from simulator.publisher import Address, Progress, PublishSettings, Summary, publish
+from simulator.messages import VehicleMessage
+from simulator.publisher import BrokerAddress, Progress, PublishSettings, Summary, publish
 from simulator.replay import read_recording
 from simulator.scenario import Faults, Scenario
 
 __all__ = [
-    "Address",
+    "BrokerAddress",
     "Faults",
-    "Message",
     "NoSubscriber",
     "Progress",
     "PublishError",
@@ -23,6 +22,7 @@ __all__ = [
     "SimulatorError",
     "Summary",
     "TrackError",
+    "VehicleMessage",
     "drive",
     "generated_scenario",
     "publish",

@@ -16,13 +16,13 @@ from simulator import reports
 from simulator.brokers import parse_brokers
 from simulator.drive import drive as drive_fleet
 from simulator.errors import SimulatorError
+from simulator.fault_options import parse_faults
 from simulator.fleet import START, generated_scenario, recorded_scenario
 from simulator.folder import read_folder, write_folder
 from simulator.publisher import Progress as Published
 from simulator.publisher import PublishSettings, publish
 from simulator.replay import read_recording
 from simulator.scenario import Scenario
-from simulator.spoken_faults import parse_faults
 from simulator.truth import Truth, TruthError
 
 app = typer.Typer(
@@ -51,7 +51,7 @@ def scenario(
     as_json: JsonOption = False,
 ) -> None:
     """Write a scenario: scenario.json, fences.geojson, tariffs.json, accounts.json and vehicles.json."""
-    with _errors_told():
+    with _errors_as_messages():
         names = tuple(name.strip() for name in regions.split(",") if name.strip())
         struck = parse_faults(faults)
         recording = track = None
@@ -84,13 +84,13 @@ def drive(
     speedup: Annotated[float, typer.Option(help="Seconds of driving in one second.")] = 60.0,
     within: Annotated[float | None, typer.Option(help="Fit the drive into this many seconds instead.")] = None,
     journal: Annotated[Path | None, typer.Option(help="Journal to write; default made.jsonl in the folder.")] = None,
-    patience: Annotated[float, typer.Option(help="Seconds without progress of a vehicle before giving up.")] = 60.0,
+    timeout: Annotated[float, typer.Option(help="Seconds without progress of a vehicle before giving up.")] = 60.0,
     as_json: JsonOption = False,
 ) -> None:
     """Drive the fleet: every vehicle publishes to its own broker; writes the journal of the records made."""
-    with _errors_told():
+    with _errors_as_messages():
         made, track = read_folder(folder)
-        settings = PublishSettings(speedup=made.duration_s / within if within else speedup, patience_s=patience)
+        settings = PublishSettings(speedup=made.duration_s / within if within else speedup, timeout_s=timeout)
         addresses = parse_brokers(broker or [], brokers)
         missing = [vehicle.device for vehicle in made.vehicles if vehicle.device not in addresses]
         if missing:
@@ -111,16 +111,16 @@ def truth(
     as_json: JsonOption = False,
 ) -> None:
     """Tell which records exist, what was used and what each account owes."""
-    with _errors_told():
-        told = Truth.from_folder(folder, Path(journal).absolute() if "/" in journal else journal)
+    with _errors_as_messages():
+        truth = Truth.from_folder(folder, Path(journal).absolute() if "/" in journal else journal)
         if as_json:
-            _print_json(reports.truth_json(told))
+            _print_json(reports.truth_json(truth))
         else:
-            Console().print(reports.truth_tables(told))
+            Console().print(reports.truth_tables(truth))
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _errors_as_messages() -> Iterator[None]:
     try:
         yield
     except (SimulatorError, TruthError, OSError) as error:
@@ -134,15 +134,15 @@ def _progress(made: Scenario) -> Iterator[Callable[[Published], None]]:
         TextColumn("driving"),
         BarColumn(),
         TextColumn("{task.completed:,.0f} of {task.total:,.0f} s"),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[counts]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("driving", total=made.duration_s, told="")
+        task = bar.add_task("driving", total=made.duration_s, counts="")
 
         def on_progress(published: Published) -> None:
-            told = f"{published.made:,} made, {published.acknowledged:,} acknowledged"
-            bar.update(task, completed=min(published.driven_s, made.duration_s), told=told)
+            counts = f"{published.made:,} made, {published.acknowledged:,} acknowledged"
+            bar.update(task, completed=min(published.driven_s, made.duration_s), counts=counts)
 
         yield on_progress
 

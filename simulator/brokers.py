@@ -5,20 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulator.errors import SimulatorError
-from simulator.publisher import Address
+from simulator.publisher import BrokerAddress
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> BrokerAddress:
     """HOST:PORT as an address. Raises SimulatorError."""
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
         raise SimulatorError(f"{text!r} is no HOST:PORT")
-    return Address(host, int(port))
+    return BrokerAddress(host, int(port))
 
 
-def parse_brokers(given: Sequence[str], file: Path | None) -> dict[str, Address]:
+def parse_brokers(given: Sequence[str], file: Path | None) -> dict[str, BrokerAddress]:
     """Brokers by device from `DEVICE=HOST:PORT` words and a JSON file {device: "HOST:PORT"}; words win."""
-    brokers: dict[str, Address] = {}
+    brokers: dict[str, BrokerAddress] = {}
     if file is not None:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))

@@ -5,17 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 from simulator.faults import clock_of, faulty_devices, with_faults
-from simulator.messages import Message
+from simulator.messages import VehicleMessage
 from simulator.plane import Plane
-from simulator.replay import Fix, replay_vehicle
+from simulator.replay import RecordedFix, replay_vehicle
 from simulator.roads import Roads, build_roads
-from simulator.scenario import Region, Scenario, Vehicle
-from simulator.vehicle import Setting, drive_vehicle
+from simulator.scenario import Scenario, ScenarioRegion, ScenarioVehicle
+from simulator.vehicle import DriveSettings, drive_vehicle
 
-Track = Mapping[str, Sequence[Fix]]
+Track = Mapping[str, Sequence[RecordedFix]]
 
 
-def drive(scenario: Scenario, track: Track | None = None) -> Iterator[Message]:
+def drive(scenario: Scenario, track: Track | None = None) -> Iterator[VehicleMessage]:
     """Every message of every vehicle, sorted by `offset_s`; `track`: the recorded fixes by device, if any.
 
     The messages of one vehicle come in the order in which its sensors made them, also where their times do not.
@@ -35,13 +35,13 @@ def drive(scenario: Scenario, track: Track | None = None) -> Iterator[Message]:
     return heapq.merge(*streams, key=lambda message: (message.offset_s, message.device))
 
 
-def _roads(scenario: Scenario, region: Region) -> Roads:
+def _roads(scenario: Scenario, region: ScenarioRegion) -> Roads:
     return build_roads(Random(f"{scenario.seed}/{region.id}/roads"), region.half_side_m)
 
 
-def _setting(scenario: Scenario, vehicle: Vehicle, roads: Roads) -> Setting:
+def _setting(scenario: Scenario, vehicle: ScenarioVehicle, roads: Roads) -> DriveSettings:
     region = scenario.region(vehicle.region)
-    return Setting(
+    return DriveSettings(
         device=vehicle.device,
         seed=scenario.seed,
         plane=Plane(region.latitude, region.longitude),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from simulator.messages import Message
+from simulator.messages import VehicleMessage
 from simulator.scenario import Scenario
 from simulator.vehicle import Clock
 
@@ -38,7 +38,9 @@ def clock_of(scenario: Scenario, device: str) -> Clock:
     return lambda time_ms: time_ms if time_ms >= right_from_ms else time_ms + error_ms
 
 
-def with_faults(scenario: Scenario, device: str, stream: Iterator[Message], faulty: Faulty) -> Iterator[Message]:
+def with_faults(
+    scenario: Scenario, device: str, stream: Iterator[VehicleMessage], faulty: Faulty
+) -> Iterator[VehicleMessage]:
     """The stream of one device with its duplicates and its lateness. A message sent twice makes two records."""
     if scenario.faults.duplicates:
         stream = _twice(stream, Random(f"{scenario.seed}/{device}/twice"), scenario.faults.duplicates)
@@ -47,7 +49,7 @@ def with_faults(scenario: Scenario, device: str, stream: Iterator[Message], faul
     return stream
 
 
-def _twice(stream: Iterator[Message], rng: Random, share: float) -> Iterator[Message]:
+def _twice(stream: Iterator[VehicleMessage], rng: Random, share: float) -> Iterator[VehicleMessage]:
     for message in stream:
         yield message
         if rng.random() < share:

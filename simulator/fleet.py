@@ -14,30 +14,30 @@ from simulator.plane import Plane
 from simulator.replay import Recording
 from simulator.scenario import (
     UNITS,
-    Account,
-    AccountVehicle,
     Faults,
-    Fence,
     Meter,
-    Period,
-    Price,
-    Region,
     Scenario,
-    Tariff,
-    Vehicle,
+    ScenarioAccount,
+    ScenarioAccountVehicle,
+    ScenarioFence,
+    ScenarioPeriod,
+    ScenarioPrice,
+    ScenarioRegion,
+    ScenarioTariff,
+    ScenarioVehicle,
 )
 from simulator.zones import city_fences, extent_fences
 
 CITIES = {
-    "eu": Region(id="eu", city="Hamburg", latitude=53.5503, longitude=10.0006),
-    "us": Region(id="us", city="Denver", latitude=39.7392, longitude=-104.9903),
-    "ap": Region(id="ap", city="Nagoya", latitude=35.1709, longitude=136.8815),
+    "eu": ScenarioRegion(id="eu", city="Hamburg", latitude=53.5503, longitude=10.0006),
+    "us": ScenarioRegion(id="us", city="Denver", latitude=39.7392, longitude=-104.9903),
+    "ap": ScenarioRegion(id="ap", city="Nagoya", latitude=35.1709, longitude=136.8815),
 }
 TRACK_FILE = "track.csv"
 START = datetime(2026, 1, 5, 7, 20, tzinfo=UTC)
 
 
-class Owner(NamedTuple):
+class AccountOwner(NamedTuple):
     """An account to be: who, in which currency, and its base prices (by km, entry and hour)."""
 
     id: str
@@ -51,8 +51,8 @@ class Owner(NamedTuple):
 
 
 OWNERS = (
-    Owner("acme", "Acme Logistics", "EUR", "standard-eur", Decimal("0.45"), Decimal("2.50"), Decimal("1.20"), 4),
-    Owner("kaze", "Kaze Freight", "JPY", "standard-jpy", Decimal(72), Decimal(400), Decimal(190), 2),
+    AccountOwner("acme", "Acme Logistics", "EUR", "standard-eur", Decimal("0.45"), Decimal("2.50"), Decimal("1.20"), 4),
+    AccountOwner("kaze", "Kaze Freight", "JPY", "standard-jpy", Decimal(72), Decimal(400), Decimal(190), 2),
 )
 ZONE_FACTORS = {"centre": "1.6", "ring": "1.15", "harbour": "0.9", "depot": "0.55", "bend": "1.05"}
 ENTRY_ZONES = ("centre", "harbour")
@@ -106,7 +106,7 @@ def recorded_scenario(
         duration_s=max(60, ceil((last_ms - first_ms) / 1000)),
         interval_s=10,
         regions=tuple(
-            Region(id=name, city="recorded track", latitude=(south + north) / 2, longitude=(west + east) / 2)
+            ScenarioRegion(id=name, city="recorded track", latitude=(south + north) / 2, longitude=(west + east) / 2)
             for name in regions
         ),
         names=sorted((device.split("-")[0], device) for device in renamed),
@@ -139,9 +139,9 @@ def _scenario(
     start: datetime,
     duration_s: int,
     interval_s: int,
-    regions: tuple[Region, ...],
+    regions: tuple[ScenarioRegion, ...],
     names: list[tuple[str, str]],
-    fences: tuple[Fence, ...],
+    fences: tuple[ScenarioFence, ...],
     faults: Faults,
     track: str = "",
 ) -> Scenario:
@@ -159,7 +159,7 @@ def _scenario(
             accounts=tuple(_account(owner, vehicles) for owner in OWNERS),
             tariffs=tuple(_tariff(owner, fences, month) for owner in OWNERS),
             fences=fences,
-            period=Period(start=month, end=(month + timedelta(days=32)).replace(day=1)),
+            period=ScenarioPeriod(start=month, end=(month + timedelta(days=32)).replace(day=1)),
             faults=faults,
             track=track,
         )
@@ -167,26 +167,26 @@ def _scenario(
         raise ScenarioError(f"no such scenario: {error}") from error
 
 
-def _deal(names: list[tuple[str, str]]) -> tuple[Vehicle, ...]:
+def _deal(names: list[tuple[str, str]]) -> tuple[ScenarioVehicle, ...]:
     """Deals the vehicles of each region to the accounts in turn, so that both have some everywhere."""
     seen: dict[str, int] = {}
     vehicles = []
     for region, device in names:
         turn = seen.get(region, 0)
         seen[region] = turn + 1
-        vehicles.append(Vehicle(device=device, region=region, account=OWNERS[turn % len(OWNERS)].id))
+        vehicles.append(ScenarioVehicle(device=device, region=region, account=OWNERS[turn % len(OWNERS)].id))
     return tuple(vehicles)
 
 
-def _account(owner: Owner, vehicles: tuple[Vehicle, ...]) -> Account:
-    own = tuple(AccountVehicle(device=v.device, region=v.region) for v in vehicles if v.account == owner.id)
-    return Account(id=owner.id, name=owner.name, currency=owner.currency, tariff=owner.tariff, vehicles=own)
+def _account(owner: AccountOwner, vehicles: tuple[ScenarioVehicle, ...]) -> ScenarioAccount:
+    own = tuple(ScenarioAccountVehicle(device=v.device, region=v.region) for v in vehicles if v.account == owner.id)
+    return ScenarioAccount(id=owner.id, name=owner.name, currency=owner.currency, tariff=owner.tariff, vehicles=own)
 
 
-def _tariff(owner: Owner, fences: tuple[Fence, ...], effective_from: datetime) -> Tariff:
-    def price(meter: Meter, zone: str, amount: Decimal) -> Price:
+def _tariff(owner: AccountOwner, fences: tuple[ScenarioFence, ...], effective_from: datetime) -> ScenarioTariff:
+    def price(meter: Meter, zone: str, amount: Decimal) -> ScenarioPrice:
         quantum = Decimal(1).scaleb(-owner.digits)
-        return Price(meter=meter, zone=zone, unit=UNITS[meter], unit_amount=amount.quantize(quantum))
+        return ScenarioPrice(meter=meter, zone=zone, unit=UNITS[meter], unit_amount=amount.quantize(quantum))
 
     prices = [price("distance", "", owner.per_km)]
     for fence in fences:
@@ -196,4 +196,4 @@ def _tariff(owner: Owner, fences: tuple[Fence, ...], effective_from: datetime) -
             prices.append(price("entry", fence.id, owner.per_entry))
         if shape in DURATION_ZONES:
             prices.append(price("duration", fence.id, owner.per_hour))
-    return Tariff(id=owner.tariff, currency=owner.currency, effective_from=effective_from, prices=tuple(prices))
+    return ScenarioTariff(id=owner.tariff, currency=owner.currency, effective_from=effective_from, prices=tuple(prices))

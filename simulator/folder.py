@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from simulator.drive import Track
 from simulator.errors import ScenarioError
-from simulator.replay import Fix
-from simulator.scenario import Fence, Scenario
+from simulator.replay import RecordedFix
+from simulator.scenario import Scenario, ScenarioFence
 
 SCENARIO_FILE = "scenario.json"
 FENCES_FILE = "fences.geojson"
@@ -54,7 +54,7 @@ def read_folder(folder: Path) -> tuple[Scenario, Track | None]:
         raise ScenarioError(f"{path}: {error}") from error
 
 
-def _feature(fence: Fence) -> dict[str, Any]:
+def _feature(fence: ScenarioFence) -> dict[str, Any]:
     properties = {
         "id": fence.id,
         "priority": fence.priority,
@@ -73,11 +73,13 @@ def _write_track(path: Path, track: Track) -> None:
 
 
 def _read_track(path: Path) -> Track:
-    track: dict[str, list[Fix]] = {}
+    track: dict[str, list[RecordedFix]] = {}
     with path.open(newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             heading = float(row["heading_deg"]) if row["heading_deg"] else None
-            fix = Fix(int(row["time_ms"]), float(row["latitude"]), float(row["longitude"]), heading, row["trip"])
+            fix = RecordedFix(
+                int(row["time_ms"]), float(row["latitude"]), float(row["longitude"]), heading, row["trip"]
+            )
             track.setdefault(row["device"], []).append(fix)
-    fixes: dict[str, Sequence[Fix]] = {device: tuple(rows) for device, rows in track.items()}
+    fixes: dict[str, Sequence[RecordedFix]] = {device: tuple(rows) for device, rows in track.items()}
     return fixes

@@ -13,7 +13,7 @@ TOPIC_KINDS = {
 }
 
 
-class Message(NamedTuple):
+class VehicleMessage(NamedTuple):
     """One MQTT message: `offset_s` seconds of simulated time after the start, the vehicle, topic and payload."""
 
     offset_s: float
@@ -61,7 +61,7 @@ def canary(time_ms: int, name: str) -> bytes:
     return _json({"time": time_ms, "id": name})
 
 
-def journal_entry(message: Message) -> dict[str, Any]:
+def journal_entry(message: VehicleMessage) -> dict[str, Any]:
     """The record that a message makes: device, kind, time (milliseconds or ISO 8601; None for raw) and content."""
     kind = TOPIC_KINDS.get(message.topic)
     try:

@@ -10,7 +10,7 @@ from enum import Enum
 from random import Random
 from typing import NamedTuple
 
-from simulator.plane import Point, distance_m, heading_deg
+from simulator.plane import PlanePoint, distance_m, heading_deg
 from simulator.roads import Roads
 
 ACCELERATE_MPS2 = 1.4
@@ -35,7 +35,7 @@ class State(NamedTuple):
     """Where a vehicle is at a whole second of its run; `odometer_m` counts from the start of the run."""
 
     second: int
-    at: Point
+    at: PlanePoint
     speed_mps: float
     heading_deg: float
     odometer_m: float
@@ -45,8 +45,8 @@ class State(NamedTuple):
 class Leg(NamedTuple):
     """A straight piece of a trip: its limit, the speed at which its end may be passed, and the wait there."""
 
-    start: Point
-    end: Point
+    start: PlanePoint
+    end: PlanePoint
     limit_mps: float
     end_mps: float
     wait_s: int
@@ -139,5 +139,5 @@ def _next_speed(speed_mps: float, leg: Leg, left_m: float) -> float:
     return max(CREEP_MPS, min(leg.limit_mps, speed_mps + ACCELERATE_MPS2, braking_mps))
 
 
-def _along(leg: Leg, share: float) -> Point:
-    return Point(leg.start.x + (leg.end.x - leg.start.x) * share, leg.start.y + (leg.end.y - leg.start.y) * share)
+def _along(leg: Leg, share: float) -> PlanePoint:
+    return PlanePoint(leg.start.x + (leg.end.x - leg.start.x) * share, leg.start.y + (leg.end.y - leg.start.y) * share)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 METRES_PER_DEGREE = 111_320.0
 
 
-class Point(NamedTuple):
+class PlanePoint(NamedTuple):
     """Metres east (`x`) and north (`y`) of the centre of the plane."""
 
     x: float
@@ -23,23 +23,23 @@ class Plane(NamedTuple):
     latitude: float
     longitude: float
 
-    def degrees(self, point: Point) -> tuple[float, float]:
+    def degrees(self, point: PlanePoint) -> tuple[float, float]:
         """(latitude, longitude) of a point."""
         east = METRES_PER_DEGREE * math.cos(math.radians(self.latitude))
         return self.latitude + point.y / METRES_PER_DEGREE, self.longitude + point.x / east
 
 
-def heading_deg(start: Point, end: Point) -> float:
+def heading_deg(start: PlanePoint, end: PlanePoint) -> float:
     """Degrees clockwise from north, 0 up to 360, from `start` to `end`."""
     return math.degrees(math.atan2(end.x - start.x, end.y - start.y)) % 360.0
 
 
-def distance_m(start: Point, end: Point) -> float:
+def distance_m(start: PlanePoint, end: PlanePoint) -> float:
     """Metres between two points of one plane."""
     return math.hypot(end.x - start.x, end.y - start.y)
 
 
-def rotated(point: Point, angle_rad: float) -> Point:
+def rotated(point: PlanePoint, angle_rad: float) -> PlanePoint:
     """`point` turned counter-clockwise about the centre."""
     cos, sin = math.cos(angle_rad), math.sin(angle_rad)
-    return Point(point.x * cos - point.y * sin, point.x * sin + point.y * cos)
+    return PlanePoint(point.x * cos - point.y * sin, point.x * sin + point.y * cos)

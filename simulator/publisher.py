@@ -23,15 +23,15 @@ from pydantic import Field
 
 from simulator.errors import NoSubscriber, PublishError, SimulatorError
 from simulator.journal import journal_line
-from simulator.messages import Message
-from simulator.outbox import Outbox
+from simulator.messages import VehicleMessage
+from simulator.send_queue import SendQueue
 from simulator.strict import Strict
 
 NO_MATCHING_SUBSCRIBERS = 16
 TICK_S = 0.1
 
 
-class Address(NamedTuple):
+class BrokerAddress(NamedTuple):
     """Where a local broker listens."""
 
     host: str
@@ -47,7 +47,7 @@ class PublishSettings(Strict):
     speedup: float = Field(default=60.0, gt=0, description="seconds of driving in one second of the wall clock")
     window: int = Field(default=16, ge=1, le=20, description="messages of a vehicle under way at once")
     room: int = Field(default=2_000, ge=1, description="messages of a vehicle that may wait before all are held back")
-    patience_s: float = Field(
+    timeout_s: float = Field(
         default=60.0, gt=0, description="longest time without progress of a vehicle that has to send"
     )
     retry_s: float = Field(default=0.25, gt=0, description="pause after a broker had no subscriber for a message")
@@ -94,12 +94,12 @@ class _Up(NamedTuple):
     device: str
 
 
-_News = _Answer | _Down | _Up
+_Event = _Answer | _Down | _Up
 
 
 def publish(
-    messages: Iterable[Message],
-    brokers: Mapping[str, Address],
+    messages: Iterable[VehicleMessage],
+    brokers: Mapping[str, BrokerAddress],
     settings: PublishSettings,
     *,
     journal: TextIO | None = None,
@@ -107,7 +107,7 @@ def publish(
 ) -> Summary:
     """Publish every message at its time and wait until all brokers acknowledged; the journal gets a line for each.
 
-    Raises PublishError for a vehicle whose broker makes no progress for `patience_s`, NoSubscriber when nobody listens.
+    Raises PublishError for a vehicle whose broker makes no progress for `timeout_s`, NoSubscriber when nobody listens.
     """
     fleet = _Fleet(brokers, settings)
     try:
@@ -119,20 +119,20 @@ def publish(
 class _Fleet:
     """The sessions of all vehicles. One thread decides; paho's threads only move bytes and report through a queue."""
 
-    def __init__(self, brokers: Mapping[str, Address], settings: PublishSettings) -> None:
+    def __init__(self, brokers: Mapping[str, BrokerAddress], settings: PublishSettings) -> None:
         self._settings = settings
         self._brokers = brokers
         # Not a SimpleQueue: CPython's may wait for ever where a short time-out has passed before it looks again.
-        self._news: Queue[_News] = Queue()
+        self._news: Queue[_Event] = Queue()
         self._began_s = self._next_round_s = time.monotonic()
         self._reconnects = self._maybe_doubled = self._made = self._kept = 0
         self._connected: dict[str, bool] = {}
         self._by_device = dict.fromkeys(brokers, 0)
-        self._outboxes = {device: self._outbox() for device in brokers}
+        self._outboxes = {device: self._new_queue() for device in brokers}
         self._clients = {device: self._connect(device, address) for device, address in brokers.items()}
 
     def run(
-        self, messages: Iterable[Message], journal: TextIO | None, on_progress: Callable[[Progress], None]
+        self, messages: Iterable[VehicleMessage], journal: TextIO | None, on_progress: Callable[[Progress], None]
     ) -> Summary:
         for message in messages:
             self._work_until(message, on_progress)
@@ -154,11 +154,11 @@ class _Fleet:
         for client in self._clients.values():
             client.loop_stop()
 
-    def _outbox(self) -> Outbox:
+    def _new_queue(self) -> SendQueue:
         settings = self._settings
-        return Outbox(window=settings.window, room=settings.room, retry_s=settings.retry_s, now_s=self._began_s)
+        return SendQueue(window=settings.window, room=settings.room, retry_s=settings.retry_s, now_s=self._began_s)
 
-    def _connect(self, device: str, address: Address) -> mqtt.Client:
+    def _connect(self, device: str, address: BrokerAddress) -> mqtt.Client:
         client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=f"sensors-{device}", protocol=mqtt.MQTTv5)
         client.max_inflight_messages_set(self._settings.window)
         client.max_queued_messages_set(2 * self._settings.window)  # paho forgets a message only after it told us
@@ -187,7 +187,7 @@ class _Fleet:
         client.loop_start()
         return client
 
-    def _work_until(self, message: Message, on_progress: Callable[[Progress], None]) -> None:
+    def _work_until(self, message: VehicleMessage, on_progress: Callable[[Progress], None]) -> None:
         """Handle answers until the message is due and its vehicle has room for it."""
         if message.device not in self._outboxes:
             raise SimulatorError(
@@ -201,26 +201,26 @@ class _Fleet:
 
     def _work(self, timeout_s: float) -> None:
         """Wait for news up to `timeout_s`, take in all there is, send what may go, and notice who makes no progress."""
-        for news in self._all_news(timeout_s):
-            self._take_in(news)
+        for news in self._events(timeout_s):
+            self._handle(news)
         if time.monotonic() >= self._next_round_s:
             self._next_round_s = time.monotonic() + TICK_S
             for device in self._outboxes:
                 self._send(device)
-                self._check_patience(device)
+                self._check_timeout(device)
 
-    def _all_news(self, timeout_s: float) -> Iterator[_News]:
+    def _events(self, timeout_s: float) -> Iterator[_Event]:
         try:
             first = self._news.get(timeout=timeout_s) if timeout_s else self._news.get_nowait()
             yield from chain([first], (self._news.get_nowait() for _ in range(self._news.qsize())))
         except Empty:
             return
 
-    def _take_in(self, news: _News) -> None:
+    def _handle(self, news: _Event) -> None:
         outbox = self._outboxes[news.device]
         match news:
             case _Answer(device, name, kept):
-                outbox.settle(name, kept=kept, now_s=time.monotonic())
+                outbox.on_answer(name, kept=kept, now_s=time.monotonic())
                 self._kept += kept
                 self._send(device)
             case _Down(device):
@@ -240,20 +240,20 @@ class _Fleet:
                 raise PublishError(device, str(self._brokers[device]), mqtt.error_string(info.rc))
             outbox.sent(info.mid, number, message)
 
-    def _check_patience(self, device: str) -> None:
+    def _check_timeout(self, device: str) -> None:
         outbox, address = self._outboxes[device], str(self._brokers[device])
-        if outbox.empty or time.monotonic() - outbox.last_progress_s < self._settings.patience_s:
+        if outbox.empty or time.monotonic() - outbox.last_progress_s < self._settings.timeout_s:
             return
         if not self._connected.get(device, False):
             raise PublishError(
-                device, address, f"no connection for {self._settings.patience_s:.0f} s; is Mosquitto there?"
+                device, address, f"no connection for {self._settings.timeout_s:.0f} s; is Mosquitto there?"
             )
-        if outbox.unheard:
+        if outbox.never_answered:
             reason = (
-                f"nobody subscribed to its messages for {self._settings.patience_s:.0f} s; is the edge-agent running?"
+                f"nobody subscribed to its messages for {self._settings.timeout_s:.0f} s; is the edge-agent running?"
             )
             raise NoSubscriber(device, address, reason)
-        raise PublishError(device, address, f"no acknowledgement for {self._settings.patience_s:.0f} s")
+        raise PublishError(device, address, f"no acknowledgement for {self._settings.timeout_s:.0f} s")
 
     def _progress(self) -> Progress:
         driven_s = (time.monotonic() - self._began_s) * self._settings.speedup

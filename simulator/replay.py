@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from simulator import messages
 from simulator.errors import TrackError
-from simulator.messages import Message
+from simulator.messages import VehicleMessage
 from simulator.vehicle import Clock
 
 COLUMNS = ("vehicle_id", "trip_id", "timestamp", "latitude", "longitude", "bearing")
@@ -21,7 +21,7 @@ CANARY_EVERY = 25
 MAX_ROWS = 1_000_000
 
 
-class Fix(NamedTuple):
+class RecordedFix(NamedTuple):
     """One recorded position; `time_ms` since the epoch, degrees."""
 
     time_ms: int
@@ -34,7 +34,7 @@ class Fix(NamedTuple):
 class Recording(NamedTuple):
     """The fixes of each recorded vehicle in order of time, how many rows there were, and why some were left out."""
 
-    fixes: Mapping[str, Sequence[Fix]]
+    fixes: Mapping[str, Sequence[RecordedFix]]
     rows: int
     left_out: Mapping[str, int]
 
@@ -53,7 +53,7 @@ def read_recording(path: Path) -> Recording:
 
 
 def _recording(path: Path, rows: Iterable[dict[str, str]]) -> Recording:
-    found: dict[str, dict[int, Fix]] = {}
+    found: dict[str, dict[int, RecordedFix]] = {}
     left_out: Counter[str] = Counter()
     count = 0
     for count, row in enumerate(rows, start=1):
@@ -77,7 +77,7 @@ def _recording(path: Path, rows: Iterable[dict[str, str]]) -> Recording:
     return Recording(tracks, count, dict(left_out))
 
 
-def _fix(row: dict[str, str]) -> Fix | str:
+def _fix(row: dict[str, str]) -> RecordedFix | str:
     """The fix of a row, or why there is none."""
     try:
         time = datetime.fromisoformat(row["timestamp"].strip())
@@ -89,10 +89,10 @@ def _fix(row: dict[str, str]) -> Fix | str:
         return "a position that is not on Earth"
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
-    return Fix(round(time.timestamp() * 1000), latitude, longitude, heading, (row["trip_id"] or "").strip())
+    return RecordedFix(round(time.timestamp() * 1000), latitude, longitude, heading, (row["trip_id"] or "").strip())
 
 
-def replay_vehicle(device: str, fixes: Sequence[Fix], start_ms: int, clock: Clock) -> Iterator[Message]:
+def replay_vehicle(device: str, fixes: Sequence[RecordedFix], start_ms: int, clock: Clock) -> Iterator[VehicleMessage]:
     """Every message of one recorded vehicle: its fixes, an event at both ends of each trip, and canaries between."""
     for index, fix in enumerate(fixes):
         before = fixes[index - 1] if index else None
@@ -100,10 +100,14 @@ def replay_vehicle(device: str, fixes: Sequence[Fix], start_ms: int, clock: Cloc
         offset_s = (fix.time_ms - start_ms) / 1000
         time_ms = clock(fix.time_ms)
         if before is None or before.trip != fix.trip:
-            yield Message(offset_s, device, "vehicle/event", messages.event(time_ms, "trip_start", {"trip": fix.trip}))
+            yield VehicleMessage(
+                offset_s, device, "vehicle/event", messages.event(time_ms, "trip_start", {"trip": fix.trip})
+            )
         payload = messages.position(time_ms, fix.latitude, fix.longitude, heading_deg=fix.heading_deg)
-        yield Message(offset_s, device, "vehicle/position", payload)
+        yield VehicleMessage(offset_s, device, "vehicle/position", payload)
         if index % CANARY_EVERY == 0:
-            yield Message(offset_s, device, "vehicle/canary", messages.canary(time_ms, f"{device}/{index}"))
+            yield VehicleMessage(offset_s, device, "vehicle/canary", messages.canary(time_ms, f"{device}/{index}"))
         if after is None or after.trip != fix.trip:
-            yield Message(offset_s, device, "vehicle/event", messages.event(time_ms, "trip_end", {"trip": fix.trip}))
+            yield VehicleMessage(
+                offset_s, device, "vehicle/event", messages.event(time_ms, "trip_end", {"trip": fix.trip})
+            )

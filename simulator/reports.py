@@ -9,7 +9,7 @@ from rich.table import Table
 from simulator.publisher import Summary
 from simulator.replay import Recording
 from simulator.scenario import Scenario
-from simulator.truth import Bill, Truth
+from simulator.truth import TrueBill, Truth
 from simulator.truth.money import exponent
 
 KINDS = ("position", "signal", "event", "canary", "raw")
@@ -43,15 +43,15 @@ def scenario_table(scenario: Scenario, recording: Recording | None) -> Renderabl
 
 def scenario_json(scenario: Scenario, recording: Recording | None, files: list[str]) -> dict[str, Any]:
     """What a scenario holds, for programs."""
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "files": files,
         "vehicles": len(scenario.vehicles),
         "start": scenario.start.isoformat(),
         "duration_s": scenario.duration_s,
     }
     if recording is not None:
-        told["recording"] = {"rows": recording.rows, "left_out": dict(recording.left_out)}
-    return told
+        summary["recording"] = {"rows": recording.rows, "left_out": dict(recording.left_out)}
+    return summary
 
 
 def summary_table(summary: Summary) -> RenderableType:
@@ -94,7 +94,7 @@ def _counts(truth: Truth, device: str) -> dict[str, int]:
     return {**counts, "all": records.total()}
 
 
-def _bill_json(bill: Bill) -> dict[str, Any]:
+def _bill_json(bill: TrueBill) -> dict[str, Any]:
     lines = [
         {**line._asdict(), "quantity": str(line.quantity), "unit_amount": str(line.unit_amount)} for line in bill.lines
     ]
@@ -111,7 +111,7 @@ def _records_table(truth: Truth) -> Table:
     return table
 
 
-def _bill_table(bill: Bill) -> Table:
+def _bill_table(bill: TrueBill) -> Table:
     table = Table(title=f"{bill.account} owes {money(bill.total_minor, bill.currency)}")
     for heading, justify in (("vehicle", "left"), ("meter", "left"), ("zone", "left"), ("quantity", "right")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]

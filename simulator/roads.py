@@ -6,7 +6,7 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from simulator.plane import Point, distance_m, rotated
+from simulator.plane import PlanePoint, distance_m, rotated
 
 MAIN_STREET_EVERY = 4
 MAIN_LIMIT_MPS = 70 / 3.6
@@ -26,7 +26,7 @@ class Street(NamedTuple):
 class Roads(NamedTuple):
     """Junctions, and from each junction the streets that leave it."""
 
-    junctions: tuple[Point, ...]
+    junctions: tuple[PlanePoint, ...]
     streets: tuple[tuple[Street, ...], ...]
 
     def route(self, start: int, goal: int) -> list[tuple[int, float]] | None:
@@ -65,7 +65,7 @@ def build_roads(rng: Random, half_side_m: float) -> Roads:
     turn_rad = math.radians(rng.uniform(5.0, 25.0))
     columns = len(eastings)
     junctions = tuple(
-        rotated(Point(x + rng.uniform(-25, 25), y + rng.uniform(-25, 25)), turn_rad)
+        rotated(PlanePoint(x + rng.uniform(-25, 25), y + rng.uniform(-25, 25)), turn_rad)
         for y in northings
         for x in eastings
     )
@@ -91,7 +91,7 @@ def _limit(rng: Random, line: int) -> float:
 
 
 def _lay(
-    line: list[int], limit_mps: float, rng: Random, junctions: tuple[Point, ...], streets: list[list[Street]]
+    line: list[int], limit_mps: float, rng: Random, junctions: tuple[PlanePoint, ...], streets: list[list[Street]]
 ) -> None:
     """Lay a street along a line of junctions; a side street may miss a block."""
     for one, other in pairwise(line):

@@ -20,7 +20,7 @@ UNITS: dict[Meter, str] = {"distance": "km", "entry": "each", "duration": "h"}
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Region(Strict):
+class ScenarioRegion(Strict):
     """A region: a city on whose streets its vehicles drive (degrees; half the side of the street grid in metres)."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9]*$")
@@ -30,7 +30,7 @@ class Region(Strict):
     half_side_m: float = Field(default=3500.0, gt=500, le=20_000)
 
 
-class Vehicle(Strict):
+class ScenarioVehicle(Strict):
     """A vehicle: its device name, the region it reports to and the account that pays for it."""
 
     device: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -38,7 +38,7 @@ class Vehicle(Strict):
     account: str
 
 
-class Fence(Strict):
+class ScenarioFence(Strict):
     """A zone: closed rings of (longitude, latitude), the first the outline, the others its holes."""
 
     id: str
@@ -54,7 +54,7 @@ class Fence(Strict):
         return self
 
 
-class Price(Strict):
+class ScenarioPrice(Strict):
     """What one unit of a meter costs in a zone; zone "" is everywhere outside all zones."""
 
     meter: Meter
@@ -69,33 +69,33 @@ class Price(Strict):
         return self
 
 
-class Tariff(Strict):
+class ScenarioTariff(Strict):
     """The prices of one currency."""
 
     id: str
     currency: str = Field(pattern=r"^[A-Z]{3}$")
     effective_from: AwareDatetime = ALWAYS
-    prices: tuple[Price, ...]
+    prices: tuple[ScenarioPrice, ...]
 
 
-class AccountVehicle(Strict):
+class ScenarioAccountVehicle(Strict):
     """A vehicle as an account names it."""
 
     device: str
     region: str
 
 
-class Account(Strict):
+class ScenarioAccount(Strict):
     """Who pays, for which vehicles and by which tariff."""
 
     id: str
     name: str
     currency: str
     tariff: str
-    vehicles: tuple[AccountVehicle, ...]
+    vehicles: tuple[ScenarioAccountVehicle, ...]
 
 
-class Period(Strict):
+class ScenarioPeriod(Strict):
     """The service period of the bills: from `start` up to, not including, `end`."""
 
     start: AwareDatetime
@@ -117,22 +117,22 @@ class Scenario(Strict):
     start: AwareDatetime
     duration_s: int = Field(ge=60, le=14 * 86_400)
     interval_s: int = Field(default=10, ge=1, le=300, description="seconds between two positions of a driving vehicle")
-    regions: tuple[Region, ...] = Field(min_length=1)
-    vehicles: tuple[Vehicle, ...] = Field(min_length=1, max_length=10_000)
-    accounts: tuple[Account, ...]
-    tariffs: tuple[Tariff, ...]
-    fences: tuple[Fence, ...]
-    period: Period
+    regions: tuple[ScenarioRegion, ...] = Field(min_length=1)
+    vehicles: tuple[ScenarioVehicle, ...] = Field(min_length=1, max_length=10_000)
+    accounts: tuple[ScenarioAccount, ...]
+    tariffs: tuple[ScenarioTariff, ...]
+    fences: tuple[ScenarioFence, ...]
+    period: ScenarioPeriod
     faults: Faults = Faults()
     track: str = ""
 
     @model_validator(mode="after")
     def _names_hold_together(self) -> Self:
-        for complaint in self._complaints():
+        for complaint in self._problems():
             raise ValueError(complaint)
         return self
 
-    def _complaints(self) -> Iterator[str]:
+    def _problems(self) -> Iterator[str]:
         devices = {vehicle.device for vehicle in self.vehicles}
         if len(devices) != len(self.vehicles):
             yield "two vehicles have the same device name"
@@ -156,6 +156,6 @@ class Scenario(Strict):
         """The first instant of the run, milliseconds since the epoch."""
         return round(self.start.timestamp() * 1000)
 
-    def region(self, name: str) -> Region:
+    def region(self, name: str) -> ScenarioRegion:
         """The region called `name`."""
         return next(region for region in self.regions if region.id == name)

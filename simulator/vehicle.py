@@ -6,9 +6,9 @@ from random import Random
 from typing import NamedTuple
 
 from simulator import messages
-from simulator.messages import Message
+from simulator.messages import VehicleMessage
 from simulator.motion import Phase, State, states
-from simulator.plane import Plane, Point
+from simulator.plane import Plane, PlanePoint
 from simulator.roads import Roads
 
 PARKED_EVERY = 6
@@ -22,7 +22,7 @@ BATTERY_KM = 320.0
 Clock = Callable[[int], int]
 
 
-class Setting(NamedTuple):
+class DriveSettings(NamedTuple):
     """What a vehicle needs to know: its name, where and when it drives, and what its clock makes of the true time."""
 
     device: str
@@ -35,14 +35,16 @@ class Setting(NamedTuple):
     clock: Clock
 
 
-def drive_vehicle(setting: Setting) -> Iterator[Message]:
+def drive_vehicle(setting: DriveSettings) -> Iterator[VehicleMessage]:
     """Every message of one vehicle in the order of its sending."""
     motion = Random(f"{setting.seed}/{setting.device}/motion")
-    voice = Voice(setting, Random(f"{setting.seed}/{setting.device}/voice"))
+    voice = MessageGenerator(setting, Random(f"{setting.seed}/{setting.device}/voice"))
     timeline = states(motion, setting.roads, setting.duration_s)
     first = next(timeline)
-    yield from voice.say(first, first.phase)
-    yield from (message for before, now in _neighbours(first, timeline) for message in voice.say(now, before.phase))
+    yield from voice.messages_for(first, first.phase)
+    yield from (
+        message for before, now in _neighbours(first, timeline) for message in voice.messages_for(now, before.phase)
+    )
 
 
 def _neighbours(first: State, rest: Iterator[State]) -> Iterator[tuple[State, State]]:
@@ -53,10 +55,10 @@ def _neighbours(first: State, rest: Iterator[State]) -> Iterator[tuple[State, St
     return pairwise(chain())
 
 
-class Voice:
+class MessageGenerator:
     """Turns the states of a vehicle into its messages; holds the random numbers and counters that this takes."""
 
-    def __init__(self, setting: Setting, rng: Random) -> None:
+    def __init__(self, setting: DriveSettings, rng: Random) -> None:
         self._setting = setting
         self._rng = rng
         self._shift_s = rng.randrange(setting.interval_s)
@@ -65,7 +67,7 @@ class Voice:
         self._charge = rng.uniform(60.0, 95.0)
         self._fixes = self._trips = self._canaries = 0
 
-    def say(self, state: State, phase_before: Phase) -> Iterator[Message]:
+    def messages_for(self, state: State, phase_before: Phase) -> Iterator[VehicleMessage]:
         """The messages of one second."""
         if state.phase is not phase_before and Phase.DRIVING in {state.phase, phase_before}:
             yield from self._trip_changes(state)
@@ -86,8 +88,8 @@ class Voice:
             every_s = max(every_s, min(every_s * PARKED_EVERY, PARKED_AT_MOST_S))
         return (state.second + self._shift_s) % every_s == 0
 
-    def _message(self, state: State, topic: str, payload: bytes) -> Message:
-        return Message(state.second + self._shift_ms / 1000, self._setting.device, topic, payload)
+    def _message(self, state: State, topic: str, payload: bytes) -> VehicleMessage:
+        return VehicleMessage(state.second + self._shift_ms / 1000, self._setting.device, topic, payload)
 
     def _time_ms(self, state: State) -> int:
         return self._setting.clock(self._setting.start_ms + state.second * 1000 + self._shift_ms)
@@ -95,7 +97,7 @@ class Voice:
     def _canary_name(self) -> str:
         return f"{self._setting.device}/{self._canaries}"
 
-    def _fix(self, state: State) -> Message:
+    def _fix(self, state: State) -> VehicleMessage:
         self._fixes += 1
         chance = self._rng.random()
         accuracy_m, off_m = self._rng.uniform(2.0, 12.0), 0.0
@@ -106,7 +108,7 @@ class Voice:
         elif chance < POOR_FIX + JUMP + NULL_ISLAND:
             return self._message(state, "vehicle/position", messages.position(self._time_ms(state), 0.0, 0.0))
         spread_m = min(accuracy_m, 12.0) / 3
-        seen = Point(state.at.x + self._rng.gauss(off_m, spread_m), state.at.y + self._rng.gauss(off_m, spread_m))
+        seen = PlanePoint(state.at.x + self._rng.gauss(off_m, spread_m), state.at.y + self._rng.gauss(off_m, spread_m))
         latitude, longitude = self._setting.plane.degrees(seen)
         payload = messages.position(
             self._time_ms(state),
@@ -119,7 +121,7 @@ class Voice:
         )
         return self._message(state, "vehicle/position", payload)
 
-    def _signals(self, state: State) -> Iterator[Message]:
+    def _signals(self, state: State) -> Iterator[VehicleMessage]:
         time_ms = self._time_ms(state)
         distance_km = state.odometer_m / 1000
         if self._fixes % 3 == 0:
@@ -131,10 +133,10 @@ class Voice:
             path = "Vehicle.Powertrain.TractionBattery.StateOfCharge.Current"
             yield self._signal(state, time_ms, path, round(charge, 2))
 
-    def _signal(self, state: State, time_ms: int, path: str, value: float | bool | str) -> Message:
+    def _signal(self, state: State, time_ms: int, path: str, value: float | bool | str) -> VehicleMessage:
         return self._message(state, "vehicle/signal", messages.signal(time_ms, path, value))
 
-    def _trip_changes(self, state: State) -> Iterator[Message]:
+    def _trip_changes(self, state: State) -> Iterator[VehicleMessage]:
         starts = state.phase is Phase.DRIVING
         self._trips += starts
         time_ms = self._time_ms(state)
@@ -143,7 +145,7 @@ class Voice:
         yield self._message(state, "vehicle/event", messages.event(time_ms, name, attributes))
         yield self._signal(state, time_ms, "Vehicle.IsMoving", starts)
 
-    def _unknown(self, state: State) -> Message:
+    def _unknown(self, state: State) -> VehicleMessage:
         topic, payload = self._rng.choice(
             (
                 ("vehicle/diagnostics/can", self._rng.randbytes(self._rng.randint(1, 64))),

@@ -8,8 +8,8 @@ north-south or east-west border by accident; tests put fixes on borders on purpo
 from collections.abc import Callable
 from typing import NamedTuple
 
-from simulator.plane import Plane, Point
-from simulator.scenario import Fence, LonLat, Ring
+from simulator.plane import Plane, PlanePoint
+from simulator.scenario import LonLat, Ring, ScenarioFence
 
 LEAST_HALF_DEG = 0.002
 Outline = tuple[tuple[float, float], ...]
@@ -44,17 +44,17 @@ SHAPES = (
 )  # fmt: skip
 
 
-def city_fences(prefix: str, plane: Plane, half_side_m: float) -> tuple[Fence, ...]:
+def city_fences(prefix: str, plane: Plane, half_side_m: float) -> tuple[ScenarioFence, ...]:
     """The zones of the city whose square reaches `half_side_m` metres in each direction from the plane's centre."""
 
     def place(x: float, y: float) -> LonLat:
-        latitude, longitude = plane.degrees(Point(x * half_side_m, y * half_side_m))
+        latitude, longitude = plane.degrees(PlanePoint(x * half_side_m, y * half_side_m))
         return longitude, latitude
 
     return tuple(_fence(prefix, shape, place) for shape in SHAPES)
 
 
-def extent_fences(prefix: str, west: float, south: float, east: float, north: float) -> tuple[Fence, ...]:
+def extent_fences(prefix: str, west: float, south: float, east: float, north: float) -> tuple[ScenarioFence, ...]:
     """The zones laid over an extent given in degrees."""
 
     half_width, half_height = max((east - west) / 2, LEAST_HALF_DEG), max((north - south) / 2, LEAST_HALF_DEG)
@@ -65,12 +65,12 @@ def extent_fences(prefix: str, west: float, south: float, east: float, north: fl
     return tuple(_fence(prefix, shape, place) for shape in SHAPES)
 
 
-def _fence(prefix: str, shape: Shape, place: Callable[[float, float], LonLat]) -> Fence:
+def _fence(prefix: str, shape: Shape, place: Callable[[float, float], LonLat]) -> ScenarioFence:
     rings: list[Ring] = []
     for outline in shape.rings:
         corners = tuple(_off_grid(place(x, y)) for x, y in outline)
         rings.append((*corners, corners[0]))
-    return Fence(id=f"{prefix}-{shape.name}", priority=shape.priority, rings=tuple(rings))
+    return ScenarioFence(id=f"{prefix}-{shape.name}", priority=shape.priority, rings=tuple(rings))
 
 
 def _off_grid(corner: LonLat) -> LonLat:

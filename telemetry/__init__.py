@@ -1,4 +1,4 @@
-"""The record on the wire: its name, its kinds, batches and the sets of names. Pure: no I/O, no clock, no numpy.
+"""The record on the wire: its id, its kinds, batches and sets of record ids. Pure: no I/O, no clock, no numpy.
 
 `telemetry.columns` decodes batches into numpy columns for a centre and is not imported here.
 """
@@ -8,7 +8,7 @@ from telemetry.bodies import MAX_RAW_BYTES, Body, Canary, Event, Kind, Position,
 from telemetry.content import CONTENT_FRAME_BYTES, content_bound
 from telemetry.errors import (
     ChecksumMismatch,
-    DishonestRanges,
+    InconsistentRanges,
     InvalidJson,
     Malformed,
     NotABatch,
@@ -46,9 +46,9 @@ __all__ = [
     "Body",
     "Canary",
     "ChecksumMismatch",
-    "DishonestRanges",
     "Event",
     "Header",
+    "InconsistentRanges",
     "IntervalSet",
     "InvalidJson",
     "Kind",

@@ -25,24 +25,24 @@ _MAX_MEMBERS = 32
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """`ranges` of `epoch` are persisted and may be deleted; with `refused` (why not) they are the ones *not* taken.
+    """`seqs` of `epoch` are persisted and may be deleted; with `refused` (why not) they are the ones *not* taken.
 
     `pause_s`: send nothing but urgent records for so long, 0 to MAX_PAUSE_S. `epoch`: 0 to 2**63-1. Numbers in
-    `ranges`: 1 to 2**63-1.
+    `seqs`: 1 to 2**63-1.
     """
 
     epoch: int = 0
-    ranges: IntervalSet = field(default_factory=IntervalSet)
+    seqs: IntervalSet = field(default_factory=IntervalSet)
     pause_s: float = 0.0
     refused: str = ""
 
 
 def split_ack(ack: Ack) -> Iterator[Ack]:
     """The same in as many acknowledgements as it takes, of at most MAX_ACK_RANGES; the first carries the pause."""
-    ranges = ack.ranges.ranges
-    yield replace(ack, ranges=IntervalSet(ranges[:MAX_ACK_RANGES]))
+    ranges = ack.seqs.ranges
+    yield replace(ack, seqs=IntervalSet(ranges[:MAX_ACK_RANGES]))
     for start in range(MAX_ACK_RANGES, len(ranges), MAX_ACK_RANGES):
-        yield replace(ack, ranges=IntervalSet(ranges[start : start + MAX_ACK_RANGES]), pause_s=0.0)
+        yield replace(ack, seqs=IntervalSet(ranges[start : start + MAX_ACK_RANGES]), pause_s=0.0)
 
 
 def encode_ack(ack: Ack) -> bytes:
@@ -53,7 +53,7 @@ def encode_ack(ack: Ack) -> bytes:
     """
     _check(ack)
     ranges = _NOT_TAKEN if ack.refused else _TAKEN
-    message: dict[str, Any] = {"epoch": ack.epoch, ranges: [list(bounds) for bounds in ack.ranges.ranges]}
+    message: dict[str, Any] = {"epoch": ack.epoch, ranges: [list(bounds) for bounds in ack.seqs.ranges]}
     if ack.pause_s:
         message["pause_s"] = ack.pause_s
     if ack.refused:
@@ -116,10 +116,10 @@ def _check(ack: Ack) -> None:
     """Refuses what a device could not keep, or what would silence it for ever."""
     if type(ack.epoch) is not int or not 0 <= ack.epoch <= MAX_NUMBER:
         raise Malformed(f"epoch {ack.epoch!r} of an acknowledgement is no integer from 0 to 2**63-1"[:200])
-    if len(ack.ranges.ranges) > MAX_ACK_RANGES:
-        raise Malformed(f"an acknowledgement of {len(ack.ranges.ranges)} ranges, {MAX_ACK_RANGES} are allowed")
-    if ack.ranges and not 1 <= (ack.ranges.first or 0) <= (ack.ranges.last or 0) <= MAX_NUMBER:
-        raise Malformed(f"an acknowledgement of {ack.ranges.first} to {ack.ranges.last}, outside 1 to 2**63-1")
+    if len(ack.seqs.ranges) > MAX_ACK_RANGES:
+        raise Malformed(f"an acknowledgement of {len(ack.seqs.ranges)} ranges, {MAX_ACK_RANGES} are allowed")
+    if ack.seqs and not 1 <= (ack.seqs.first or 0) <= (ack.seqs.last or 0) <= MAX_NUMBER:
+        raise Malformed(f"an acknowledgement of {ack.seqs.first} to {ack.seqs.last}, outside 1 to 2**63-1")
     if type(ack.pause_s) not in (int, float) or not 0 <= ack.pause_s <= MAX_PAUSE_S:
         raise Malformed(f"a pause of {ack.pause_s!r} s is outside 0 to {MAX_PAUSE_S:.0f}"[:200])
     if type(ack.refused) is not str or len(ack.refused) > MAX_REFUSED_CHARACTERS:

@@ -22,15 +22,15 @@ from telemetry.layout import (
     NUMBER,
     TEXT,
     Canaries,
-    Dictionary,
+    DictionaryColumn,
     Events,
-    Floats,
-    Optional,
+    FloatColumn,
+    OptionalColumn,
     Positions,
     Raws,
     Signals,
 )
-from telemetry.packing import MAX_INT64, MIN_INT64, Integers, is_surely_within
+from telemetry.packing import MAX_INT64, MIN_INT64, IntegerColumn, is_surely_within
 from telemetry.record import Header
 from telemetry.wire import open_frame
 
@@ -40,7 +40,7 @@ ObjectArray = NDArray[np.object_]
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class RecordColumns:
     """The records of one batch, in ascending order of `seq`; every array has one entry for each record.
 
     Where a kind has no such value, floats are NaN and objects None. `name`: signal path, event name, canary id or
@@ -69,18 +69,18 @@ class Columns:
     size: int = 0
 
 
-def decode_columns(data: bytes) -> Columns:
+def decode_columns(data: bytes) -> RecordColumns:
     """The records of a batch as columns. Raises WireError, exactly where `telemetry.decode` does."""
-    header, content = open_frame(data, ArrayIntegers)
-    seq = _numbers_in(header.ranges.ranges)
+    header, content = open_frame(data, ArrayIntegerColumn)
+    seq = _numbers_in(header.record_seqs.ranges)
     columns = _Rows(len(seq))
     if content is None:
-        return Columns(header, seq, seq, seq, seq, seq, _objects([]), **columns.filled())
+        return RecordColumns(header, seq, seq, seq, seq, seq, _objects([]), **columns.filled())
     kind = _array(content.kind)
     for number, rows in content.rows.items():
         here = slice(None) if len(content.rows) == 1 else np.flatnonzero(kind == number)
         _PLACE[number](columns, rows, here)
-    return Columns(
+    return RecordColumns(
         header=header,
         seq=seq,
         kind=kind,
@@ -93,7 +93,7 @@ def decode_columns(data: bytes) -> Columns:
     )
 
 
-class ArrayIntegers(Integers):
+class ArrayIntegerColumn(IntegerColumn):
     """A column of integers that numpy puts together."""
 
     _array: IntegerArray | None = None
@@ -167,19 +167,19 @@ def _numbers_in(ranges: Iterable[tuple[int, int]]) -> IntegerArray:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _array(column: Integers) -> IntegerArray:
-    assert isinstance(column, ArrayIntegers)
+def _array(column: IntegerColumn) -> IntegerArray:
+    assert isinstance(column, ArrayIntegerColumn)
     return column.array()
 
 
-def _floats_of(column: Floats) -> FloatArray:
+def _floats_of(column: FloatColumn) -> FloatArray:
     if column.integers is not None:
         return _array(column.integers) / float(10**column.scale)
     planes = np.frombuffer(column.planes, np.uint8)
     return np.ascontiguousarray(planes.reshape(8, len(planes) // 8).T).view("<f8").ravel()
 
 
-def _unscaled(column: Optional | None, factor: int) -> FloatArray | float:
+def _unscaled(column: OptionalColumn | None, factor: int) -> FloatArray | float:
     if column is None:
         return np.nan
     values = _array(column.integers) / float(factor)
@@ -190,7 +190,7 @@ def _unscaled(column: Optional | None, factor: int) -> FloatArray | float:
     return spread
 
 
-def _texts_of(dictionary: Dictionary) -> ObjectArray:
+def _texts_of(dictionary: DictionaryColumn) -> ObjectArray:
     return _objects(dictionary.names)[_array(dictionary.index)]
 
 

@@ -45,10 +45,10 @@ from telemetry.layout import (
     UNCERTAINTY,
     Canaries,
     Content,
-    Dictionary,
+    DictionaryColumn,
     Events,
-    Floats,
-    Optional,
+    FloatColumn,
+    OptionalColumn,
     Positions,
     Raws,
     Signals,
@@ -141,11 +141,11 @@ def _checked(values: list[Any], kind: type, shortest: int, longest: int) -> list
     return values
 
 
-def _texts_of(dictionary: Dictionary) -> list[str]:
+def _texts_of(dictionary: DictionaryColumn) -> list[str]:
     return [dictionary.names[index] for index in dictionary.index.values()]
 
 
-def _unscaled(column: Optional | None, count: int, factor: int) -> list[float | None]:
+def _unscaled(column: OptionalColumn | None, count: int, factor: int) -> list[float | None]:
     if column is None:
         return [None] * count
     values = [value / factor for value in column.integers.values()]
@@ -155,7 +155,7 @@ def _unscaled(column: Optional | None, count: int, factor: int) -> list[float | 
     return [next(present) if there else None for there in column.presence]
 
 
-def _floats_of(column: Floats) -> list[float]:
+def _floats_of(column: FloatColumn) -> list[float]:
     if column.integers is None:
         return list(joined_planes(column.planes, "d", 8))
     return [whole / 10**column.scale for whole in column.integers.values()]

@@ -8,7 +8,7 @@ TelemetryError
     ├── Truncated          fewer bytes than the batch says it has
     ├── ChecksumMismatch   the bytes changed on the way
     ├── TooLarge               more records, ranges or bytes than a batch may have
-    ├── DishonestRanges    the header's ranges, counts or tombstones contradict each other or the content
+    ├── InconsistentRanges    the header's ranges, counts or tombstones contradict each other or the content
     └── Malformed          the checksum is right and the content is still not what the format says
 """
 
@@ -82,10 +82,10 @@ class TooLarge(WireError):
     reason = "too-large"
 
 
-class DishonestRanges(WireError):
+class InconsistentRanges(WireError):
     """The ranges of sequence numbers contradict each other, the head, the tombstones or the number of records."""
 
-    reason = "dishonest-ranges"
+    reason = "inconsistent-ranges"
 
 
 class Malformed(WireError):

@@ -22,7 +22,7 @@ from telemetry.bodies import (
     Kind,
 )
 from telemetry.errors import Malformed, TooLarge
-from telemetry.packing import EXACT, MAX_INT64, Integers, check_finite, is_scale, joined_planes
+from telemetry.packing import EXACT, MAX_INT64, IntegerColumn, check_finite, is_scale, joined_planes
 from telemetry.record import MAX_BOOT_CHARACTERS, MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, MIN_DEVICE_TIME_US
 
 MAX_CONTENT_BYTES = 8 << 20
@@ -52,53 +52,53 @@ TEXT_LENGTH = (0, MAX_TEXT_CHARACTERS)
 PAYLOAD = (0, MAX_RAW_BYTES)
 """The least and greatest length of each text or payload. Reader and writer judge by the same bounds."""
 
-Column = Callable[[Any, Any, Any, int], Integers]
+Column = Callable[[Any, Any, Any, int], IntegerColumn]
 
 
 @dataclass(frozen=True, slots=True)
-class Floats:
+class FloatColumn:
     """A column of floats: integers to be divided by 10**scale, or doubles in byte planes if `scale` is -1."""
 
     scale: int
-    integers: Integers | None
+    integers: IntegerColumn | None
     planes: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Optional:
+class OptionalColumn:
     """A column of which some rows may be absent. `presence`: a byte for each row; None: all are there."""
 
     presence: bytes | None
-    integers: Integers
+    integers: IntegerColumn
 
 
 @dataclass(frozen=True, slots=True)
-class Dictionary:
+class DictionaryColumn:
     """A column of texts: each row's place in `names`."""
 
     names: list[str]
-    index: Integers
+    index: IntegerColumn
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
     """Rows of positions in the units of the wire; None: no row has it."""
 
-    latitude: Integers
-    longitude: Integers
-    altitude: Optional | None
-    speed: Optional | None
-    heading: Optional | None
-    accuracy: Optional | None
+    latitude: IntegerColumn
+    longitude: IntegerColumn
+    altitude: OptionalColumn | None
+    speed: OptionalColumn | None
+    heading: OptionalColumn | None
+    accuracy: OptionalColumn | None
 
 
 @dataclass(frozen=True, slots=True)
 class Signals:
     """Rows of signals; types, numbers and texts are grouped by path."""
 
-    path: Dictionary
-    types: Integers
-    numbers: Floats
+    path: DictionaryColumn
+    types: IntegerColumn
+    numbers: FloatColumn
     texts: list[str]
 
 
@@ -106,7 +106,7 @@ class Signals:
 class Events:
     """Rows of events."""
 
-    name: Dictionary
+    name: DictionaryColumn
     attributes: list[str]
 
 
@@ -121,7 +121,7 @@ class Canaries:
 class Raws:
     """Rows of raw payloads."""
 
-    topic: Dictionary
+    topic: DictionaryColumn
     payloads: list[bytes]
 
 
@@ -135,16 +135,16 @@ class Content:
     `size`: bytes that it was read from, and characters that a table holds of it where each row has its texts whole.
     """
 
-    device_time_us: Integers
-    monotonic_us: Integers
-    uncertainty_ms: Integers
-    kind: Integers
-    boot: Dictionary
+    device_time_us: IntegerColumn
+    monotonic_us: IntegerColumn
+    uncertainty_ms: IntegerColumn
+    kind: IntegerColumn
+    boot: DictionaryColumn
     rows: dict[Kind, Rows]
     size: int
 
 
-def read_content(data: bytes, count: int, column: Column = Integers) -> Content:
+def read_content(data: bytes, count: int, column: Column = IntegerColumn) -> Content:
     """The checked content of `count` records, at least one. `column` makes the integers. Raises Malformed."""
     reader = _Reader(data, column)
     try:
@@ -181,7 +181,7 @@ class _Reader:
         kind = self._keyed("k", count, min(Kind), max(Kind), "a kind")
         self._key("b")
         self._expect(2)
-        boot = Dictionary(*self._dictionary(count, *BOOT))
+        boot = DictionaryColumn(*self._dictionary(count, *BOOT))
         rows_of = _rows_of(kind)
         if members != 5 + len(rows_of):
             raise Malformed(f"content of {members} members, {5 + len(rows_of)} are expected")
@@ -204,14 +204,14 @@ class _Reader:
 
     def signals(self, count: int) -> Signals:
         self._expect(5)
-        path = Dictionary(*self._dictionary(count, *NAME))
+        path = DictionaryColumn(*self._dictionary(count, *NAME))
         types = self.integers(count, NUMBER, BOOL, "the type of a signal")
         texts = types.values().count(TEXT)
         return Signals(path, types, self._floats(count - texts), self._texts(texts, *TEXT_LENGTH))
 
     def events(self, count: int) -> Events:
         self._expect(3)
-        name = Dictionary(*self._dictionary(count, *NAME))
+        name = DictionaryColumn(*self._dictionary(count, *NAME))
         return Events(name, self._texts(count, *TEXT_LENGTH))
 
     def canaries(self, count: int) -> Canaries:
@@ -220,23 +220,23 @@ class _Reader:
 
     def raws(self, count: int) -> Raws:
         self._expect(3)
-        topic = Dictionary(*self._dictionary(count, *TOPIC))
+        topic = DictionaryColumn(*self._dictionary(count, *TOPIC))
         payloads = self._list(count, count)
         check_list(payloads, bytes, *PAYLOAD)
         return Raws(topic, payloads)
 
-    def integers(self, count: int, low: int, high: int, what: str) -> Integers:
+    def integers(self, count: int, low: int, high: int, what: str) -> IntegerColumn:
         if (parts := self._array()) != 3:
             raise Malformed(f"{what}: a column of {parts} parts, 3 are expected")
         column = self._column(self._next(), self._next(), self._next(), count)
         column.check(low, high, what)
         return column
 
-    def _keyed(self, key: str, count: int, low: int, high: int, what: str) -> Integers:
+    def _keyed(self, key: str, count: int, low: int, high: int, what: str) -> IntegerColumn:
         self._key(key)
         return self.integers(count, low, high, what)
 
-    def _optional(self, count: int, low: int, high: int, what: str) -> Optional | None:
+    def _optional(self, count: int, low: int, high: int, what: str) -> OptionalColumn | None:
         try:  # a failed look for an array does not move on
             length = self._array()
         except ValueError:
@@ -247,25 +247,25 @@ class _Reader:
             raise Malformed(f"{what}: a column of {length} parts, 2 are expected")
         presence = self._next()
         if presence is None:
-            return Optional(None, self.integers(count, low, high, what))
+            return OptionalColumn(None, self.integers(count, low, high, what))
         if type(presence) is not bytes or len(presence) != count or presence.strip(b"\0\1"):
             raise Malformed(f"{what}: presence is not one byte of 0 or 1 for each row")
-        return Optional(presence, self.integers(presence.count(1), low, high, what))
+        return OptionalColumn(presence, self.integers(presence.count(1), low, high, what))
 
-    def _floats(self, count: int) -> Floats:
+    def _floats(self, count: int) -> FloatColumn:
         self._expect(2)
         scale = self._next()
         if not is_scale(scale):
             raise Malformed(f"a column of floats has the scale {scale!r:.60}")
         if scale >= 0:
-            return Floats(scale, self.integers(count, 1 - EXACT, EXACT - 1, "a decimal"), b"")
+            return FloatColumn(scale, self.integers(count, 1 - EXACT, EXACT - 1, "a decimal"), b"")
         planes = self._next()
         if type(planes) is not bytes or len(planes) != 8 * count:
             raise Malformed(f"a column of {count} doubles has other than {8 * count} bytes")
         check_finite(joined_planes(planes, "d", 8))
-        return Floats(scale, None, planes)
+        return FloatColumn(scale, None, planes)
 
-    def _dictionary(self, count: int, shortest: int, longest: int) -> tuple[list[str], Integers]:
+    def _dictionary(self, count: int, shortest: int, longest: int) -> tuple[list[str], IntegerColumn]:
         names = self._list(1, count)
         check_list(names, str, shortest, longest)
         index = self.integers(count, 0, len(names) - 1, "an index into a dictionary")
@@ -297,7 +297,7 @@ class _Reader:
             raise Malformed(f"an array of {found} parts where {length} are expected")
 
 
-def _rows_of(kind: Integers) -> dict[Kind, int]:
+def _rows_of(kind: IntegerColumn) -> dict[Kind, int]:
     """How many rows there are of each kind, in the order of the kinds' numbers."""
     if kind.width == 0:
         return {Kind(kind.base): kind.count}

@@ -33,7 +33,7 @@ EXACT = 1 << 53
 MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
 
 
-class Integers:
+class IntegerColumn:
     """A column of `count` integers as it travels: not yet put together, for most need no look at each value."""
 
     __slots__ = ("_values", "base", "count", "planes", "width")

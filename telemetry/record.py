@@ -1,4 +1,4 @@
-"""The record and its name, and the batch of consecutive records that travels."""
+"""The record and its id, and the batch of consecutive records that travels."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def new_epoch(wall_ms: int, random_bits: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One thing that a device named. With its batch's device and epoch, `seq` is its name for ever.
+    """One thing that a device recorded. With its batch's device and epoch, `seq` is its record id for ever.
 
-    `device_time_us`: microseconds since 1970-01-01T00:00Z by the device's clock (repaired if `uncertainty_ms` > 0).
+    `device_time_us`: microseconds since 1970-01-01T00:00Z by the device's clock (corrected if `uncertainty_ms` > 0).
     `monotonic_us`: microseconds of the clock that only runs forward, within one boot of the device.
-    `boot`: identifies that boot. `uncertainty_ms`: 0 as measured, else the half-width of a repaired device time.
+    `boot`: identifies that boot. `uncertainty_ms`: 0 as measured, else the half-width of a corrected device time.
     What is outside of the bounds above, `encode` refuses; the monotonic time is 0 to 2**63-1.
     """
 
@@ -59,23 +59,23 @@ class Header:
     """What a batch says of itself, readable without its records.
 
     `head`: the highest sequence number that the device had committed when the batch was made.
-    `ranges`: the names of the records inside. `tombstones`: ranges declared lost; they never overlap `ranges`.
+    `record_seqs`: the ids of the records inside. `tombstones`: ranges declared lost; they never overlap `record_seqs`.
     """
 
     device: str
     epoch: int
     head: int
-    ranges: IntervalSet
+    record_seqs: IntervalSet
     tombstones: tuple[Tombstone, ...] = ()
 
     @property
-    def accounted(self) -> IntervalSet:
-        """Every name that the batch accounts for: delivered or declared lost."""
-        return self.ranges | self.declared
+    def seqs(self) -> IntervalSet:
+        """The ids of all records that the batch covers: delivered or declared lost."""
+        return self.record_seqs | self.lost_seqs
 
     @property
-    def declared(self) -> IntervalSet:
-        """Every name that the batch declares lost."""
+    def lost_seqs(self) -> IntervalSet:
+        """The ids of the records that the batch declares lost."""
         return IntervalSet((tombstone.first, tombstone.last) for tombstone in self.tombstones)
 
 

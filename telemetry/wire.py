@@ -29,7 +29,7 @@ import msgpack
 from telemetry.content import pack_records, unpack_records
 from telemetry.errors import (
     ChecksumMismatch,
-    DishonestRanges,
+    InconsistentRanges,
     Malformed,
     NotABatch,
     TooLarge,
@@ -38,7 +38,7 @@ from telemetry.errors import (
 )
 from telemetry.intervals import IntervalSet
 from telemetry.layout import MAX_CONTENT_BYTES, Column, Content, read_content
-from telemetry.packing import Integers
+from telemetry.packing import IntegerColumn
 from telemetry.record import DEVICE_PATTERN, MAX_REASON_CHARACTERS, Batch, Header, Tombstone
 
 VERSION = 1
@@ -57,7 +57,7 @@ def encode(batch: Batch) -> bytes:
     """A batch as it travels. Raises WireError where `decode` would: what is written is judged first."""
     seqs = [record.seq for record in batch.records]
     if any(map(le, seqs[1:], seqs)):
-        raise DishonestRanges("records do not stand in ascending order of seq")
+        raise InconsistentRanges("records do not stand in ascending order of seq")
     header = batch.header
     _check(header, len(seqs))
     packed_header = _packed_header(header)
@@ -83,24 +83,24 @@ def validate(data: bytes) -> Header:
 def decode(data: bytes) -> Batch:
     """The whole batch. Raises WireError."""
     header, content = open_frame(data)
-    records = unpack_records(content, header.ranges) if content else ()
+    records = unpack_records(content, header.record_seqs) if content else ()
     return Batch(header.device, header.epoch, header.head, records, header.tombstones)
 
 
-def open_frame(data: bytes, column: Column = Integers) -> tuple[Header, Content | None]:
+def open_frame(data: bytes, column: Column = IntegerColumn) -> tuple[Header, Content | None]:
     """The header and the checked content of a batch; None for a batch of tombstones only. Raises WireError."""
     header, compression, travelling = _parse(data)
-    if not header.ranges:
+    if not header.record_seqs:
         if travelling:
-            raise DishonestRanges("a batch without ranges carries content")
+            raise InconsistentRanges("a batch without ranges carries content")
         return header, None
     content = _inflate(travelling) if compression == _ZLIB else travelling
-    return header, read_content(content, header.ranges.count, column)
+    return header, read_content(content, header.record_seqs.count, column)
 
 
 def _packed_header(header: Header) -> bytes:
     tombstones = [list(tombstone) for tombstone in header.tombstones]
-    packed: bytes = msgpack.packb([header.device, header.epoch, header.head, _steps(header.ranges), tombstones])
+    packed: bytes = msgpack.packb([header.device, header.epoch, header.head, _steps(header.record_seqs), tombstones])
     if len(packed) > MAX_HEADER_BYTES:
         raise TooLarge(f"a header of {len(packed)} bytes, {MAX_HEADER_BYTES} are allowed")
     return packed
@@ -158,7 +158,7 @@ def _read_header(packed: bytes) -> Header:
     if unpacker.tell() != len(packed):
         raise Malformed(f"{len(packed) - unpacker.tell()} bytes follow the header")
     header = Header(device, epoch, head, _from_steps(steps), tombstones)
-    _check(header, header.ranges.count)
+    _check(header, header.record_seqs.count)
     return header
 
 
@@ -187,8 +187,8 @@ def _check(header: Header, records: int) -> None:
     if records > MAX_RECORDS:
         raise TooLarge(f"{records} records in a batch, {MAX_RECORDS} are allowed")
     lost = _checked_tombstones(header.tombstones) if header.tombstones else IntervalSet()
-    if overlap := header.ranges & lost:
-        raise DishonestRanges(f"{overlap.first} is both delivered and declared lost")
+    if overlap := header.record_seqs & lost:
+        raise InconsistentRanges(f"{overlap.first} is both delivered and declared lost")
     _check_bounds(header, lost)
 
 
@@ -200,23 +200,23 @@ def _checked_tombstones(tombstones: tuple[Tombstone, ...]) -> IntervalSet:
         if type(first) is not int or type(last) is not int or type(reason) is not str:
             raise Malformed("a tombstone has values of the wrong type")
         if first > last:
-            raise DishonestRanges(f"tombstone {first}–{last} ends before it begins")
+            raise InconsistentRanges(f"tombstone {first}–{last} ends before it begins")
         if len(reason) > MAX_REASON_CHARACTERS:
             raise TooLarge(f"a tombstone's reason of {len(reason)} characters, {MAX_REASON_CHARACTERS} are allowed")
     ascending = sorted((first, last) for first, last, _ in tombstones)
     for before, after in pairwise(ascending):
         if after[0] <= before[1]:
-            raise DishonestRanges(f"tombstones overlap at {after[0]}")
+            raise InconsistentRanges(f"tombstones overlap at {after[0]}")
     return IntervalSet(ascending)
 
 
 def _check_bounds(header: Header, lost: IntervalSet) -> None:
-    parts = [part for part in (header.ranges, lost) if part]
+    parts = [part for part in (header.record_seqs, lost) if part]
     if not parts:
-        raise DishonestRanges("a batch that accounts for nothing")
+        raise InconsistentRanges("a batch that accounts for nothing")
     first, last = min(part.first or 0 for part in parts), max(part.last or 0 for part in parts)
     if first < 1 or last > header.head:
-        raise DishonestRanges(f"accounts for {first}–{last} outside 1 to its head, {header.head}")
+        raise InconsistentRanges(f"accounts for {first}–{last} outside 1 to its head, {header.head}")
 
 
 def _steps(ranges: IntervalSet) -> list[int]:
@@ -232,11 +232,11 @@ def _from_steps(steps: Iterable[Any]) -> IntervalSet:
         if type(step) is not int:
             raise Malformed(f"step {step!r:.60} of the ranges is no integer")
         if step < (position % 2 == 0) + (position > 0 and position % 2 == 0):
-            raise DishonestRanges(f"ranges do not ascend at step {position}")
+            raise InconsistentRanges(f"ranges do not ascend at step {position}")
         at += step
         bounds.append(at)
     if len(bounds) % 2:
-        raise DishonestRanges("the last range has no end")
+        raise InconsistentRanges("the last range has no end")
     return IntervalSet(zip(bounds[::2], bounds[1::2], strict=True))
 
 

@@ -23,15 +23,15 @@ from edge_agent.config import AgentSettings
 from edge_agent.intake.parse import parse_message
 from edge_agent.intake.redelivery import arrival_of
 from edge_agent.status import read_status
-from edge_agent.store.block import Unnamed
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.life import BufferOptions
+from edge_agent.store.database import BufferOptions
+from edge_agent.store.stored_batch import PendingRecord
 from settings import load
 
 MESSAGES = 100_000
 BACKLOG = 5_000_000
 """As fast as it can: gone before a window of WINDOW_S is over, so it is filled and drained again until it is."""
-MOST_ROUNDS = 12
+MAX_ROUNDS = 12
 SLOW_BACKLOG = 1_500_000
 PATTERN = 10_000
 """Positions that are parsed once and repeated with other times, so that filling does not take minutes."""
@@ -90,14 +90,14 @@ def intake(folder: Path) -> None:
 
 def fill(folder: Path, records: int) -> None:
     """A backlog in the buffer's folder, committed as the agent would."""
-    options = BufferOptions(device="eu-0001", ring_size=2000, epoch_for=lambda least: least + 1)
+    options = BufferOptions(device="eu-0001", recent_size=2000, epoch_for=lambda least: least + 1)
     buffer = Buffer(folder, options)
     pattern = [(parse_message("vehicle/position", payload).body, payload) for payload in positions(PATTERN)]
     waiting = []
     for number in range(records):
         body, payload = pattern[number % PATTERN]
         arrival = arrival_of(number % 65_535 + 1, "vehicle/position", payload)
-        waiting.append(Unnamed(1, body, (FIRST_MS + number) * 1000, number * 1000, "boot", arrival))
+        waiting.append(PendingRecord(1, body, (FIRST_MS + number) * 1000, number * 1000, "boot", arrival))
         if len(waiting) == 1000:
             buffer.commit(waiting, time.time_ns() // 1_000_000)
             waiting.clear()
@@ -115,7 +115,7 @@ def drain_slowly(folder: Path) -> None:
 
 
 @dataclass
-class Window:
+class MeasurementWindow:
     """What was seen while a backlog drained and live data came, over as many rounds as it takes."""
 
     took_s: float = 0.0
@@ -132,8 +132,8 @@ class Window:
 
 
 def drained(folder: Path, extra: str, backlog: int) -> None:
-    window = Window()
-    while not window.enough and window.rounds < MOST_ROUNDS:
+    window = MeasurementWindow()
+    while not window.enough and window.rounds < MAX_ROUNDS:
         one = folder / f"round-{window.rounds}"
         one.mkdir()
         drain_once(one, extra, backlog, window)
@@ -149,7 +149,7 @@ def drained(folder: Path, extra: str, backlog: int) -> None:
     line("resident memory at most, MiB", f"{rss:.0f}", "<= 64", met=rss <= 64)
 
 
-def drain_once(folder: Path, extra: str, backlog: int, window: Window) -> None:
+def drain_once(folder: Path, extra: str, backlog: int, window: MeasurementWindow) -> None:
     """Fills a buffer and drains it under live data; adds what it saw."""
     region = broker(folder)
     # Its session outlives the region's restart: what the agent sends first is kept for it.

@@ -100,7 +100,7 @@ class EdgeAgent(BehindBroker):
             f'[device]\nid = "eu-0001"\n[intake]\nport = {self.intake_port}\nbackoff_first_s = 0.1\n'
             f'[buffer]\npath = "{folder}/buffer"\n{extra}\n'
             f'[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\nport = {region_port}\n'
-            "backoff_first_s = 0.1\nbackoff_most_s = 1\n"
+            "backoff_first_s = 0.1\nbackoff_max_s = 1\n"
         )
 
     def command(self) -> list[str]:

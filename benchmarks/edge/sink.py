@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from benchmarks.edge.load import FIRST_MS, packet, text
-from edge_agent.mqtt import Message, read_publish
+from edge_agent.mqtt_session import MqttMessage, read_publish
 from telemetry import Ack, decode, encode_ack, read_header
 
 LIVE_MS = FIRST_MS + 10**9
@@ -95,7 +95,7 @@ class Sink:
 
     def _digest_batch(self, at_s: float, payload: bytes) -> None:
         header = read_header(payload)
-        if self._above is not None and (header.ranges.last or 0) <= self._above:
+        if self._above is not None and (header.record_seqs.last or 0) <= self._above:
             return
         for record in decode(payload).records:
             name, number = (header.epoch, record.seq), record.device_time_us // 1000 - FIRST_MS
@@ -154,14 +154,14 @@ class Sink:
                 self._ready.set()
         return data[end:]
 
-    def _acknowledged(self, message: Message, answers: bytearray) -> int:
+    def _acknowledged(self, message: MqttMessage, answers: bytearray) -> int:
         """Acknowledges a batch to its device; how many records it holds."""
         header = read_header(message.payload)
         topic = (message.topic.removesuffix("batch") + "ack").encode()
         self._mid = self._mid % 65_535 + 1
-        ack = encode_ack(Ack(header.epoch, header.accounted))
+        ack = encode_ack(Ack(header.epoch, header.seqs))
         answers += packet(0x32, text(topic) + struct.pack(">H", self._mid) + b"\x00" + ack)
-        return header.ranges.count
+        return header.record_seqs.count
 
 
 def _packets(data: bytes) -> Iterator[tuple[int, int, int]]:

@@ -14,7 +14,7 @@ import psutil
 
 from gateway import Engine, GatewaySettings, Produce, Service
 from gateway.devices import DevicesHeard
-from gateway.tally import Tally
+from gateway.metrics import GatewayMetrics
 from telemetry import Batch, Position, Record, encode, encode_ack
 
 DEVICES = 100_000
@@ -44,22 +44,22 @@ def windows(names: list[str]) -> Iterator[list[str]]:
         yield names[start : start + WINDOW]
 
 
-def turn(engine: Engine, tally: Tally, devices: DevicesHeard, names: list[str], payloads: list[bytes]) -> int:
+def turn(engine: Engine, tally: GatewayMetrics, devices: DevicesHeard, names: list[str], payloads: list[bytes]) -> int:
     """One window of batches from the broker to Pulsar and back; how many acknowledgements were made."""
     now_s = time.monotonic()
     tokens = []
     for mid, (name, payload) in enumerate(zip(names, payloads, strict=True), start=1):
-        order = engine.arrived(f"waybill/1/fleet/{name}/batch", payload, mid, now_s)
+        order = engine.on_batch(f"waybill/1/fleet/{name}/batch", payload, mid, now_s)
         assert isinstance(order, Produce)
         tokens.append(order.token)
     for token in tokens:
-        delivery = engine.persisted(token, now_s)
-        tally.persisted(delivery, now_s)
-        devices.heard(delivery.sender, now_s)
-    tells = engine.due(now_s, len(tokens))
+        delivery = engine.on_persisted(token, now_s)
+        tally.on_persisted(delivery, now_s)
+        devices.on_heard(delivery.sender, now_s)
+    tells = engine.take_due_acks(now_s, len(tokens))
     for tell in tells:
         encode_ack(tell.ack)
-        tally.acknowledged(tell.ack)
+        tally.on_acked(tell.ack)
     assert len(engine.release()) == len(tokens)
     return len(tells)
 
@@ -78,7 +78,7 @@ def main() -> None:
     assert process is not None
     now_s = time.monotonic()
     engine = Engine(settings, jitter=lambda: 0.5, now_s=now_s)
-    tally, devices = Tally(), DevicesHeard(settings.observe.max_devices)
+    tally, devices = GatewayMetrics(), DevicesHeard(settings.status.max_devices)
     names = [f"vehicle-{number:06d}" for number in range(DEVICES)]
     before, spent_s, batches = resident_mib(), 0.0, 0
     for number in range(ROUNDS):
@@ -89,7 +89,7 @@ def main() -> None:
             spent_s += time.process_time() - began
     assert batches == ROUNDS * DEVICES
     began = time.process_time()
-    devices.silent(now_s + 1e6, 1.0)
+    devices.list_silent(now_s + 1e6, 1.0)
     silent_ms = (time.process_time() - began) * 1000
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     met = "met" if peak < LIMIT_MIB else "NOT MET"

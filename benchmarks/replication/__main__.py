@@ -18,9 +18,9 @@ import pulsar
 from rich.console import Console
 from rich.table import Table
 
-from cloud_jobs.ingest.coverage import Buffer
+from cloud_jobs.ingest.coverage import DeviceStream
 from deploy.drill.follower import Follower
-from deploy.drill.names import Seen
+from deploy.drill.record_ids import SeenRange
 from deploy.local import LocalStack, PulsarSettings, StackSettings
 from telemetry import Batch, Position, Record, encode
 
@@ -96,15 +96,15 @@ def measure(stack: LocalStack, what: str, epoch: int, seconds: float, target_ms:
     return Measured(what, target_ms, times, records, records / lasted_s)
 
 
-def milliseconds(arrivals: list[Seen], sent: dict[tuple[str, int], float]) -> Iterator[float]:
+def milliseconds(arrivals: list[SeenRange], sent: dict[tuple[str, int], float]) -> Iterator[float]:
     """The time of each record; one that comes twice counts at its first arrival."""
     for one in arrivals:
-        began_s = sent.pop((one.buffer.device, one.first), None)
+        began_s = sent.pop((one.stream.device, one.first), None)
         if began_s is not None:
             yield from [1000 * (one.at_s - began_s)] * (one.last - one.first + 1)
 
 
-def batches(epoch: int, count: int) -> Iterator[tuple[Buffer, int, bytes]]:
+def batches(epoch: int, count: int) -> Iterator[tuple[DeviceStream, int, bytes]]:
     """Encoded beforehand, so that the sender does nothing but send."""
     for number in range(count):
         device, first = f"eu-{number % DEVICES:04d}", number // DEVICES * RECORDS_PER_BATCH + 1
@@ -113,10 +113,12 @@ def batches(epoch: int, count: int) -> Iterator[tuple[Buffer, int, bytes]]:
             Record(seq, 1_767_603_422_000_000 + seq, Position(latitude=53.44 + seq * 1e-6, longitude=-2.93))
             for seq in range(first, last + 1)
         )
-        yield Buffer(device, epoch), first, encode(Batch(device, epoch, last, records))
+        yield DeviceStream(device, epoch), first, encode(Batch(device, epoch, last, records))
 
 
-def send(service_url: str, payloads: list[tuple[Buffer, int, bytes]]) -> tuple[dict[tuple[str, int], float], float]:
+def send(
+    service_url: str, payloads: list[tuple[DeviceStream, int, bytes]]
+) -> tuple[dict[tuple[str, int], float], float]:
     """Sends at the pace, each batch at its own moment; returns when each was sent, and how long all took."""
     client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     producer = client.create_producer(TOPIC, block_if_queue_full=True, batching_max_publish_delay_ms=1)

@@ -16,10 +16,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks.source.many import PARTITIONS as MANY
-from benchmarks.source.many import Taken, plan_and_commit
+from benchmarks.source.many import BatchTimes, plan_and_commit
 from benchmarks.source.plain import plain_rate
 from deploy.local import PulsarCluster, PulsarSettings
-from tests.cloud_jobs.pulsar_source.world import Place, session, stream
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, session, stream
 
 MESSAGES = 600_000
 PARTITIONS = 2
@@ -36,7 +36,7 @@ def main() -> None:
     )
     server.start()
     server.wait()
-    place = Place("bench", server.service_url, server.admin_url)
+    place = LiveCluster("bench", server.service_url, server.admin_url)
     try:
         spark = session()
         topic = filled(place)
@@ -49,7 +49,7 @@ def main() -> None:
         server.stop()
 
 
-def filled(place: Place) -> str:
+def filled(place: LiveCluster) -> str:
     """A topic with MESSAGES messages as the gateway sends them: batched, with a key and four properties."""
     topic = place.new_topic(PARTITIONS)
     properties = {"tenant": "acme", "device": "eu-0001", "epoch": "55432187654321", "region": "eu"}
@@ -57,7 +57,7 @@ def filled(place: Place) -> str:
     return topic
 
 
-def turn(spark: SparkSession, place: Place, topic: str, folder: Path, number: int) -> dict[str, float]:
+def turn(spark: SparkSession, place: LiveCluster, topic: str, folder: Path, number: int) -> dict[str, float]:
     """Messages a second of each way, one after the other."""
     return {
         "plain": plain(place, topic, everything=False),
@@ -67,13 +67,13 @@ def turn(spark: SparkSession, place: Place, topic: str, folder: Path, number: in
     }
 
 
-def plain(place: Place, topic: str, *, everything: bool) -> float:
+def plain(place: LiveCluster, topic: str, *, everything: bool) -> float:
     """Messages a second of plain readers, one for each partition."""
     partitions = [f"{topic}-partition-{number}" for number in range(PARTITIONS)]
     return plain_rate(place.service_url, partitions, MESSAGES, VALUE_BYTES, everything=everything)
 
 
-def through_spark(spark: SparkSession, place: Place, topic: str, folder: Path, **options: str) -> float:
+def through_spark(spark: SparkSession, place: LiveCluster, topic: str, folder: Path, **options: str) -> float:
     """Messages a second of one micro-batch that takes them all, from its plan to its commit."""
     frame = stream(spark, place.text, topics=topic, subscription=folder.name, **options)
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(folder))
@@ -84,7 +84,7 @@ def through_spark(spark: SparkSession, place: Place, topic: str, folder: Path, *
     return MESSAGES / sum(row["durationMs"]["triggerExecution"] for row in progress) * 1000
 
 
-def light_batches(spark: SparkSession, place: Place, folder: Path) -> list[int]:
+def light_batches(spark: SparkSession, place: LiveCluster, folder: Path) -> list[int]:
     """Milliseconds of each micro-batch of a topic that gets a few messages a second."""
     topic = place.new_topic(PARTITIONS)
     frame = stream(spark, place.text, topics=topic, subscription="light")
@@ -100,7 +100,7 @@ def light_batches(spark: SparkSession, place: Place, folder: Path) -> list[int]:
     return taken[5:]
 
 
-def report(rates: list[dict[str, float]], light: list[int], many: Taken) -> None:
+def report(rates: list[dict[str, float]], light: list[int], many: BatchTimes) -> None:
     light = sorted(light)
     speeds = {way: statistics.median(rate[way] for rate in rates) for way in rates[0]}
     pairs = (("usual", "plain"), ("all", "plain all"), ("all", "plain"))

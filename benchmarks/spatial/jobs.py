@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.fence_changes import AppliedFences
-from cloud_jobs.geofence.job import tell_events
+from cloud_jobs.geofence.job import compute_events
 from cloud_jobs.lake import Lake
 from cloud_jobs.proximity.config import ProximitySettings
-from cloud_jobs.proximity.job import tell_encounters
+from cloud_jobs.proximity.job import compute_encounters
 from cloud_jobs.spark import SparkSettings, start_spark
 from cloud_jobs.tables import RECORDS
 from geo.spatial import TrackSettings
@@ -104,9 +104,11 @@ def run(spark: SparkSession, folder: Path, rows: pa.Table, job: str) -> tuple[fl
     write_deltalake(lake.path("records"), rows, mode="append")
     begin = time.monotonic()
     if job == "proximity":
-        told = tell_encounters(spark, lake, TrackSettings(), ProximitySettings()).told
+        told = compute_encounters(spark, lake, TrackSettings(), ProximitySettings()).revisions
     else:
-        told = tell_events(spark, lake, TrackSettings(), GeofenceSettings(), AppliedFences(folder / "note")).told
+        told = compute_events(
+            spark, lake, TrackSettings(), GeofenceSettings(), AppliedFences(folder / "note")
+        ).revisions
     return time.monotonic() - begin, told
 
 
@@ -126,7 +128,7 @@ def measured(spark: SparkSession, folder: Path, only: str) -> Iterator[Row]:
         if only in name:
             rows = world()
             seconds, told = run(spark, folder / str(at), rows, job)
-            yield name, f"{seconds:.1f} s", f"{rows.num_rows:,} fixes, {told:,} rows told"
+            yield name, f"{seconds:.1f} s", f"{rows.num_rows:,} fixes, {told:,} revisions"
 
 
 def main() -> None:

@@ -4,26 +4,26 @@ Everything but `lake` and `cli` is pure: no I/O, no clock.
 """
 
 from cloud_jobs.billing.adjustment import Adjustment, AdjustmentLine, Direction, adjustment
-from cloud_jobs.billing.bill import Bill, Status, bill
-from cloud_jobs.billing.completeness import Certificate, Completeness, Coverage, certify
+from cloud_jobs.billing.bill import Bill, BillStatus, bill
+from cloud_jobs.billing.completeness import Certificate, Completeness, CoverageRow, certify
 from cloud_jobs.billing.document import adjustment_document, bill_document, read_bill, to_json
 from cloud_jobs.billing.errors import (
     BadPeriod,
     BadReference,
     BillingError,
     ContradictoryUsage,
-    LakeError,
+    LakeReadError,
     NoTariffInForce,
     NotTheSameBill,
     UnknownCurrency,
     UnknownLine,
 )
-from cloud_jobs.billing.evidence import Evidence
 from cloud_jobs.billing.invoice import to_html
 from cloud_jobs.billing.lines import Line, LineKey
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.period import Period
-from cloud_jobs.billing.reference import Account, Price, Tariff, Vehicle, parse
+from cloud_jobs.billing.reference import Account, BilledVehicle, Price, Tariff, parse
+from cloud_jobs.billing.seq_ranges import SeqRanges
 from cloud_jobs.billing.usage import UsageRow
 
 __all__ = [
@@ -33,14 +33,15 @@ __all__ = [
     "BadPeriod",
     "BadReference",
     "Bill",
+    "BillStatus",
+    "BilledVehicle",
     "BillingError",
     "Certificate",
     "Completeness",
     "ContradictoryUsage",
-    "Coverage",
+    "CoverageRow",
     "Direction",
-    "Evidence",
-    "LakeError",
+    "LakeReadError",
     "Line",
     "LineKey",
     "Meter",
@@ -48,12 +49,11 @@ __all__ = [
     "NotTheSameBill",
     "Period",
     "Price",
-    "Status",
+    "SeqRanges",
     "Tariff",
     "UnknownCurrency",
     "UnknownLine",
     "UsageRow",
-    "Vehicle",
     "adjustment",
     "adjustment_document",
     "bill",

@@ -8,10 +8,10 @@ from enum import StrEnum
 
 from cloud_jobs.billing.bill import Bill
 from cloud_jobs.billing.errors import NotTheSameBill
-from cloud_jobs.billing.evidence import Evidence
 from cloud_jobs.billing.lines import Line, LineKey
 from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account
+from cloud_jobs.billing.seq_ranges import SeqRanges
 
 
 class Direction(StrEnum):
@@ -25,7 +25,7 @@ class Direction(StrEnum):
 class AdjustmentLine:
     """How one line changed; both numbers are signed differences. It keeps the service period of the bill it corrects.
 
-    `added`, `removed`: the evidence that came and went.
+    `added`, `removed`: the seq ranges that came and went.
     """
 
     number: int
@@ -33,8 +33,8 @@ class AdjustmentLine:
     service_period: Period
     quantity: int
     amount_minor: int
-    added: Evidence = field(default_factory=Evidence)
-    removed: Evidence = field(default_factory=Evidence)
+    added: SeqRanges = field(default_factory=SeqRanges)
+    removed: SeqRanges = field(default_factory=SeqRanges)
 
     @property
     def direction(self) -> Direction:
@@ -93,7 +93,7 @@ def _worth(line: Line | None) -> tuple[int, int]:
 
 def _difference(number: int, key: LineKey, before: Line | None, after: Line | None, period: Period) -> AdjustmentLine:
     (quantity, amount), (was, owed) = _worth(after), _worth(before)
-    had, has = before.evidence if before else Evidence(), after.evidence if after else Evidence()
+    had, has = before.seq_ranges if before else SeqRanges(), after.seq_ranges if after else SeqRanges()
     return AdjustmentLine(
         number=number,
         key=key,

@@ -10,15 +10,15 @@ from enum import StrEnum
 from cloud_jobs.billing.completeness import Certificate, Completeness, certify
 from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import BadReference, UnknownLine
-from cloud_jobs.billing.evidence import Evidence
 from cloud_jobs.billing.lines import Line, LineKey, total_minor, totals_by_region
 from cloud_jobs.billing.meters import Meter, line_amount_minor
 from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account, PriceHistory, Tariff
+from cloud_jobs.billing.seq_ranges import SeqRanges
 from cloud_jobs.billing.usage import UsageRow, known_at
 
 
-class Status(StrEnum):
+class BillStatus(StrEnum):
     """Whether more may come: `final` once the period is over and every device of the account is accounted for."""
 
     FINAL = "final"
@@ -32,7 +32,7 @@ class Bill:
     account: Account
     period: Period
     as_of: datetime
-    status: Status
+    status: BillStatus
     lines: tuple[Line, ...]
     certificates: tuple[Certificate, ...]
 
@@ -76,10 +76,10 @@ def bill(
     prices = _price_history(account, tariff_versions)
     region_of = {vehicle.device: vehicle.region for vehicle in account.vehicles}
     mine = (row for row in usage if row.device in region_of and row.hour in period)
-    grouped: dict[LineKey, list[tuple[int, Evidence]]] = {}
+    grouped: dict[LineKey, list[tuple[int, SeqRanges]]] = {}
     for row in known_at(mine, as_of):
         for key, quantity in _priced(row, region_of[row.device], prices):
-            grouped.setdefault(key, []).append((quantity, row.evidence))
+            grouped.setdefault(key, []).append((quantity, row.seq_ranges))
     lines = tuple(
         _line(number, key, grouped[key], period, exponent(account.currency))
         for number, key in enumerate(sorted(grouped, key=lambda key: key.order), start=1)
@@ -117,7 +117,7 @@ def _priced(row: UsageRow, region: str, prices: PriceHistory) -> Iterator[tuple[
             yield key, quantity
 
 
-def _line(number: int, key: LineKey, parts: list[tuple[int, Evidence]], period: Period, digits: int) -> Line:
+def _line(number: int, key: LineKey, parts: list[tuple[int, SeqRanges]], period: Period, digits: int) -> Line:
     quantity = sum(part for part, _ in parts)
     return Line(
         number=number,
@@ -125,10 +125,10 @@ def _line(number: int, key: LineKey, parts: list[tuple[int, Evidence]], period: 
         service_period=period,
         quantity=quantity,
         amount_minor=line_amount_minor(key.meter, quantity, key.unit_amount, digits),
-        evidence=Evidence.union(evidence for _, evidence in parts),
+        seq_ranges=SeqRanges.union(seq_ranges for _, seq_ranges in parts),
     )
 
 
-def _status(period: Period, as_of: datetime, certificates: tuple[Certificate, ...]) -> Status:
+def _status(period: Period, as_of: datetime, certificates: tuple[Certificate, ...]) -> BillStatus:
     accounted = all(certificate.state is not Completeness.OPEN for certificate in certificates)
-    return Status.FINAL if accounted and as_of >= period.end else Status.PROVISIONAL
+    return BillStatus.FINAL if accounted and as_of >= period.end else BillStatus.PROVISIONAL

@@ -21,10 +21,10 @@ from cloud_jobs.billing.bill import Bill
 from cloud_jobs.billing.document import adjustment_document, bill_document, read_bill, to_json
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.invoice import to_html
-from cloud_jobs.billing.lake import Lake
+from cloud_jobs.billing.lake import LakeReader
 from cloud_jobs.billing.lines import Line
 from cloud_jobs.billing.period import Period, stamp
-from cloud_jobs.billing.tables import adjustment_table, bill_table, evidence_table
+from cloud_jobs.billing.tables import adjustment_table, bill_table, seq_ranges_table
 
 app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Bills: shown, opened down to the records, issued and adjusted."
@@ -42,18 +42,18 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-def _told_plainly(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+def _errors_as_messages(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """A command whose errors are one line on standard error and exit status 1."""
 
     @wraps(command)
-    def told(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+    def wrapped(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         try:
             return command(*args, **kwargs)
         except BillingError as error:
             Console(stderr=True).print(Text(f"bill: {error}"), soft_wrap=True)
             raise typer.Exit(1) from error
 
-    return told
+    return wrapped
 
 
 def _console() -> Console:
@@ -62,7 +62,7 @@ def _console() -> Console:
 
 
 @app.command()
-@_told_plainly
+@_errors_as_messages
 def show(
     *,
     lake: LakeOption,
@@ -83,7 +83,7 @@ def show(
 
 
 @app.command("open")
-@_told_plainly
+@_errors_as_messages
 def open_line(
     *,
     lake: LakeOption,
@@ -96,19 +96,19 @@ def open_line(
 ) -> None:
     """Open a line down to the names of its records, and read those records from the lake."""
     opened = _bill(lake, account, period, as_of).line(line)
-    records = Lake(lake).records(opened)
+    records = LakeReader(lake).records(opened)
     if as_json:
         rows = [{name: _plain(value) for name, value in row.items()} for row in records]
-        found = {"device": opened.key.device, "evidence": opened.evidence.document(), "records": rows}
+        found = {"device": opened.key.device, "seq_ranges": opened.seq_ranges.document(), "records": rows}
         _write(json.dumps(found, ensure_ascii=False, indent=2, sort_keys=True).encode() + b"\n")
         return
     console = _console()
-    console.print(evidence_table(opened.key.device, opened.evidence))
+    console.print(seq_ranges_table(opened.key.device, opened.seq_ranges))
     console.print(_records_table(opened, list(islice(records, limit))))
 
 
 @app.command()
-@_told_plainly
+@_errors_as_messages
 def issue(
     *,
     lake: LakeOption,
@@ -137,7 +137,7 @@ def issue(
 
 
 @app.command()
-@_told_plainly
+@_errors_as_messages
 def adjust(
     *,
     lake: LakeOption,
@@ -150,7 +150,7 @@ def adjust(
         before = read_bill(issued.read_bytes())
     except OSError as error:
         raise BillingError(f"{issued} cannot be read: {error.strerror}") from error
-    made = adjustment(before, Lake(lake).bill(before.account.id, before.period, _moment(as_of)))
+    made = adjustment(before, LakeReader(lake).bill(before.account.id, before.period, _moment(as_of)))
     if as_json:
         _write(to_json(adjustment_document(made)))
     else:
@@ -158,7 +158,7 @@ def adjust(
 
 
 def _bill(lake: Path, account: str, period: str, as_of: str | None) -> Bill:
-    return Lake(lake).bill(account, Period.parse(period), _moment(as_of))
+    return LakeReader(lake).bill(account, Period.parse(period), _moment(as_of))
 
 
 def _moment(text: str | None) -> datetime:
@@ -181,7 +181,7 @@ def _plain(value: object) -> object:
 
 
 def _records_table(line: Line, rows: list[dict[str, object]]) -> Table:
-    table = Table(title=f"Records: {len(rows)} of {line.evidence.count}", title_justify="left")
+    table = Table(title=f"Records: {len(rows)} of {line.seq_ranges.count}", title_justify="left")
     for heading in rows[0] if rows else ("epoch", "seq"):
         table.add_column(heading, no_wrap=heading in {"epoch", "seq", "device_time"})
     for row in rows:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cloud_jobs.billing.evidence import Evidence
+from cloud_jobs.billing.seq_ranges import SeqRanges
 from telemetry import IntervalSet
 
 
@@ -19,13 +19,13 @@ class Completeness(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
+class CoverageRow:
     """What is known of one epoch of a device: names received, names declared lost, the highest it had committed."""
 
     device: str
     epoch: int
     received: IntervalSet
-    declared: IntervalSet
+    declared_lost: IntervalSet
     head: int
 
 
@@ -36,11 +36,11 @@ class Certificate:
     device: str
     state: Completeness
     received: int = 0
-    declared: Evidence = field(default_factory=Evidence)
-    missing: Evidence = field(default_factory=Evidence)
+    declared_lost: SeqRanges = field(default_factory=SeqRanges)
+    missing: SeqRanges = field(default_factory=SeqRanges)
 
 
-def certify(device: str, coverage: Iterable[Coverage]) -> Certificate:
+def certify(device: str, coverage: Iterable[CoverageRow]) -> Certificate:
     """The certificate of one device from the rows of its epochs; rows of one epoch are united."""
     received: dict[int, IntervalSet] = {}
     declared: dict[int, IntervalSet] = {}
@@ -48,15 +48,17 @@ def certify(device: str, coverage: Iterable[Coverage]) -> Certificate:
     for row in coverage:
         if row.device == device:
             received[row.epoch] = received.get(row.epoch, IntervalSet()) | row.received
-            declared[row.epoch] = declared.get(row.epoch, IntervalSet()) | row.declared
+            declared[row.epoch] = declared.get(row.epoch, IntervalSet()) | row.declared_lost
             head[row.epoch] = max(head.get(row.epoch, 0), row.head)
-    lost = Evidence.of({epoch: declared[epoch] - received[epoch] for epoch in head})
-    missing = Evidence.of({epoch: (received[epoch] | declared[epoch]).gaps(1, head[epoch]) for epoch in head})
-    count = sum(names.count for names in received.values())
-    return Certificate(device=device, state=_state(head, lost, missing), received=count, declared=lost, missing=missing)
+    lost = SeqRanges.of({epoch: declared[epoch] - received[epoch] for epoch in head})
+    missing = SeqRanges.of({epoch: (received[epoch] | declared[epoch]).gaps(1, head[epoch]) for epoch in head})
+    count = sum(seqs.count for seqs in received.values())
+    return Certificate(
+        device=device, state=_state(head, lost, missing), received=count, declared_lost=lost, missing=missing
+    )
 
 
-def _state(head: dict[int, int], lost: Evidence, missing: Evidence) -> Completeness:
+def _state(head: dict[int, int], lost: SeqRanges, missing: SeqRanges) -> Completeness:
     if missing or not head:
         return Completeness.OPEN
     return Completeness.DECLARED_LOSS if lost else Completeness.COMPLETE

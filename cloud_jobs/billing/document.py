@@ -13,15 +13,15 @@ from decimal import Decimal
 from typing import Any
 
 from cloud_jobs.billing.adjustment import Adjustment, AdjustmentLine
-from cloud_jobs.billing.bill import Bill, Status
+from cloud_jobs.billing.bill import Bill, BillStatus
 from cloud_jobs.billing.completeness import Certificate, Completeness
 from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.evidence import Evidence
 from cloud_jobs.billing.lines import Line, LineKey
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, quantity_text
 from cloud_jobs.billing.period import Period, stamp
 from cloud_jobs.billing.reference import Account
+from cloud_jobs.billing.seq_ranges import SeqRanges
 
 Document = dict[str, Any]
 
@@ -131,8 +131,8 @@ def _line(line: Line, currency: str) -> Document:
         **_quantity(line.key.meter, line.quantity),
         "invoice_line_period": _period(line.service_period),
         "invoice_line_net_amount": _amount(line.amount_minor, currency),
-        "evidence": line.evidence.document(),
-        "evidence_records": line.evidence.count,
+        "seq_ranges": line.seq_ranges.document(),
+        "record_count": line.seq_ranges.count,
     }
 
 
@@ -144,8 +144,8 @@ def _adjustment_line(line: AdjustmentLine, currency: str) -> Document:
         **_quantity(line.key.meter, line.quantity),
         "invoice_line_period": _period(line.service_period),
         "invoice_line_net_amount": _amount(line.amount_minor, currency),
-        "evidence_added": line.added.document(),
-        "evidence_removed": line.removed.document(),
+        "seq_ranges_added": line.added.document(),
+        "seq_ranges_removed": line.removed.document(),
     }
 
 
@@ -154,7 +154,7 @@ def _certificate(certificate: Certificate) -> Document:
         "device": certificate.device,
         "state": certificate.state.value,
         "records_received": certificate.received,
-        "declared_lost": certificate.declared.document(),
+        "declared_lost": certificate.declared_lost.document(),
         "missing": certificate.missing.document(),
     }
 
@@ -166,7 +166,7 @@ def _bill_from(document: Document) -> Bill:
         account=account,
         period=_period_from(document["invoicing_period"]),
         as_of=_moment(document["as_of"]),
-        status=Status(document["status"]),
+        status=BillStatus(document["status"]),
         lines=tuple(_line_from(line) for line in document["lines"]),
         certificates=tuple(_certificate_from(found) for found in document["completeness"]),
     )
@@ -199,7 +199,7 @@ def _line_from(document: Document) -> Line:
         service_period=_period_from(document["invoice_line_period"]),
         quantity=document["quantity_base"]["value"],
         amount_minor=document["invoice_line_net_amount"]["minor"],
-        evidence=Evidence.read(document["evidence"]),
+        seq_ranges=SeqRanges.read(document["seq_ranges"]),
     )
 
 
@@ -208,6 +208,6 @@ def _certificate_from(document: Document) -> Certificate:
         device=document["device"],
         state=Completeness(document["state"]),
         received=document["records_received"],
-        declared=Evidence.read(document["declared_lost"]),
-        missing=Evidence.read(document["missing"]),
+        declared_lost=SeqRanges.read(document["declared_lost"]),
+        missing=SeqRanges.read(document["missing"]),
     )

@@ -8,7 +8,7 @@ BillingError
 ├── NotTheSameBill       an adjustment between bills of other accounts, periods or currencies
 ├── BadPeriod            a period that cannot be read or is empty
 ├── UnknownLine          a bill has no line of that number
-└── LakeError            a table of the lake is missing or is not what the format says
+└── LakeReadError            a table of the lake is missing or is not what the format says
 """
 
 from __future__ import annotations
@@ -69,5 +69,5 @@ class UnknownLine(BillingError):
         self.number = number
 
 
-class LakeError(BillingError):
+class LakeReadError(BillingError):
     """The lake cannot answer."""

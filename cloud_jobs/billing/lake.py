@@ -13,12 +13,12 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cloud_jobs.billing.bill import Bill, bill
-from cloud_jobs.billing.completeness import Certificate, Coverage, certify
-from cloud_jobs.billing.errors import LakeError
-from cloud_jobs.billing.evidence import Evidence
+from cloud_jobs.billing.completeness import Certificate, CoverageRow, certify
+from cloud_jobs.billing.errors import LakeReadError
 from cloud_jobs.billing.lines import Line
 from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account, Tariff, parse
+from cloud_jobs.billing.seq_ranges import SeqRanges
 from cloud_jobs.billing.usage import UsageRow
 from telemetry import IntervalSet
 
@@ -32,7 +32,7 @@ MAX_RECORDS_SHOWN = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Lake:
+class LakeReader:
     """The folder of the tables. Reads are as of a moment in UTC.
 
     Usage and reference rows carry their own times and are never changed. Coverage is written over, so its past is read
@@ -60,11 +60,11 @@ class Lake:
         return sorted({row["id"] for row in self._rows("reference", "id", where)})
 
     def account(self, account_id: str, as_of: datetime) -> Account:
-        """The account as published last. Raises LakeError, naming the accounts there are."""
+        """The account as published last. Raises LakeReadError, naming the accounts there are."""
         bodies = self._published("account", account_id, as_of)
         if not bodies:
             there = ", ".join(self.accounts(as_of)) or "none"
-            raise LakeError(f"no account {account_id!r} was published by {as_of.isoformat()}; there are: {there}")
+            raise LakeReadError(f"no account {account_id!r} was published by {as_of.isoformat()}; there are: {there}")
         return parse(Account, bodies[-1])
 
     def tariff_versions(self, tariff_id: str, as_of: datetime) -> list[Tariff]:
@@ -83,7 +83,7 @@ class Lake:
     def certificates(self, devices: Iterable[str], as_of: datetime) -> dict[str, Certificate]:
         """The completeness of each device."""
         devices = list(devices)
-        of: dict[str, list[Coverage]] = {device: [] for device in devices}
+        of: dict[str, list[CoverageRow]] = {device: [] for device in devices}
         for row in self._rows("coverage", "*", f"device IN ({_texts(devices)})", as_of):
             of[row["device"]].append(_read("coverage", _coverage, row))
         return {device: certify(device, rows) for device, rows in of.items()}
@@ -91,13 +91,13 @@ class Lake:
     def records(self, line: Line) -> Iterator[Row]:
         """The records that a line was computed from, by epoch and seq, at most MAX_RECORDS_SHOWN."""
         left = MAX_RECORDS_SHOWN
-        for epoch, names in line.evidence:
+        for epoch, seqs in line.seq_ranges:
             where = (
                 f"device = {_text(line.key.device)} AND epoch = {epoch}"
-                f" AND seq BETWEEN {names.first} AND {names.last} ORDER BY seq"
+                f" AND seq BETWEEN {seqs.first} AND {seqs.last} ORDER BY seq"
             )
             for row in self._rows("records", _RECORD_COLUMNS, where):
-                if row["seq"] in names:
+                if row["seq"] in seqs:
                     if not left:
                         return
                     left -= 1
@@ -112,22 +112,22 @@ class Lake:
         query = f"SELECT {columns} FROM {name} WHERE {where}"  # noqa: S608 - every text in it went through _text
         try:
             table = DeltaTable(self.folder / name)
-            if as_of is not None and not _go_back(table, as_of):
+            if as_of is not None and not _load_as_of(table, as_of):
                 return
             batches = list(QueryBuilder().register(name, table).execute(query))
         except TableNotFoundError as error:
-            raise LakeError(
+            raise LakeReadError(
                 f"there is no table {name!r} in the lake {self.folder}; run the job that writes it"
             ) from error
         except (DeltaError, ValueError, OSError) as error:
-            raise LakeError(f"table {name!r} of the lake {self.folder} cannot be read: {error}") from error
+            raise LakeReadError(f"table {name!r} of the lake {self.folder} cannot be read: {error}") from error
         for batch in batches:
             table_columns = {column: batch.column(column).to_pylist() for column in batch.schema.names}
             for values in zip(*table_columns.values(), strict=True):
                 yield dict(zip(table_columns, values, strict=True))
 
 
-def _go_back(table: DeltaTable, as_of: datetime) -> bool:
+def _load_as_of(table: DeltaTable, as_of: datetime) -> bool:
     """Load the table's version of that moment; False when the table did not exist yet."""
     stamps = sorted((entry["timestamp"], entry["version"]) for entry in table.history())
     moment_ms = as_of.timestamp() * 1000
@@ -147,17 +147,17 @@ def _usage_row(row: Row) -> UsageRow:
         distance_mm=row["distance_mm"],
         duration_ms=row["duration_ms"],
         entries=row["entries"],
-        evidence=Evidence.parse(row["evidence"]),
+        seq_ranges=SeqRanges.parse(row["seq_ranges"]),
         computed_at=_utc(row["computed_at"]),
     )
 
 
-def _coverage(row: Row) -> Coverage:
-    return Coverage(
+def _coverage(row: Row) -> CoverageRow:
+    return CoverageRow(
         device=row["device"],
         epoch=row["epoch"],
         received=IntervalSet(json.loads(row["received"])),
-        declared=IntervalSet((first, last) for first, last, *_ in json.loads(row["declared"])),
+        declared_lost=IntervalSet((first, last) for first, last, *_ in json.loads(row["tombstones"])),
         head=row["head"],
     )
 
@@ -166,7 +166,7 @@ def _read(table: str, make: Callable[[Row], _Made], row: Row) -> _Made:
     try:
         return make(row)
     except (ValueError, TypeError, KeyError) as error:
-        raise LakeError(f"table {table!r} holds a row that cannot be read: {row}: {error}") from error
+        raise LakeReadError(f"table {table!r} holds a row that cannot be read: {row}: {error}") from error
 
 
 def _utc(moment: datetime) -> datetime:

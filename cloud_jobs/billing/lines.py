@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from cloud_jobs.billing.evidence import Evidence
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.period import Period
+from cloud_jobs.billing.seq_ranges import SeqRanges
 
 _METER_ORDER = {meter: order for order, meter in enumerate(Meter)}
 
@@ -37,7 +37,7 @@ class Line:
     """What is owed for one key in one period.
 
     `quantity`: in the meter's base unit (mm, ms, each). `amount_minor`: in the currency's minor unit.
-    `evidence`: the names of the records that the quantity was computed from.
+    `seq_ranges`: the ids of the records that the quantity was computed from.
     """
 
     number: int
@@ -45,7 +45,7 @@ class Line:
     service_period: Period
     quantity: int
     amount_minor: int
-    evidence: Evidence = field(default_factory=Evidence)
+    seq_ranges: SeqRanges = field(default_factory=SeqRanges)
 
 
 def total_minor(lines: Iterable[Line]) -> int:

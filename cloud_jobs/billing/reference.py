@@ -56,7 +56,7 @@ class Tariff(_Reference):
         return self
 
 
-class Vehicle(_Reference):
+class BilledVehicle(_Reference):
     """A device that an account pays for, and the region that it reports to."""
 
     device: Name
@@ -70,7 +70,7 @@ class Account(_Reference):
     name: str
     currency: str
     tariff: Name
-    vehicles: tuple[Vehicle, ...]
+    vehicles: tuple[BilledVehicle, ...]
 
     @model_validator(mode="after")
     def _each_vehicle_once(self) -> Self:

@@ -12,9 +12,9 @@ from cloud_jobs.billing.adjustment import Adjustment
 from cloud_jobs.billing.bill import Bill
 from cloud_jobs.billing.completeness import Certificate
 from cloud_jobs.billing.currency import amount_text
-from cloud_jobs.billing.evidence import Evidence
 from cloud_jobs.billing.lines import LineKey
 from cloud_jobs.billing.meters import MEASURE_OF, quantity_text
+from cloud_jobs.billing.seq_ranges import SeqRanges
 
 
 def bill_table(bill: Bill) -> RenderableType:
@@ -59,20 +59,20 @@ def certificate_table(certificates: Iterable[Certificate]) -> Table:
             Text(found.device),
             found.state.value,
             str(found.received),
-            str(found.declared.count),
+            str(found.declared_lost.count),
             str(found.missing.count),
         )
     return table
 
 
-def evidence_table(device: str, evidence: Evidence) -> Table:
-    """The names of the records of one line: device, epoch, ranges of sequence numbers."""
-    table = Table(title=f"Evidence: {evidence.count} records", title_justify="left")
+def seq_ranges_table(device: str, seq_ranges: SeqRanges) -> Table:
+    """The ids of the records of one line: device, epoch, ranges of sequence numbers."""
+    table = Table(title=f"Seq ranges: {seq_ranges.count} records", title_justify="left")
     for heading in ("device", "epoch"):
         table.add_column(heading, no_wrap=True)
     for heading in ("first", "last", "records"):
         table.add_column(heading, justify="right")
-    for epoch, names in evidence:
+    for epoch, names in seq_ranges:
         for first, last in names.ranges:
             table.add_row(Text(device), str(epoch), str(first), str(last), str(last - first + 1))
     return table

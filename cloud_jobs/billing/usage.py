@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from cloud_jobs.billing.errors import ContradictoryUsage
-from cloud_jobs.billing.evidence import Evidence
 from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.seq_ranges import SeqRanges
 
 UsageKey = tuple[str, datetime, str]
 
@@ -17,7 +17,7 @@ UsageKey = tuple[str, datetime, str]
 class UsageRow:
     """One computation of one device's use of one zone in one hour of UTC.
 
-    `zone`: "" is outside all zones. `evidence`: the records it was computed from. A later `computed_at` replaces an
+    `zone`: "" is outside all zones. `seq_ranges`: the records it was computed from. A later `computed_at` replaces an
     earlier one of the same key, also with zeros.
     """
 
@@ -27,7 +27,7 @@ class UsageRow:
     distance_mm: int = 0
     duration_ms: int = 0
     entries: int = 0
-    evidence: Evidence = field(default_factory=Evidence)
+    seq_ranges: SeqRanges = field(default_factory=SeqRanges)
     computed_at: datetime
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cloud_jobs.fences import fence_of_text
+from cloud_jobs.fences import parse_fence
 from cloud_jobs.geofence.units import DAY_MS
 from geo.spatial import Activity, Fence, FenceError
 from geo.spatial.activity import FOREVER_MS
@@ -27,7 +27,7 @@ MAX_CHANGES: Final = 100
 """More changes than this are taken for one that holds wherever and whenever any of them does."""
 
 
-class Change(NamedTuple):
+class FenceChange(NamedTuple):
     """Days since 1970 (both included) and a box, in degrees, outside of which a change makes no event another one."""
 
     first_day: int
@@ -39,19 +39,19 @@ class Change(NamedTuple):
 
 
 _LAST_DAY: Final = FOREVER_MS // DAY_MS
-EVERYTHING: Final = Change(-_LAST_DAY, _LAST_DAY, -180.0, -90.0, 180.0, 90.0)
+EVERYTHING: Final = FenceChange(-_LAST_DAY, _LAST_DAY, -180.0, -90.0, 180.0, 90.0)
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedFences:
-    """The fences that the events were last computed with, all days of them. `note` is the file that holds them."""
+    """The fences that the events were last computed with, all days of them. `file` holds them."""
 
-    note: Path
+    file: Path
 
-    def changes(self, fences: Sequence[str], reach_ms: int) -> list[Change]:
+    def changes(self, fences: Sequence[str], reach_ms: int) -> list[FenceChange]:
         """How `fences` (features, each on one line) differ. Without a note that can be read everything may differ."""
         try:
-            with self.note.open(encoding="utf-8", newline="\n") as file:
+            with self.file.open(encoding="utf-8", newline="\n") as file:
                 before = tuple(line.removesuffix("\n") for line in file)
             return changes_between(before, fences, reach_ms)
         except (FileNotFoundError, ValueError, RecursionError, FenceError):
@@ -59,16 +59,16 @@ class AppliedFences:
 
     def save(self, fences: Sequence[str]) -> None:
         """Notes that the events of all days are those of `fences` now."""
-        self.note.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.note.with_suffix(".new")
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.file.with_suffix(".new")
         with fresh.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(f"{feature}\n" for feature in fences)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self.note)
+        fresh.replace(self.file)
 
 
-def changes_between(before: Sequence[str], now: Sequence[str], reach_ms: int) -> list[Change]:
+def changes_between(before: Sequence[str], now: Sequence[str], reach_ms: int) -> list[FenceChange]:
     """The changes from some features to others; `reach_ms`: how far an event is decided by what is around it.
 
     A version ends the one before it, so from its beginning on every version of its id matters, the old ones too.
@@ -93,12 +93,12 @@ def _by_id(features: Iterable[str]) -> dict[str, set[str]]:
     return found
 
 
-def _change(old: set[str], new: set[str], reach_ms: int) -> Change:
+def _change(old: set[str], new: set[str], reach_ms: int) -> FenceChange:
     """Of one id: from where its versions differ to where the last of them ends, around all of them."""
-    every = {feature: fence_of_text(feature) for feature in old | new}
+    every = {feature: parse_fence(feature) for feature in old | new}
     begin = min(effective_ms(every[feature]) for feature in old ^ new)
     end = max(_end_ms(one.active) for one in every.values())
-    box = _around(Change(0, 0, *_bounds(one)) for one in every.values())
+    box = _around(FenceChange(0, 0, *_bounds(one)) for one in every.values())
     return box._replace(first_day=(begin - reach_ms) // DAY_MS, last_day=(end + reach_ms) // DAY_MS)
 
 
@@ -116,6 +116,6 @@ def _bounds(one: Fence | Gate) -> tuple[float, float, float, float]:
     return (west, south, east, north) if east - west <= 180.0 else (-180.0, south, 180.0, north)
 
 
-def _around(changes: Iterable[Change]) -> Change:
+def _around(changes: Iterable[FenceChange]) -> FenceChange:
     first_day, last_day, west, south, east, north = zip(*changes, strict=True)
-    return Change(min(first_day), max(last_day), min(west), min(south), max(east), max(north))
+    return FenceChange(min(first_day), max(last_day), min(west), min(south), max(east), max(north))

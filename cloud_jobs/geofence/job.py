@@ -11,19 +11,19 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cloud_jobs.changes import commit, covered_version, positions_since, records_at
 from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.fence_changes import AppliedFences, Change
-from cloud_jobs.geofence.telling import NEWS, ROWS, EventRules, tell
+from cloud_jobs.geofence.fence_changes import AppliedFences, FenceChange
+from cloud_jobs.geofence.revisions import INPUT, REVISIONS, EventRules, revise
 from cloud_jobs.geofence.units import DAY_MS
+from cloud_jobs.incremental import commit, covered_version, positions_at, positions_since
+from cloud_jobs.key_groups import group_by_key
 from cloud_jobs.lake import Lake
 from cloud_jobs.reference import fences_in
-from cloud_jobs.shards import whole_keys
 from geo.spatial import TrackSettings
 
 TABLE = "geofence_events"
 _ROWS_AT_ONCE = 200_000
-_Tell = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+_Transform = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class GeofenceRun:
     to_version: int
     fence_changes: int
     touched_days: int
-    told: int
+    revisions: int
     fences_refused: int
 
 
-def tell_events(
+def compute_events(
     spark: SparkSession, lake: Lake, tracks: TrackSettings, settings: GeofenceSettings, applied: AppliedFences
 ) -> GeofenceRun:
     """Brings the events up to the records and the fences as they are now. Running it again writes nothing.
@@ -61,28 +61,30 @@ def tell_events(
     EventRules.of((), tracks, settings)
     touched = _touched_days(positions_since(spark, lake, since, until), reach_ms) if since < until else None
     if changes:
-        near = _days_near(spark, records_at(spark, lake, until), changes)
+        near = _days_near(spark, positions_at(spark, lake, until), changes)
         touched = near if touched is None else touched.unionByName(near).distinct()
     assert touched is not None
     with ExitStack() as held:
         held.callback(touched.persist().unpersist)
-        count, told = touched.count(), 0
+        count, revision_count = touched.count(), 0
         if count:
-            news = _news(_rows(spark, lake, touched, until, reach_ms), _tell_shards(fences, tracks, settings))
-            held.callback(news.persist().unpersist)
-            told = int(news.count())
-            commit(lake, TABLE, news, read_version=read_version, covers=until)
+            revisions = _revisions(
+                _rows(spark, lake, touched, until, reach_ms), _revise_in_groups(fences, tracks, settings)
+            )
+            held.callback(revisions.persist().unpersist)
+            revision_count = int(revisions.count())
+            commit(lake, TABLE, revisions, read_version=read_version, covers=until)
         if changes or since < 0:
             applied.save(fences)
-        return GeofenceRun(since, until, len(changes), count, told, refused)
+        return GeofenceRun(since, until, len(changes), count, revision_count, refused)
 
 
-def _news(rows: DataFrame, told: _Tell) -> DataFrame:
+def _revisions(rows: DataFrame, transform: _Transform) -> DataFrame:
     in_order = rows.repartition("unit").sortWithinPartitions("unit", "t_ms", "epoch", "seq")
-    return in_order.mapInArrow(told, from_arrow_schema(NEWS))
+    return in_order.mapInArrow(transform, from_arrow_schema(REVISIONS))
 
 
-def _days_near(spark: SparkSession, positions: DataFrame, changes: list[Change]) -> DataFrame:
+def _days_near(spark: SparkSession, positions: DataFrame, changes: list[FenceChange]) -> DataFrame:
     """The days of devices in which a change of fences may matter: those in its time whose way came near it.
 
     A way is judged by the box around its fixes, from the day before to the day after.
@@ -97,7 +99,7 @@ def _days_near(spark: SparkSession, positions: DataFrame, changes: list[Change])
         .agg(*_box("west", "south", "east", "north"), f.max(f.col("day") == f.col("device_date")).alias("driven"))
         .where("driven")
     )
-    names = Change._fields
+    names = FenceChange._fields
     changed = pa.table({f"of_{name}": [one[at] for one in changes] for at, name in enumerate(names)})
     number = f.unix_date("day").cast("bigint")
     in_time = number.between(f.col("of_first_day"), f.col("of_last_day"))
@@ -131,7 +133,7 @@ def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int, rea
     around = touched.withColumn("device_date", f.explode(f.array(*(f.date_add("day", by) for by in (-1, 0, 1)))))
     midnight_ms = f.unix_date("day").cast("bigint") * DAY_MS
     fixes = (
-        records_at(spark, lake, version)
+        positions_at(spark, lake, version)
         .where(f.col("device_date").between(f.date_sub(f.lit(days["first"]), 1), f.date_add(f.lit(days["last"]), 1)))
         .join(around, ["device", "device_date"])
         .withColumn("t_ms", f.unix_millis("device_time"))
@@ -139,7 +141,7 @@ def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int, rea
         .withColumn("touched", f.col("device_date") == f.col("day"))
         .withColumn("unit", f.concat_ws("\n", "device", "day"))
     )
-    told = (
+    known = (
         spark.read.format("delta")
         .load(lake.path(TABLE))
         .where(f.col("day").between(days["first"], days["last"]))
@@ -147,7 +149,7 @@ def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int, rea
         .withColumn("t_ms", f.unix_millis("time"))
         .withColumn("unit", f.concat_ws("\n", "device", "day"))
     )
-    types = {field.name: field.dataType for field in from_arrow_schema(ROWS)}
+    types = {field.name: field.dataType for field in from_arrow_schema(INPUT)}
     both = [
         frame.select(
             *(
@@ -155,17 +157,17 @@ def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int, rea
                 for name, kind in types.items()
             )
         )
-        for frame, absent in ((fixes, {"kind"}), (told, set[str]()))
+        for frame, absent in ((fixes, {"kind"}), (known, set[str]()))
     ]
     return both[0].unionByName(both[1])
 
 
-def _tell_shards(fences: Sequence[str], tracks: TrackSettings, settings: GeofenceSettings) -> _Tell:
+def _revise_in_groups(fences: Sequence[str], tracks: TrackSettings, settings: GeofenceSettings) -> _Transform:
     """A function from rows sorted by unit to what is to be told: a shard of units is one columnar value."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rules = EventRules.of(fences, tracks, settings)
-        for shard in whole_keys(batches, ROWS, "unit", _ROWS_AT_ONCE):
-            yield from tell(shard, rules).to_batches()
+        for shard in group_by_key(batches, INPUT, "unit", _ROWS_AT_ONCE):
+            yield from revise(shard, rules).to_batches()
 
     return run

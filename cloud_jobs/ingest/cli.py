@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
-from cloud_jobs.ingest.job import Ingest, start_ingest
+from cloud_jobs.ingest.job import IngestQuery, start_ingest
 from cloud_jobs.spark import start_spark
 
 _log = structlog.get_logger("ingest")
@@ -33,7 +33,7 @@ def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
     try:
         _run(spark, settings, stop, available_now=available_now)
     finally:
-        _quietly(spark.stop)
+        _stop_if_running(spark.stop)
     _log.info("stopped")
 
 
@@ -42,7 +42,7 @@ def _run(spark: SparkSession, settings: CloudSettings, stop: threading.Event, *,
     while not stop.is_set():
         ingest = start_ingest(spark, settings, available_now=available_now)
         _log.info("started", lake=str(settings.lake), topics=list(settings.ingest.topics), failures=failures)
-        failure = _watch(ingest, stop)
+        failure = _wait_for_end(ingest, stop)
         if failure is None:
             return
         if ingest.micro_batch.fenced:
@@ -54,7 +54,7 @@ def _run(spark: SparkSession, settings: CloudSettings, stop: threading.Event, *,
         stop.wait(settings.ingest.restart_wait_s * (failures - 1))
 
 
-def _watch(ingest: Ingest, stop: threading.Event) -> Exception | None:
+def _wait_for_end(ingest: IngestQuery, stop: threading.Event) -> Exception | None:
     """Waits for the end of the query; returns why it failed, None if it ended in order or was told to."""
     query = ingest.query
     try:
@@ -66,10 +66,10 @@ def _watch(ingest: Ingest, stop: threading.Event) -> Exception | None:
             return None
         raise
     finally:
-        _quietly(query.stop)
+        _stop_if_running(query.stop)
 
 
-def _quietly(stop: Callable[[], None]) -> None:
+def _stop_if_running(stop: Callable[[], None]) -> None:
     """Stops what may be gone already: who ends a process group ends Spark's own process with it."""
     with suppress(Py4JError, OSError):
         stop()

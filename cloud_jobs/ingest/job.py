@@ -16,28 +16,28 @@ from pyspark.sql.streaming import StreamingQuery
 
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import Fenced
-from cloud_jobs.ingest.admission import Admission, Arrival, Place, admit
-from cloud_jobs.ingest.conflicts import conflicts
-from cloud_jobs.ingest.ledger import WRITER, Ledger
-from cloud_jobs.ingest.quarantine import quarantine, refusals
-from cloud_jobs.ingest.reading import HEADER, OPENED, ROWS, opened, records
+from cloud_jobs.ingest.conflicts import find_conflicts
+from cloud_jobs.ingest.coverage_store import WRITER, CoverageStore
+from cloud_jobs.ingest.decoding import DECODED, HEADER_COLUMNS, RECORD_COLUMNS, decode_messages, selected_records
+from cloud_jobs.ingest.deduplication import DeduplicationResult, MessageRef, ReceivedBatch, deduplicate
+from cloud_jobs.ingest.quarantine import quarantine, rejected_rows
 from cloud_jobs.lake import Lake
 from cloud_jobs.pulsar_source import PulsarDataSource
 from telemetry import Header, IntervalSet, Tombstone
 
 _log = structlog.get_logger("ingest")
 _READ = ("value", "properties", "publish_time", "topic", "message_id", "malformed")
-_HEADER_COLUMNS = ("device", "epoch", "payload", *HEADER.names)
+_HEADER_COLUMNS = ("device", "epoch", "payload", *HEADER_COLUMNS.names)
 
 
-class Ingest(NamedTuple):
+class IngestQuery(NamedTuple):
     """A running query, and what it does with each micro-batch."""
 
     query: StreamingQuery
-    micro_batch: MicroBatch
+    micro_batch: MicroBatchWriter
 
 
-def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now: bool) -> Ingest:
+def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now: bool) -> IngestQuery:
     """Starts the query, which runs until it is stopped or, with `available_now`, until what is there was read."""
     lake = settings.tables
     lake.create()
@@ -53,25 +53,25 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
         .options(**ingest.options)
         .load()
     )
-    micro_batch = MicroBatch(spark, lake, Ledger.open(lake))
+    micro_batch = MicroBatchWriter(spark, lake, CoverageStore.open(lake))
     writer = (
         stream.writeStream.queryName("ingest")
         .option("checkpointLocation", str(settings.checkpoints / "ingest"))
         .foreachBatch(micro_batch)
     )
     if available_now:
-        return Ingest(writer.trigger(availableNow=True).start(), micro_batch)
+        return IngestQuery(writer.trigger(availableNow=True).start(), micro_batch)
     interval = f"{round(ingest.trigger_interval_s * 1000)} milliseconds"
-    return Ingest(writer.trigger(processingTime=interval).start(), micro_batch)
+    return IngestQuery(writer.trigger(processingTime=interval).start(), micro_batch)
 
 
-class MicroBatch:
+class MicroBatchWriter:
     """What is done with the messages of one micro-batch. Doing it again, whole or in other pieces, changes nothing."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, ledger: Ledger) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, coverage: CoverageStore) -> None:
         self._spark = spark
         self._lake = lake
-        self._ledger = ledger
+        self._coverage = coverage
         self.completed = 0
         self.fenced: Fenced | None = None
 
@@ -86,29 +86,29 @@ class MicroBatch:
 
     def _process(self, messages: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
-        messages = messages.select(*_READ).mapInArrow(opened, from_arrow_schema(OPENED)).persist()
+        messages = messages.select(*_READ).mapInArrow(decode_messages, from_arrow_schema(DECODED)).persist()
         try:
             found = messages.where("seq IS NULL").select(*_HEADER_COLUMNS).toArrow().to_pylist()
             refused = [row for row in found if row["refused"] is not None]
-            arrivals = [_arrival(row) for row in found if row["refused"] is None]
-            admission = admit(self._ledger.known, arrivals)
-            self._write_records(messages, admission, batch_id)
-            in_conflict = self._conflicts(messages, admission)
+            arrivals = [_received_batch(row) for row in found if row["refused"] is None]
+            result = deduplicate(self._coverage.streams, arrivals)
+            self._write_records(messages, result, batch_id)
+            in_conflict = self._conflicts(messages, result)
         finally:
             messages.unpersist()
         now = datetime.now(UTC)
-        quarantine(self._lake, [*refusals(refused, now), *in_conflict])
-        self._ledger.join(admission.coverage)
-        if admission.coverage:
-            self._ledger.save()
+        quarantine(self._lake, [*rejected_rows(refused, now), *in_conflict])
+        self._coverage.update(result.coverage)
+        if result.coverage:
+            self._coverage.save()
         counted = {"messages": len(found), "conflicts": len(in_conflict), "refused": len(refused)}
-        self._account(batch_id, admission, counted, time.monotonic() - began)
+        self._record_counts(batch_id, result, counted, time.monotonic() - began)
 
-    def _write_records(self, messages: DataFrame, admission: Admission, batch_id: int) -> None:
-        if not admission.admitted:
+    def _write_records(self, messages: DataFrame, result: DeduplicationResult, batch_id: int) -> None:
+        if not result.admitted:
             return
         token = json.dumps({"batch_id": batch_id, "token": uuid4().hex})
-        rows = self._rows(messages, admission.admitted)
+        rows = self._rows(messages, result.admitted)
         (
             rows.withColumn("ingested_at", f.lit(datetime.now(UTC)))
             .withColumn("batch_id", f.lit(batch_id).cast("bigint"))
@@ -116,24 +116,26 @@ class MicroBatch:
             .write.format("delta")
             .mode("append")
             .option("txnAppId", WRITER)
-            .option("txnVersion", self._ledger.fence)
+            .option("txnVersion", self._coverage.next_version)
             .option("userMetadata", token)
             .save(self._lake.path("records"))
         )
-        self._ledger.confirm(token)
+        self._coverage.confirm_commit(token)
 
-    def _conflicts(self, messages: DataFrame, admission: Admission) -> list[dict[str, Any]]:
-        if not admission.duplicates:
+    def _conflicts(self, messages: DataFrame, result: DeduplicationResult) -> list[dict[str, Any]]:
+        if not result.duplicates:
             return []
-        again = self._rows(messages, admission.duplicates)
-        buffers = sorted(admission.coverage)
-        return conflicts(self._spark, self._lake, again, buffers, admission.duplicates)
+        again = self._rows(messages, result.duplicates)
+        streams = sorted(result.coverage)
+        return find_conflicts(self._spark, self._lake, again, streams, result.duplicates)
 
-    def _rows(self, messages: DataFrame, wanted: dict[Place, IntervalSet]) -> DataFrame:
-        return messages.mapInArrow(records(wanted), from_arrow_schema(ROWS))
+    def _rows(self, messages: DataFrame, wanted: dict[MessageRef, IntervalSet]) -> DataFrame:
+        return messages.mapInArrow(selected_records(wanted), from_arrow_schema(RECORD_COLUMNS))
 
-    def _account(self, batch_id: int, admission: Admission, counted: dict[str, int], seconds: float) -> None:
-        admitted, duplicates = admission.admitted_count, admission.duplicate_count
+    def _record_counts(
+        self, batch_id: int, result: DeduplicationResult, counted: dict[str, int], seconds: float
+    ) -> None:
+        admitted, duplicates = result.admitted_count, result.duplicate_count
         row: dict[str, Any] = counted | {
             "batch_id": batch_id,
             "records": admitted + duplicates,
@@ -145,7 +147,7 @@ class MicroBatch:
         self._lake.append("ingest_batches", [row | {"committed_at": datetime.now(UTC)}])
 
 
-def _arrival(row: dict[str, Any]) -> Arrival:
+def _received_batch(row: dict[str, Any]) -> ReceivedBatch:
     bounds, lost = row["bounds"], row["lost"]
     tombstones = tuple(
         Tombstone(first, last, reason)
@@ -153,4 +155,4 @@ def _arrival(row: dict[str, Any]) -> Arrival:
     )
     ranges = IntervalSet(zip(bounds[::2], bounds[1::2], strict=True))
     header = Header(row["device"], row["epoch"], row["head"], ranges, tombstones)
-    return Arrival(Place(row["topic"], row["message_id"]), header)
+    return ReceivedBatch(MessageRef(row["topic"], row["message_id"]), header)

@@ -12,8 +12,8 @@ from cloud_jobs.lake import Lake
 from cloud_jobs.tables import QUARANTINE
 
 
-def refusals(refused: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
-    """Rows for messages that are no honest batch, from header rows of `reading.OPENED`."""
+def rejected_rows(refused: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
+    """Rows for messages that are no consistent batch, from header rows of `decoding.DECODED`."""
     return [
         {
             "cause": "refused",

@@ -20,7 +20,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cloud_jobs.changes import commit, covered_version, positions_since, records_at, touched_spans
+from cloud_jobs.incremental import commit, covered_version, positions_at, positions_since, touched_spans
+from cloud_jobs.key_groups import group_by_key
 from cloud_jobs.lake import Lake
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.crowds import (
@@ -35,9 +36,8 @@ from cloud_jobs.proximity.crowds import (
     places_of,
 )
 from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of
+from cloud_jobs.proximity.revisions import INPUT, REVISIONS, parts_from, revise
 from cloud_jobs.proximity.slices import SLICE_MS
-from cloud_jobs.proximity.telling import NEWS, ROWS, parts_from, tell
-from cloud_jobs.shards import whole_keys
 from geo.spatial import TrackSettings
 from geo.spatial.ragged import Ints
 
@@ -45,7 +45,7 @@ TABLE = "encounters"
 MAX_GROUPS = 64
 _FIXES_AT_ONCE = 200_000
 _PAIR_ROWS_AT_ONCE = 50_000
-_Cut = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+_Transform = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _TASK = pa.schema([*PIECES, pa.field("task", pa.int64())])
 
 
@@ -58,10 +58,10 @@ class ProximityRun:
     to_version: int
     touched_slices: int
     in_crowds: int
-    told: int
+    revisions: int
 
 
-def tell_encounters(
+def compute_encounters(
     spark: SparkSession, lake: Lake, tracks: TrackSettings, settings: ProximitySettings
 ) -> ProximityRun:
     """Brings the encounters up to the records as they are now. Running it again writes nothing.
@@ -75,32 +75,34 @@ def tell_encounters(
     with ExitStack() as held:
         margin = margin_ms(tracks)
         new = positions_since(spark, lake, since, until)
-        touched = _held(held, touched_spans(new, "slice", span_ms=SLICE_MS, margin_ms=margin))
+        touched = _persist_until(held, touched_spans(new, "slice", span_ms=SLICE_MS, margin_ms=margin))
         count = touched.count()
         if not count:
             return ProximityRun(since, until, 0, 0, 0)
         slices = np.sort(touched.select("slice").distinct().toArrow()["slice"].to_numpy())
         cutting = _cut_pieces(slices, tracks, settings)
-        pieces = _held(held, _pieces(spark, lake, touched, slices, version=until, cutting=cutting, margin=margin))
+        pieces = _persist_until(
+            held, _pieces(spark, lake, touched, slices, version=until, cutting=cutting, margin=margin)
+        )
         in_crowd = _in_crowd(held, pieces, settings)
         crowd_count = in_crowd.count()
-        told_crowds = _told_crowds(lake, slices)
+        known_crowds = _known_crowds(lake, slices)
         asked = touched
-        if crowd_count or told_crowds.num_rows:
+        if crowd_count or known_crowds.num_rows:
             # one device more or less decides whether all around it are in a crowd: all of them are asked for
-            crowds = in_crowd.select("device", "slice").unionByName(spark.createDataFrame(told_crowds))
-            asked = _held(held, touched.unionByName(crowds).distinct())
-            pieces = _held(held, _with_crowds(pieces, asked, in_crowd))
+            crowds = in_crowd.select("device", "slice").unionByName(spark.createDataFrame(known_crowds))
+            asked = _persist_until(held, touched.unionByName(crowds).distinct())
+            pieces = _persist_until(held, _with_crowds(pieces, asked, in_crowd))
         parts = _parts(pieces, settings).unionByName(
-            in_crowd.mapInArrow(_tell_crowds(settings), from_arrow_schema(PARTS))
+            in_crowd.mapInArrow(_crowd_parts(settings), from_arrow_schema(PARTS))
         )
-        news = _held(held, _news(spark, lake, asked, parts))
-        told = news.count()
-        commit(lake, TABLE, news, read_version=read_version, covers=until)
-        return ProximityRun(since, until, count, crowd_count, told)
+        revisions = _persist_until(held, _revisions(spark, lake, asked, parts))
+        revision_count = revisions.count()
+        commit(lake, TABLE, revisions, read_version=read_version, covers=until)
+        return ProximityRun(since, until, count, crowd_count, revision_count)
 
 
-def _held(held: ExitStack, frame: DataFrame) -> DataFrame:
+def _persist_until(held: ExitStack, frame: DataFrame) -> DataFrame:
     frame.persist()
     held.callback(frame.unpersist)
     return frame
@@ -117,7 +119,7 @@ def _pieces(
     slices: Ints,
     *,
     version: int,
-    cutting: _Cut,
+    cutting: _Transform,
     margin: int,
 ) -> DataFrame:
     """Pieces of all devices in the touched slices (schema PIECES)."""
@@ -126,14 +128,14 @@ def _pieces(
     days = needed * SLICE_MS // 86_400_000
     wanted = spark.createDataFrame(pa.table({"near": needed}))
     fixes = (
-        records_at(spark, lake, version)
+        positions_at(spark, lake, version)
         .where(f.unix_date("device_date").between(int(days[0]), int(days[-1])))
         .withColumn("t_ms", f.unix_millis("device_time"))
         .join(f.broadcast(wanted), _slice(f.col("t_ms")) == f.col("near"), "left_semi")
         .withColumn("asked", f.lit(None).cast("bigint"))
     )
     asked = touched.select("device", f.col("slice").alias("asked"))
-    rows = _as(FIXES, fixes).unionByName(_as(FIXES, asked)).repartition("device")
+    rows = _cast_to(FIXES, fixes).unionByName(_cast_to(FIXES, asked)).repartition("device")
     in_order = rows.sortWithinPartitions("device", "t_ms", "epoch", "seq")
     return in_order.mapInArrow(cutting, from_arrow_schema(PIECES))
 
@@ -141,21 +143,21 @@ def _pieces(
 def _in_crowd(held: ExitStack, pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
     """Which devices are in a crowd when (schema IN_CROWD, a row for each device and slice)."""
     home = pieces.where("home")
-    near = _held(held, _crowds(home, settings, rough=True))
+    near = _persist_until(held, _crowds(home, settings, rough=True))
     if near.isEmpty():
         return near
-    home = _as(PIECES, home.drop("minutes").join(near, ["device", "slice"]))
-    return _held(held, _crowds(home.sortWithinPartitions("device", "start_ms"), settings, rough=False))
+    home = _cast_to(PIECES, home.drop("minutes").join(near, ["device", "slice"]))
+    return _persist_until(held, _crowds(home.sortWithinPartitions("device", "start_ms"), settings, rough=False))
 
 
 def _crowds(home: DataFrame, settings: ProximitySettings, *, rough: bool) -> DataFrame:
     def places(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         scale = ROUGH if rough else FINE
-        for shard in whole_keys(batches, PIECES, "device", _FIXES_AT_ONCE):
+        for shard in group_by_key(batches, PIECES, "device", _FIXES_AT_ONCE):
             yield from places_of(shard, settings.distance_m, scale, everywhere=rough)
 
     def crowds(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for shard in whole_keys(batches, PLACES, "span", _FIXES_AT_ONCE):
+        for shard in group_by_key(batches, PLACES, "span", _FIXES_AT_ONCE):
             yield from (near_crowds if rough else crowded)(shard, settings.crowd_devices)
 
     by_span = home.mapInArrow(places, from_arrow_schema(PLACES)).repartition("span")
@@ -163,7 +165,7 @@ def _crowds(home: DataFrame, settings: ProximitySettings, *, rough: bool) -> Dat
     return found.groupBy("device", "slice").agg(f.bit_or("minutes").alias("minutes"))
 
 
-def _told_crowds(lake: Lake, slices: Ints) -> pa.Table:
+def _known_crowds(lake: Lake, slices: Ints) -> pa.Table:
     """Which devices were ever told to be in a crowd in these slices: columns `device` and `slice`."""
     first, last = (pa.scalar(int(number) * SLICE_MS // 86_400_000).cast(pa.int32()) for number in slices[[0, -1]])
     of_crowds = (pc.field("device_a") == CROWD) & (pc.field("day") >= first.cast(pa.date32()))
@@ -173,8 +175,8 @@ def _told_crowds(lake: Lake, slices: Ints) -> pa.Table:
         .to_table(columns=["device_b", "parts"], filter=of_crowds & (pc.field("day") <= last.cast(pa.date32())))
     )
     wanted = set(slices.tolist())
-    told = {(row["device_b"], part.slice) for row in rows.to_pylist() for part in parts_from(row["parts"])}
-    found = [{"device": device, "slice": number} for device, number in sorted(told) if number in wanted]
+    known = {(row["device_b"], part.slice) for row in rows.to_pylist() for part in parts_from(row["parts"])}
+    found = [{"device": device, "slice": number} for device, number in sorted(known) if number in wanted]
     return pa.Table.from_pylist(found, schema=pa.schema([PIECES.field("device"), PIECES.field("slice")]))
 
 
@@ -183,10 +185,10 @@ def _with_crowds(pieces: DataFrame, asked: DataFrame, in_crowd: DataFrame) -> Da
     marked = asked.join(in_crowd, ["device", "slice"], "left").withColumn("now_asked", f.lit(True))
     both = pieces.withColumnRenamed("minutes", "none").join(marked, ["device", "slice"], "left")
     both = both.withColumn("asked", f.coalesce("now_asked", f.lit(False)))
-    return _as(PIECES, both.withColumn("minutes", f.coalesce("minutes", "none")))
+    return _cast_to(PIECES, both.withColumn("minutes", f.coalesce("minutes", "none")))
 
 
-def _tell_crowds(settings: ProximitySettings) -> _Cut:
+def _crowd_parts(settings: ProximitySettings) -> _Transform:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield from parts_of_crowds(pa.Table.from_batches([batch]), settings.distance_m)
@@ -194,9 +196,9 @@ def _tell_crowds(settings: ProximitySettings) -> _Cut:
     return run
 
 
-def _cut_pieces(slices: Ints, tracks: TrackSettings, settings: ProximitySettings) -> _Cut:
+def _cut_pieces(slices: Ints, tracks: TrackSettings, settings: ProximitySettings) -> _Transform:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for shard in whole_keys(batches, FIXES, "device", _FIXES_AT_ONCE):
+        for shard in group_by_key(batches, FIXES, "device", _FIXES_AT_ONCE):
             yield from pieces_of(shard, slices, tracks, distance_m=settings.distance_m, cell_m=settings.cell_m)
 
     return run
@@ -228,15 +230,15 @@ def _blocks(pieces: DataFrame, most: int) -> DataFrame:
     )
 
 
-def _meet(settings: ProximitySettings) -> _Cut:
+def _meet(settings: ProximitySettings) -> _Transform:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for shard in whole_keys(batches, _TASK, "task", settings.segments_per_task):
+        for shard in group_by_key(batches, _TASK, "task", settings.segments_per_task):
             yield from parts_of(shard, settings.distance_m)
 
     return run
 
 
-def _news(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFrame) -> DataFrame:
+def _revisions(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFrame) -> DataFrame:
     """What is to be told (schema NEWS) of pairs of which a device is asked for."""
     per_day = f.expr(f"date_from_unix_date(cast(floor(slice * {SLICE_MS} / 86400000) as int))")
     asked = asked.groupBy("device", per_day.alias("day")).agg(f.collect_set("slice").alias("slices"))
@@ -244,7 +246,7 @@ def _news(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFrame) -
     of_b = asked.select(f.col("device").alias("device_b"), "day", f.col("slices").alias("slices_b"))
     days = asked.agg(f.min("day").alias("first"), f.max("day").alias("last")).collect()[0]
     none = f.array().cast("array<bigint>")
-    told = (
+    known = (
         spark.read.format("delta")
         .load(lake.path(TABLE))
         .where(f.col("day").between(days["first"], days["last"]))
@@ -255,20 +257,20 @@ def _news(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFrame) -
         .withColumn("slice", f.floor(f.unix_date("day") * f.lit(86_400_000 // SLICE_MS)))
         .drop("min_m")
     )
-    rows = _as(ROWS, _paired(parts)).unionByName(_as(ROWS, _paired(told))).repartition("pair")
-    return rows.sortWithinPartitions("pair").mapInArrow(_tell_pairs, from_arrow_schema(NEWS))
+    rows = _cast_to(INPUT, _paired(parts)).unionByName(_cast_to(INPUT, _paired(known))).repartition("pair")
+    return rows.sortWithinPartitions("pair").mapInArrow(_revise_pairs, from_arrow_schema(REVISIONS))
 
 
 def _paired(frame: DataFrame) -> DataFrame:
     return frame.withColumn("pair", f.concat_ws("\n", "device_a", "device_b"))
 
 
-def _tell_pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for shard in whole_keys(batches, ROWS, "pair", _PAIR_ROWS_AT_ONCE):
-        yield from tell(shard).to_batches()
+def _revise_pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for shard in group_by_key(batches, INPUT, "pair", _PAIR_ROWS_AT_ONCE):
+        yield from revise(shard).to_batches()
 
 
-def _as(schema: pa.Schema, frame: DataFrame) -> DataFrame:
+def _cast_to(schema: pa.Schema, frame: DataFrame) -> DataFrame:
     """The columns of a schema; those that are not there are null."""
     types = {field.name: field.dataType for field in from_arrow_schema(schema)}
     return frame.select(

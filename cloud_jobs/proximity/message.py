@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloud_jobs.moments import iso_ms
+from cloud_jobs.timestamps import iso_ms
 
 
 def encounter_message(row: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from cloud_jobs.pulsar_source.errors import (
     AccessRefused,
-    ClusterUnreachable,
     DataLoss,
     EntriesUnknown,
     FailoverFileError,
@@ -11,6 +10,7 @@ from cloud_jobs.pulsar_source.errors import (
     PulsarSourceError,
     ReadIncomplete,
     ReadStalled,
+    SourceClusterUnreachable,
     SubscriptionBusy,
     TopicMissing,
 )
@@ -18,7 +18,6 @@ from cloud_jobs.pulsar_source.source import PulsarDataSource
 
 __all__ = [
     "AccessRefused",
-    "ClusterUnreachable",
     "DataLoss",
     "EntriesUnknown",
     "FailoverFileError",
@@ -28,6 +27,7 @@ __all__ = [
     "PulsarSourceError",
     "ReadIncomplete",
     "ReadStalled",
+    "SourceClusterUnreachable",
     "SubscriptionBusy",
     "TopicMissing",
 ]

@@ -12,48 +12,48 @@ from uuid import uuid4
 import httpx
 from pydantic import TypeAdapter
 
-from cloud_jobs.pulsar_source.answers import (
+from cloud_jobs.pulsar_source.admin_response import (
     BROKER,
-    MOST_BYTES,
+    MAX_BYTES,
     NAMES,
     PARTITIONED_STATS,
     PARTITIONS,
     PROPERTIES,
     STATS,
-    Answer,
-    Question,
-    judge,
+    AdminRequest,
+    AdminResponse,
     judge_created,
-    judge_entry,
+    parse_entry_response,
+    parse_response,
 )
 from cloud_jobs.pulsar_source.credentials import Token
 from cloud_jobs.pulsar_source.errors import (
     AccessRefused,
-    ClusterUnreachable,
     NamespaceMissing,
-    NobodyListens,
     OptionError,
+    SourceClusterUnreachable,
+    SourceConnectionRefused,
     TopicMissing,
 )
-from cloud_jobs.pulsar_source.ledgers import TopicState
-from cloud_jobs.pulsar_source.options import Access, Cluster
-from cloud_jobs.pulsar_source.position import Position
-from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
-from cloud_jobs.pulsar_source.topics import Listing, TopicName
+from cloud_jobs.pulsar_source.options import Access, SourceCluster
+from cloud_jobs.pulsar_source.partition_state import PartitionState
+from cloud_jobs.pulsar_source.position import LedgerPosition
+from cloud_jobs.pulsar_source.subscription import SubscriptionProperties
+from cloud_jobs.pulsar_source.topics import TopicListing, TopicName
 from runtime import load_key_pair
 
-_MOST_REDIRECTS = 3
+_MAX_REDIRECTS = 3
 _SHORT_BYTES = 64 << 10
-_ENTRY_HEADER = "x-pulsar-message-id"
+_MESSAGE_ID_HEADER = "x-pulsar-message-id"
 _LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}
 _EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
 
-class Admin:
-    """One cluster's admin REST over kept-alive connections. Its calls raise what `answers` names."""
+class PulsarAdmin:
+    """One cluster's admin REST over kept-alive connections. Its calls raise what `admin_response` names."""
 
     def __init__(
-        self, cluster: Cluster, access: Access, timeout_s: float, clock: Callable[[], float] = time.monotonic
+        self, cluster: SourceCluster, access: Access, timeout_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.cluster = cluster
         self._token = Token(access)
@@ -70,7 +70,7 @@ class Admin:
         """Closes the connections."""
         self._http.close()
 
-    def states(self, topic: TopicName, subscription: str) -> dict[str, TopicState]:
+    def partition_states(self, topic: TopicName, subscription: str) -> dict[str, PartitionState]:
         """Each partition's full name -> its state; a topic that is not partitioned is its only partition.
 
         Left out is only a partition of which Pulsar says that it does not exist.
@@ -92,45 +92,45 @@ class Admin:
         self._partitioned[topic] = count > 0
         return [f"{topic}-partition-{number}" for number in range(count)]
 
-    def _partition_states(self, topic: TopicName, subscription: str) -> dict[str, TopicState]:
-        answer = self._get(f"{topic.path}/partitioned-internalStats", topic, PARTITIONED_STATS)
-        found = answer.get("partitions", {})
+    def _partition_states(self, topic: TopicName, subscription: str) -> dict[str, PartitionState]:
+        response = self._get(f"{topic.path}/partitioned-internalStats", topic, PARTITIONED_STATS)
+        found = response.get("partitions", {})
         states = {name: self._state(name, stats, subscription) for name, stats in found.items()}
         # Pulsar answers 200 without the partitions that did not answer it, and without their number where none did.
-        count = answer["metadata"]["partitions"] if found else self._count(topic)
+        count = response["metadata"]["partitions"] if found else self._count(topic)
         for name in {f"{topic}-partition-{number}" for number in range(count)} - states.keys():
             with suppress(TopicMissing):
-                states[name] = self.state(name, subscription)
+                states[name] = self.partition_state(name, subscription)
         return dict(sorted(states.items()))
 
     def _count(self, topic: TopicName) -> int:
         found: int = self._get(f"{topic.path}/partitions", topic, PARTITIONS)["partitions"]
         return found
 
-    def state(self, partition: str, subscription: str) -> TopicState:
+    def partition_state(self, partition: str, subscription: str) -> PartitionState:
         """One topic partition as it stands now."""
         name = TopicName.parse(partition)
         return self._state(partition, self._get(f"{name.path}/internalStats", name, STATS), subscription)
 
-    def read_positions(self, partition: str) -> dict[str, Position]:
+    def read_positions(self, partition: str) -> dict[str, LedgerPosition]:
         """Each cursor of a topic partition, those of readers too -> the next entry that the broker reads for it."""
         name = TopicName.parse(partition)
         cursors = self._get(f"{name.path}/internalStats", name, STATS)["cursors"]
         try:
-            return {cursor: Position.parse(row["readPosition"]) for cursor, row in cursors.items()}
+            return {cursor: LedgerPosition.parse(row["readPosition"]) for cursor, row in cursors.items()}
         except (KeyError, ValueError) as error:
             detail = f"no statistics of Pulsar: {error!r}"
-            raise ClusterUnreachable(self.cluster.name, f"telling how far {name} was read", detail) from error
+            raise SourceClusterUnreachable(self.cluster.name, f"telling how far {name} was read", detail) from error
 
-    def entry(self, partition: str, place: Position) -> Mapping[str, str] | None:
+    def entry_headers(self, partition: str, position: LedgerPosition) -> Mapping[str, str] | None:
         """The headers of a stored entry, long content left where it is; none at all where the broker cannot unpack it.
 
         None when it is not stored any more.
         """
         name = TopicName.parse(partition)
-        path = f"{name.path}/ledger/{place.ledger}/entry/{place.entry}"
-        question = Question(self.cluster.name, f"GET {self._base}{path}", str(name))
-        return judge_entry(question, self._answer(question, "GET", path, None, only_headers_of=_ENTRY_HEADER))
+        path = f"{name.path}/ledger/{position.ledger}/entry/{position.entry}"
+        request = AdminRequest(self.cluster.name, f"GET {self._base}{path}", str(name))
+        return parse_entry_response(request, self._send(request, "GET", path, None, only_headers_of=_MESSAGE_ID_HEADER))
 
     def broker_of(self, partition: str) -> str:
         """The address of the broker that serves a topic partition, with TLS where the cluster's address has it."""
@@ -138,46 +138,46 @@ class Admin:
         secure = self.cluster.service_url.startswith("pulsar+ssl:")
         return str(found["brokerUrlTls"] if secure else found["brokerUrl"])
 
-    def _state(self, name: str, stats: Mapping[str, Any], subscription: str) -> TopicState:
+    def _state(self, name: str, stats: Mapping[str, Any], subscription: str) -> PartitionState:
         try:
-            return TopicState.from_stats(stats, subscription)
+            return PartitionState.from_stats(stats, subscription)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             detail = f"no statistics of Pulsar: {error!r}"
-            raise ClusterUnreachable(self.cluster.name, f"telling how {name} stands", detail) from error
+            raise SourceClusterUnreachable(self.cluster.name, f"telling how {name} stands", detail) from error
 
-    def notes(
+    def update_subscription_properties(
         self,
         partition: str,
         subscription: str,
-        change: Callable[[SubscriptionNotes], SubscriptionNotes] = lambda notes: notes,
-    ) -> SubscriptionNotes:
+        change: Callable[[SubscriptionProperties], SubscriptionProperties] = lambda notes: notes,
+    ) -> SubscriptionProperties:
         """What is kept with the subscription, changed; begun now where there is nothing."""
         name = TopicName.parse(partition)
         path = f"{_subscription_path(name, subscription)}/properties"
         properties = self._get(path, name, PROPERTIES)
-        kept = SubscriptionNotes.of(properties)
-        notes = change(kept or SubscriptionNotes(uuid4().hex[:12]))
+        kept = SubscriptionProperties.from_properties(properties)
+        notes = change(kept or SubscriptionProperties(uuid4().hex[:12]))
         if notes != kept:
-            self._ask("PUT", path, name, None, {**properties, **notes.properties()})
+            self._request("PUT", path, name, None, {**properties, **notes.to_properties()})
         return notes
 
     def subscribe(self, partition: str, subscription: str, properties: Mapping[str, str], *, replicated: bool) -> None:
         """Creates a durable subscription at the latest entry, with its properties; leaves one that is there alone."""
         name = TopicName.parse(partition)
         path = f"{_subscription_path(name, subscription)}?replicated={str(replicated).lower()}"
-        question = Question(self.cluster.name, f"PUT {self._base}{path}", str(name))
-        judge_created(question, self._answer(question, "PUT", path, {**_LATEST, "properties": dict(properties)}))
+        request = AdminRequest(self.cluster.name, f"PUT {self._base}{path}", str(name))
+        judge_created(request, self._send(request, "PUT", path, {**_LATEST, "properties": dict(properties)}))
 
     def set_cursor(self, partition: str, subscription: str, since_ms: int | None) -> None:
         """Moves the cursor before the first message published at that time or later; None: before the earliest."""
         name = TopicName.parse(partition)
         path = f"{_subscription_path(name, subscription)}/resetcursor"
         if since_ms is None:
-            self._ask("POST", path, name, None, _EARLIEST)
+            self._request("POST", path, name, None, _EARLIEST)
         else:
-            self._ask("POST", f"{path}/{since_ms}", name, None)
+            self._request("POST", f"{path}/{since_ms}", name, None)
 
-    def topics(self, namespace: TopicName) -> Listing:
+    def list_topics(self, namespace: TopicName) -> TopicListing:
         """The topics of a namespace. Raises NamespaceMissing."""
         path = namespace.namespace_path
         try:
@@ -185,9 +185,9 @@ class Admin:
         except TopicMissing:
             raise NamespaceMissing(self.cluster.name, f"{namespace.tenant}/{namespace.namespace}") from None
         # Asked last: what became partitioned meanwhile is.
-        return Listing.of(plain, frozenset(self._get(f"{path}/partitioned", namespace, NAMES)))
+        return TopicListing.of(plain, frozenset(self._get(f"{path}/partitioned", namespace, NAMES)))
 
-    def clusters(self) -> frozenset[str]:
+    def cluster_names(self) -> frozenset[str]:
         """The names of the clusters that this one knows, itself included; empty when we may not ask."""
         try:
             return frozenset(self._get("clusters", None, NAMES))
@@ -195,18 +195,18 @@ class Admin:
             return frozenset()
 
     def _get(self, path: str, topic: TopicName | None, shape: TypeAdapter[Any]) -> Any:
-        return self._ask("GET", path, topic, shape)
+        return self._request("GET", path, topic, shape)
 
-    def _ask(
+    def _request(
         self, method: str, path: str, topic: TopicName | None, shape: TypeAdapter[Any] | None, sent: Any = None
     ) -> Any:
-        question = Question(self.cluster.name, f"{method} {self._base}{path}", str(topic) if topic else None)
-        return judge(question, self._answer(question, method, path, sent), shape)
+        request = AdminRequest(self.cluster.name, f"{method} {self._base}{path}", str(topic) if topic else None)
+        return parse_response(request, self._send(request, method, path, sent), shape)
 
-    def _answer(
-        self, question: Question, method: str, path: str, sent: Any, *, only_headers_of: str | None = None
-    ) -> Answer:
-        exchange = partial(self._exchange, question, method, urljoin(self._base, path), sent, only_headers_of)
+    def _send(
+        self, request: AdminRequest, method: str, path: str, sent: Any, *, only_headers_of: str | None = None
+    ) -> AdminResponse:
+        exchange = partial(self._exchange, request, method, urljoin(self._base, path), sent, only_headers_of)
         try:
             try:
                 return exchange()
@@ -216,44 +216,46 @@ class Admin:
                 # Whether it was this answer that broke off, or nobody is there any more, a second try tells at once.
                 return exchange()
         except httpx.ConnectError as error:
-            raise NobodyListens(self.cluster.name, question.doing, repr(error)) from error
+            raise SourceConnectionRefused(self.cluster.name, request.action, repr(error)) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ClusterUnreachable(self.cluster.name, question.doing, repr(error)) from error
+            raise SourceClusterUnreachable(self.cluster.name, request.action, repr(error)) from error
 
-    def _exchange(self, question: Question, method: str, url: str, sent: Any, only_headers_of: str | None) -> Answer:
+    def _exchange(
+        self, request: AdminRequest, method: str, url: str, sent: Any, only_headers_of: str | None
+    ) -> AdminResponse:
         """`only_headers_of`: the body of an answer with this header is not read if it is long."""
         deadline_s = self._clock() + self._timeout_s
-        for _ in range(_MOST_REDIRECTS + 1):
+        for _ in range(_MAX_REDIRECTS + 1):
             headers = {"Authorization": f"Bearer {self._token()}"} if self._token else {}
             with self._http.stream(method, url, headers=headers, json=sent) as response:
                 unread = only_headers_of is not None and only_headers_of in response.headers
-                body = _short_body(response) if unread else self._body(response, question, deadline_s)
+                body = _short_body(response) if unread else self._read_body(response, request, deadline_s)
                 if not response.has_redirect_location:
                     kind = response.headers.get("content-type", "")
-                    return Answer(response.status_code, kind, body, dict(response.headers))
+                    return AdminResponse(response.status_code, kind, body, dict(response.headers))
             # A broker that does not own the topic names the one that does. Followed by hand: httpx would not show our
             # token to the other broker.
-            url = self._followed(url, response.headers["location"], question)
-        raise ClusterUnreachable(self.cluster.name, question.doing, f"more than {_MOST_REDIRECTS} redirects")
+            url = self._redirect_target(url, response.headers["location"], request)
+        raise SourceClusterUnreachable(self.cluster.name, request.action, f"more than {_MAX_REDIRECTS} redirects")
 
-    def _followed(self, url: str, location: str, question: Question) -> str:
+    def _redirect_target(self, url: str, location: str, request: AdminRequest) -> str:
         target = urljoin(url, location)
         if url.startswith("https:") and not target.startswith("https:"):
             detail = "a redirect to an address without TLS would show our token"
-            raise ClusterUnreachable(self.cluster.name, question.doing, detail)
+            raise SourceClusterUnreachable(self.cluster.name, request.action, detail)
         return target
 
-    def _body(self, response: httpx.Response, question: Question, deadline_s: float) -> bytes:
+    def _read_body(self, response: httpx.Response, request: AdminRequest, deadline_s: float) -> bytes:
         body = bytearray()
         for part in response.iter_raw():
             body += part
-            if len(body) > MOST_BYTES:
-                raise ClusterUnreachable(
-                    self.cluster.name, question.doing, f"an answer of more than {MOST_BYTES} bytes"
+            if len(body) > MAX_BYTES:
+                raise SourceClusterUnreachable(
+                    self.cluster.name, request.action, f"an answer of more than {MAX_BYTES} bytes"
                 )
             if self._clock() > deadline_s:
                 detail = f"an answer that was not whole after {self._timeout_s:g} s"
-                raise ClusterUnreachable(self.cluster.name, question.doing, detail)
+                raise SourceClusterUnreachable(self.cluster.name, request.action, detail)
         return bytes(body)
 
 

@@ -7,13 +7,13 @@ import pyarrow as pa
 import structlog
 from pyspark.sql.datasource import DataSourceReader
 
-from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable
-from cloud_jobs.pulsar_source.ledgers import TopicState
-from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.errors import AccessRefused, SourceClusterUnreachable
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.partition_state import PartitionState
 from cloud_jobs.pulsar_source.planned import PlannedRange
-from cloud_jobs.pulsar_source.planning import Survey, check_topics, reader_range
-from cloud_jobs.pulsar_source.position import BEGINNING, Position, Range
-from cloud_jobs.pulsar_source.reading import again, read_range
+from cloud_jobs.pulsar_source.planning import ClusterSurvey, batch_range, check_topics
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, PartitionRange
+from cloud_jobs.pulsar_source.reading import isolate_retry, read_range
 
 _log = structlog.get_logger(__name__)
 
@@ -32,29 +32,29 @@ class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is u
         for cluster in preferred:
             try:
                 return self._partitions_on(cluster)
-            except (ClusterUnreachable, AccessRefused) as error:
-                _log.warning("cluster_passed_over", cluster=cluster.name, error=str(error))
+            except (SourceClusterUnreachable, AccessRefused) as error:
+                _log.warning("cluster_skipped", cluster=cluster.name, error=str(error))
         return self._partitions_on(last)
 
-    def _partitions_on(self, cluster: Cluster) -> list[PlannedRange]:
-        with closing(Survey(cluster, self._options)) as survey:
+    def _partitions_on(self, cluster: SourceCluster) -> list[PlannedRange]:
+        with closing(ClusterSurvey(cluster, self._options)) as survey:
             known = survey.known_clusters()
             states = survey.states()
             check_topics(self._options, cluster, states)
             return [
-                reader_range(Range(topic, self._start(state), state.last), state, cluster, self._options, known)
+                batch_range(PartitionRange(topic, self._start(state), state.last), state, cluster, self._options, known)
                 for topic, state in states.items()
-                if self._has_news(state)
+                if self._has_messages(state)
             ]
 
     def read(self, partition: PlannedRange | None) -> Iterator[pa.RecordBatch]:  # noqa: D102
         # Spark makes one task of its own when there are no partitions.
-        return read_range(self._options, again(partition)) if isinstance(partition, PlannedRange) else iter(())
+        return read_range(self._options, isolate_retry(partition)) if isinstance(partition, PlannedRange) else iter(())
 
-    def _has_news(self, state: TopicState) -> bool:
+    def _has_messages(self, state: PartitionState) -> bool:
         start = self._start(state)
         # What was compacted can outlive the ledgers.
-        return state.has_more_than(start) or (self._options.read_compacted and start == BEGINNING)
+        return state.has_entries_after(start) or (self._options.read_compacted and start == BEGINNING)
 
-    def _start(self, state: TopicState) -> Position:
+    def _start(self, state: PartitionState) -> LedgerPosition:
         return state.last if self._options.starting_position == "latest" else BEGINNING

@@ -11,16 +11,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from cloud_jobs.pulsar_source.accounting import Account, Inquiry, Known, Silence
 from cloud_jobs.pulsar_source.copies import UnreadableEntry
-from cloud_jobs.pulsar_source.entries import Chunk, StoredEntry, backwards
-from cloud_jobs.pulsar_source.errors import ClusterUnreachable
-from cloud_jobs.pulsar_source.ledgers import TopicState
+from cloud_jobs.pulsar_source.entries import Chunk, StoredEntry, positions_backwards
+from cloud_jobs.pulsar_source.entry_fates import EntryAnswer, EntryFates, Inquiry, MissingAnswer
+from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable
 from cloud_jobs.pulsar_source.message_ids import position_of
+from cloud_jobs.pulsar_source.partition_state import PartitionState
 from cloud_jobs.pulsar_source.planned import PlannedRange
-from cloud_jobs.pulsar_source.position import BEGINNING, Position
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
 
-MOST_BACK = 5000
+MAX_BACK = 5000
 """Among how many entries before a range the first chunks of its messages are looked for."""
 
 _BACK_BYTES = 256 << 20
@@ -35,45 +35,45 @@ Reread = Callable[[PlannedRange], Iterator[list[Any]]]
 class _Begin(NamedTuple):
     """Where the first chunk of a message lies; without a place why it was not found. `twice`: it has ended before."""
 
-    place: Position | None = None
+    position: LedgerPosition | None = None
     twice: bool = False
     why: str = ""
 
 
 def late_messages(
-    account: Account, planned: PlannedRange, state: TopicState, inquiry: Inquiry, reread: Reread
+    fates: EntryFates, planned: PlannedRange, state: PartitionState, inquiry: Inquiry, reread: Reread
 ) -> Iterator[list[Any]]:
     """The messages that end in entries that were left out; an UnreadableEntry for each that cannot be put together."""
-    ledgers = state.sizes_between(BEGINNING, planned.end)
-    endings = account.endings()
-    search = _Search(account.chunks, endings)
-    search.go_back(backwards(ledgers, planned.start, BEGINNING), _most_back(state), inquiry)
-    begins = {place: search.begin_of(place) for place in endings}
-    wanted = {place[:2] for place, begin in begins.items() if not begin.twice}
+    ledgers = state.entry_counts_between(BEGINNING, planned.end)
+    endings = fates.endings()
+    search = _Search(fates.chunks, endings)
+    search.go_back(positions_backwards(ledgers, planned.start, BEGINNING), _most_back(state), inquiry)
+    begins = {position: search.begin_of(position) for position in endings}
+    wanted = {position[:2] for position, begin in begins.items() if not begin.twice}
     came: set[tuple[int, int]] = set()
-    if starts := [_before(begin.place) for begin in begins.values() if begin.place and not begin.twice]:
+    if starts := [_before(begin.position) for begin in begins.values() if begin.position and not begin.twice]:
         start, end = min(starts), max(endings)
         again = replace(
-            planned, start=start, end=end, durable=False, whole=False, ledgers=state.sizes_between(start, end)
+            planned, start=start, end=end, durable=False, verified=False, ledgers=state.entry_counts_between(start, end)
         )
         for messages in reread(again):
             if late := [message for message in messages if position_of(message.message_id())[:2] in wanted]:
                 came |= {position_of(message.message_id())[:2] for message in late}
                 yield late
-    for place in sorted(place for place in endings if place[:2] in wanted - came):
-        if why := _why_not(place, begins[place], endings[place], ledgers, inquiry):
-            chunk = endings[place]
+    for position in sorted(position for position in endings if position[:2] in wanted - came):
+        if why := _why_not(position, begins[position], endings[position], ledgers, inquiry):
+            chunk = endings[position]
             reason = f"message {chunk.message!r} of {chunk.of} chunks cannot be put together: {why}"
-            yield [UnreadableEntry(place, reason)]
+            yield [UnreadableEntry(position, reason)]
 
 
 def _why_not(
-    place: Position, begin: _Begin, chunk: Chunk, ledgers: Sequence[tuple[int, int]], inquiry: Inquiry
+    position: LedgerPosition, begin: _Begin, chunk: Chunk, ledgers: Sequence[tuple[int, int]], inquiry: Inquiry
 ) -> str | None:
     """Why no client puts a message together; None where it was put together before, and only sent once more."""
-    if begin.place is None:
+    if begin.position is None:
         return begin.why
-    between = inquiry.answers(backwards(ledgers, _before(place), begin.place))
+    between = inquiry.answers(positions_backwards(ledgers, _before(position), begin.position))
     chunks = [answer.chunk for answer in between.values() if isinstance(answer, StoredEntry) and answer.chunk]
     numbers = [one.number for one in reversed(chunks) if one.message == chunk.message]
     if chunk.of - 1 in numbers:
@@ -83,7 +83,7 @@ def _why_not(
     return "no client gets through its chunks and what lies between them"
 
 
-def kept_before(end: Position, ledgers: Sequence[tuple[int, int]], inquiry: Inquiry) -> Position:
+def kept_before(end: LedgerPosition, ledgers: Sequence[tuple[int, int]], inquiry: Inquiry) -> LedgerPosition:
     """How far may be acknowledged where a batch ends there: the chunks of a message that is not whole yet stay stored.
 
     Looks at the last entry alone. What is not known costs what the topic had before, should a ledger be removed just
@@ -96,35 +96,35 @@ def kept_before(end: Position, ledgers: Sequence[tuple[int, int]], inquiry: Inqu
         if entry.chunk.number == 0:
             return _before(end)
         search = _Search({end: entry.chunk}, {end: entry.chunk})
-        search.go_back(backwards(ledgers, _before(end), BEGINNING), MOST_BACK, inquiry)
-    except ClusterUnreachable:
+        search.go_back(positions_backwards(ledgers, _before(end), BEGINNING), MAX_BACK, inquiry)
+    except SourceClusterUnreachable:
         return end
-    begin = search.begin_of(end).place
+    begin = search.begin_of(end).position
     return _before(begin) if begin else end
 
 
 class _Search:
     """Goes back from the newest entry, and finds where the messages begin that end in some entries; all together."""
 
-    def __init__(self, chunks: Mapping[Position, Chunk], endings: Mapping[Position, Chunk]) -> None:
+    def __init__(self, chunks: Mapping[LedgerPosition, Chunk], endings: Mapping[LedgerPosition, Chunk]) -> None:
         self._endings = endings
-        self._open: dict[str, list[Position]] = {}
-        self._found: dict[Position, _Begin] = {}
+        self._open: dict[str, list[LedgerPosition]] = {}
+        self._found: dict[LedgerPosition, _Begin] = {}
         self._why = ""
-        for place in sorted(chunks, reverse=True):
-            self._meet(place, chunks[place])
+        for position in sorted(chunks, reverse=True):
+            self._meet(position, chunks[position])
 
-    def go_back(self, places: Iterator[Position], most: int, inquiry: Inquiry) -> None:
+    def go_back(self, positions: Iterator[LedgerPosition], most: int, inquiry: Inquiry) -> None:
         """Asks for entries before the range, newest first, until each message has its beginning, or for so many."""
         asked, hidden, size = 0, 0, _FIRST_WINDOW
         while self._open and asked < most:
-            window = list(islice(places, min(size, most - asked)))
+            window = list(islice(positions, min(size, most - asked)))
             if not window:
                 break
             answers = inquiry.answers(window, _FIRST_WINDOW)
-            for place in window:
-                hidden += answers[place] is Silence.UNKNOWN or _is_unreadable(answers[place])
-                self._meet_answer(place, answers[place])
+            for position in window:
+                hidden += answers[position] is MissingAnswer.UNKNOWN or _is_unreadable(answers[position])
+                self._meet_answer(position, answers[position])
             asked, size = asked + len(window), 4 * size
         self._why = f"its first chunk is not among the {asked} entries before"
         if asked < most:
@@ -132,29 +132,29 @@ class _Search:
         if hidden:
             self._why += f", and of {hidden} entries the broker does not say what they are"
 
-    def begin_of(self, ending: Position) -> _Begin:
+    def begin_of(self, ending: LedgerPosition) -> _Begin:
         """Where the message of a last chunk begins."""
         return self._found.get(ending) or _Begin(why=self._why)
 
-    def _meet_answer(self, place: Position, answer: Known) -> None:
+    def _meet_answer(self, position: LedgerPosition, answer: EntryAnswer) -> None:
         if isinstance(answer, StoredEntry) and answer.chunk:
-            self._meet(place, answer.chunk)
+            self._meet(position, answer.chunk)
 
-    def _meet(self, place: Position, chunk: Chunk) -> None:
+    def _meet(self, position: LedgerPosition, chunk: Chunk) -> None:
         if chunk.is_last or chunk.number == 0:
-            begin = _Begin(twice=True) if chunk.is_last else _Begin(place)
+            begin = _Begin(twice=True) if chunk.is_last else _Begin(position)
             self._found |= dict.fromkeys(self._open.pop(chunk.message, ()), begin)
-        if place in self._endings:
-            self._open[chunk.message] = [place]
+        if position in self._endings:
+            self._open[chunk.message] = [position]
 
 
-def _is_unreadable(answer: Known) -> bool:
+def _is_unreadable(answer: EntryAnswer) -> bool:
     return isinstance(answer, StoredEntry) and not answer.readable
 
 
-def _most_back(state: TopicState) -> int:
-    return max(1, min(MOST_BACK, int(_BACK_BYTES / (state.mean_entry_size() or 1))))
+def _most_back(state: PartitionState) -> int:
+    return max(1, min(MAX_BACK, int(_BACK_BYTES / (state.mean_entry_size() or 1))))
 
 
-def _before(place: Position) -> Position:
-    return Position(place.ledger, place.entry - 1)
+def _before(position: LedgerPosition) -> LedgerPosition:
+    return LedgerPosition(position.ledger, position.entry - 1)

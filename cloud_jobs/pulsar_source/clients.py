@@ -14,44 +14,44 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 from cloud_jobs.pulsar_source.credentials import Token
 from cloud_jobs.pulsar_source.errors import (
     AccessRefused,
-    ClusterUnreachable,
     OptionError,
     PulsarSourceError,
+    SourceClusterUnreachable,
     SubscriptionBusy,
 )
-from cloud_jobs.pulsar_source.options import Access, Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.options import Access, PulsarOptions, SourceCluster
 from runtime import check_key_pair
 
 _lock = threading.Lock()
-_kept: dict[tuple[int, Cluster, Access, int], Any] = {}
+_clients: dict[tuple[int, SourceCluster, Access, int], Any] = {}
 _CONNECT_TIMEOUT_MS = 3000
 
 
-def kept_client(cluster: Cluster, options: PulsarOptions) -> Any:
+def shared_client(cluster: SourceCluster, options: PulsarOptions) -> Any:
     """This process's client of a cluster (`pulsar.Client`), built at the first call."""
     access = Access.model_validate(options.model_dump(include=set(Access.model_fields)))
     # The process number is part of the key: Spark forks its Python workers, and a forked client is dead.
     key = (os.getpid(), cluster, access, options.call_timeout_s())
     with _lock:
-        if key not in _kept:
-            _kept[key] = _build(cluster, access, options.call_timeout_s())
-        return _kept[key]
+        if key not in _clients:
+            _clients[key] = _build(cluster, access, options.call_timeout_s())
+        return _clients[key]
 
 
-def forget_clients() -> None:
+def close_clients() -> None:
     """Closes every client of this process; the next call builds new ones."""
     with _lock:
-        clients = [client for (process, *_), client in _kept.items() if process == os.getpid()]
-        _kept.clear()
+        clients = [client for (process, *_), client in _clients.items() if process == os.getpid()]
+        _clients.clear()
     for client in clients:
         with suppress(pulsar.PulsarException):
             client.close()
 
 
-atexit.register(forget_clients)
+atexit.register(close_clients)
 
 
-def _build(cluster: Cluster, access: Access, timeout_s: int) -> Any:
+def _build(cluster: SourceCluster, access: Access, timeout_s: int) -> Any:
     authentication = None
     if access.tls_certificate_file:
         _refuse_passphrase(access.tls_certificate_file, access.tls_key_file)
@@ -83,14 +83,14 @@ def _refuse_passphrase(certificate: Path, key: Path | None) -> None:
         raise OptionError(f"option tlsKeyFile: {key}: {error}") from error
 
 
-def as_our_error(cluster: Cluster, doing: str, error: Exception) -> PulsarSourceError:
+def to_source_error(cluster: SourceCluster, action: str, error: Exception) -> PulsarSourceError:
     """A client's exception -> ours."""
     refused = (pulsar.AuthenticationError, pulsar.AuthorizationError)
-    kind = AccessRefused if isinstance(error, refused) else ClusterUnreachable
-    return kind(cluster.name, f"{doing} at {cluster.service_url}", f"{type(error).__name__}: {error}")
+    kind = AccessRefused if isinstance(error, refused) else SourceClusterUnreachable
+    return kind(cluster.name, f"{action} at {cluster.service_url}", f"{type(error).__name__}: {error}")
 
 
-def patience_s(options: PulsarOptions) -> float:
+def broker_timeout_s(options: PulsarOptions) -> float:
     """How long to wait for a broker that is not there: one that restarts is waited for, unless there is another."""
     if len(options.all_clusters()) == 1:
         return options.read_timeout_seconds
@@ -110,7 +110,7 @@ def subscription_settings(options: PulsarOptions) -> dict[str, Any]:
     }
 
 
-def _passes(error: BaseException) -> bool:
+def _is_transient(error: BaseException) -> bool:
     final = (pulsar.AuthenticationError, pulsar.AuthorizationError, pulsar.TopicNotFound)
     return isinstance(error, pulsar.PulsarException) and not isinstance(error, final)
 
@@ -121,7 +121,7 @@ def _is_busy(outcome: Any) -> bool:
 
 @contextmanager
 def durable_consumer(
-    cluster: Cluster,
+    cluster: SourceCluster,
     options: PulsarOptions,
     topic: str,
     *,
@@ -132,13 +132,13 @@ def durable_consumer(
     """The exclusive consumer of the durable subscription on one topic partition; closed on leaving.
 
     Waits up to `wait_s` for whoever holds the subscription (a task that is being cancelled), then SubscriptionBusy; and
-    for a broker that does not answer as long as `patience_s` says.
+    for a broker that does not answer as long as `broker_timeout_s` says.
     """
-    client = kept_client(cluster, options)
+    client = shared_client(cluster, options)
     name = options.subscription_name()
-    busy, silent = stop_after_delay(wait_s), stop_after_delay(patience_s(options))
+    busy, silent = stop_after_delay(wait_s), stop_after_delay(broker_timeout_s(options))
     attempts = Retrying(
-        retry=retry_if_exception(_passes),
+        retry=retry_if_exception(_is_transient),
         stop=lambda state: busy(state) if _is_busy(state.outcome) else silent(state),
         wait=wait_exponential_jitter(multiplier=0.05, max=1.0, jitter=0.05),
         reraise=True,
@@ -155,7 +155,7 @@ def durable_consumer(
     except pulsar.ConsumerBusy:
         raise SubscriptionBusy(cluster.name, topic, name, wait_s) from None
     except pulsar.PulsarException as error:
-        raise as_our_error(cluster, f"subscribing {name!r} to {topic}", error) from error
+        raise to_source_error(cluster, f"subscribing {name!r} to {topic}", error) from error
     try:
         yield consumer
     finally:

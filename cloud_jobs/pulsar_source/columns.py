@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import structlog
 
 from cloud_jobs.pulsar_source.copies import UnreadableEntry
-from cloud_jobs.pulsar_source.malformed import ENCRYPTED, LAST_MS, Malformed
+from cloud_jobs.pulsar_source.malformed import ENCRYPTED, LAST_MS, MalformedFields
 from cloud_jobs.pulsar_source.message_ids import batch_size_of
 from cloud_jobs.pulsar_source.topics import origin_cluster, split_partition
 
@@ -28,7 +28,7 @@ _TYPES = {
     "cluster": ("string", pa.string()),
     "malformed": ("string", pa.string()),
 }
-ALL = tuple(_TYPES)
+ALL_COLUMNS = tuple(_TYPES)
 """The names of the columns, in their order.
 
 `key`, `event_time` and `value` are null where the producer set none; `topic` is the topic's full name without its
@@ -37,22 +37,22 @@ sent in a batch; `cluster` is where it entered (see `topics.origin_cluster`). `m
 columns cannot hold, which is null there; null when all is well. Only the columns that are wanted are looked at.
 """
 
-_MOST_ORIGINS = 1000
+_MAX_ORIGINS = 1000
 """Names of producers that are kept with their cluster: they are the producers' own choice."""
 
 
-def spark_schema(names: Sequence[str] = ALL) -> str:
+def spark_schema(names: Sequence[str] = ALL_COLUMNS) -> str:
     """Columns as Spark's DDL."""
     return ", ".join(f"{name} {_TYPES[name][0]}" for name in names)
 
 
-def arrow_schema(names: Sequence[str] = ALL) -> pa.Schema:
+def arrow_schema(names: Sequence[str] = ALL_COLUMNS) -> pa.Schema:
     """Columns as Arrow's schema; Spark takes it only when it equals the declared one."""
     return pa.schema([(name, _TYPES[name][1]) for name in names])
 
 
 @dataclass(slots=True)
-class Runs:
+class EntryRuns:
     """Messages that came in one entry, one after the other: they share all that the broker and the batch gave them."""
 
     lengths: list[int] = field(default_factory=list)
@@ -64,14 +64,16 @@ class Runs:
     origins: list[str] = field(default_factory=list)
 
 
-class Columns:
+class MessageColumns:
     """Collects messages of one topic partition; `take` hands them over as one Arrow batch.
 
     Written for speed: a call into the native client costs as much as receiving a message, so what an entry's messages
     share is asked once an entry, and what nobody wants is not asked at all.
     """
 
-    def __init__(self, topic: str, cluster: str, known_clusters: frozenset[str], names: Sequence[str] = ALL) -> None:
+    def __init__(
+        self, topic: str, cluster: str, known_clusters: frozenset[str], names: Sequence[str] = ALL_COLUMNS
+    ) -> None:
         self._topic, partition = split_partition(topic)
         self._partition = str(partition)
         self._cluster = cluster
@@ -85,18 +87,18 @@ class Columns:
         self.bytes = 0
         """What is held of the messages' values, keys and properties: bytes and characters."""
         self._rows = 0
-        self._malformed = Malformed()
+        self._malformed = MalformedFields()
         self._values: list[bytes | None] = []
         self._keys: list[str | None] = []
         self._properties = _Properties()
-        self._happened_ms: list[int] = []
-        self._runs = Runs()
+        self._event_ms: list[int] = []
+        self._runs = EntryRuns()
 
     def __len__(self) -> int:
         return self._rows
 
     @property
-    def runs(self) -> Runs:
+    def runs(self) -> EntryRuns:
         """What was added since the last `take`, in order."""
         return self._runs
 
@@ -115,10 +117,10 @@ class Columns:
             self.bytes += self._properties.extend(properties)
         if "event_time" in wanted:
             times_ms = _each("event_timestamp", messages)
-            self._happened_ms += malformed.times("event_time", times_ms, row)
+            self._event_ms += malformed.times("event_time", times_ms, row)
         start = 0
         while start < len(messages):
-            start += self._note_run(messages, start, row + start)
+            start += self._append_run(messages, start, row + start)
 
     def _extend_values(self, messages: Sequence[Any]) -> None:
         values = _each("data", messages)
@@ -130,7 +132,7 @@ class Columns:
                 None if message.has_null_value() else value for message, value in zip(messages, values, strict=True)
             ]
 
-    def _note_run(self, messages: Sequence[Any], start: int, row: int) -> int:
+    def _append_run(self, messages: Sequence[Any], start: int, row: int) -> int:
         """Notes the messages of one entry from `start` on, the first being that row; returns how many they are."""
         first = messages[start]
         message_id = first.message_id()
@@ -151,13 +153,13 @@ class Columns:
         runs.published_ms.append(first.publish_timestamp())
         runs.origins.append(self._origin(first))
         if not 0 < runs.published_ms[-1] <= LAST_MS:
-            self._refuse_publish_time(range(row, row + length), first)
+            self._drop_publish_time(range(row, row + length), first)
         if length == 1 and "value" in self._wanted and first.encryption_context() is not None:
             # Nobody else can take an encrypted batch apart: it comes as one message.
             self._malformed.note(row, ENCRYPTED)
         return length
 
-    def _refuse_publish_time(self, rows: range, first: Any) -> None:
+    def _drop_publish_time(self, rows: range, first: Any) -> None:
         time_ms, self._runs.published_ms[-1] = self._runs.published_ms[-1], 0
         if isinstance(first, UnreadableEntry):
             self._malformed.note(rows[0], first.reason)
@@ -188,7 +190,7 @@ class Columns:
             case "publish_time":
                 return _times(np.repeat(np.array(self._runs.published_ms, np.int64), lengths))
             case "event_time":
-                return _times(np.array(self._happened_ms, np.int64))
+                return _times(np.array(self._event_ms, np.int64))
             case "topic":
                 return pa.repeat(pa.scalar(self._topic, pa.string()), self._rows)
             case "message_id":
@@ -201,7 +203,7 @@ class Columns:
                     else pa.nulls(self._rows, pa.string())
                 )
             case _:
-                return _spread(pa.array(self._runs.origins, pa.string()), lengths)
+                return _repeat_runs(pa.array(self._runs.origins, pa.string()), lengths)
 
     def _message_ids(self, lengths: np.ndarray) -> pa.Array:
         runs = self._runs
@@ -211,7 +213,7 @@ class Columns:
         )
         ledgers, entries = (pa.array(runs.ledgers).cast(pa.string()), pa.array(runs.entries).cast(pa.string()))
         of_entries = pc.binary_join_element_wise(ledgers, entries, self._partition, ":")
-        ids = _spread(of_entries, lengths)
+        ids = _repeat_runs(of_entries, lengths)
         in_batch = pc.binary_join_element_wise(ids, batches.cast(pa.string()), ":")
         return pc.if_else(pc.equal(batches, -1), ids, in_batch)
 
@@ -221,7 +223,7 @@ class Columns:
         except UnicodeDecodeError:
             return self._cluster  # no broker drew that name: it says nothing
         if producer not in self._origins:
-            if len(self._origins) == _MOST_ORIGINS:
+            if len(self._origins) == _MAX_ORIGINS:
                 self._origins.clear()
             self._origins[producer] = origin_cluster(producer, self._known_clusters, self._cluster)
         return self._origins[producer]
@@ -285,6 +287,6 @@ def _times(times_ms: np.ndarray) -> pa.Array:
     return pa.array(times_ms, mask=times_ms == 0).cast(pa.timestamp("ms", tz="UTC")).cast(_TIME)
 
 
-def _spread(of_runs: pa.Array, lengths: np.ndarray) -> pa.Array:
+def _repeat_runs(of_runs: pa.Array, lengths: np.ndarray) -> pa.Array:
     """One value of each run -> one of each message."""
     return of_runs.take(pa.array(np.repeat(np.arange(len(lengths)), lengths)))

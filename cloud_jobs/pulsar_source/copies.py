@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pulsar
 
 from cloud_jobs.pulsar_source.message_ids import id_of
-from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source.position import LedgerPosition
 
 _Text = TypeVar("_Text")
 
@@ -20,26 +20,26 @@ class CopiedMessage:
     value: bytes
     null: bool
     key: str | UnicodeDecodeError
-    named: dict[str, str] | UnicodeDecodeError
+    message_properties: dict[str, str] | UnicodeDecodeError
     published_ms: int
-    happened_ms: int
+    event_ms: int
     producer: str | UnicodeDecodeError
     encrypted: bool
 
     @classmethod
-    def of(cls, native: Any, *, with_content: bool) -> "CopiedMessage | CopiedPiece":
+    def of(cls, native: Any, *, with_content: bool) -> "CopiedMessage | CopiedSize":
         """A copy of a native message; without content only its place and its size."""
         if not with_content:
-            return CopiedPiece(native.message_id().serialize(), native.length())
+            return CopiedSize(native.message_id().serialize(), native.length())
         return cls(
             native.message_id().serialize(),
             native.data(),
             native.has_null_value(),
-            _read(native.partition_key),
-            _read(native.properties),
+            _text_or_error(native.partition_key),
+            _text_or_error(native.properties),
             native.publish_timestamp(),
             native.event_timestamp(),
-            _read(native.producer_name),
+            _text_or_error(native.producer_name),
             native.encryption_context() is not None,
         )
 
@@ -56,26 +56,26 @@ class CopiedMessage:
         return self.null
 
     def partition_key(self) -> str:  # noqa: D102
-        return _told(self.key)
+        return _text_or_raise(self.key)
 
     def properties(self) -> dict[str, str]:  # noqa: D102
-        return _told(self.named)
+        return _text_or_raise(self.message_properties)
 
     def publish_timestamp(self) -> int:  # noqa: D102
         return self.published_ms
 
     def event_timestamp(self) -> int:  # noqa: D102
-        return self.happened_ms
+        return self.event_ms
 
     def producer_name(self) -> str:  # noqa: D102
-        return _told(self.producer)
+        return _text_or_raise(self.producer)
 
     def encryption_context(self) -> object | None:  # noqa: D102
         return self.encrypted or None
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedPiece:
+class CopiedSize:
     """What the look ahead asks of a native message."""
 
     serialized_id: bytes
@@ -92,11 +92,11 @@ class CopiedPiece:
 class UnreadableEntry:
     """An entry that ends each client which is sent it, in the place of its messages: nothing of it is known."""
 
-    place: Position
+    position: LedgerPosition
     reason: str
 
     def message_id(self) -> Any:  # noqa: D102  # the native client's names, here and below
-        return id_of(self.place)
+        return id_of(self.position)
 
     def length(self) -> int:  # noqa: D102
         return 0
@@ -126,14 +126,14 @@ class UnreadableEntry:
         return None
 
 
-def _read(read: Callable[[], _Text]) -> _Text | UnicodeDecodeError:
+def _text_or_error(read: Callable[[], _Text]) -> _Text | UnicodeDecodeError:
     try:
         return read()
     except UnicodeDecodeError as error:
         return error
 
 
-def _told(text: _Text | UnicodeDecodeError) -> _Text:
+def _text_or_raise(text: _Text | UnicodeDecodeError) -> _Text:
     if isinstance(text, UnicodeDecodeError):
         raise text
     return text

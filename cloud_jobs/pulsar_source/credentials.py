@@ -9,7 +9,7 @@ from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.options import Access
 
 _log = structlog.get_logger(__name__)
-_MOST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 _ALLOWED = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
 
@@ -23,7 +23,7 @@ class Token:
     def __init__(self, access: Access) -> None:
         """Raises OptionError when the file holds no token to begin with."""
         self._file = access.token_file
-        self._complained = False
+        self._warned = False
         self._last = access.token.get_secret_value() if access.token else None
         if self._file:
             self._last = _read(self._file)
@@ -38,11 +38,11 @@ class Token:
         if self._file:
             try:
                 self._last = _read(self._file)
-                self._complained = False
+                self._warned = False
             except OptionError as error:
-                if not self._complained:
+                if not self._warned:
                     _log.warning("token_kept", error=str(error))
-                self._complained = True
+                self._warned = True
         assert self._last is not None  # callers look first whether there is one
         return self._last
 
@@ -50,7 +50,7 @@ class Token:
 def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode("ascii").strip()
+            text = file.read(_MAX_BYTES).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"option tokenFile: {path} cannot be read: {error}") from error
     if not _is_token(text):

@@ -9,13 +9,13 @@ from itertools import islice
 from math import inf
 from typing import NamedTuple, Protocol
 
-from cloud_jobs.pulsar_source.admin import Admin
-from cloud_jobs.pulsar_source.errors import ClusterUnreachable, NobodyListens
-from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.position import Position
-from cloud_jobs.pulsar_source.sending import sent_entries
+from cloud_jobs.pulsar_source.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.entry_stream import sent_entries
+from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable, SourceConnectionRefused
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.position import LedgerPosition
 
-_MOST_KNOWN = 100_000
+_MAX_KNOWN = 100_000
 _FIRST_WINDOW, _LARGEST_WINDOW = 8, 128
 _PARALLEL, _EACH = 8, 4
 """How many connections are asked over at most, and how many questions one of them is worth."""
@@ -25,14 +25,14 @@ LeftS = Callable[[], float]
 """How many seconds are left for questions."""
 
 
-class Patience:
+class IdleTimeout:
     """What is left of so many seconds from now on, or from when something was heard last."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
-        self.heard()
+        self.reset()
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         """The time begins anew."""
         self._until_s = self._clock() + self._seconds
 
@@ -41,16 +41,18 @@ class Patience:
         return self._until_s - self._clock()
 
 
-class Stored(Protocol):
-    """The entries of one topic partition; `of` may be called from several threads."""
+class EntryStore(Protocol):
+    """The entries of one topic partition; `entry` may be called from several threads."""
 
-    def of(self, place: Position) -> "StoredEntry | None":
+    def entry(self, position: LedgerPosition) -> "StoredEntry | None":
         """An entry as its cluster has it; None when it is not stored any more."""
 
-    def sent(self, first: Position, last: Position, left_s: LeftS) -> "Iterator[tuple[Position, StoredEntry]]":
+    def sent(
+        self, first: LedgerPosition, last: LedgerPosition, left_s: LeftS
+    ) -> "Iterator[tuple[LedgerPosition, StoredEntry]]":
         """The entries from `first` on that the broker gives a consumer, in order, as far as one at or behind `last`.
 
-        It may begin a little before, and ends early where nothing more comes. Raises ClusterUnreachable.
+        It may begin a little before, and ends early where nothing more comes. Raises SourceClusterUnreachable.
         """
 
 
@@ -74,13 +76,14 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """`readable`: False when the broker cannot unpack it. `marker`: the broker's own, given to no consumer. `held`:
-    behind the start of a transaction that is open still. `chunk`: where it is a part of a message.
+    """`readable`: False when the broker cannot unpack it. `marker`: the broker's own, given to no consumer.
+    `in_open_transaction`: behind the start of a transaction that is open still. `chunk`: where it is a part of a
+    message.
     """
 
     readable: bool = True
     marker: bool = False
-    held: bool = False
+    in_open_transaction: bool = False
     aborted: bool = False
     chunk: Chunk | None = None
 
@@ -104,11 +107,12 @@ def _integer(text: str) -> int:
         return 0
 
 
-class StoredEntries:
-    """Asks the admin REST and the broker; connected at the first question. As `Stored`; raises what `Admin` raises."""
+class AdminEntryStore:
+    """Asks the admin REST and the broker; connected at the first question. As `EntryStore`; raises what `PulsarAdmin`
+    raises."""
 
-    def __init__(self, cluster: Cluster, options: PulsarOptions, partition: str) -> None:
-        self._admin = Admin(cluster, options, options.call_timeout_s())
+    def __init__(self, cluster: SourceCluster, options: PulsarOptions, partition: str) -> None:
+        self._admin = PulsarAdmin(cluster, options, options.call_timeout_s())
         self._options = options
         self._partition = partition
         self._known: dict[tuple[int, int], StoredEntry] = {}
@@ -117,69 +121,79 @@ class StoredEntries:
         """Gives the connections back."""
         self._admin.close()
 
-    def of(self, place: Position) -> StoredEntry | None:  # noqa: D102
-        known = self._known.get(place[:2])
+    def entry(self, position: LedgerPosition) -> StoredEntry | None:  # noqa: D102
+        known = self._known.get(position[:2])
         if known is not None:
             return known
-        headers = self._admin.entry(self._partition, place)
+        headers = self._admin.entry_headers(self._partition, position)
         if headers is None:
             return None
         entry = StoredEntry.from_headers(headers)
-        if entry.readable and not (entry.held and not entry.marker) and len(self._known) < _MOST_KNOWN:
-            self._known[place[:2]] = entry  # it stays what it is
+        if entry.readable and not (entry.in_open_transaction and not entry.marker) and len(self._known) < _MAX_KNOWN:
+            self._known[position[:2]] = entry  # it stays what it is
         return entry
 
-    def sent(self, first: Position, last: Position, left_s: LeftS) -> Iterator[tuple[Position, StoredEntry]]:  # noqa: D102
-        for place, head in sent_entries(self._admin, self._options, self._partition, (first, last), left_s):
-            yield place, StoredEntry(chunk=Chunk.from_metadata(head.uuid, head.chunk, head.chunks))
+    def sent(
+        self, first: LedgerPosition, last: LedgerPosition, left_s: LeftS
+    ) -> Iterator[tuple[LedgerPosition, StoredEntry]]:
+        """As `EntryStore.sent`."""
+        for position, head in sent_entries(self._admin, self._options, self._partition, (first, last), left_s):
+            yield position, StoredEntry(chunk=Chunk.from_metadata(head.uuid, head.chunk, head.chunks))
 
 
-def stored_entries(cluster: Cluster, options: PulsarOptions, partition: str) -> AbstractContextManager[Stored]:
+def open_entry_store(
+    cluster: SourceCluster, options: PulsarOptions, partition: str
+) -> AbstractContextManager[EntryStore]:
     """The entries of a topic partition."""
-    return closing(StoredEntries(cluster, options, partition))
+    return closing(AdminEntryStore(cluster, options, partition))
 
 
-Answer = StoredEntry | None | ClusterUnreachable
+Answer = StoredEntry | None | SourceClusterUnreachable
 """What a broker says of an entry, or that it does not answer."""
 
 
-def ask(stored: Stored, places: Iterable[Position], left_s: LeftS = lambda: inf) -> Iterator[tuple[Position, Answer]]:
+def ask(
+    stored: EntryStore, positions: Iterable[LedgerPosition], left_s: LeftS = lambda: inf
+) -> Iterator[tuple[LedgerPosition, Answer]]:
     """What a broker says of many entries, in their order. Those behind one that it does not answer for are left out.
 
-    So are those for which no time is left. NobodyListens is raised: it is said of the cluster, not of an entry.
+    So are those for which no time is left. SourceConnectionRefused is raised: it is said of the cluster, not of an
+    entry.
 
     A topic with replicated subscriptions has some ten markers for each second and partition, each left out of a batch.
     So they are asked for together: a question for itself waits for its turn on every machine between here and there.
     """
-    places, size = iter(places), _FIRST_WINDOW
+    positions, size = iter(positions), _FIRST_WINDOW
     silent = False
 
-    def asked(share: Sequence[Position]) -> dict[Position, Answer]:
+    def asked(share: Sequence[LedgerPosition]) -> dict[LedgerPosition, Answer]:
         nonlocal silent
-        found: dict[Position, Answer] = {}
-        for place in share:
+        found: dict[LedgerPosition, Answer] = {}
+        for position in share:
             if silent:
                 break
             try:
-                found[place] = stored.of(place)
-            except NobodyListens:
+                found[position] = stored.entry(position)
+            except SourceConnectionRefused:
                 raise
-            except ClusterUnreachable as error:
-                found[place] = error
+            except SourceClusterUnreachable as error:
+                found[position] = error
                 silent = True
         return found
 
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        while not silent and left_s() > 0 and (window := list(islice(places, size))):
+        while not silent and left_s() > 0 and (window := list(islice(positions, size))):
             count = min(_PARALLEL, -(-len(window) // _EACH))
-            answers: dict[Position, Answer] = {}
+            answers: dict[LedgerPosition, Answer] = {}
             for share in pool.map(asked, [window[number::count] for number in range(count)]):
                 answers |= share
-            yield from ((place, answers[place]) for place in window if place in answers)
+            yield from ((position, answers[position]) for position in window if position in answers)
             size = min(2 * size, _LARGEST_WINDOW)
 
 
-def backwards(ledgers: Sequence[tuple[int, int]], end: Position, after: Position) -> Iterator[Position]:
+def positions_backwards(
+    ledgers: Sequence[tuple[int, int]], end: LedgerPosition, after: LedgerPosition
+) -> Iterator[LedgerPosition]:
     """The places from `end` back to the one behind `after`, by (number, entries) of the ledgers in order."""
     for number, entries in reversed(ledgers):
         newest = min(entries - 1, end.entry) if number == end.ledger else entries - 1
@@ -187,4 +201,4 @@ def backwards(ledgers: Sequence[tuple[int, int]], end: Position, after: Position
             for entry in range(newest, -1, -1):
                 if (number, entry) <= (after.ledger, after.entry):
                     return
-                yield Position(number, entry)
+                yield LedgerPosition(number, entry)

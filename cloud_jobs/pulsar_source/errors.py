@@ -2,8 +2,8 @@
 
 PulsarSourceError
 ├── OptionError          an option is unknown, missing or does not fit another
-├── ClusterUnreachable   a cluster did not answer within its time, or what answered is no cluster
-│   ├── NobodyListens    nothing takes a connection there any more: no answer is worth waiting for
+├── SourceClusterUnreachable   a cluster did not answer within its time, or what answered is no cluster
+│   ├── SourceConnectionRefused    nothing takes a connection there any more: no answer is worth waiting for
 │   └── NoClusterAnswers none of the clusters did, for as long as is waited at most
 ├── AccessRefused        a cluster answered, and said no
 ├── TopicMissing         a topic does not exist (or does not any more)
@@ -27,28 +27,28 @@ class OptionError(PulsarSourceError):
     """An option is unknown, missing or does not fit another."""
 
 
-class ClusterUnreachable(PulsarSourceError):
+class SourceClusterUnreachable(PulsarSourceError):
     """A cluster did not answer within its time, or what answered in its place is no cluster."""
 
-    def __init__(self, cluster: str, doing: str, detail: str) -> None:
+    def __init__(self, cluster: str, action: str, detail: str) -> None:
         self.cluster = cluster
-        super().__init__(f"cluster {cluster!r} did not answer while {doing}: {detail}")
+        super().__init__(f"cluster {cluster!r} did not answer while {action}: {detail}")
 
 
-class NobodyListens(ClusterUnreachable):
+class SourceConnectionRefused(SourceClusterUnreachable):
     """Nothing takes a connection at a cluster's address: known at once, and of all its answers."""
 
 
-class NoClusterAnswers(ClusterUnreachable):
+class NoClusterAnswers(SourceClusterUnreachable):
     """None of the clusters answered for `readTimeoutSeconds`: nobody need wait once more."""
 
 
 class AccessRefused(PulsarSourceError):
     """A cluster answered, and said no: look at the token, the certificate and the role's permissions."""
 
-    def __init__(self, cluster: str, doing: str, detail: str) -> None:
+    def __init__(self, cluster: str, action: str, detail: str) -> None:
         self.cluster = cluster
-        super().__init__(f"cluster {cluster!r} refused {doing}: {detail}")
+        super().__init__(f"cluster {cluster!r} refused {action}: {detail}")
 
 
 class TopicMissing(PulsarSourceError):

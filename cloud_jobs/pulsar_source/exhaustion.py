@@ -14,27 +14,27 @@ from contextlib import suppress
 import pulsar
 import structlog
 
-from cloud_jobs.pulsar_source.admin import Admin
+from cloud_jobs.pulsar_source.admin import PulsarAdmin
 from cloud_jobs.pulsar_source.errors import PulsarSourceError
-from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.position import BEGINNING, Position
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
 
 _log = structlog.get_logger(__name__)
-LOOK_PERIOD_S = 1.5
+PROBE_PERIOD_S = 1.5
 """Silence after which the cluster is asked, and after which it is asked again."""
 
-_PAIRS = 2
+_PROBES = 2
 
 Flush = Callable[[], object]
 """A question to the broker over a feed's own connection; a PulsarException when it is not answered in time."""
 
 
-class Exhaustion:
+class ExhaustionProbe:
     """Whether a cursor (a subscription, or a reader by the name it was given) has got all there is up to a position."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: SourceCluster,
         options: PulsarOptions,
         topic: str,
         cursor: str,
@@ -48,9 +48,9 @@ class Exhaustion:
         self._cursor = cursor
         self._flush = flush
         self._clock = clock
-        self._admin: Admin | None = None
-        self._looked_s: float | None = None
-        self._pairs = 0
+        self._admin: PulsarAdmin | None = None
+        self._probed_s: float | None = None
+        self._probes = 0
         self._upto = BEGINNING
 
     def close(self) -> None:
@@ -59,27 +59,27 @@ class Exhaustion:
             self._admin.close()
             self._admin = None
 
-    def heard(self) -> None:
+    def on_message(self) -> None:
         """Something came."""
-        self._looked_s = None
-        self._pairs = 0
+        self._probed_s = None
+        self._probes = 0
 
-    def proven(self, upto: Position) -> bool:
+    def is_exhausted(self, upto: LedgerPosition) -> bool:
         """True when nothing up to the position will come; to be asked after each receive that brought nothing.
 
         The receive between the last pair and the answer True is part of the proof.
         """
         if upto > self._upto:
-            self._pairs, self._upto = 0, upto
-        if self._pairs >= _PAIRS:
+            self._probes, self._upto = 0, upto
+        if self._probes >= _PROBES:
             _log.warning("entries_never_delivered", cluster=self._cluster.name, topic=self._topic, upto=str(upto))
             return True
         now_s = self._clock()
-        if self._looked_s is None:
-            self._looked_s = now_s
-        if now_s - self._looked_s >= LOOK_PERIOD_S:
-            self._pairs = self._pairs + 1 if self._is_beyond(upto) and self._is_flushed() else 0
-            self._looked_s = self._clock()
+        if self._probed_s is None:
+            self._probed_s = now_s
+        if now_s - self._probed_s >= PROBE_PERIOD_S:
+            self._probes = self._probes + 1 if self._is_beyond(upto) and self._is_flushed() else 0
+            self._probed_s = self._clock()
         return False
 
     def _is_flushed(self) -> bool:
@@ -89,10 +89,10 @@ class Exhaustion:
             return False
         return True
 
-    def _is_beyond(self, upto: Position) -> bool:
+    def _is_beyond(self, upto: LedgerPosition) -> bool:
         with suppress(PulsarSourceError):  # who does not answer proves nothing
             if self._admin is None:
-                self._admin = Admin(self._cluster, self._options, self._options.call_timeout_s())
+                self._admin = PulsarAdmin(self._cluster, self._options, self._options.call_timeout_s())
             read = self._admin.read_positions(self._topic)
             # The client makes a reader's name of the one that it is given.
             names = (name for name in read if name == self._cursor or name.startswith(f"{self._cursor}-reader-"))

@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import pulsar
 
-from cloud_jobs.pulsar_source.clients import as_our_error, durable_consumer, kept_client
-from cloud_jobs.pulsar_source.exhaustion import Exhaustion
+from cloud_jobs.pulsar_source.clients import durable_consumer, shared_client, to_source_error
+from cloud_jobs.pulsar_source.exhaustion import ExhaustionProbe
 from cloud_jobs.pulsar_source.message_ids import id_of, position_of
-from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.position import BEGINNING, Position
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
 from cloud_jobs.pulsar_source.prefetching import SIZES, Sizes
 
 POLL_MS = 5
@@ -36,38 +36,38 @@ class Feed(Protocol):
     def receive(self) -> list[Any]:
         """The next native messages, at most MAX_RECEIVE; empty when none came within POLL_MS."""
 
-    def last(self) -> Position:
+    def last(self) -> LedgerPosition:
         """The newest message that the broker would deliver; BEGINNING when there is none."""
 
     def connected(self) -> bool:
         """False while the connection to the broker is down."""
 
-    def exhausted(self, upto: Position) -> bool:
+    def exhausted(self, upto: LedgerPosition) -> bool:
         """Whether nothing up to a position will come any more; to be asked when nothing came."""
 
 
 class _DurableFeed:
-    def __init__(self, consumer: Any, exhaustion: Exhaustion) -> None:
+    def __init__(self, consumer: Any, exhaustion: ExhaustionProbe) -> None:
         self._exhaustion = exhaustion
         # The native object: a Python wrapper around every message would cost a third of the speed.
         self._native = consumer._consumer  # noqa: SLF001
 
     def receive(self) -> list[Any]:
         if messages := list(self._native.batch_receive()):
-            self._exhaustion.heard()
+            self._exhaustion.on_message()
         return messages
 
-    def exhausted(self, upto: Position) -> bool:
-        return self._exhaustion.proven(upto)
+    def exhausted(self, upto: LedgerPosition) -> bool:
+        return self._exhaustion.is_exhausted(upto)
 
-    def last(self) -> Position:
+    def last(self) -> LedgerPosition:
         return position_of(self._native.get_last_message_id())
 
     def connected(self) -> bool:
         return bool(self._native.is_connected())
 
 
-class OneByOne:
+class SingleMessageHandover:
     """Between a reader's listener, which returns only when its message is in safe hands, and the calls for messages.
 
     Only when the listener returns does the client ask the broker for more: an entry that ends the client is the first
@@ -79,7 +79,7 @@ class OneByOne:
         self._done = threading.Event()
 
     def listen(self, _: Any, message: Any) -> None:
-        """The client's thread brings a message, and waits until `handed_over`."""
+        """The client's thread brings a message, and waits until `confirm`."""
         done = threading.Event()
         self._waiting.put((message, done))
         done.wait()
@@ -92,13 +92,15 @@ class OneByOne:
             return []
         return [message._message]  # noqa: SLF001  # as the feeds give it
 
-    def handed_over(self) -> None:
+    def confirm(self) -> None:
         """What was received is in safe hands."""
         self._done.set()
 
 
 class _ReaderFeed:
-    def __init__(self, reader: Any, exhaustion: Exhaustion, most: int, one_by_one: OneByOne | None) -> None:
+    def __init__(
+        self, reader: Any, exhaustion: ExhaustionProbe, most: int, one_by_one: SingleMessageHandover | None
+    ) -> None:
         self._exhaustion = exhaustion
         self._most = min(MAX_RECEIVE, most)
         self._one_by_one = one_by_one
@@ -108,7 +110,7 @@ class _ReaderFeed:
     def receive(self) -> list[Any]:
         if messages := self._one_by_one.receive() if self._one_by_one else self._receive_many():
             self._reached = position_of(messages[-1].message_id())
-            self._exhaustion.heard()
+            self._exhaustion.on_message()
         return messages
 
     def _receive_many(self) -> list[Any]:
@@ -119,12 +121,12 @@ class _ReaderFeed:
                 messages.append(self._native.read_next(0))
         return messages
 
-    def exhausted(self, upto: Position) -> bool:
-        return self._exhaustion.proven(upto)
+    def exhausted(self, upto: LedgerPosition) -> bool:
+        return self._exhaustion.is_exhausted(upto)
 
-    def last(self) -> Position:
+    def last(self) -> LedgerPosition:
         # A reader can tell only whether there is more: an end that lies ahead of everything stands for "yes".
-        return Position(2**62, 0) if self._native.has_message_available() else self._reached
+        return LedgerPosition(2**62, 0) if self._native.has_message_available() else self._reached
 
     def connected(self) -> bool:
         return bool(self._native.is_connected())
@@ -165,7 +167,7 @@ class WideningFeed:
                 self._widen()
         return messages
 
-    def last(self) -> Position:
+    def last(self) -> LedgerPosition:
         """As the feed."""
         return self._feed.last()
 
@@ -173,7 +175,7 @@ class WideningFeed:
         """As the feed."""
         return self._feed.connected()
 
-    def exhausted(self, upto: Position) -> bool:
+    def exhausted(self, upto: LedgerPosition) -> bool:
         """As the feed."""
         return self._feed.exhausted(upto)
 
@@ -186,7 +188,7 @@ class WideningFeed:
 
 
 @contextmanager
-def durable_feed(cluster: Cluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
+def durable_feed(cluster: SourceCluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
     """From the durable subscription's cursor on; what comes first can come again. `queue_size`: the most held ahead."""
 
     def opening(queue: int) -> AbstractContextManager[Feed]:
@@ -197,25 +199,25 @@ def durable_feed(cluster: Cluster, options: PulsarOptions, topic: str, queue_siz
 
 
 @contextmanager
-def _durable_feed(cluster: Cluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
+def _durable_feed(cluster: SourceCluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
     policy = pulsar.ConsumerBatchReceivePolicy(MAX_RECEIVE, _MAX_RECEIVE_BYTES, POLL_MS)
     wait_s = options.read_timeout_seconds
     with durable_consumer(cluster, options, topic, queue=queue_size, wait_s=wait_s, policy=policy) as consumer:
         flush = consumer.get_last_message_id
-        with closing(Exhaustion(cluster, options, topic, options.subscription_name(), flush)) as exhaustion:
+        with closing(ExhaustionProbe(cluster, options, topic, options.subscription_name(), flush)) as exhaustion:
             yield _DurableFeed(consumer, exhaustion)
 
 
 @contextmanager
 def reader_feed(
-    cluster: Cluster,
+    cluster: SourceCluster,
     options: PulsarOptions,
     topic: str,
-    after: Position,
+    after: LedgerPosition,
     queue_size: int,
     *,
-    first: Position | None = None,
-    one_by_one: OneByOne | None = None,
+    first: LedgerPosition | None = None,
+    one_by_one: SingleMessageHandover | None = None,
 ) -> Iterator[Feed]:
     """From the first message after a position, without a cursor on the broker; what comes first can come again.
 
@@ -233,17 +235,17 @@ def reader_feed(
 
 @contextmanager
 def _reader_feed(
-    cluster: Cluster,
+    cluster: SourceCluster,
     options: PulsarOptions,
     topic: str,
-    after: Position,
+    after: LedgerPosition,
     *,
     queue: int,
-    first: Position | None,
-    one_by_one: OneByOne | None,
+    first: LedgerPosition | None,
+    one_by_one: SingleMessageHandover | None,
 ) -> Iterator[Feed]:
     name = uuid4().hex  # the client puts a random end to it
-    client = kept_client(cluster, options)
+    client = shared_client(cluster, options)
 
     def flush() -> None:
         # What a reader itself can be asked it answers from memory. The client has one connection to each broker.
@@ -261,9 +263,9 @@ def _reader_feed(
             crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
         )
     except pulsar.PulsarException as error:
-        raise as_our_error(cluster, f"opening a reader on {topic}", error) from error
+        raise to_source_error(cluster, f"opening a reader on {topic}", error) from error
     try:
-        with closing(Exhaustion(cluster, options, topic, name, flush)) as exhaustion:
+        with closing(ExhaustionProbe(cluster, options, topic, name, flush)) as exhaustion:
             yield _ReaderFeed(reader, exhaustion, queue, one_by_one)
     finally:
         with suppress(pulsar.PulsarException):

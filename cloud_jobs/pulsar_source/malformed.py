@@ -11,11 +11,11 @@ LAST_MS = 253_402_300_799_999
 
 ENCRYPTED = "value is encrypted"
 
-_MOST_BYTES = 256
+_MAX_BYTES = 256
 """Most bytes of a field that a reason shows."""
 
 
-class Malformed:
+class MalformedFields:
     """The reasons by row, for the rows that have one."""
 
     def __init__(self) -> None:
@@ -57,4 +57,4 @@ class Malformed:
 
 
 def _shown(data: bytes) -> str:
-    return data[:_MOST_BYTES].hex() + (f"... ({len(data)} bytes)" if len(data) > _MOST_BYTES else "")
+    return data[:_MAX_BYTES].hex() + (f"... ({len(data)} bytes)" if len(data) > _MAX_BYTES else "")

@@ -5,17 +5,17 @@ from typing import Any
 
 import pulsar
 
-from cloud_jobs.pulsar_source.position import WHOLE_ENTRY, Position
+from cloud_jobs.pulsar_source.position import WHOLE_ENTRY, LedgerPosition
 
 _BATCH_SIZE_FIELD = 6
 
 
-def position_of(message_id: Any) -> Position:
+def position_of(message_id: Any) -> LedgerPosition:
     """The client's message id -> position of that message (batch -1 when it was sent alone)."""
-    return Position(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+    return LedgerPosition(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
 
 
-def id_of(position: Position) -> Any:
+def id_of(position: LedgerPosition) -> Any:
     """Position -> the client's id of the last message that it takes in."""
     batch = -1 if position.batch == WHOLE_ENTRY else position.batch
     return pulsar.MessageId(-1, position.ledger, position.entry, batch)

@@ -12,15 +12,15 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from cloud_jobs.pulsar_source.columns import ALL
+from cloud_jobs.pulsar_source.columns import ALL_COLUMNS
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
-_MOST_WAIT_S = 86_400
-_MOST_MESSAGES = 10_000_000
+_MAX_WAIT_S = 86_400
+_MAX_MESSAGES = 10_000_000
 
 
-class Cluster(BaseModel):
+class SourceCluster(BaseModel):
     """One Pulsar cluster: where its brokers and its admin REST are."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,11 +35,11 @@ class Cluster(BaseModel):
         name, _, urls = text.strip().partition("=")
         service, _, admin = urls.partition("|")
         if not (name and service and admin):
-            raise ValueError(f"{text!r} is no cluster: expected name=pulsar://host:6650|http://host:8080")
+            raise ValueError(f"{text!r} is not a cluster: expected name=pulsar://host:6650|http://host:8080")
         try:
             _ = urlsplit(service).port, urlsplit(admin).port
         except ValueError as error:
-            raise ValueError(f"{text!r} is no cluster: {error}") from error
+            raise ValueError(f"{text!r} is not a cluster: {error}") from error
         return cls(name=name.strip(), service_url=service.strip(), admin_url=admin.strip().rstrip("/"))
 
 
@@ -67,7 +67,7 @@ class Access(BaseModel):
 class PulsarOptions(Access):
     """Every option of the format `pulsar`; the name in Spark is the camelCase form (`maxMessagesPerTrigger`)."""
 
-    clusters: tuple[Cluster, ...] = Field(
+    clusters: tuple[SourceCluster, ...] = Field(
         (), description="`name=serviceUrl|adminUrl`, comma-separated, in the order of preference"
     )
     service_url: str | None = Field(None, description="the brokers of the only cluster (instead of clusters)")
@@ -86,12 +86,14 @@ class PulsarOptions(Access):
     ending_position: Literal["latest"] | datetime = Field(
         "latest", description="batch: `latest` or an ISO 8601 publish time where it ends (not included)"
     )
-    columns: tuple[str, ...] = Field(ALL, description="the columns wanted, comma-separated; fewer are read faster")
+    columns: tuple[str, ...] = Field(
+        ALL_COLUMNS, description="the columns wanted, comma-separated; fewer are read faster"
+    )
     read_compacted: bool = Field(False, description="read the compacted form of a topic: the newest of each key")
     fail_on_data_loss: bool = Field(True, description="stop when unread records or topics are gone, or go on")
 
     max_messages_per_trigger: int | None = Field(
-        None, ge=1, le=_MOST_MESSAGES, description="most messages of one micro-batch"
+        None, ge=1, le=_MAX_MESSAGES, description="most messages of one micro-batch"
     )
     max_bytes_per_trigger: int | None = Field(
         None,
@@ -101,16 +103,16 @@ class PulsarOptions(Access):
     )
     prefetch_bytes: int = Field(16 << 20, ge=1, le=1 << 30, description="about how many bytes a reader holds, unpacked")
 
-    operation_timeout_seconds: int = Field(5, ge=1, le=_MOST_WAIT_S, description="bound of one call to a cluster")
+    operation_timeout_seconds: int = Field(5, ge=1, le=_MAX_WAIT_S, description="bound of one call to a cluster")
     read_timeout_seconds: float = Field(
-        60, gt=0, le=_MOST_WAIT_S, description="bound of the silence of a range that was planned"
+        60, gt=0, le=_MAX_WAIT_S, description="bound of the silence of a range that was planned"
     )
     topic_discovery_seconds: float = Field(
-        10, ge=0, le=_MOST_WAIT_S, description="age at which the list of topics is asked again"
+        10, ge=0, le=_MAX_WAIT_S, description="age at which the list of topics is asked again"
     )
 
     cluster_lost_after_seconds: float = Field(
-        3, gt=0, le=_MOST_WAIT_S, description="silence after which a cluster counts as gone"
+        3, gt=0, le=_MAX_WAIT_S, description="silence after which a cluster counts as gone"
     )
     failover_file: Path | None = Field(
         None, description="where the source keeps which cluster it reads (a stream with several clusters)"
@@ -119,7 +121,7 @@ class PulsarOptions(Access):
     @field_validator("clusters", mode="before")
     @classmethod
     def _split_clusters(cls, value: Any) -> Any:
-        return tuple(Cluster.parse(text) for text in _split(value)) if isinstance(value, str) else value
+        return tuple(SourceCluster.parse(text) for text in _split(value)) if isinstance(value, str) else value
 
     @field_validator("topics", mode="before")
     @classmethod
@@ -130,9 +132,9 @@ class PulsarOptions(Access):
     @classmethod
     def _split_columns(cls, value: Any) -> Any:
         names = tuple(_split(value)) if isinstance(value, str) else value
-        unknown = [name for name in names if name not in ALL]
+        unknown = [name for name in names if name not in ALL_COLUMNS]
         if unknown or not names or len(set(names)) != len(names):
-            raise ValueError(f"takes some of {', '.join(ALL)}, each once")
+            raise ValueError(f"takes some of {', '.join(ALL_COLUMNS)}, each once")
         return names
 
     @field_validator("starting_position", "ending_position", mode="before")
@@ -187,14 +189,14 @@ class PulsarOptions(Access):
         except ValidationError as error:
             raise OptionError("; ".join(_sentence(problem) for problem in error.errors())) from None
 
-    def all_clusters(self) -> tuple[Cluster, ...]:
+    def all_clusters(self) -> tuple[SourceCluster, ...]:
         """The clusters in the order of preference; at least one."""
         if self.clusters:
             return self.clusters
         assert self.service_url is not None  # checked by _fits_together
         assert self.admin_url is not None
         admin = self.admin_url.rstrip("/")
-        return (Cluster(name=self.cluster, service_url=self.service_url, admin_url=admin),)
+        return (SourceCluster(name=self.cluster, service_url=self.service_url, admin_url=admin),)
 
     def call_timeout_s(self) -> int:
         """Bound of one call. With another cluster to go to, no more than the silence after which one counts as gone."""
@@ -202,7 +204,7 @@ class PulsarOptions(Access):
             return self.operation_timeout_seconds
         return min(self.operation_timeout_seconds, math.ceil(self.cluster_lost_after_seconds))
 
-    def cluster_named(self, name: str) -> Cluster:
+    def cluster_named(self, name: str) -> SourceCluster:
         """The cluster of that name; OptionError when the options do not know it (a checkpoint can)."""
         for cluster in self.all_clusters():
             if cluster.name == name:
@@ -217,7 +219,7 @@ class PulsarOptions(Access):
         try:
             return name, re.compile(name.name, re.DOTALL)  # a name can have line ends
         except re.error as error:
-            raise ValueError(f"topicsPattern {name.name!r} is no regular expression: {error}") from error
+            raise ValueError(f"topicsPattern {name.name!r} is not a regular expression: {error}") from error
 
     def asks_for(self, partition: str) -> bool:
         """Whether the options name the topic of a partition (or the partition itself); a checkpoint can know others."""

@@ -18,35 +18,35 @@ from uuid import uuid4
 
 import pulsar
 
-from cloud_jobs.pulsar_source.clients import as_our_error, kept_client
+from cloud_jobs.pulsar_source.clients import shared_client, to_source_error
+from cloud_jobs.pulsar_source.cluster_monitor import ClusterView
 from cloud_jobs.pulsar_source.errors import SubscriptionBusy
-from cloud_jobs.pulsar_source.ledgers import Role, TopicState, reader_prefix
-from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.watching import View
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.partition_state import PartitionState, Role, reader_prefix
 
 _PARALLEL = 8
 _PAUSE_S = 0.2
 
 Close = Callable[[], None]
-Elsewhere = Callable[[str], Iterable[View]]
+OtherViews = Callable[[str], Iterable[ClusterView]]
 _Key = tuple[str, str]
 """Cluster and topic partition."""
 
 
-def open_presence(cluster: Cluster, options: PulsarOptions, topic: str, role: Role, token: str) -> Close:
+def open_presence(cluster: SourceCluster, options: PulsarOptions, topic: str, role: Role, token: str) -> Close:
     """Opens the reader that stands for a query on a topic partition; returns how it is closed, without waiting."""
     prefix = reader_prefix(options.subscription_name(), role) + token
     try:
         # Without a queue the broker sends it nothing: what comes first could end the process.
-        reader: Any = kept_client(cluster, options).create_reader(
+        reader: Any = shared_client(cluster, options).create_reader(
             topic, pulsar.MessageId.latest, receiver_queue_size=0, subscription_role_prefix=prefix
         )
     except pulsar.PulsarException as error:
-        raise as_our_error(cluster, f"opening the {role}'s reader on {topic}", error) from error
+        raise to_source_error(cluster, f"opening the {role}'s reader on {topic}", error) from error
     return lambda: reader._reader.close_async(lambda _: None)  # noqa: SLF001  # a cluster that is gone does not answer
 
 
-def _nowhere(_: str) -> Iterable[View]:
+def _no_views(_: str) -> Iterable[ClusterView]:
     return ()
 
 
@@ -56,7 +56,7 @@ class Ownership:
     def __init__(
         self,
         options: PulsarOptions,
-        opener: Callable[[Cluster, PulsarOptions, str, Role, str], Close] = open_presence,
+        opener: Callable[[SourceCluster, PulsarOptions, str, Role, str], Close] = open_presence,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
         token: str | None = None,
@@ -76,7 +76,7 @@ class Ownership:
         _release(self._candidate, list(self._candidate))
         _release(self._owned, list(self._owned))
 
-    def claim(self, view: View, elsewhere: Elsewhere = _nowhere) -> bool:
+    def claim(self, view: ClusterView, elsewhere: OtherViews = _no_views) -> bool:
         """Whether this query owns the subscription of every partition in the view; otherwise look again and ask again.
 
         `elsewhere`: how the clusters other than a named one stand, those that answer.
@@ -90,14 +90,14 @@ class Ownership:
         missing = sorted(keys - self._owned.keys())
         return not missing or self._become_owner(view, missing, elsewhere)
 
-    def _open_all(self, cluster: Cluster, role: Role, keys: Collection[_Key], opened: dict[_Key, Close]) -> None:
+    def _open_all(self, cluster: SourceCluster, role: Role, keys: Collection[_Key], opened: dict[_Key, Close]) -> None:
         with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
             opening = {key: pool.submit(self._open, cluster, self._options, key[1], role, self._token) for key in keys}
         opened |= {key: future.result() for key, future in opening.items() if future.exception() is None}
         for future in opening.values():
             future.result()
 
-    def _become_owner(self, view: View, missing: list[_Key], elsewhere: Elsewhere) -> bool:
+    def _become_owner(self, view: ClusterView, missing: list[_Key], elsewhere: OtherViews) -> bool:
         others = list(self._others(view, {partition for _, partition in missing}, elsewhere))
         if before_us := [place for place, state in others if self._comes_after(state)]:
             self._wait(before_us[0], leaving=missing)
@@ -116,15 +116,15 @@ class Ownership:
         return False
 
     def _others(
-        self, view: View, partitions: AbstractSet[str], elsewhere: Elsewhere
-    ) -> Iterator[tuple[_Key, TopicState]]:
+        self, view: ClusterView, partitions: AbstractSet[str], elsewhere: OtherViews
+    ) -> Iterator[tuple[_Key, PartitionState]]:
         """Where another query is seen, on any cluster."""
         for seen in (view, *elsewhere(view.cluster.name)):
             for partition in sorted(partitions & seen.states.keys()):
                 if _present(seen.states[partition]) - {self._token}:
                     yield (seen.cluster.name, partition), seen.states[partition]
 
-    def _comes_after(self, state: TopicState) -> bool:
+    def _comes_after(self, state: PartitionState) -> bool:
         """Whether this candidate makes room for a query there: an owner, or a candidate that is older."""
         return bool(state.owners - {self._token}) or any(name < self._token for name in state.candidates)
 
@@ -137,14 +137,14 @@ class Ownership:
         _release(self._candidate, leaving)
         self._pause(_PAUSE_S * (0.5 + random.random()))
 
-    def _check_owners(self, view: View) -> None:
+    def _check_owners(self, view: ClusterView) -> None:
         """The younger of two owners ends; there are two only where a broker forgot the older one for a moment."""
         for _, partition in sorted(key for key in self._owned if key[0] == view.cluster.name):
             if min(view.states[partition].owners, default=self._token) < self._token:
                 raise SubscriptionBusy(view.cluster.name, partition, self._options.subscription_name(), 0.0)
 
 
-def _present(state: TopicState) -> frozenset[str]:
+def _present(state: PartitionState) -> frozenset[str]:
     return state.owners | state.candidates
 
 

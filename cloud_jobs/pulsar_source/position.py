@@ -9,7 +9,7 @@ WHOLE_ENTRY = 2**31 - 1
 """Batch index of a position that takes in its entry to the last message."""
 
 
-class Position(NamedTuple):
+class LedgerPosition(NamedTuple):
     """The last message taken in: everything up to it is behind, everything after it lies ahead.
 
     Positions order as the messages of one topic partition of **one** cluster do; in another cluster they mean nothing.
@@ -31,12 +31,12 @@ class Position(NamedTuple):
             numbers = [int(part) for part in text.split(":")]
             if len(numbers) in {2, 3}:
                 return cls(*numbers)
-        raise ValueError(f"{text!r} is no position: expected ledger:entry or ledger:entry:batch")
+        raise ValueError(f"{text!r} is not a position: expected ledger:entry or ledger:entry:batch")
 
 
 _VERSION = 2
 
-BEGINNING = Position(-1, -1)
+BEGINNING = LedgerPosition(-1, -1)
 """Before every message of every ledger."""
 
 
@@ -49,7 +49,7 @@ class Offset:
     range again.
 
     `subscription_ids`: topic partition -> the mark of the subscription that the position was read through, see
-    `SubscriptionNotes`: a position of another life of the topic or of the disks is never taken for one of this.
+    `SubscriptionProperties`: a position of another life of the topic or of the disks is never taken for one of this.
 
     `query`: the id of the query, which its failover file knows too. `restarts`: how often reading went on at a cursor;
     without it a batch that is planned once more, because it was closed unread, would be the same text, and Spark would
@@ -57,8 +57,8 @@ class Offset:
     """
 
     cluster: str
-    positions: Mapping[str, Position]
-    origin: Mapping[str, Position] = field(default_factory=dict)
+    positions: Mapping[str, LedgerPosition]
+    origin: Mapping[str, LedgerPosition] = field(default_factory=dict)
     subscription_ids: Mapping[str, str] = field(default_factory=dict)
     query: str = ""
     restarts: int = 0
@@ -98,15 +98,15 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class PartitionRange:
     """The messages after `start` up to and with `end` of one topic partition."""
 
     topic: str
-    start: Position
-    end: Position
+    start: LedgerPosition
+    end: LedgerPosition
 
 
-def ranges(start: Offset, end: Offset) -> Iterator[Range]:
+def ranges(start: Offset, end: Offset) -> Iterator[PartitionRange]:
     """What lies between two offsets, by topic partition, in the cluster of `end`.
 
     Neighbours in one cluster: from `start` to `end`. Where `end` has an origin, from there (see `Offset`).
@@ -119,12 +119,12 @@ def ranges(start: Offset, end: Offset) -> Iterator[Range]:
     for topic, last in sorted(end.positions.items()):
         first = begin.get(topic, BEGINNING)
         if last > first:
-            yield Range(topic, first, last)
+            yield PartitionRange(topic, first, last)
 
 
-def _texts(positions: Mapping[str, Position]) -> dict[str, str]:
+def _texts(positions: Mapping[str, LedgerPosition]) -> dict[str, str]:
     return {topic: str(position) for topic, position in sorted(positions.items())}
 
 
-def _positions(texts: Mapping[str, str]) -> dict[str, Position]:
-    return {topic: Position.parse(text) for topic, text in texts.items()}
+def _positions(texts: Mapping[str, str]) -> dict[str, LedgerPosition]:
+    return {topic: LedgerPosition.parse(text) for topic, text in texts.items()}

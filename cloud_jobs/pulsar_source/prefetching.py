@@ -14,7 +14,7 @@ FIRST_QUEUE = 8
 
 _FAR = 4
 _SAMPLES = 8
-_MOST_TOPICS = 10_000
+_MAX_TOPICS = 10_000
 
 
 class Sizes:
@@ -28,7 +28,7 @@ class Sizes:
         name = split_partition(topic)[0]
         sampled = messages[:: max(1, len(messages) // _SAMPLES)]
         mean = sum(message.length() for message in sampled) / len(sampled)
-        if len(self._mean) >= _MOST_TOPICS and name not in self._mean:
+        if len(self._mean) >= _MAX_TOPICS and name not in self._mean:
             self._mean.clear()
         self._mean[name] = max(mean, (3 * self._mean.get(name, mean) + mean) / 4)
 

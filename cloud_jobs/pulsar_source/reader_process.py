@@ -13,22 +13,22 @@ import pulsar
 
 from cloud_jobs.pulsar_source.copies import CopiedMessage
 from cloud_jobs.pulsar_source.errors import PulsarSourceError
-from cloud_jobs.pulsar_source.feeds import Feed, OneByOne, reader_feed
-from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source.feeds import Feed, SingleMessageHandover, reader_feed
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.position import LedgerPosition
 
 MEMORY_BYTES = 3 << 30
 """Address space of the process, beside what it may prefetch: a header can claim that 4 GiB come out of a few bytes."""
 
-FAR_AHEAD = Position(2**62, 0)
+UNKNOWN_NEWEST = LedgerPosition(2**62, 0)
 """Stands for a newest message that is not known."""
 
 _END_S = 5.0
-_Serve = Callable[[Connection, "Assignment"], None]
+_Serve = Callable[[Connection, "ReaderTask"], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class ReaderTask:
     """What one process reads: the messages of a topic partition after a position.
 
     `first`: the entry after it, where it is known: the one at that position must not be sent again. `one_by_one`: the
@@ -37,33 +37,33 @@ class Assignment:
     sent nothing.
     """
 
-    cluster: Cluster
+    cluster: SourceCluster
     options: PulsarOptions
     topic: str
-    after: Position
+    after: LedgerPosition
     queue: int
-    first: Position | None = None
+    first: LedgerPosition | None = None
     one_by_one: bool = False
     with_content: bool = True
 
 
-class ReaderDied(Exception):  # an event that is dealt with, not an error of this package
+class ReaderCrashed(Exception):  # an event that is dealt with, not an error of this package
     """The process ended, or left a call unanswered and was ended. `signal`: what ended it by itself, or None."""
 
-    def __init__(self, signal: int | None, *, begun: bool) -> None:
+    def __init__(self, signal: int | None, *, started: bool) -> None:
         self.signal = signal
-        self.begun = begun
-        super().__init__(signal, begun)
+        self.started = started
+        super().__init__(signal, started)
 
 
-class ReaderRefused(Exception):  # as above
+class ReaderFailed(Exception):  # as above
     """The client in the process raised: its words."""
 
 
 class ReaderProcess:
-    """The parent's end: each call is answered within `answer_s`, or the process is ended and ReaderDied raised."""
+    """The parent's end: each call is answered within `answer_s`, or the process is ended and ReaderCrashed raised."""
 
-    def __init__(self, assignment: Assignment, answer_s: float, serve: _Serve | None = None) -> None:
+    def __init__(self, assignment: ReaderTask, answer_s: float, serve: _Serve | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
         # What is imported before the fork need not be imported by each process.
         context.set_forkserver_preload([__name__])
@@ -72,34 +72,34 @@ class ReaderProcess:
         self._process = context.Process(target=serve or serve_reader, args=(theirs, assignment), daemon=True)
         self._process.start()
         theirs.close()
-        self._begun = False
-        self._begun = self._answer() is None
+        self._started = False
+        self._started = self._answer() is None
 
-    def ask(self, what: str, *arguments: Any) -> Any:
+    def call(self, what: str, *arguments: Any) -> Any:
         """The answer of the feed in the process."""
         try:
             self._pipe.send((what, arguments))
         except OSError:
-            raise self._died() from None
+            raise self._crashed() from None
         return self._answer()
 
     def _answer(self) -> Any:
         try:
             if not self._pipe.poll(self._answer_s):
                 self.close()
-                raise ReaderDied(None, begun=self._begun)
+                raise ReaderCrashed(None, started=self._started)
             ok, answer = self._pipe.recv()
         except (OSError, EOFError):
-            raise self._died() from None
+            raise self._crashed() from None
         if not ok:
-            raise ReaderRefused(answer)
+            raise ReaderFailed(answer)
         return answer
 
-    def _died(self) -> ReaderDied:
+    def _crashed(self) -> ReaderCrashed:
         self._process.join(_END_S)
         code = self._process.exitcode
         self.close()
-        return ReaderDied(-code if code is not None and code < 0 else None, begun=self._begun)
+        return ReaderCrashed(-code if code is not None and code < 0 else None, started=self._started)
 
     def close(self) -> None:
         """Ends the process; it holds nothing that has to be given back."""
@@ -114,12 +114,12 @@ class ReaderProcess:
         self.close()
 
 
-def serve_reader(pipe: Connection, assignment: Assignment) -> None:
+def serve_reader(pipe: Connection, assignment: ReaderTask) -> None:
     """The process's part: opens the reader and answers until the parent goes."""
     hold_to(resource.RLIMIT_AS, MEMORY_BYTES + 2 * assignment.options.prefetch_bytes)
     hold_to(resource.RLIMIT_CORE, 0)
     pipe.send((True, None))
-    one_by_one = OneByOne() if assignment.one_by_one else None
+    one_by_one = SingleMessageHandover() if assignment.one_by_one else None
     a = assignment
     try:
         with reader_feed(a.cluster, a.options, a.topic, a.after, a.queue, first=a.first, one_by_one=one_by_one) as feed:
@@ -127,7 +127,7 @@ def serve_reader(pipe: Connection, assignment: Assignment) -> None:
                 what, arguments = pipe.recv()
                 pipe.send((True, _answer_of(feed, what, arguments, assignment)))
                 if one_by_one:
-                    one_by_one.handed_over()
+                    one_by_one.confirm()
     except (EOFError, OSError):
         pass  # the parent is done with it
     except (PulsarSourceError, pulsar.PulsarException) as error:
@@ -143,13 +143,13 @@ def hold_to(kind: int, most: int) -> None:
     resource.setrlimit(kind, (most, most))
 
 
-def _answer_of(feed: Feed, what: str, arguments: tuple[Any, ...], assignment: Assignment) -> Any:
+def _answer_of(feed: Feed, what: str, arguments: tuple[Any, ...], assignment: ReaderTask) -> Any:
     match what:
         case "receive":
             return [CopiedMessage.of(message, with_content=assignment.with_content) for message in feed.receive()]
         case "last":
             with suppress(pulsar.PulsarException):
                 return feed.last()
-            return FAR_AHEAD
+            return UNKNOWN_NEWEST
         case _:
             return getattr(feed, what)(*arguments)

@@ -17,7 +17,7 @@ from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.planned import PlannedRange
 from cloud_jobs.pulsar_source.position import Offset
-from cloud_jobs.pulsar_source.reading import again, read_range
+from cloud_jobs.pulsar_source.reading import isolate_retry, read_range
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -41,7 +41,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         return self._built
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802, D102  # Spark's name and contract, like those below
-        return self._driver.initial().to_json()
+        return self._driver.initial_offset().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, D102
         if self._options.max_messages_per_trigger:
@@ -52,10 +52,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, D102
         limited = not isinstance(limit, ReadAllAvailable)
-        return self._driver.latest(Offset.from_json(start), limited=limited).to_json()
+        return self._driver.next_offset(Offset.from_json(start), limited=limited).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802, D102
-        return self._driver.newest()
+        return self._driver.newest_offset()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, D102
         self._driver.fix_target()
@@ -67,7 +67,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._driver.commit(Offset.from_json(end))
 
     def read(self, partition: PlannedRange) -> Iterator[pa.RecordBatch]:  # noqa: D102
-        return read_range(self._options, again(partition))
+        return read_range(self._options, isolate_retry(partition))
 
     def stop(self) -> None:  # noqa: D102
         if self._built is not None:

@@ -20,11 +20,11 @@ _PLANNED = "waybill-planned-openings"
 _ACKNOWLEDGED = "waybill-acknowledged-opening"
 _CHUNKED = "waybill-chunked"
 _STARTING = "waybill-starting-position"
-MOST_OPENINGS = 16
+MAX_PLANNED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionNotes:
+class SubscriptionProperties:
     """The properties of a durable subscription that are ours; they end with it, with its topic and with the disks.
 
     `number`: drawn once. `planned`: the newest openings in which batches were planned, oldest first. `acknowledged`:
@@ -33,14 +33,14 @@ class SubscriptionNotes:
     one position.
     """
 
-    number: str
+    subscription_id: str
     planned: tuple[str, ...] = ()
     acknowledged: str = ""
     chunked: bool = False
     starting: str = ""
 
     @classmethod
-    def of(cls, properties: Mapping[str, str]) -> Self | None:
+    def from_properties(cls, properties: Mapping[str, str]) -> Self | None:
         """What the broker keeps; None when it is nothing of ours."""
         if _ID not in properties:
             return None
@@ -48,10 +48,10 @@ class SubscriptionNotes:
         acknowledged, starting = properties.get(_ACKNOWLEDGED, ""), properties.get(_STARTING, "")
         return cls(properties[_ID], planned, acknowledged, _CHUNKED in properties, starting)
 
-    def properties(self) -> dict[str, str]:
-        """The reverse of `of`."""
+    def to_properties(self) -> dict[str, str]:
+        """The reverse of `from_properties`."""
         properties = {
-            _ID: self.number,
+            _ID: self.subscription_id,
             _PLANNED: ",".join(self.planned),
             _ACKNOWLEDGED: self.acknowledged,
             _STARTING: self.starting,
@@ -75,39 +75,39 @@ class SubscriptionNotes:
         """With its cursor where it is to begin."""
         return replace(self, starting="")
 
-    def planning(self, opening: str) -> Self:
+    def with_planned(self, created: str) -> Self:
         """With a batch that is planned in an opening."""
-        return replace(self, planned=(*self.planned, opening)[-MOST_OPENINGS:]) if self._place(opening) < 0 else self
+        return replace(self, planned=(*self.planned, created)[-MAX_PLANNED:]) if self._index(created) < 0 else self
 
-    def acknowledging(self, opening: str) -> Self:
+    def with_acknowledged(self, created: str) -> Self:
         """With a batch that is acknowledged in an opening."""
-        return replace(self, acknowledged=opening)
+        return replace(self, acknowledged=created)
 
-    def meeting_chunks(self) -> Self:
+    def with_chunks(self) -> Self:
         """With a message in chunks that a task has met."""
         return replace(self, chunked=True)
 
-    def mark(self, opening: str = "") -> str:
+    def generation(self, created: str = "") -> str:
         """The text that stands for a position which was planned in an opening; without one for a cursor's."""
-        return f"{self.number}@{opening}" if opening else self.number
+        return f"{self.subscription_id}@{created}" if created else self.subscription_id
 
-    def knows(self, mark: str) -> bool:
+    def has_read(self, generation: str) -> bool:
         """Whether the position of that mark was read through this subscription, on these disks."""
-        number, _, opening = mark.partition("@")
-        if number != self.number:
+        number, _, created = generation.partition("@")
+        if number != self.subscription_id:
             return False
-        forgotten = len(self.planned) == MOST_OPENINGS and opening < self.planned[0]
-        return not opening or forgotten or self._place(opening) >= 0
+        forgotten = len(self.planned) == MAX_PLANNED and created < self.planned[0]
+        return not created or forgotten or self._index(created) >= 0
 
-    def went_beyond(self, mark: str) -> bool:
+    def acknowledged_after(self, generation: str) -> bool:
         """Whether batches were acknowledged in a later opening than that of the mark."""
-        opening = mark.partition("@")[2]
-        return bool(opening) and self._place(self.acknowledged) > self._place(opening)
+        created = generation.partition("@")[2]
+        return bool(created) and self._index(self.acknowledged) > self._index(created)
 
-    def _place(self, opening: str) -> int:
-        return self.planned.index(opening) if opening in self.planned else -1
+    def _index(self, created: str) -> int:
+        return self.planned.index(created) if created in self.planned else -1
 
 
-def opening_of(mark: str) -> str:
+def ledger_created_in(generation: str) -> str:
     """The opening of a mark; empty where it has none."""
-    return mark.partition("@")[2]
+    return generation.partition("@")[2]

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 _PERSISTENT = "persistent://"
 _SYSTEM = "__"
-_MOST_QUOTED = 4096
+_MAX_QUOTED = 4096
 """Pulsar takes a request of 8 KiB, headers and token included."""
 _PARTITION = re.compile(r"(?P<base>.*[^/])-partition-(?P<number>0|[1-9][0-9]{0,8})", re.DOTALL)
 """As Pulsar reads it: `x-partition-01` is a topic of its own."""
@@ -34,9 +34,9 @@ class TopicName:
         scheme, _, path = text.rpartition("://")
         parts = path.split("/")
         if scheme not in {"", "persistent"} or not all(parts) or len(parts) not in {1, 3}:
-            raise ValueError(f"{text!r} is no topic: expected persistent://tenant/namespace/name")
-        if {".", ".."} & set(parts) or "\0" in path or len(quote(path)) > _MOST_QUOTED:
-            raise ValueError(f"{text[:_MOST_QUOTED]!r} cannot be read: no address of the admin REST can hold it")
+            raise ValueError(f"{text!r} is not a topic: expected persistent://tenant/namespace/name")
+        if {".", ".."} & set(parts) or "\0" in path or len(quote(path)) > _MAX_QUOTED:
+            raise ValueError(f"{text[:_MAX_QUOTED]!r} cannot be read: no address of the admin REST can hold it")
         return cls("public", "default", parts[0]) if len(parts) == 1 else cls(*parts)
 
     @property
@@ -57,7 +57,7 @@ def split_partition(topic: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class TopicListing:
     """The topics of a namespace, a partitioned one once, and the full names of those that cannot be read."""
 
     topics: tuple[TopicName, ...]

@@ -10,8 +10,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cloud_jobs.changes import commit, covered_version, positions_since, touched_spans
-from cloud_jobs.fences import made_of
+from cloud_jobs.fences import parse_fences
+from cloud_jobs.incremental import commit, covered_version, positions_since, touched_spans
 from cloud_jobs.lake import Lake
 from cloud_jobs.reference import fences_in
 from cloud_jobs.usage.metering import FIXES, HOUR_MS, METERED, margin_ms, meter
@@ -105,7 +105,7 @@ def _meter_shards(
     """A function from fixes sorted by device to usage: many devices at once, and never a device in two parts."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        zones = ZoneSet(made_of(fences).fences)
+        zones = ZoneSet(parse_fences(fences).fences)
         for shard in _whole_devices(batches):
             yield from meter(shard, zones, settings).to_batches()
 
@@ -139,5 +139,5 @@ def _zones_left(spark: SparkSession, lake: Lake, touched: DataFrame, rows: DataF
         zero.alias("distance_mm"),
         zero.alias("duration_ms"),
         f.lit(0).alias("entries"),
-        f.lit("{}").alias("evidence"),
+        f.lit("{}").alias("seq_ranges"),
     )

@@ -42,7 +42,7 @@ METERED = pa.schema(
         pa.field("distance_mm", pa.int64()),
         pa.field("duration_ms", pa.int64()),
         pa.field("entries", pa.int32()),
-        pa.field("evidence", pa.string()),
+        pa.field("seq_ranges", pa.string()),
     ]
 )
 """One row for each device, touched hour and zone in which the device was."""
@@ -109,10 +109,10 @@ class _Grouped:
             "distance_mm": round(fsum(self._pieces.metres[members]) * 1000),
             "duration_ms": round(fsum(self._pieces.ms[members])),
             "entries": int(self._pieces.entry[members].sum()),
-            "evidence": self._evidence(members),
+            "seq_ranges": self._seq_ranges(members),
         }
 
-    def _evidence(self, members: NDArray[np.int64]) -> str:
+    def _seq_ranges(self, members: NDArray[np.int64]) -> str:
         """The names of the fixes at both ends of the pieces' segments, as JSON `{"epoch": [[first, last], …]}`."""
         ends = self._pieces.end_fix[members]
         rows = np.unique(np.concatenate([ends, self._before[ends]]))

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cloud_jobs.billing import Bill, Period
-from cloud_jobs.billing.lake import Lake as BillingLake
+from cloud_jobs.billing.lake import LakeReader as BillingLake
 from cloud_jobs.billing.meters import MEASURE_OF
 from cloud_jobs.ingest.coverage import Coverage, from_row
 from cloud_jobs.lake import Lake
-from simulator.truth import Bill as TrueBill
-from simulator.truth import Made, Truth, made_canary, made_event, made_position, made_raw, made_signal
+from simulator.truth import Made, TrueBill, Truth, made_canary, made_event, made_position, made_raw, made_signal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MEASURED = ("altitude_m", "speed_mps", "heading_deg", "accuracy_m")
@@ -135,7 +134,7 @@ def _device(  # noqa: PLR0917 - the three stations of one device
         lost=(made - ingested).total(),
         unexpected=(ingested - made).total(),
         received=sum(one.received.count for one in coverage),
-        declared=sum(one.lost.count for one in coverage),
+        declared=sum(one.declared_lost.count for one in coverage),
         missing=sum(one.missing.count for one in coverage),
         state=max(states, key=("complete", "complete with declared loss", "open").index) if states else "open",
     )
@@ -171,8 +170,8 @@ def _made(row: dict[str, Any]) -> Made:
 def _coverage(lake: Lake) -> dict[str, list[Coverage]]:
     found: dict[str, list[Coverage]] = {}
     for row in lake.rows("coverage").to_pylist():
-        buffer, coverage = from_row(row)
-        found.setdefault(buffer.device, []).append(coverage)
+        stream, coverage = from_row(row)
+        found.setdefault(stream.device, []).append(coverage)
     return found
 
 

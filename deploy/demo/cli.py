@@ -1,4 +1,4 @@
-"""`waybill demo`: runs the story with visible progress and prints the tables; exits with 0 only if all is true."""
+"""`waybill demo`: runs the scenario with visible progress and prints the tables; exits with 0 only if all is true."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.report import as_json, bill_table, completeness_table, records_table, verdict_table
-from deploy.demo.story import DemoSettings, Story
+from deploy.demo.scenario import DemoScenario, DemoSettings
 from deploy.local import LocalStack, LocalStackError, empty
 from geo.replication import ReplicationError
 from simulator import SimulatorError
@@ -50,9 +50,9 @@ def demo(
     try:
         settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s)
         found, memory = _run(folder, settings, quiet=as_json_text)
-    except (DemoError, LocalStackError, ReplicationError, SimulatorError, ValidationError, OSError) as trouble:
-        errors.print(str(trouble), style="red", markup=False)
-        raise typer.Exit(2) from trouble
+    except (DemoError, LocalStackError, ReplicationError, SimulatorError, ValidationError, OSError) as error:
+        errors.print(str(error), style="red", markup=False)
+        raise typer.Exit(2) from error
     except KeyboardInterrupt as interrupt:
         errors.print("interrupted; every server was stopped")
         raise typer.Exit(130) from interrupt
@@ -81,9 +81,9 @@ def _run(folder: Path, settings: DemoSettings, *, quiet: bool) -> tuple[Audit, i
 
         with LocalStack(folder) as stack:
             say(f"{len(stack.servers)} servers are up: Pulsar eu, us and hq, replication applied")
-            story = Story(stack, settings, say, show)
-            found = story.run()
-            return found, story.peak_memory_bytes
+            scenario = DemoScenario(stack, settings, say, show)
+            found = scenario.run()
+            return found, scenario.peak_memory_bytes
 
 
 @contextmanager

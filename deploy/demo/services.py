@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cloud_jobs.config import CloudSettings
-from deploy.local import DaemonProcess, LocalStack, PortBook, answers
+from deploy.local import DaemonProcess, LocalStack, PortBook, http_health
 from settings import load
 
 _USAGE_TIMEOUT_S = 180.0
@@ -35,7 +35,7 @@ port = {stack.brokers[region].port}
 [pulsar]
 service_url = "{stack.pulsar[region].service_url}"
 
-[observe]
+[status]
 port = {port}
 """)
     return DaemonProcess.python(
@@ -43,7 +43,7 @@ port = {port}
         "gateway",
         ["run", "--config", str(config)],
         folder,
-        healthy_when=answers(f"http://127.0.0.1:{port}/health"),
+        healthy_when=http_health(f"http://127.0.0.1:{port}/health"),
     )
 
 

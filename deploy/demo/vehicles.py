@@ -17,7 +17,7 @@ _SETTLE_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Vehicle:
+class DemoVehicle:
     """One vehicle's servers and the agent's settings."""
 
     device: str
@@ -37,7 +37,7 @@ class Vehicle:
         return bool(status["depth_records"] == 0 and status["acknowledged"] >= status["head"])
 
 
-def start_vehicles(stack: LocalStack, regions: Mapping[str, str]) -> list[Vehicle]:
+def start_vehicles(stack: LocalStack, regions: Mapping[str, str]) -> list[DemoVehicle]:
     """Brokers, then agents, of the devices in `regions` (device -> region)."""
     book = PortBook(stack.folder / "vehicles" / "ports.json")
     vehicles = [_vehicle(stack, book, device, region) for device, region in sorted(regions.items())]
@@ -54,7 +54,7 @@ def _start(stack: LocalStack, servers: Iterable[DaemonProcess | MosquittoBroker]
         server.wait()
 
 
-def _vehicle(stack: LocalStack, book: PortBook, device: str, region: str) -> Vehicle:
+def _vehicle(stack: LocalStack, book: PortBook, device: str, region: str) -> DemoVehicle:
     folder = stack.folder / "vehicles" / device
     folder.mkdir(parents=True, exist_ok=True)
     # A vehicle's broker keeps whatever its agent has not taken yet: a message that it dropped would be lost unnamed.
@@ -64,10 +64,10 @@ def _vehicle(stack: LocalStack, book: PortBook, device: str, region: str) -> Veh
     agent = DaemonProcess.python(
         f"edge-agent-{device}", "edge_agent", ["run", "--config", str(config)], folder / "agent", settle_s=0.1
     )
-    return Vehicle(device, region, broker, agent, config)
+    return DemoVehicle(device, region, broker, agent, config)
 
 
-def _agent_toml(device: str, region: str, broker_port: int, uplink_port: int, buffer: Path) -> str:
+def _agent_toml(device: str, region: str, broker_port: int, uplink_port: int, stream: Path) -> str:
     return f"""[device]
 id = "{device}"
 tenant = "{TENANT}"
@@ -76,12 +76,12 @@ tenant = "{TENANT}"
 port = {broker_port}
 
 [buffer]
-path = "{buffer}"
-settle_delay_s = {_SETTLE_S}
+path = "{stream}"
+prune_delay_s = {_SETTLE_S}
 
 [[uplinks]]
 region = "{region}"
 host = "127.0.0.1"
 port = {uplink_port}
-backoff_most_s = 3
+backoff_max_s = 3
 """

@@ -16,12 +16,12 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from deploy.drill.drills import Outcome, run_drill
+from deploy.drill.environment import Say, drill_stack, open_environment
 from deploy.drill.errors import DrillError
 from deploy.drill.fleet import FleetSettings
-from deploy.drill.play import Outcome, play
 from deploy.drill.report import as_json, drill_table
 from deploy.drill.settings import Drill, DrillSettings, Moment
-from deploy.drill.stage import Say, drill_stack, opened_stage
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep, sweep_table
 from deploy.local import LocalStackError, empty
 from geo.replication import ReplicationError
@@ -91,7 +91,7 @@ def _add(command: _Command) -> None:
         moment: When = Moment.ANY,
         json_only: AsJson = False,
     ) -> None:
-        with said_and_stopped():
+        with errors_as_messages():
             settings = DrillSettings(
                 fleet=FleetSettings(records_per_s=rate),
                 trigger_s=trigger_s,
@@ -99,7 +99,7 @@ def _add(command: _Command) -> None:
                 moment=moment,
             )
             began = time.monotonic()
-            outcomes, peak_bytes = _played(command.drills, folder, settings, teller(quiet=json_only))
+            outcomes, peak_bytes = _run_drills(command.drills, folder, settings, reporter(quiet=json_only))
         if json_only:
             shown: Any = [as_json(outcome) for outcome in outcomes]
             typer.echo(json.dumps(shown if len(shown) > 1 else shown[0], indent=2))
@@ -132,10 +132,10 @@ def run_sweep(
     Every run is also kept as a line of runs.jsonl in the folder.
     """
     todo = points(snapshot_period_s or SNAPSHOTS_S, trigger_s or TRIGGERS_S, moment or MOMENTS)
-    with said_and_stopped():
+    with errors_as_messages():
         empty(folder)
         settings = DrillSettings(fleet=FleetSettings(records_per_s=rate), steady_s=3, after_s=3)
-        results = list(sweep(folder.absolute(), settings, todo, teller(quiet=json_only)))
+        results = list(sweep(folder.absolute(), settings, todo, reporter(quiet=json_only)))
     if json_only:
         typer.echo((folder / "runs.jsonl").read_text(encoding="utf-8"), nl=False)
     else:
@@ -143,33 +143,33 @@ def run_sweep(
     raise typer.Exit(0 if all(result.passed for result in results) else 1)
 
 
-def _played(drills: Sequence[Drill], folder: Path, settings: DrillSettings, say: Say) -> tuple[list[Outcome], int]:
+def _run_drills(drills: Sequence[Drill], folder: Path, settings: DrillSettings, say: Say) -> tuple[list[Outcome], int]:
     empty(folder)
     folder = folder.absolute()
     with (
         drill_stack(folder, settings, say) as stack,
-        opened_stage(stack, folder / "ingest", settings, say) as stage,
+        open_environment(stack, folder / "ingest", settings, say) as environment,
     ):
-        outcomes = [play(drill, stage) for drill in drills]
-        return outcomes, stage.peak_memory_bytes
+        outcomes = [run_drill(drill, environment) for drill in drills]
+        return outcomes, environment.peak_memory_bytes
 
 
-def teller(*, quiet: bool) -> Say:
+def reporter(*, quiet: bool) -> Say:
     """Says what happens with the seconds since now; on standard error when standard output is for a program."""
     began, out = time.monotonic(), errors if quiet else console
     return lambda text: out.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {text}")
 
 
 @contextmanager
-def said_and_stopped() -> Iterator[None]:
+def errors_as_messages() -> Iterator[None]:
     """What stops a drill is said in words; a signal stops every server first. Exit status 2, or 130 for a signal."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
         yield
-    except (DrillError, LocalStackError, ReplicationError, SettingsError, ValidationError, OSError) as trouble:
-        errors.print(str(trouble), style="red", markup=False)
-        raise typer.Exit(2) from trouble
+    except (DrillError, LocalStackError, ReplicationError, SettingsError, ValidationError, OSError) as error:
+        errors.print(str(error), style="red", markup=False)
+        raise typer.Exit(2) from error
     except KeyboardInterrupt as interrupt:
         errors.print("interrupted; every server was stopped")
         raise typer.Exit(130) from interrupt

@@ -22,8 +22,8 @@ from typing import Any
 import pulsar
 from pydantic import Field
 
-from cloud_jobs.ingest.coverage import Buffer
-from deploy.drill.names import Seen
+from cloud_jobs.ingest.coverage import DeviceStream
+from deploy.drill.record_ids import SeenRange
 from settings import Settings
 from telemetry import Batch, Position, Record, encode
 
@@ -47,7 +47,7 @@ class FleetSettings(Settings):
 class _Sent:
     """One batch of consecutive records."""
 
-    buffer: Buffer
+    stream: DeviceStream
     first: int
     last: int
     payload: bytes
@@ -64,8 +64,8 @@ class Fleet:
         self._at = 0
         self._settings = settings
         home = regions[0][0]
-        self.buffers = [Buffer(f"{home}-{number:04d}", epoch) for number in range(1, settings.devices + 1)]
-        self.receipts: list[Seen] = []
+        self.streams = [DeviceStream(f"{home}-{number:04d}", epoch) for number in range(1, settings.devices + 1)]
+        self.receipts: list[SeenRange] = []
         self.resent = 0
         self._lock = threading.Lock()
         self._unanswered: dict[int, _Sent] = {}
@@ -106,10 +106,10 @@ class Fleet:
         while not self._stopping.is_set():
             with contextlib.suppress(pulsar.PulsarException), self._producer() as producer:
                 self._heard_s = time.monotonic()
-                self._send_while_heard(producer, made)
+                self._send_while_answered(producer, made)
             self._give_up_waiting()
 
-    def _send_while_heard(self, producer: Any, made: Iterator[_Sent]) -> None:
+    def _send_while_answered(self, producer: Any, made: Iterator[_Sent]) -> None:
         """Sends at the pace of the settings until nothing is answered any more."""
         period_s = self._settings.records_per_batch / self._settings.records_per_s
         due_s = time.monotonic()
@@ -121,10 +121,10 @@ class Fleet:
             while self._making.is_set() and due_s <= time.monotonic() and self._has_room():
                 due_s += max(period_s, _CRAWL_S) if self._slow.is_set() else period_s
                 self._send(producer, next(made))
-            if self._silent_s() > self._settings.silence_s:
+            if self._unanswered_s() > self._settings.silence_s:
                 return
 
-    def _silent_s(self) -> float:
+    def _unanswered_s(self) -> float:
         with self._lock:
             return time.monotonic() - self._heard_s if self._unanswered else 0.0
 
@@ -140,22 +140,22 @@ class Fleet:
             self._unanswered[token] = sent
         properties = {
             "tenant": TENANT,
-            "device": sent.buffer.device,
-            "epoch": str(sent.buffer.epoch),
+            "device": sent.stream.device,
+            "epoch": str(sent.stream.epoch),
             "region": self._regions[self._at][0],
         }
         producer.send_async(
-            sent.payload, partial(self._answered, token), properties=properties, partition_key=sent.buffer.device
+            sent.payload, partial(self._on_receipt, token), properties=properties, partition_key=sent.stream.device
         )
 
-    def _answered(self, token: int, result: Any, _: Any) -> None:
+    def _on_receipt(self, token: int, result: Any, _: Any) -> None:
         with self._lock:
             sent = self._unanswered.get(token)
             if sent is None or result != pulsar.Result.Ok:
                 return  # a failure: silence decides when it is sent again
             del self._unanswered[token]
             self._heard_s = time.monotonic()
-            self.receipts.append(Seen(time.time(), sent.buffer, sent.first, sent.last))
+            self.receipts.append(SeenRange(time.time(), sent.stream, sent.first, sent.last))
 
     def _give_up_waiting(self) -> None:
         """Whatever is unanswered goes to the next region."""
@@ -191,14 +191,14 @@ class Fleet:
 
     def _batches(self) -> Iterator[_Sent]:
         size = self._settings.records_per_batch
-        made = dict.fromkeys(self.buffers, 0)
-        for buffer in cycle(self.buffers):
-            first = made[buffer] + 1
-            made[buffer] += size
-            yield _Sent(buffer, first, made[buffer], _payload(buffer, first, made[buffer]))
+        made = dict.fromkeys(self.streams, 0)
+        for stream in cycle(self.streams):
+            first = made[stream] + 1
+            made[stream] += size
+            yield _Sent(stream, first, made[stream], _payload(stream, first, made[stream]))
 
 
-def _payload(buffer: Buffer, first: int, last: int) -> bytes:
+def _payload(stream: DeviceStream, first: int, last: int) -> bytes:
     """A drive round a small circle, one fix a record, measured now."""
     now_us = time.time_ns() // 1000
     records = tuple(
@@ -214,7 +214,7 @@ def _payload(buffer: Buffer, first: int, last: int) -> bytes:
         )
         for seq in range(first, last + 1)
     )
-    return encode(Batch(buffer.device, buffer.epoch, last, records))
+    return encode(Batch(stream.device, stream.epoch, last, records))
 
 
 def _close_quietly(client: Any) -> None:

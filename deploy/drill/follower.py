@@ -12,12 +12,12 @@ from typing import Any, Self
 import pulsar
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from cloud_jobs.ingest.coverage import Buffer
-from deploy.drill.names import Seen
+from cloud_jobs.ingest.coverage import DeviceStream
+from deploy.drill.record_ids import SeenRange
 from telemetry import WireError, read_header
 
 _OPERATION_S = 15
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 _CLOSE_S = 5.0
 
 
@@ -28,7 +28,7 @@ class Follower:
     """
 
     def __init__(self, service_url: str, topics: Sequence[str], *, earliest: bool = False) -> None:
-        self.arrivals: list[Seen] = []
+        self.arrivals: list[SeenRange] = []
         self._client = pulsar.Client(
             service_url,
             operation_timeout_seconds=_OPERATION_S,
@@ -38,12 +38,12 @@ class Follower:
         # A cluster that just came back is healthy before it has loaded its topics.
         patiently = Retrying(
             retry=retry_if_exception_type(pulsar.PulsarException),
-            stop=stop_after_delay(_PATIENCE_S),
+            stop=stop_after_delay(_TIMEOUT_S),
             wait=wait_fixed(1),
             reraise=True,
         )
         self._readers = [
-            patiently(self._client.create_reader, partition, start, reader_listener=self._heard)
+            patiently(self._client.create_reader, partition, start, reader_listener=self._on_message)
             for topic in topics
             for partition in patiently(self._client.get_topic_partitions, topic)
         ]
@@ -61,11 +61,11 @@ class Follower:
         with contextlib.suppress(pulsar.PulsarException):
             self._client.close()
 
-    def _heard(self, _: Any, message: Any) -> None:
+    def _on_message(self, _: Any, message: Any) -> None:
         at_s = time.time()
         try:
             header = read_header(message.data())
         except WireError:
             return  # not a batch of ours: the ingest puts it in quarantine
-        buffer = Buffer(header.device, header.epoch)
-        self.arrivals.extend(Seen(at_s, buffer, first, last) for first, last in header.ranges.ranges)
+        stream = DeviceStream(header.device, header.epoch)
+        self.arrivals.extend(SeenRange(at_s, stream, first, last) for first, last in header.record_seqs.ranges)

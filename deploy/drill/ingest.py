@@ -12,13 +12,13 @@ from deploy.local import DaemonProcess, LocalStack
 from settings import load
 
 _LOOK_S = 0.1
-_MOST_STARTS = 20
+_MAX_STARTS = 20
 
 
-class Ingest:
+class IngestProcess:
     """One lake, one checkpoint, one ingest process that reads the centre first and its standby when the centre is lost.
 
-    A supervisor starts the process again when it ends by itself, at most `_MOST_STARTS` times, as systemd or
+    A supervisor starts the process again when it ends by itself, at most `_MAX_STARTS` times, as systemd or
     Kubernetes would.
     """
 
@@ -41,7 +41,8 @@ class Ingest:
 
     @property
     def reading_from(self) -> Path:
-        """Where the source keeps which cluster it reads; with `.order` appended, where an operator names another."""
+        """Where the source keeps which cluster it reads; with `.switchover` appended, where an operator names
+        another."""
         return self.settings.checkpoints / "reading-from"
 
     def start(self) -> None:
@@ -58,27 +59,27 @@ class Ingest:
 
     def check(self) -> None:
         """Raises DrillError when it was started too often."""
-        if self.starts > _MOST_STARTS:
+        if self.starts > _MAX_STARTS:
             raise DrillError("\n".join(["the ingest ended again and again", *self._process.last_lines()]))
 
-    def order(self, cluster: str) -> None:
-        """The operator's word: read that cluster from now on. Atomic: the ingest sees all of it or nothing."""
-        draft = self._order.with_name(self._order.name + ".draft")
+    def request_switchover(self, cluster: str) -> None:
+        """Requests a switchover to a cluster. Atomic: the ingest sees all of it or nothing."""
+        draft = self._request_file.with_name(self._request_file.name + ".draft")
         draft.write_text(cluster)
-        draft.replace(self._order)
+        draft.replace(self._request_file)
 
     @property
-    def ordered(self) -> bool:
-        """Whether an order is still to be obeyed."""
-        return self._order.exists()
+    def switchover_pending(self) -> bool:
+        """Whether a switchover request is still pending."""
+        return self._request_file.exists()
 
     @property
-    def _order(self) -> Path:
-        return self.reading_from.with_name(self.reading_from.name + ".order")
+    def _request_file(self) -> Path:
+        return self.reading_from.with_name(self.reading_from.name + ".switchover")
 
     def _supervise(self) -> None:
         while not self._stopping.wait(_LOOK_S):
-            if self._process.pid is None and self.starts <= _MOST_STARTS:
+            if self._process.pid is None and self.starts <= _MAX_STARTS:
                 self.starts += 1
                 self._process.start()
                 time.sleep(_LOOK_S)

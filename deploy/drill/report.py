@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from deploy.drill.accounting import FIRST_WITHIN_S
-from deploy.drill.play import Outcome
+from deploy.drill.drills import Outcome
+from deploy.drill.findings import FIRST_WITHIN_S
 from deploy.drill.settings import Drill
 
 _TITLES = {

@@ -38,5 +38,5 @@ class DrillSettings(Settings):
     steady_s: float = Field(5.0, gt=0, le=600, description="steady traffic before the blow")
     after_s: float = Field(5.0, ge=0, le=600, description="traffic after the first record was through")
     cut_s: float = Field(8.0, gt=0, le=600, description="how long a cut link stays cut")
-    patience_s: float = Field(300.0, gt=0, description="bound of every wait")
+    timeout_s: float = Field(300.0, gt=0, description="bound of every wait")
     heap_mb: int = Field(320, ge=192, description="heap of each of the four clusters")

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from deploy.drill.drills import Outcome, run_drill
+from deploy.drill.environment import Say, drill_stack, open_environment
 from deploy.drill.errors import DrillError
-from deploy.drill.play import Outcome, play
 from deploy.drill.report import as_json
 from deploy.drill.settings import Drill, DrillSettings, Moment
-from deploy.drill.stage import Say, drill_stack, opened_stage
 from deploy.local import LocalStackError, empty
 from geo.replication import ReplicationError
 
@@ -23,7 +23,7 @@ SNAPSHOTS_S = (0.5, 1.0, 3.0)
 MOMENTS = tuple(Moment)
 
 
-class Point(NamedTuple):
+class SweepPoint(NamedTuple):
     """One run of the sweep."""
 
     snapshot_period_s: float
@@ -31,25 +31,25 @@ class Point(NamedTuple):
     moment: Moment
 
 
-class Result(NamedTuple):
+class SweepResult(NamedTuple):
     """What came of a point: the two drills, or why it could not be run."""
 
-    point: Point
+    point: SweepPoint
     outcomes: tuple[Outcome, ...]
-    trouble: str = ""
+    error: str = ""
 
     @property
     def passed(self) -> bool:
         """Whether it was run and every figure holds."""
-        return not self.trouble and all(outcome.found.passed for outcome in self.outcomes)
+        return not self.error and all(outcome.found.passed for outcome in self.outcomes)
 
 
-def points(snapshots_s: Sequence[float], triggers_s: Sequence[float], moments: Sequence[Moment]) -> list[Point]:
+def points(snapshots_s: Sequence[float], triggers_s: Sequence[float], moments: Sequence[Moment]) -> list[SweepPoint]:
     """Every combination; those of one stack, and of one ingest on it, stand together."""
-    return [Point(*one) for one in product(snapshots_s, triggers_s, moments)]
+    return [SweepPoint(*one) for one in product(snapshots_s, triggers_s, moments)]
 
 
-def sweep(folder: Path, settings: DrillSettings, todo: Sequence[Point], say: Say) -> Iterator[Result]:
+def sweep(folder: Path, settings: DrillSettings, todo: Sequence[SweepPoint], say: Say) -> Iterator[SweepResult]:
     """Runs the points and gives each result when it is there; all are kept in `runs.jsonl` in the folder.
 
     A stack starts anew for each snapshot period, an ingest for each micro-batch length; where one of them fails, its
@@ -63,7 +63,7 @@ def sweep(folder: Path, settings: DrillSettings, todo: Sequence[Point], say: Say
             yield result
 
 
-def _on_stacks(folder: Path, settings: DrillSettings, todo: Sequence[Point], say: Say) -> Iterator[Result]:
+def _on_stacks(folder: Path, settings: DrillSettings, todo: Sequence[SweepPoint], say: Say) -> Iterator[SweepResult]:
     for snapshot_s in dict.fromkeys(point.snapshot_period_s for point in todo):
         mine = [point for point in todo if point.snapshot_period_s == snapshot_s]
         place = folder / f"snapshot-{snapshot_s:g}"
@@ -73,28 +73,30 @@ def _on_stacks(folder: Path, settings: DrillSettings, todo: Sequence[Point], say
             for result in _on_stack(place, settings, mine, say):
                 done += 1
                 yield result
-        except (DrillError, LocalStackError, ReplicationError) as trouble:
-            say(f"this stack is given up: {trouble}")
-            yield from (Result(point, (), str(trouble).splitlines()[0]) for point in mine[done:])
+        except (DrillError, LocalStackError, ReplicationError) as error:
+            say(f"this stack is given up: {error}")
+            yield from (SweepResult(point, (), str(error).splitlines()[0]) for point in mine[done:])
 
 
-def _on_stack(place: Path, settings: DrillSettings, mine: Sequence[Point], say: Say) -> Iterator[Result]:
+def _on_stack(place: Path, settings: DrillSettings, mine: Sequence[SweepPoint], say: Say) -> Iterator[SweepResult]:
     settings = settings.model_copy(update={"snapshot_period_s": mine[0].snapshot_period_s})
     with drill_stack(place, settings, say) as stack:
         for trigger_s in dict.fromkeys(point.trigger_s for point in mine):
             settings = settings.model_copy(update={"trigger_s": trigger_s})
-            with opened_stage(stack, place / f"ingest-{trigger_s:g}", settings, say) as stage:
+            with open_environment(stack, place / f"ingest-{trigger_s:g}", settings, say) as environment:
                 for point in mine:
                     if point.trigger_s == trigger_s:
                         say(
                             f"snapshots every {point.snapshot_period_s:g} s, micro-batches of {trigger_s:g} s, "
                             f"killed when a batch is: {point.moment}"
                         )
-                        stage.settings = settings.model_copy(update={"moment": point.moment})
-                        yield Result(point, (play(Drill.HQ_LOSS, stage), play(Drill.FAILBACK, stage)))
+                        environment.settings = settings.model_copy(update={"moment": point.moment})
+                        yield SweepResult(
+                            point, (run_drill(Drill.HQ_LOSS, environment), run_drill(Drill.FAILBACK, environment))
+                        )
 
 
-def sweep_table(results: Sequence[Result]) -> Table:
+def sweep_table(results: Sequence[SweepResult]) -> Table:
     """One row a loss of the centre; of the failback after it, only whether it held."""
     table = Table(title="The centre lost, again and again", title_justify="left", caption_justify="left")
     words = (
@@ -121,9 +123,9 @@ def sweep_table(results: Sequence[Result]) -> Table:
     return table
 
 
-def _row(result: Result) -> list[str]:
+def _row(result: SweepResult) -> list[str]:
     point = [f"{result.point.snapshot_period_s:g} s", f"{result.point.trigger_s:g} s", result.point.moment.value]
-    if result.trouble:
+    if result.error:
         return [*point, *[""] * 8, "not run", "NO"]
     loss, back = (outcome.found for outcome in result.outcomes)
     return [
@@ -141,10 +143,10 @@ def _row(result: Result) -> list[str]:
     ]
 
 
-def _line(result: Result) -> dict[str, Any]:
+def _line(result: SweepResult) -> dict[str, Any]:
     return {
         **result.point._asdict(),
-        "trouble": result.trouble,
+        "error": result.error,
         "passed": result.passed,
         "drills": [as_json(outcome) for outcome in result.outcomes],
     }

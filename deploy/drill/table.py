@@ -11,13 +11,13 @@ from urllib.parse import unquote
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cloud_jobs.ingest.coverage import Buffer
+from cloud_jobs.ingest.coverage import DeviceStream
 from cloud_jobs.lake import Lake
-from deploy.drill.accounting import Commit, MicroBatch
-from deploy.drill.names import Names, union
+from deploy.drill.findings import BatchCounts, Commit
+from deploy.drill.record_ids import RecordIds, union
 from telemetry import IntervalSet
 
-_NAME = ["device", "epoch", "seq"]
+_RECORD_ID = ["device", "epoch", "seq"]
 
 
 class CentralTable:
@@ -33,27 +33,27 @@ class CentralTable:
         self._log = Path(lake.path("records")) / "_delta_log"
         self._version = 0
         self._commits: list[Commit] = []
-        self._known: dict[Buffer, IntervalSet] = {}
+        self._known: dict[DeviceStream, IntervalSet] = {}
 
     def commits(self) -> list[Commit]:
         """Every commit so far that brought names of this epoch, in order."""
         while (file := self._log / f"{self._version:020}.json").exists():
-            names = self._names(file)
-            if names:
-                self._commits.append(Commit(file.stat().st_mtime, names))
-                self._known = union(self._known, names)
+            seqs = self._record_ids(file)
+            if seqs:
+                self._commits.append(Commit(file.stat().st_mtime, seqs))
+                self._known = union(self._known, seqs)
             self._version += 1
         return list(self._commits)
 
-    def names(self) -> Names:
+    def record_ids(self) -> RecordIds:
         """Every name of this epoch that is in the table now."""
         self.commits()
         return self._known
 
-    def batches(self, since_s: float) -> list[MicroBatch]:
+    def batches(self, since_s: float) -> list[BatchCounts]:
         """The ingest's account of each micro-batch that was completed since a moment, in order."""
         rows = self._lake.rows("ingest_batches", ["committed_at", "records", "duplicates"]).to_pylist()
-        found = [MicroBatch(row["committed_at"].timestamp(), row["records"], row["duplicates"]) for row in rows]
+        found = [BatchCounts(row["committed_at"].timestamp(), row["records"], row["duplicates"]) for row in rows]
         return sorted(one for one in found if one.at_s >= since_s)
 
     def rows(self) -> int:
@@ -61,16 +61,16 @@ class CentralTable:
         dataset = self._lake.open("records").to_pyarrow_dataset()
         return int(dataset.count_rows(filter=pc.field("epoch") == self._epoch))
 
-    def _names(self, file: Path) -> dict[Buffer, IntervalSet]:
-        found: dict[Buffer, list[int]] = {}
+    def _record_ids(self, file: Path) -> dict[DeviceStream, IntervalSet]:
+        found: dict[DeviceStream, list[int]] = {}
         for path in _added(file):
-            for device, seqs in self._names_in(self._log.parent / path):
-                found.setdefault(Buffer(device, self._epoch), []).extend(seqs)
-        return {buffer: IntervalSet.of(seqs) for buffer, seqs in found.items()}
+            for device, seqs in self._record_ids_in(self._log.parent / path):
+                found.setdefault(DeviceStream(device, self._epoch), []).extend(seqs)
+        return {stream: IntervalSet.of(seqs) for stream, seqs in found.items()}
 
-    def _names_in(self, path: Path) -> Iterator[tuple[str, list[int]]]:
-        names = pq.read_table(path, columns=_NAME, partitioning=None, filters=pc.field("epoch") == self._epoch)
-        for row in names.group_by(["device"]).aggregate([("seq", "list")]).to_pylist():
+    def _record_ids_in(self, path: Path) -> Iterator[tuple[str, list[int]]]:
+        seqs = pq.read_table(path, columns=_RECORD_ID, partitioning=None, filters=pc.field("epoch") == self._epoch)
+        for row in seqs.group_by(["device"]).aggregate([("seq", "list")]).to_pylist():
             yield row["device"], row["seq_list"]
 
 

@@ -6,7 +6,7 @@ from deploy.local.errors import (
     FolderDamaged,
     FolderNotOurs,
     FolderOfAnother,
-    LinkError,
+    LinkControlError,
     LocalStackError,
     ProgramMissing,
     ServerFailed,
@@ -14,7 +14,7 @@ from deploy.local.errors import (
     StackNotRunning,
 )
 from deploy.local.folder import empty
-from deploy.local.health import answers
+from deploy.local.health import http_health
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings, TlsFiles
@@ -32,7 +32,7 @@ __all__ = [
     "FolderDamaged",
     "FolderNotOurs",
     "FolderOfAnother",
-    "LinkError",
+    "LinkControlError",
     "LocalStack",
     "LocalStackError",
     "MosquittoBroker",
@@ -49,8 +49,8 @@ __all__ = [
     "StackSettings",
     "StackState",
     "TlsFiles",
-    "answers",
     "empty",
     "free_port",
+    "http_health",
     "wait_all",
 ]

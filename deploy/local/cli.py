@@ -47,7 +47,7 @@ def up(
     ] = False,
 ) -> None:
     """Start the local stack: Pulsar clusters, regional MQTT brokers, and the links between them."""
-    with _errors_told():
+    with _errors_as_messages():
         if detach:
             _detach(folder, topology, fresh)
         else:
@@ -56,7 +56,7 @@ def up(
 
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
     """Stop the local stack; its data stays in the folder."""
-    with _errors_told():
+    with _errors_as_messages():
         in_order = stop_running(folder)
     console.print("stopped" if in_order else "killed: it did not stop in time")
 
@@ -69,7 +69,7 @@ def status(
 
     Exit status: 0 ready and all healthy, 1 something is not, or nobody knows, 3 not running.
     """
-    with _errors_told():
+    with _errors_as_messages():
         state = StackState.load(folder).asked_now()
     if as_json:
         memory = {record.name: record.memory_bytes for record in state.servers}
@@ -102,7 +102,7 @@ def link(
     seconds: Annotated[float, typer.Option(help="delay: added each way.", min=0, max=10)] = 0.0,
 ) -> None:
     """Cut, heal or slow a link of the running stack."""
-    with _errors_told():
+    with _errors_as_messages():
         one = StackState.load(folder).link(name)
         done = {
             LinkAction.CUT: lambda: one.cut(silent=silent),
@@ -114,7 +114,7 @@ def link(
 
 
 def _foreground(folder: Path, topology: Path, fresh: bool) -> None:
-    stack = LocalStack(folder, topology=topology, on_change=None if console.is_terminal else _say)
+    stack = LocalStack(folder, topology=topology, on_change=None if console.is_terminal else _print_change)
     if fresh:
         empty(folder, keep=frozenset({DETACHED_LOG}))
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -151,7 +151,7 @@ def _detach(folder: Path, topology: Path, fresh: bool) -> None:
     )
 
 
-def _say(server: Server) -> None:
+def _print_change(server: Server) -> None:
     console.print(f"{server.name}: {server.state}")
 
 
@@ -165,7 +165,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _errors_as_messages() -> Iterator[None]:
     """Exit status 3 when no stack runs, 1 for what else cannot be done: in words, never as a stack trace."""
     try:
         yield

@@ -15,8 +15,8 @@ __all__ = ["DaemonProcess"]
 class DaemonProcess(Server):
     """Any command under supervision: `python -m <module> <arguments>`, or a program by its path.
 
-    `healthy_when` is asked until it says yes (see `answers`); without it the daemon counts as started once it has lived
-    for `settle_s` seconds, and nobody knows whether it is healthy.
+    `healthy_when` is asked until it says yes (see `http_health`); without it the daemon counts as started once it has
+    lived for `settle_s` seconds, and nobody knows whether it is healthy.
     """
 
     kind = "daemon"
@@ -76,7 +76,7 @@ class DaemonProcess(Server):
         super().start()
 
     def health(self) -> Health | None:
-        """`healthy_when` where it is a question that other processes can ask too (`answers` gives one)."""
+        """`healthy_when` where it is a question that other processes can ask too (`http_health` gives one)."""
         return self._healthy_when if isinstance(self._healthy_when, HttpHealth) else None
 
     @property

@@ -9,7 +9,7 @@ LocalStackError
 ├── StackInUse            another process runs a stack in this folder
 ├── StackNotRunning       no stack runs in this folder
 ├── TopologyHasAddresses  the topology says where its clusters are, and a local stack starts its own
-└── LinkError             a link's control did not answer, or refused
+└── LinkControlError             a link's control did not answer, or refused
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ __all__ = [
     "FolderDamaged",
     "FolderNotOurs",
     "FolderOfAnother",
-    "LinkError",
+    "LinkControlError",
     "LocalStackError",
     "ProgramMissing",
     "ServerFailed",
@@ -107,7 +107,7 @@ class TopologyHasAddresses(LocalStackError):
         )
 
 
-class LinkError(LocalStackError):
+class LinkControlError(LocalStackError):
     """The control of the links did not answer, or refused a command."""
 
     def __init__(self, link: str, reason: str) -> None:

@@ -27,7 +27,7 @@ __all__ = ["claim", "empty", "hold", "holder"]
 
 _MARK = ".waybill-folder"
 _TEXT = b"Made by waybill (2), which may delete everything in this folder when it is asked for a fresh start.\n"
-_MOST_BYTES = 32 << 10  # two paths, escaped, and the holder
+_MAX_BYTES = 32 << 10  # two paths, escaped, and the holder
 _SETTLE_S = 2.0
 _POLL_S = 0.02
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
@@ -49,7 +49,7 @@ class _Mark(NamedTuple):
     @classmethod
     def read(cls, mark: int) -> "_Mark | None":
         """The mark in an open file; None when the file is none of ours."""
-        found = os.pread(mark, _MOST_BYTES, 0)
+        found = os.pread(mark, _MAX_BYTES, 0)
         line, end, rest = found.removeprefix(_TEXT).partition(b"\n")
         try:
             folder, part_of = json.loads(line) if end and found.startswith(_TEXT) else (None, None)
@@ -148,11 +148,11 @@ def _check(folder: Path, mark: int) -> _Mark:
 
 
 def _refuse_others_inside(folder: Path) -> None:
-    def told(error: OSError) -> None:
+    def on_error(error: OSError) -> None:
         raise error
 
     ours = str(folder.resolve())
-    for place, folders, files in os.walk(folder, onerror=told):
+    for place, folders, files in os.walk(folder, onerror=on_error):
         inner = Path(place)
         if _MARK not in (*folders, *files) or inner == folder:
             continue

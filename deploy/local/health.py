@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 import httpx
 from pydantic import Field
 
-from deploy.local.errors import LinkError
+from deploy.local.errors import LinkControlError
 from deploy.local.link import CuttableLink
 from settings import Settings
 
-__all__ = ["ASK_S", "Health", "HttpHealth", "LinksHealth", "MqttHealth", "answers", "ask_all"]
+__all__ = ["ASK_S", "Health", "HttpHealth", "LinksHealth", "MqttHealth", "ask_all", "http_health"]
 
 ASK_S = 6.0
 """How long servers that are asked side by side may take in all; a little more than one question may."""
@@ -69,14 +69,14 @@ class LinksHealth(Settings):
         """Ask now."""
         try:
             return all(CuttableLink(name, 0, 0, self.control).state() is not None for name in self.names)
-        except LinkError:
+        except LinkControlError:
             return False
 
 
 Health = Annotated[HttpHealth | MqttHealth | LinksHealth, Field(discriminator="kind")]
 
 
-def answers(url: str) -> HttpHealth:
+def http_health(url: str) -> HttpHealth:
     """The question whether a GET of this URL succeeds."""
     return HttpHealth(urls=(url,))
 

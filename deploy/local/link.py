@@ -3,8 +3,8 @@
 import json
 import socket
 
-from deploy.local.errors import LinkError
-from deploy.local.proxy import Command, LinkState
+from deploy.local.errors import LinkControlError
+from deploy.local.proxy import LinkCommand, ProxyLinkState
 
 __all__ = ["CuttableLink"]
 
@@ -21,30 +21,32 @@ class CuttableLink:
     def __init__(self, name: str, port: int, target: int, control: int) -> None:
         self.name, self.port, self.target, self.control = name, port, target, control
 
-    def cut(self, *, silent: bool = False) -> LinkState:
+    def cut(self, *, silent: bool = False) -> ProxyLinkState:
         """Reset all connections and refuse new ones; `silent`: keep them and move no byte."""
-        return self._send(Command(link=self.name, action="cut", silent=silent))
+        return self._send(LinkCommand(link=self.name, action="cut", silent=silent))
 
-    def heal(self) -> LinkState:
+    def heal(self) -> ProxyLinkState:
         """Let traffic through again."""
-        return self._send(Command(link=self.name, action="heal"))
+        return self._send(LinkCommand(link=self.name, action="heal"))
 
-    def delay(self, seconds: float) -> LinkState:
+    def delay(self, seconds: float) -> ProxyLinkState:
         """Hold every chunk for this long, each way (0 to 10 s)."""
-        return self._send(Command(link=self.name, action="delay", delay_s=seconds))
+        return self._send(LinkCommand(link=self.name, action="delay", delay_s=seconds))
 
-    def state(self) -> LinkState:
+    def state(self) -> ProxyLinkState:
         """Whether it is cut, its delay, its open connections and the bytes it carried."""
-        return self._send(Command(link=self.name, action="state"))
+        return self._send(LinkCommand(link=self.name, action="state"))
 
-    def _send(self, command: Command) -> LinkState:
+    def _send(self, command: LinkCommand) -> ProxyLinkState:
         try:
             with socket.create_connection((_HOST, self.control), timeout=_CONTROL_S) as control:
                 control.sendall(command.model_dump_json().encode() + b"\n")
                 with control.makefile("rb") as answers:
                     answer = json.loads(answers.readline() or b"{}")
         except (OSError, ValueError) as broken:
-            raise LinkError(self.name, f"its control on port {self.control} did not answer: {broken}") from broken
+            raise LinkControlError(
+                self.name, f"its control on port {self.control} did not answer: {broken}"
+            ) from broken
         if "state" not in answer:
-            raise LinkError(self.name, str(answer.get("error", "empty answer")))
-        return LinkState.model_validate(answer["state"])
+            raise LinkControlError(self.name, str(answer.get("error", "empty answer")))
+        return ProxyLinkState.model_validate(answer["state"])

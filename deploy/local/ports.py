@@ -25,7 +25,7 @@ __all__ = ["PortBook", "free_port", "is_free"]
 _RANGE = (20_000, 32_000)
 _ATTEMPTS = 200
 _POLL_S = 0.05
-_MOST_LOOSE = 256
+_MAX_LOOSE = 256
 _BOOK = TypeAdapter(dict[str, Annotated[int, Field(gt=0, lt=65536)]])
 
 
@@ -46,7 +46,7 @@ class _Claim:
 
 # The books of one file share their claims: a stack that is started again in its folder finds its own ports.
 _claims: WeakValueDictionary[tuple[Path, int], _Claim] = WeakValueDictionary()
-_loose: deque[_Claim] = deque(maxlen=_MOST_LOOSE)
+_loose: deque[_Claim] = deque(maxlen=_MAX_LOOSE)
 
 
 def is_free(port: int) -> bool:
@@ -85,12 +85,12 @@ class PortBook:
     """Ports by name, remembered in a JSON file; a name keeps its port if that is free. Raises FolderDamaged.
 
     A process that was just killed still holds its ports while the kernel takes it apart, so the book waits for them:
-    `patience_s` in all, however many are taken. Keep the book until the servers listen: it speaks for their ports.
+    `timeout_s` in all, however many are taken. Keep the book until the servers listen: it speaks for their ports.
     """
 
-    def __init__(self, file: Path, *, patience_s: float = 5.0) -> None:
+    def __init__(self, file: Path, *, timeout_s: float = 5.0) -> None:
         self._file = file.absolute()
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._remembered = _read(file)
         self._given: dict[str, int] = {}
         self._held: list[_Claim] = []
@@ -110,9 +110,9 @@ class PortBook:
 
     def _claim_when_free(self, port: int) -> _Claim | None:
         while (claim := self._claimed(port)) is None or not is_free(port):
-            if self._patience_s <= 0:
+            if self._timeout_s <= 0:
                 return None
-            self._patience_s -= _POLL_S
+            self._timeout_s -= _POLL_S
             time.sleep(_POLL_S)
         return claim
 

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from settings import Settings
 
-__all__ = ["Command", "LinkConfig", "LinkState", "ProxyConfig", "ProxyLink"]
+__all__ = ["LinkCommand", "LinkConfig", "ProxyConfig", "ProxyLink", "ProxyLinkState"]
 
 _HOST = "127.0.0.1"
 _CHUNK_BYTES = 64 * 1024
@@ -39,7 +39,7 @@ class ProxyConfig(Settings):
     links: dict[str, LinkConfig]
 
 
-class Command(Settings):
+class LinkCommand(Settings):
     """One line to the control port."""
 
     link: str
@@ -48,7 +48,7 @@ class Command(Settings):
     delay_s: float = Field(0.0, ge=0, le=10)
 
 
-class LinkState(Settings):
+class ProxyLinkState(Settings):
     """What a link does now, and what it carried."""
 
     cut: bool
@@ -83,7 +83,7 @@ class ProxyLink:
         async with server:
             await server.serve_forever()
 
-    def obey(self, command: Command) -> LinkState:
+    def execute(self, command: LinkCommand) -> ProxyLinkState:
         """Carry out one command and say how the link is now."""
         if command.action == "cut":
             self._cut, self._silent = True, command.silent
@@ -98,9 +98,9 @@ class ProxyLink:
             self._delay_s = command.delay_s
         return self.state()
 
-    def state(self) -> LinkState:
+    def state(self) -> ProxyLinkState:
         """What the link does now."""
-        return LinkState(
+        return ProxyLinkState(
             cut=self._cut,
             silent=self._silent,
             delay_s=self._delay_s,
@@ -173,8 +173,8 @@ async def _control(links: dict[str, ProxyLink], reader: asyncio.StreamReader, wr
     with contextlib.suppress(OSError, ValueError):
         line = await reader.readline()
         try:
-            command = Command.model_validate_json(line)
-            answer: dict[str, object] = {"state": links[command.link].obey(command).model_dump()}
+            command = LinkCommand.model_validate_json(line)
+            answer: dict[str, object] = {"state": links[command.link].execute(command).model_dump()}
         except (ValidationError, KeyError) as refused:
             answer = {"error": f"refused: {refused}"}
         writer.write(json.dumps(answer).encode() + b"\n")

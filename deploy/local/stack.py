@@ -17,12 +17,12 @@ from deploy.local.health import ask_all
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings
-from deploy.local.places import located
 from deploy.local.ports import PortBook
 from deploy.local.process import ProcessIdentity
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import Server, ServerState, wait_all
 from deploy.local.state import LinkRecord, Phase, ServerRecord, StackState
+from deploy.local.topology_addresses import with_addresses
 from geo.replication import ReplicationError, Topology, admins, apply
 from settings import Settings, load
 
@@ -76,7 +76,7 @@ class LocalStack:
         self._is_held = False
         self._saving = Lock()
         self._added: dict[str, Server] = {}
-        self._told: list[ServerRecord] = []
+        self._reported: list[ServerRecord] = []
         self._started_s = self.asked_s = 0.0
         self._ask_again_s = 0.0
         self._supervisor = ProcessIdentity.mine()
@@ -93,8 +93,8 @@ class LocalStack:
         self.start()
         return self
 
-    def __exit__(self, _kind: object, trouble: BaseException | None, _trace: object) -> None:
-        self.stop(failure=str(trouble) if isinstance(trouble, LocalStackError) else "")
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self.stop(failure=str(error) if isinstance(error, LocalStackError) else "")
 
     def start(self) -> None:
         """Start everything side by side and return when all is healthy; on any trouble stop it all and raise."""
@@ -110,8 +110,8 @@ class LocalStack:
             self.asked_s = time.time()
             self._replicate()
             self._save("ready")
-        except BaseException as trouble:
-            self.stop(failure=(str(trouble) or type(trouble).__name__) if isinstance(trouble, Exception) else "")
+        except BaseException as error:
+            self.stop(failure=(str(error) or type(error).__name__) if isinstance(error, Exception) else "")
             raise
 
     def stop(self, *, failure: str = "") -> None:
@@ -177,7 +177,7 @@ class LocalStack:
         if time.monotonic() >= self._ask_again_s:
             self._ask()
             self._ask_again_s = time.monotonic() + self.settings.ask_every_s
-        if self.records() != self._told:
+        if self.records() != self._reported:
             self._save(self.phase)
         for server in self.servers:
             if server.wanted:
@@ -193,7 +193,7 @@ class LocalStack:
                 self._on_change(asked[name])
 
     def _replicate(self) -> None:
-        self.topology = located(self._source, self.pulsar, self.links, self.folder / "topology.toml")
+        self.topology = with_addresses(self._source, self.pulsar, self.links, self.folder / "topology.toml")
         self._save("connecting")
         with admins(self.topology) as clients:
             done = apply(self.topology, clients)
@@ -239,14 +239,14 @@ class LocalStack:
             self._write(phase, detail)
 
     def _write(self, phase: Phase, detail: str) -> None:
-        self._told = self.records()
+        self._reported = self.records()
         StackState(
             supervisor=self._supervisor,
             phase=phase,
             detail=detail,
             started_s=self._started_s,
             asked_s=self.asked_s,
-            servers=self._told,
+            servers=self._reported,
             links={
                 name: LinkRecord(port=link.port, target=link.target, control=link.control)
                 for name, link in self.links.items()

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from deploy.local.errors import FolderDamaged, LinkError, StackNotRunning
+from deploy.local.errors import FolderDamaged, LinkControlError, StackNotRunning
 from deploy.local.folder import holder
 from deploy.local.health import Health, ask_all
 from deploy.local.link import CuttableLink
@@ -134,11 +134,11 @@ class StackState(Settings):
         raise KeyError(f"no server {server} in this stack; it has {', '.join(one.name for one in self.servers)}")
 
     def link(self, name: str) -> CuttableLink:
-        """A link to cut or heal. Raises LinkError when the stack has none of this name."""
+        """A link to cut or heal. Raises LinkControlError when the stack has none of this name."""
         if name not in self.links:
             nearest = get_close_matches(name, self.links, n=1)
             advice = f"did you mean {nearest[0]!r}? " if nearest else ""
-            raise LinkError(name, f"no such link; {advice}this stack has {', '.join(sorted(self.links))}")
+            raise LinkControlError(name, f"no such link; {advice}this stack has {', '.join(sorted(self.links))}")
         record = self.links[name]
         return CuttableLink(name, record.port, record.target, record.control)
 

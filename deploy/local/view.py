@@ -8,7 +8,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from deploy.local.errors import LinkError
+from deploy.local.errors import LinkControlError
 from deploy.local.stack import LocalStack
 from deploy.local.state import ServerRecord, StackState
 
@@ -77,7 +77,7 @@ def links_table(state: StackState) -> Table:
     for name in sorted(state.links):
         try:
             link = state.link(name).state()
-        except LinkError:
+        except LinkControlError:
             table.add_row(name, Text("no answer", style="bold red"))
             continue
         how = ("cut, silent" if link.silent else "cut") if link.cut else "open"

@@ -14,11 +14,11 @@ from matplotlib.axes import Axes
 from shapely import Polygon, box
 
 from geo.spatial import (
-    Event,
     EventSettings,
     Fence,
     FenceSet,
     Fixes,
+    GeofenceEvent,
     TrackSettings,
     ZoneSet,
     build_tracks,
@@ -103,7 +103,7 @@ def flapping() -> None:
     save("spatial-flapping")
 
 
-def mark(axes: Axes, events: list[Event]) -> None:
+def mark(axes: Axes, events: list[GeofenceEvent]) -> None:
     """Entries and exits on the border."""
     for kind, colour, shape in (("enter", RED, "^"), ("exit", BLUE, "v")):
         seconds = [(event.t_ms - START_MS) / 1000 for event in events if event.kind == kind]

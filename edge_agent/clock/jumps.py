@@ -1,4 +1,4 @@
-"""Noticing that the wall clock jumped, and mending what was stamped before it did. Pure: handed both clocks.
+"""Noticing that the wall clock jumped, and correction what was stamped before it did. Pure: handed both clocks.
 
 A device that wakes up without a battery-backed clock stamps its records with a wrong time until GPS or NTP sets it. Its
 monotonic clock was right all along, so the true time of those records is known up to the drift of that clock.
@@ -13,7 +13,7 @@ from telemetry import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, Batch, Record
 
 
 @dataclass(frozen=True, slots=True)
-class Jump:
+class ClockJump:
     """The wall clock of `boot` moved by `delta_us` against the monotonic clock, which said `at_us` when it was noticed.
 
     `offset_us`: wall minus monotonic time before the jump.
@@ -25,7 +25,7 @@ class Jump:
     at_us: int
 
 
-class ClockWatch:
+class ClockMonitor:
     """Compares the clocks. A slow drift (NTP slewing the clock) is followed; more than `jump_us` at once is a jump."""
 
     def __init__(self, boot: str, offset_us: int, jump_us: int) -> None:
@@ -33,16 +33,16 @@ class ClockWatch:
         self._jump_us = jump_us
         self.offset_us = offset_us
 
-    def look(self, wall_us: int, monotonic_us: int) -> Jump | None:
+    def check(self, wall_us: int, monotonic_us: int) -> ClockJump | None:
         """The jump since the last look, if there was one."""
         before_us, self.offset_us = self.offset_us, wall_us - monotonic_us
         delta_us = self.offset_us - before_us
-        return Jump(self._boot, before_us, delta_us, monotonic_us) if abs(delta_us) > self._jump_us else None
+        return ClockJump(self._boot, before_us, delta_us, monotonic_us) if abs(delta_us) > self._jump_us else None
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
-    """How a jump is mended.
+class CorrectionRules:
+    """How a jump is corrected.
 
     A record whose device time was within `same_clock_us` of the clock before the jump, and nearer to it than to the
     clock after the jump, was stamped by the former and moves with it. Any other has its time from elsewhere (GPS), and
@@ -54,15 +54,15 @@ class Mending:
     drift_ppm: float
     jump_us: int
 
-    def mend(self, batch: Batch, jump: Jump) -> Batch | None:
-        """The batch with the times of the jump's boot mended; None if nothing in it has to be."""
-        mended = tuple(self._mended(record, jump) for record in batch.records)
-        if mended == batch.records:
+    def correct(self, batch: Batch, jump: ClockJump) -> Batch | None:
+        """The batch with the times of the jump's boot corrected; None if nothing in it has to be."""
+        corrected = tuple(self._corrected(record, jump) for record in batch.records)
+        if corrected == batch.records:
             return None
-        return Batch(batch.device, batch.epoch, batch.head, mended, batch.tombstones)
+        return Batch(batch.device, batch.epoch, batch.head, corrected, batch.tombstones)
 
-    def time_of(self, device_time_us: int, monotonic_us: int, jump: Jump) -> int | None:
-        """The mended device time of a record of the jump's boot; None if it stays."""
+    def corrected_time_us(self, device_time_us: int, monotonic_us: int, jump: ClockJump) -> int | None:
+        """The corrected device time of a record of the jump's boot; None if it stays."""
         from_old_us = abs(device_time_us - monotonic_us - jump.offset_us)
         from_new_us = abs(device_time_us - monotonic_us - jump.offset_us - jump.delta_us)
         late = monotonic_us > jump.at_us + self.same_clock_us
@@ -70,15 +70,15 @@ class Mending:
             return None
         return min(max(0, device_time_us + jump.delta_us), MAX_DEVICE_TIME_US)
 
-    def uncertainty_ms(self, monotonic_us: int, jump: Jump) -> int:
-        """Half-width of a mended time; at most what a record can say."""
+    def uncertainty_ms(self, monotonic_us: int, jump: ClockJump) -> int:
+        """Half-width of a corrected time; at most what a record can say."""
         drift_us = abs(jump.at_us - monotonic_us) * self.drift_ppm / 1_000_000
         return min(math.ceil((self.jump_us + drift_us) / 1000), MAX_UNCERTAINTY_MS)
 
-    def _mended(self, record: Record, jump: Jump) -> Record:
+    def _corrected(self, record: Record, jump: ClockJump) -> Record:
         if record.boot != jump.boot:
             return record
-        time_us = self.time_of(record.device_time_us, record.monotonic_us, jump)
+        time_us = self.corrected_time_us(record.device_time_us, record.monotonic_us, jump)
         if time_us is None:
             return record
         uncertainty_ms = max(record.uncertainty_ms, self.uncertainty_ms(record.monotonic_us, jump))

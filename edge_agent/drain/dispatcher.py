@@ -7,69 +7,71 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge_agent.config import DrainSettings
-from edge_agent.drain.backlog import Backlog, Stored
-from edge_agent.drain.fresh import FreshLane
+from edge_agent.drain.backlog import Backlog, BatchReader
+from edge_agent.drain.fair_share import FairShare
+from edge_agent.drain.live_queue import LiveQueue
 from edge_agent.drain.merge import merged
-from edge_agent.drain.refusals import Refusals
-from edge_agent.drain.sent import SentRecords
-from edge_agent.drain.share import Share
-from edge_agent.drain.window import Flight, Window
+from edge_agent.drain.retry_queue import RetryQueue
+from edge_agent.drain.send_window import InFlightBatch, SendWindow
+from edge_agent.drain.sent import SentSeqs
 from edge_agent.errors import StoreDamaged
-from edge_agent.store.block import Block
-from edge_agent.uplink.protocol import Outgoing
+from edge_agent.store.stored_batch import StoredBatch
+from edge_agent.uplink.protocol import OutgoingBatch
 from telemetry import IntervalSet, TooLarge, WireError, read_header
 
 
-class Source(Stored, Protocol):
+class BatchStore(BatchReader, Protocol):
     """The part of the buffer that is drained."""
 
     def load(self, identity: int) -> bytes | None:
-        """The encoded batch of a block; None if it is gone."""
+        """The encoded form of a batch; None if it is gone."""
 
     def head_of(self, epoch: int) -> int:
         """The highest number that an epoch committed."""
 
-    def acknowledge(self, epoch: int, names: IntervalSet) -> None:
-        """Names that are safe elsewhere."""
+    def acknowledge(self, epoch: int, seqs: IntervalSet) -> None:
+        """Record ids that are safe elsewhere."""
 
-    def is_acknowledged(self, block: Block) -> bool:
-        """Whether all of a block is safe elsewhere."""
+    def is_acknowledged(self, batch: StoredBatch) -> bool:
+        """Whether all of a batch is safe elsewhere."""
 
-    def isolate(self, identities: Sequence[int], reason: str) -> list[Block]:
-        """Halves refused blocks, and keeps those of one record without their being sent; the halves."""
+    def split_or_dead_letter(self, identities: Sequence[int], reason: str) -> list[StoredBatch]:
+        """Halves refused batches, and dead-letters those of one record; the halves."""
 
 
-UNANSWERED = "unanswered"
+UNACKNOWLEDGED = "unacknowledged"
 """The reason of a batch that gets no acknowledgement while later ones do."""
 
 
 @dataclass(slots=True)
-class Sent:
+class DrainCounters:
     """Counters of the drain since the agent started."""
 
     batches: int = 0
     records: int = 0
     size: int = 0
-    again: int = 0
+    resent: int = 0
 
 
 class Dispatcher:
     """Live data first, the backlog with its share, never more than the window, nothing twice at the same time."""
 
-    def __init__(self, settings: DrainSettings, source: Source, classes: Iterable[int], urgent: Iterable[int]) -> None:
+    def __init__(
+        self, settings: DrainSettings, source: BatchStore, classes: Iterable[int], urgent: Iterable[int]
+    ) -> None:
         self._settings = settings
         self._source = source
         self._urgent = frozenset(urgent)
-        self._fresh = FreshLane(settings.fresh_s)
+        self._live = LiveQueue(settings.live_s)
         self._backlog = Backlog(source, classes, self._is_taken)
-        self._share = Share(settings.backlog_share)
-        self._refusals = Refusals(settings.refusals_most, settings.refusal_pause_s, settings.window)
-        self._window = Window(settings.window, settings.window_bytes, settings.ack_timeout_s)
+        self._share = FairShare(settings.backlog_share)
+        self._retries = RetryQueue(settings.max_refusals, settings.refusal_backoff_s, settings.window)
+        self._window = SendWindow(settings.window, settings.window_bytes, settings.ack_timeout_s)
         self._region = ""
-        self._outstanding = SentRecords()
+        self._sent_seqs = SentSeqs()
         self.maybe_sent: set[int] = set()
-        """Ids of stored blocks that have been handed to an uplink."""
-        self.sent = Sent()
+        """Ids of stored batches that have been handed to an uplink."""
+        self.counters = DrainCounters()
 
     @property
     def in_flight(self) -> int:
@@ -77,37 +79,37 @@ class Dispatcher:
         return len(self._window)
 
     @property
-    def resting(self) -> int:
-        """Stored blocks that were refused and will be tried again."""
-        return len(self._refusals)
+    def retrying(self) -> int:
+        """Stored batches that were refused and will be tried again."""
+        return len(self._retries)
 
     @property
-    def takes_nothing(self) -> bool:
+    def region_refuses_all(self) -> bool:
         """Whether the region refuses whatever it is given."""
-        return self._refusals.is_all
+        return self._retries.region_refuses_all
 
-    def connected(self, region: str) -> None:
+    def on_connected(self, region: str) -> None:
         """A new connection, maybe to another region: what the former one took nothing of may go again."""
         self._region = region
-        if self._refusals.is_all:
-            self._backlog.release(self._refusals.clear())
+        if self._retries.region_refuses_all:
+            self._backlog.release(self._retries.take_all())
 
-    def committed(self, now_s: float, blocks: Iterable[Block]) -> None:
-        """Blocks were committed."""
-        for block in blocks:
-            self._backlog.committed(block)
-            self._fresh.add(now_s, block)
-        self._backlog.release(self._fresh.outgrown(now_s))
+    def on_committed(self, now_s: float, batches: Iterable[StoredBatch]) -> None:
+        """Batches were committed."""
+        for batch in batches:
+            self._backlog.on_committed(batch)
+            self._live.add(now_s, batch)
+        self._backlog.release(self._live.take_overflow(now_s))
 
-    def missed(self) -> None:
-        """Blocks may have been committed of which `committed` was not told."""
-        self._backlog.missed()
+    def on_missed(self) -> None:
+        """Batches may have been committed without `on_committed`."""
+        self._backlog.on_missed()
 
-    def next_batch(self, now_s: float, allowed: frozenset[int] | None = None) -> Outgoing | None:
+    def take_next(self, now_s: float, allowed: frozenset[int] | None = None) -> OutgoingBatch | None:
         """The next batch, which is on its way from now on; None if nothing may be sent now. `allowed`: classes."""
-        self._backlog.release(self._fresh.outgrown(now_s))
+        self._backlog.release(self._live.take_overflow(now_s))
         while True:
-            taken = self._choose(now_s, allowed)
+            taken = self._take_batches(now_s, allowed)
             if taken is None:
                 return None
             outgoing = self._pack(now_s, *taken)
@@ -115,153 +117,153 @@ class Dispatcher:
                 return outgoing
 
     def next_event_in(self, now_s: float) -> float | None:
-        """Seconds until something changes by itself: a batch is overdue, or lingering data is ripe."""
+        """Seconds until something changes by itself: a batch is overdue, or the batching delay of live data is over."""
         times = [
             self._window.next_timeout_in(now_s),
-            self._ripe_in(now_s, None),
-            self._refusals.next_due_in(now_s),
+            self._live_ready_in(now_s, None),
+            self._retries.next_due_in(now_s),
         ]
         return min((time for time in times if time), default=None)
 
-    def acknowledged(self, epoch: int, names: IntervalSet) -> int:
-        """Names are safe in the region; how many of them it was really sent. All others stay as they are."""
-        names = self._outstanding.take_acked(self._region, epoch, names)
-        if not names:
+    def on_acked(self, epoch: int, seqs: IntervalSet) -> int:
+        """Record ids are safe in the region; how many of them it was really sent. All others stay as they are."""
+        seqs = self._sent_seqs.take_acked(self._region, epoch, seqs)
+        if not seqs:
             return 0
-        self._source.acknowledge(epoch, names)
-        for flight in self._window.acknowledged(epoch, names):
-            self._refusals.acknowledged(flight.sent_s)
-            for block in flight.blocks:
-                self._refusals.forget(block.id)
-                self.maybe_sent.discard(block.id)
-        return names.count
+        self._source.acknowledge(epoch, seqs)
+        for entry in self._window.on_acked(epoch, seqs):
+            self._retries.on_acked(entry.sent_s)
+            for batch in entry.stored:
+                self._retries.remove(batch.id)
+                self.maybe_sent.discard(batch.id)
+        return seqs.count
 
-    def refused(self, now_s: float, epoch: int, names: IntervalSet, reason: str) -> int:
-        """The other side does not take these names; how many blocks are set aside by it. Raises StoreError."""
-        return sum(self._rest(now_s, flight, names, reason) for flight in self._window.refused(epoch, names))
+    def on_refused(self, now_s: float, epoch: int, seqs: IntervalSet, reason: str) -> int:
+        """The region refuses these record ids; how many batches are dead-lettered. Raises StoreError."""
+        return sum(self._retry_later(now_s, entry, seqs, reason) for entry in self._window.take_refused(epoch, seqs))
 
     def retry_overdue(self, now_s: float) -> int:
-        """Batches whose acknowledgement stayed away will be sent again; how many. Raises StoreError.
+        """Batches that got no acknowledgement in time will be sent again; how many. Raises StoreError.
 
-        One that was passed over, because a later one was acknowledged, is taken for refused.
+        One that was skipped, because a later one was acknowledged, counts as refused.
         """
-        late = self._window.overdue(now_s)
-        for flight in late:
-            if self._refusals.is_passed_over(flight.sent_s):
-                self._rest(now_s, flight, flight.missing, UNANSWERED)
+        late = self._window.take_overdue(now_s)
+        for entry in late:
+            if self._retries.is_passed_over(entry.sent_s):
+                self._retry_later(now_s, entry, entry.unacked, UNACKNOWLEDGED)
             else:
-                self._release([flight])
+                self._release([entry])
         return len(late)
 
-    def disconnected(self) -> None:
+    def on_disconnected(self) -> None:
         """What was on its way may be lost: all of it will be sent again, and what was live is backlog."""
-        self._release(self._window.clear())
+        self._release(self._window.take_all())
 
     def reload(self) -> None:
-        """Stored blocks were changed: what was kept in memory is read again from disk."""
-        self._backlog.release(self._fresh.clear())
+        """Stored batches were changed: what was kept in memory is read again from disk."""
+        self._backlog.release(self._live.take_all())
 
     def rewind(self) -> None:
-        """The buffer was replaced under our feet: forget everything and begin with the oldest block."""
-        self._window.clear()
-        self._refusals.clear()
+        """The buffer was replaced: forget everything and begin with the oldest batch."""
+        self._window.take_all()
+        self._retries.take_all()
         self.maybe_sent.clear()
-        self._fresh.clear()
+        self._live.take_all()
         self._backlog.rewind()
 
-    def _release(self, flights: Iterable[Flight]) -> None:
-        for flight in flights:
-            self.sent.again += 1
-            if flight.again:
-                self._refusals.returned(flight.blocks[0].id)
+    def _release(self, entries: Iterable[InFlightBatch]) -> None:
+        for entry in entries:
+            self.counters.resent += 1
+            if entry.is_retry:
+                self._retries.retry_now(entry.stored[0].id)
             else:
-                self._backlog.release(flight.blocks)
+                self._backlog.release(entry.stored)
 
-    def _rest(self, now_s: float, flight: Flight, names: IntervalSet, reason: str) -> int:
-        """Lets the blocks with these names rest, each by itself from now on; how many are set aside instead."""
-        hit = [block for block in flight.blocks if names & IntervalSet([(block.first, block.last)])]
-        self._backlog.release(block for block in flight.blocks if block not in hit)
-        self.sent.again += 1
-        hopeless = [block.id for block in hit if self._refusals.refused(now_s, block, reason, flight.sent_s)]
-        if not hopeless:
+    def _retry_later(self, now_s: float, entry: InFlightBatch, seqs: IntervalSet, reason: str) -> int:
+        """Queues the batches with these record ids for a retry, each by itself; how many are dead-lettered instead."""
+        affected = [batch for batch in entry.stored if seqs & IntervalSet([(batch.first, batch.last)])]
+        self._backlog.release(batch for batch in entry.stored if batch not in affected)
+        self.counters.resent += 1
+        exhausted = [batch.id for batch in affected if self._retries.on_refused(now_s, batch, reason, entry.sent_s)]
+        if not exhausted:
             return 0
-        halves = self._source.isolate(hopeless, reason)
-        self._backlog.drop(hopeless)
-        first_s = min(self._refusals.first_s(identity) for identity in hopeless)
-        for identity in hopeless:
-            self._refusals.forget(identity)
+        halves = self._source.split_or_dead_letter(exhausted, reason)
+        self._backlog.drop(exhausted)
+        first_s = min(self._retries.first_s(identity) for identity in exhausted)
+        for identity in exhausted:
+            self._retries.remove(identity)
         for half in halves:
-            self._refusals.halved(now_s, half, reason, first_s)
+            self._retries.add_half(now_s, half, reason, first_s)
             self.maybe_sent.add(half.id)
-        return len(hopeless) - len(halves) // 2
+        return len(exhausted) - len(halves) // 2
 
-    def _is_taken(self, block: Block) -> bool:
-        held = (self._window.ids, self._fresh.ids, self._refusals)
-        return any(block.id in ids for ids in held) or self._source.is_acknowledged(block)
+    def _is_taken(self, batch: StoredBatch) -> bool:
+        held = (self._window.ids, self._live.ids, self._retries)
+        return any(batch.id in ids for ids in held) or self._source.is_acknowledged(batch)
 
-    def _ripe_in(self, now_s: float, allowed: frozenset[int] | None) -> float | None:
+    def _live_ready_in(self, now_s: float, allowed: frozenset[int] | None) -> float | None:
         """Seconds until live data may go: 0 now; None when there is none."""
-        first = self._fresh.peek(allowed)
+        first = self._live.peek(allowed)
         if first is None:
             return None
-        came_s, block = first
-        if block.class_index in self._urgent:
+        came_s, batch = first
+        if batch.class_index in self._urgent:
             return 0.0
         return max(0.0, came_s + self._settings.linger_ms / 1000 - now_s)
 
-    def _choose(self, now_s: float, allowed: frozenset[int] | None) -> tuple[list[Block], bool] | None:
+    def _take_batches(self, now_s: float, allowed: frozenset[int] | None) -> tuple[list[StoredBatch], bool] | None:
         again = self._due_again(now_s, allowed) if self._window.has_room(backlog=True) else None
-        if again is not None or self._refusals.is_all:
+        if again is not None or self._retries.region_refuses_all:
             return None if again is None else ([again], True)
-        fresh = self._fresh.peek(allowed) if self._window.has_room(backlog=False) else None
-        if fresh is not None and self._ripe_in(now_s, allowed):
-            fresh = None
+        live = self._live.peek(allowed) if self._window.has_room(backlog=False) else None
+        if live is not None and self._live_ready_in(now_s, allowed):
+            live = None
         old = self._backlog.peek(allowed) if self._window.has_room(backlog=True) else None
         settings = self._settings
-        if self._share.backlog_is_next(fresh_waits=fresh is not None, backlog_waits=old is not None):
+        if self._share.choose_backlog(live_waits=live is not None, backlog_waits=old is not None):
             assert old is not None
             most = (settings.batch_records, settings.batch_bytes, settings.merge_below_records)
             return self._backlog.take(old.class_index, *most), True
-        if fresh is None:
+        if live is None:
             return None
-        return self._fresh.take(fresh[1].class_index, settings.batch_records, settings.batch_bytes), False
+        return self._live.take(live[1].class_index, settings.batch_records, settings.batch_bytes), False
 
-    def _due_again(self, now_s: float, allowed: frozenset[int] | None) -> Block | None:
-        while (block := self._refusals.due(now_s, allowed)) is not None:
-            if not self._source.is_acknowledged(block):
-                return block
-            self._refusals.forget(block.id)
+    def _due_again(self, now_s: float, allowed: frozenset[int] | None) -> StoredBatch | None:
+        while (batch := self._retries.due(now_s, allowed)) is not None:
+            if not self._source.is_acknowledged(batch):
+                return batch
+            self._retries.remove(batch.id)
         return None
 
-    def _pack(self, now_s: float, blocks: list[Block], backlog: bool) -> Outgoing | None:
-        encoded = [(block, block.data or self._source.load(block.id)) for block in blocks]
-        present = [(block, data) for block, data in encoded if data]
+    def _pack(self, now_s: float, batches: list[StoredBatch], backlog: bool) -> OutgoingBatch | None:
+        encoded = [(batch, batch.data or self._source.load(batch.id)) for batch in batches]
+        present = [(batch, data) for batch, data in encoded if data]
         if not present:
-            for block in blocks:
-                self._refusals.forget(block.id)
+            for batch in batches:
+                self._retries.remove(batch.id)
             return None
         epoch = present[0][0].epoch
         try:
             data = merged([one for _, one in present], self._source.head_of(epoch))
         except TooLarge:
             # Together they unpack to more than a decoder takes; each by itself does not, or it had not been stored.
-            self._backlog.release(blocks[1:])
-            return self._pack(now_s, blocks[:1], backlog)
+            self._backlog.release(batches[1:])
+            return self._pack(now_s, batches[:1], backlog)
         except WireError as error:
             raise StoreDamaged(f"a stored batch cannot be read: {error}") from error
-        names = read_header(data).accounted
-        stripped = tuple(_without_data(block) for block, _ in present)
-        self.maybe_sent.update(block.id for block in stripped)
-        again = stripped[0].id in self._refusals
-        self._refusals.sent(stripped[0].id)
-        self._window.add(Flight(epoch, names, stripped, len(data), backlog, now_s, again))
-        self._outstanding.add(self._region, epoch, names)
-        self._share.sent(len(data), backlog=backlog)
-        self.sent.batches += 1
-        self.sent.records += sum(block.records for block in stripped)
-        self.sent.size += len(data)
-        return Outgoing(epoch, names, data)
+        seqs = read_header(data).seqs
+        stripped = tuple(_without_data(batch) for batch, _ in present)
+        self.maybe_sent.update(batch.id for batch in stripped)
+        again = stripped[0].id in self._retries
+        self._retries.on_sent(stripped[0].id)
+        self._window.add(InFlightBatch(epoch, seqs, stripped, len(data), backlog, now_s, again))
+        self._sent_seqs.add(self._region, epoch, seqs)
+        self._share.on_sent(len(data), backlog=backlog)
+        self.counters.batches += 1
+        self.counters.records += sum(batch.records for batch in stripped)
+        self.counters.size += len(data)
+        return OutgoingBatch(epoch, seqs, data)
 
 
-def _without_data(block: Block) -> Block:
-    return Block(block.id, block.epoch, block.last, block.class_index, block.records, block.size, block.wall_ms)
+def _without_data(batch: StoredBatch) -> StoredBatch:
+    return StoredBatch(batch.id, batch.epoch, batch.last, batch.class_index, batch.records, batch.size, batch.wall_ms)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from edge_agent.config import AgentSettings
-from edge_agent.drain.account import link_in
-from edge_agent.drain.budget import Permit, Spent
+from edge_agent.drain.link_budget import link_in
+from edge_agent.drain.link_policy import DataUsage, LinkPolicy
 from edge_agent.intake.topic_moves import topic_moves
 
 
-def held_classes(settings: AgentSettings, spent: Spent) -> dict[str, str]:
-    """The classes that may not be sent now, each with its reason: `link` or `plan`. `spent`: today and this month."""
-    allowed = _allowed(settings, spent)
+def held_classes(settings: AgentSettings, usage: DataUsage) -> dict[str, str]:
+    """The classes that may not be sent now, each with its reason: `link` or `plan`. `usage`: today and this month."""
+    allowed = _allowed(settings, usage)
     link = _link(settings)
     return {
         one.name: "link" if one.links and link not in one.links else "plan"
@@ -22,14 +22,14 @@ def held_classes(settings: AgentSettings, spent: Spent) -> dict[str, str]:
 
 
 def newly_held(
-    former: AgentSettings, proposed: AgentSettings, spent: Spent, waiting: Collection[int] = ()
+    former: AgentSettings, proposed: AgentSettings, usage: DataUsage, waiting: Collection[int] = ()
 ) -> list[str]:
     """The topic filters whose records may be sent with the former settings, and not with the proposed ones.
 
     Judged by topic, because a push may also move topics into a class that has to wait; then the classes, of those that
     have records `waiting`, that wait themselves.
     """
-    before, after = _allowed(former, spent), _allowed(proposed, spent)
+    before, after = _allowed(former, usage), _allowed(proposed, usage)
     moves = topic_moves(former.classes, proposed.classes, former.intake.topic)
     topics = [
         one for (old, new), filters in sorted(moves.items()) if old in before and new not in after for one in filters
@@ -39,8 +39,8 @@ def newly_held(
     return list(dict.fromkeys(topics)) + stored
 
 
-def _allowed(settings: AgentSettings, spent: Spent) -> frozenset[int]:
-    return Permit(settings.link, settings.classes).allowed(_link(settings), spent)
+def _allowed(settings: AgentSettings, usage: DataUsage) -> frozenset[int]:
+    return LinkPolicy(settings.link, settings.classes).allowed_classes(_link(settings), usage)
 
 
 def _link(settings: AgentSettings) -> str | None:

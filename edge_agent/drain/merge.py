@@ -14,7 +14,7 @@ def merged(encoded: Sequence[bytes], head: int) -> bytes:
     """
     if len(encoded) == 1:
         return encoded[0]
-    batches = sorted((decode(data) for data in encoded), key=lambda batch: batch.header.accounted.first or 0)
+    batches = sorted((decode(data) for data in encoded), key=lambda batch: batch.header.seqs.first or 0)
     first = batches[0]
     assert all((one.device, one.epoch) == (first.device, first.epoch) for one in batches)
     records = tuple(record for batch in batches for record in batch.records)

@@ -25,8 +25,8 @@ class Classifier:
             return known
         if len(self._known) >= REMEMBERED_TOPICS:
             self._known.clear()
-        found = self._known[topic] = self._search(topic)
-        return found
+        index = self._known[topic] = self._search(topic)
+        return index
 
     def _search(self, topic: str) -> int:
         for index, one in enumerate(self._classes):

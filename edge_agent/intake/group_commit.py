@@ -60,7 +60,7 @@ class GroupCommit:
             return 0.0
         return max(0.0, self._oldest_s + budget.delay_s - now_s)
 
-    def committed(self, now_s: float) -> None:
+    def on_committed(self, now_s: float) -> None:
         """What waited is committed."""
         self._learn(now_s)
         self._commits += 1

@@ -32,15 +32,15 @@ class Parsed(NamedTuple):
 
     body: Body
     device_time_us: int | None
-    odd: str = ""
+    malformed: str = ""
 
 
-class _Odd(Exception):
+class _MalformedMessage(Exception):
     """The message does not follow the contract; the text is a short stable word for metrics."""
 
 
 def parse_message(topic: str, payload: bytes, missing: int = 0) -> Parsed:
-    """The body of a message. What does not follow the contract is carried as it is, and `odd` says why.
+    """The body of a message. What does not follow the contract is carried as it is, and `malformed` says why.
 
     `missing`: bytes of the message that were not kept because it is too large.
     """
@@ -52,8 +52,8 @@ def parse_message(topic: str, payload: bytes, missing: int = 0) -> Parsed:
     try:
         message = _json_object(payload)
         return Parsed(reader(message), _device_time_us(message.get("time")))
-    except _Odd as odd:
-        return Parsed(Raw(topic=topic, payload=payload), None, str(odd))
+    except _MalformedMessage as error:
+        return Parsed(Raw(topic=topic, payload=payload), None, str(error))
     except (ValidationError, TypeError, KeyError):
         return Parsed(Raw(topic=topic, payload=payload), None, "wrong-fields")
 
@@ -67,9 +67,9 @@ def _json_object(payload: bytes) -> dict[str, Any]:
     try:
         message = parse_json(payload, max_bytes=MAX_RAW_BYTES, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
     except InvalidJson as error:
-        raise _Odd("no-json" if error.reason in {"not-json", "not-utf-8"} else error.reason) from error
+        raise _MalformedMessage("no-json" if error.reason in {"not-json", "not-utf-8"} else error.reason) from error
     if not isinstance(message, dict):
-        raise _Odd("no-object")
+        raise _MalformedMessage("no-object")
     return message
 
 
@@ -79,9 +79,9 @@ def _device_time_us(value: Any) -> int:
     elif isinstance(value, str):
         time_us = _iso_us(value)
     else:
-        raise _Odd("no-time")
+        raise _MalformedMessage("no-time")
     if not 0 <= time_us < LATEST_US:
-        raise _Odd("impossible-time")
+        raise _MalformedMessage("impossible-time")
     return time_us
 
 
@@ -89,43 +89,43 @@ def _iso_us(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
-            raise _Odd("time-without-offset")
+            raise _MalformedMessage("time-without-offset")
         whole_s, micros = divmod(round(moment.timestamp() * 1_000_000), 1_000_000)
     except (ValueError, OverflowError) as error:
-        raise _Odd("no-time") from error
+        raise _MalformedMessage("no-time") from error
     return whole_s * 1_000_000 + micros
 
 
 def _position(message: dict[str, Any]) -> Body:
     fields = {name: message[name] for name in Position.model_fields if name in message}
     if not message.keys() - {"time"} <= fields.keys():
-        raise _Odd("unknown-fields")
+        raise _MalformedMessage("unknown-fields")
     return Position(**fields)
 
 
 def _signal(message: dict[str, Any]) -> Body:
     if message.keys() - {"time", "path", "value"}:
-        raise _Odd("unknown-fields")
+        raise _MalformedMessage("unknown-fields")
     value = message["value"]
     if type(value) is int:
         if abs(value) > 1 << 53:
-            raise _Odd("number-too-large")
+            raise _MalformedMessage("number-too-large")
         value = float(value)
     return Signal(path=message["path"], value=value)
 
 
 def _event(message: dict[str, Any]) -> Body:
     if message.keys() - {"time", "name", "attributes"}:
-        raise _Odd("unknown-fields")
+        raise _MalformedMessage("unknown-fields")
     attributes = message.get("attributes", {})
     if not isinstance(attributes, dict):
-        raise _Odd("wrong-fields")
+        raise _MalformedMessage("wrong-fields")
     return Event(name=message["name"], attributes=json.dumps(attributes, separators=(",", ":")))
 
 
 def _canary(message: dict[str, Any]) -> Body:
     if message.keys() - {"time", "id"}:
-        raise _Odd("unknown-fields")
+        raise _MalformedMessage("unknown-fields")
     return Canary(id=message["id"])
 
 

@@ -52,11 +52,11 @@ def unpack_arrivals(packed: bytes) -> list[Arrival]:
     return [Arrival(*entry) for entry in _ENTRY.iter_unpack(packed[: len(packed) // _ENTRY.size * _ENTRY.size])]
 
 
-class Ring:
+class RecentArrivals:
     """The last `size` committed arrivals.
 
     A broker may deliver again whatever it has no acknowledgement for: at most its window of unacknowledged messages, so
-    a ring of that size sees every redelivery (MQTT 5, 4.4 and 4.9), but for a broker that lost more than that.
+    as many arrivals show every redelivery (MQTT 5, 4.4 and 4.9), but for a broker that lost more than that.
     """
 
     def __init__(self, size: int, arrivals: Iterable[Arrival] = ()) -> None:
@@ -83,7 +83,7 @@ class Ring:
         return arrival in self._count
 
     def is_newest_of_its_id(self, arrival: Arrival) -> bool:
-        """Whether it is in the ring, and no other content came with its message id since."""
+        """Whether it is known, and no other content came with its message id since."""
         return arrival in self._count and self._newest[arrival.mid] == arrival.digest
 
     def __len__(self) -> int:
@@ -94,23 +94,23 @@ class Ring:
         return tuple(self._order)
 
 
-class Resumption:
+class RedeliveryMatcher:
     """What a broker may deliver again at the beginning of a connection that resumed a session."""
 
     def __init__(self, stored: Iterable[Arrival]) -> None:
-        self._places: dict[Arrival, list[int]] = {}
+        self._positions: dict[Arrival, list[int]] = {}
         self._times: dict[bytes, int] = {}
-        for place, arrival in enumerate(stored):
-            self._places.setdefault(arrival, []).append(place)
+        for position, arrival in enumerate(stored):
+            self._positions.setdefault(arrival, []).append(position)
             self._times[arrival.digest] = self._times.get(arrival.digest, 0) + 1
         self._at = -1
 
-    def follows(self, arrival: Arrival) -> bool:
+    def try_advance(self, arrival: Arrival) -> bool:
         """Whether the arrival was stored behind those that were asked for before; the search goes on behind it."""
-        place = next((place for place in self._places.get(arrival, ()) if place > self._at), None)
-        if place is None:
+        position = next((position for position in self._positions.get(arrival, ()) if position > self._at), None)
+        if position is None:
             return False
-        self._at = place
+        self._at = position
         return True
 
     def is_anchor(self, arrival: Arrival, device_time_us: int | None) -> bool:

@@ -36,12 +36,12 @@ def topic_moves(former: Sequence[ClassSettings], new: Sequence[ClassSettings], s
 @lru_cache(maxsize=2)
 def _moves(former: tuple[tuple[str, ...], ...], new: tuple[tuple[str, ...], ...], subscription: str) -> Moves:
     old_class, new_class = _classifier(former), _classifier(new)
-    found: dict[tuple[int, int], dict[str, None]] = {}
+    moves: dict[tuple[int, int], dict[str, None]] = {}
     for number, (shared, topic) in enumerate(_examples(former, new, _parsed(subscription))):
         if number == MAX_EXAMPLES:
             return {(i, j): (UNCOMPARED,) for i in range(len(former)) for j in range(len(new))}
-        found.setdefault((old_class(topic), new_class(topic)), {})[shared.text] = None
-    return {pair: tuple(names) for pair, names in found.items()}
+        moves.setdefault((old_class(topic), new_class(topic)), {})[shared.text] = None
+    return {pair: tuple(names) for pair, names in moves.items()}
 
 
 def _classifier(topics: Sequence[tuple[str, ...]]) -> Classifier:

@@ -1,4 +1,4 @@
-"""The buffer: records go in under a name and are synced before `commit` returns; acknowledged names go out.
+"""The buffer: records get their ids and are synced before `commit` returns; acknowledged records go out.
 
 Threads: every method may be called from any thread. Reading does not wait for a commit that is being synced.
 """
@@ -17,39 +17,39 @@ from typing import Any, TypeVar
 import structlog
 
 from edge_agent.errors import StoreClosed, StoreDamaged, StoreError, StoreFailing, StoreForeign, StoreFull
-from edge_agent.intake.redelivery import Arrival, Ring, pack_arrivals
-from edge_agent.store.block import Block, Unnamed, block_id, first_of, ordinal_of
+from edge_agent.intake.redelivery import Arrival, RecentArrivals, pack_arrivals
 from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection, mapped_errors, transaction
-from edge_agent.store.evict import Owner
-from edge_agent.store.gaps import unaccounted
-from edge_agent.store.high_water import note_high_water, read_high_water
-from edge_agent.store.isolate import isolate
-from edge_agent.store.life import (
+from edge_agent.store.database import (
     BufferOptions,
     Depth,
-    Life,
+    OpenDatabase,
     adopt_lineage,
     begin_epoch,
-    open_life,
+    open_database,
     private_folder,
     stored_arrivals,
 )
+from edge_agent.store.eviction import BatchOwner
+from edge_agent.store.gaps import count_missing
+from edge_agent.store.high_water import read_high_water, write_high_water
 from edge_agent.store.lineage import (
     HEAD_STEP,
     Lineage,
-    is_the_one_that_was_left,
     new_token,
     read_lineage,
     read_mark,
     replace_lineage,
+    resume_lineage,
 )
 from edge_agent.store.message_dead_letters import add_dead_letters
 from edge_agent.store.packing import packed
-from edge_agent.store.rebuild import finish_rebuild, forget_damaged, rebuild
+from edge_agent.store.prune import prune_range
+from edge_agent.store.rebuild import delete_damaged, finish_rebuild, rebuild
 from edge_agent.store.reserve import Reserve
-from edge_agent.store.salvage import set_aside
-from edge_agent.store.settle import settle_range
+from edge_agent.store.salvage import archive_database
+from edge_agent.store.split import split_or_dead_letter
+from edge_agent.store.stored_batch import PendingRecord, StoredBatch, batch_row_id, first_of, ordinal_of
 from telemetry import IntervalSet
 
 log = structlog.get_logger("edge_agent.store")
@@ -60,7 +60,7 @@ DATABASE = "buffer.db"
 PAGE_BYTES = 4096
 SPARE_BYTES = 64 << 10
 """Free pages that a commit may take for other things than what it stores."""
-_BLOCK = "id, last, class, records, size, wall_ms"
+_COLUMNS = "id, last, class, records, size, wall_ms"
 
 
 class Buffer:
@@ -76,15 +76,15 @@ class Buffer:
         self._is_due = False
         self._is_closed = False
         self.generation = 0
-        """Counts the times that the file was replaced: what was remembered of its blocks is void then."""
+        """Counts the times that the file was replaced: what was remembered of its batches is void then."""
         private_folder(folder)
         self._lineage = read_lineage(folder)
         self._renewed_at_ns = 0
         self._reserve = Reserve(folder / "reserve", options.reserve_bytes)
         finish_rebuild(self._path)
-        self._life = self._with_room(self._first_life)
-        self._with_room(self._know_it_again)
-        self.ring = Ring(options.ring_size, stored_arrivals(self._life.writer, options.ring_size))
+        self._database = self._with_room(self._open_first)
+        self._with_room(self._verify_lineage)
+        self.recent = RecentArrivals(options.recent_size, stored_arrivals(self._database.writer, options.recent_size))
         with suppress(OSError, StoreFull):
             self._renew_lineage(0)
         self._reserve.hold()
@@ -92,12 +92,12 @@ class Buffer:
     @property
     def epoch(self) -> int:
         """The number of the buffer's present life."""
-        return self._life.epochs[self._life.ordinal]
+        return self._database.epochs[self._database.ordinal]
 
     @property
     def head(self) -> int:
         """The highest sequence number of the present epoch; 0 before the first record."""
-        return self._life.heads[self._life.ordinal]
+        return self._database.heads[self._database.ordinal]
 
     @property
     def path(self) -> Path:
@@ -106,15 +106,20 @@ class Buffer:
 
     def head_of(self, epoch: int) -> int:
         """The highest sequence number that an epoch committed, as far as is known."""
-        return next((self._life.heads[o] for o, number in self._life.epochs.items() if number == epoch), 0)
+        return next((self._database.heads[o] for o, number in self._database.epochs.items() if number == epoch), 0)
 
     def depth(self) -> dict[int, Depth]:
         """What waits, by class index."""
         with self._lock:
-            return {index: Depth(one.records, one.size) for index, one in self._life.depth.items()}
+            return {index: Depth(one.records, one.size) for index, one in self._database.depth.items()}
 
-    def tally(self, name: str, increase: int = 0, *, lazily: bool = False) -> int:
-        """A counter that outlives a restart; an increase is stored with the next transaction.
+    def counter(self, name: str) -> int:
+        """A counter that outlives a restart, with the increases that are not stored yet."""
+        with self._lock:
+            return self._database.counters.get(name, 0) + self._increases[name]
+
+    def count(self, name: str, increase: int, *, lazily: bool = False) -> None:
+        """Increases a counter; it is stored with the next transaction.
 
         `lazily`: it does not call for a transaction of its own; at most the last few seconds of counting are lost.
         """
@@ -122,20 +127,19 @@ class Buffer:
             if increase:
                 self._increases[name] += increase
                 self._is_due = self._is_due or not lazily
-            return self._life.tallies.get(name, 0) + self._increases[name]
 
-    def tallies(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """All counters."""
         with self._lock:
-            return dict(Counter(self._life.tallies) + self._increases)
+            return dict(Counter(self._database.counters) + self._increases)
 
-    def unaccounted(self) -> int:
-        """How many names neither wait nor were acknowledged nor are declared lost: none, unless something is wrong."""
+    def count_missing(self) -> int:
+        """How many record ids are neither waiting nor acknowledged nor declared lost; 0 unless something is wrong."""
         with self._lock, mapped_errors():
-            return unaccounted(self._life.writer, self.head, self._life.tallies)
+            return count_missing(self._database.writer, self.head, self._database.counters)
 
-    def commit(self, waiting: Sequence[Unnamed], wall_ms: int) -> list[Block]:
-        """Names and stores records: blocks in order of class, in one synced transaction with the dead letters.
+    def commit(self, waiting: Sequence[PendingRecord], wall_ms: int) -> list[StoredBatch]:
+        """Gives records their ids and stores them, in order of class, in one synced transaction with the dead letters.
 
         Raises StoreError; then nothing of it is stored, except that after StoreFailing only `reopen` can tell.
         """
@@ -144,61 +148,63 @@ class Buffer:
         except StoreFull:
             # What was acknowledged leaves the file first. Then the log alone needs room, and there is a reserve for it.
             with self._open():
-                self.settle()
+                self.prune_acknowledged()
                 if self.free_pages_bytes() < sum(len(one.payload) for one in waiting) + SPARE_BYTES:
                     raise
                 self._make_room()
                 return self._commit(waiting, wall_ms)
 
-    def _commit(self, waiting: Sequence[Unnamed], wall_ms: int) -> list[Block]:
+    def _commit(self, waiting: Sequence[PendingRecord], wall_ms: int) -> list[StoredBatch]:
         with self._open():
-            new = packed(waiting, self.owner_of(self.last_id()), self._life.ordinal, wall_ms)
-            self._bound_head(len(waiting))
+            new = packed(waiting, self.owner_of(self.last_id()), self._database.ordinal, wall_ms)
+            self._raise_head_limit(len(waiting))
             came = [one.arrival for one in waiting if one.arrival.mid]
-            with transaction(self._life.writer):
-                changes = self._settle()
-                changes.counted["unencodable"] += new.unencodable
-                for place, block in enumerate(new.blocks):
+            with transaction(self._database.writer):
+                changes = self._prune()
+                changes.counts["unencodable"] += new.unencodable
+                for place, batch in enumerate(new.batches):
                     # The first row remembers the arrivals of all, in the order in which they came.
                     arrivals = pack_arrivals(came) if place == 0 else None
-                    self._life.writer.execute(
-                        f"INSERT INTO blocks ({_BLOCK}, boot, arrivals, batch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-                        (*_columns(block), waiting[0].boot, arrivals, block.data),
+                    self._database.writer.execute(
+                        f"INSERT INTO batches ({_COLUMNS}, boot, arrivals, batch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+                        (*_column_values(batch), waiting[0].boot, arrivals, batch.data),
                     )
-                add_dead_letters(self._life.writer, new.dead_letters, wall_ms, changes)
-                self._store_tallies(changes)
-            self._after_commit(new.blocks, came)
-            self._after_settling(changes)
-            return new.blocks
+                add_dead_letters(self._database.writer, new.dead_letters, wall_ms, changes)
+                self._store_counters(changes)
+            self._after_commit(new.batches, came)
+            self._after_pruning(changes)
+            return new.batches
 
-    def acknowledge(self, epoch: int, names: IntervalSet) -> None:
-        """Names that are safe elsewhere. They leave the disk with the next commit or `settle`."""
+    def acknowledge(self, epoch: int, seqs: IntervalSet) -> None:
+        """Record ids that are safe elsewhere. They leave the disk with the next commit or `prune_acknowledged`."""
         with self._lock:
-            self._acknowledged[epoch] = self._acknowledged.get(epoch, IntervalSet()) | names
+            self._acknowledged[epoch] = self._acknowledged.get(epoch, IntervalSet()) | seqs
 
-    def is_acknowledged(self, block: Block) -> bool:
-        """Whether all of a block waits to be settled."""
+    def is_acknowledged(self, batch: StoredBatch) -> bool:
+        """Whether all of a batch is acknowledged and waits to be pruned."""
         with self._lock:
-            names = self._acknowledged.get(block.epoch)
-            return names is not None and names.covers(IntervalSet([(block.first, block.last)]))
+            seqs = self._acknowledged.get(batch.epoch)
+            return seqs is not None and seqs.covers(IntervalSet([(batch.first, batch.last)]))
 
-    def isolate(self, identities: Sequence[int], reason: str) -> list[Block]:
-        """Halves refused blocks; those of one record are kept and not sent until `take_up`. Raises StoreError."""
+    def split_or_dead_letter(self, identities: Sequence[int], reason: str) -> list[StoredBatch]:
+        """Halves refused batches, and dead-letters those of one record; the halves. Raises StoreError."""
         halves: list[int] = []
-        self.edit(lambda connection, changes: halves.extend(isolate(connection, changes, identities, reason)))
-        sql = f"SELECT {_BLOCK} FROM blocks WHERE id = ?"  # noqa: S608
-        return [self._block(self.query_one(sql, (identity,))) for identity in halves]
+        self.edit(
+            lambda connection, changes: halves.extend(split_or_dead_letter(connection, changes, identities, reason))
+        )
+        sql = f"SELECT {_COLUMNS} FROM batches WHERE id = ?"  # noqa: S608
+        return [self._stored_batch(self.query_one(sql, (identity,))) for identity in halves]
 
-    def take_up(self) -> None:
-        """What was set aside waits to be sent like anything else. Raises StoreError."""
+    def requeue_dead_letters(self) -> None:
+        """Dead letters wait to be sent like anything else. Raises StoreError."""
 
         def change(connection: Connection, _: Changes) -> None:
-            connection.execute("DELETE FROM aside")
+            connection.execute("DELETE FROM dead_letter_batches")
 
-        if self.query_one("SELECT id FROM aside LIMIT 1", ()) is not None:
+        if self.query_one("SELECT id FROM dead_letter_batches LIMIT 1", ()) is not None:
             self.edit(change)
 
-    def settle(self) -> None:
+    def prune_acknowledged(self) -> None:
         """Stores what was acknowledged and counted since the last transaction. Raises StoreError."""
         with self._open():
             if self._acknowledged or self._is_due:
@@ -206,7 +212,7 @@ class Buffer:
             self._reserve.hold()
 
     def edit(self, change: Callable[[Connection, Changes], None]) -> None:
-        """Runs a change of stored blocks in one synced transaction, after what was acknowledged. Raises StoreError."""
+        """Runs a change of stored batches in one synced transaction, after what was acknowledged. Raises StoreError."""
         with self._open():
             try:
                 self._edit(change)
@@ -218,50 +224,50 @@ class Buffer:
         """Gives the reserve to the file, which takes up its log, so that the log begins anew."""
         self._reserve.release()
         with suppress(sqlite3.Error):
-            self._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._database.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _edit(self, change: Callable[[Connection, Changes], None]) -> None:
-        with transaction(self._life.writer):
-            changes = self._settle()
-            change(self._life.writer, changes)
-            self._store_tallies(changes)
-        self._after_settling(changes)
+        with transaction(self._database.writer):
+            changes = self._prune()
+            change(self._database.writer, changes)
+            self._store_counters(changes)
+        self._after_pruning(changes)
 
-    def owner_of(self, identity: int) -> Owner:
-        """Whose a block is."""
+    def owner_of(self, identity: int) -> BatchOwner:
+        """Whose a batch is."""
         ordinal = ordinal_of(identity)
-        return Owner(self._options.device, self._life.epochs[ordinal], self._life.heads[ordinal])
+        return BatchOwner(self._options.device, self._database.epochs[ordinal], self._database.heads[ordinal])
 
     def query_one(self, sql: str, parameters: tuple[Any, ...]) -> Any:
         """The first row of a query, or None. Raises StoreError."""
         with mapped_errors():
-            return self._life.reader.execute(sql, parameters).fetchone()
+            return self._database.reader.execute(sql, parameters).fetchone()
 
     def free_pages_bytes(self) -> int:
         """Space inside the file that is not used."""
         with mapped_errors():
-            (pages,) = self._life.reader.execute("PRAGMA freelist_count").fetchone()
+            (pages,) = self._database.reader.execute("PRAGMA freelist_count").fetchone()
             return int(pages) * PAGE_BYTES
 
-    def read_after(self, identity: int, class_index: int, limit: int) -> list[Block]:
-        """The next blocks of a class that are to be sent, without their data, in the order of their names."""
+    def read_after(self, identity: int, class_index: int, limit: int) -> list[StoredBatch]:
+        """The next batches of a class that are to be sent, without their data, in the order of their ids."""
         with mapped_errors():
-            rows = self._life.reader.execute(
-                f"SELECT {_BLOCK} FROM blocks WHERE id > ? AND class = ? AND batch IS NOT NULL"  # noqa: S608
-                " AND id NOT IN (SELECT id FROM aside) ORDER BY id LIMIT ?",
+            rows = self._database.reader.execute(
+                f"SELECT {_COLUMNS} FROM batches WHERE id > ? AND class = ? AND batch IS NOT NULL"  # noqa: S608
+                " AND id NOT IN (SELECT id FROM dead_letter_batches) ORDER BY id LIMIT ?",
                 (identity, class_index, limit),
             ).fetchall()
-            return [self._block(row) for row in rows]
+            return [self._stored_batch(row) for row in rows]
 
     def load(self, identity: int) -> bytes | None:
-        """The encoded batch of a block; None if it is gone."""
+        """The encoded form of a batch; None if it is gone."""
         with mapped_errors():
-            row = self._life.reader.execute("SELECT batch FROM blocks WHERE id = ?", (identity,)).fetchone()
+            row = self._database.reader.execute("SELECT batch FROM batches WHERE id = ?", (identity,)).fetchone()
             return row[0] if row else None
 
     def last_id(self) -> int:
-        """The highest id that a block can have now."""
-        return block_id(self._life.ordinal, self.head)
+        """The highest id that a batch can have now."""
+        return batch_row_id(self._database.ordinal, self.head)
 
     def reopen(self) -> None:
         """Opens the file anew after StoreFailing and makes sure that what it holds is synced. Raises StoreError.
@@ -272,13 +278,15 @@ class Buffer:
         with self._open():
             if not self._path.exists():
                 raise StoreFailing(f"{self._path} is gone")  # an empty one in its place would be taken for it
-            self._life.close()
-            self._life = open_life(self._path, self._options)
+            self._database.close()
+            self._database = open_database(self._path, self._options)
             with mapped_errors():
-                self._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            self.ring = Ring(self._options.ring_size, stored_arrivals(self._life.writer, self._options.ring_size))
+                self._database.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self.recent = RecentArrivals(
+                self._options.recent_size, stored_arrivals(self._database.writer, self._options.recent_size)
+            )
 
-    def heal(self, generation: int) -> None:
+    def repair(self, generation: int) -> None:
         """After StoreDamaged: a new file with what can be read, a new epoch, the rest declared. Raises StoreError.
 
         `generation`: the one in which the damage was met; if the file was replaced since, there is nothing to do.
@@ -286,16 +294,18 @@ class Buffer:
         with self._open():
             if generation != self.generation:
                 return
-            self._life.close()
+            self._database.close()
             try:
                 self._with_room(self._rebuild)
             except StoreError:
                 with suppress(StoreError):
-                    self._life = open_life(self._path, self._options)  # it is as it was
+                    self._database = open_database(self._path, self._options)  # it is as it was
                 raise
-            self._life = open_life(self._path, self._options)
+            self._database = open_database(self._path, self._options)
             self._acknowledged.clear()
-            self.ring = Ring(self._options.ring_size, stored_arrivals(self._life.writer, self._options.ring_size))
+            self.recent = RecentArrivals(
+                self._options.recent_size, stored_arrivals(self._database.writer, self._options.recent_size)
+            )
             self.generation += 1
             with suppress(OSError, StoreFull):
                 self._renew_lineage(0)
@@ -309,12 +319,12 @@ class Buffer:
             if self._is_closed:
                 return
             with suppress(StoreError, OSError):
-                self.settle()
+                self.prune_acknowledged()
                 self._renew_lineage(0)
             with suppress(sqlite3.Error):
-                self._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                self._database.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._is_closed = True
-            self._life.close()
+            self._database.close()
 
     @contextmanager
     def _open(self) -> Iterator[None]:
@@ -324,10 +334,10 @@ class Buffer:
                 raise StoreClosed(f"{self._path} was closed")
             yield
 
-    def forget_damaged(self) -> bool:
+    def delete_damaged(self) -> bool:
         """Deletes files that were rebuilt: what can be read of them was taken over. Whether there were any."""
         with suppress(OSError):
-            if number := forget_damaged(self._path, keep=0):
+            if number := delete_damaged(self._path, keep=0):
                 log.warning("files that were rebuilt are deleted for their space", files=number)
                 return True
         return False
@@ -337,37 +347,39 @@ class Buffer:
         try:
             return action()
         except StoreFull as error:
-            log.warning("the reserve is given up", error=str(error))
+            log.warning("the reserve is released", error=str(error))
             self._reserve.release()
-            self.forget_damaged()
+            self.delete_damaged()
             return action()
 
     def _rebuild(self) -> None:
         options = self._options
         found = rebuild(self._path, options.device, options.epoch_for, options.connect)
-        lost = sum(names.count for names in found.lost.values())
-        log.error("the buffer was rebuilt", batches=found.blocks, lost=lost)
+        lost = sum(seqs.count for seqs in found.lost_seqs.values())
+        log.error("the buffer was rebuilt", batches=found.batches, lost=lost)
 
-    def _first_life(self) -> Life:
+    def _open_first(self) -> OpenDatabase:
         try:
-            return open_life(self._path, self._options)
+            return open_database(self._path, self._options)
         except StoreDamaged as error:
             log.error("the buffer is damaged", error=str(error))
             self._rebuild()
         except StoreForeign as error:
-            log.error("the buffer is another device's", error=str(error), kept=set_aside(self._path, "foreign").name)
-            self._increases["foreign_set_aside"] += 1
+            log.error(
+                "the buffer is another device's", error=str(error), kept=archive_database(self._path, "foreign").name
+            )
+            self._increases["foreign_archived"] += 1
         known, self._lineage = self._lineage, None
         least = known.epoch if known and known.device == self._options.device else 0
-        return open_life(self._path, self._options, least)
+        return open_database(self._path, self._options, least)
 
-    def _know_it_again(self) -> None:
+    def _verify_lineage(self) -> None:
         """Begins a new epoch in a buffer that is not the one that was left. Raises StoreError."""
-        lineage, life, options = self._lineage, self._life, self._options
-        mark = read_mark(life.writer)
+        lineage, database, options = self._lineage, self._database, self._options
+        mark = read_mark(database.writer)
         if mark is not None:
             is_cut = read_high_water(self._path.parent, self.epoch) > self.head
-            if is_the_one_that_was_left(life.writer, lineage, self._path.parent, options.machine) and not is_cut:
+            if resume_lineage(database.writer, lineage, self._path.parent, options.machine) and not is_cut:
                 return
             reason, lost = "moved", (1, 0)
             if lineage is None or lineage.machine == options.machine:
@@ -375,26 +387,26 @@ class Buffer:
             if lineage and reason == "restored" and (is_cut or lineage.token != mark.token):
                 # The small files are younger: ids up to the bound may have been given away.
                 same = (lineage.device, lineage.epoch) == (options.device, self.epoch)
-                lost = (self.head + 1, lineage.bound) if same else lost
-        elif life.is_new and lineage and (lineage.device, lineage.machine) == (options.device, options.machine):
-            adopt_lineage(life, lineage, options)
-            reason, lost = "missing", (lineage.settled + 1, lineage.bound)
+                lost = (self.head + 1, lineage.head_limit) if same else lost
+        elif database.is_new and lineage and (lineage.device, lineage.machine) == (options.device, options.machine):
+            adopt_lineage(database, lineage, options)
+            reason, lost = "missing", (lineage.pruned_through + 1, lineage.head_limit)
         else:
             return
         log.error("the buffer is not the one that was left: a new epoch begins", reason=reason, former=self.epoch)
-        begin_epoch(life, options, reason, lost)
-        life.close()
-        self._life = open_life(self._path, options)
+        begin_epoch(database, options, reason, lost)
+        database.close()
+        self._database = open_database(self._path, options)
 
-    def _bound_head(self, records: int) -> None:
+    def _raise_head_limit(self, records: int) -> None:
         """Keeps the small file beside the buffer ahead of the head: it says what a lost buffer may have held.
 
         Only a checkpoint writes to the main file. The first commit after one is under a new token, which is in the log
         alone: a main file whose log was lost has an older one.
         """
         known = self._lineage
-        same = known and (known.ordinal, known.epoch) == (self._life.ordinal, self.epoch)
-        is_ahead = known and same and self.head + records <= known.bound
+        same = known and (known.ordinal, known.epoch) == (self._database.ordinal, self.epoch)
+        is_ahead = known and same and self.head + records <= known.head_limit
         with suppress(OSError):
             if not is_ahead or self._path.stat().st_mtime_ns != self._renewed_at_ns:
                 self._renew_lineage(records)
@@ -404,79 +416,79 @@ class Buffer:
         written_ns = self._path.stat().st_mtime_ns
         lineage = Lineage(
             self._options.device,
-            self._life.ordinal,
+            self._database.ordinal,
             self.epoch,
             self.head + records + HEAD_STEP,
-            self._settled_through(),
+            self._pruned_through(),
             self._options.machine,
             new_token(),
         )
-        replace_lineage(self._life.writer, self._path.parent, lineage)
+        replace_lineage(self._database.writer, self._path.parent, lineage)
         self._lineage, self._renewed_at_ns = lineage, written_ns
 
-    def _settled_through(self) -> int:
-        """Names of the present epoch up to this one wait no more."""
+    def _pruned_through(self) -> int:
+        """Records of the present epoch up to this one wait no more."""
         row = self.query_one(
-            "SELECT min(id) FROM blocks WHERE id > ? AND batch IS NOT NULL", (block_id(self._life.ordinal, 0),)
+            "SELECT min(id) FROM batches WHERE id > ? AND batch IS NOT NULL", (batch_row_id(self._database.ordinal, 0),)
         )
         return first_of(row[0]) - 1 if row[0] is not None else self.head
 
-    def _after_commit(self, blocks: Sequence[Block], came: Sequence[Arrival]) -> None:
-        for block in blocks:
-            assert block.first == self.head + 1, "names are given without a hole"
-            self._life.heads[self._life.ordinal] = block.last
-            depth = self._life.depth.setdefault(block.class_index, Depth())
-            depth.records += block.records
-            depth.size += block.size
-        self.ring.add(came)
-        note_high_water(self._path.parent, self.epoch, self.head)
+    def _after_commit(self, batches: Sequence[StoredBatch], came: Sequence[Arrival]) -> None:
+        for batch in batches:
+            assert batch.first == self.head + 1, "record ids are given without a hole"
+            self._database.heads[self._database.ordinal] = batch.last
+            depth = self._database.depth.setdefault(batch.class_index, Depth())
+            depth.records += batch.records
+            depth.size += batch.size
+        self.recent.add(came)
+        write_high_water(self._path.parent, self.epoch, self.head)
 
-    def _settle(self) -> Changes:
+    def _prune(self) -> Changes:
         changes = Changes()
-        ordinals = {number: ordinal for ordinal, number in self._life.epochs.items()}
-        for epoch, names in self._acknowledged.items():
-            for first, last in names.ranges if epoch in ordinals else ():
-                settle_range(self._life.writer, ordinals[epoch], first, last, changes)
-        changes.outlived = list(takewhile(self._is_outlived, self._life.hollow))
-        for identity, _ in changes.outlived:
-            self._life.writer.execute("DELETE FROM blocks WHERE id = ? AND batch IS NULL", (identity,))
-        changes.counted["acknowledged"] += changes.acknowledged
-        changes.counted.update(self._increases)
+        ordinals = {number: ordinal for ordinal, number in self._database.epochs.items()}
+        for epoch, seqs in self._acknowledged.items():
+            for first, last in seqs.ranges if epoch in ordinals else ():
+                prune_range(self._database.writer, ordinals[epoch], first, last, changes)
+        changes.expired = list(takewhile(self._is_expired, self._database.acked_rows))
+        for identity, _ in changes.expired:
+            self._database.writer.execute("DELETE FROM batches WHERE id = ? AND batch IS NULL", (identity,))
+        changes.counts["acknowledged"] += changes.acknowledged
+        changes.counts.update(self._increases)
         return changes
 
-    def _store_tallies(self, changes: Changes) -> None:
-        for name, increase in changes.counted.items():
+    def _store_counters(self, changes: Changes) -> None:
+        for name, increase in changes.counts.items():
             if increase:
-                value = self._life.tallies.get(name, 0) + increase
-                self._life.writer.execute("INSERT OR REPLACE INTO tallies VALUES (?, ?)", (name, value))
+                value = self._database.counters.get(name, 0) + increase
+                self._database.writer.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", (name, value))
 
-    def _is_outlived(self, hollow: tuple[int, int]) -> bool:
-        """Whether the messages of a hollow row can be delivered again no more."""
-        identity, last = hollow
-        if ordinal_of(identity) < self._life.ordinal:
-            return self.head >= self._options.ring_size
-        return last <= self.head - self._options.ring_size
+    def _is_expired(self, row: tuple[int, int]) -> bool:
+        """Whether the messages of an acknowledged row can be delivered again no more."""
+        identity, last = row
+        if ordinal_of(identity) < self._database.ordinal:
+            return self.head >= self._options.recent_size
+        return last <= self.head - self._options.recent_size
 
-    def _after_settling(self, changes: Changes) -> None:
-        for _ in changes.outlived:
-            self._life.hollow.popleft()
-        self._life.hollow.extend(changes.hollow)
-        for index, (records, size) in changes.gone.items():
-            depth = self._life.depth.setdefault(index, Depth())
+    def _after_pruning(self, changes: Changes) -> None:
+        for _ in changes.expired:
+            self._database.acked_rows.popleft()
+        self._database.acked_rows.extend(changes.acked_rows)
+        for index, (records, size) in changes.removed.items():
+            depth = self._database.depth.setdefault(index, Depth())
             depth.records -= records
             depth.size -= size
             assert depth.records >= 0, "more was taken out than waited"
-        for name, increase in changes.counted.items():
-            self._life.tallies[name] = self._life.tallies.get(name, 0) + increase
+        for name, increase in changes.counts.items():
+            self._database.counters[name] = self._database.counters.get(name, 0) + increase
         self._increases.clear()
         self._is_due = False
         self._acknowledged.clear()
 
-    def _block(self, row: tuple[int, int, int, int, int, int]) -> Block:
+    def _stored_batch(self, row: tuple[int, int, int, int, int, int]) -> StoredBatch:
         identity, last, class_index, records, size, wall_ms = row
-        epoch = self._life.epochs[ordinal_of(identity)]
-        return Block(identity, epoch, last, class_index, records, size, wall_ms)
+        epoch = self._database.epochs[ordinal_of(identity)]
+        return StoredBatch(identity, epoch, last, class_index, records, size, wall_ms)
 
 
-def _columns(block: Block) -> tuple[int, ...]:
-    return (block.id, block.last, block.class_index, block.records, block.size, block.wall_ms)
+def _column_values(batch: StoredBatch) -> tuple[int, ...]:
+    return (batch.id, batch.last, batch.class_index, batch.records, batch.size, batch.wall_ms)

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Changes:
-    """Rows are (id, last). `gone`: records and bytes that left each class; negative when something came."""
+    """Rows are (id, last). `removed`: records and bytes that left each class; negative when something came."""
 
     acknowledged: int = 0
-    hollow: list[tuple[int, int]] = field(default_factory=list)
-    outlived: list[tuple[int, int]] = field(default_factory=list)
-    gone: dict[int, tuple[int, int]] = field(default_factory=dict)
-    counted: Counter[str] = field(default_factory=Counter)
+    acked_rows: list[tuple[int, int]] = field(default_factory=list)
+    expired: list[tuple[int, int]] = field(default_factory=list)
+    removed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, class_index: int, records: int, size: int) -> None:
+    def count_removed(self, class_index: int, records: int, size: int) -> None:
         """Records and bytes of a class went."""
-        before = self.gone.get(class_index, (0, 0))
-        self.gone[class_index] = (before[0] + records, before[1] + size)
+        before = self.removed.get(class_index, (0, 0))
+        self.removed[class_index] = (before[0] + records, before[1] + size)

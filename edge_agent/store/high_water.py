@@ -26,7 +26,7 @@ def read_high_water(folder: Path, epoch: int) -> int:
     return 0
 
 
-def note_high_water(folder: Path, epoch: int, head: int) -> None:
+def write_high_water(folder: Path, epoch: int, head: int) -> None:
     """Notes the head of an epoch, in place, as far as the file system lets it."""
     with suppress(OSError):
         descriptor = os.open(folder / HIGH_WATER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -38,24 +38,24 @@ _MACHINE_FILES = ("/etc/machine-id", "/sys/firmware/devicetree/base/serial-numbe
 class Lineage:
     """What a small file beside the buffer remembers of its present epoch.
 
-    `bound`: `head` never was beyond this. `settled`: ids up to this had been acknowledged or declared.
+    `head_limit`: `head` never was beyond this. `pruned_through`: ids up to this had been acknowledged or declared.
     """
 
     device: str
     ordinal: int
     epoch: int
-    bound: int
-    settled: int
+    head_limit: int
+    pruned_through: int
     machine: str = ""
     token: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """What the buffer remembers of the file. `following`: the token that it may have by now; 0: none."""
+class LineageMark:
+    """What the buffer remembers of the file. `next_token`: the token that it may have by now; 0: none."""
 
     token: int
-    following: int
+    next_token: int
     changed_ns: int
 
 
@@ -71,8 +71,12 @@ def machine_id() -> str:
 def read_lineage(folder: Path) -> Lineage | None:
     """What the file says; None if there is none that can be read."""
     try:
-        version, device, ordinal, epoch, bound, settled, machine, token = json.loads((folder / LINEAGE).read_bytes())
-        found = Lineage(str(device), int(ordinal), int(epoch), int(bound), int(settled), str(machine), int(token))
+        version, device, ordinal, epoch, head_limit, pruned_through, machine, token = json.loads(
+            (folder / LINEAGE).read_bytes()
+        )
+        found = Lineage(
+            str(device), int(ordinal), int(epoch), int(head_limit), int(pruned_through), str(machine), int(token)
+        )
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
     return found if version == _VERSION else None
@@ -80,7 +84,7 @@ def read_lineage(folder: Path) -> Lineage | None:
 
 def write_lineage(folder: Path, lineage: Lineage) -> None:
     """Replaces the file, synced. Raises OSError."""
-    fields = (lineage.device, lineage.ordinal, lineage.epoch, lineage.bound, lineage.settled)
+    fields = (lineage.device, lineage.ordinal, lineage.epoch, lineage.head_limit, lineage.pruned_through)
     text = json.dumps([_VERSION, *fields, lineage.machine, lineage.token])
     replace_durably(folder / LINEAGE, text.encode("ascii"), mode=0o600)
     descriptor = os.open(folder / LINEAGE, os.O_RDONLY | os.O_CLOEXEC)
@@ -104,35 +108,35 @@ def new_token() -> int:
     return secrets.randbits(62) + 1
 
 
-def read_mark(connection: Connection) -> Mark | None:
+def read_mark(connection: Connection) -> LineageMark | None:
     """The buffer's mark; None in a new one. Raises sqlite3.Error."""
     row = connection.execute("SELECT token, following, changed_ns FROM mark").fetchone()
-    return Mark(*row) if row else None
+    return LineageMark(*row) if row else None
 
 
 def replace_lineage(connection: Connection, folder: Path, lineage: Lineage) -> None:
     """Writes the file under its new token, and the mark before and after. Raises StoreError, OSError."""
-    before = read_mark(connection) or Mark(0, 0, 0)
+    before = read_mark(connection) or LineageMark(0, 0, 0)
     present = read_lineage(folder)
-    if present is not None and present.token == before.following:
+    if present is not None and present.token == before.next_token:
         # The last time failed between the file and the mark; this time may fail before the file.
-        before = Mark(present.token, 0, _changed_ns(folder))
+        before = LineageMark(present.token, 0, _changed_ns(folder))
     with without_checkpoints(connection):
-        _set_mark(connection, Mark(before.token, lineage.token, before.changed_ns))
+        _set_mark(connection, LineageMark(before.token, lineage.token, before.changed_ns))
         write_lineage(folder, lineage)
-        _set_mark(connection, Mark(lineage.token, 0, _changed_ns(folder)))
+        _set_mark(connection, LineageMark(lineage.token, 0, _changed_ns(folder)))
 
 
-def is_the_one_that_was_left(connection: Connection, lineage: Lineage | None, folder: Path, machine: str) -> bool:
+def resume_lineage(connection: Connection, lineage: Lineage | None, folder: Path, machine: str) -> bool:
     """Whether a buffer goes on in its epoch; one without a mark is new. Raises StoreError."""
     mark = read_mark(connection)
     if mark is None:
         return True
     if lineage is None or lineage.machine != machine:
         return False
-    if lineage.token == mark.following:
+    if lineage.token == mark.next_token:
         # A crash came between the file and the mark; another may come before the next token.
-        _set_mark(connection, Mark(lineage.token, 0, _changed_ns(folder)))
+        _set_mark(connection, LineageMark(lineage.token, 0, _changed_ns(folder)))
         return True
     return lineage.token == mark.token and _changed_ns(folder) == mark.changed_ns
 
@@ -141,7 +145,7 @@ def _changed_ns(folder: Path) -> int:
     return (folder / LINEAGE).stat().st_ctime_ns
 
 
-def _set_mark(connection: Connection, mark: Mark) -> None:
+def _set_mark(connection: Connection, mark: LineageMark) -> None:
     with transaction(connection):
-        row = (1, mark.token, mark.following, mark.changed_ns)
+        row = (1, mark.token, mark.next_token, mark.changed_ns)
         connection.execute("INSERT OR REPLACE INTO mark VALUES (?, ?, ?, ?)", row)

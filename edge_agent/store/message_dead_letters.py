@@ -27,7 +27,7 @@ def add_dead_letters(connection: Connection, letters: Iterable[DeadLetter], wall
         added += 1
     if not added:
         return
-    changes.counted["dead_letters"] += added
+    changes.counts["dead_letters"] += added
     (before,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
     connection.execute(
         "DELETE FROM dead_letters WHERE id NOT IN (SELECT id FROM (SELECT id, count(*) OVER newest AS place,"
@@ -36,4 +36,4 @@ def add_dead_letters(connection: Connection, letters: Iterable[DeadLetter], wall
         (MAX_DEAD_LETTERS, MAX_DEAD_LETTER_BYTES),
     )
     (after,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
-    changes.counted["dead_letters_dropped"] += before - after
+    changes.counts["dead_letters_dropped"] += before - after

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import structlog
 
-from edge_agent.store.block import Block, Unnamed, block_id
-from edge_agent.store.evict import Owner
+from edge_agent.store.eviction import BatchOwner
+from edge_agent.store.stored_batch import PendingRecord, StoredBatch, batch_row_id
 from telemetry import MAX_CONTENT_BYTES, Batch, Raw, Record, encode
 
 log = structlog.get_logger("edge_agent.store")
 
-BLOCK_CONTENT_BYTES = MAX_CONTENT_BYTES // 2
-"""A block's records unpack to about so much at most; `encode` refuses what a decoder would, and then it is halved."""
+BATCH_CONTENT_BYTES = MAX_CONTENT_BYTES // 2
+"""A batch's records unpack to about so much at most; `encode` refuses what a decoder would, and then it is halved."""
 _EXPANSION, _FIXED_BYTES = 4, 512
 """A record unpacks to at most so many times its message (`\\u00e9` for two bytes, `1e15` written out), and so much."""
 
@@ -35,33 +35,33 @@ class DeadLetter(NamedTuple):
 
 
 @dataclass(slots=True)
-class Packed:
-    """The blocks of a commit, and what could not be carried."""
+class PackedCommit:
+    """The batches of a commit, and what could not be carried."""
 
-    blocks: list[Block] = field(default_factory=list)
+    batches: list[StoredBatch] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     unencodable: int = 0
 
 
-def packed(waiting: Sequence[Unnamed], owner: Owner, ordinal: int, wall_ms: int) -> Packed:
-    """Names records behind the owner's head: a block for each class in order of class, more where one is too large."""
-    found = Packed()
+def packed(waiting: Sequence[PendingRecord], owner: BatchOwner, ordinal: int, wall_ms: int) -> PackedCommit:
+    """Gives records ids behind the owner's head: a batch for each class in its order, more where one is too large."""
+    commit = PackedCommit()
     seq = owner.head
     for index, group in groupby(sorted(waiting, key=attrgetter("class_index")), key=attrgetter("class_index")):
-        for ones in _chunks(group):
-            for named, data in _encoded(ones, owner, seq, found):
-                identity = block_id(ordinal, seq + 1)
+        for pending in _chunks(group):
+            for named, data in _encoded(pending, owner, seq, commit):
+                identity = batch_row_id(ordinal, seq + 1)
                 seq += named
-                found.blocks.append(Block(identity, owner.epoch, seq, index, named, len(data), wall_ms, data))
-    return found
+                commit.batches.append(StoredBatch(identity, owner.epoch, seq, index, named, len(data), wall_ms, data))
+    return commit
 
 
-def _chunks(group: Iterator[Unnamed]) -> Iterator[list[Unnamed]]:
-    chunk: list[Unnamed] = []
+def _chunks(group: Iterator[PendingRecord]) -> Iterator[list[PendingRecord]]:
+    chunk: list[PendingRecord] = []
     size = 0
     for one in group:
         bound = _EXPANSION * len(one.payload) + _FIXED_BYTES
-        if size + bound > BLOCK_CONTENT_BYTES and chunk:
+        if size + bound > BATCH_CONTENT_BYTES and chunk:
             yield chunk
             chunk, size = [], 0
         chunk.append(one)
@@ -69,34 +69,36 @@ def _chunks(group: Iterator[Unnamed]) -> Iterator[list[Unnamed]]:
     yield chunk
 
 
-def _encoded(ones: Sequence[Unnamed], owner: Owner, seq: int, found: Packed) -> Iterator[tuple[int, bytes]]:
-    """Encoded batches behind `seq`, each with how many records it names."""
+def _encoded(
+    pending: Sequence[PendingRecord], owner: BatchOwner, seq: int, commit: PackedCommit
+) -> Iterator[tuple[int, bytes]]:
+    """Encoded batches behind `seq`, each with the number of its records."""
     try:
-        yield len(ones), _batch(ones, owner, seq)
+        yield len(pending), _batch(pending, owner, seq)
         return
     except Exception as error:  # noqa: BLE001 - whatever one record raises, the others are stored
         reason = type(error).__name__
-    if len(ones) > 1:
-        middle = len(ones) // 2
-        for part in (ones[:middle], ones[middle:]):
-            for named, data in _encoded(part, owner, seq, found):
+    if len(pending) > 1:
+        middle = len(pending) // 2
+        for part in (pending[:middle], pending[middle:]):
+            for named, data in _encoded(part, owner, seq, commit):
                 seq += named
                 yield named, data
         return
-    (one,) = ones
+    (one,) = pending
     if not isinstance(one.body, Raw):
-        found.unencodable += 1
+        commit.unencodable += 1
         log.warning("a record that cannot be written is carried raw", topic=one.topic, reason=reason)
         raw = Raw.model_construct(topic=one.topic, payload=one.payload)
-        yield from _encoded([one._replace(body=raw)], owner, seq, found)
+        yield from _encoded([one._replace(body=raw)], owner, seq, commit)
         return
     log.error("dead letter", topic=one.topic, bytes=len(one.payload), reason=reason)
-    found.dead_letters.append(DeadLetter(one.topic, one.payload, reason))
+    commit.dead_letters.append(DeadLetter(one.topic, one.payload, reason))
 
 
-def _batch(ones: Sequence[Unnamed], owner: Owner, seq: int) -> bytes:
+def _batch(pending: Sequence[PendingRecord], owner: BatchOwner, seq: int) -> bytes:
     records = tuple(
         Record(number, one.device_time_us, one.body, one.monotonic_us, one.boot, one.uncertainty_ms)
-        for number, one in enumerate(ones, seq + 1)
+        for number, one in enumerate(pending, seq + 1)
     )
-    return encode(Batch(owner.device, owner.epoch, seq + len(ones), records))
+    return encode(Batch(owner.device, owner.epoch, seq + len(pending), records))

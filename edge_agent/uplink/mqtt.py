@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkRefused
-from edge_agent.mqtt import Message, Session, SessionOptions
-from edge_agent.uplink.protocol import MalformedControl, NoGateway, Outgoing, Pushed, Refused, UplinkEvent
+from edge_agent.mqtt_session import MqttMessage, MqttSession, MqttSessionOptions
+from edge_agent.uplink.protocol import (
+    MalformedControl,
+    NoGateway,
+    OutgoingBatch,
+    PushedSettings,
+    RefusedBatch,
+    UplinkEvent,
+)
 from telemetry import Ack, Malformed, decode_ack
 
 TOPIC_ROOT = "waybill/1"
@@ -26,10 +33,10 @@ class MqttUplink:
         self.region = settings.region
         self._base = f"{TOPIC_ROOT}/{device.tenant}/{device.id}"
         self._events: list[UplinkEvent] = []
-        options = SessionOptions(
+        options = MqttSessionOptions(
             client_id=device.id, session_expiry_s=SESSION_EXPIRY_S, max_packet_bytes=CONTROL_PACKET_BYTES
         )
-        self._session = Session(settings, options, self._receive)
+        self._session = MqttSession(settings, options, self._receive)
 
     def open(self) -> None:
         """See Uplink."""
@@ -37,10 +44,10 @@ class MqttUplink:
         self._session.subscribe(f"{self._base}/ack")
         self._session.subscribe(f"{self._base}/config")
 
-    def send(self, batch: Outgoing) -> None:
+    def send(self, batch: OutgoingBatch) -> None:
         """See Uplink. What the broker would end the connection for is refused here."""
-        if len(batch.data) + PUBLISH_BYTES > self._session.most_packet_bytes:
-            self._events.append(Refused("larger-than-the-broker-takes", batch.epoch, batch.names))
+        if len(batch.data) + PUBLISH_BYTES > self._session.max_packet_bytes:
+            self._events.append(RefusedBatch("larger-than-the-broker-takes", batch.epoch, batch.seqs))
         else:
             self._session.publish(f"{self._base}/batch", batch.data)
 
@@ -51,7 +58,7 @@ class MqttUplink:
     def poll(self, timeout_s: float) -> list[UplinkEvent]:
         """See Uplink."""
         self._session.poll(timeout_s)
-        for topic, reason in self._session.published():
+        for topic, reason in self._session.take_publish_results():
             if reason.is_failure:
                 raise LinkRefused(f"{self.region}: the broker does not take batches: {reason}")
             if reason.value == NO_MATCHING_SUBSCRIBERS and topic == f"{self._base}/batch":
@@ -71,7 +78,7 @@ class MqttUplink:
         """See Uplink."""
         self._session.close()
 
-    def _receive(self, message: Message) -> None:
+    def _receive(self, message: MqttMessage) -> None:
         self._events.extend(control_events(message.topic.removeprefix(f"{self._base}/"), message.payload))
         self._session.acknowledge(message.mid)
 
@@ -80,7 +87,7 @@ def control_events(kind: str, payload: bytes) -> list[UplinkEvent]:
     """What a message of the gateway says, by the last part of its topic. Never raises: it would come again."""
     try:
         if kind == "config":
-            return [Pushed(payload)]
+            return [PushedSettings(payload)]
         if kind == "ack":
             return _acknowledgement(payload)
         return [MalformedControl(kind, "a topic that was not subscribed to", payload)]
@@ -95,4 +102,4 @@ def _acknowledgement(payload: bytes) -> list[UplinkEvent]:
     if not ack.refused:
         return [ack]
     pause: list[UplinkEvent] = [Ack(pause_s=ack.pause_s)] if ack.pause_s else []
-    return [Refused(ack.refused, ack.epoch, ack.ranges), *pause]
+    return [RefusedBatch(ack.refused, ack.epoch, ack.seqs), *pause]

@@ -9,28 +9,28 @@ from telemetry import Ack, IntervalSet
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A batch on its way: its bytes and the names it accounts for."""
+class OutgoingBatch:
+    """A batch to send: its bytes and the record ids that it covers."""
 
     epoch: int
-    names: IntervalSet
+    seqs: IntervalSet
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushedSettings:
     """Settings that the gateway sent, as TOML text."""
 
     text: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The other side will not take a batch; `reason` says why, and the names say which, where it could tell."""
+class RefusedBatch:
+    """The other side will not take a batch; `reason` says why, and `seqs` which records, where it could say."""
 
     reason: str
     epoch: int = 0
-    names: IntervalSet = field(default_factory=IntervalSet)
+    seqs: IntervalSet = field(default_factory=IntervalSet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class NoGateway:
     """The broker dropped a batch because nobody subscribes to batches there."""
 
 
-UplinkEvent = Ack | Pushed | Refused | MalformedControl | NoGateway
+UplinkEvent = Ack | PushedSettings | RefusedBatch | MalformedControl | NoGateway
 
 
 class Uplink(Protocol):
     """A connection to one region, used by one thread; only `wake` may be called by others.
 
     Each method but `close` and `wake` raises LinkError when there is no connection (any more); then the uplink is of no
-    further use. An acknowledgement is given only for names that the region has persisted.
+    further use. An acknowledgement is given only for records that the region has persisted.
     """
 
     @property
@@ -64,7 +64,7 @@ class Uplink(Protocol):
     def open(self) -> None:
         """Connects, within the connect time-out of its settings."""
 
-    def send(self, batch: Outgoing) -> None:
+    def send(self, batch: OutgoingBatch) -> None:
         """Takes a batch to be sent by the next `poll`s; does not wait for an answer."""
 
     def report(self, text: bytes) -> None:

@@ -10,11 +10,11 @@ import pulsar
 
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError
-from edge_agent.mqtt import tls_context
-from edge_agent.uplink.protocol import Outgoing, Refused, UplinkEvent
+from edge_agent.mqtt_session import tls_context
+from edge_agent.uplink.protocol import OutgoingBatch, RefusedBatch, UplinkEvent
 from telemetry import Ack
 
-MOST_PENDING = 1024
+MAX_PENDING = 1024
 BYTES_A_MESSAGE = 200
 """Frame, command, metadata and properties of a message, and the receipt, beside its payload."""
 
@@ -27,7 +27,7 @@ class PulsarUplink:
         self._device = device
         self._settings = settings
         # Not a SimpleQueue: CPython's may wait for ever where a short time-out has passed before it looks again.
-        self._news: Queue[Ack | Refused | LinkError | None] = Queue()
+        self._events: Queue[Ack | RefusedBatch | LinkError | None] = Queue()
         self._client: Any = None
         self._producer: Any = None
         self._sent = self._received = 0
@@ -47,14 +47,14 @@ class PulsarUplink:
             self._producer = self._client.create_producer(
                 settings.topic,
                 send_timeout_millis=timeout_s * 1000,
-                max_pending_messages=MOST_PENDING,
+                max_pending_messages=MAX_PENDING,
                 block_if_queue_full=False,
                 batching_enabled=False,
             )
         except (pulsar.PulsarException, ValueError) as error:
             raise LinkError(f"{settings.service_url}: {error}") from error
 
-    def send(self, batch: Outgoing) -> None:
+    def send(self, batch: OutgoingBatch) -> None:
         """See Uplink."""
         properties = {
             "tenant": self._device.tenant,
@@ -66,11 +66,11 @@ class PulsarUplink:
 
         def receipt(result: Any, _message_id: Any) -> None:
             if result == pulsar.Result.Ok:
-                self._news.put(Ack(batch.epoch, batch.names))
+                self._events.put(Ack(batch.epoch, batch.seqs))
             elif result == pulsar.Result.MessageTooBig:
-                self._news.put(Refused("too-large", batch.epoch, batch.names))
+                self._events.put(RefusedBatch("too-large", batch.epoch, batch.seqs))
             else:
-                self._news.put(LinkError(f"{self._settings.service_url}: {result}"))
+                self._events.put(LinkError(f"{self._settings.service_url}: {result}"))
 
         try:
             self._producer.send_async(batch.data, receipt, partition_key=self._device.id, properties=properties)
@@ -86,19 +86,19 @@ class PulsarUplink:
         until_s = time.monotonic() + timeout_s
         while True:
             try:
-                news = self._news.get(timeout=max(0.0, until_s - time.monotonic()))
+                event = self._events.get(timeout=max(0.0, until_s - time.monotonic()))
             except Empty:
                 return events
-            if isinstance(news, LinkError):
-                raise news
-            if news is not None:
+            if isinstance(event, LinkError):
+                raise event
+            if event is not None:
                 self._received += BYTES_A_MESSAGE
-                events.append(news)
+                events.append(event)
             until_s = time.monotonic()
 
     def wake(self) -> None:
         """See Uplink."""
-        self._news.put(None)
+        self._events.put(None)
 
     def wire_bytes(self) -> tuple[int, int]:
         """See Uplink. The library keeps its connection to itself, so this is an estimate."""

@@ -19,25 +19,25 @@ class Takeovers:
         self._connected_s: float | None = None
 
     @property
-    def are_many(self) -> bool:
+    def is_suspected(self) -> bool:
         """Whether it is time to say it, and to connect more seldom."""
         return self._count >= MANY
 
-    def connected(self, now_s: float) -> None:
+    def on_connected(self, now_s: float) -> None:
         """There is a new connection."""
         self._connected_s = now_s
 
-    def lasts(self, now_s: float) -> None:
+    def on_alive(self, now_s: float) -> None:
         """To be called now and then while there is a connection."""
         if self._connected_s is not None and now_s - self._connected_s >= self.lasting_s:
             self._count = 0
 
-    def closed(self, now_s: float) -> str:
+    def on_closed(self, now_s: float) -> str:
         """The broker closed the connection; what there is to say of it, or ""."""
-        self.lasts(now_s)
+        self.on_alive(now_s)
         self._count += self._connected_s is not None
         self._connected_s = None
-        if not self.are_many:
+        if not self.is_suspected:
             return ""
         return (
             f"; the last {self._count} connections were closed within {self.lasting_s:g} s,"

@@ -1,7 +1,7 @@
 """Geo-replication as code: a topology file, the plan that leads to it, and the state of every link."""
 
 from geo.replication.admin import AdminClient
-from geo.replication.apply import Applied, Look, admins, apply, look, read_plan
+from geo.replication.apply import Applied, Inspection, admins, apply, inspect_clusters, read_plan
 from geo.replication.desired import address, desired
 from geo.replication.errors import (
     AdminRefused,
@@ -14,21 +14,21 @@ from geo.replication.errors import (
     UnusableCa,
     WrongCluster,
 )
-from geo.replication.model import Address, Cluster, Namespace, Region, Subscription, Topic, Topology
+from geo.replication.model import Cluster, ClusterAddress, Namespace, Region, Subscription, Topic, Topology
 from geo.replication.plan import Change, plan
 from geo.replication.state import ClusterState, NamespaceState, Registration, TenantState, TopicState
 
 __all__ = [
-    "Address",
     "AdminClient",
     "AdminRefused",
     "Applied",
     "ApplyStopped",
     "Change",
     "Cluster",
+    "ClusterAddress",
     "ClusterState",
     "ClusterUnreachable",
-    "Look",
+    "Inspection",
     "Namespace",
     "NamespaceState",
     "NoAddress",
@@ -48,7 +48,7 @@ __all__ = [
     "admins",
     "apply",
     "desired",
-    "look",
+    "inspect_clusters",
     "plan",
     "read_plan",
 ]

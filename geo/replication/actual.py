@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from geo.replication.admin import AdminClient, is_addressable, topic_path
-from geo.replication.shapes import (
+from geo.replication.rest_types import (
     CLUSTER,
     CLUSTERS,
     NAMESPACE,
@@ -14,17 +14,17 @@ from geo.replication.shapes import (
     PARTITIONS,
     STATS,
     TENANT,
+    BrokerConfiguration,
     ClusterData,
-    Configuration,
     NamespaceData,
-    Statistics,
+    TopicStats,
     topics_of,
 )
 from geo.replication.state import BrokerDefaults, ClusterState, NamespaceState, Registration, TenantState, TopicState
 
 __all__ = [
     "actual",
-    "each",
+    "for_each_cluster",
     "parts",
     "read_defaults",
     "read_policies",
@@ -44,13 +44,13 @@ _GLOBAL = "global"  # Pulsar's name for all clusters at once, no cluster
 def actual(admins: Mapping[str, AdminClient], tenants: Iterable[str]) -> dict[str, ClusterState]:
     """The state of each cluster, as far as it concerns these tenants."""
     wanted = list(tenants)
-    return each(admins, lambda admin: _read(admin, wanted))
+    return for_each_cluster(admins, lambda admin: _read(admin, wanted))
 
 
 _Found = TypeVar("_Found")
 
 
-def each(admins: Mapping[str, AdminClient], ask: Callable[[AdminClient], _Found]) -> dict[str, _Found]:
+def for_each_cluster(admins: Mapping[str, AdminClient], ask: Callable[[AdminClient], _Found]) -> dict[str, _Found]:
     """What each cluster answers, asked side by side: a silent one costs its time-out once. Raises what `ask` raises."""
     if not admins:
         return {}
@@ -95,7 +95,7 @@ def read_registration(data: ClusterData) -> Registration:
     )
 
 
-def read_defaults(said: Configuration) -> BrokerDefaults:
+def read_defaults(said: BrokerConfiguration) -> BrokerDefaults:
     """What this broker does without a policy; what its configuration does not say is Pulsar's own default."""
     own = BrokerDefaults()
     size_mb = (said.quota_gb or -1) * 1024
@@ -171,7 +171,7 @@ def _topic(admin: AdminClient, topic: str, partitions: int) -> TopicState | None
     return TopicState(partitions=partitions, subscriptions=replicated, missing=missing)
 
 
-def topic_stats(admin: AdminClient, namespace: str) -> dict[str, Statistics | None]:
+def topic_stats(admin: AdminClient, namespace: str) -> dict[str, TopicStats | None]:
     """The statistics of every topic of a namespace, a partition being a topic of its own; None of one that is gone."""
     topics = [part for name, partitions in topic_names(admin, namespace).items() for part in parts(name, partitions)]
     return {topic: admin.get(f"{topic_path(topic)}/stats", STATS) for topic in topics}

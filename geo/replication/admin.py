@@ -15,18 +15,18 @@ import httpx
 from pydantic import TypeAdapter
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
-from geo.replication.answers import MOST_BYTES, Answer, Question, judge
 from geo.replication.errors import AdminRefused, ClusterUnreachable, UnusableCa, WrongCluster
-from geo.replication.shapes import CONFIGURATION, Configuration
+from geo.replication.rest_response import MAX_BYTES, RestRequest, RestResponse, parse_response
+from geo.replication.rest_types import CONFIGURATION, BrokerConfiguration
 
 __all__ = ["AdminClient", "is_addressable", "topic_path"]
 
 _TIMEOUT_S = 15.0
 _ATTEMPTS = 3
 _UNAVAILABLE_S = 15.0
-_MOST_REDIRECTS = 4
-_MOST_CONNECTIONS = 32
-_MOST_QUOTED = 4096  # Pulsar takes a request of 8 KiB, headers and token included
+_MAX_REDIRECTS = 4
+_MAX_CONNECTIONS = 32
+_MAX_QUOTED = 4096  # Pulsar takes a request of 8 KiB, headers and token included
 _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
 _RUNTIME = "brokers/configuration/runtime"
 _ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any] | list[Any])
@@ -44,7 +44,7 @@ def topic_path(topic: str) -> str:
 def is_addressable(topic: str) -> bool:
     """Whether the admin interface can be asked about a topic that exists: any producer can make one of such a name."""
     name = topic.rpartition("/")[2]
-    return name not in ("", ".", "..") and "\0" not in name and len(quote(topic)) <= _MOST_QUOTED
+    return name not in ("", ".", "..") and "\0" not in name and len(quote(topic)) <= _MAX_QUOTED
 
 
 class AdminClient:
@@ -74,8 +74,8 @@ class AdminClient:
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._timeout_s, self._unavailable_s = timeout_s, unavailable_s
         self._http = httpx.Client(base_url=f"{url}/admin/v2/", timeout=timeout_s, verify=self._trusted())
-        self._configuration: Configuration | None = None
-        self._connections: deque[Any] = deque(maxlen=_MOST_CONNECTIONS)
+        self._configuration: BrokerConfiguration | None = None
+        self._connections: deque[Any] = deque(maxlen=_MAX_CONNECTIONS)
 
     def __enter__(self) -> Self:
         return self
@@ -92,9 +92,9 @@ class AdminClient:
         value: _Value | None = self._ask("GET", path, None, query, passes=_NOT_FOUND, shape=shape)[1]
         return value
 
-    def configuration(self) -> Configuration:
+    def configuration(self) -> BrokerConfiguration:
         """The broker's configuration as it runs. Raises WrongCluster when it is another cluster's."""
-        found: Configuration = self._configuration or self._patiently(self._identify)
+        found: BrokerConfiguration = self._configuration or self._retry(self._identify)
         return found
 
     def put(self, path: str, body: object = None, **query: str | bool) -> bool:
@@ -119,12 +119,12 @@ class AdminClient:
             if self._configuration is None:
                 self._identify()
             answer = self._request(method, path, body, query)
-            return answer.status, judge(self._question(method, path), answer, shape, passes)
+            return answer.status, parse_response(self._rest_request(method, path), answer, shape, passes)
 
-        found: tuple[int, Any] = self._patiently(once)
+        found: tuple[int, Any] = self._retry(once)
         return found
 
-    def _patiently(self, once: Callable[[], Any]) -> Any:
+    def _retry(self, once: Callable[[], Any]) -> Any:
         wait = wait_exponential_jitter(multiplier=0.1, max=1, jitter=0.1)
         return Retrying(stop=self._is_enough, wait=wait, retry=retry_if_exception(_may_pass), reraise=True)(once)
 
@@ -133,19 +133,19 @@ class AdminClient:
         late = (state.seconds_since_start or 0) >= self._unavailable_s
         return late or (isinstance(error, ClusterUnreachable) and state.attempt_number >= _ATTEMPTS)
 
-    def _identify(self) -> Configuration:
+    def _identify(self) -> BrokerConfiguration:
         answer = self._request("GET", _RUNTIME, None, {})
-        found = judge(self._question("GET", _RUNTIME), answer, CONFIGURATION, 0)
+        found = parse_response(self._rest_request("GET", _RUNTIME), answer, CONFIGURATION, 0)
         assert found is not None  # no status passes
         if found.cluster != self.cluster:
             raise WrongCluster(self.cluster, self.url, f"cluster {found.cluster}")
         self._configuration = found
         return found
 
-    def _question(self, method: str, path: str) -> Question:
-        return Question(self.cluster, self.url, f"{method} {path}")
+    def _rest_request(self, method: str, path: str) -> RestRequest:
+        return RestRequest(self.cluster, self.url, f"{method} {path}")
 
-    def _request(self, method: str, path: str, body: object, query: _Query) -> Answer:
+    def _request(self, method: str, path: str, body: object, query: _Query) -> RestResponse:
         request = self._http.build_request(
             method, path, json=body, params=query, headers=self._headers, extensions={"trace": self._note_connection}
         )
@@ -169,24 +169,24 @@ class AdminClient:
             raise ClusterUnreachable(self.cluster, self.url, f"no whole answer within {self._timeout_s:g} s")
         return answer
 
-    def _exchange(self, request: httpx.Request) -> Answer:
-        for _ in range(_MOST_REDIRECTS):
+    def _exchange(self, request: httpx.Request) -> RestResponse:
+        for _ in range(_MAX_REDIRECTS):
             answer = self._http.send(request, stream=True)
             try:
                 if not answer.has_redirect_location:
                     kind = answer.headers.get("content-type", "")
-                    return Answer(answer.status_code, kind, self._body(answer))
+                    return RestResponse(answer.status_code, kind, self._body(answer))
             finally:
                 answer.close()
             request = self._redirected(request, answer)
-        raise ClusterUnreachable(self.cluster, self.url, f"it redirected {_MOST_REDIRECTS} times")
+        raise ClusterUnreachable(self.cluster, self.url, f"it redirected {_MAX_REDIRECTS} times")
 
     def _body(self, answer: httpx.Response) -> bytes:
         body = bytearray()
         for part in answer.iter_raw():
             body += part
-            if len(body) > MOST_BYTES:
-                raise ClusterUnreachable(self.cluster, self.url, f"an answer of more than {MOST_BYTES} bytes")
+            if len(body) > MAX_BYTES:
+                raise ClusterUnreachable(self.cluster, self.url, f"an answer of more than {MAX_BYTES} bytes")
         return bytes(body)
 
     def _note_connection(self, event: str, found: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from geo.replication.actual import actual, each, topic_names
+from geo.replication.actual import actual, for_each_cluster, topic_names
 from geo.replication.admin import AdminClient, topic_path
 from geo.replication.desired import address, desired
 from geo.replication.errors import (
@@ -19,11 +19,11 @@ from geo.replication.errors import (
 )
 from geo.replication.model import Topology
 from geo.replication.plan import Change, plan
-from geo.replication.shapes import CLUSTER
+from geo.replication.rest_types import CLUSTER
 from geo.replication.state import ClusterState, Registration, TenantState
 from settings import Settings
 
-__all__ = ["Applied", "Look", "admins", "apply", "cluster_data", "look", "read_plan"]
+__all__ = ["Applied", "Inspection", "admins", "apply", "cluster_data", "inspect_clusters", "read_plan"]
 
 # The brokers create topics in each other while we do, so one look may be a moment too early.
 _ROUNDS = 3
@@ -31,7 +31,7 @@ _MB = 1024 * 1024
 _EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
 
-class Look(Settings):
+class Inspection(Settings):
     """What would have to change, and what could not be seen.
 
     `unreachable`: clusters that did not answer, with the reason: they are left out of the plan. `unchecked`: service
@@ -66,7 +66,7 @@ def admins(
         }
 
 
-def look(topology: Topology, clients: Mapping[str, AdminClient]) -> Look:
+def inspect_clusters(topology: Topology, clients: Mapping[str, AdminClient]) -> Inspection:
     """What would have to change now in the clusters that answer.
 
     Raises WrongCluster when any address, also a service address, leads to another cluster than the topology says;
@@ -75,7 +75,7 @@ def look(topology: Topology, clients: Mapping[str, AdminClient]) -> Look:
     alive, gone = _answering(clients)
     unchecked = _own_addresses(topology, alive)
     changes = _pending(topology, alive, gone)
-    return Look(changes=tuple(changes), unreachable=gone, unchecked=tuple(unchecked))
+    return Inspection(changes=tuple(changes), unreachable=gone, unchecked=tuple(unchecked))
 
 
 def read_plan(topology: Topology, clients: Mapping[str, AdminClient]) -> list[Change]:
@@ -93,9 +93,9 @@ def apply(
     """Make every change that is needed in the clusters that answer; what would delete data only if `allow_delete` has
     its subject.
 
-    Applying again changes nothing. Raises, before anything is changed, what `look` raises and NothingToDelete, for a
-    subject that no change has while others wait to be allowed; ApplyStopped for a change that could not be made;
-    NotConverged when the clusters still differ after the changes.
+    Applying again changes nothing. Raises, before anything is changed, what `inspect_clusters` raises and
+    NothingToDelete, for a subject that no change has while others wait to be allowed; ApplyStopped for a change that
+    could not be made; NotConverged when the clusters still differ after the changes.
     """
     alive, gone = _answering(clients)
     unchecked = tuple(_own_addresses(topology, alive))
@@ -119,14 +119,14 @@ def apply(
 
 def _pending(topology: Topology, alive: dict[str, AdminClient], gone: dict[str, str]) -> list[Change]:
     """What has to change in those that answer all questions; those that do not are gone then."""
-    found = each(alive, lambda admin: _state(topology, admin))
+    found = for_each_cluster(alive, lambda admin: _state(topology, admin))
     states = {cluster: state for cluster, state in found.items() if isinstance(state, ClusterState)}
-    for cluster, trouble in found.items():
-        if isinstance(trouble, ClusterUnreachable):
+    for cluster, error in found.items():
+        if isinstance(error, ClusterUnreachable):
             if not states:
-                raise trouble
+                raise error
             del alive[cluster]
-            gone[cluster] = str(trouble)
+            gone[cluster] = str(error)
     wanted = {cluster: state for cluster, state in desired(topology).items() if cluster in states}
     return plan(wanted, states)
 
@@ -134,24 +134,24 @@ def _pending(topology: Topology, alive: dict[str, AdminClient], gone: dict[str, 
 def _state(topology: Topology, admin: AdminClient) -> ClusterState | ClusterUnreachable:
     try:
         return actual({admin.cluster: admin}, topology.tenants)[admin.cluster]
-    except ClusterUnreachable as trouble:
-        return trouble
+    except ClusterUnreachable as error:
+        return error
 
 
 def _answering(clients: Mapping[str, AdminClient]) -> tuple[dict[str, AdminClient], dict[str, str]]:
-    found = each(clients, _trouble)
+    found = for_each_cluster(clients, _error_of)
     alive = {cluster: admin for cluster, admin in clients.items() if found[cluster] is None}
-    gone = {cluster: trouble for cluster, trouble in found.items() if trouble is not None}
+    gone = {cluster: error for cluster, error in found.items() if error is not None}
     if not alive:
         raise next(iter(gone.values()))
-    return alive, {cluster: str(trouble) for cluster, trouble in gone.items()}
+    return alive, {cluster: str(error) for cluster, error in gone.items()}
 
 
-def _trouble(admin: AdminClient) -> ClusterUnreachable | None:
+def _error_of(admin: AdminClient) -> ClusterUnreachable | None:
     try:
         admin.configuration()
-    except ClusterUnreachable as trouble:
-        return trouble
+    except ClusterUnreachable as error:
+        return error
     return None
 
 

@@ -17,13 +17,13 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from geo.replication.admin import AdminClient
-from geo.replication.apply import Applied, Look, admins, look
+from geo.replication.apply import Applied, Inspection, admins, inspect_clusters
 from geo.replication.apply import apply as apply_topology
 from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, Observation, observe
 from geo.replication.plan import Change, stale_addresses
-from geo.replication.probe import Verified
+from geo.replication.probe import VerifyResult
 from geo.replication.probe import verify as verify_links
 from geo.replication.reconnect import reconnect
 from geo.replication.watch import ReplicationCollector
@@ -56,7 +56,7 @@ Ca = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 
 
-class Command(TyperCommand):
+class TopologyCommand(TyperCommand):
     """A command whose mistakes in writing end with 1: 2 is the plan's word for "something differs"."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -69,17 +69,17 @@ class Command(TyperCommand):
             raise
 
 
-@app.command(cls=Command)
+@app.command(cls=TopologyCommand)
 def plan(topology: File = None, token: Token = None, ca: Ca = None, as_json: AsJson = False) -> None:
     """Print what differs. Exit status: 0 nothing, 2 something, 1 trouble, also when a cluster did not answer."""
     with _opened(topology, token, ca) as (wanted, clients):
-        seen = look(wanted, clients)
+        seen = inspect_clusters(wanted, clients)
     _show_changes(seen.changes, as_json, "nothing to change" if not seen.unreachable else "")
-    _tell_unseen(seen)
+    _print_unseen(seen)
     raise typer.Exit(_exit_status(seen.unreachable, seen.changes))
 
 
-@app.command(cls=Command)
+@app.command(cls=TopologyCommand)
 def apply(
     topology: File = None,
     token: Token = None,
@@ -113,8 +113,8 @@ def apply(
     if as_json:
         _json(done.model_dump(mode="json") | {"reloaded": reloaded})
     else:
-        _tell_applied(done, reloaded)
-    _tell_unseen(done)
+        _print_applied(done, reloaded)
+    _print_unseen(done)
     raise typer.Exit(_exit_status(done.unreachable, done.held_back))
 
 
@@ -122,7 +122,7 @@ def _exit_status(unseen: Mapping[str, str], differs: Sequence[Change]) -> int:
     return 1 if unseen else 2 if differs else 0
 
 
-def _tell_applied(done: Applied, reloaded: Sequence[str]) -> None:
+def _print_applied(done: Applied, reloaded: Sequence[str]) -> None:
     if not (done.changed or done.held_back or reloaded or done.unreachable):
         console.print("nothing to change")
     for line in [*reloaded, *stale_addresses(done.changed)]:
@@ -132,14 +132,14 @@ def _tell_applied(done: Applied, reloaded: Sequence[str]) -> None:
         console.print(words, style="yellow", markup=False, soft_wrap=True)
 
 
-def _tell_unseen(seen: Look | Applied) -> None:
+def _print_unseen(seen: Inspection | Applied) -> None:
     for one in seen.unchecked:
         errors.print(f"not known whose it is, it does not answer here: {one}", markup=False, soft_wrap=True)
     for cluster, reason in seen.unreachable.items():
         errors.print(f"{cluster} is left out: {reason}", style="red", markup=False, soft_wrap=True)
 
 
-@app.command(cls=Command)
+@app.command(cls=TopologyCommand)
 def verify(
     topology: File = None,
     token: Token = None,
@@ -164,14 +164,14 @@ def verify(
     raise typer.Exit({True: 0, False: 1, None: 3}[found.is_good])
 
 
-def _compared(wanted: Topology, found: Verified) -> str:
+def _compared(wanted: Topology, found: VerifyResult) -> str:
     answered = len(wanted.clusters) - len(found.unreachable)
     good = sum(link.is_good for link in found.links)
     links = f"{good} of {len(found.links)} links good" if found.links else "no link: no namespace is on two clusters"
     return f"{links}; {answered} of {len(wanted.clusters)} clusters answered"
 
 
-@app.command(cls=Command)
+@app.command(cls=TopologyCommand)
 def watch(
     *,
     topology: File = None,
@@ -187,13 +187,13 @@ def watch(
     with _opened(topology, token, ca) as (wanted, clients):
         if port:
             _serve(port, collector)
-        look = 0
+        inspect_clusters = 0
         while True:
             seen = observe(wanted, clients, time.time)
-            collector.show(seen)
+            collector.update(seen)
             _json(seen.model_dump(mode="json")) if as_json else console.print(_summary(seen), markup=False)
-            look += 1
-            if look == looks:
+            inspect_clusters += 1
+            if inspect_clusters == looks:
                 return
             time.sleep(interval_s)
 
@@ -220,11 +220,11 @@ def _opened(
         wanted = load(Topology, file)
         with admins(wanted, token, ca) as clients:
             yield wanted, clients
-    except (ReplicationError, SettingsError) as trouble:
-        errors.print(str(trouble), style="red", markup=False, soft_wrap=True)
+    except (ReplicationError, SettingsError) as error:
+        errors.print(str(error), style="red", markup=False, soft_wrap=True)
         if topology is None and not file.exists():
             errors.print("name the topology file with --topology or $WAYBILL_TOPOLOGY, or start a stack: waybill up")
-        raise typer.Exit(1) from trouble
+        raise typer.Exit(1) from error
 
 
 def _show_changes(changes: Sequence[Change], as_json: bool, none: str) -> None:

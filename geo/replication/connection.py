@@ -11,9 +11,9 @@ import pulsar
 from geo.replication.admin import AdminClient
 from geo.replication.desired import address
 from geo.replication.model import Topology
-from geo.replication.shapes import STATS
+from geo.replication.rest_types import STATS
 
-__all__ = ["Checked", "Way", "check_addresses", "connect"]
+__all__ = ["AddressCheck", "ServiceAddress", "check_addresses", "connect"]
 
 _OPERATION_S = 5
 _CONNECT_S = 5
@@ -24,7 +24,7 @@ _MEETING = "non-persistent://pulsar/system/waybill-address-{}"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ServiceAddress:
     """One service address of a cluster, as a client or another cluster dials it."""
 
     service_url: str
@@ -32,7 +32,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class AddressCheck:
     """Whether a service address of a cluster leads to it; `belongs` None: it could not be asked from here.
 
     `seen_by`: the cluster that dials it; empty for the common address.
@@ -55,7 +55,7 @@ class Checked:
         return f"{self.service_url} (cluster {self.cluster}{seen}): {self.reason}"
 
 
-def connect(admin: AdminClient, way: Way, *, operation_s: int = _OPERATION_S) -> pulsar.Client:
+def connect(admin: AdminClient, way: ServiceAddress, *, operation_s: int = _OPERATION_S) -> pulsar.Client:
     """A client with the token and the certificate authority of the cluster's admin client."""
     return pulsar.Client(
         way.service_url,
@@ -70,18 +70,20 @@ def connect(admin: AdminClient, way: Way, *, operation_s: int = _OPERATION_S) ->
     )
 
 
-def check_addresses(topology: Topology, admins: Mapping[str, AdminClient]) -> list[Checked]:
+def check_addresses(topology: Topology, admins: Mapping[str, AdminClient]) -> list[AddressCheck]:
     """Every service address of these clusters, asked side by side. Raises what the admin clients raise."""
-    ways = [(admin, seen_by, way) for name, admin in admins.items() for seen_by, way in _ways(topology, name)]
+    ways = [
+        (admin, seen_by, way) for name, admin in admins.items() for seen_by, way in _service_addresses(topology, name)
+    ]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         waiting = [pool.submit(_belongs, admin, way) for admin, _, way in ways]
     return [
-        Checked(admin.cluster, seen_by, way.service_url, *one.result())
+        AddressCheck(admin.cluster, seen_by, way.service_url, *one.result())
         for (admin, seen_by, way), one in zip(ways, waiting, strict=True)
     ]
 
 
-def _belongs(admin: AdminClient, way: Way) -> tuple[bool | None, str]:
+def _belongs(admin: AdminClient, way: ServiceAddress) -> tuple[bool | None, str]:
     """Meet the cluster on a topic of its own: what the service address made, the admin address must show."""
     topic = _MEETING.format(uuid.uuid4().hex)
     client = connect(admin, way)
@@ -94,7 +96,9 @@ def _belongs(admin: AdminClient, way: Way) -> tuple[bool | None, str]:
         client.close()
 
 
-def _ways(topology: Topology, cluster: str) -> list[tuple[str, Way]]:
+def _service_addresses(topology: Topology, cluster: str) -> list[tuple[str, ServiceAddress]]:
     where = address(topology, cluster)
-    others = [(seen_by, Way(way.service_url, way.listener)) for seen_by, way in sorted(where.seen_from.items())]
-    return [("", Way(where.service_url)), *others]
+    others = [
+        (seen_by, ServiceAddress(way.service_url, way.listener)) for seen_by, way in sorted(where.seen_from.items())
+    ]
+    return [("", ServiceAddress(where.service_url)), *others]

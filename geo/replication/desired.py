@@ -1,7 +1,7 @@
 """From a topology to the state that each cluster should be in. Pure."""
 
 from geo.replication.errors import NoAddress
-from geo.replication.model import Address, Namespace, Topic, Topology
+from geo.replication.model import ClusterAddress, Namespace, Topic, Topology
 from geo.replication.state import ClusterState, NamespaceState, Registration, TenantState, TopicState
 
 __all__ = ["PROBE_TOPIC", "address", "desired"]
@@ -10,7 +10,7 @@ __all__ = ["PROBE_TOPIC", "address", "desired"]
 PROBE_TOPIC = "probe"
 
 
-def address(topology: Topology, cluster: str) -> Address:
+def address(topology: Topology, cluster: str) -> ClusterAddress:
     """Where a cluster is; raises NoAddress when the topology does not say."""
     known = topology.clusters[cluster].address
     if known is None:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from geo.replication.plan import Change, fresh
+from geo.replication.plan import Change, new_namespace_state
 from geo.replication.state import ClusterState, TopicState
 
-__all__ = ["applied"]
+__all__ = ["with_changes"]
 
 
-def applied(actual: Mapping[str, ClusterState], changes: Sequence[Change]) -> dict[str, ClusterState]:
+def with_changes(actual: Mapping[str, ClusterState], changes: Sequence[Change]) -> dict[str, ClusterState]:
     """What is there after the changes, if every one is made: the model that the laws of `plan` are tested with."""
     states = dict(actual)
     for change in changes:
@@ -28,7 +28,7 @@ def _after(state: ClusterState, change: Change) -> ClusterState:
             changed = {change.policy or "clusters": change.after}
             return _with(state, "namespaces", change.name, old.model_copy(update=changed))
         case "namespace" | "policy":
-            made = change.after and fresh(change.after)
+            made = change.after and new_namespace_state(change.after)
             state = _with(state, "namespaces", change.name, made)
             return state if made else _without_topics(state, change.name)
         case _:

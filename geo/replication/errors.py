@@ -86,10 +86,10 @@ class NothingToDelete(ReplicationError):
 class ApplyStopped(ReplicationError):
     """A change could not be made; `done` were made before it, and the next apply makes the rest."""
 
-    def __init__(self, doing: str, done: Sequence[str], cause: ReplicationError) -> None:
-        self.doing, self.done, self.cause = doing, list(done), cause
+    def __init__(self, action: str, done: Sequence[str], cause: ReplicationError) -> None:
+        self.doing, self.done, self.cause = action, list(done), cause
         before = "\n  ".join([f"{len(done)} made before:", *done]) if done else "nothing was changed before"
-        super().__init__(f"{cause}\nstopped at, and perhaps made in part: {doing}\n{before}\napply again to finish it")
+        super().__init__(f"{cause}\nstopped at, and perhaps made in part: {action}\n{before}\napply again to finish it")
 
 
 class NotConverged(ReplicationError):

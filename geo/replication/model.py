@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 from settings import Settings
 
 __all__ = [
-    "Address",
     "BacklogQuota",
     "Cluster",
+    "ClusterAddress",
     "Namespace",
     "Region",
     "Retention",
@@ -37,7 +37,7 @@ class SeenFrom(Settings):
     listener: str = Field("", description="advertised listener that the broker answers look-ups with")
 
 
-class Address(Settings):
+class ClusterAddress(Settings):
     """Where a cluster is."""
 
     service_url: str = Field(
@@ -54,7 +54,7 @@ class Address(Settings):
 class Cluster(Settings):
     """One Pulsar cluster."""
 
-    address: Address | None = Field(None, description="where it is; a local stack fills this in")
+    address: ClusterAddress | None = Field(None, description="where it is; a local stack fills this in")
 
 
 class Region(Settings):

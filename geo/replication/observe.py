@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Mapping
 
-from geo.replication.actual import each, topic_stats
+from geo.replication.actual import for_each_cluster, topic_stats
 from geo.replication.admin import AdminClient
 from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
-from geo.replication.shapes import CLUSTERS, Statistics, Subscribed
+from geo.replication.rest_types import CLUSTERS, SubscriptionStats, TopicStats
 from settings import Settings
 
 __all__ = ["CursorState", "LinkState", "Observation", "cursor_states", "link_state", "observe"]
 
 
-_Space = dict[str, dict[str, Statistics | None]]
+_Space = dict[str, dict[str, TopicStats | None]]
 """By namespace and topic."""
 
 
@@ -70,10 +70,10 @@ def observe(topology: Topology, clients: Mapping[str, AdminClient], clock: Calla
             admin.get("clusters", CLUSTERS)
             here = [name for name, (_, clusters) in placed.items() if admin.cluster in clusters]
             return {name: topic_stats(admin, name) for name in here}
-        except ReplicationError as trouble:
-            return str(trouble)
+        except ReplicationError as error:
+            return str(error)
 
-    for cluster, found in each(clients, ask).items():
+    for cluster, found in for_each_cluster(clients, ask).items():
         if isinstance(found, str):
             unreachable[cluster] = found
         else:
@@ -88,7 +88,7 @@ def observe(topology: Topology, clients: Mapping[str, AdminClient], clock: Calla
 
 
 def link_state(
-    namespace: str, source: str, target: str, topics: Mapping[str, Statistics | None], problem: str = ""
+    namespace: str, source: str, target: str, topics: Mapping[str, TopicStats | None], problem: str = ""
 ) -> LinkState:
     """The state of one link from the statistics of the source's topics."""
     replicators = {name: stats.replication.get(target) if stats else None for name, stats in topics.items()}
@@ -133,7 +133,7 @@ def cursor_states(stats: Mapping[str, _Space], now_s: float) -> list[CursorState
     ]
 
 
-def _moved_s(subscription: Subscribed) -> float:
+def _moved_s(subscription: SubscriptionStats) -> float:
     return subscription.moved_ms / 1000
 
 

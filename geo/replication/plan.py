@@ -6,7 +6,7 @@ from typing import Any, Literal
 from geo.replication.state import BrokerDefaults, ClusterState, NamespaceState, Registration, TenantState, TopicState
 from settings import Settings
 
-__all__ = ["Change", "fresh", "plan", "stale_addresses"]
+__all__ = ["Change", "new_namespace_state", "plan", "stale_addresses"]
 
 # Made from the outside in (a topic needs its namespace), and taken away from the inside out.
 _ORDER = ("cluster", "tenant", "namespace", "policy", "topic", "partition", "subscription", "auto_topic_creation")
@@ -20,7 +20,7 @@ _POLICIES = (
     "auto_topic_creation",
 )
 # Topics that Pulsar's clients make beside a topic for what a subscription could not handle.
-_BESIDE = ("-DLQ", "-RETRY")
+_COMPANIONS = ("-DLQ", "-RETRY")
 _EVICTS = "consumer_backlog_eviction"
 
 Thing = Registration | TenantState | NamespaceState | TopicState | None
@@ -72,13 +72,13 @@ def plan(desired: Mapping[str, ClusterState], actual: Mapping[str, ClusterState]
         for cluster, wanted in desired.items()
         for change in _cluster_changes(cluster, wanted, actual.get(cluster, ClusterState()))
     ]
-    made = [change for change in changes if not _takes_away(change)]
-    gone = [change for change in changes if _takes_away(change)]
+    made = [change for change in changes if not _removes(change)]
+    gone = [change for change in changes if _removes(change)]
     # Stable: clusters are interleaved kind by kind, so that every cluster knows all others before anything replicates.
     return sorted(made, key=_rank) + sorted(gone, key=lambda one: -_rank(one))
 
 
-def _takes_away(change: Change) -> bool:
+def _removes(change: Change) -> bool:
     # A tenant loses a cluster only after its namespaces have left it.
     return change.action == "delete" or (change.kind in ("tenant", "namespace") and change.deletes_data)
 
@@ -128,7 +128,7 @@ def _namespace_changes(
     """`defaults`: what the broker does without a policy; None when the namespace has no topic that could lose data."""
     if before is None:
         yield Change(cluster=cluster, action="create", kind="namespace", name=name, after=after)
-        before = fresh(after)
+        before = new_namespace_state(after)
     policies = list(_POLICIES)
     if _size(after.retention) > _size(before.retention):
         # Pulsar checks that a backlog fits into what is retained: grow the retention first, shrink the quota first.
@@ -193,7 +193,11 @@ def _surplus(cluster: str, wanted: ClusterState, there: ClusterState) -> Iterato
         if name.partition("/")[0] in wanted.tenants and name not in wanted.namespaces:
             yield from _namespace_gone(cluster, name, namespace)
     for name, topic in there.topics.items():
-        if name.rpartition("/")[0] in wanted.namespaces and name not in wanted.topics and not _is_beside(name, wanted):
+        if (
+            name.rpartition("/")[0] in wanted.namespaces
+            and name not in wanted.topics
+            and not _is_companion(name, wanted)
+        ):
             yield Change(
                 cluster=cluster, action="delete", kind="topic", name=name, before=topic.partitions, deletes_data=True
             )
@@ -226,13 +230,13 @@ def stale_addresses(changes: Sequence[Change]) -> list[str]:
     return [f"{here}: restart its brokers; they go on with the old address of {there}" for here, there in moved]
 
 
-def fresh(wanted: NamespaceState) -> NamespaceState:
+def new_namespace_state(wanted: NamespaceState) -> NamespaceState:
     """A namespace as it is made: where it is wanted, with automatic topic creation off, and nothing else said."""
     return NamespaceState(clusters=wanted.clusters, auto_topic_creation=False)
 
 
-def _is_beside(name: str, wanted: ClusterState) -> bool:
-    return name.endswith(_BESIDE) and any(name.startswith(f"{topic}-") for topic in wanted.topics)
+def _is_companion(name: str, wanted: ClusterState) -> bool:
+    return name.endswith(_COMPANIONS) and any(name.startswith(f"{topic}-") for topic in wanted.topics)
 
 
 def _leaves(before: Thing, after: Thing) -> bool:

@@ -9,16 +9,16 @@ from statistics import median
 
 import pulsar
 
-from geo.replication.actual import each
+from geo.replication.actual import for_each_cluster
 from geo.replication.admin import AdminClient
-from geo.replication.connection import Checked, Way, check_addresses, connect
+from geo.replication.connection import AddressCheck, ServiceAddress, check_addresses, connect
 from geo.replication.desired import PROBE_TOPIC, address
 from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, observe
 from settings import Settings
 
-__all__ = ["Verified", "verify"]
+__all__ = ["VerifyResult", "verify"]
 
 _PROBES = 3
 _OPERATION_S = 10
@@ -26,7 +26,7 @@ _OPERATION_S = 10
 Latency = float | str  # seconds, or why there is none
 
 
-class Verified(Settings):
+class VerifyResult(Settings):
     """Every link of the topology, and the clusters that did not answer: what these would say nobody knows."""
 
     links: tuple[LinkState, ...]
@@ -38,11 +38,11 @@ class Verified(Settings):
         return None if self.unreachable else all(link.is_good for link in self.links)
 
 
-def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s: float = 15.0) -> Verified:
+def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s: float = 15.0) -> VerifyResult:
     """The state of every link, with the median latency of a few probes; a link that let none through says so."""
     unreachable = dict(observe(topology, clients, time.time).unreachable)
-    checked = each(_without(clients, unreachable), lambda admin: _checked(topology, admin))
-    unreachable |= {cluster: trouble for cluster, trouble in checked.items() if isinstance(trouble, str)}
+    checked = for_each_cluster(_without(clients, unreachable), lambda admin: _checked(topology, admin))
+    unreachable |= {cluster: error for cluster, error in checked.items() if isinstance(error, str)}
     alive = _without(clients, unreachable)
     wrong = [one for found in checked.values() if isinstance(found, list) for one in found if one.belongs is False]
     strangers = {one.cluster for one in wrong if not one.seen_by}
@@ -59,18 +59,18 @@ def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s:
             if one.concerns(link.source, link.target):
                 found[link.namespace, link.source, link.target] = f"{one.service_url} is not of cluster {one.cluster}"
     links = tuple(_with_latency(link, found.get((link.namespace, link.source, link.target))) for link in seen.links)
-    return Verified(links=links, unreachable={**unreachable, **seen.unreachable})
+    return VerifyResult(links=links, unreachable={**unreachable, **seen.unreachable})
 
 
 def _without(clients: Mapping[str, AdminClient], gone: Mapping[str, str]) -> dict[str, AdminClient]:
     return {cluster: admin for cluster, admin in clients.items() if cluster not in gone}
 
 
-def _checked(topology: Topology, admin: AdminClient) -> list[Checked] | str:
+def _checked(topology: Topology, admin: AdminClient) -> list[AddressCheck] | str:
     try:
         return check_addresses(topology, {admin.cluster: admin})
-    except ReplicationError as trouble:
-        return str(trouble)
+    except ReplicationError as error:
+        return str(error)
 
 
 def _with_latency(link: LinkState, latency: Latency | None) -> LinkState:
@@ -84,7 +84,7 @@ def _connections(topology: Topology, clients: Mapping[str, AdminClient]) -> Iter
     with ExitStack() as opened:
         connections = {}
         for cluster, admin in sorted(clients.items()):
-            client = connect(admin, Way(address(topology, cluster).service_url), operation_s=_OPERATION_S)
+            client = connect(admin, ServiceAddress(address(topology, cluster).service_url), operation_s=_OPERATION_S)
             opened.callback(client.close)
             connections[cluster] = client
         yield connections

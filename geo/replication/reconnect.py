@@ -3,14 +3,14 @@
 import time
 from collections.abc import Mapping
 
-from geo.replication.actual import each, topic_stats
+from geo.replication.actual import for_each_cluster, topic_stats
 from geo.replication.admin import AdminClient, topic_path
 from geo.replication.model import Topology
-from geo.replication.shapes import Statistics
+from geo.replication.rest_types import TopicStats
 
 __all__ = ["reconnect"]
 
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 _POLL_S = 0.5
 
 
@@ -20,7 +20,7 @@ def reconnect(topology: Topology, clients: Mapping[str, AdminClient]) -> list[st
     All of `clients` answer. A cluster that lost its disks refuses a replicator, "namespace not found", and 4.0.8 closes
     that for good. A reload interrupts the topic's clients for a moment, and loses nothing.
     """
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     while (lost := _disconnected(topology, clients)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     for source, topic in lost:
@@ -34,12 +34,12 @@ def _disconnected(topology: Topology, clients: Mapping[str, AdminClient]) -> dic
     """Source and topic -> the clusters that it does not reach."""
     links = [link for link in topology.links() if {link[1], link[2]} <= set(clients)]
 
-    def ask(admin: AdminClient) -> dict[str, dict[str, Statistics | None]]:
+    def ask(admin: AdminClient) -> dict[str, dict[str, TopicStats | None]]:
         return {
             name: topic_stats(admin, name) for name in {name for name, source, _ in links if source == admin.cluster}
         }
 
-    stats = each(clients, ask)
+    stats = for_each_cluster(clients, ask)
     lost: dict[tuple[str, str], list[str]] = {}
     for namespace, source, target in links:
         for topic, one in stats[source][namespace].items():

@@ -37,7 +37,7 @@ class ReplicationCollector(Collector):
         registry.register(self)
         return registry
 
-    def show(self, observation: Observation) -> None:
+    def update(self, observation: Observation) -> None:
         """Export this observation from now on."""
         self._last = observation
         self.ready.set()

@@ -17,10 +17,10 @@ For every fence on its own, in place of a zone set: `use_by_fence(tracks, FenceS
 """
 
 from geo.spatial.activity import ALWAYS, Activity
-from geo.spatial.corrections import Told, corrections, in_force
+from geo.spatial.approaches import find_approaches
 from geo.spatial.encounters import Encounters, find_encounters
 from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
-from geo.spatial.events import Event, EventSettings, find_events
+from geo.spatial.events import EventSettings, GeofenceEvent, find_events
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.fences import Fence
 from geo.spatial.fix_csv import FixFile, bounded_lines, read_fixes
@@ -29,8 +29,8 @@ from geo.spatial.gates import Crossings, Gate, GateSet
 from geo.spatial.geojson import fences_from_geojson
 from geo.spatial.measure import FenceUse, pieces_by_fence, use_by_fence
 from geo.spatial.pieces import OUTSIDE, Pieces
-from geo.spatial.places import find_approaches
 from geo.spatial.report import FenceReport
+from geo.spatial.revisions import EventRevision, in_force, new_revisions
 from geo.spatial.tracks import Tracks, TrackSettings, Verdict, build_tracks
 from geo.spatial.visits import Visits, VisitSettings, find_visits
 from geo.spatial.zones import ZoneSet
@@ -41,7 +41,7 @@ __all__ = [
     "Activity",
     "Crossings",
     "Encounters",
-    "Event",
+    "EventRevision",
     "EventSettings",
     "Fence",
     "FenceError",
@@ -53,9 +53,9 @@ __all__ = [
     "Fixes",
     "Gate",
     "GateSet",
+    "GeofenceEvent",
     "Pieces",
     "SpatialError",
-    "Told",
     "TooManyEncounters",
     "TrackSettings",
     "Tracks",
@@ -65,13 +65,13 @@ __all__ = [
     "ZoneSet",
     "bounded_lines",
     "build_tracks",
-    "corrections",
     "fences_from_geojson",
     "find_approaches",
     "find_encounters",
     "find_events",
     "find_visits",
     "in_force",
+    "new_revisions",
     "pieces_by_fence",
     "read_fixes",
     "use_by_fence",

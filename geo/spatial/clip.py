@@ -23,7 +23,7 @@ from geo.spatial.tracks import Tracks
 RESOLUTION_DEG: Final = 1e-12
 # a meeting whose rounding could move it farther than this is computed in fractions
 _BLURRED_DEG: Final = RESOLUTION_DEG / 10
-MOST_TOUCHED: Final = 1 << 21
+MAX_TOUCHED: Final = 1 << 21
 """Pairs of a segment and an edge that it may touch that are held at once, or those of one segment."""
 Made = TypeVar("Made")
 
@@ -224,7 +224,7 @@ def meet(segments: Segments, index: FenceIndex, most: int) -> Meetings | None:
 
     Exact: an edge that a segment does not meet is not there, one that it does is, to the nearest double or within
     `RESOLUTION_DEG` / 10. A segment along an edge meets the edges on both ends of it. None where several segments meet
-    more than `most` edges between their fixes, or touch more than `MOST_TOUCHED`: they are to be taken in parts.
+    more than `most` edges between their fixes, or touch more than `MAX_TOUCHED`: they are to be taken in parts.
     """
     copies, moved = world_copies(segments)
     over, turned = _antimeridian(segments)
@@ -236,7 +236,7 @@ def meet(segments: Segments, index: FenceIndex, most: int) -> Meetings | None:
         met.append((copies[copy[at]], fraction))
         touched.append((copies[copy[touching]], edge[touching]))
         meetings, touchings = meetings + len(at), touchings + len(touching)
-        if len(segments) > 1 and (meetings > most or touchings > MOST_TOUCHED):
+        if len(segments) > 1 and (meetings > most or touchings > MAX_TOUCHED):
             return None
     segment, fraction = (np.concatenate(part) for part in zip(*met, strict=True))
     near, edge = joined_pairs(touched)

@@ -26,7 +26,7 @@ _CORNERS_MORE: Final = 50  # that a ring counts for: what a pair takes besides
 _PAIRS_AT_ONCE: Final = 1_000_000
 
 
-class Tangle:
+class CrossingBudget:
     """Counts pairs of edges, of one union after the other. Raises `FenceError` where they are too many.
 
     `most`: pairs that cross or touch without a common corner, called `named`; None: these are not counted.
@@ -59,7 +59,7 @@ def refuse_tangled(shapes: Sequence[shapely.Geometry], *, overlay: bool) -> None
     if count * (count - 1) // 2 <= (MAX_CROSSINGS if overlay else MAX_NEAR_PAIRS):
         return
     named = f"{MAX_CROSSINGS:,} times (and once for each edge)"
-    Tangle(MAX_CROSSINGS + count if overlay else None, named).add(starts, ends)
+    CrossingBudget(MAX_CROSSINGS + count if overlay else None, named).add(starts, ends)
 
 
 def _refuse_nested(shapes: Sequence[shapely.Geometry]) -> None:

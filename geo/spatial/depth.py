@@ -18,7 +18,7 @@ _AT_ONCE: Final = 1 << 17  # edges, or boxes of edges: what fits a core's cache
 _EDGES_IN_A_BOX: Final = 16
 _SLACK_M: Final = 1e-3  # a box is held to be this much nearer than it is, so that rounding leaves out no edge
 _FLAT_DEG: Final = 0.02  # of latitude: on so much of a way one scale is right within 1e-3, up to 80 degrees
-_MOST_PARTS: Final = 1024
+_MAX_PARTS: Final = 1024
 
 
 def border_distance_m(
@@ -30,7 +30,7 @@ def border_distance_m(
     goes on beyond 180° the cut is no border; nor is a pole. What is farther than `up_to_m` may be told as infinite:
     then only edges in boxes that reach that near take their step.
     """
-    boxes, numbers = _Boxes.of(outlines, fence)
+    boxes, numbers = _EdgeBoxes.of(outlines, fence)
     nearest, most = np.full(len(fence), np.inf), np.broadcast_to(up_to_m, len(fence))
     for rows in blocks(boxes.count[numbers], _AT_ONCE):
         places = lon[rows], lat[rows]
@@ -46,9 +46,9 @@ def anywhere_away(outlines: Outlines, fence: Ints, start: Points, end: Points, a
 
     Distances are those of `border_distance_m`; `end` is within 180 degrees of `start`.
     """
-    count = np.clip(np.ceil(np.abs(end[1] - start[1]) / _FLAT_DEG).astype(np.int64), 1, _MOST_PARTS)
+    count = np.clip(np.ceil(np.abs(end[1] - start[1]) / _FLAT_DEG).astype(np.int64), 1, _MAX_PARTS)
     found = np.zeros(len(fence), dtype=np.bool_)
-    boxes, numbers = _Boxes.of(outlines, fence)
+    boxes, numbers = _EdgeBoxes.of(outlines, fence)
     reaching = boxes.at_180()
     for rows in blocks(boxes.count[numbers] * count, _AT_ONCE):
         row, part = expand(np.zeros(rows.stop - rows.start, dtype=np.int64), count[rows])
@@ -144,7 +144,7 @@ def _in_circle(x: Floats, y: Floats, dx: Floats, dy: Floats, radius: Floats) -> 
 
 
 def _ends_near(
-    outlines: Outlines, boxes: _Boxes, number: Ints, ways: _Ways, up_to_m: Floats
+    outlines: Outlines, boxes: _EdgeBoxes, number: Ints, ways: _Ways, up_to_m: Floats
 ) -> Iterator[tuple[Ints, Points, Points]]:
     """(way, ends) of edges in boxes that reach so near to the way."""
     way, box = boxes.near(number, (ways.lon, ways.lat), up_to_m, (np.abs(ways.dx), np.abs(ways.dy)))
@@ -163,7 +163,7 @@ def _ends_at_180(outlines: Outlines, reaching: Ints, fence: Ints) -> Iterator[tu
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Boxes:
+class _EdgeBoxes:
     """Boxes (degrees) of up to `_EDGES_IN_A_BOX` neighbouring edges of some fences.
 
     Fence `fence[n]` has the boxes `first[n] .. first[n] + count[n] - 1`; box b holds `edges[b]` edges from
@@ -181,7 +181,7 @@ class _Boxes:
     north: Floats
 
     @classmethod
-    def of(cls, outlines: Outlines, fence: Ints) -> tuple[_Boxes, Ints]:
+    def of(cls, outlines: Outlines, fence: Ints) -> tuple[_EdgeBoxes, Ints]:
         """The boxes of the distinct ones of these fences, and where each of these is among the distinct ones."""
         asked = distinct(fence)
         vertex = outlines.first_vertices()
@@ -268,7 +268,7 @@ def _one_sided(east: Bools, start: Floats, end: Floats) -> list[tuple[float, flo
     return found
 
 
-def _nearest(outlines: Outlines, boxes: _Boxes, pairs: tuple[Ints, Ints], places: Points) -> Floats:
+def _nearest(outlines: Outlines, boxes: _EdgeBoxes, pairs: tuple[Ints, Ints], places: Points) -> Floats:
     """Metres from the place of each pair (place, box) to the nearest edge of the box."""
     point, box = pairs
     item, edge = expand(boxes.edge[box], boxes.edges[box])

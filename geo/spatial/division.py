@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from geo.spatial.fences import Outlines
-from geo.spatial.lattice import FOLD, Lattice, Window, cells_of_lines
+from geo.spatial.lattice import FOLD, CellWindow, Lattice, cells_of_lines
 from geo.spatial.predicates import ROUNDING, Spots, on_or_odd
 from geo.spatial.ragged import Bools, Floats, Ints, Points, expand
 from geo.spatial.raster import FIRST, HARD, INSIDE, Raster, runs_of_cells
@@ -64,7 +64,7 @@ def divided(outlines: Outlines, lattice: Lattice, number: int, crowded: Crowded)
     scale = float(FOLD**number)
     start, end = ((lattice.u(x) * scale, lattice.v(y) * scale) for x, y in ends)
     west, south = crowded.column[cell[pair]] * FOLD, crowded.row[cell[pair]] * FOLD
-    line, column, row = cells_of_lines(start, end, Window(west, west + FOLD - 1, south, south + FOLD - 1))
+    line, column, row = cells_of_lines(start, end, CellWindow(west, west + FOLD - 1, south, south + FOLD - 1))
     child = cell[pair[line]] * CHILDREN + (row % FOLD) * FOLD + column % FOLD
     runs = runs_of_cells(edge[line], pair[line], child)
     inside, unsure = _marks(lattice, number, crowded, (cell, pair), ends)

@@ -28,7 +28,7 @@ class EventSettings(VisitSettings):
     dwell_s: Annotated[float, Field(gt=0)] | None = None
 
 
-class Event(NamedTuple):
+class GeofenceEvent(NamedTuple):
     """Something that happened to a device at a fence or gate.
 
     `t_ms`: interpolated, rounded to the millisecond. `value`: seconds of the visit until then (exit, dwell),
@@ -45,7 +45,7 @@ class Event(NamedTuple):
 
 def find_events(
     tracks: Tracks, fences: FenceSet, gates: GateSet | None = None, settings: EventSettings | None = None
-) -> list[Event]:
+) -> list[GeofenceEvent]:
     """All events of all devices, sorted by device, then time."""
     settings = settings or EventSettings()
     visits = find_visits(tracks, fences, settings)
@@ -54,7 +54,7 @@ def find_events(
     if gates is not None:
         found += _of_gates(tracks, gates)
     # plain tuples sort many times faster
-    return list(map(Event._make, sorted(found)))
+    return list(map(GeofenceEvent._make, sorted(found)))
 
 
 def _of_visits(visits: Visits, names: tuple[str, ...], dwell_s: float | None) -> Iterator[_Row]:

@@ -52,7 +52,7 @@ def read_features(text: str) -> Iterator[Feature]:
     if len(text) > MAX_TEXT_CHARS:
         yield Feature(1, "line 1", {}, f"the text is longer than {MAX_TEXT_CHARS:,} characters: nothing of it is read")
         return
-    yield from _Reader(text).features()
+    yield from _FeatureReader(text).features()
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON number")
 
 
-class _Reader:
+class _FeatureReader:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
         self._decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number)

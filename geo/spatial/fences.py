@@ -15,7 +15,7 @@ from geo.spatial.ragged import Floats, Ints
 from geo.spatial.rings import Shape
 
 _PER_DEGREE: Final = 1e7
-_MOST_UNITS: Final = (1 << 31) - 1
+_MAX_UNITS: Final = (1 << 31) - 1
 _BLOCK: Final = 1 << 20
 
 
@@ -117,7 +117,7 @@ def _fits_int32(degrees: Floats | NDArray[np.int32]) -> bool:
 
 def _block_fits(degrees: Floats | NDArray[np.int32]) -> bool:
     units = np.rint(degrees * _PER_DEGREE)
-    return bool(((np.abs(units) <= _MOST_UNITS) & (units / _PER_DEGREE == degrees)).all())
+    return bool(((np.abs(units) <= _MAX_UNITS) & (units / _PER_DEGREE == degrees)).all())
 
 
 def _part_owner(shapes: Sequence[Shape]) -> Ints:

@@ -78,7 +78,7 @@ def read_fixes(lines: Iterable[str]) -> FixFile:
     twice = [name for name in REQUIRED + OPTIONAL if names.count(name) > 1]
     if twice:
         raise FixError(f"line 1: the header names {', '.join(twice)} more than once")
-    reader = _Reader([names.index(name) if name in names else None for name in REQUIRED + OPTIONAL], len(names))
+    reader = _FixReader([names.index(name) if name in names else None for name in REQUIRED + OPTIONAL], len(names))
     while rows := list(islice(numbered, _ROWS_AT_ONCE)):
         reader.add(rows)
     return reader.result()
@@ -114,7 +114,7 @@ class _Malformed(ValueError):
     """A row, or some row of a block, is malformed."""
 
 
-class _Reader:
+class _FixReader:
     """Turns rows to columns: a block at a time where every cell is plain, else row by row.
 
     What a row is worth is said in one place, `_parsed`; a block is taken at once only if every row of it would be.

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from geo.spatial.cells import build_cells
 from geo.spatial.fences import Outlines
-from geo.spatial.lattice import FOLD, Window, cells_of_lines, most_cells
+from geo.spatial.lattice import FOLD, CellWindow, cells_of_lines, most_cells
 from geo.spatial.layers import Layers
 from geo.spatial.predicates import ROUNDING, Spots, on_or_odd, turn_of
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, Points, blocks, expand, offsets
-from geo.spatial.raster import FIRST, HARD, INSIDE, LENGTH_SHIFT, MOST_EDGES
+from geo.spatial.raster import FIRST, HARD, INSIDE, LENGTH_SHIFT, MAX_EDGES
 from geo.spatial.rings import Shape
 
 _POINTS_AT_ONCE: Final = 1 << 16
@@ -106,7 +106,7 @@ class GridIndex:
         point, node = at
         runs = self._cells.run_first[node + 1] - self._cells.run_first[node]
         some = np.flatnonzero(runs)
-        for block in blocks(runs[some], _EDGES_AT_ONCE // MOST_EDGES):
+        for block in blocks(runs[some], _EDGES_AT_ONCE // MAX_EDGES):
             mine = some[block]
             own_cell = cell[0][mine], cell[1][mine]
             yield self._border(level, (point[mine], node[mine]), places, own_cell, exact)
@@ -151,7 +151,7 @@ class GridIndex:
             chunk = slice(begin, begin + _POINTS_AT_ONCE)
             p, q = (px[chunk], py[chunk]), (qx[chunk], qy[chunk])
             lines = (lattice.u(p[0]), lattice.v(p[1])), (lattice.u(q[0]), lattice.v(q[1]))
-            window = Window(0, lattice.columns - 1, 0, lattice.rows - 1)
+            window = CellWindow(0, lattice.columns - 1, 0, lattice.rows - 1)
             for block in blocks(most_cells(*lines, window), _CELLS_AT_ONCE):
                 start, end = ((u[block], v[block]) for u, v in lines)
                 line, column, row = cells_of_lines(start, end, window)
@@ -164,7 +164,7 @@ class GridIndex:
         cells = self._cells
         some = np.flatnonzero(at[1] >= 0)
         segment, node, column, row = at[0][some], at[1][some], at[2][some], at[3][some]
-        for block in blocks(cells.run_first[node + 1] - cells.run_first[node], _NEAR_AT_ONCE // MOST_EDGES):
+        for block in blocks(cells.run_first[node + 1] - cells.run_first[node], _NEAR_AT_ONCE // MAX_EDGES):
             item, run = cells.runs_of(node[block])
             owner, edge = cells.edges_of(run)
             yield segment[block][item[owner]], edge
@@ -181,7 +181,7 @@ class GridIndex:
         segment, node, column, row = at
         scale, column, row = float(FOLD ** (level + 1)), column * FOLD, row * FOLD
         start, end = ((u[segment] * scale, v[segment] * scale) for u, v in lines)
-        line, column, row = cells_of_lines(start, end, Window(column, column + FOLD - 1, row, row + FOLD - 1))
+        line, column, row = cells_of_lines(start, end, CellWindow(column, column + FOLD - 1, row, row + FOLD - 1))
         place = (row % FOLD) * FOLD + column % FOLD
         return segment[line], self._cells.child_of(node[line], place), column, row
 

@@ -44,7 +44,7 @@ class Lattice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class CellWindow:
     """For each line the cells to look at: columns and rows `first .. last`, both included."""
 
     first_column: Ints | int
@@ -53,7 +53,7 @@ class Window:
     last_row: Ints | int
 
 
-def cells_of_lines(start: Points, end: Points, window: Window) -> tuple[Ints, Ints, Ints]:
+def cells_of_lines(start: Points, end: Points, window: CellWindow) -> tuple[Ints, Ints, Ints]:
     """Every cell that each line runs through: (line, column, row). Ends are (u, v) in cells of the level asked."""
     (u0, v0), (u1, v1) = start, end
     low, high = np.minimum(v0, v1), np.maximum(v0, v1)
@@ -75,7 +75,7 @@ def cells_of_lines(start: Points, end: Points, window: Window) -> tuple[Ints, In
     return line[item], column, row[item]
 
 
-def most_cells(start: Points, end: Points, window: Window) -> Ints:
+def most_cells(start: Points, end: Points, window: CellWindow) -> Ints:
     """At least the number of cells of a window that each line runs through."""
     (u0, v0), (u1, v1) = start, end
     across = np.abs(np.clip(u1, 0, window.last_column) - np.clip(u0, 0, window.last_column))

@@ -9,7 +9,7 @@ import numpy as np
 
 from geo.spatial.clip import Segments, segments_of
 from geo.spatial.fence_set import FenceSet, Placed
-from geo.spatial.pieces import Pieces, Runs, joined_runs, measured
+from geo.spatial.pieces import Pieces, ZoneRuns, joined_runs, measured
 from geo.spatial.ragged import Bools, Floats, Ints, expand, lexical, run_starts
 from geo.spatial.tracks import Tracks
 
@@ -34,7 +34,7 @@ def pieces_by_fence(tracks: Tracks, fences: FenceSet) -> Pieces:
     return measured(tracks, segments, joined_runs(map(_lasting, runs_by_fence(segments, fences))))
 
 
-def _lasting(runs: FenceRuns) -> Runs:
+def _lasting(runs: FenceRuns) -> ZoneRuns:
     """Runs that have a length or an entry, by segment, sorted by segment, fence, time."""
     runs = runs.by_segment()
     keep = np.flatnonzero((runs.end > runs.start) | runs.entry)
@@ -42,7 +42,7 @@ def _lasting(runs: FenceRuns) -> Runs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FenceRuns(Runs):
+class FenceRuns(ZoneRuns):
     """Runs inside fences. `leaves`: the run ends with an outward crossing. A run of no length is a touch at a fix.
 
     `last`: the segment on which it ends; all of those from `segment` to it, if it is another one.
@@ -120,7 +120,7 @@ def _runs(placed: Placed, name_of_fence: Ints) -> FenceRuns:
     start = np.where(is_last, 1.0, stretches.start[begin])
     end = np.where(to_step == first[owner], 0.0, np.where(to_step == last[owner], 1.0, stretches.end[finish]))
     leaves = (to_step != last[owner]) & ~goes[closes]
-    whole = Runs.whole(placed.first[placed.held], name_of_fence[placed.held_fence])
+    whole = ZoneRuns.whole(placed.first[placed.held], name_of_fence[placed.held_fence])
     return FenceRuns(
         segment=np.concatenate([whole.segment, placed.rest[owner]]),
         zone=np.concatenate([whole.zone, name[opens]]),

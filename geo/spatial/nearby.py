@@ -59,7 +59,7 @@ def flattest(segments: Segments) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class SegmentParts:
     """Parts of segments that lie in one slice of time: `start_ms .. end_ms` of `segment`, in `slice_number`."""
 
     segment: Ints
@@ -101,7 +101,7 @@ def candidates(segments: Segments, device: Ints, distance_m: float, apart: Ints 
         segment = row[segment]
         start = np.maximum(segments.start_ms[segment], number * slice_ms)
         end = np.minimum(segments.end_ms[segment], (number + 1) * slice_ms)
-        yield from _pairs(segments, device, Parts(segment, number, start, end), distance_m, apart)
+        yield from _pairs(segments, device, SegmentParts(segment, number, start, end), distance_m, apart)
 
 
 def _slice_blocks(first: Ints, final: Ints) -> Iterator[tuple[int, int, Ints]]:
@@ -128,7 +128,7 @@ def _slice_blocks(first: Ints, final: Ints) -> Iterator[tuple[int, int, Ints]]:
 class _Boxed:
     """Parts with their boxes (3, n); `apart` is that of their segments, if it is asked for."""
 
-    parts: Parts
+    parts: SegmentParts
     owner: Ints
     apart: Ints | None
     low: Corners
@@ -136,7 +136,7 @@ class _Boxed:
 
 
 def _pairs(
-    segments: Segments, device: Ints, parts: Parts, distance_m: float, apart: Ints | None
+    segments: Segments, device: Ints, parts: SegmentParts, distance_m: float, apart: Ints | None
 ) -> Iterator[Candidates]:
     low, high = _boxes(segments, parts, distance_m)
     boxed = _Boxed(parts, device[parts.segment], None if apart is None else apart[parts.segment], low, high)
@@ -213,7 +213,7 @@ def _ends(starts: Bools) -> Ints:
     return np.repeat(last, last - first)
 
 
-def _boxes(segments: Segments, parts: Parts, distance_m: float) -> tuple[Corners, Corners]:
+def _boxes(segments: Segments, parts: SegmentParts, distance_m: float) -> tuple[Corners, Corners]:
     """Boxes of parts, widened by half the distance and by how far a long part may bulge over its chord."""
     length = segments.end_ms - segments.start_ms
     corners = []
@@ -235,7 +235,7 @@ def _cells(low_cell: Ints, span: Ints) -> tuple[Ints, Ints]:
     return row, low_cell[:, row] + np.stack([x, y, z])
 
 
-def _ordered(owner: Ints, parts: Parts, one: Ints, two: Ints) -> Candidates:
+def _ordered(owner: Ints, parts: SegmentParts, one: Ints, two: Ints) -> Candidates:
     swap = owner[one] > owner[two]
     one, two = np.where(swap, two, one), np.where(swap, one, two)
     start = np.maximum(parts.start_ms[one], parts.start_ms[two])

@@ -42,7 +42,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Runs:
+class ZoneRuns:
     """Parts of segments that lie in one zone (or fence): `start .. end`, fractions of `segment`; `entry` as above."""
 
     segment: Ints
@@ -52,23 +52,23 @@ class Runs:
     entry: Bools
 
     @classmethod
-    def whole(cls, segment: Ints, zone: Ints) -> Runs:
+    def whole(cls, segment: Ints, zone: Ints) -> ZoneRuns:
         """Whole segments."""
         count = len(segment)
         return cls(segment, zone, np.zeros(count), np.ones(count), np.zeros(count, dtype=np.bool_))
 
-    def rows(self, some: Ints) -> Runs:
+    def rows(self, some: Ints) -> ZoneRuns:
         """Some of them, in this order."""
-        return Runs(*(getattr(self, name)[some] for name in Runs.__slots__))
+        return ZoneRuns(*(getattr(self, name)[some] for name in ZoneRuns.__slots__))
 
 
-def joined_runs(parts: Iterable[Runs]) -> Runs:
+def joined_runs(parts: Iterable[ZoneRuns]) -> ZoneRuns:
     """Runs of neighbouring segments, one part after the other."""
     held = list(parts)
-    return Runs(*(np.concatenate([getattr(part, name) for part in held]) for name in Runs.__slots__))
+    return ZoneRuns(*(np.concatenate([getattr(part, name) for part in held]) for name in ZoneRuns.__slots__))
 
 
-def measured(tracks: Tracks, segments: Segments, runs: Runs) -> Pieces:
+def measured(tracks: Tracks, segments: Segments, runs: ZoneRuns) -> Pieces:
     """Pieces from runs over `segments` (those of `tracks`), with their metres and milliseconds."""
     ends = tracks.segments()[runs.segment]
     metres = tracks.metres[ends]

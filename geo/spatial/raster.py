@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from geo.spatial.fences import Outlines
-from geo.spatial.lattice import Lattice, Window, cells_of_lines
+from geo.spatial.lattice import CellWindow, Lattice, cells_of_lines
 from geo.spatial.ragged import Bools, Ints, Points, distinct, expand, run_starts
 
 # marks this close to a border (in cells) are not trusted: points of such cells are tested exactly
@@ -22,7 +22,7 @@ FIRST: Final = 1  # a run that opens a (cell, fence)
 INSIDE: Final = 2  # the mark is inside
 HARD: Final = 4  # the mark is too close to the border to tell
 LENGTH_SHIFT: Final = 3  # a run's code is a byte: its bits, and above them how many edges it has
-MOST_EDGES: Final = 0xFF >> LENGTH_SHIFT
+MAX_EDGES: Final = 0xFF >> LENGTH_SHIFT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ def rasterise(outlines: Outlines, band: Band, edge: Ints, owner: Ints) -> Raster
     lattice, columns = band.lattice, band.lattice.columns
     ends = outlines.at(edge), outlines.at(edge + 1)
     start, end = ((lattice.u(x), lattice.v(y)) for x, y in ends)
-    line, column, row = cells_of_lines(start, end, Window(0, columns - 1, band.first, band.end - 1))
+    line, column, row = cells_of_lines(start, end, CellWindow(0, columns - 1, band.first, band.end - 1))
     runs = runs_of_cells(edge[line], owner[line], row * columns + column)
     crossings = _Crossings(band, *ends, owner)
     first = run_starts(runs.cell, runs.fence)
@@ -72,7 +72,7 @@ def rasterise(outlines: Outlines, band: Band, edge: Ints, owner: Ints) -> Raster
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Runs:
+class EdgeRuns:
     """Edges `edge[i] .. edge[i] + edges[i] - 1` of `fence[i]` in `cell[i]`."""
 
     cell: Ints
@@ -81,7 +81,7 @@ class Runs:
     edges: Ints
 
 
-def runs_of_cells(edge: Ints, fence: Ints, cell: Ints) -> Runs:
+def runs_of_cells(edge: Ints, fence: Ints, cell: Ints) -> EdgeRuns:
     """Join neighbouring edges in the same cell; sorted by (fence, cell, edge)."""
     at = np.flatnonzero(run_starts(cell, edge - np.arange(len(edge))))
     count = np.diff(np.append(at, len(edge)))
@@ -89,15 +89,15 @@ def runs_of_cells(edge: Ints, fence: Ints, cell: Ints) -> Runs:
     at, count = at[order], count[order]
     cell, fence, edge = cell[at], fence[at], edge[at]
     joined = np.flatnonzero(run_starts(cell, fence, edge - (np.cumsum(count) - count)))
-    return _cut(Runs(cell[joined], fence[joined], edge[joined], _sums(count, joined)))
+    return _cut(EdgeRuns(cell[joined], fence[joined], edge[joined], _sums(count, joined)))
 
 
-def _cut(runs: Runs) -> Runs:
-    """Runs with more than `MOST_EDGES` edges as several."""
-    row, part = expand(np.zeros(len(runs.edges), dtype=np.int64), -(-runs.edges // MOST_EDGES))
-    before = part * MOST_EDGES
-    edges = np.minimum(runs.edges[row] - before, MOST_EDGES)
-    return Runs(runs.cell[row], runs.fence[row], runs.edge[row] + before, edges)
+def _cut(runs: EdgeRuns) -> EdgeRuns:
+    """Runs with more than `MAX_EDGES` edges as several."""
+    row, part = expand(np.zeros(len(runs.edges), dtype=np.int64), -(-runs.edges // MAX_EDGES))
+    before = part * MAX_EDGES
+    edges = np.minimum(runs.edges[row] - before, MAX_EDGES)
+    return EdgeRuns(runs.cell[row], runs.fence[row], runs.edge[row] + before, edges)
 
 
 def _sums(values: Ints, starts: Ints) -> Ints:

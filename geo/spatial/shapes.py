@@ -11,7 +11,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely import MultiPolygon, Polygon
 
-from geo.spatial.crossings import MAX_CROSSINGS, Tangle, edges_of
+from geo.spatial.crossings import MAX_CROSSINGS, CrossingBudget, edges_of
 from geo.spatial.errors import FenceError
 from geo.spatial.geodesic import WGS84
 from geo.spatial.ragged import Floats, Ints
@@ -87,11 +87,11 @@ def _united(parts: NDArray[np.object_], positions: int) -> shapely.Geometry:
     before it is held against the rest. All crossings are counted before their union.
     """
     named = f"{MAX_CROSSINGS:,} times (and {_CROSSINGS_PER_POSITION} for each position)"
-    tangle = Tangle(MAX_CROSSINGS + _CROSSINGS_PER_POSITION * positions, named)
+    budget = CrossingBudget(MAX_CROSSINGS + _CROSSINGS_PER_POSITION * positions, named)
     while len(parts) > 1:
         groups = [parts[at : at + _UNITED_AT_ONCE] for at in range(0, len(parts), _UNITED_AT_ONCE)]
         for group in groups:
-            tangle.add(*edges_of(group))
+            budget.add(*edges_of(group))
         parts = np.array([shapely.union_all(group) for group in groups])
     return parts[0]
 

@@ -22,7 +22,7 @@ _SHOWN_CHARS: Final = 60
 _CLOCK: Final = r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$"
 
 
-class Window(Settings):
+class WeeklyWindow(Settings):
     """From a time of the local clock until another, on some days. Until at or before from: on the day after."""
 
     days: Annotated[tuple[Day, ...], Field(min_length=1, max_length=7)]
@@ -37,7 +37,7 @@ class Weekly(Settings):
     """
 
     timezone: str
-    windows: Annotated[tuple[Window, ...], Field(min_length=1, max_length=MAX_WINDOWS)]
+    windows: Annotated[tuple[WeeklyWindow, ...], Field(min_length=1, max_length=MAX_WINDOWS)]
 
     @field_validator("timezone")
     @classmethod

@@ -8,7 +8,7 @@ import numpy as np
 
 from geo.spatial.clip import Stretches, segments_of
 from geo.spatial.fence_set import FenceSet, Placed
-from geo.spatial.pieces import OUTSIDE, Pieces, Runs, joined_runs, measured
+from geo.spatial.pieces import OUTSIDE, Pieces, ZoneRuns, joined_runs, measured
 from geo.spatial.ragged import Bools, Floats, Ints, expand, run_starts
 from geo.spatial.tracks import Tracks
 
@@ -25,7 +25,7 @@ class ZoneSet(FenceSet):
         segments = segments_of(tracks)
         return measured(tracks, segments, joined_runs(map(self._runs, self.place(segments))))
 
-    def _runs(self, placed: Placed) -> Runs:
+    def _runs(self, placed: Placed) -> ZoneRuns:
         count = len(placed.segments)
         winner = self._winner(placed.stretch, placed.stretch_fence, len(placed.stretches.segment))
         before = self._names(self._winner(placed.start, placed.start_fence, count))
@@ -34,7 +34,7 @@ class ZoneSet(FenceSet):
         cut = replace(cut, segment=placed.rest[cut.segment])
         held = self._names(self._winner(placed.held, placed.held_fence, len(placed.first)))
         row, segment = expand(placed.first, placed.last - placed.first + 1)
-        runs = joined_runs([Runs.whole(segment, held[row]), cut])
+        runs = joined_runs([ZoneRuns.whole(segment, held[row]), cut])
         return runs.rows(np.argsort(runs.segment, kind="stable"))
 
     def _winner(self, row: Ints, fence: Ints, count: int) -> Ints:
@@ -65,7 +65,7 @@ def _switched(placed: Placed, winner: Ints) -> Bools:
     return switched
 
 
-def _runs(stretches: Stretches, zone: Ints, ends: tuple[Ints, Ints], switched: Bools) -> Runs:
+def _runs(stretches: Stretches, zone: Ints, ends: tuple[Ints, Ints], switched: Bools) -> ZoneRuns:
     """Join neighbouring stretches of one zone.
 
     The end points take part as stretches of no length, so that an entry depends on its own segment alone.
@@ -87,4 +87,4 @@ def _runs(stretches: Stretches, zone: Ints, ends: tuple[Ints, Ints], switched: B
     entry = (all_zone[opens] != OUTSIDE) & ~leads[opens] & ~by_time[opens]
     keep = (end[closes] > start[opens]) | entry
     opens, closes = opens[keep], closes[keep]
-    return Runs(segment[opens], all_zone[opens], start[opens], end[closes], entry[keep])
+    return ZoneRuns(segment[opens], all_zone[opens], start[opens], end[closes], entry[keep])

@@ -5,17 +5,17 @@ Nothing here comes from the packages that it judges. It is slow on purpose: exac
 
 from simulator.truth.errors import TruthError
 from simulator.truth.made import Made, made_canary, made_event, made_position, made_raw, made_signal
-from simulator.truth.metering import Usage
-from simulator.truth.money import Bill, Line
+from simulator.truth.metering import TrueUsage
+from simulator.truth.money import TrueBill, TrueLine
 from simulator.truth.truth import Truth
 
 __all__ = [
-    "Bill",
-    "Line",
     "Made",
+    "TrueBill",
+    "TrueLine",
+    "TrueUsage",
     "Truth",
     "TruthError",
-    "Usage",
     "made_canary",
     "made_event",
     "made_position",

@@ -18,7 +18,7 @@ from simulator.truth.made import (
 )
 
 
-class Position(NamedTuple):
+class TruePosition(NamedTuple):
     """A fix on the grid: 1e-7 degrees; accuracy in millimetres or None."""
 
     time_us: int
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
     device: str
     made: Made
-    position: Position | None
+    position: TruePosition | None
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
@@ -56,7 +56,7 @@ def _entry(line: dict[str, Any]) -> Entry:
     if kind == "position":
         made = made_position(time_us, **content)
         grid = json.loads(made.content)
-        return Entry(device, made, Position(time_us, grid["longitude"], grid["latitude"], grid.get("accuracy_m")))
+        return Entry(device, made, TruePosition(time_us, grid["longitude"], grid["latitude"], grid.get("accuracy_m")))
     if kind == "signal":
         return Entry(device, made_signal(time_us, content["path"], content["value"]), None)
     if kind == "event":

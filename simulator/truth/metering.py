@@ -7,15 +7,15 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from simulator.truth.journal import Position
-from simulator.truth.shapes import DEGREE, OUTSIDE, Point, Zones
+from simulator.truth.journal import TruePosition
+from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, Zones
 from simulator.truth.track import metres, tracks
 
 HOUR_US = 3_600_000_000
 E7 = DEGREE // 10**7
 
 
-class Usage(NamedTuple):
+class TrueUsage(NamedTuple):
     """What a device did in a zone ("" outside) in the UTC hour that begins at `hour`."""
 
     device: str
@@ -42,7 +42,7 @@ class _Sum:
         self.entries = 0
 
 
-def usage_of(device: str, positions: list[Position], zones: Zones) -> list[Usage]:
+def usage_of(device: str, positions: list[TruePosition], zones: Zones) -> list[TrueUsage]:
     """The usage of one device, by hour and zone; rows with nothing in them are left out."""
     sums: dict[tuple[int, str], _Sum] = {}
     for track in tracks(positions):
@@ -55,7 +55,7 @@ def usage_of(device: str, positions: list[Position], zones: Zones) -> list[Usage
     return [row for row in rows if row.distance_mm or row.duration_ms or row.entries]
 
 
-def pieces_of(track: list[Position], zones: Zones) -> Iterator[tuple[Position, Piece]]:
+def pieces_of(track: list[TruePosition], zones: Zones) -> Iterator[tuple[TruePosition, Piece]]:
     """The pieces of a track in order, each with the fix that ends its segment (and decides its hour)."""
     if not track:
         return
@@ -66,9 +66,9 @@ def pieces_of(track: list[Position], zones: Zones) -> Iterator[tuple[Position, P
             here = piece.zone
 
 
-def _usage(device: str, hour: int, zone: str, total: _Sum) -> Usage:
+def _usage(device: str, hour: int, zone: str, total: _Sum) -> TrueUsage:
     """Rounds once, half to even; coming out of all zones is no entry."""
-    return Usage(
+    return TrueUsage(
         device,
         datetime.fromtimestamp(hour * 3600, UTC),
         zone,
@@ -78,7 +78,7 @@ def _usage(device: str, hour: int, zone: str, total: _Sum) -> Usage:
     )
 
 
-def _pieces(start: Position, end: Position, here: str, zones: Zones) -> Iterator[Piece]:
+def _pieces(start: TruePosition, end: TruePosition, here: str, zones: Zones) -> Iterator[Piece]:
     """The way from `start`, which is in zone `here`, to `end`; a zone only reached by it gives a piece of no length."""
     a, b = _point(start), _point(end)
     duration_ms = Fraction(end.time_us - start.time_us, 1000)
@@ -87,7 +87,7 @@ def _pieces(start: Position, end: Position, here: str, zones: Zones) -> Iterator
         yield Piece(zone, length_m, duration_ms * (last - first), entered)
 
 
-def _stays(a: Point, b: Point, here: str, zones: Zones) -> Iterator[tuple[str, Fraction, Fraction, int]]:
+def _stays(a: ExactPoint, b: ExactPoint, here: str, zones: Zones) -> Iterator[tuple[str, Fraction, Fraction, int]]:
     """(zone, from, to, 1 if it was entered on this way) along the way from `a` to `b`, neighbours never equal."""
     since, entered = Fraction(0), 0
     for share, zone in _zones_along(a, b, zones):
@@ -97,7 +97,7 @@ def _stays(a: Point, b: Point, here: str, zones: Zones) -> Iterator[tuple[str, F
     yield here, since, Fraction(1), entered
 
 
-def _zones_along(a: Point, b: Point, zones: Zones) -> Iterator[tuple[Fraction, str]]:
+def _zones_along(a: ExactPoint, b: ExactPoint, zones: Zones) -> Iterator[tuple[Fraction, str]]:
     """The zone between each two borders that the way meets, and at its end; every change of zone is among them.
 
     The zone at a border itself is not asked for: a way that touches one point of a zone and turns off crosses nothing.
@@ -111,11 +111,11 @@ def _zones_along(a: Point, b: Point, zones: Zones) -> Iterator[tuple[Fraction, s
     yield Fraction(1), zones.at(b)
 
 
-def _between(a: Point, b: Point, share: Fraction) -> Point:
-    return Point(a.x + (b.x - a.x) * share, a.y + (b.y - a.y) * share)
+def _between(a: ExactPoint, b: ExactPoint, share: Fraction) -> ExactPoint:
+    return ExactPoint(a.x + (b.x - a.x) * share, a.y + (b.y - a.y) * share)
 
 
-def _length_m(a: Point, b: Point) -> float:
+def _length_m(a: ExactPoint, b: ExactPoint) -> float:
     return metres(
         float(Fraction(a.y, DEGREE)),
         float(Fraction(a.x, DEGREE)),
@@ -124,8 +124,8 @@ def _length_m(a: Point, b: Point) -> float:
     )
 
 
-def _point(fix: Position) -> Point:
-    return Point(fix.longitude_e7 * E7, fix.latitude_e7 * E7)
+def _point(fix: TruePosition) -> ExactPoint:
+    return ExactPoint(fix.longitude_e7 * E7, fix.latitude_e7 * E7)
 
 
 def whole(pieces: Iterable[Piece]) -> tuple[float, Fraction]:

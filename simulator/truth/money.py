@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from simulator.truth.errors import TruthError
-from simulator.truth.metering import Usage
+from simulator.truth.metering import TrueUsage
 
 NO_DECIMALS = (
     "BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI", "VND", "VUV", "XAF", "XOF",
@@ -26,7 +26,7 @@ WHOLE_UNITS = {"distance": 1_000_000, "duration": 3_600_000, "entry": 1}
 """Millimetres in a kilometre, milliseconds in an hour, entries in an entry."""
 
 
-class Price(NamedTuple):
+class TruePrice(NamedTuple):
     """What one unit of a meter costs in a zone."""
 
     meter: str
@@ -41,10 +41,10 @@ class Customer(NamedTuple):
     name: str
     currency: str
     devices: tuple[str, ...]
-    prices: tuple[Price, ...]
+    prices: tuple[TruePrice, ...]
 
 
-class Line(NamedTuple):
+class TrueLine(NamedTuple):
     """A line of a bill. `quantity` in km, h or entries; hours to 28 digits, the amount from the exact ones."""
 
     meter: str
@@ -55,12 +55,12 @@ class Line(NamedTuple):
     amount_minor: int
 
 
-class Bill(NamedTuple):
+class TrueBill(NamedTuple):
     """What an account owes; amounts in the minor unit of the currency."""
 
     account: str
     currency: str
-    lines: tuple[Line, ...]
+    lines: tuple[TrueLine, ...]
     total_minor: int
 
 
@@ -71,7 +71,7 @@ def exponent(currency: str) -> int:
     return EXPONENTS.get(currency, 2)
 
 
-def bill_of(customer: Customer, usage: Iterable[Usage], start: datetime, end: datetime) -> Bill:
+def bill_of(customer: Customer, usage: Iterable[TrueUsage], start: datetime, end: datetime) -> TrueBill:
     """The bill of the hours from `start` up to, not including, `end`; lines sorted by device, meter and zone."""
     rows = [row for row in usage if row.device in customer.devices and start <= row.hour < end]
     lines = []
@@ -80,18 +80,18 @@ def bill_of(customer: Customer, usage: Iterable[Usage], start: datetime, end: da
             counted = sum(_counted(row, price.meter) for row in rows if (row.device, row.zone) == (device, price.zone))
             if counted:
                 lines.append(_line(device, price, counted, customer.currency))
-    return Bill(customer.id, customer.currency, tuple(lines), sum(line.amount_minor for line in lines))
+    return TrueBill(customer.id, customer.currency, tuple(lines), sum(line.amount_minor for line in lines))
 
 
-def _counted(row: Usage, meter: str) -> int:
+def _counted(row: TrueUsage, meter: str) -> int:
     return {"distance": row.distance_mm, "duration": row.duration_ms, "entry": row.entries}[meter]
 
 
-def _line(device: str, price: Price, counted: int, currency: str) -> Line:
+def _line(device: str, price: TruePrice, counted: int, currency: str) -> TrueLine:
     whole_unit = WHOLE_UNITS[price.meter]
     exact = Fraction(counted, whole_unit) * Fraction(price.unit_amount) * 10 ** exponent(currency)
     quantity = Decimal(counted) / Decimal(whole_unit)
-    return Line(price.meter, price.zone, device, quantity, price.unit_amount, half_up(exact))
+    return TrueLine(price.meter, price.zone, device, quantity, price.unit_amount, half_up(exact))
 
 
 def half_up(amount: Fraction) -> int:

@@ -16,7 +16,7 @@ Number = int | Fraction
 OUTSIDE = ""
 
 
-class Point(NamedTuple):
+class ExactPoint(NamedTuple):
     """A place: degrees times 10**12."""
 
     x: Number
@@ -26,8 +26,8 @@ class Point(NamedTuple):
 class Edge(NamedTuple):
     """A straight border between two corners."""
 
-    a: Point
-    b: Point
+    a: ExactPoint
+    b: ExactPoint
 
 
 class Zone(NamedTuple):
@@ -36,18 +36,18 @@ class Zone(NamedTuple):
     id: str
     priority: int
     polygons: tuple[tuple[tuple[Edge, ...], ...], ...]
-    low: Point
-    high: Point
+    low: ExactPoint
+    high: ExactPoint
 
 
-def on_edge(point: Point, edge: Edge) -> bool:
+def on_edge(point: ExactPoint, edge: Edge) -> bool:
     """Whether a point lies on a border."""
     a, b = edge
     cross = (b.x - a.x) * (point.y - a.y) - (b.y - a.y) * (point.x - a.x)
     return cross == 0 and min(a.x, b.x) <= point.x <= max(a.x, b.x) and min(a.y, b.y) <= point.y <= max(a.y, b.y)
 
 
-def within_ring(point: Point, ring: tuple[Edge, ...]) -> bool:
+def within_ring(point: ExactPoint, ring: tuple[Edge, ...]) -> bool:
     """Whether a point that lies on no edge is enclosed: a ray to the east meets an odd number of edges."""
     odd = False
     for a, b in ring:
@@ -57,7 +57,7 @@ def within_ring(point: Point, ring: tuple[Edge, ...]) -> bool:
     return odd
 
 
-def contains(zone: Zone, point: Point) -> bool:
+def contains(zone: Zone, point: ExactPoint) -> bool:
     """Whether a zone contains a point; every border, a hole's too, belongs to the inside."""
     if not (zone.low.x <= point.x <= zone.high.x and zone.low.y <= point.y <= zone.high.y):
         return False
@@ -69,7 +69,7 @@ def contains(zone: Zone, point: Point) -> bool:
     return False
 
 
-def meetings(start: Point, end: Point, edge: Edge) -> list[Fraction]:
+def meetings(start: ExactPoint, end: ExactPoint, edge: Edge) -> list[Fraction]:
     """Where the way from `start` (0) to `end` (1), which are not the same, meets a border, as shares of the way.
 
     A border that runs along the way is met where it begins and where it ends.
@@ -94,17 +94,17 @@ class Zones:
     def __init__(self, zones: list[Zone]) -> None:
         self.in_order = sorted(zones, key=lambda zone: (-zone.priority, zone.id))
 
-    def at(self, point: Point) -> str:
+    def at(self, point: ExactPoint) -> str:
         """The zone that a point belongs to; "" outside all."""
         return next((zone.id for zone in self.in_order if contains(zone, point)), OUTSIDE)
 
-    def cuts(self, start: Point, end: Point) -> list[Fraction]:
+    def cuts(self, start: ExactPoint, end: ExactPoint) -> list[Fraction]:
         """Every share of the way from `start` to `end` at which it meets a border, ascending."""
         if start == end:
             return []
         found: set[Fraction] = set()
-        low = Point(min(start.x, end.x), min(start.y, end.y))
-        high = Point(max(start.x, end.x), max(start.y, end.y))
+        low = ExactPoint(min(start.x, end.x), min(start.y, end.y))
+        high = ExactPoint(max(start.x, end.x), max(start.y, end.y))
         for zone in self.in_order:
             if low.x <= zone.high.x and zone.low.x <= high.x and low.y <= zone.high.y and zone.low.y <= high.y:
                 for polygon in zone.polygons:
@@ -131,13 +131,13 @@ def _zone(feature: dict[str, Any]) -> Zone:
     polygons = {"Polygon": [geometry["coordinates"]], "MultiPolygon": geometry["coordinates"]}[geometry["type"]]
     rings = tuple(tuple(_ring(ring) for ring in polygon) for polygon in polygons)
     corners = [edge.a for polygon in rings for ring in polygon for edge in ring]
-    low = Point(min(corner.x for corner in corners), min(corner.y for corner in corners))
-    high = Point(max(corner.x for corner in corners), max(corner.y for corner in corners))
+    low = ExactPoint(min(corner.x for corner in corners), min(corner.y for corner in corners))
+    high = ExactPoint(max(corner.x for corner in corners), max(corner.y for corner in corners))
     return Zone(feature["properties"]["id"], int(feature["properties"]["priority"]), rings, low, high)
 
 
 def _ring(positions: list[Any]) -> tuple[Edge, ...]:
-    corners = [Point(_scaled(position[0]), _scaled(position[1])) for position in positions]
+    corners = [ExactPoint(_scaled(position[0]), _scaled(position[1])) for position in positions]
     if corners[0] != corners[-1]:
         raise ValueError("a ring that is not closed")
     return tuple(Edge(corners[i], corners[i + 1]) for i in range(len(corners) - 1))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from geographiclib.geodesic import Geodesic
 
-from simulator.truth.journal import Position
+from simulator.truth.journal import TruePosition
 
 MAX_GAP_US = 300 * 1_000_000
 MAX_SPEED_MPS = 70.0
@@ -23,9 +23,9 @@ def metres(latitude_a: float, longitude_a: float, latitude_b: float, longitude_b
     return length
 
 
-def tracks(positions: list[Position]) -> Iterator[list[Position]]:
+def tracks(positions: list[TruePosition]) -> Iterator[list[TruePosition]]:
     """The unbroken tracks of one device; `positions` in the order in which it made them."""
-    track: list[Position] = []
+    track: list[TruePosition] = []
     for fix in _without_jumps(_plausible(_one_of_each_time(positions))):
         if track and (_gap_us(track[-1], fix) > MAX_GAP_US or _too_fast(track[-1], fix)):
             yield track
@@ -35,15 +35,15 @@ def tracks(positions: list[Position]) -> Iterator[list[Position]]:
         yield track
 
 
-def _one_of_each_time(positions: list[Position]) -> list[Position]:
-    kept: list[Position] = []
+def _one_of_each_time(positions: list[TruePosition]) -> list[TruePosition]:
+    kept: list[TruePosition] = []
     for fix in sorted(positions, key=lambda fix: fix.time_us):
         if not kept or kept[-1].time_us != fix.time_us:
             kept.append(fix)
     return kept
 
 
-def _plausible(positions: list[Position]) -> list[Position]:
+def _plausible(positions: list[TruePosition]) -> list[TruePosition]:
     return [
         fix
         for fix in positions
@@ -52,12 +52,12 @@ def _plausible(positions: list[Position]) -> list[Position]:
     ]
 
 
-def _without_jumps(positions: list[Position]) -> list[Position]:
+def _without_jumps(positions: list[TruePosition]) -> list[TruePosition]:
     """Without each fix that is too far from both neighbours while they are not too far from each other."""
     return [fix for index, fix in enumerate(positions) if not _jumps(positions, index)]
 
 
-def _jumps(positions: list[Position], index: int) -> bool:
+def _jumps(positions: list[TruePosition], index: int) -> bool:
     if index in {0, len(positions) - 1}:
         return False
     before, fix, after = positions[index - 1 : index + 2]
@@ -65,11 +65,11 @@ def _jumps(positions: list[Position], index: int) -> bool:
     return near and _too_fast(before, fix) and _too_fast(fix, after) and not _too_fast(before, after)
 
 
-def _gap_us(before: Position, after: Position) -> int:
+def _gap_us(before: TruePosition, after: TruePosition) -> int:
     return after.time_us - before.time_us
 
 
-def _too_fast(before: Position, after: Position) -> bool:
+def _too_fast(before: TruePosition, after: TruePosition) -> bool:
     length_m = metres(
         before.latitude_e7 / 1e7, before.longitude_e7 / 1e7, after.latitude_e7 / 1e7, after.longitude_e7 / 1e7
     )

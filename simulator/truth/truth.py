@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from simulator.truth.errors import TruthError
-from simulator.truth.journal import Position, read_journal
+from simulator.truth.journal import TruePosition, read_journal
 from simulator.truth.made import Made
-from simulator.truth.metering import Usage, usage_of
-from simulator.truth.money import Bill, Customer, Price, bill_of
+from simulator.truth.metering import TrueUsage, usage_of
+from simulator.truth.money import Customer, TrueBill, TruePrice, bill_of
 from simulator.truth.shapes import Zones, read_zones
 
 
-class Period(NamedTuple):
+class TruthPeriod(NamedTuple):
     """A service period, from `start` up to, not including, `end`."""
 
     start: datetime
@@ -30,10 +30,10 @@ class Truth:
         self,
         *,
         records: dict[str, Counter[Made]],
-        positions: dict[str, list[Position]],
+        positions: dict[str, list[TruePosition]],
         zones: Zones,
         customers: dict[str, Customer],
-        period: Period,
+        period: TruthPeriod,
     ) -> None:
         self._records = records
         self._positions = positions
@@ -47,7 +47,7 @@ class Truth:
         folder = Path(folder)
         customers = _customers(folder)
         records: dict[str, Counter[Made]] = {}
-        positions: dict[str, list[Position]] = {}
+        positions: dict[str, list[TruePosition]] = {}
         for entry in read_journal(folder / journal):
             records.setdefault(entry.device, Counter())[entry.made] += 1
             if entry.position is not None:
@@ -74,22 +74,22 @@ class Truth:
         """The records that a device made, and how many times each."""
         return Counter(self._records.get(device, Counter()))
 
-    def positions(self, device: str) -> list[Position]:
+    def positions(self, device: str) -> list[TruePosition]:
         """The fixes that a device made, in the order of their making."""
         return list(self._positions.get(device, ()))
 
-    def usage(self) -> tuple[Usage, ...]:
+    def usage(self) -> tuple[TrueUsage, ...]:
         """The usage of all devices, sorted by device, hour and zone; computed once."""
         return self._usage
 
-    def bill(self, account: str) -> Bill:
+    def bill(self, account: str) -> TrueBill:
         """What an account owes for the period. Raises TruthError for an unknown account."""
         if account not in self._customers:
             raise TruthError(f"there is no account {account!r}; there are {', '.join(self.accounts)}")
         return bill_of(self._customers[account], self._usage, self.period.start, self.period.end)
 
     @cached_property
-    def _usage(self) -> tuple[Usage, ...]:
+    def _usage(self) -> tuple[TrueUsage, ...]:
         return tuple(
             row for device in sorted(self._positions) for row in usage_of(device, self._positions[device], self._zones)
         )
@@ -103,7 +103,7 @@ def _customers(folder: Path) -> dict[str, Customer]:
             tariff = tariffs[account["tariff"]]
             if tariff["currency"] != account["currency"]:
                 raise TruthError(f"account {account['id']}: its tariff is in another currency")
-            prices = tuple(Price(p["meter"], p["zone"], Decimal(p["unit_amount"])) for p in tariff["prices"])
+            prices = tuple(TruePrice(p["meter"], p["zone"], Decimal(p["unit_amount"])) for p in tariff["prices"])
             devices = tuple(vehicle["device"] for vehicle in account["vehicles"])
             customers[account["id"]] = Customer(account["id"], account["name"], account["currency"], devices, prices)
         except (KeyError, TypeError, ArithmeticError) as error:
@@ -111,11 +111,11 @@ def _customers(folder: Path) -> dict[str, Customer]:
     return customers
 
 
-def _period(folder: Path) -> Period:
+def _period(folder: Path) -> TruthPeriod:
     path = folder / "scenario.json"
     try:
         period = _read(path)["period"]
-        return Period(datetime.fromisoformat(period["start"]), datetime.fromisoformat(period["end"]))
+        return TruthPeriod(datetime.fromisoformat(period["start"]), datetime.fromisoformat(period["end"]))
     except (KeyError, TypeError, ValueError) as error:
         raise TruthError(f"{path}: no period: {error!r}") from error
 

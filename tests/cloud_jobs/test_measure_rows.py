@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloud_jobs.measure import MAX_ZERO_ROWS, counted, usage_rows, writes_zeros
+from cloud_jobs.measure import MAX_ZERO_ROWS, count_text, usage_rows, writes_zeros
 from geo.spatial import FenceSet, Fixes, GateSet
 from geo.spatial.gates import Gate
 from tests.geo.spatial.worlds import every_fix
@@ -31,4 +31,8 @@ def test_gates_and_fences_together_have_rows_of_zeros_up_to_a_number_and_no_more
 
 
 def test_a_count_agrees_with_its_noun() -> None:
-    assert (counted(1, "fence"), counted(0, "fence"), counted(2_000, "gate")) == ("1 fence", "0 fences", "2,000 gates")
+    assert (count_text(1, "fence"), count_text(0, "fence"), count_text(2_000, "gate")) == (
+        "1 fence",
+        "0 fences",
+        "2,000 gates",
+    )

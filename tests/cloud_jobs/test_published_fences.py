@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 import cloud_jobs
 from cloud_jobs.errors import CloudError
-from cloud_jobs.fences import made_of, published_fences
+from cloud_jobs.fences import parse_fences, published_fences
 from cloud_jobs.geofence.fence_changes import AppliedFences, changes_between
-from cloud_jobs.geofence.telling import EventRules
+from cloud_jobs.geofence.revisions import EventRules
 from cloud_jobs.usage.job import _meter_shards
 from cloud_jobs.usage.metering import FIXES
 from geo.spatial import TrackSettings, features
-from tests.cloud_jobs.geofence.centre import Centre, rules
-from tests.cloud_jobs.geofence.test_telling import THROUGH
+from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
+from tests.cloud_jobs.geofence.test_revisions import THROUGH
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 
@@ -66,7 +66,7 @@ def usage_zones(fences: tuple[str, ...]) -> set[str]:
 
 @pytest.mark.parametrize("bad", [square("flat").replace("0.01", "0.0"), "half a fe", "[]", square("")])
 def test_with_a_fence_that_cannot_be_used_nothing_is_computed(bad: str) -> None:
-    told = Centre(rules(dwell_s=None))
+    told = GeofenceCentre(rules(dwell_s=None))
     told.take(THROUGH)
     assert told.in_force()
     with pytest.raises(CloudError, match="cannot be used"):
@@ -98,4 +98,4 @@ def test_a_feature_on_a_line_is_the_feature_that_was_published(written: list[tup
     assert [json.loads(one) for one in found.features] == [json.loads(body) for body in bodies]
     assert all("\n" not in one for one in found.features)
     assert changes_between(found.features, tuple(bodies), 0) == []
-    assert len(made_of(found.features).fences) == len(bodies)
+    assert len(parse_fences(found.features).fences) == len(bodies)

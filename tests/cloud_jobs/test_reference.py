@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloud_jobs.errors import CloudError
-from cloud_jobs.fences import PublishedFences, made_of, published_fences
+from cloud_jobs.fences import PublishedFences, parse_fences, published_fences
 from cloud_jobs.geofence.fence_changes import changes_between
 from cloud_jobs.lake import Lake
 from cloud_jobs.reference import _version, changing, collect, fences_in, read_folder, versions_in
@@ -105,7 +105,7 @@ def test_a_fence_that_cannot_be_used_is_named_and_stops_no_other(body: Any) -> N
     found = published_fences([row("bad", body), row("good", feature(id="good"))])
     (refused,) = found.refused
     assert "fence" in refused
-    assert [fence.id for fence in made_of(found.features).fences] == ["good"]
+    assert [fence.id for fence in parse_fences(found.features).fences] == ["good"]
     assert changes_between((), found.features, 0)
 
 
@@ -114,7 +114,7 @@ def test_a_fence_named_by_the_feature_itself_is_a_fence_like_others() -> None:
     for body in (lone, lone | {"properties": None}, lone | {"properties": {}}):
         found = published_fences([row("b", body)])
         assert found.refused == ()
-        assert [fence.id for fence in made_of(found.features).fences] == ["b"]
+        assert [fence.id for fence in parse_fences(found.features).fences] == ["b"]
         assert changes_between((), found.features, 0)
 
 
@@ -124,13 +124,13 @@ def test_of_two_rows_of_one_version_the_newest_holds_whatever_their_keys_are() -
         for keys in (("a", "zzz"), ("zzz", "a")):
             found = published_fences([row(keys[0], first), row(keys[1], second, minute=1)])
             assert found.refused == ()
-            (fence,) = made_of(found.features).fences
+            (fence,) = parse_fences(found.features).fences
             assert fence.shape.bounds[2] == width
 
 
 def test_a_correction_that_cannot_be_used_is_named_and_the_version_stays_as_it_was() -> None:
     found = published_fences([row("a", feature(id="a")), row("a", feature(0.0, id="a"), minute=1)])
-    assert [fence.id for fence in made_of(found.features).fences] == ["a"]
+    assert [fence.id for fence in parse_fences(found.features).fences] == ["a"]
     assert len(found.refused) == 1
     assert "a" in found.refused[0]
 
@@ -139,7 +139,7 @@ def test_an_id_of_a_fence_and_a_gate_is_one_of_them_and_the_other_is_named() -> 
     line = {"type": "LineString", "coordinates": [[0, 0], [1, 1]]}
     gate = feature(id="a", gate=True, effective_from="2026-01-05T00:00:00Z") | {"geometry": line}
     found = published_fences([row("a", feature(id="a")), row("a", gate, minute=1)])
-    assert len(made_of(found.features).fences) == len(found.refused) == 1
+    assert len(parse_fences(found.features).fences) == len(found.refused) == 1
 
 
 @pytest.mark.parametrize(
@@ -265,10 +265,10 @@ def test_a_fence_that_stands_stays_when_a_gate_of_its_id_is_published_later_from
     found = published_fences([standing, row("a", gate, minute=1), row("a", feature(2.0, id="a"), minute=2)])
     (refused,) = found.refused
     assert "gate" in refused
-    assert [fence.shape.bounds[2] for fence in made_of(found.features).fences] == [2.0, 1.0]
+    assert [fence.shape.bounds[2] for fence in parse_fences(found.features).fences] == [2.0, 1.0]
     mistaken = published_fences([row("a", gate), row("a", feature(id="a"), minute=1)])
     assert mistaken.refused == ()
-    assert len(made_of(mistaken.features).fences) == 1
+    assert len(parse_fences(mistaken.features).fences) == 1
 
 
 def test_of_publications_of_one_millisecond_the_one_later_in_the_topic_holds(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def test_every_command_is_offered_and_explains_itself(name: str) -> None:
 
 def test_a_command_whose_module_does_not_exist_is_not_offered() -> None:
     commands = {
-        "fly": LazyCommand(place="deploy.wings:app", help="x"),
-        "swim": LazyCommand(place="nowhere.at.all:app", help="x"),
+        "fly": LazyCommand(target="deploy.wings:app", help="x"),
+        "swim": LazyCommand(target="nowhere.at.all:app", help="x"),
     }
     assert not any(command.exists() for command in commands.values())
     result = CliRunner().invoke(command_line(commands | {"up": COMMANDS["up"]}, ["--help"], "help"), ["--help"])

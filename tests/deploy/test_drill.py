@@ -12,20 +12,20 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cloud_jobs.ingest.coverage import Buffer
+from cloud_jobs.ingest.coverage import DeviceStream
 from cloud_jobs.lake import Lake
 from deploy.__main__ import COMMANDS
-from deploy.drill.accounting import account
 from deploy.drill.cli import app
-from deploy.drill.play import Outcome
+from deploy.drill.drills import Outcome
+from deploy.drill.findings import compute_findings
 from deploy.drill.report import as_json, drill_table
 from deploy.drill.settings import Drill, DrillSettings, Moment
-from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, Point, Result, points, sweep, sweep_table
+from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, SweepPoint, SweepResult, points, sweep, sweep_table
 from deploy.drill.table import CentralTable
 from telemetry import IntervalSet
-from tests.deploy.test_drill_accounting import TIMELINE
+from tests.deploy.test_drill_findings import TIMELINE
 
-NEVER = account(replace(TIMELINE, commits=TIMELINE.commits[:2]))
+NEVER = compute_findings(replace(TIMELINE, commits=TIMELINE.commits[:2]))
 
 
 def printed(table: object) -> str:
@@ -51,7 +51,7 @@ def test_settings_that_cannot_be_are_refused_before_a_server_starts(tmp_path: Pa
 
 @pytest.mark.parametrize("drill", list(Drill))
 def test_every_drill_has_a_table_with_the_figures_that_were_asked(drill: Drill) -> None:
-    text = printed(drill_table(Outcome(drill, account(TIMELINE), 0)))
+    text = printed(drill_table(Outcome(drill, compute_findings(TIMELINE), 0)))
     for words in ("acknowledged to devices", "in the central table", "lost", "not yet replicated", "duplicates in"):
         assert words in text
     for words in ("duplicates before deduplication", "first record through", "last record"):
@@ -73,10 +73,10 @@ def test_the_sweep_has_at_least_thirty_runs_and_each_once() -> None:
 
 
 def test_the_sweeps_table_has_a_row_for_what_could_not_be_run() -> None:
-    good = Outcome(Drill.HQ_LOSS, account(TIMELINE), 0)
+    good = Outcome(Drill.HQ_LOSS, compute_findings(TIMELINE), 0)
     results = [
-        Result(Point(1.0, 1.0, Moment.ANY), (good, good)),
-        Result(Point(1.0, 1.0, Moment.DONE), (), "the machine was sold"),
+        SweepResult(SweepPoint(1.0, 1.0, Moment.ANY), (good, good)),
+        SweepResult(SweepPoint(1.0, 1.0, Moment.DONE), (), "the machine was sold"),
     ]
     assert [result.passed for result in results] == [True, False]
     text = printed(sweep_table(results))
@@ -91,14 +91,14 @@ def test_a_stack_that_cannot_start_leaves_its_points_not_run_and_kept(
     todo = points([0.5, 1.0], [1.0], [Moment.ANY, Moment.DONE])
     results = list(sweep(tmp_path / "drill", DrillSettings(), todo, lambda _: None))
     assert [result.point for result in results] == todo
-    assert all("Pulsar" in result.trouble and not result.passed for result in results)
+    assert all("Pulsar" in result.error and not result.passed for result in results)
     kept = [json.loads(line) for line in (tmp_path / "drill" / "runs.jsonl").read_text().splitlines()]
     assert [(line["passed"], line["drills"]) for line in kept] == [(False, [])] * 4
 
 
 def test_the_settings_bound_every_wait_and_buffer() -> None:
     settings = DrillSettings()
-    assert settings.patience_s > 0
+    assert settings.timeout_s > 0
     assert settings.fleet.unanswered_batches > 0
 
 
@@ -110,10 +110,10 @@ def test_the_table_is_read_from_its_log_with_the_moment_of_each_commit(tmp_path:
     lake.append("records", [row(1), row(2), row(2), row(9, epoch=8)])
     lake.append("records", [row(3)])
     first, second = table.commits()
-    assert first.names == {Buffer("eu-0001", 7): IntervalSet([(1, 2)])}
-    assert second.names == {Buffer("eu-0001", 7): IntervalSet([(3, 3)])}
+    assert first.record_ids == {DeviceStream("eu-0001", 7): IntervalSet([(1, 2)])}
+    assert second.record_ids == {DeviceStream("eu-0001", 7): IntervalSet([(3, 3)])}
     assert first.at_s <= second.at_s
-    assert table.names() == {Buffer("eu-0001", 7): IntervalSet([(1, 3)])}
+    assert table.record_ids() == {DeviceStream("eu-0001", 7): IntervalSet([(1, 3)])}
     assert table.rows() == 4
 
 

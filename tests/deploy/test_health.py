@@ -17,7 +17,16 @@ from typer.testing import CliRunner
 
 from deploy.__main__ import COMMANDS
 from deploy.lazy import command_line
-from deploy.local import DaemonProcess, LocalStack, Server, ServerFailed, ServerState, StackSettings, answers, free_port
+from deploy.local import (
+    DaemonProcess,
+    LocalStack,
+    Server,
+    ServerFailed,
+    ServerState,
+    StackSettings,
+    free_port,
+    http_health,
+)
 from deploy.local.health import ask_all
 
 SERVE = (
@@ -33,7 +42,7 @@ class OneServer(LocalStack):
     def _compose(self) -> None:
         port = free_port()
         command = [sys.executable, "-c", SERVE, str(port)]
-        web = DaemonProcess("web", command, self.folder / "web", healthy_when=answers(f"http://127.0.0.1:{port}"))
+        web = DaemonProcess("web", command, self.folder / "web", healthy_when=http_health(f"http://127.0.0.1:{port}"))
         self._added = {web.name: web}
 
     def _replicate(self) -> None:

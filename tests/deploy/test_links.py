@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from deploy.local import CuttableLink, CuttableLinks, LinkError, free_port
+from deploy.local import CuttableLink, CuttableLinks, LinkControlError, free_port
 
 
 def echo(server: socket.socket) -> None:
@@ -114,10 +114,10 @@ def test_a_delay_is_added_each_way(link: CuttableLink, client: socket.socket) ->
 
 
 def test_a_link_that_nobody_carries_says_so() -> None:
-    with pytest.raises(LinkError, match="link nowhere: its control on port"):
+    with pytest.raises(LinkControlError, match="link nowhere: its control on port"):
         CuttableLink("nowhere", 1, 2, free_port()).state()
 
 
 def test_a_link_that_does_not_exist_is_refused(link: CuttableLink) -> None:
-    with pytest.raises(LinkError, match="refused"):
+    with pytest.raises(LinkControlError, match="refused"):
         CuttableLink("another", 1, 2, link.control).cut()

@@ -14,19 +14,19 @@ import pytest
 
 from deploy.local import (
     FolderDamaged,
-    LinkError,
+    LinkControlError,
     LocalStack,
     PortBook,
     PulsarCluster,
     StackNotRunning,
     StackState,
-    answers,
+    http_health,
 )
 from deploy.local.errors import TopologyHasAddresses
 from deploy.local.folder import hold
-from deploy.local.places import located
 from deploy.local.process import ProcessIdentity
 from deploy.local.state import LinkRecord, ServerRecord
+from deploy.local.topology_addresses import with_addresses
 
 
 def state() -> StackState:
@@ -56,7 +56,7 @@ def test_a_name_keeps_its_port_for_the_next_book(tmp_path: Path) -> None:
 def test_a_port_that_somebody_took_is_not_given_again(tmp_path: Path) -> None:
     port = PortBook(tmp_path / "ports.json").port("a")
     with socket.create_server(("127.0.0.1", port)):
-        assert PortBook(tmp_path / "ports.json", patience_s=0.1).port("a") != port
+        assert PortBook(tmp_path / "ports.json", timeout_s=0.1).port("a") != port
 
 
 def test_one_port_written_for_two_names_is_given_once(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_ports_that_are_chosen_and_not_used_yet_are_not_chosen_by_another_stack(
         here = [PortBook(tmp_path / name) for name in ("a.json", "b.json")]
         ours = [{book.port(str(number)) for number in range(10)} for book in here]
         assert len(theirs | ours[0] | ours[1]) == 15 + 10 + 10
-        assert PortBook(tmp_path / "other.json", patience_s=0).port("0") not in theirs
+        assert PortBook(tmp_path / "other.json", timeout_s=0).port("0") not in theirs
         other.communicate("")
     (tmp_path / "again.json").write_text(json.dumps({str(port): port for port in theirs}))
     again = PortBook(tmp_path / "again.json")
@@ -100,7 +100,7 @@ def test_ports_that_are_chosen_and_not_used_yet_are_not_chosen_by_another_stack(
 def test_a_book_that_is_put_away_speaks_for_no_port(tmp_path: Path) -> None:
     port = PortBook(tmp_path / "a.json").port("x")
     (tmp_path / "b.json").write_text(f'{{"y": {port}}}')
-    assert PortBook(tmp_path / "b.json", patience_s=0).port("y") == port
+    assert PortBook(tmp_path / "b.json", timeout_s=0).port("y") == port
 
 
 def test_names_with_dots_get_their_addresses_and_a_topology_that_has_some_is_refused_before_anything_starts(
@@ -110,7 +110,7 @@ def test_names_with_dots_get_their_addresses_and_a_topology_that_has_some_is_ref
     file.write_text('centre = "hq.main"\n[clusters."hq.main"]\n[regions.eu]\ncluster = "hq.main"\n[tenants.fleet]\n')
     stack = LocalStack(tmp_path / "stack", topology=file)
     cluster = PulsarCluster("hq.main", tmp_path / "hq", ports=PortBook(tmp_path / "ports.json"), peers={})
-    made = located(file, {"hq.main": cluster}, stack.links, tmp_path / "located.toml")
+    made = with_addresses(file, {"hq.main": cluster}, stack.links, tmp_path / "located.toml")
     address = made.clusters["hq.main"].address
     assert address is not None
     assert address.service_url == cluster.service_url
@@ -124,7 +124,7 @@ def test_a_port_that_gets_free_soon_is_kept(tmp_path: Path) -> None:
     dying = socket.create_server(("127.0.0.1", port))
     end = threading.Timer(0.3, dying.close)
     end.start()
-    assert PortBook(tmp_path / "ports.json", patience_s=30).port("a") == port
+    assert PortBook(tmp_path / "ports.json", timeout_s=30).port("a") == port
     end.join()
 
 
@@ -168,12 +168,12 @@ def test_a_state_that_cannot_be_read_is_named_with_the_way_out(tmp_path: Path, c
 
 
 def test_an_unknown_link_is_named_with_the_nearest_and_the_known_ones() -> None:
-    with pytest.raises(LinkError, match=r"link eur: no such link; did you mean 'eu'\? this stack has eu"):
+    with pytest.raises(LinkControlError, match=r"link eur: no such link; did you mean 'eu'\? this stack has eu"):
         state().link("eur")
 
 
 def test_a_server_whose_id_another_process_has_now_is_gone() -> None:
-    server = state().servers[0].model_copy(update={"health": answers("http://127.0.0.1:1")})
+    server = state().servers[0].model_copy(update={"health": http_health("http://127.0.0.1:1")})
     assert server.as_answered(True).state == "healthy"
     assert server.process is not None
     other = server.model_copy(update={"process": server.process.model_copy(update={"start_ticks": 1})})

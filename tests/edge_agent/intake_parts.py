@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edge_agent.clock.jumps import ClockWatch, Jump, Mending
+from edge_agent.clock.jumps import ClockJump, ClockMonitor, CorrectionRules
 from edge_agent.config import AgentSettings
-from edge_agent.intake.reception import Parts, Reception
-from edge_agent.mqtt import Message
-from edge_agent.store.block import Block
+from edge_agent.intake.record_intake import Intake, IntakeParts
+from edge_agent.mqtt_session import MqttMessage
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.keeper import Keeper
+from edge_agent.store.retention import BufferRetention
+from edge_agent.store.stored_batch import StoredBatch
 from telemetry import Record, decode
 from tests.edge_agent.makers import open_buffer
 from tests.edge_agent.world import SteadyClocks, settings
@@ -19,11 +19,11 @@ from tests.edge_agent.world import SteadyClocks, settings
 RING = 5_000
 
 
-def mending_of(jump_us: int) -> Mending:
-    return Mending(same_clock_us=300_000_000, drift_ppm=100, jump_us=jump_us)
+def mending_of(jump_us: int) -> CorrectionRules:
+    return CorrectionRules(same_clock_us=300_000_000, drift_ppm=100, jump_us=jump_us)
 
 
-class Intake:
+class IntakeHarness:
     """A reception over a buffer in a folder; `deliver` is a broker whose messages are all acknowledged."""
 
     def __init__(
@@ -35,37 +35,37 @@ class Intake:
         *,
         clocks: SteadyClocks | None = None,
         space: Callable[[Buffer], int] = lambda _: 1 << 40,
-        on_commit: Callable[[Sequence[Block]], None] = lambda _: None,
-        on_jump: Callable[[Jump], None] = lambda _: None,
+        on_commit: Callable[[Sequence[StoredBatch]], None] = lambda _: None,
+        on_jump: Callable[[ClockJump], None] = lambda _: None,
         offset_us: int | None = None,
     ) -> None:
         self.folder = folder
         self.buffer = buffer or open_buffer(folder, RING)
         configured = configured or settings()
         self.clocks = clocks or SteadyClocks()
-        self.keeper = Keeper(self.buffer, configured.buffer, configured.classes, space)
-        parts = Parts(
+        self.retention = BufferRetention(self.buffer, configured.buffer, configured.classes, space)
+        parts = IntakeParts(
             buffer=self.buffer,
-            keeper=self.keeper,
+            retention=self.retention,
             clocks=self.clocks,
-            watch=ClockWatch("boot", self.clocks.offset_us if offset_us is None else offset_us, jump_us),
-            mending=mending_of(jump_us),
+            clock_monitor=ClockMonitor("boot", self.clocks.offset_us if offset_us is None else offset_us, jump_us),
+            correction=mending_of(jump_us),
             on_commit=on_commit,
             on_missed=lambda: None,
             on_jump=on_jump,
         )
-        self.reception = Reception(configured, parts)
+        self.reception = Intake(configured, parts)
 
     def connect(self, *, resumed: bool) -> None:
-        self.reception.disconnected()
+        self.reception.on_disconnected()
         self.reception.commit(0.0)
-        self.reception.connected(resumed=resumed)
+        self.reception.on_connected(resumed=resumed)
 
-    def deliver(self, messages: Sequence[Message], *, commit_every: int = 1_000) -> list[int]:
+    def deliver(self, messages: Sequence[MqttMessage], *, commit_every: int = 1_000) -> list[int]:
         """The message ids that were acknowledged."""
         acknowledged: list[int] = []
         for place, message in enumerate(messages, 1):
-            if self.reception.take(message, 0.0):
+            if self.reception.receive(message, 0.0):
                 acknowledged.append(message.mid)
             if place % commit_every == 0:
                 acknowledged += self.commit()

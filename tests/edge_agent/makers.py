@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 from edge_agent.intake.redelivery import arrival_of
-from edge_agent.store.block import Unnamed
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.life import BufferOptions
+from edge_agent.store.database import BufferOptions
+from edge_agent.store.stored_batch import PendingRecord
 from telemetry import Event, Position, Signal
 
 DEVICE = "eu-0001"
@@ -31,7 +31,7 @@ def connect_unsynced(path: Path) -> sqlite3.Connection:
 
 def options(ring_size: int = 50) -> BufferOptions:
     return BufferOptions(
-        device=DEVICE, ring_size=ring_size, epoch_for=lambda least: least + 11, connect=connect_unsynced
+        device=DEVICE, recent_size=ring_size, epoch_for=lambda least: least + 11, connect=connect_unsynced
     )
 
 
@@ -39,7 +39,9 @@ def open_buffer(folder: Path, ring_size: int = 50) -> Buffer:
     return Buffer(folder, options(ring_size))
 
 
-def unnamed(number: int, class_index: int = 1, *, boot: str = "boot", device_time_us: int | None = None) -> Unnamed:
+def unnamed(
+    number: int, class_index: int = 1, *, boot: str = "boot", device_time_us: int | None = None
+) -> PendingRecord:
     """A record whose device time is its number in seconds, taken in at that monotonic time."""
     draw = Random(number)
     noise = [round(draw.random(), 5) for _ in range(3)]
@@ -50,7 +52,7 @@ def unnamed(number: int, class_index: int = 1, *, boot: str = "boot", device_tim
     )[class_index]
     time_us = number * 1_000_000 if device_time_us is None else device_time_us
     arrival = arrival_of(number % 65_535 + 1, "t", str(number).encode())
-    return Unnamed(class_index, body, time_us, number * 1_000_000, boot, arrival)
+    return PendingRecord(class_index, body, time_us, number * 1_000_000, boot, arrival)
 
 
 def fill(buffer: Buffer, numbers: Sequence[int], class_index: int = 1, wall_ms: int = WALL_MS) -> None:

@@ -39,13 +39,13 @@ class AgentProcess:
         self.log = folder / "agent.log"
         uplinks = "".join(
             f'[[uplinks]]\nregion = "{region}"\nhost = "127.0.0.1"\nport = {port}\n'
-            f"backoff_first_s = 0.1\nbackoff_most_s = 0.5\n{tls}\n"
+            f"backoff_first_s = 0.1\nbackoff_max_s = 0.5\n{tls}\n"
             for region, port in uplink_ports.items()
         )
         self.config.write_text(
             f'[device]\nid = "{DEVICE}"\ntenant = "{tenant}"\n'
-            f"[intake]\nport = {intake_port}\nbackoff_first_s = 0.1\nbackoff_most_s = 0.5\n"
-            f'[buffer]\npath = "{folder}/buffer"\nsettle_delay_s = 0.3\n'
+            f"[intake]\nport = {intake_port}\nbackoff_first_s = 0.1\nbackoff_max_s = 0.5\n"
+            f'[buffer]\npath = "{folder}/buffer"\nprune_delay_s = 0.3\n'
             f"[drain]\nack_timeout_s = 3.0\n{extra}\n{uplinks}"
         )
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,7 +85,7 @@ class AgentProcess:
         return read_status(load(AgentSettings, self.config))
 
 
-class Vehicle:
+class VehicleSensors:
     """Publishes positions whose time is their number, and counts what its broker has taken."""
 
     def __init__(self, port: int) -> None:

@@ -16,7 +16,7 @@ from telemetry import Ack, IntervalSet, Record, decode, encode_ack
 Name = tuple[str, int, int]
 
 
-class Region:
+class MqttRegion:
     """A gateway on a broker at `port` that acknowledges what it remembers, as long as `answers` is true."""
 
     def __init__(self, port: int, name: str = "region", tls: TlsFiles | None = None) -> None:
@@ -60,7 +60,7 @@ class Region:
         names = IntervalSet.of(seq for its, number, seq in self.records if (its, number) == (device, epoch))
         return names | self.lost.get((device, epoch), IntervalSet())
 
-    def wait_for(self, condition: Callable[[Region], bool], timeout_s: float = 20.0) -> bool:
+    def wait_for(self, condition: Callable[[MqttRegion], bool], timeout_s: float = 20.0) -> bool:
         deadline = time.monotonic() + timeout_s
         while not condition(self):
             if time.monotonic() > deadline:
@@ -92,8 +92,8 @@ class Region:
                     self.conflicts.append(name)
             elif self.on_record:
                 self.on_record(record)
-        self.lost[life] = self.lost.get(life, IntervalSet()) | batch.header.declared
+        self.lost[life] = self.lost.get(life, IntervalSet()) | batch.header.lost_seqs
         self.reasons.update(tombstone.reason for tombstone in batch.tombstones)
         if self.answers:
-            ack = Ack(batch.epoch, batch.header.accounted, self.pause_s)
+            ack = Ack(batch.epoch, batch.header.seqs, self.pause_s)
             self.client.publish(topic.removesuffix("batch") + "ack", encode_ack(ack), qos=1)

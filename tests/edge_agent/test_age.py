@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.clock.age import MOST_PACE, AgeClock
+from edge_agent.clock.age import MAX_PACE, AgeClock
 from edge_agent.config import BufferSettings
-from edge_agent.store.keeper import Keeper
+from edge_agent.store.retention import BufferRetention
 from telemetry import IntervalSet
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer
 from tests.edge_agent.test_bounds import CLASSES, ROOM, told
@@ -17,29 +17,29 @@ DAY_MS = 86_400_000
 def test_a_wall_clock_eleven_years_ahead_for_one_tick_makes_nothing_too_old(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11), wall_ms=WALL_MS)
-    keeper = Keeper(buffer, BufferSettings(), CLASSES, lambda _: ROOM)
-    assert keeper.expire(WALL_MS, 0) == 0
-    assert keeper.expire(WALL_MS + YEARS_11_MS, 60_000) == 0
-    assert keeper.expire(WALL_MS + 120_000, 120_000) == 0
+    retention = BufferRetention(buffer, BufferSettings(), CLASSES, lambda _: ROOM)
+    assert retention.expire(WALL_MS, 0) == 0
+    assert retention.expire(WALL_MS + YEARS_11_MS, 60_000) == 0
+    assert retention.expire(WALL_MS + 120_000, 120_000) == 0
     assert told(buffer)[0].count == 10
 
 
 def test_nor_does_it_at_the_start_of_the_next_run(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11), wall_ms=WALL_MS)
-    Keeper(buffer, BufferSettings(), CLASSES, lambda _: ROOM).expire(WALL_MS, 0)
-    buffer.tally("written", 1)
+    BufferRetention(buffer, BufferSettings(), CLASSES, lambda _: ROOM).expire(WALL_MS, 0)
+    buffer.count("written", 1)
     buffer.close()
     buffer = open_buffer(tmp_path)
-    assert Keeper(buffer, BufferSettings(), CLASSES, lambda _: ROOM).expire(WALL_MS + YEARS_11_MS, 0) == 0
+    assert BufferRetention(buffer, BufferSettings(), CLASSES, lambda _: ROOM).expire(WALL_MS + YEARS_11_MS, 0) == 0
 
 
 def test_what_is_too_old_goes_when_the_clock_has_caught_up(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11), wall_ms=WALL_MS)
-    keeper = Keeper(buffer, BufferSettings(max_age_s=3600), CLASSES, lambda _: ROOM)
-    assert keeper.expire(WALL_MS, 0) == 0
-    assert keeper.expire(WALL_MS + DAY_MS, DAY_MS // MOST_PACE) == 1
+    retention = BufferRetention(buffer, BufferSettings(max_age_s=3600), CLASSES, lambda _: ROOM)
+    assert retention.expire(WALL_MS, 0) == 0
+    assert retention.expire(WALL_MS + DAY_MS, DAY_MS // MAX_PACE) == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 45), st.integers(0, 1 << 30)), min_size=1), st.integers(1, 1 << 44))
@@ -47,9 +47,9 @@ def test_the_clock_for_age_never_runs_ahead_of_the_wall_clock_nor_faster_than_it
     clock, monotonic_ms, before_ms = AgeClock(left_ms), 0, left_ms
     for place, (wall_ms, ran_ms) in enumerate(looks):
         monotonic_ms += ran_ms
-        now_ms = clock.look(wall_ms, monotonic_ms)
+        now_ms = clock.advance(wall_ms, monotonic_ms)
         assert now_ms <= wall_ms
-        assert now_ms <= (before_ms or wall_ms) + MOST_PACE * (ran_ms if place else 0)
+        assert now_ms <= (before_ms or wall_ms) + MAX_PACE * (ran_ms if place else 0)
         before_ms = now_ms
 
 
@@ -59,9 +59,9 @@ def test_what_was_stamped_before_the_clock_was_set_is_as_old_as_what_followed_it
         fill(buffer, [number], wall_ms=30_000)
     fill(buffer, [101], wall_ms=WALL_MS)
     fill(buffer, [102], wall_ms=WALL_MS + 10 * DAY_MS)
-    keeper = Keeper(buffer, BufferSettings(max_age_s=86_400), CLASSES, lambda _: ROOM)
+    retention = BufferRetention(buffer, BufferSettings(max_age_s=86_400), CLASSES, lambda _: ROOM)
     for day in range(10):
-        keeper.expire(WALL_MS + day * DAY_MS, day * DAY_MS)
+        retention.expire(WALL_MS + day * DAY_MS, day * DAY_MS)
     delivered, declared, reasons = told(buffer)
     assert (delivered, declared, reasons) == (IntervalSet([(102, 102)]), IntervalSet([(1, 101)]), {"age"})
 
@@ -69,5 +69,5 @@ def test_what_was_stamped_before_the_clock_was_set_is_as_old_as_what_followed_it
 def test_of_what_no_set_clock_stamped_no_age_is_known(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11), wall_ms=30_000)
-    keeper = Keeper(buffer, BufferSettings(max_age_s=60), CLASSES, lambda _: ROOM)
-    assert keeper.expire(WALL_MS, 0) == keeper.expire(WALL_MS + DAY_MS, DAY_MS) == 0
+    retention = BufferRetention(buffer, BufferSettings(max_age_s=60), CLASSES, lambda _: ROOM)
+    assert retention.expire(WALL_MS, 0) == retention.expire(WALL_MS + DAY_MS, DAY_MS) == 0

@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config import BufferSettings, ClassSettings
-from edge_agent.store.keeper import Keeper
-from edge_agent.store.relief import Usage, next_relief
-from edge_agent.store.thinning import thinned
+from edge_agent.store.downsampling import downsampled
+from edge_agent.store.eviction_policy import StorageUsage, next_eviction_step
+from edge_agent.store.retention import BufferRetention
 from telemetry import Batch, Event, IntervalSet, Record, Signal, decode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer
 from tests.strategies import batches
 
 CLASSES = (
     ClassSettings(name="urgent", topics=("e",), urgent=True),
-    ClassSettings(name="position", topics=("p",), thin_keep_one_in=5),
+    ClassSettings(name="position", topics=("p",), downsample_keep_one_in=5),
     ClassSettings(name="other", topics=("#",)),
 )
 ROOM = 1 << 40
@@ -25,7 +25,7 @@ def told(buffer):
     for index in range(3):
         for block in buffer.read_after(0, index, 10_000):
             batch = decode(buffer.load(block.id))
-            delivered, declared = delivered | batch.header.ranges, declared | batch.header.declared
+            delivered, declared = delivered | batch.header.record_seqs, declared | batch.header.lost_seqs
             reasons |= {tombstone.reason for tombstone in batch.tombstones}
     return delivered, declared, reasons
 
@@ -46,21 +46,21 @@ def test_the_quota_holds_and_every_record_is_kept_or_declared(tmp_path, share):
     buffer = filled(tmp_path)
     quota = int(size(buffer) * share)
     settings = BufferSettings.model_construct(**{**BufferSettings().model_dump(), "max_bytes": quota})
-    Keeper(buffer, settings, CLASSES, lambda _: ROOM).tidy()
+    BufferRetention(buffer, settings, CLASSES, lambda _: ROOM).enforce()
     delivered, declared, _ = told(buffer)
     assert size(buffer) <= quota
     assert delivered | declared == IntervalSet([(1, 4000)])
     assert not delivered & declared
     assert sum(one.records for one in buffer.depth().values()) == delivered.count
-    assert buffer.tally("lost_thinned") + buffer.tally("lost_quota") == declared.count
+    assert buffer.counter("lost_downsampled") + buffer.counter("lost_quota") == declared.count
 
 
 def test_what_may_be_thinned_is_thinned_before_anything_is_dropped(tmp_path):
     buffer = filled(tmp_path)
     settings = BufferSettings.model_construct(**{**BufferSettings().model_dump(), "max_bytes": int(size(buffer) * 1.1)})
-    Keeper(buffer, settings, CLASSES, lambda _: ROOM).tidy()
+    BufferRetention(buffer, settings, CLASSES, lambda _: ROOM).enforce()
     _, declared, reasons = told(buffer)
-    assert reasons == {"thinned"}
+    assert reasons == {"downsampled"}
     assert declared
 
 
@@ -68,7 +68,7 @@ def test_a_class_keeps_to_its_own_quota_while_others_stay_whole(tmp_path):
     buffer = filled(tmp_path)
     other = buffer.depth()[2].size
     classes = (*CLASSES[:2], ClassSettings.model_construct(**{**CLASSES[2].model_dump(), "max_bytes": other // 2}))
-    Keeper(buffer, BufferSettings(), classes, lambda _: ROOM).tidy()
+    BufferRetention(buffer, BufferSettings(), classes, lambda _: ROOM).enforce()
     assert buffer.depth()[2].size <= other // 2
     assert buffer.depth()[1].records == 2000
 
@@ -77,14 +77,14 @@ def test_the_floor_of_the_file_system_is_kept_by_giving_up_the_oldest(tmp_path):
     buffer = filled(tmp_path)
     before = size(buffer)
     settings = BufferSettings(free_space_floor_bytes=10_000)
-    Keeper(buffer, settings, CLASSES, lambda it: 5_000 + before - size(it)).tidy()
+    BufferRetention(buffer, settings, CLASSES, lambda it: 5_000 + before - size(it)).enforce()
     assert 5_000 <= before - size(buffer) < 10_000
     assert told(buffer)[0] | told(buffer)[1] == IntervalSet([(1, 4000)])
 
 
 def test_when_there_is_nothing_left_to_give_up_it_ends(tmp_path):
     buffer = filled(tmp_path, 4, 10)
-    Keeper(buffer, BufferSettings(), CLASSES, lambda _: 0).tidy()
+    BufferRetention(buffer, BufferSettings(), CLASSES, lambda _: 0).enforce()
     delivered, declared, _ = told(buffer)
     assert not delivered
     assert declared == IntervalSet([(1, 40)])
@@ -93,18 +93,18 @@ def test_when_there_is_nothing_left_to_give_up_it_ends(tmp_path):
 def test_what_is_too_old_is_declared_and_a_clock_that_nobody_set_makes_nothing_old(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11), 1, wall_ms=5_000)
-    keeper = Keeper(buffer, BufferSettings(max_age_s=3600), CLASSES, lambda _: ROOM)
-    assert keeper.expire(WALL_MS, 0) == 0
+    retention = BufferRetention(buffer, BufferSettings(max_age_s=3600), CLASSES, lambda _: ROOM)
+    assert retention.expire(WALL_MS, 0) == 0
     fill(buffer, range(11, 21), 2, wall_ms=WALL_MS - 3_700_000)
     fill(buffer, range(21, 31), 2, wall_ms=WALL_MS)
-    assert keeper.expire(WALL_MS, 0) == 1
+    assert retention.expire(WALL_MS, 0) == 1
     assert told(buffer)[1:] == (IntervalSet([(11, 20)]), {"age"})
 
 
 @given(batches(), st.integers(2, 10))
 def test_thinning_keeps_some_of_every_series_and_declares_the_rest(batch, keep_one_in):
-    fewer = thinned(batch, keep_one_in)
-    assert fewer.header.accounted == batch.header.accounted
+    fewer = downsampled(batch, keep_one_in)
+    assert fewer.header.seqs == batch.header.seqs
     assert set(fewer.records) <= set(batch.records)
     kept_for_ever = {record for record in batch.records if type(record.body).__name__ in {"Event", "Canary"}}
     assert kept_for_ever <= set(fewer.records)
@@ -115,7 +115,7 @@ def test_thinning_keeps_some_of_every_series_and_declares_the_rest(batch, keep_o
 def test_thinning_takes_one_in_so_many_of_each_series():
     records = [Record(n, n, Signal(path=f"S{n % 2}", value=1.0)) for n in range(1, 21)]
     records.append(Record(21, 21, Event(name="door")))
-    fewer = thinned(Batch("d", 7, 21, tuple(records)), 5)
+    fewer = downsampled(Batch("d", 7, 21, tuple(records)), 5)
     assert [record.seq for record in fewer.records] == [1, 2, 11, 12, 21]
 
 
@@ -127,12 +127,12 @@ def test_thinning_takes_one_in_so_many_of_each_series():
 )
 def test_a_step_is_asked_for_only_beyond_a_bound_and_only_of_what_is_there(sizes, tombstones, thinnable, free):
     settings = BufferSettings.model_construct(**{**BufferSettings().model_dump(), "max_bytes": 9_000})
-    usage = Usage(sizes, tombstones, frozenset(thinnable & sizes.keys()), free)
-    relief = next_relief(settings, CLASSES, usage)
-    within = usage.whole <= 0.8 * 9_000 and free >= settings.free_space_floor_bytes
+    usage = StorageUsage(sizes, tombstones, frozenset(thinnable & sizes.keys()), free)
+    relief = next_eviction_step(settings, CLASSES, usage)
+    within = usage.total <= 0.8 * 9_000 and free >= settings.free_space_floor_bytes
     if within:
         assert relief is None
     elif relief is not None:
         assert relief.class_index in sizes
         assert relief.size > 0
-        assert relief.action == "thin" or not usage.thinnable
+        assert relief.action == "downsample" or not usage.downsampleable

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.evict import drop_block, oldest_rows, thin_block
+from edge_agent.store.eviction import downsample_batch, drop_batch, oldest_rows
 from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, unnamed
 
@@ -20,7 +20,7 @@ def stored(buffer: Buffer) -> tuple[IntervalSet, IntervalSet]:
     for index in range(3):
         for block in buffer.read_after(0, index, 1000):
             header = decode(buffer.load(block.id)).header
-            records, lost = records | header.ranges, lost | header.declared
+            records, lost = records | header.record_seqs, lost | header.lost_seqs
     return records, lost
 
 
@@ -57,14 +57,14 @@ class BufferLaws(RuleBasedStateMachine):
         gone = names & (self.waiting | self.lost)
         self.acknowledged += gone.count
         self.waiting, self.lost = self.waiting - names, self.lost - names
-        self.buffer.settle()
+        self.buffer.prune_acknowledged()
 
     @rule(class_index=st.integers(0, 2))
     def drop_the_oldest(self, class_index):
         def change(connection, changes):
             for row in oldest_rows(connection, class_index, 0, 1):
-                self.lose(decode(self.buffer.load(row.id)).header.ranges)
-                drop_block(connection, row, self.buffer.owner_of(row.id), "quota", changes)
+                self.lose(decode(self.buffer.load(row.id)).header.record_seqs)
+                drop_batch(connection, row, self.buffer.owner_of(row.id), "quota", changes)
 
         self.buffer.edit(change)
 
@@ -72,10 +72,10 @@ class BufferLaws(RuleBasedStateMachine):
     def thin_the_oldest(self, class_index, keep):
         def change(connection, changes):
             for row in oldest_rows(connection, class_index, 0, 1):
-                before = decode(self.buffer.load(row.id)).header.ranges
-                thin_block(connection, row, keep, changes)
-                (data,) = connection.execute("SELECT batch FROM blocks WHERE id = ?", (row.id,)).fetchone()
-                self.lose(before - decode(data).header.ranges)
+                before = decode(self.buffer.load(row.id)).header.record_seqs
+                downsample_batch(connection, row, keep, changes)
+                (data,) = connection.execute("SELECT batch FROM batches WHERE id = ?", (row.id,)).fetchone()
+                self.lose(before - decode(data).header.record_seqs)
 
         self.buffer.edit(change)
 
@@ -84,7 +84,7 @@ class BufferLaws(RuleBasedStateMachine):
         if clean:
             self.buffer.close()
         else:
-            self.buffer._life.close()
+            self.buffer._database.close()
         self.buffer = open_buffer(self.folder)
 
     def lose(self, names):
@@ -95,13 +95,13 @@ class BufferLaws(RuleBasedStateMachine):
         assert stored(self.buffer) == (self.waiting, self.lost)
         assert sum(one.records for one in self.buffer.depth().values()) == self.waiting.count
         assert (self.buffer.epoch, self.buffer.head) == (self.epoch, self.head)
-        assert self.buffer.tally("acknowledged") == self.acknowledged
+        assert self.buffer.counter("acknowledged") == self.acknowledged
 
     @invariant()
     def the_ring_knows_the_last_messages(self):
         # Within one commit, names go by class: one commit's messages (12) may stand in another order.
         for number in range(max(1, self.head - 49 + 12), self.head + 1):
-            assert unnamed(number).arrival in self.buffer.ring
+            assert unnamed(number).arrival in self.buffer.recent
 
 
 TestBufferLaws = BufferLaws.TestCase
@@ -119,7 +119,7 @@ def test_an_acknowledgement_of_another_epoch_deletes_nothing(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11))
     buffer.acknowledge(buffer.epoch + 1, IntervalSet([(1, 10)]))
-    buffer.settle()
+    buffer.prune_acknowledged()
     assert stored(buffer)[0].count == 10
 
 
@@ -130,14 +130,14 @@ def test_neighbouring_tombstones_become_one_block(tmp_path):
 
     def change(connection, changes):
         for row in oldest_rows(connection, 1, 0, 100):
-            drop_block(connection, row, buffer.owner_of(row.id), "quota", changes)
+            drop_batch(connection, row, buffer.owner_of(row.id), "quota", changes)
 
     buffer.edit(change)
     assert [(block.first, block.last) for block in buffer.read_after(0, 1, 100)] == [(1, 100)]
     buffer.acknowledge(buffer.epoch, IntervalSet([(1, 60)]))
-    buffer.settle()
+    buffer.prune_acknowledged()
     assert stored(buffer) == (IntervalSet(), IntervalSet([(61, 100)]))
     buffer.acknowledge(buffer.epoch, IntervalSet([(61, 100)]))
-    buffer.settle()
+    buffer.prune_acknowledged()
     assert stored(buffer) == (IntervalSet(), IntervalSet())
-    assert buffer.tally("acknowledged") == 100
+    assert buffer.counter("acknowledged") == 100

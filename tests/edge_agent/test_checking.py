@@ -13,7 +13,7 @@ from deploy.local import CertificateAuthority
 from edge_agent.cli import app
 from edge_agent.config import AgentSettings, DeviceSettings, TlsSettings, UplinkSettings
 from edge_agent.errors import LinkError
-from edge_agent.mqtt import tls_context
+from edge_agent.mqtt_session import tls_context
 from edge_agent.uplink.pulsar import PulsarUplink
 from settings import SettingsError, parse
 from tests.runtime.test_tls import with_passphrase
@@ -105,7 +105,7 @@ def test_a_subscription_that_mqtt_allows_is_taken(topic: str) -> None:
         ("[bufer]\n", "did you mean 'buffer'?"),
         ("[observe]\n", "known are"),
         ("[buffer]\nport = 1\n", "known are commit_bytes"),
-        ("[health]\nprot = 1\n", "did you mean 'port'?"),
+        ("[status]\nprot = 1\n", "did you mean 'port'?"),
         ("[intake]\nreceive_max = 1\n", "did you mean 'receive_maximum'?"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A clock that jumps: what it stamped before is mended, once, and never what may have been sent."""
+"""A clock that jumps: what it stamped before is corrected, once, and never what may have been sent."""
 
 import json
 
@@ -6,26 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.clock.jumps import ClockWatch, Jump, Mending
+from edge_agent.clock.jumps import ClockJump, ClockMonitor, CorrectionRules
 from edge_agent.config import TimeSettings
-from edge_agent.mqtt import Message
-from edge_agent.store.mending import Mender
+from edge_agent.mqtt_session import MqttMessage
+from edge_agent.store.clock_correction import ClockCorrector
 from settings import SettingsError, parse, validate
 from telemetry import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, TooLarge, decode, encode
-from tests.edge_agent.intake_parts import Intake
+from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import WALL_MS, open_buffer, unnamed
 
 SECOND = 1_000_000
-MENDING = Mending(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=2 * SECOND)
+MENDING = CorrectionRules(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=2 * SECOND)
 
 
 def test_a_slow_drift_is_followed_and_a_jump_is_noticed_both_ways():
-    watch = ClockWatch("boot", 0, 2 * SECOND)
-    assert [watch.look(at * SECOND + at * 1000, at * SECOND) for at in range(100)] == [None] * 100
-    forward = watch.look(1_000_000 * SECOND, 100 * SECOND)
+    watch = ClockMonitor("boot", 0, 2 * SECOND)
+    assert [watch.check(at * SECOND + at * 1000, at * SECOND) for at in range(100)] == [None] * 100
+    forward = watch.check(1_000_000 * SECOND, 100 * SECOND)
     assert forward is not None
     assert forward.delta_us == 999_900 * SECOND - 99_000
-    back = watch.look(50 * SECOND, 101 * SECOND)
+    back = watch.check(50 * SECOND, 101 * SECOND)
     assert back is not None
     assert back.delta_us < 0
 
@@ -38,17 +38,17 @@ def test_a_slow_drift_is_followed_and_a_jump_is_noticed_both_ways():
 )
 def test_a_time_of_the_jumping_clock_becomes_what_the_right_clock_would_have_said(delta_s, record_s, later_s, lag_us):
     offset_us = 2 * 10**9 * SECOND
-    jump = Jump("boot", offset_us, delta_s * SECOND, (record_s + later_s) * SECOND)
+    jump = ClockJump("boot", offset_us, delta_s * SECOND, (record_s + later_s) * SECOND)
     stamped_us = record_s * SECOND + offset_us - lag_us
-    assert MENDING.time_of(stamped_us, record_s * SECOND, jump) == stamped_us + delta_s * SECOND
+    assert MENDING.corrected_time_us(stamped_us, record_s * SECOND, jump) == stamped_us + delta_s * SECOND
     assert MENDING.uncertainty_ms(record_s * SECOND, jump) >= 2000 + later_s // 10
 
 
 @pytest.mark.parametrize("delta_s", [3600 * 24 * 365, -3600])
 def test_a_time_from_elsewhere_stays(delta_s):
-    jump = Jump("boot", 0, delta_s * SECOND, 100 * SECOND)
+    jump = ClockJump("boot", 0, delta_s * SECOND, 100 * SECOND)
     right_us = 50 * SECOND + delta_s * SECOND
-    assert MENDING.time_of(right_us, 50 * SECOND, jump) is None
+    assert MENDING.corrected_time_us(right_us, 50 * SECOND, jump) is None
 
 
 def times(buffer):
@@ -66,31 +66,31 @@ def filled(tmp_path):
 
 
 def jump_of(delta_s):
-    return Jump("boot", 0, delta_s * SECOND, 20 * SECOND)
+    return ClockJump("boot", 0, delta_s * SECOND, 20 * SECOND)
 
 
 @pytest.mark.parametrize("delta_s", [10_000, -5])
 def test_what_was_never_sent_is_mended_and_what_was_sent_is_not(tmp_path, delta_s):
     buffer = filled(tmp_path)
     sent = {block.id for block in buffer.read_after(0, 1, 3)}
-    mender = Mender(buffer, MENDING)
+    mender = ClockCorrector(buffer, MENDING)
     assert mender.resume("boot", 0) == (0, 0)
-    assert mender.mend(jump_of(delta_s), buffer.last_id(), sent) == 7
-    mended = times(buffer)
-    assert [mended[seq][0] for seq in range(1, 11)] == [
+    assert mender.correct(jump_of(delta_s), buffer.last_id(), sent) == 7
+    corrected = times(buffer)
+    assert [corrected[seq][0] for seq in range(1, 11)] == [
         *range(1, 4),
         *(max(0, seq + delta_s) for seq in range(4, 11)),
     ]
-    assert [mended[seq][1] > 0 for seq in range(1, 11)] == [False] * 3 + [True] * 7
-    assert buffer.tally("mended") == 7
+    assert [corrected[seq][1] > 0 for seq in range(1, 11)] == [False] * 3 + [True] * 7
+    assert buffer.counter("corrected") == 7
 
 
 def test_a_mending_that_a_crash_interrupted_ends_at_the_next_start_and_mends_nothing_twice(tmp_path, monkeypatch):
     buffer = filled(tmp_path)
-    mender = Mender(buffer, MENDING)
+    mender = ClockCorrector(buffer, MENDING)
     mender.resume("boot", 0)
-    monkeypatch.setattr("edge_agent.store.mending.BLOCKS_AT_ONCE", 4)
-    step = Mender._mend_some
+    monkeypatch.setattr("edge_agent.store.clock_correction.BATCHES_PER_STEP", 4)
+    step = ClockCorrector._correct_some
     steps = []
 
     def interrupted(self, *arguments):
@@ -99,36 +99,36 @@ def test_a_mending_that_a_crash_interrupted_ends_at_the_next_start_and_mends_not
         steps.append(1)
         return step(self, *arguments)
 
-    monkeypatch.setattr(Mender, "_mend_some", interrupted)
+    monkeypatch.setattr(ClockCorrector, "_correct_some", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        mender.mend(jump_of(10_000), buffer.last_id(), set())
-    monkeypatch.setattr(Mender, "_mend_some", step)
+        mender.correct(jump_of(10_000), buffer.last_id(), set())
+    monkeypatch.setattr(ClockCorrector, "_correct_some", step)
     again = open_buffer(tmp_path)
-    assert Mender(again, MENDING).resume("boot", 10_000 * SECOND) == (10_000 * SECOND, 6)
+    assert ClockCorrector(again, MENDING).resume("boot", 10_000 * SECOND) == (10_000 * SECOND, 6)
     assert [time for time, _ in times(again).values()] == [seq + 10_000 for seq in range(1, 11)]
-    assert Mender(again, MENDING).resume("boot", 10_000 * SECOND) == (10_000 * SECOND, 0)
+    assert ClockCorrector(again, MENDING).resume("boot", 10_000 * SECOND) == (10_000 * SECOND, 0)
 
 
 def test_after_a_run_that_was_connected_everything_it_left_counts_as_sent(tmp_path):
     buffer = filled(tmp_path)
-    Mender(buffer, MENDING).connected()
+    ClockCorrector(buffer, MENDING).mark_sending()
     again = open_buffer(tmp_path)
-    mender = Mender(again, MENDING)
+    mender = ClockCorrector(again, MENDING)
     mender.resume("boot", 0)
     again.commit([unnamed(11)], WALL_MS)
-    assert mender.mend(jump_of(10_000), again.last_id(), set()) == 1
+    assert mender.correct(jump_of(10_000), again.last_id(), set()) == 1
     assert [time for time, _ in times(again).values()] == [*range(1, 11), 10_011]
 
 
 def test_another_boots_records_stay(tmp_path):
     buffer = filled(tmp_path)
     buffer.commit([unnamed(11, boot="other")], WALL_MS)
-    mender = Mender(buffer, MENDING)
-    assert mender.mend(jump_of(10_000), buffer.last_id(), set()) == 10
+    mender = ClockCorrector(buffer, MENDING)
+    assert mender.correct(jump_of(10_000), buffer.last_id(), set()) == 10
     assert times(buffer)[11] == (11, 0)
 
 
-WIDE = Mending(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=31_536_000 * SECOND)
+WIDE = CorrectionRules(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=31_536_000 * SECOND)
 FORTY_DAYS_S = 40 * 86_400
 
 
@@ -147,19 +147,19 @@ def test_a_duration_that_no_record_can_say_is_no_setting(key):
     st.integers(0, MAX_DEVICE_TIME_US),
 )
 def test_whatever_the_clocks_say_a_mended_time_fits_into_a_record(jump_us, delta_us, at_us, monotonic_us, time_us):
-    mending = Mending(same_clock_us=1 << 62, drift_ppm=10_000, jump_us=jump_us)
-    jump = Jump("boot", 0, delta_us, at_us)
+    mending = CorrectionRules(same_clock_us=1 << 62, drift_ppm=10_000, jump_us=jump_us)
+    jump = ClockJump("boot", 0, delta_us, at_us)
     assert 0 <= mending.uncertainty_ms(monotonic_us, jump) <= MAX_UNCERTAINTY_MS
-    assert 0 <= (mending.time_of(time_us, monotonic_us, jump) or 0) <= MAX_DEVICE_TIME_US
+    assert 0 <= (mending.corrected_time_us(time_us, monotonic_us, jump) or 0) <= MAX_DEVICE_TIME_US
 
 
 def test_a_mending_with_the_widest_uncertainty_ends_and_is_not_repeated(tmp_path):
     buffer = filled(tmp_path)
-    mender = Mender(buffer, WIDE)
+    mender = ClockCorrector(buffer, WIDE)
     mender.resume("boot", 0)
-    assert mender.mend(jump_of(FORTY_DAYS_S), buffer.last_id(), set()) == 10
+    assert mender.correct(jump_of(FORTY_DAYS_S), buffer.last_id(), set()) == 10
     assert {uncertainty_ms for _, uncertainty_ms in times(buffer).values()} == {MAX_UNCERTAINTY_MS}
-    assert Mender(buffer, WIDE).resume("boot", FORTY_DAYS_S * SECOND) == (FORTY_DAYS_S * SECOND, 0)
+    assert ClockCorrector(buffer, WIDE).resume("boot", FORTY_DAYS_S * SECOND) == (FORTY_DAYS_S * SECOND, 0)
 
 
 def test_a_batch_that_cannot_be_written_with_its_mended_times_stays_and_the_others_are_mended(tmp_path, monkeypatch):
@@ -170,33 +170,33 @@ def test_a_batch_that_cannot_be_written_with_its_mended_times_stays_and_the_othe
             raise TooLarge(9, 8)
         return encode(batch)
 
-    monkeypatch.setattr("edge_agent.store.settle.encode", full)
-    mender = Mender(buffer, MENDING)
+    monkeypatch.setattr("edge_agent.store.prune.encode", full)
+    mender = ClockCorrector(buffer, MENDING)
     mender.resume("boot", 0)
-    assert mender.mend(jump_of(10_000), buffer.last_id(), set()) == 9
+    assert mender.correct(jump_of(10_000), buffer.last_id(), set()) == 9
     assert times(buffer)[5] == (5, 0)
-    assert (buffer.tally("mended"), buffer.tally("unmended")) == (9, 1)
-    assert Mender(buffer, MENDING).resume("boot", 0) == (10_000 * SECOND, 0), "it is over"
+    assert (buffer.counter("corrected"), buffer.counter("uncorrected")) == (9, 1)
+    assert ClockCorrector(buffer, MENDING).resume("boot", 0) == (10_000 * SECOND, 0), "it is over"
 
 
 def test_messages_that_wait_while_the_clock_jumps_far_are_stored(tmp_path):
-    intake = Intake(tmp_path, jump_us=31_536_000 * SECOND)
+    intake = IntakeHarness(tmp_path, jump_us=31_536_000 * SECOND)
 
     def message(number):
         fields = {"time": intake.clocks.wall_us() // 1000, "latitude": 1, "longitude": number / 1000}
-        return Message(number, 1, False, "vehicle/position", json.dumps(fields).encode())
+        return MqttMessage(number, 1, False, "vehicle/position", json.dumps(fields).encode())
 
     for number in range(1, 11):
-        intake.reception.take(message(number), 0.0)
+        intake.reception.receive(message(number), 0.0)
     intake.clocks.offset_us += 400 * 86_400 * SECOND
     assert len(intake.deliver([message(number) for number in range(11, 21)])) == 20
     assert len(intake.records()) == 20
-    assert intake.buffer.tally("dead_letters") == 0
+    assert intake.buffer.counter("dead_letters") == 0
 
 
 def test_a_clock_beyond_all_times_still_stamps_what_has_no_time_of_its_own(tmp_path):
-    intake = Intake(tmp_path)
+    intake = IntakeHarness(tmp_path)
     intake.clocks.offset_us = 1 << 61
-    assert intake.deliver([Message(1, 1, False, "vehicle/other", b"x")]) == [1]
+    assert intake.deliver([MqttMessage(1, 1, False, "vehicle/other", b"x")]) == [1]
     (record,) = intake.records()
     assert record.device_time_us == MAX_DEVICE_TIME_US

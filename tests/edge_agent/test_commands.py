@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from edge_agent.agent import Agent
 from edge_agent.cli import app
 from edge_agent.config import AgentSettings
-from edge_agent.health import MAX_CONNECTIONS, TIMEOUT_S, HealthServer
-from edge_agent.live import added
+from edge_agent.live import add_counters
 from edge_agent.status import is_running
+from edge_agent.status_server import MAX_CONNECTIONS, TIMEOUT_S, AgentStatusServer
 from settings import load
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 
@@ -24,7 +24,7 @@ from tests.edge_agent.makers import DEVICE, fill, open_buffer
 def command(folder: Path, *words: str, device: str = DEVICE) -> Result:
     file = folder / "agent.toml"
     uplink = '[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\n'
-    file.write_text(f'[device]\nid = "{device}"\n[buffer]\npath = "{folder}"\n[health]\nport = 0\n{uplink}')
+    file.write_text(f'[device]\nid = "{device}"\n[buffer]\npath = "{folder}"\n[status]\nport = 0\n{uplink}')
     return CliRunner().invoke(app, [words[0], "-c", str(file), *words[1:]])
 
 
@@ -63,7 +63,7 @@ def test_what_the_system_refuses_is_said_in_a_line(tmp_path: Path, to: str) -> N
 def test_inspect_and_status_show_the_same_epoch_and_ids_as_they_are(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11))
-    buffer.tally("acknowledged", 3)
+    buffer.count("acknowledged", 3)
     fill(buffer, range(11, 12))
     epoch = buffer.epoch
     buffer.close()
@@ -74,15 +74,18 @@ def test_inspect_and_status_show_the_same_epoch_and_ids_as_they_are(tmp_path: Pa
 
 
 def test_counters_go_on_when_settings_are_loaded_anew() -> None:
-    assert added({"a": 1, "odd": {"x": 1}}, {"a": 2, "odd": {"x": 1, "y": 3}}) == {"a": 3, "odd": {"x": 2, "y": 3}}
-    assert added({"odd": {"x": 1}}, {"odd": {}}) == {"odd": {"x": 1}}
+    assert add_counters({"a": 1, "malformed": {"x": 1}}, {"a": 2, "malformed": {"x": 1, "y": 3}}) == {
+        "a": 3,
+        "malformed": {"x": 2, "y": 3},
+    }
+    assert add_counters({"malformed": {"x": 1}}, {"malformed": {}}) == {"malformed": {"x": 1}}
 
 
 def test_clients_that_send_a_byte_now_and_then_do_not_hold_the_endpoint_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("edge_agent.health.TIMEOUT_S", 0.5)
-    server = HealthServer(0, dict, lambda: {"healthy": True})
+    monkeypatch.setattr("edge_agent.status_server.TIMEOUT_S", 0.5)
+    server = AgentStatusServer(0, dict, lambda: {"healthy": True})
     slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(MAX_CONNECTIONS)]
     began_s, answer = time.monotonic(), None
     while answer is None and time.monotonic() - began_s < TIMEOUT_S:

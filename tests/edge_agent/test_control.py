@@ -13,23 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.clock.jumps import Mending
+from edge_agent.clock.jumps import CorrectionRules
 from edge_agent.config import AgentSettings
 from edge_agent.control_dead_letters import FOLDER, MAX_LETTERS, ControlDeadLetters
-from edge_agent.drain.account import Account
-from edge_agent.drain.answers import Pause
+from edge_agent.drain.ack_wait import Pause
 from edge_agent.drain.drainer import Drainer, DrainParts
-from edge_agent.drain.sent import MAX_LIVES, MAX_RANGES, SentRecords
+from edge_agent.drain.link_budget import LinkBudget
+from edge_agent.drain.sent import MAX_RANGES, MAX_STREAMS, SentSeqs
 from edge_agent.errors import LinkError
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.mending import Mender
+from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.uplink.mqtt import control_events
 from edge_agent.uplink.probe import Probe
-from edge_agent.uplink.protocol import MalformedControl, NoGateway, Outgoing, Pushed, UplinkEvent
+from edge_agent.uplink.protocol import MalformedControl, NoGateway, OutgoingBatch, PushedSettings, UplinkEvent
 from telemetry import Ack, IntervalSet, encode_ack
 from tests.edge_agent.makers import DEVICE, WALL_MS, fill, open_buffer, unnamed
 
-Script = Callable[[float, str, list[Outgoing]], list[UplinkEvent]]
+Script = Callable[[float, str, list[OutgoingBatch]], list[UplinkEvent]]
 
 
 class Road:
@@ -39,7 +39,7 @@ class Road:
         self.now_s = 0.0
         self.script = script
         self.until_s = until_s
-        self.sent: list[tuple[float, str, Outgoing]] = []
+        self.sent: list[tuple[float, str, OutgoingBatch]] = []
         self.drainer: Drainer | None = None
 
     def advance(self, seconds: float) -> None:
@@ -56,12 +56,12 @@ class ScriptedUplink:
     def __init__(self, road: Road, region: str) -> None:
         self.region = region
         self._road = road
-        self._new: list[Outgoing] = []
+        self._new: list[OutgoingBatch] = []
 
     def open(self) -> None:
         pass
 
-    def send(self, batch: Outgoing) -> None:
+    def send(self, batch: OutgoingBatch) -> None:
         self._new.append(batch)
         self._road.sent.append((self._road.now_s, self.region, batch))
 
@@ -91,8 +91,8 @@ def drive(
     )
     parts = DrainParts(
         buffer=buffer,
-        mender=Mender(buffer, Mending(same_clock_us=1, drift_ppm=0, jump_us=1)),
-        account=Account(settings, buffer),
+        clock_corrector=ClockCorrector(buffer, CorrectionRules(same_clock_us=1, drift_ppm=0, jump_us=1)),
+        link_budget=LinkBudget(settings, buffer),
         make_uplink=lambda uplink: ScriptedUplink(road, uplink.region),
         random=Random(1),
         dead_letters=ControlDeadLetters(buffer.path.parent),
@@ -105,12 +105,12 @@ def drive(
     return drainer
 
 
-def acks(batches: list[Outgoing]) -> list[UplinkEvent]:
-    return [Ack(batch.epoch, batch.names) for batch in batches]
+def acks(batches: list[OutgoingBatch]) -> list[UplinkEvent]:
+    return [Ack(batch.epoch, batch.seqs) for batch in batches]
 
 
 def waiting(buffer: Buffer) -> int:
-    buffer.settle()
+    buffer.prune_acknowledged()
     return sum(one.records for one in buffer.depth().values())
 
 
@@ -119,29 +119,29 @@ def test_a_forged_acknowledgement_takes_only_what_was_sent(tmp_path: Path) -> No
     for start in range(0, 3000, 100):
         fill(buffer, range(start + 1, start + 101))
 
-    def forged(now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+    def forged(now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
         return [Ack(buffer.epoch, IntervalSet([(1, 10**12)])), Ack(7, IntervalSet([(1, 10**12)]))]
 
     road = Road(forged, 1.0)
     drive(buffer, road, link={"bytes_per_s": 100, "burst_bytes": 1024}, drain={"batch_records": 100})
-    sent = IntervalSet(bounds for _, _, batch in road.sent for bounds in batch.names.ranges)
+    sent = IntervalSet(bounds for _, _, batch in road.sent for bounds in batch.seqs.ranges)
     assert 0 < sent.count < 3000
     assert waiting(buffer) >= 3000 - sent.count
-    assert buffer.unaccounted() == 0
+    assert buffer.count_missing() == 0
 
 
 def test_an_acknowledgement_of_what_another_region_or_an_earlier_run_was_sent_changes_nothing(tmp_path: Path) -> None:
-    sent = SentRecords()
+    sent = SentSeqs()
     sent.add("eu", 7, IntervalSet([(1, 100)]))
     assert not sent.take_acked("us", 7, IntervalSet([(1, 100)]))
     assert not sent.take_acked("eu", 8, IntervalSet([(1, 100)]))
     assert sent.take_acked("eu", 7, IntervalSet([(50, 10**12)])) == IntervalSet([(50, 100)])
     assert not sent.take_acked("eu", 7, IntervalSet([(50, 100)])), "once"
-    assert not SentRecords().take_acked("eu", 7, IntervalSet([(1, 100)]))
+    assert not SentSeqs().take_acked("eu", 7, IntervalSet([(1, 100)]))
 
 
 def test_what_one_region_took_is_not_owed_by_another() -> None:
-    sent = SentRecords()
+    sent = SentSeqs()
     for region in ("eu", "us"):
         sent.add(region, 7, IntervalSet([(1, 100)]))
     sent.take_acked("eu", 7, IntervalSet([(1, 100)]))
@@ -149,18 +149,18 @@ def test_what_one_region_took_is_not_owed_by_another() -> None:
 
 
 def test_what_is_remembered_of_sent_records_is_bounded() -> None:
-    sent = SentRecords()
+    sent = SentSeqs()
     sent.add("eu", 1, IntervalSet.of(range(1, 4 * MAX_RANGES, 2)))
     taken = sent.take_acked("eu", 1, IntervalSet([(1, 10**6)]))
     assert len(taken.ranges) == MAX_RANGES
-    for epoch in range(MAX_LIVES + 1):
+    for epoch in range(MAX_STREAMS + 1):
         sent.add("eu", epoch, IntervalSet([(1, 1)]))
     assert not sent.take_acked("eu", 0, IntervalSet([(1, 1)]))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["send", "ack"]), st.integers(1, 60), st.integers(0, 20)), max_size=40))
 def test_the_records_taken_are_always_a_part_of_those_sent_and_never_taken_twice(steps) -> None:
-    sent, outstanding = SentRecords(), IntervalSet()
+    sent, outstanding = SentSeqs(), IntervalSet()
     for what, first, length in steps:
         seqs = IntervalSet([(first, first + length)])
         if what == "send":
@@ -176,16 +176,16 @@ def test_a_pause_holds_back_all_but_urgent_records_and_ends(tmp_path: Path) -> N
     fill(buffer, [1], 1)
     urgent_at: list[float] = []
 
-    def script(now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+    def script(now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
         if now_s > 30 and not urgent_at:
             urgent_at.append(now_s)
             assert road.drainer
-            road.drainer.committed(buffer.commit([unnamed(2, 0), unnamed(3, 1)], WALL_MS))
+            road.drainer.on_committed(buffer.commit([unnamed(2, 0), unnamed(3, 1)], WALL_MS))
         return [*acks(new), Ack(pause_s=86_400.0)]
 
     road = Road(script, 500)
     drive(buffer, road, drain={"max_pause_s": 200})
-    moments = {batch.names.first: at_s for at_s, _, batch in road.sent}
+    moments = {batch.seqs.first: at_s for at_s, _, batch in road.sent}
     assert moments[2] - urgent_at[0] < 2, "the urgent event goes at once"
     assert 200 <= moments[3] < 203, "the rest when the longest pause is over, whatever the gateway repeats"
 
@@ -197,16 +197,16 @@ def test_no_series_of_requests_pauses_longer_than_the_bound_without_a_batch_in_b
         now_s += wait_s
         if pause.left_s(now_s) == 0:
             if sends:
-                pause.sent(now_s)
+                pause.on_sent(now_s)
             silent_since_s = now_s
-        pause.ask(now_s, asked_s)
+        pause.request(now_s, asked_s)
         assert pause.until_s <= max(silent_since_s, now_s if pause.left_s(now_s) == 0 else silent_since_s) + 100.0
 
 
 def test_a_pause_of_no_number_is_none() -> None:
     pause = Pause(100.0)
-    pause.ask(1.0, float("nan"))
-    pause.ask(1.0, -5.0)
+    pause.request(1.0, float("nan"))
+    pause.request(1.0, -5.0)
     assert pause.left_s(1.0) == 0
 
 
@@ -231,7 +231,7 @@ def test_a_region_that_takes_batches_and_hangs_up_again_and_again_is_left(tmp_pa
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11))
 
-    def script(now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+    def script(now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
         if region == "eu" and new:
             raise LinkError("hung up")
         return acks(new)
@@ -247,7 +247,7 @@ def test_a_region_that_has_nothing_to_acknowledge_is_not_left(tmp_path: Path) ->
     fill(buffer, range(1, 11))
     seen: set[str] = set()
 
-    def script(now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+    def script(now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
         seen.add(region)
         return acks(new)
 
@@ -262,9 +262,9 @@ def test_without_a_gateway_one_batch_is_tried_ever_more_seldom_and_with_one_all_
         fill(buffer, range(first, first + 300))
     states: list[tuple[bool, bool]] = []
 
-    def script(now_s: float, _region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+    def script(now_s: float, _region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
         assert road.drainer
-        states.append((road.drainer.gateway_absent, road.drainer.is_well))
+        states.append((road.drainer.gateway_absent, road.drainer.is_healthy))
         return [NoGateway() for _ in new] if now_s < 300 else acks(new)
 
     road = Road(script, 450)
@@ -279,7 +279,7 @@ def test_a_region_without_a_gateway_is_left_for_the_next(tmp_path: Path) -> None
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11))
 
-    def script(_now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+    def script(_now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
         return acks(new) if region == "us" else [NoGateway() for _ in new]
 
     drive(buffer, Road(script, 60), ("eu", "us"), failover={"after_s": 20, "jitter": 0})
@@ -293,8 +293,8 @@ def test_an_error_in_one_control_message_is_counted_and_set_aside_and_the_next_i
     def explode(text: bytes) -> None:
         raise RecursionError("too deep")
 
-    def script(now_s: float, region: str, new: list[Outgoing]) -> list[UplinkEvent]:
-        return [Pushed(b"a=[[[["), MalformedControl("ack", "no map", b"\xc1"), *acks(new)]
+    def script(now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
+        return [PushedSettings(b"a=[[[["), MalformedControl("ack", "no map", b"\xc1"), *acks(new)]
 
     drainer = drive(buffer, Road(script, 3), on_push=explode)
     assert drainer.records_acked == 10
@@ -396,8 +396,8 @@ def test_the_preferred_region_is_looked_at_again_after_a_look_that_failed(tmp_pa
 
     parts = DrainParts(
         buffer=buffer,
-        mender=Mender(buffer, Mending(same_clock_us=1, drift_ppm=0, jump_us=1)),
-        account=Account(settings, buffer),
+        clock_corrector=ClockCorrector(buffer, CorrectionRules(same_clock_us=1, drift_ppm=0, jump_us=1)),
+        link_budget=LinkBudget(settings, buffer),
         make_uplink=make,
         random=Random(1),
         dead_letters=ControlDeadLetters(tmp_path),

@@ -14,12 +14,13 @@ import pytest
 from deploy.local import free_port
 from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
-from edge_agent.errors import StoreFailing, StoreInUse
+from edge_agent.errors import StoreFailing, StoreInUse, StoreVersion
 from edge_agent.flash import FlashMeter
 from edge_agent.inspection import exported_lines, stored_batches
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.status import read_status
-from edge_agent.store.evict import drop_block, oldest_rows
+from edge_agent.store.connection import connect_sqlite
+from edge_agent.store.eviction import drop_batch, oldest_rows
 from telemetry import IntervalSet
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 from tests.edge_agent.process import AgentProcess
@@ -111,14 +112,14 @@ def test_status_counts_what_waits_and_what_is_lost(tmp_path):
 
     def change(connection, changes):
         for row in oldest_rows(connection, 2, 0, 1):
-            drop_block(connection, row, buffer.owner_of(row.id), "quota", changes)
+            drop_batch(connection, row, buffer.owner_of(row.id), "quota", changes)
 
     buffer.edit(change)
     state = read_status(settings(tmp_path))
     assert (state["head"], state["depth_records"], state["tombstones_waiting"]) == (15, 10, 5)
     assert state["classes"]["position"]["records"] == 10
     assert state["oldest_age_s"] > 0
-    assert state["tallies"]["lost_quota"] == 5
+    assert state["counters"]["lost_quota"] == 5
 
 
 def test_status_tells_a_name_that_is_nowhere_and_where_it_must_have_been(tmp_path):
@@ -126,24 +127,24 @@ def test_status_tells_a_name_that_is_nowhere_and_where_it_must_have_been(tmp_pat
     for first in (1, 11, 21):
         fill(buffer, range(first, first + 10))
     buffer.acknowledge(buffer.epoch, IntervalSet([(1, 5)]))
-    buffer.settle()
+    buffer.prune_acknowledged()
     state = read_status(settings(tmp_path))
     assert (state["gaps"], state["gap_ranges"], state["acknowledged"]) == (0, [], 5)
-    buffer._life.writer.execute("DELETE FROM blocks WHERE id & 65535 = 11")
+    buffer._database.writer.execute("DELETE FROM batches WHERE id & 65535 = 11")
     state = read_status(settings(tmp_path))
     assert (state["gaps"], state["gap_ranges"]) == (10, [[11, 20]])
-    assert buffer.unaccounted() == 10
+    assert buffer.count_missing() == 10
 
 
-def test_a_buffer_of_the_version_before_is_opened_and_keeps_what_it_holds(tmp_path):
+def test_a_buffer_of_another_version_is_refused_and_stays_as_it_is(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11))
-    buffer._life.writer.execute("DROP TABLE aside")
-    buffer._life.writer.execute("PRAGMA user_version = 1")
-    epoch = buffer.epoch
-    buffer._life.close()
-    buffer = open_buffer(tmp_path)
-    assert (buffer.epoch, buffer.head, read_status(settings(tmp_path))["depth_records"]) == (epoch, 10, 10)
+    buffer._database.writer.execute("PRAGMA user_version = 3")
+    buffer._database.close()
+    with pytest.raises(StoreVersion, match="version 3, and this agent reads version 4"):
+        open_buffer(tmp_path)
+    connection = connect_sqlite(tmp_path / "buffer.db")
+    assert connection.execute("SELECT sum(records) FROM batches").fetchone() == (10,)
 
 
 def test_inspect_and_export_show_every_record_and_tombstone(tmp_path):
@@ -170,26 +171,28 @@ def test_two_agents_never_share_a_buffer(tmp_path):
 
 
 def test_flash_is_counted_by_the_day_beyond_restarts():
-    class Tallies(dict):
-        def tally(self, name, increase=0, *, lazily=False):
-            self[name] = self.get(name, 0) + increase
-            return self[name]
+    class FakeCounters(dict):
+        def counter(self, name):
+            return self.get(name, 0)
 
-    tallies, written = Tallies(), [100]
-    meter = FlashMeter(tallies, lambda: written[0])
+        def count(self, name, increase, *, lazily=False):
+            self[name] = self.get(name, 0) + increase
+
+    counters, written = FakeCounters(), [100]
+    meter = FlashMeter(counters, lambda: written[0])
     written[0] = 150
-    meter.look(1_795_262_400)
+    meter.sample(1_795_262_400)
     written[0] = 170
-    meter.look(1_795_262_460)
-    assert tallies["flash_bytes_today"] == 70
+    meter.sample(1_795_262_460)
+    assert counters["flash_bytes_today"] == 70
     written[0] = 180
-    meter.look(1_795_262_400 + 86_400)
-    assert tallies["flash_bytes_today"] == 10
+    meter.sample(1_795_262_400 + 86_400)
+    assert counters["flash_bytes_today"] == 10
 
 
 @pytest.mark.parametrize("stage", ["the command line is not loaded yet", "the daemon is being loaded"])
 def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path, stage):
-    agent = AgentProcess(tmp_path, free_port(), {"eu": free_port()}, "[health]\nport = 0")
+    agent = AgentProcess(tmp_path, free_port(), {"eu": free_port()}, "[status]\nport = 0")
     agent.start()
     deadline_s = time.monotonic() + 60
     here = Path(f"/proc/{agent.pid}")

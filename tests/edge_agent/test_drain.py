@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 
 from edge_agent.config import DrainSettings
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.drain.fresh import LANE_BLOCKS, FreshLane
+from edge_agent.drain.fair_share import FairShare
+from edge_agent.drain.live_queue import QUEUE_BATCHES, LiveQueue
 from edge_agent.drain.merge import joined, merged
-from edge_agent.drain.share import Share
-from edge_agent.drain.window import Flight, Window
-from edge_agent.store.block import Block, block_id
+from edge_agent.drain.send_window import InFlightBatch, SendWindow
+from edge_agent.store.stored_batch import StoredBatch, batch_row_id
 from telemetry import Batch, IntervalSet, Tombstone, decode, encode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, unnamed
 
-SETTINGS = DrainSettings(batch_records=100, merge_below_records=50, window=8, fresh_s=10, ack_timeout_s=5)
+SETTINGS = DrainSettings(batch_records=100, merge_below_records=50, window=8, live_s=10, ack_timeout_s=5)
 
 
 def dispatcher(buffer, **changed) -> Dispatcher:
@@ -23,7 +23,7 @@ def dispatcher(buffer, **changed) -> Dispatcher:
 
 def drained(it: Dispatcher, now_s: float = 0.0, allowed=None) -> list[Batch]:
     batches = []
-    while (outgoing := it.next_batch(now_s, allowed)) is not None:
+    while (outgoing := it.take_next(now_s, allowed)) is not None:
         batches.append(decode(outgoing.data))
     return batches
 
@@ -50,10 +50,10 @@ def test_small_neighbours_are_merged_up_to_the_limit_and_large_ones_go_as_they_a
     stored = buffer.load(buffer.read_after(0, 1, 100)[-1].id)
     it = dispatcher(buffer)
     outgoing = []
-    while (batch := it.next_batch(0.0)) is not None:
+    while (batch := it.take_next(0.0)) is not None:
         outgoing.append(batch)
-        it.acknowledged(batch.epoch, batch.names)
-    sizes = [batch.names.count for batch in outgoing]
+        it.on_acked(batch.epoch, batch.seqs)
+    sizes = [batch.seqs.count for batch in outgoing]
     assert sizes == [100, 100, 100, 60]
     assert outgoing[-1].data == stored
     assert decode(outgoing[0].data).head == 360, "a batch that is made now says what is committed now"
@@ -67,7 +67,7 @@ def test_live_data_overtake_the_backlog_and_the_backlog_keeps_its_share(tmp_path
     live = []
     for start in range(4000, 6000, 50):
         live.extend(buffer.commit([unnamed(number) for number in range(start + 1, start + 51)], WALL_MS))
-    it.committed(0.0, live)
+    it.on_committed(0.0, live)
     batches = drained(it)
     fresh = [batch.records[0].seq > 4000 for batch in batches]
     last_fresh = max(place for place, is_fresh in enumerate(fresh) if is_fresh)
@@ -82,15 +82,15 @@ def test_live_data_overtake_the_backlog_and_the_backlog_keeps_its_share(tmp_path
 def test_urgent_live_data_go_before_other_live_data(tmp_path):
     buffer = open_buffer(tmp_path)
     it = dispatcher(buffer)
-    it.committed(0.0, buffer.commit([unnamed(1, 2), unnamed(2, 1), unnamed(3, 0)], WALL_MS))
+    it.on_committed(0.0, buffer.commit([unnamed(1, 2), unnamed(2, 1), unnamed(3, 0)], WALL_MS))
     assert [type(batch.records[0].body).__name__ for batch in drained(it)] == ["Event", "Position", "Signal"]
 
 
 def test_live_data_that_linger_are_sent_together(tmp_path):
     buffer = open_buffer(tmp_path)
     it = dispatcher(buffer, linger_ms=1000)
-    it.committed(0.0, buffer.commit([unnamed(1)], WALL_MS))
-    it.committed(0.5, buffer.commit([unnamed(2)], WALL_MS))
+    it.on_committed(0.0, buffer.commit([unnamed(1)], WALL_MS))
+    it.on_committed(0.5, buffer.commit([unnamed(2)], WALL_MS))
     assert drained(it, 0.9) == []
     assert it.next_event_in(0.9) == pytest.approx(0.1)
     assert [len(batch.records) for batch in drained(it, 1.0)] == [2]
@@ -102,9 +102,9 @@ def test_the_window_bounds_what_is_unacknowledged_and_keeps_room_for_live_data(t
         fill(buffer, range(start + 1, start + 51))
     it = dispatcher(buffer)
     assert len(drained(it)) == 6, "three in four of the window"
-    it.committed(0.0, buffer.commit([unnamed(5000)], WALL_MS))
+    it.on_committed(0.0, buffer.commit([unnamed(5000)], WALL_MS))
     assert len(drained(it)) == 1
-    it.acknowledged(buffer.epoch, IntervalSet([(1, 100)]))
+    it.on_acked(buffer.epoch, IntervalSet([(1, 100)]))
     assert len(drained(it)) == 2
     assert it.in_flight == 7
 
@@ -117,7 +117,7 @@ def test_what_is_not_acknowledged_in_time_or_was_on_a_broken_connection_is_sent_
     assert it.retry_overdue(4.9) == 0
     assert it.retry_overdue(5.0) == 1
     assert drained(it, 5.0) == first
-    it.disconnected()
+    it.on_disconnected()
     assert drained(it, 6.0) == first
 
 
@@ -126,8 +126,8 @@ def test_a_batch_acknowledged_in_part_comes_back_with_what_is_missing(tmp_path):
     fill(buffer, range(1, 61))
     it = dispatcher(buffer)
     drained(it)
-    it.acknowledged(buffer.epoch, IntervalSet([(1, 20), (31, 60)]))
-    buffer.settle()
+    it.on_acked(buffer.epoch, IntervalSet([(1, 20), (31, 60)]))
+    buffer.prune_acknowledged()
     it.retry_overdue(5.0)
     assert seqs(drained(it, 5.0)) == list(range(21, 31))
 
@@ -136,7 +136,7 @@ def test_only_allowed_classes_are_sent(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, [1], 1)
     it = dispatcher(buffer)
-    it.committed(0.0, buffer.commit([unnamed(2, 2), unnamed(3, 0)], WALL_MS))
+    it.on_committed(0.0, buffer.commit([unnamed(2, 2), unnamed(3, 0)], WALL_MS))
     assert seqs(drained(it, 0.0, frozenset({0}))) == [2]
     assert drained(it, 0.0, frozenset()) == []
     assert sorted(seqs(drained(it, 0.0, frozenset({0, 1, 2})))) == [1, 3]
@@ -148,60 +148,62 @@ def test_what_was_committed_untold_is_found(tmp_path):
     fill(buffer, [1])
     assert seqs(drained(it)) == [1]
     fill(buffer, [2])
-    it.missed()
+    it.on_missed()
     assert seqs(drained(it)) == [2]
 
 
 def test_the_live_lane_is_bounded_and_gives_back_what_does_not_fit():
-    lane = FreshLane(10)
-    blocks = [Block(block_id(1, seq), 7, seq, 1, 1, 100, 0, b"x" * 100) for seq in range(1, LANE_BLOCKS + 11)]
+    lane = LiveQueue(10)
+    blocks = [
+        StoredBatch(batch_row_id(1, seq), 7, seq, 1, 1, 100, 0, b"x" * 100) for seq in range(1, QUEUE_BATCHES + 11)
+    ]
     for block in blocks:
         lane.add(0.0, block)
-    assert lane.outgrown(0.0) == blocks[:10]
-    assert lane.outgrown(10.0) == blocks[10:]
+    assert lane.take_overflow(0.0) == blocks[:10]
+    assert lane.take_overflow(10.0) == blocks[10:]
     assert lane.peek() is None
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from([0.1, 0.25, 0.5]))
 @settings(max_examples=20)
 def test_in_a_contest_the_backlog_gets_its_share_of_bytes(draw, wanted):
-    share = Share(wanted)
+    share = FairShare(wanted)
     sent = [0, 0]
     for _ in range(400):
         size = draw.randint(1, 5000)
-        backlog = share.backlog_is_next(fresh_waits=True, backlog_waits=True)
-        share.sent(size, backlog=backlog)
+        backlog = share.choose_backlog(live_waits=True, backlog_waits=True)
+        share.on_sent(size, backlog=backlog)
         sent[backlog] += size
     assert sent[1] / sum(sent) == pytest.approx(wanted, abs=0.05)
 
 
 def test_without_a_contest_nothing_is_owed():
-    share = Share(0.25)
+    share = FairShare(0.25)
     for _ in range(100):
-        assert not share.backlog_is_next(fresh_waits=True, backlog_waits=False)
-        share.sent(1000, backlog=False)
+        assert not share.choose_backlog(live_waits=True, backlog_waits=False)
+        share.on_sent(1000, backlog=False)
     turns = []
     for _ in range(100):
-        turns.append(share.backlog_is_next(fresh_waits=True, backlog_waits=True))
-        share.sent(1000, backlog=turns[-1])
+        turns.append(share.choose_backlog(live_waits=True, backlog_waits=True))
+        share.on_sent(1000, backlog=turns[-1])
     assert 20 <= sum(turns) <= 30
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.data())
 def test_a_window_forgets_a_flight_only_when_all_its_names_are_acknowledged(lengths, data):
-    window = Window(100, 1 << 30, 10.0)
+    window = SendWindow(100, 1 << 30, 10.0)
     first = 1
     for length in lengths:
         names = IntervalSet([(first, first + length - 1)])
-        block = Block(block_id(1, first), 7, first + length - 1, 1, length, 10, 0)
-        window.add(Flight(7, names, (block,), 10, True, 0.0))
+        block = StoredBatch(batch_row_id(1, first), 7, first + length - 1, 1, length, 10, 0)
+        window.add(InFlightBatch(7, names, (block,), 10, True, 0.0))
         first += length
     missing = IntervalSet([(1, first - 1)])
     for turn in range(6):
         low = data.draw(st.integers(1, first - 1)) if turn < 5 else 1
         names = IntervalSet([(low, data.draw(st.integers(low, first - 1)) if turn < 5 else first - 1)])
-        window.acknowledged(6, names)
-        window.acknowledged(7, names)
+        window.on_acked(6, names)
+        window.on_acked(7, names)
         missing -= names
         left = sum(bool(missing & IntervalSet([(i.first, i.last)])) for i in _blocks(lengths))
         assert len(window) == left == len(window.ids)
@@ -210,7 +212,7 @@ def test_a_window_forgets_a_flight_only_when_all_its_names_are_acknowledged(leng
 def _blocks(lengths):
     first = 1
     for length in lengths:
-        yield Block(block_id(1, first), 7, first + length - 1, 1, length, 10, 0)
+        yield StoredBatch(batch_row_id(1, first), 7, first + length - 1, 1, length, 10, 0)
         first += length
 
 

@@ -14,7 +14,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFull
 from edge_agent.pushed import Trial, effective_settings
 from edge_agent.store.buffer import DATABASE, Buffer
-from edge_agent.store.life import BufferOptions
+from edge_agent.store.database import BufferOptions
 from edge_agent.store.reserve import RESERVE_BYTES, Reserve
 from settings import load
 from telemetry import IntervalSet, Raw, decode
@@ -66,7 +66,7 @@ def test_a_full_disk_takes_everything_in_again_once_the_region_acknowledges(smal
             commit(buffer, number)
             number += 1
     assert buffer.head == number - 1
-    assert buffer.unaccounted() == 0
+    assert buffer.count_missing() == 0
     buffer.close()
 
 
@@ -107,7 +107,7 @@ def named(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
         for block in buffer.read_after(0, index, 10_000):
             header = decode(buffer.load(block.id)).header
             if header.epoch == epoch:
-                delivered, declared = delivered | header.ranges, declared | header.declared
+                delivered, declared = delivered | header.record_seqs, declared | header.lost_seqs
     return delivered, declared
 
 
@@ -119,7 +119,7 @@ def test_a_start_on_a_disk_that_others_filled_gives_up_the_reserve(small_disk):
     buffer = Buffer(small_disk / "buffer", with_reserve())
     assert buffer.head == 1
     buffer.acknowledge(buffer.epoch, IntervalSet([(1, 1)]))
-    buffer.settle()
+    buffer.prune_acknowledged()
     commit(buffer, 2)
 
 
@@ -130,7 +130,7 @@ def test_a_damaged_buffer_is_rebuilt_in_the_room_of_the_reserve(small_disk):
     delivered, declared = named(buffer, epoch)
     assert (delivered | declared).covers(IntervalSet([(1, batches)]))
     assert delivered.count >= batches - 3
-    assert buffer.unaccounted() == 0
+    assert buffer.count_missing() == 0
 
 
 def test_a_damaged_buffer_that_has_no_room_to_be_rebuilt_stays_as_it_is_until_there_is(small_disk):
@@ -157,11 +157,11 @@ def test_damage_that_a_running_agent_meets_without_room_costs_nothing_once_there
     other = use_up(small_disk, leave=5 << 20)
     for _ in range(3):
         with pytest.raises(StoreFull):
-            buffer.heal(buffer.generation)
+            buffer.repair(buffer.generation)
         buffer.reopen()
         assert (buffer.epoch, buffer.head) == (epoch, 60)
     other.unlink()
-    buffer.heal(buffer.generation)
+    buffer.repair(buffer.generation)
     assert named(buffer, epoch) == (IntervalSet([(1, 60)]), IntervalSet())
     assert buffer.epoch > epoch
 

@@ -7,8 +7,8 @@ import pytest
 from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFull
-from edge_agent.live import buffer_state, health_of
-from edge_agent.mqtt import Message
+from edge_agent.live import buffer_state, health_state
+from edge_agent.mqtt_session import MqttMessage
 from tests.edge_agent.makers import DEVICE
 
 
@@ -22,17 +22,17 @@ def agent(folder: Path, floor_bytes: int = 0) -> Agent:
 
 
 def take(it: Agent) -> None:
-    it.reception.take(Message(1, 1, False, "vehicle/other", b"x"), 0.0)
-    it.reception.commit(0.0)
+    it.intake.receive(MqttMessage(1, 1, False, "vehicle/other", b"x"), 0.0)
+    it.intake.commit(0.0)
 
 
 def test_records_that_are_dropped_for_want_of_space_are_said_for_a_minute(tmp_path, monkeypatch):
     it = agent(tmp_path, floor_bytes=1 << 60)
     assert buffer_state(it) == "stores"
     take(it)
-    assert it.buffer.tally("lost_space") == 1
+    assert it.buffer.counter("lost_space") == 1
     assert buffer_state(it) == "drops records"
-    it.keeper.dropped_at_s -= 61
+    it.retention.dropped_at_s -= 61
     assert buffer_state(it) == "stores"
     it.buffer.close()
 
@@ -47,7 +47,7 @@ def test_commits_that_fail_are_said_until_one_succeeds(tmp_path, monkeypatch):
         disk.setattr(it.buffer, "commit", full)
         take(it)
         assert buffer_state(it) == "cannot commit"
-    it.reception.commit(0.0)
+    it.intake.commit(0.0)
     assert buffer_state(it) == "stores"
     it.buffer.close()
 
@@ -56,10 +56,10 @@ def test_commits_that_fail_are_said_until_one_succeeds(tmp_path, monkeypatch):
 @pytest.mark.parametrize("uplink", ["acknowledges", "unknown"])
 def test_an_agent_that_does_not_store_is_not_healthy_whatever_the_uplink_says(tmp_path, monkeypatch, state, uplink):
     it = agent(tmp_path)
-    it.listener.connected = True
+    it.intake_loop.connected = True
     monkeypatch.setattr("edge_agent.live.is_alive", lambda _: True)
     monkeypatch.setattr("edge_agent.live.uplink_state", lambda _: uplink)
-    assert health_of(it)["healthy"] is (True if uplink == "acknowledges" else None)
+    assert health_state(it)["healthy"] is (True if uplink == "acknowledges" else None)
     monkeypatch.setattr("edge_agent.live.buffer_state", lambda _: state)
-    assert health_of(it)["healthy"] is False
+    assert health_state(it)["healthy"] is False
     it.buffer.close()

@@ -33,7 +33,7 @@ def declared_of(buffer: Buffer, epoch: int) -> IntervalSet:
     for index in range(3):
         for block in buffer.read_after(0, index, 10_000):
             header = decode(buffer.load(block.id)).header
-            found |= header.declared if header.epoch == epoch else IntervalSet()
+            found |= header.lost_seqs if header.epoch == epoch else IntervalSet()
     return found
 
 
@@ -60,7 +60,7 @@ def leave(buffer: Buffer, clean: bool) -> None:
     if clean:
         buffer.close()
     else:
-        buffer._life.close()
+        buffer._database.close()
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
@@ -77,14 +77,14 @@ def test_a_buffer_that_was_put_back_from_an_image_begins_a_new_epoch_and_sends_w
     leave(buffer, clean)
     put_back(image, folder)
     buffer = open_buffer(folder)
-    assert buffer.tally("epochs_restored") == 1
+    assert buffer.counter("epochs_restored") == 1
     fill(buffer, range(101, 121))
     again = records_of(buffer)
     assert len(again) == 30
     assert all(again[name] == sent[name] for name in again.keys() & sent.keys()), "one id, one content"
-    assert buffer.unaccounted() == 0
+    assert buffer.count_missing() == 0
     leave(buffer, clean)
-    assert open_buffer(folder).tally("epochs_restored") == 1, "once"
+    assert open_buffer(folder).counter("epochs_restored") == 1, "once"
 
 
 def test_ids_that_a_younger_lineage_knows_of_are_declared(tmp_path):
@@ -102,7 +102,7 @@ def test_ids_that_a_younger_lineage_knows_of_are_declared(tmp_path):
     declared = declared_of(buffer, epoch)
     assert declared.first == 11
     assert 20 <= declared.last <= 20 + HEAD_STEP
-    assert buffer.tally("lost_restored") == declared.count
+    assert buffer.counter("lost_restored") == declared.count
 
 
 def test_a_clone_on_another_machine_begins_its_own_epoch_and_declares_nothing(tmp_path):
@@ -113,7 +113,7 @@ def test_a_clone_on_another_machine_begins_its_own_epoch_and_declares_nothing(tm
     buffer.close()
     clone = Buffer(folder, replace(options(), machine="another machine"))
     assert clone.epoch != epoch
-    assert (clone.head, clone.tally("epochs_moved")) == (0, 1)
+    assert (clone.head, clone.counter("epochs_moved")) == (0, 1)
     assert len(records_of(clone)) == 500
     assert not declared_of(clone, epoch)
 
@@ -141,9 +141,9 @@ def test_the_buffer_of_another_device_is_kept_aside_and_nothing_of_it_is_sent_or
     overwrite_file(tmp_path / "other", tmp_path / "mine")
     mine = open_buffer(tmp_path / "mine")
     assert mine.epoch != epoch
-    assert (mine.head, records_of(mine), mine.tally("lost_corrupt"), mine.tally("lost_restored")) == (0, {}, 0, 0)
+    assert (mine.head, records_of(mine), mine.counter("lost_corrupt"), mine.counter("lost_restored")) == (0, {}, 0, 0)
     fill(mine, range(11, 21))
-    assert mine.tally("foreign_set_aside") == 1
+    assert mine.counter("foreign_archived") == 1
     assert (tmp_path / "mine" / "buffer.foreign-1").exists()
 
 
@@ -159,9 +159,9 @@ def test_a_buffer_beside_the_lineage_of_another_device_invents_no_losses(tmp_pat
     assert mine.epoch != epoch
     assert len(records_of(mine)) == 10
     assert not declared_of(mine, epoch)
-    mine.heal(mine.generation)
+    mine.repair(mine.generation)
     assert len(records_of(mine)) == 10
-    assert mine.tally("lost_corrupt") == 0
+    assert mine.counter("lost_corrupt") == 0
 
 
 def test_a_buffer_that_is_gone_is_declared_as_far_as_its_lineage_knows(tmp_path):
@@ -173,7 +173,7 @@ def test_a_buffer_that_is_gone_is_declared_as_far_as_its_lineage_knows(tmp_path)
     buffer = open_buffer(tmp_path)
     assert buffer.epoch != epoch
     assert declared_of(buffer, epoch).covers(IntervalSet([(1, 10)]))
-    assert buffer.unaccounted() == 0
+    assert buffer.count_missing() == 0
 
 
 @pytest.mark.parametrize("wall_ms", [30_000, WALL_MS], ids=["clock not set", "clock set"])
@@ -215,7 +215,7 @@ def test_a_main_file_whose_log_was_lost_begins_a_new_epoch_and_declares_what_may
     epoch, head = buffer.epoch, buffer.head
     main, log = tmp_path / DATABASE, tmp_path / f"{DATABASE}-wal"
     left, left_log = main.read_bytes(), log.read_bytes()
-    buffer._life.close()
+    buffer._database.close()
     main.write_bytes(left)
     if kept_bytes is not None:
         log.write_bytes(left_log[:kept_bytes])
@@ -223,7 +223,7 @@ def test_a_main_file_whose_log_was_lost_begins_a_new_epoch_and_declares_what_may
     assert buffer.epoch != epoch
     there = IntervalSet((block.first, block.last) for block in buffer.read_after(0, 1, 10_000))
     assert (there | declared_of(buffer, epoch)).covers(IntervalSet([(1, head)] if head else []))
-    assert buffer.unaccounted() == 0
+    assert buffer.count_missing() == 0
 
 
 @pytest.mark.parametrize("commits", [1, 4])
@@ -232,13 +232,13 @@ def test_a_log_that_was_cut_behind_any_frame_begins_a_new_epoch_and_declares_wha
     while kept <= frames:
         folder = tmp_path / str(kept)
         buffer = open_buffer(folder)
-        buffer._life.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        buffer._database.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         for number in range(commits):
             fill(buffer, range(number * 10 + 1, number * 10 + 11))
         epoch, head = buffer.epoch, buffer.head
         main, log = folder / DATABASE, folder / f"{DATABASE}-wal"
         left, left_log = main.read_bytes(), log.read_bytes()
-        buffer._life.close()
+        buffer._database.close()
         main.write_bytes(left)
         log.write_bytes(left_log[: LOG_HEADER_BYTES + kept * LOG_FRAME_BYTES])
         frames = (len(left_log) - LOG_HEADER_BYTES) // LOG_FRAME_BYTES
@@ -246,7 +246,7 @@ def test_a_log_that_was_cut_behind_any_frame_begins_a_new_epoch_and_declares_wha
         assert (buffer.epoch == epoch) == (kept == frames), f"{kept} of {frames} frames"
         there = IntervalSet((block.first, block.last) for block in buffer.read_after(0, 1, 10_000))
         assert (there | declared_of(buffer, epoch)).covers(IntervalSet([(1, head)]))
-        assert buffer.unaccounted() == 0
+        assert buffer.count_missing() == 0
         kept += 1
 
 

@@ -12,8 +12,8 @@ from edge_agent.config import DEFAULT_CLASSES
 from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import CommitBudget, GroupCommit
 from edge_agent.intake.parse import REFUSED_EVENT, parse_message
-from edge_agent.intake.redelivery import Arrival, Ring, arrival_of, pack_arrivals, unpack_arrivals
-from edge_agent.mqtt import Message, read_publish
+from edge_agent.intake.redelivery import Arrival, RecentArrivals, arrival_of, pack_arrivals, unpack_arrivals
+from edge_agent.mqtt_session import MqttMessage, read_publish
 from telemetry import MAX_RAW_BYTES, Canary, Event, Position, Raw, Signal
 
 BUDGET = CommitBudget(delay_s=0.2, records=100, size=10_000)
@@ -45,7 +45,7 @@ def test_a_record_from_1970_is_stored_as_what_it_is():
 
 
 @pytest.mark.parametrize(
-    ("topic", "payload", "odd"),
+    ("topic", "payload", "malformed"),
     [
         ("vehicle/position", b"\xff\x00", "no-json"),
         ("vehicle/position", b"[" * 100_000, "too-many-values"),
@@ -71,8 +71,8 @@ def test_a_record_from_1970_is_stored_as_what_it_is():
         ("vehicle/a/../b", b"x", "unknown-topic"),
     ],
 )
-def test_what_does_not_follow_the_contract_is_carried_as_it_is_and_counted(topic, payload, odd):
-    assert parse_message(topic, payload) == (Raw(topic=topic, payload=payload), None, odd)
+def test_what_does_not_follow_the_contract_is_carried_as_it_is_and_counted(topic, payload, malformed):
+    assert parse_message(topic, payload) == (Raw(topic=topic, payload=payload), None, malformed)
 
 
 def test_ten_megabytes_are_refused_with_an_event_that_says_so():
@@ -80,7 +80,7 @@ def test_ten_megabytes_are_refused_with_an_event_that_says_so():
     assert isinstance(parsed.body, Event)
     assert parsed.body.name == REFUSED_EVENT
     assert json.loads(parsed.body.attributes) == {"topic": "vehicle/position", "bytes": 10 << 20, "reason": "too-large"}
-    assert parsed.odd == "too-large"
+    assert parsed.malformed == "too-large"
 
 
 @given(st.binary(max_size=300), st.sampled_from(["vehicle/position", "vehicle/signal", "vehicle/event", "vehicle/x"]))
@@ -105,7 +105,7 @@ FIELDS = st.sampled_from(["time", "latitude", "longitude", "path", "value", "nam
 def test_no_json_object_breaks_the_intake(message, topic):
     payload = json.dumps(message).encode()
     parsed = parse_message(topic, payload)
-    if parsed.odd:
+    if parsed.malformed:
         assert parsed.body == Raw(topic=topic, payload=payload)
 
 
@@ -126,12 +126,12 @@ def test_a_commit_is_due_after_its_delay_and_at_once_when_it_is_full_or_urgent()
     assert group.due_in(1.3) == 0
     group.add(1.06, 10, urgent=True)
     assert group.due_in(1.06) == 0
-    group.committed(1.07)
+    group.on_committed(1.07)
     assert group.due_in(1.07) is None
     for _ in range(BUDGET.records):
         group.add(2.0, 1, urgent=False)
     assert group.due_in(2.0) == 0
-    group.committed(2.0)
+    group.on_committed(2.0)
     group.add(3.0, BUDGET.size, urgent=False)
     assert group.due_in(3.0) == 0
 
@@ -145,7 +145,7 @@ def test_a_brokers_window_is_learned_and_forgotten_when_it_turns_out_larger():
         assert group.due_in(now) == pytest.approx(BUDGET.delay_s)
         now += BUDGET.delay_s
         assert group.due_in(now) == 0
-        group.committed(now)
+        group.on_committed(now)
     for _ in range(19):
         group.add(now, 1, urgent=False)
     assert group.due_in(now) > 0
@@ -160,7 +160,7 @@ arrivals = st.builds(Arrival, st.integers(0, 65_535), st.binary(min_size=8, max_
 
 @given(st.lists(arrivals, max_size=50), st.integers(1, 20))
 def test_a_ring_knows_the_last_arrivals_and_no_older_ones(came, size):
-    ring = Ring(size, came)
+    ring = RecentArrivals(size, came)
     assert len(ring) == min(size, len(came))
     assert all(arrival in ring for arrival in came[-size:])
     older = set(came[:-size]) - set(came[-size:])
@@ -185,7 +185,7 @@ def test_a_publish_packet_is_read_as_it_was_written(topic, payload, mid, propert
     )
     packet = len(name).to_bytes(2) + name + mid.to_bytes(2) + length + properties + payload
     first = 0x32 | (8 if dup else 0)
-    assert read_publish(first, packet) == Message(mid, 1, dup, topic, payload)
+    assert read_publish(first, packet) == MqttMessage(mid, 1, dup, topic, payload)
 
 
 @given(st.binary(max_size=12))
@@ -213,7 +213,7 @@ def test_what_json_does_not_call_a_number_is_no_part_of_a_fix(field, value):
 @pytest.mark.parametrize(("topic", "field"), [("signal", "path"), ("event", "name"), ("canary", "id")])
 def test_what_json_does_not_call_a_text_names_nothing(topic, field, value):
     payload = json.dumps({"time": 0, field: value, **({"value": 1} if topic == "signal" else {})}).encode()
-    assert parse_message(f"vehicle/{topic}", payload).odd == "wrong-fields"
+    assert parse_message(f"vehicle/{topic}", payload).malformed == "wrong-fields"
 
 
 def test_a_whole_number_is_a_number_of_a_fix():

@@ -12,19 +12,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from edge_agent.clock.jumps import Jump
+from edge_agent.clock.jumps import ClockJump
 from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.intake.redelivery import SET_CLOCK_US
-from edge_agent.mqtt import Message
+from edge_agent.mqtt_session import MqttMessage
 from edge_agent.pushed import PushRefused, Trial, effective_settings
-from edge_agent.store.block import Block
 from edge_agent.store.buffer import Buffer
+from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.lineage import next_epoch
-from edge_agent.store.mending import Mender
+from edge_agent.store.stored_batch import StoredBatch
 from settings import load
 from telemetry import IntervalSet, Raw, Record, decode, read_header
-from tests.edge_agent.intake_parts import RING, Intake, mending_of
+from tests.edge_agent.intake_parts import RING, IntakeHarness, mending_of
 from tests.edge_agent.makers import DEVICE, options
 from tests.edge_agent.world import SteadyClocks
 
@@ -40,7 +40,7 @@ commit_records = 25
 batch_records = 60
 merge_below_records = 15
 window = 6
-fresh_s = 3
+live_s = 3
 ack_timeout_s = 5
 [[uplinks]]
 region = "eu"
@@ -61,7 +61,7 @@ ENDS = ("confirmed", "taken back", "cut short")
 Name = tuple[int, int]
 
 
-class Centre:
+class CentreModel:
     """All that the two regions ever received, and which names each of them did not."""
 
     def __init__(self) -> None:
@@ -76,10 +76,10 @@ class Centre:
         for record in batch.records:
             name = (batch.epoch, record.seq)
             known = self.records.setdefault(name, record)
-            # A jump may have been mended after an image was made, which then knows the time of before.
+            # A jump may have been corrected after an image was made, which then knows the time of before.
             times = {"device_time_us": 0, "uncertainty_ms": 0} if name in self.in_images else {}
             assert replace(known, **times) == replace(record, **times), "one id, one content"
-        names = batch.header.accounted
+        names = batch.header.seqs
         self.accounted[batch.epoch] = self.accounted.get(batch.epoch, IntervalSet()) | names
         self.answers.append((region, batch.epoch, names))
 
@@ -101,8 +101,8 @@ class IntakeMachine(RuleBasedStateMachine):
         self.machine = 0
         self.epochs: list[int] = []
         self.made = self.mid = 0
-        self.open: list[Message] = []
-        self.centre = Centre()
+        self.open: list[MqttMessage] = []
+        self.centre = CentreModel()
         self.region = "eu"
         self.clocks = SteadyClocks()
         self.capacity = BOUNDLESS
@@ -124,12 +124,12 @@ class IntakeMachine(RuleBasedStateMachine):
         self.settings = effective_settings(self.config).settings
         given = replace(options(RING), machine=f"machine {number}", epoch_for=self.epoch_above)
         buffer = Buffer(self.folder, given)
-        self.mender = Mender(buffer, mending_of(2_000_000))
+        self.mender = ClockCorrector(buffer, mending_of(2_000_000))
         offset_us, _ = self.mender.resume(self.clocks.boot, self.clocks.offset_us)
         urgent = [index for index, one in enumerate(self.settings.classes) if one.urgent]
         self.dispatcher = Dispatcher(self.settings.drain, buffer, range(4), urgent)
-        self.jumps: list[tuple[Jump, int]] = []
-        self.intake = Intake(
+        self.jumps: list[tuple[ClockJump, int]] = []
+        self.intake = IntakeHarness(
             self.folder,
             buffer,
             self.settings,
@@ -139,9 +139,9 @@ class IntakeMachine(RuleBasedStateMachine):
             on_jump=lambda jump: self.jumps.append((jump, buffer.last_id())),
             offset_us=offset_us,
         )
-        self.dispatcher.connected(self.region)
+        self.dispatcher.on_connected(self.region)
         self.lost_before = self.lost()
-        self.doubted = buffer.tally("possible_duplicates")
+        self.doubted = buffer.counter("possible_duplicates")
         self.expire()
         self.intake.connect(resumed=resumed)
 
@@ -155,7 +155,7 @@ class IntakeMachine(RuleBasedStateMachine):
         stored = sum(one.size for one in buffer.depth().values())
         return self.settings.buffer.free_space_floor_bytes + self.capacity - stored
 
-    def committed(self, blocks: list[Block]) -> None:
+    def committed(self, blocks: list[StoredBatch]) -> None:
         again = 0
         for block in blocks:
             for record in decode(block.data).records:
@@ -164,24 +164,24 @@ class IntakeMachine(RuleBasedStateMachine):
                 is_second = self.named.setdefault(number, name) != name
                 assert not (is_second and number in self.anchors), "a time of its own tells it from all others"
                 again += is_second
-        counted = self.intake.buffer.tally("possible_duplicates")
+        counted = self.intake.buffer.counter("possible_duplicates")
         assert again <= counted - self.doubted, "one message, one id, unless it is counted as a possible duplicate"
         self.doubted = counted
-        self.dispatcher.committed(self.now_s, blocks)
+        self.dispatcher.on_committed(self.now_s, blocks)
 
     @property
     def now_s(self) -> float:
         return self.clocks.now_us / 1_000_000
 
     def lost(self) -> Counter[str]:
-        tallies = self.intake.buffer.tallies() if hasattr(self, "intake") else {}
+        tallies = self.intake.buffer.counters() if hasattr(self, "intake") else {}
         return Counter({name: count for name, count in tallies.items() if name.startswith("lost_")})
 
     def teardown(self) -> None:
         self.capacity = BOUNDLESS
         self.deliver_again(dup=True)
         self.commit()
-        self.dispatcher.disconnected()
+        self.dispatcher.on_disconnected()
         for _ in range(100):
             self.send(arrives=True)
             self.acknowledge(1.0)
@@ -192,7 +192,7 @@ class IntakeMachine(RuleBasedStateMachine):
         assert self.acknowledged == set(range(self.made)) == self.named.keys(), "every message has its id"
         for name in self.given.keys() - self.gone:
             assert name[1] in self.centre.accounted[name[0]], "every id is at the region or declared lost"
-        assert self.intake.buffer.unaccounted() == 0
+        assert self.intake.buffer.count_missing() == 0
         self.intake.buffer.close()
         shutil.rmtree(self.root)
 
@@ -207,8 +207,8 @@ class IntakeMachine(RuleBasedStateMachine):
             elif time_ms * 1000 >= SET_CLOCK_US:
                 self.anchors.add(self.made)
             self.made += 1
-            self.open.append(Message(self.mid, 1, False, topic, payload))
-            assert not self.intake.reception.take(self.open[-1], 0.0)
+            self.open.append(MqttMessage(self.mid, 1, False, topic, payload))
+            assert not self.intake.reception.receive(self.open[-1], 0.0)
 
     @rule()
     def commit(self):
@@ -224,12 +224,12 @@ class IntakeMachine(RuleBasedStateMachine):
         """The connection is cut before the PUBACKs arrive: what they were for comes again."""
         self.intake.connect(resumed=True)
         for message in list(self.open):
-            if self.intake.reception.take(message._replace(dup=dup), 0.0):
+            if self.intake.reception.receive(message._replace(dup=dup), 0.0):
                 self.puback([message.mid])
 
     @rule(dup=st.booleans())
     def kill(self, dup):
-        self.intake.buffer._life.close()
+        self.intake.buffer._database.close()
         self.trial.recover()
         self.start(resumed=True)
         self.deliver_again(dup)
@@ -272,17 +272,17 @@ class IntakeMachine(RuleBasedStateMachine):
     def send(self, arrives):
         """As much as the window lets through, after the mending that jumps call for."""
         self.clocks.now_us += 1_000_000
-        self.mender.connected()
+        self.mender.mark_sending()
         while self.jumps:
-            self.mender.mend(*self.jumps[0], self.dispatcher.maybe_sent)
+            self.mender.correct(*self.jumps[0], self.dispatcher.maybe_sent)
             self.jumps.pop(0)
             self.dispatcher.reload()
         self.dispatcher.retry_overdue(self.now_s)
-        while (batch := self.dispatcher.next_batch(self.now_s)) is not None:
+        while (batch := self.dispatcher.take_next(self.now_s)) is not None:
             if arrives:
                 self.centre.take(self.region, batch.data)
             else:
-                self.centre.never_got(self.region, batch.epoch, batch.names)
+                self.centre.never_got(self.region, batch.epoch, batch.seqs)
 
     @rule()
     def answer_for_another_region(self):
@@ -295,9 +295,9 @@ class IntakeMachine(RuleBasedStateMachine):
 
     @rule(region=st.sampled_from(["eu", "us"]))
     def connect(self, region):
-        self.dispatcher.disconnected()
+        self.dispatcher.on_disconnected()
         self.region = region
-        self.dispatcher.connected(region)
+        self.dispatcher.on_connected(region)
 
     @rule(share=st.floats(0, 1))
     def acknowledge(self, share):
@@ -305,8 +305,8 @@ class IntakeMachine(RuleBasedStateMachine):
         mine = [one for one in self.centre.answers if one[0] == self.region]
         for answer in mine[: round(len(mine) * share)]:
             self.centre.answers.remove(answer)
-            self.dispatcher.acknowledged(*answer[1:])
-        self.intake.buffer.settle()
+            self.dispatcher.on_acked(*answer[1:])
+        self.intake.buffer.prune_acknowledged()
 
     @rule(back=st.integers(0, 3), first=st.integers(1, 60), more=st.sampled_from([0, 5, 100, 10**12]))
     def forge(self, back, first, more):
@@ -315,20 +315,20 @@ class IntakeMachine(RuleBasedStateMachine):
         names = IntervalSet([(first, first + more)])
         names -= self.centre.lost_on_the_way.get((self.region, epoch), IntervalSet())
         has = self.centre.accounted.get(epoch, IntervalSet()) & names
-        assert self.dispatcher.acknowledged(epoch, names) <= has.count
-        self.intake.buffer.settle()
+        assert self.dispatcher.on_acked(epoch, names) <= has.count
+        self.intake.buffer.prune_acknowledged()
 
     def expire(self):
-        before = self.intake.buffer.tally("lost_age")
-        self.intake.keeper.expire(self.clocks.wall_us() // 1000, self.clocks.now_us // 1000)
-        assert self.intake.buffer.tally("lost_age") == before, "nothing here is old"
+        before = self.intake.buffer.counter("lost_age")
+        self.intake.retention.expire(self.clocks.wall_us() // 1000, self.clocks.now_us // 1000)
+        assert self.intake.buffer.counter("lost_age") == before, "nothing here is old"
 
     @rule(delta_us=st.sampled_from([ELEVEN_YEARS_US, -ELEVEN_YEARS_US, -3_600_000_000, 60_000_000]), busy=st.booleans())
     def jump_for_one_tick(self, delta_us, busy):
         for delta in (delta_us, -delta_us):
             self.clocks.now_us += 100_000
             self.clocks.offset_us += delta
-            self.intake.reception.look_at_clocks()
+            self.intake.reception.check_clocks()
             self.expire()
             if busy:
                 self.publish(2, 0)
@@ -336,7 +336,7 @@ class IntakeMachine(RuleBasedStateMachine):
     @rule(delta_us=st.sampled_from([-86_400_000_000, -10_000_000, 10_000_000, 60_000_000]))
     def jump(self, delta_us):
         self.clocks.offset_us += delta_us
-        self.intake.reception.look_at_clocks()
+        self.intake.reception.check_clocks()
         self.expire()
 
     @rule(capacity=st.sampled_from([0, 300, 1_000, 50_000]))
@@ -351,11 +351,11 @@ class IntakeMachine(RuleBasedStateMachine):
     @rule()
     def let_the_file_grow_no_more(self):
         """SQLite finds the disk full in the middle of a commit: all of it waits, and is stored once there is space."""
-        writer = self.intake.buffer._life.writer
+        writer = self.intake.buffer._database.writer
         writer.execute("PRAGMA max_page_count = 1")  # that is: as many as there are
         self.publish(3, 20_000)
         self.puback(self.intake.reception.commit(0.0) or ())
-        writer = self.intake.buffer._life.writer
+        writer = self.intake.buffer._database.writer
         writer.execute(f"PRAGMA max_page_count = {BOUNDLESS >> 12}")
 
     @rule()
@@ -392,11 +392,11 @@ class IntakeMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_id_has_its_place(self):
-        assert self.intake.buffer.unaccounted() == 0
+        assert self.intake.buffer.count_missing() == 0
         here = dict(self.centre.accounted)
         for index in range(4):
             for block in self.intake.buffer.read_after(0, index, 10_000):
-                names = read_header(self.intake.buffer.load(block.id)).accounted
+                names = read_header(self.intake.buffer.load(block.id)).seqs
                 here[block.epoch] = here.get(block.epoch, IntervalSet()) | names
         for epoch, seq in self.given.keys() - self.gone:
             assert seq in here.get(epoch, IntervalSet()), "every id is at the region, in the buffer, or declared lost"
@@ -412,7 +412,7 @@ def number_of(record: Record) -> int:
     return int(body.payload.split(b" ", 1)[0]) if isinstance(body, Raw) else int(body.value)
 
 
-def number_in(message: Message) -> int:
+def number_in(message: MqttMessage) -> int:
     if message.topic == "vehicle/odd":
         return int(message.payload.split(b" ", 1)[0])
     return int(message.payload.rsplit(b":", 1)[1][:-1])

@@ -11,13 +11,13 @@ import pytest
 from edge_agent import pushed
 from edge_agent.clock.age import AgeClock
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.drain.sent import SentRecords
-from edge_agent.drain.window import Window
-from edge_agent.intake.reception import Reception
-from edge_agent.intake.redelivery import Resumption
+from edge_agent.drain.send_window import SendWindow
+from edge_agent.drain.sent import SentSeqs
+from edge_agent.intake.record_intake import Intake
+from edge_agent.intake.redelivery import RedeliveryMatcher
 from edge_agent.pushed import Trial
-from edge_agent.store import buffer, keeper, settle
-from edge_agent.store.mending import Mender
+from edge_agent.store import buffer, prune, retention
+from edge_agent.store.clock_correction import ClockCorrector
 from telemetry import IntervalSet
 from tests.edge_agent.test_intake_machine import ELEVEN_YEARS_US, MAY_DELETE, WOULD_DELETE, IntakeMachine
 
@@ -50,44 +50,44 @@ def of_any_region(patch):
         sent = [ranges for (_, other), ids in self._sent.items() if other == epoch for ranges in ids.ranges]
         return IntervalSet(sent) & seqs
 
-    patch.setattr(SentRecords, "take_acked", take_acked)
+    patch.setattr(SentSeqs, "take_acked", take_acked)
 
 
 def never_sent(patch):
-    patch.setattr(SentRecords, "take_acked", lambda _self, _region, _epoch, seqs: seqs)
+    patch.setattr(SentSeqs, "take_acked", lambda _self, _region, _epoch, seqs: seqs)
 
 
 def deleted_when_sent(patch):
-    def next_batch(self, now_s, allowed=None, real=Dispatcher.next_batch):
+    def take_next(self, now_s, allowed=None, real=Dispatcher.take_next):
         batch = real(self, now_s, allowed)
         if batch is not None:
-            self._source.acknowledge(batch.epoch, batch.names)
+            self._source.acknowledge(batch.epoch, batch.seqs)
         return batch
 
-    patch.setattr(Dispatcher, "next_batch", next_batch)
+    patch.setattr(Dispatcher, "take_next", take_next)
 
 
 def all_of_a_batch_acknowledged_in_part(patch):
     def trim(connection, identity, class_index, _acknowledged, changes):
-        row = connection.execute("SELECT last, records, size FROM blocks WHERE id = ?", (identity,)).fetchone()
+        row = connection.execute("SELECT last, records, size FROM batches WHERE id = ?", (identity,)).fetchone()
         last, *before = row
-        settle.empty_block(connection, identity, last, changes)
-        changes.add(class_index, *before)
+        prune.clear_batch(connection, identity, last, changes)
+        changes.count_removed(class_index, *before)
 
-    patch.setattr(settle, "_trim", trim)
+    patch.setattr(prune, "_trim", trim)
 
 
 def redelivery_is_new(patch):
-    patch.setattr(Reception, "_was_committed", lambda *_: False)
+    patch.setattr(Intake, "_match_redelivery", lambda *_: False)
 
 
 def redelivery_without_dup_is_new(patch):
-    patch.setattr(Resumption, "is_anchor", lambda *_: False)
+    patch.setattr(RedeliveryMatcher, "is_anchor", lambda *_: False)
 
 
 def what_looks_alike_is_known(patch):
-    patch.setattr(Resumption, "is_anchor", lambda *_: True)
-    patch.setattr(Resumption, "follows", lambda *_: True)
+    patch.setattr(RedeliveryMatcher, "is_anchor", lambda *_: True)
+    patch.setattr(RedeliveryMatcher, "try_advance", lambda *_: True)
 
 
 def arrivals_are_forgotten_at_a_start(patch):
@@ -95,43 +95,47 @@ def arrivals_are_forgotten_at_a_start(patch):
 
 
 def puback_before_the_commit(patch):
-    def commit(self, now_s, real=Reception.commit):
+    def commit(self, now_s, real=Intake.commit):
         mids = real(self, now_s)
         return list(self._mids) if mids is None else mids
 
-    patch.setattr(Reception, "commit", commit)
+    patch.setattr(Intake, "commit", commit)
 
 
 def epoch_kept(patch):
-    patch.setattr(buffer, "is_the_one_that_was_left", lambda *_: True)
+    patch.setattr(buffer, "resume_lineage", lambda *_: True)
 
 
 def machine_not_asked(patch):
-    def is_the_one(connection, lineage, folder, _machine, real=buffer.is_the_one_that_was_left):
+    def is_the_one(connection, lineage, folder, _machine, real=buffer.resume_lineage):
         return real(connection, lineage, folder, lineage.machine if lineage else "")
 
-    patch.setattr(buffer, "is_the_one_that_was_left", is_the_one)
+    patch.setattr(buffer, "resume_lineage", is_the_one)
 
 
 def loss_undeclared(patch):
-    def drop_block(connection, row, _owner, _reason, changes):
-        settle.empty_block(connection, row.id, row.last, changes)
-        changes.add(row.class_index, row.records, row.size)
+    def drop_batch(connection, row, _owner, _reason, changes):
+        prune.clear_batch(connection, row.id, row.last, changes)
+        changes.count_removed(row.class_index, row.records, row.size)
         return row.size
 
-    patch.setattr(keeper, "drop_block", drop_block)
+    patch.setattr(retention, "drop_batch", drop_batch)
 
 
 def what_was_sent_is_mended(patch):
-    patch.setattr(Mender, "mend", lambda self, jump, through, _sent, real=Mender.mend: real(self, jump, through, ()))
+    patch.setattr(
+        ClockCorrector,
+        "correct",
+        lambda self, jump, through, _sent, real=ClockCorrector.correct: real(self, jump, through, ()),
+    )
 
 
 def age_by_the_wall_clock(patch):
-    patch.setattr(AgeClock, "look", lambda _self, wall_ms, _monotonic_ms: wall_ms)
+    patch.setattr(AgeClock, "advance", lambda _self, wall_ms, _monotonic_ms: wall_ms)
 
 
 def trial_deletes(patch):
-    patch.setattr(pushed, "keeping", lambda _present, proposed: proposed)
+    patch.setattr(pushed, "with_present_retention", lambda _present, proposed: proposed)
 
 
 def cut_short_is_in_force(patch):
@@ -139,8 +143,8 @@ def cut_short_is_in_force(patch):
 
 
 def unanswered_is_not_sent_again(patch):
-    patch.setattr(Window, "overdue", lambda *_: [])
-    patch.setattr(Dispatcher, "disconnected", lambda _: None)
+    patch.setattr(SendWindow, "take_overdue", lambda *_: [])
+    patch.setattr(Dispatcher, "on_disconnected", lambda _: None)
 
 
 MUTANTS: dict[Change, list[Step]] = {

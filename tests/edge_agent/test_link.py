@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config import AgentSettings, ClassSettings, FailoverSettings, LinkSettings
-from edge_agent.drain.account import Account
-from edge_agent.drain.budget import Permit, Spent, TokenBucket
-from edge_agent.uplink.backoff import Backoff
+from edge_agent.drain.link_budget import LinkBudget
+from edge_agent.drain.link_policy import ByteBucket, DataUsage, LinkPolicy
+from edge_agent.uplink.backoff import AgentBackoff
 from edge_agent.uplink.regions import Regions
 
 CALM = FailoverSettings(after_s=20, return_after_s=300, hold_s=30, jitter=0)
@@ -19,47 +19,47 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 
 def test_the_next_region_is_taken_after_lasting_failure_only():
     regions = Regions(3, CALM, Random(1))
-    assert not regions.failed(0)
-    assert not regions.failed(19)
-    regions.well()
-    assert not regions.failed(25)
-    assert not regions.failed(44)
-    assert regions.failed(45)
-    assert regions.at == 1
-    regions.failed(46)
-    assert regions.failed(66)
-    assert regions.at == 2
+    assert not regions.on_failure(0)
+    assert not regions.on_failure(19)
+    regions.on_success()
+    assert not regions.on_failure(25)
+    assert not regions.on_failure(44)
+    assert regions.on_failure(45)
+    assert regions.index == 1
+    regions.on_failure(46)
+    assert regions.on_failure(66)
+    assert regions.index == 2
 
 
 def test_silence_counts_from_when_it_began():
     regions = Regions(2, CALM, Random(1))
-    assert regions.failed(100, since_s=80)
+    assert regions.on_failure(100, since_s=80)
 
 
 def test_the_preferred_region_is_looked_at_in_time_and_returned_to_only_when_it_held():
     regions = Regions(2, CALM, Random(1))
-    assert not regions.should_look(10_000)
-    regions.failed(0)
-    regions.failed(20)
-    assert not regions.should_look(319)
-    assert regions.should_look(320)
-    assert not regions.looked(325, held=False)
-    assert not regions.should_look(624)
-    assert regions.should_look(625)
-    assert regions.looked(660, held=True)
-    assert regions.at == 0
+    assert not regions.should_probe(10_000)
+    regions.on_failure(0)
+    regions.on_failure(20)
+    assert not regions.should_probe(319)
+    assert regions.should_probe(320)
+    assert not regions.on_probed(325, held=False)
+    assert not regions.should_probe(624)
+    assert regions.should_probe(625)
+    assert regions.on_probed(660, held=True)
+    assert regions.index == 0
 
 
 def test_one_region_is_never_left():
     regions = Regions(1, CALM, Random(1))
-    assert not any(regions.failed(second) for second in range(0, 10_000, 10))
+    assert not any(regions.on_failure(second) for second in range(0, 10_000, 10))
 
 
 def test_a_fleet_does_not_move_as_one():
     moments = set()
     for seed in range(50):
         regions = Regions(2, FailoverSettings(after_s=20, jitter=0.5), Random(seed))
-        moments.add(next(second for second in range(100) if regions.failed(second)))
+        moments.add(next(second for second in range(100) if regions.on_failure(second)))
     assert len(moments) >= 8
     assert min(moments) >= 20
     assert max(moments) <= 30
@@ -67,16 +67,16 @@ def test_a_fleet_does_not_move_as_one():
 
 @given(st.integers(0, 1000))
 def test_waits_double_with_jitter_up_to_the_longest_and_begin_again(seed):
-    backoff = Backoff(1, 60, Random(seed))
-    waits = [backoff.failed() for _ in range(10)]
+    backoff = AgentBackoff(1, 60, Random(seed))
+    waits = [backoff.next_delay_s() for _ in range(10)]
     assert all(min(60, 2**n) / 2 <= wait <= min(60, 2**n) for n, wait in enumerate(waits))
-    backoff.succeeded()
-    assert backoff.failed() <= 1
+    backoff.reset()
+    assert backoff.next_delay_s() <= 1
 
 
 @given(st.integers(100, 10**6), st.integers(1024, 10**6), st.lists(st.integers(1, 200_000), min_size=1, max_size=30))
 def test_a_bucket_never_lets_through_more_than_its_burst_and_rate(rate, burst, sizes):
-    bucket = TokenBucket(rate, burst)
+    bucket = ByteBucket(rate, burst)
     now_s, sent = 0.0, 0
     for size in sizes:
         now_s += bucket.wait_s(now_s)
@@ -86,11 +86,11 @@ def test_a_bucket_never_lets_through_more_than_its_burst_and_rate(rate, burst, s
 
 
 def test_what_was_spent_begins_anew_with_the_day_and_the_month():
-    spent = Spent().add(NOON, 100).add(NOON + 60, 50)
+    spent = DataUsage().add(NOON, 100).add(NOON + 60, 50)
     assert (spent.day, spent.day_bytes, spent.month_bytes) == (20261121, 150, 150)
     spent = spent.add(NOON + 86_400, 7)
     assert (spent.day_bytes, spent.month_bytes) == (7, 157)
-    assert spent.add(NOON + 86_400 * 10, 1) == Spent(20261201, 1, 202612, 1)
+    assert spent.add(NOON + 86_400 * 10, 1) == DataUsage(20261201, 1, 202612, 1)
 
 
 CLASSES = (
@@ -112,50 +112,52 @@ CLASSES = (
     ],
 )
 def test_classes_wait_for_their_link_and_the_plans_reserve_is_for_urgent_ones(link, used, expected):
-    permit = Permit(LinkSettings(bytes_per_day=10_000, plan_reserve=0.1), CLASSES)
-    allowed = permit.allowed(link, Spent(20261121, used, 202611, used))
+    permit = LinkPolicy(LinkSettings(bytes_per_day=10_000, plan_reserve=0.1), CLASSES)
+    allowed = permit.allowed_classes(link, DataUsage(20261121, used, 202611, used))
     assert allowed & {0, 1, 2} == expected
 
 
-class Tallies(dict):
-    def tally(self, name, increase=0, *, lazily=False):
+class CountersInMemory(dict):
+    def counter(self, name):
+        return self.get(name, 0)
+
+    def count(self, name, increase, *, lazily=False):
         self[name] = self.get(name, 0) + increase
-        return self[name]
 
 
-def account(tallies, **link):
+def link_budget(counters, **link):
     settings = AgentSettings.model_validate(
         {"device": {"id": "d"}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}], "link": link}
     )
-    return Account(settings, tallies, lambda: NOON)
+    return LinkBudget(settings, counters, lambda: NOON)
 
 
 def test_bytes_are_counted_as_the_kernel_saw_them_and_outlive_a_restart():
-    tallies = Tallies()
-    it = account(tallies, bytes_per_day=100_000)
-    it.connected()
-    it.sending(0.0, 1000)
-    it.counted(1.0, 1500, 200)
-    it.counted(2.0, 1600, 300)
-    it.connected()
-    it.counted(3.0, 10, 10)
-    assert account(tallies).spent == Spent(20261121, 1920, 202611, 1920)
+    counters = CountersInMemory()
+    it = link_budget(counters, bytes_per_day=100_000)
+    it.on_connected()
+    it.charge_estimate(0.0, 1000)
+    it.charge_counted(1.0, 1500, 200)
+    it.charge_counted(2.0, 1600, 300)
+    it.on_connected()
+    it.charge_counted(3.0, 10, 10)
+    assert link_budget(counters).usage == DataUsage(20261121, 1920, 202611, 1920)
 
 
 def test_the_rate_follows_what_was_really_sent():
-    it = account(Tallies(), bytes_per_s=1000, burst_bytes=2000)
-    it.connected()
-    it.sending(0.0, 1000)
+    it = link_budget(CountersInMemory(), bytes_per_s=1000, burst_bytes=2000)
+    it.on_connected()
+    it.charge_estimate(0.0, 1000)
     assert it.wait_s(0.0) == 0
-    it.counted(0.0, 5000, 0)
+    it.charge_counted(0.0, 5000, 0)
     assert it.wait_s(0.0) == pytest.approx(3.0, abs=0.1)
 
 
 def test_the_link_is_read_from_the_file_that_the_system_writes(tmp_path):
     file = tmp_path / "link"
-    it = account(Tallies(), link="cellular", link_file=str(file))
-    it.allowed(0.0)
+    it = link_budget(CountersInMemory(), link="cellular", link_file=str(file))
+    it.allowed_classes(0.0)
     assert it.link == "cellular"
     file.write_text("wifi home\n")
-    it.allowed(5.0)
+    it.allowed_classes(5.0)
     assert it.link == "wifi"

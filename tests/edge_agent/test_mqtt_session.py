@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 
 from edge_agent.config import BrokerSettings, DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError, LinkRefused
-from edge_agent.mqtt import CUT_BYTES, RECEIVE_BYTES, Message, Session, SessionOptions, read_publish
+from edge_agent.mqtt_session import (
+    RECEIVE_BYTES,
+    TRUNCATED_BYTES,
+    MqttMessage,
+    MqttSession,
+    MqttSessionOptions,
+    read_publish,
+)
 from edge_agent.uplink.mqtt import MqttUplink
-from edge_agent.uplink.protocol import NoGateway, Outgoing, Pushed
+from edge_agent.uplink.protocol import NoGateway, OutgoingBatch, PushedSettings
 from telemetry import IntervalSet
 
 CONNACK = b"\x20\x03\x00\x00\x00"
@@ -27,7 +34,7 @@ def connack(properties: bytes) -> bytes:
     return b"\x20" + bytes([3 + len(properties)]) + b"\x00\x00" + bytes([len(properties)]) + properties
 
 
-class Broker:
+class ScriptedBroker:
     """Answers CONNECT with `hello`, then does what `serve` does with the connection."""
 
     def __init__(self, hello: bytes, serve: Callable[[socket.socket], None] = lambda sock: None) -> None:
@@ -53,20 +60,20 @@ class Broker:
 
 
 @contextmanager
-def broker(hello: bytes, serve: Callable[[socket.socket], None] = lambda sock: None) -> Iterator[Broker]:
-    it = Broker(hello, serve)
+def broker(hello: bytes, serve: Callable[[socket.socket], None] = lambda sock: None) -> Iterator[ScriptedBroker]:
+    it = ScriptedBroker(hello, serve)
     try:
         yield it
     finally:
         it.close()
 
 
-def session(port: int, taken: list[Message], max_packet_bytes: int = 1 << 20) -> Session:
-    options = SessionOptions(client_id="x", max_packet_bytes=max_packet_bytes)
-    return Session(BrokerSettings(port=port, connect_timeout_s=2), options, taken.append)
+def session(port: int, taken: list[MqttMessage], max_packet_bytes: int = 1 << 20) -> MqttSession:
+    options = MqttSessionOptions(client_id="x", max_packet_bytes=max_packet_bytes)
+    return MqttSession(BrokerSettings(port=port, connect_timeout_s=2), options, taken.append)
 
 
-def poll_until_it_ends(it: Session) -> None:
+def poll_until_it_ends(it: MqttSession) -> None:
     deadline = time.monotonic() + 5
     try:
         while time.monotonic() < deadline:
@@ -122,10 +129,10 @@ def test_messages_that_come_with_the_answer_to_connect_wait_until_the_caller_kno
 ):
     resumed = b"\x20\x03\x01\x00\x00"
     with broker(resumed + b"\x32\x08\x00\x01t\x00\x07\x00ab", lambda sock: sock.recv(4096) and None) as it:
-        taken: list[Message] = []
+        taken: list[MqttMessage] = []
         link = session(it.port, taken)
         link.open()
-        assert link.is_resumed
+        assert link.session_present
         assert taken == []
         with suppress(LinkError):
             link.poll(2)
@@ -144,10 +151,10 @@ def test_of_a_message_that_is_too_large_the_beginning_and_the_size_are_kept_and_
         sock.sendall(small)
         sock.recv(100)
 
-    taken: list[Message] = []
+    taken: list[MqttMessage] = []
     with broker(CONNACK, serve) as it:
-        options = SessionOptions(client_id="x", max_packet_bytes=1 << 16, cuts_larger=True)
-        link = Session(BrokerSettings(port=it.port, connect_timeout_s=2), options, taken.append)
+        options = MqttSessionOptions(client_id="x", max_packet_bytes=1 << 16, truncates_larger=True)
+        link = MqttSession(BrokerSettings(port=it.port, connect_timeout_s=2), options, taken.append)
         link.open()
         kept, deadline = 0, time.monotonic() + 10
         while len(taken) < 2 and time.monotonic() < deadline:
@@ -157,7 +164,7 @@ def test_of_a_message_that_is_too_large_the_beginning_and_the_size_are_kept_and_
     large, after = taken
     assert (large.mid, large.topic, len(large.payload) + large.missing) == (5, "t", size - 6)
     assert (after.mid, after.payload, after.missing) == (6, b"abc", 0)
-    assert max(kept, len(large.payload)) <= CUT_BYTES + RECEIVE_BYTES
+    assert max(kept, len(large.payload)) <= TRUNCATED_BYTES + RECEIVE_BYTES
 
 
 def test_a_batch_that_reached_nobody_is_told_and_a_report_that_reached_nobody_is_not() -> None:
@@ -178,7 +185,7 @@ def test_a_batch_that_reached_nobody_is_told_and_a_report_that_reached_nobody_is
         uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", port=it.port))
         uplink.open()
         uplink.report(b"{}")
-        uplink.send(Outgoing(7, IntervalSet([(1, 1)]), b"x"))
+        uplink.send(OutgoingBatch(7, IntervalSet([(1, 1)]), b"x"))
         events, deadline = [], time.monotonic() + 5
         while not events and time.monotonic() < deadline:
             events = uplink.poll(0.2)
@@ -198,7 +205,7 @@ def test_a_message_of_qos_0_is_taken_and_not_acknowledged_and_of_qos_2_ends_the_
         sock.settimeout(5)
         sock.recv(100)
 
-    taken: list[Message] = []
+    taken: list[MqttMessage] = []
     with broker(CONNACK, serve) as it:
         link = session(it.port, taken)
         link.open()
@@ -240,7 +247,7 @@ def test_no_more_is_published_than_the_broker_takes_at_once_and_the_rest_follows
         deadline, published = time.monotonic() + 10, 0
         while published < 20 and time.monotonic() < deadline:
             link.poll(0.1)
-            published += len(link.published())
+            published += len(link.take_publish_results())
         link.close()
     assert (most_unanswered, published) == (4, 20)
 
@@ -268,8 +275,8 @@ def test_a_batch_after_a_batch_too_large_for_the_broker_is_sent(tmp_path) -> Non
     with broker(connack(b"\x27\x00\x00\x04\x00")) as it:
         uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", port=it.port))
         uplink.open()
-        uplink.send(Outgoing(7, IntervalSet([(1, 1)]), bytes(2000)))
-        uplink.send(Outgoing(7, IntervalSet([(2, 2)]), bytes(100)))
+        uplink.send(OutgoingBatch(7, IntervalSet([(1, 1)]), bytes(2000)))
+        uplink.send(OutgoingBatch(7, IntervalSet([(2, 2)]), bytes(100)))
         uplink.close()
 
 
@@ -287,7 +294,7 @@ def test_a_push_comes_as_it_is() -> None:
         uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", port=it.port))
         uplink.open()
         events = uplink.poll(2.0) or uplink.poll(2.0)
-        assert events == [Pushed(text)]
+        assert events == [PushedSettings(text)]
         uplink.close()
 
 
@@ -304,9 +311,9 @@ def test_a_subscription_with_less_than_qos_1_is_none(granted: int, is_good: bool
         link.subscribe("vehicle/#")
         if is_good:
             deadline = time.monotonic() + 5
-            while link._ungranted and time.monotonic() < deadline:
+            while link._pending_subscriptions and time.monotonic() < deadline:
                 link.poll(0.2)
-            assert link._ungranted == 0
+            assert link._pending_subscriptions == 0
         else:
             poll_until_it_ends(link)
             assert "subscription refused" in str(link._ended)

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.inspection import dead_letters
-from edge_agent.intake import reception
-from edge_agent.mqtt import Message
+from edge_agent.intake import record_intake
+from edge_agent.mqtt_session import MqttMessage
 from edge_agent.status import read_status
 from edge_agent.store import message_dead_letters as bounds
-from edge_agent.store.evict import Owner
+from edge_agent.store.eviction import BatchOwner
 from edge_agent.store.message_dead_letters import MAX_DEAD_LETTERS, add_dead_letters
-from edge_agent.store.packing import BLOCK_CONTENT_BYTES, DeadLetter, packed
+from edge_agent.store.packing import BATCH_CONTENT_BYTES, DeadLetter, packed
 from telemetry import Raw, Signal, decode
-from tests.edge_agent.intake_parts import Intake
+from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import fill, open_buffer, unnamed
 from tests.edge_agent.test_daemon import settings as agent_settings
 from tests.edge_agent.test_intake import FIELDS, json_values
@@ -35,9 +35,9 @@ NASTY = [
 
 @pytest.mark.parametrize("payload", NASTY, ids=range(len(NASTY)))
 def test_a_nasty_message_is_stored_among_its_neighbours_and_all_are_acknowledged(tmp_path, payload):
-    intake = Intake(tmp_path)
+    intake = IntakeHarness(tmp_path)
     payloads = [GOOD, payload, GOOD]
-    messages = [Message(mid, 1, False, "vehicle/signal", one) for mid, one in enumerate(payloads, 1)]
+    messages = [MqttMessage(mid, 1, False, "vehicle/signal", one) for mid, one in enumerate(payloads, 1)]
     assert sorted(intake.deliver(messages)) == [1, 2, 3]
     records = intake.records()
     assert [record.seq for record in records] == [1, 2, 3]
@@ -51,11 +51,11 @@ def test_a_nasty_message_is_stored_among_its_neighbours_and_all_are_acknowledged
 def test_whatever_parse_accepts_can_be_written_and_read_again(messages):
     waiting = []
     for number, (message, topic) in enumerate(messages, 1):
-        parsed = reception._parsed(Message(number, 1, False, f"vehicle/{topic}", json.dumps(message).encode()))
+        parsed = record_intake._parsed(MqttMessage(number, 1, False, f"vehicle/{topic}", json.dumps(message).encode()))
         waiting.append(unnamed(number)._replace(body=parsed.body, device_time_us=parsed.device_time_us or 0))
-    found = packed(waiting, Owner("eu-0001", 7, 0), 1, 0)
+    found = packed(waiting, BatchOwner("eu-0001", 7, 0), 1, 0)
     assert (found.unencodable, found.dead_letters) == (0, [])
-    assert sum(len(decode(block.data).records) for block in found.blocks) == len(messages)
+    assert sum(len(decode(block.data).records) for block in found.batches) == len(messages)
 
 
 def test_a_body_that_encode_refuses_is_carried_as_the_message_that_it_was(tmp_path):
@@ -67,7 +67,7 @@ def test_a_body_that_encode_refuses_is_carried_as_the_message_that_it_was(tmp_pa
     records = [record for block in blocks for record in decode(block.data).records]
     assert [record.seq for record in records] == list(range(1, 9))
     assert records[4].body == Raw(topic="vehicle/signal", payload=b"as it came")
-    assert buffer.tally("unencodable") == 1
+    assert buffer.counter("unencodable") == 1
 
 
 def test_what_not_even_a_raw_record_carries_is_a_dead_letter_that_inspection_shows(tmp_path):
@@ -77,11 +77,11 @@ def test_what_not_even_a_raw_record_carries_is_a_dead_letter_that_inspection_sho
     )
     blocks = buffer.commit([unnamed(1), spoiled, unnamed(3)], 1_767_603_422_000)
     assert (sum(block.records for block in blocks), buffer.head) == (2, 2)
-    assert all(unnamed(n).arrival in buffer.ring for n in (1, 2, 3)), "delivered again, it is known"
+    assert all(unnamed(n).arrival in buffer.recent for n in (1, 2, 3)), "delivered again, it is known"
     (shown,) = dead_letters(agent_settings(tmp_path), 10)
     assert (shown["topic"], shown["bytes"], shown["reason"]) == ("\\ud83d", 5, "Malformed")
     assert read_status(agent_settings(tmp_path))["dead_letters"] == 1
-    assert buffer.unaccounted() == 0
+    assert buffer.count_missing() == 0
 
 
 def test_dead_letters_are_bounded_in_count_and_bytes_and_what_goes_is_counted(tmp_path, monkeypatch):
@@ -92,29 +92,29 @@ def test_dead_letters_are_bounded_in_count_and_bytes_and_what_goes_is_counted(tm
 
     add([DeadLetter("t", bytes([n % 256]), "E") for n in range(MAX_DEAD_LETTERS + 10)])
     assert len(dead_letters(agent_settings(tmp_path), 1_000)) == MAX_DEAD_LETTERS
-    assert buffer.tally("dead_letters_dropped") == 10
+    assert buffer.counter("dead_letters_dropped") == 10
     monkeypatch.setattr(bounds, "MAX_DEAD_LETTER_BYTES", 1_000)
     add([DeadLetter("t", bytes(300), "E")] * 5)
     assert [row["bytes"] for row in dead_letters(agent_settings(tmp_path), 1_000)] == [300, 300, 300]
 
 
 def test_a_hundred_megabytes_that_compress_well_become_blocks_that_can_be_read(tmp_path):
-    intake = Intake(tmp_path)
+    intake = IntakeHarness(tmp_path)
     payload = b'{"x": "' + b"a" * 999_000 + b'"}'
-    messages = [Message(mid, 1, False, "vehicle/odd", payload) for mid in range(1, 101)]
+    messages = [MqttMessage(mid, 1, False, "vehicle/odd", payload) for mid in range(1, 101)]
     assert sorted(intake.deliver(messages)) == list(range(1, 101))
     assert [record.seq for record in intake.records()] == list(range(1, 101))
     largest = max(block.records for block in intake.buffer.read_after(0, 3, 1_000))
-    assert largest * len(payload) <= BLOCK_CONTENT_BYTES
+    assert largest * len(payload) <= BATCH_CONTENT_BYTES
 
 
 def test_while_the_buffer_cannot_commit_what_waits_in_memory_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(reception, "MAX_WAITING_BYTES", 10_000)
-    intake = Intake(tmp_path)
+    monkeypatch.setattr(record_intake, "MAX_WAITING_BYTES", 10_000)
+    intake = IntakeHarness(tmp_path)
     mid = 0
     while not intake.reception.is_full:
         mid += 1
-        intake.reception.take(Message(mid, 1, False, "vehicle/odd", bytes(1_000)), 0.0)
+        intake.reception.receive(MqttMessage(mid, 1, False, "vehicle/odd", bytes(1_000)), 0.0)
     assert mid == 10
     assert intake.commit() == list(range(1, 11))
     assert not intake.reception.is_full
@@ -133,8 +133,8 @@ def test_a_buffer_that_is_rebuilt_keeps_its_dead_letters(tmp_path):
     fill(buffer, range(1, 4))
     letters = [DeadLetter("t", b"bytes", f"why {n}") for n in range(3)]
     buffer.edit(lambda connection, changes: add_dead_letters(connection, letters, 7, changes))
-    buffer.heal(buffer.generation)
+    buffer.repair(buffer.generation)
     buffer.close()
     assert [one["reason"] for one in dead_letters(agent_settings(tmp_path), 10)] == ["why 2", "why 1", "why 0"]
     with closing(open_buffer(tmp_path)) as again:
-        assert again.tally("dead_letters") == 3
+        assert again.counter("dead_letters") == 3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.edge_agent.world import World
+from tests.edge_agent.world import SimulatedWorld
 
 LIVES = 5
 
@@ -22,7 +22,7 @@ def test_every_acknowledged_record_is_delivered_or_declared_after_any_power_cut(
     done = 0
     while done < cuts:
         folder = tmp_path / str(seed)
-        world = World(seed, folder, faults=faults, max_bytes=quota)
+        world = SimulatedWorld(seed, folder, faults=faults, max_bytes=quota)
         world.live(LIVES)
         world.check()
         done += world.cuts

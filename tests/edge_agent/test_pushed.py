@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from edge_agent.config import AgentSettings
 from edge_agent.daemon import Daemon
-from edge_agent.drain.budget import Spent
 from edge_agent.drain.holding import held_classes, newly_held
-from edge_agent.judging import LONGEST_RETRY_S, RetryTimes, TrialJudge
+from edge_agent.drain.link_policy import DataUsage
 from edge_agent.pushed import PushRefused, Trial, effective_settings
 from edge_agent.pushed_files import AGAIN, IN_FORCE, ON_TRIAL, REFUSED
+from edge_agent.trial_evaluator import MAX_RETRY_S, RetryTimes, TrialEvaluator
 from settings import SettingsError, load, parse, parse_toml
 
 SECURE = """
@@ -115,7 +115,7 @@ def test_a_bracket_in_a_string_or_a_comment_is_no_depth() -> None:
 def test_a_local_file_that_is_too_deep_or_too_large_is_named_and_nothing_else(config) -> None:
     for text in ("a=" + "[" * 100_000, "# " + "x" * (2 << 20)):
         config.write_text(text)
-        with pytest.raises(SettingsError, match="is no TOML"):
+        with pytest.raises(SettingsError, match="is not valid TOML"):
             effective_settings(config)
 
 
@@ -123,7 +123,7 @@ TIGHTER = [
     "[buffer]\nmax_bytes = 65536\n",
     "[buffer]\nmax_age_s = 60\n",
     "[buffer]\nfree_space_floor_bytes = 1000000000000\n",
-    "[buffer]\nthin_above = 0.01\n",
+    "[buffer]\ndownsample_above = 0.01\n",
     (
         '[[classes]]\nname="urgent"\ntopics=["e"]\n[[classes]]\nname="position"\ntopics=["p"]\nmax_bytes=5000\n'
         '[[classes]]\nname="signal"\ntopics=["s"]\n[[classes]]\nname="other"\ntopics=["#"]\n'
@@ -166,7 +166,7 @@ def test_more_room_needs_no_word_and_going_back_from_it_does(config) -> None:
         "[drain]\nack_timeout_s = 31536000\n",
         "[failover]\nafter_s = 31536000\n",
         "[push]\naccept = false\n",
-        "[health]\nport = 1\n",
+        "[status]\nport = 1\n",
         "[intake]\nhost = 'x'\n",
         "[buffer]\npath = '/x'\n",
         '[[classes]]\nname = "all"\ntopics = ["#"]\n',
@@ -251,7 +251,7 @@ def test_a_text_that_cannot_be_read_is_refused_with_its_reason_and_so_is_the_sam
 
 
 def test_whatever_the_check_of_a_push_raises_the_text_is_not_looked_at_again(config, monkeypatch) -> None:
-    monkeypatch.setattr("edge_agent.pushed.overlaid", lambda *_: 1 / 0)
+    monkeypatch.setattr("edge_agent.pushed.merge_pushed", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Trial(config, load(AgentSettings, config)).begin(b"a = 1")
     assert "it cannot be handled" in refusal(config, b"a = 1")
@@ -282,34 +282,36 @@ FREE, HELD = 'name = "other"\ntopics = ["#"]', 'name = "other"\ntopics = ["#"]\n
 
 def test_what_flowed_and_would_be_held_back_is_named_by_topic() -> None:
     before = settings_with(URGENT, FREE)
-    assert newly_held(before, before, Spent()) == []
-    assert newly_held(before, settings_with(URGENT, HELD), Spent()) == ["vehicle/#"]
-    assert newly_held(before, settings_with(URGENT, HELD, link="satellite"), Spent()) == []
+    assert newly_held(before, before, DataUsage()) == []
+    assert newly_held(before, settings_with(URGENT, HELD), DataUsage()) == ["vehicle/#"]
+    assert newly_held(before, settings_with(URGENT, HELD, link="satellite"), DataUsage()) == []
     held = settings_with('name = "urgent"\ntopics = ["a"]\nurgent = true', HELD)
-    assert newly_held(held, held, Spent()) == [], "it did not flow before"
-    assert newly_held(before, held, Spent()) == ["vehicle/event", "vehicle/#"], "a topic moved into a class that waits"
-    assert held_classes(held, Spent()) == {"other": "link"}
+    assert newly_held(held, held, DataUsage()) == [], "it did not flow before"
+    assert newly_held(before, held, DataUsage()) == ["vehicle/event", "vehicle/#"], (
+        "a topic moved into a class that waits"
+    )
+    assert held_classes(held, DataUsage()) == {"other": "link"}
 
 
 def test_a_plan_that_is_spent_already_holds_back_too() -> None:
     before = parse(AgentSettings, MINIMAL_FILE, "x")
     after = parse(AgentSettings, MINIMAL_FILE + "[link]\nbytes_per_day = 1000000\n", "x")
-    spent = Spent().add(0.0, 950_000)
+    spent = DataUsage().add(0.0, 950_000)
     assert newly_held(before, after, spent) == ["vehicle/position", "vehicle/canary", "vehicle/signal", "vehicle/#"]
     assert held_classes(after, spent) == {"position": "plan", "signal": "plan", "other": "plan"}
 
 
 def test_a_trial_that_holds_back_what_flowed_ends_at_once() -> None:
-    judge = TrialJudge(0.0, 60.0)
+    judge = TrialEvaluator(0.0, 60.0)
     state = {"is_connected": True, "is_acked": True, "is_well": True, "batches": 5}
-    assert judge.judge(1.0, **state) == "running"
-    assert judge.judge(20.0, holds_back=True, **state) == "holds back", "though it was good for long enough"
+    assert judge.evaluate(1.0, **state) == "running"
+    assert judge.evaluate(20.0, holds_back=True, **state) == "holds back", "though it was good for long enough"
 
 
 def judged(looks: list[tuple[float, bool, bool, bool, int]]) -> str:
-    judge, verdict = TrialJudge(0.0, 60.0), "running"
+    judge, verdict = TrialEvaluator(0.0, 60.0), "running"
     for now_s, connected, acked, well, batches in looks:
-        verdict = judge.judge(now_s, is_connected=connected, is_acked=acked, is_well=well, batches=batches)
+        verdict = judge.evaluate(now_s, is_connected=connected, is_acked=acked, is_well=well, batches=batches)
     return verdict
 
 
@@ -333,10 +335,10 @@ def test_tries_are_further_and_further_apart() -> None:
     times = RetryTimes(600)
     due = []
     for _ in range(10):
-        times.taken_back(0.0)
+        times.schedule_next(0.0)
         due.append(times.due_s)
     assert due[:3] == [600, 1200, 2400]
-    assert due[-1] == LONGEST_RETRY_S
+    assert due[-1] == MAX_RETRY_S
 
 
 @pytest.mark.parametrize(
@@ -372,7 +374,7 @@ def test_a_push_that_nobody_thought_of_is_remembered_too(config: Path, monkeypat
 
 def test_a_change_of_path_or_device_waits_for_a_restart_and_no_push_is_tried_until_then(tmp_path: Path) -> None:
     config = tmp_path / "agent.toml"
-    text = SECURE.format(folder=tmp_path / "old") + "[health]\nport = 0\n"
+    text = SECURE.format(folder=tmp_path / "old") + "[status]\nport = 0\n"
     config.write_text(text)
     daemon = Daemon(config, load(AgentSettings, config))
     agent = daemon._agent

@@ -22,7 +22,7 @@ FILE = """
 id = "eu-0001"
 [intake]
 port = 1
-[health]
+[status]
 port = 0
 [link]
 link = "cellular"
@@ -62,7 +62,7 @@ def daemon(config: Path) -> Iterator[Daemon]:
 class Sure:
     """A trial that has gone well."""
 
-    def judge(self, *_: object, **__: object) -> str:
+    def evaluate(self, *_: object, **__: object) -> str:
         return "confirmed"
 
 
@@ -72,7 +72,7 @@ def told(daemon: Daemon) -> list[dict[str, str]]:
 
 
 def end_well(daemon: Daemon) -> None:
-    daemon._judge = Sure()  # type: ignore[assignment]
+    daemon._evaluator = Sure()  # type: ignore[assignment]
     daemon._tick(time.monotonic())
 
 
@@ -102,7 +102,7 @@ def test_settings_that_no_longer_fit_the_devices_own_file_are_never_called_appli
     assert (files(config), daemon._state()["pushed_settings"]) == ({REFUSED}, "none")
     assert [one.name for one in daemon._agent.settings.classes] == ["all"]
     daemon._tick(time.monotonic())
-    assert daemon._judge is None
+    assert daemon._evaluator is None
 
 
 def test_settings_in_force_that_no_longer_fit_are_said_to_be_passed_over(config: Path, daemon: Daemon) -> None:
@@ -165,13 +165,13 @@ def test_a_push_that_would_hold_back_what_flows_is_not_even_begun(config: Path, 
         "outcome": "taken back",
         "reason": "they hold back what flowed before: vehicle/canary, vehicle/#; they will be tried again",
     }
-    assert (files(config), daemon._judge) == ({AGAIN}, None)
+    assert (files(config), daemon._evaluator) == ({AGAIN}, None)
 
 
 def test_what_was_counted_is_counted_once_at_every_moment_of_a_reload(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon._agent.reception.taken.messages = 300
+    daemon._agent.intake.counters.messages = 300
     seen: list[Any] = []
     make = daemon._new_agent
 
@@ -215,7 +215,7 @@ def test_a_file_without_a_name_is_of_nobody(config: Path) -> None:
         assert effective_settings(config).settings.drain.window == 16
         (config.parent / "buffer" / ON_TRIAL).write_bytes(text)
         trial = Trial(config, load(AgentSettings, config))
-        trial.set_foreign_aside()
+        trial.archive_foreign()
         assert not (config.parent / "buffer" / ON_TRIAL).exists()
         assert not trial.recover()
 

@@ -10,24 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.mqtt import Message
-from tests.edge_agent.intake_parts import Intake
+from edge_agent.mqtt_session import MqttMessage
+from tests.edge_agent.intake_parts import IntakeHarness
 
 SET_MS = 1_767_603_422_000
 
 
-def timed(mid: int, number: int, *, dup: bool = False) -> Message:
+def timed(mid: int, number: int, *, dup: bool = False) -> MqttMessage:
     payload = json.dumps({"time": SET_MS + number, "path": "Vehicle.Speed", "value": number}).encode()
-    return Message(mid, 1, dup, "vehicle/signal", payload)
+    return MqttMessage(mid, 1, dup, "vehicle/signal", payload)
 
 
-def untimed(mid: int, text: bytes = b"open", *, dup: bool = False) -> Message:
-    return Message(mid, 1, dup, "vehicle/door", text)
+def untimed(mid: int, text: bytes = b"open", *, dup: bool = False) -> MqttMessage:
+    return MqttMessage(mid, 1, dup, "vehicle/door", text)
 
 
-def taken(tmp_path, before: Sequence[Message], after: Sequence[Message], *, resumed: bool = True) -> Intake:
+def taken(
+    tmp_path, before: Sequence[MqttMessage], after: Sequence[MqttMessage], *, resumed: bool = True
+) -> IntakeHarness:
     """An intake that took the first messages, and after a reconnection the others; all are acknowledged."""
-    intake = Intake(tmp_path)
+    intake = IntakeHarness(tmp_path)
     intake.connect(resumed=False)
     assert sorted(intake.deliver(before)) == sorted(message.mid for message in before)
     intake.connect(resumed=resumed)
@@ -39,7 +41,7 @@ def test_a_broker_that_was_killed_delivers_again_without_saying_so_and_nothing_i
     messages = [timed(n, n) for n in range(1, 301)]
     intake = taken(tmp_path, messages, [*messages, timed(301, 301)])
     assert len(intake.records()) == 301
-    assert intake.buffer.tally("duplicates") == 300
+    assert intake.buffer.counter("duplicates") == 300
 
 
 def test_what_it_delivers_again_ends_before_what_was_taken_last(tmp_path):
@@ -53,14 +55,14 @@ def test_messages_without_a_time_are_known_by_the_one_that_follows_them(tmp_path
     messages = [untimed(1), untimed(2, b"closed"), timed(3, 3)]
     intake = taken(tmp_path, messages, messages)
     assert len(intake.records()) == 3
-    assert intake.buffer.tally("duplicates") == 3
+    assert intake.buffer.counter("duplicates") == 3
 
 
 @pytest.mark.parametrize("dup", [False, True])
 def test_a_message_that_may_be_new_is_stored_and_counted_and_one_that_the_broker_marks_is_not(tmp_path, dup):
     intake = taken(tmp_path, [untimed(1)], [untimed(1, dup=dup)])
     assert len(intake.records()) == 1 + (not dup)
-    assert intake.buffer.tally("possible_duplicates") == (not dup)
+    assert intake.buffer.counter("possible_duplicates") == (not dup)
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -85,12 +87,12 @@ def test_a_value_that_repeats_is_stored_again_when_its_ids_come_again_too(tmp_pa
     messages = [timed(mid, 7) for mid in range(1, 4)]
     intake = taken(tmp_path, messages, messages)
     assert len(intake.records()) == 6
-    assert intake.buffer.tally("possible_duplicates") == 3
+    assert intake.buffer.counter("possible_duplicates") == 3
 
 
 def test_a_clock_that_nobody_set_proves_nothing(tmp_path):
     payload = b'{"time": 5000, "path": "Vehicle.Speed", "value": 0}'
-    message = Message(1, 1, False, "vehicle/signal", payload)
+    message = MqttMessage(1, 1, False, "vehicle/signal", payload)
     assert len(taken(tmp_path, [message], [message]).records()) == 2
 
 
@@ -109,14 +111,14 @@ def test_the_order_of_what_came_outlives_a_restart_whatever_its_classes(tmp_path
     draw = random.Random(1)
     messages = [draw.choice([timed(n, n), untimed(n, b"%d" % n)]) for n in range(1, 41)]
     messages.append(timed(41, 41))
-    first = Intake(tmp_path)
+    first = IntakeHarness(tmp_path)
     first.deliver(messages, commit_every=9)
     first.buffer.close()
-    again = Intake(tmp_path)
+    again = IntakeHarness(tmp_path)
     again.connect(resumed=True)
     again.deliver(messages)
     assert len(again.records()) == 41
-    assert again.buffer.tally("duplicates") == 41
+    assert again.buffer.counter("duplicates") == 41
 
 
 @settings(max_examples=50)
@@ -126,7 +128,7 @@ def test_any_part_of_what_was_stored_may_come_again_before_what_is_new(start, le
     again = [message._replace(dup=draw.random() < 0.5) for message in before[start : start + length]]
     after = [*again, *(timed(100 + n, 100 + n) for n in range(new))]
     with tempfile.TemporaryDirectory() as folder:
-        intake = Intake(Path(folder))
+        intake = IntakeHarness(Path(folder))
         intake.connect(resumed=False)
         intake.deliver(before, commit_every=commit_every)
         intake.connect(resumed=True)

@@ -9,23 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.config import AgentSettings, DrainSettings
-from edge_agent.drain.dispatcher import UNANSWERED, Dispatcher
+from edge_agent.drain.dispatcher import UNACKNOWLEDGED, Dispatcher
 from edge_agent.inspection import exported_lines, stored_batches
 from edge_agent.metrics import COUNTERS, GAUGES, AgentCollector
 from edge_agent.status import read_status
-from edge_agent.store.block import block_id
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.evict import drop_block, row_of, thin_block
-from edge_agent.uplink.protocol import Outgoing
+from edge_agent.store.eviction import downsample_batch, drop_batch, row_of
+from edge_agent.store.stored_batch import batch_row_id
+from edge_agent.uplink.protocol import OutgoingBatch
 from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 
 SETTINGS = DrainSettings(
-    batch_records=100, merge_below_records=50, window=8, ack_timeout_s=5, refusals_most=3, refusal_pause_s=10
+    batch_records=100, merge_below_records=50, window=8, ack_timeout_s=5, max_refusals=3, refusal_backoff_s=10
 )
 
 
-class Region:
+class RefusingRegion:
     """Acknowledges what it takes, refuses batches with one of the `poison` names, is silent about the `dropped`."""
 
     def __init__(self, poison: set[int], dropped: set[int] = frozenset()) -> None:
@@ -33,29 +33,29 @@ class Region:
         self.taken: list[int] = []
         self.tried: list[tuple[float, int]] = []
 
-    def answer(self, it: Dispatcher, outgoing: Outgoing, now_s: float) -> None:
+    def answer(self, it: Dispatcher, outgoing: OutgoingBatch, now_s: float) -> None:
         seqs = {record.seq for record in decode(outgoing.data).records}
         self.tried.extend((now_s, seq) for seq in seqs & (self.poison | self.dropped))
         if seqs & self.poison:
-            it.refused(now_s, outgoing.epoch, outgoing.names, "too-large")
+            it.on_refused(now_s, outgoing.epoch, outgoing.seqs, "too-large")
         elif not seqs & self.dropped:
             self.taken.extend(seqs)
-            it.acknowledged(outgoing.epoch, outgoing.names)
+            it.on_acked(outgoing.epoch, outgoing.seqs)
 
 
 def made(buffer: Buffer, **changed: float) -> Dispatcher:
     return Dispatcher(SETTINGS.model_copy(update=changed), buffer, range(3), [0])
 
 
-def run(it: Dispatcher, region: Region, until_s: int, from_s: int = 0) -> None:
+def run(it: Dispatcher, region: RefusingRegion, until_s: int, from_s: int = 0) -> None:
     for now_s in range(from_s, until_s):
-        while (outgoing := it.next_batch(float(now_s))) is not None:
+        while (outgoing := it.take_next(float(now_s))) is not None:
             region.answer(it, outgoing, float(now_s))
         it.retry_overdue(float(now_s))
 
 
 def state(buffer: Buffer) -> dict[str, object]:
-    buffer.settle()
+    buffer.prune_acknowledged()
     return read_status(agent_settings(buffer))
 
 
@@ -75,7 +75,7 @@ def filled(folder, blocks: int = 10, size: int = 60) -> Buffer:
 
 def test_a_refused_batch_is_tried_a_bounded_number_of_times_and_the_rest_is_delivered_meanwhile(tmp_path):
     buffer = filled(tmp_path)
-    it, region = made(buffer), Region({130})
+    it, region = made(buffer), RefusingRegion({130})
     run(it, region, 30)
     assert sorted(region.taken) == [seq for seq in range(1, 601) if not 121 <= seq <= 180]
     run(it, region, 200, 30)
@@ -83,122 +83,122 @@ def test_a_refused_batch_is_tried_a_bounded_number_of_times_and_the_rest_is_deli
     assert tries[:3] == [0.0, 10.0, 30.0], "the pause is twice as long each time"
     assert len(tries) <= 3 + 6, "then the halves have one try each: 60 records, 30, 15, 8, 4, 2, 1"
     found = state(buffer)
-    assert (found["set_aside_batches"], found["set_aside_records"], found["depth_records"]) == (1, 1, 1)
+    assert (found["dead_letter_batches"], found["dead_letter_records"], found["depth_records"]) == (1, 1, 1)
     assert (found["gaps"], found["oldest_age_s"]) == (0, None)
     assert sorted(region.taken) == [seq for seq in range(1, 601) if seq != 130]
-    assert it.resting == 0
+    assert it.retrying == 0
 
 
 def test_a_block_that_is_halved_keeps_its_names_its_messages_and_its_tombstones(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 21))
     buffer.acknowledge(buffer.epoch, IntervalSet([(3, 4)]))
-    buffer.settle()
-    identity = block_id(1, 1)
-    buffer.edit(lambda c, changes: thin_block(c, row_of(c, identity), 10, changes) and None)
+    buffer.prune_acknowledged()
+    identity = batch_row_id(1, 1)
+    buffer.edit(lambda c, changes: downsample_batch(c, row_of(c, identity), 10, changes) and None)
     before = decode(buffer.load(identity))
-    one, other = buffer.isolate([identity], "too-large")
+    one, other = buffer.split_or_dead_letter([identity], "too-large")
     parts = [decode(buffer.load(half.id)) for half in (one, other)]
     assert parts[0].records + parts[1].records == before.records
-    assert parts[0].header.accounted | parts[1].header.accounted == before.header.accounted
-    assert not parts[0].header.accounted & parts[1].header.accounted
+    assert parts[0].header.seqs | parts[1].header.seqs == before.header.seqs
+    assert not parts[0].header.seqs & parts[1].header.seqs
     assert one.last + 1 == other.first
     assert buffer.depth()[1].records == len(before.records)
     assert buffer.depth()[1].size == one.size + other.size
     buffer.close()
     buffer = open_buffer(tmp_path)
-    assert (buffer.head, buffer.unaccounted(), len(buffer.ring)) == (20, 0, 20)
+    assert (buffer.head, buffer.count_missing(), len(buffer.recent)) == (20, 0, 20)
 
 
 def test_a_batch_that_is_passed_over_is_refused_and_one_that_is_only_late_is_not(tmp_path):
     buffer = filled(tmp_path, blocks=3)
-    it, region = made(buffer), Region(set(), dropped={70})
+    it, region = made(buffer), RefusingRegion(set(), dropped={70})
     run(it, region, 100)
     assert [at_s for at_s, _ in region.tried][:2] == [0.0, 6.0], "nothing was sent after it, so it may only be late"
-    assert state(buffer)["set_aside_batches"] == 0
+    assert state(buffer)["dead_letter_batches"] == 0
     for second in range(100, 300):
         fill(buffer, [second * 60])
-        it.missed()
+        it.on_missed()
         run(it, region, second + 1, second)
-    assert state(buffer)["set_aside_records"] == 1
+    assert state(buffer)["dead_letter_records"] == 1
     assert len(region.tried) < 40
     rows = stored_batches(agent_settings(buffer), 10)
-    assert [(row["first"], row["set aside"]) for row in rows] == [(70, UNANSWERED)]
+    assert [(row["first"], row["dead letter"]) for row in rows] == [(70, UNACKNOWLEDGED)]
 
 
 def test_on_the_word_of_a_region_that_takes_nothing_nothing_is_set_aside(tmp_path):
     buffer = filled(tmp_path, blocks=40)
-    it, region = made(buffer), Region(set(range(1, 2401)))
+    it, region = made(buffer), RefusingRegion(set(range(1, 2401)))
     run(it, region, 400)
-    assert (it.takes_nothing, it.resting) == (True, 8)
+    assert (it.region_refuses_all, it.retrying) == (True, 8)
     assert {seq // 60 for _, seq in region.tried if seq % 60} == set(range(8)), "no more than the window is tried"
-    assert state(buffer)["set_aside_batches"] == 0
+    assert state(buffer)["dead_letter_batches"] == 0
     region.poison.clear()
-    it.connected("eu")
+    it.on_connected("eu")
     run(it, region, 401, 400)
     assert sorted(region.taken) == list(range(1, 2401)), "another region may take it at once"
 
 
 def test_what_is_set_aside_outlives_a_restart_is_exported_and_is_taken_up_again(tmp_path):
     buffer = filled(tmp_path, blocks=3)
-    run(made(buffer), Region({70, 71}), 200)
+    run(made(buffer), RefusingRegion({70, 71}), 200)
     buffer.close()
     buffer = open_buffer(tmp_path)
-    again = Region({70})
+    again = RefusingRegion({70})
     run(made(buffer), again, 100)
     assert again.tried == []
     lines = [json.loads(line) for line in exported_lines(agent_settings(buffer))]
-    assert [(line["seq"], line["set_aside"]) for line in lines] == [(70, "too-large"), (71, "too-large")]
-    buffer.take_up()
-    healthy = Region(set())
+    assert [(line["seq"], line["dead_letter"]) for line in lines] == [(70, "too-large"), (71, "too-large")]
+    buffer.requeue_dead_letters()
+    healthy = RefusingRegion(set())
     run(made(buffer), healthy, 100)
     assert sorted(healthy.taken) == [70, 71]
     found = state(buffer)
-    assert (found["set_aside_batches"], found["depth_records"], found["gaps"]) == (0, 0, 0)
-    assert found["tallies"]["set_aside"] == 2
+    assert (found["dead_letter_batches"], found["depth_records"], found["gaps"]) == (0, 0, 0)
+    assert found["counters"]["dead_letter"] == 2
 
 
 def test_what_was_set_aside_and_has_to_go_is_declared_as_refused(tmp_path):
     buffer = filled(tmp_path, blocks=3)
-    it, region = made(buffer), Region({70})
+    it, region = made(buffer), RefusingRegion({70})
     run(it, region, 200)
-    (row,) = buffer.query_one("SELECT id FROM aside", ())[:1]
-    buffer.edit(lambda c, changes: drop_block(c, row_of(c, row), buffer.owner_of(row), "quota", changes))
+    (row,) = buffer.query_one("SELECT id FROM dead_letter_batches", ())[:1]
+    buffer.edit(lambda c, changes: drop_batch(c, row_of(c, row), buffer.owner_of(row), "quota", changes))
     found = state(buffer)
-    assert (found["set_aside_batches"], found["tombstones"], found["gaps"]) == (0, [[70, 70, "refused"]], 0)
-    it.missed()
-    outgoing = made(buffer).next_batch(200.0)
-    assert outgoing.names == IntervalSet([(70, 70)]), "the tombstone is delivered like any other"
+    assert (found["dead_letter_batches"], found["tombstones"], found["gaps"]) == (0, [[70, 70, "refused"]], 0)
+    it.on_missed()
+    outgoing = made(buffer).take_next(200.0)
+    assert outgoing.seqs == IntervalSet([(70, 70)]), "the tombstone is delivered like any other"
 
 
 def test_a_connection_that_breaks_during_a_retry_costs_no_try(tmp_path):
     buffer = filled(tmp_path, blocks=3)
-    it, region = made(buffer), Region({70})
+    it, region = made(buffer), RefusingRegion({70})
     run(it, region, 5)
     for now_s in (10.0, 11.0, 12.0, 13.0):
-        assert it.next_batch(now_s).names == IntervalSet([(61, 120)])
-        it.disconnected()
-    assert it.resting == 1
-    assert state(buffer)["set_aside_batches"] == 0
+        assert it.take_next(now_s).seqs == IntervalSet([(61, 120)])
+        it.on_disconnected()
+    assert it.retrying == 1
+    assert state(buffer)["dead_letter_batches"] == 0
 
 
 def test_a_refused_batch_that_is_acknowledged_late_is_forgotten(tmp_path):
     buffer = filled(tmp_path, blocks=3)
-    it, region = made(buffer), Region({70})
+    it, region = made(buffer), RefusingRegion({70})
     run(it, region, 5)
-    it.acknowledged(buffer.epoch, IntervalSet([(61, 120)]))
+    it.on_acked(buffer.epoch, IntervalSet([(61, 120)]))
     run(it, region, 100, 5)
-    assert (len(region.tried), it.resting, state(buffer)["depth_records"]) == (1, 0, 0)
+    assert (len(region.tried), it.retrying, state(buffer)["depth_records"]) == (1, 0, 0)
 
 
 @settings(max_examples=12, deadline=None)
 @given(poison=st.sets(st.integers(1, 400), max_size=6), size=st.integers(5, 90))
 def test_every_record_is_delivered_or_kept_whatever_is_refused(tmp_path_factory, poison, size):
     buffer = filled(tmp_path_factory.mktemp("refused"), blocks=400 // size + 2, size=size)
-    it, region = made(buffer), Region(poison)
+    it, region = made(buffer), RefusingRegion(poison)
     run(it, region, 30)
     fill(buffer, [9_000])
-    it.missed()
+    it.on_missed()
     run(it, region, 300, 30)
     found = state(buffer)
     kept = {json.loads(line)["seq"] for line in exported_lines(agent_settings(buffer))}
@@ -206,14 +206,14 @@ def test_every_record_is_delivered_or_kept_whatever_is_refused(tmp_path_factory,
     assert set(region.taken) | kept == set(range(1, buffer.head + 1))
     assert found["gaps"] == 0
     assert kept == {seq for seq in poison if seq <= buffer.head}, "and nothing else"
-    assert found["depth_records"] == found["set_aside_records"] == len(kept)
+    assert found["depth_records"] == found["dead_letter_records"] == len(kept)
 
 
 def test_the_metrics_show_what_is_set_aside(tmp_path):
     buffer = filled(tmp_path, blocks=3)
-    run(made(buffer), Region({70}), 200)
+    run(made(buffer), RefusingRegion({70}), 200)
     live = dict.fromkeys((*COUNTERS, *GAUGES), 0)
-    told = {**live, **state(buffer), "odd": {}}
+    told = {**live, **state(buffer), "malformed": {}}
     samples = {
         sample.name: sample.value for metric in AgentCollector(lambda: told).collect() for sample in metric.samples
     }

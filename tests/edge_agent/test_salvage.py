@@ -26,7 +26,7 @@ def written(folder: Path) -> int:
         fill(buffer, range(block * RECORDS + 1, (block + 1) * RECORDS + 1), 1 + block % 2)
         if block % 4 == 0:
             buffer.acknowledge(buffer.epoch, IntervalSet([(block * RECORDS + 1, (block + 1) * RECORDS)]))
-    buffer.settle()
+    buffer.prune_acknowledged()
     epoch = buffer.epoch
     buffer.close()
     return epoch
@@ -43,7 +43,7 @@ def told(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
         for block in buffer.read_after(0, index, 10_000):
             batch = decode(buffer.load(block.id))
             if batch.epoch == epoch:
-                delivered, declared = delivered | batch.header.ranges, declared | batch.header.declared
+                delivered, declared = delivered | batch.header.record_seqs, declared | batch.header.lost_seqs
     return delivered, declared
 
 
@@ -53,7 +53,7 @@ def whole_life(folder: Path, act) -> Buffer:
     try:
         act(buffer)
     except StoreDamaged:
-        buffer.heal(buffer.generation)
+        buffer.repair(buffer.generation)
     return buffer
 
 
@@ -89,7 +89,7 @@ def test_after_any_damage_every_record_is_delivered_declared_or_was_acknowledged
         assert buffer.epoch > epoch
         assert buffer.head == 0
         assert list(tmp_path.glob("*.damaged-1"))
-        assert buffer.unaccounted() == 0
+        assert buffer.count_missing() == 0
     fill(buffer, range(1, 11))
     assert told(buffer, buffer.epoch)[0].last == buffer.head
 
@@ -98,14 +98,16 @@ def test_one_rotten_batch_costs_only_itself(tmp_path: Path):
     epoch = written(tmp_path)
     buffer = open_buffer(tmp_path)
     victim = buffer.read_after(0, 1, 100)[3]
-    buffer._life.writer.execute("UPDATE blocks SET batch = CAST(x'00' || batch AS BLOB) WHERE id = ?", (victim.id,))
-    buffer.heal(buffer.generation)
+    buffer._database.writer.execute(
+        "UPDATE batches SET batch = CAST(x'00' || batch AS BLOB) WHERE id = ?", (victim.id,)
+    )
+    buffer.repair(buffer.generation)
     delivered, declared = told(buffer, epoch)
     assert declared == IntervalSet([(victim.first, victim.last)])
     assert delivered == IntervalSet([(1, HEAD)]) - acknowledged() - declared
-    assert buffer.tally("lost_corrupt") == RECORDS
-    assert buffer.tally("rebuilt") == 1
-    assert buffer.unaccounted() == 0
+    assert buffer.counter("lost_corrupt") == RECORDS
+    assert buffer.counter("rebuilt") == 1
+    assert buffer.count_missing() == 0
 
 
 def test_a_file_of_which_nothing_is_left_is_declared_up_to_what_it_may_have_held(tmp_path: Path):
@@ -142,12 +144,12 @@ def test_a_rebuilding_that_was_interrupted_between_any_two_steps_loses_nothing_a
         patched.setattr(Path, "replace", step(Path.replace))
         patched.setattr(rebuild_module, "_fill", step(rebuild_module._fill))
         with suppress(KeyboardInterrupt):
-            buffer.heal(buffer.generation)
-    buffer._life.close()
+            buffer.repair(buffer.generation)
+    buffer._database.close()
     (tmp_path / "buffer.rebuilding").write_bytes(b"half done")
     again = open_buffer(tmp_path)
     assert told(again, epoch)[0] == IntervalSet([(1, HEAD + 1)]) - acknowledged()
-    assert again.unaccounted() == 0
+    assert again.count_missing() == 0
     assert not list(tmp_path.glob("buffer.rebuilt*"))
     assert again.epoch == epoch if steps < 2 else again.epoch > epoch
 
@@ -156,7 +158,7 @@ def test_of_the_files_that_were_rebuilt_the_last_is_kept(tmp_path: Path):
     written(tmp_path)
     buffer = open_buffer(tmp_path)
     for number in (1, 2, 3):
-        buffer.heal(buffer.generation)
+        buffer.repair(buffer.generation)
         assert [path.name for path in tmp_path.glob("buffer.damaged-*")] == [f"buffer.damaged-{number}"]
 
 
@@ -173,9 +175,9 @@ def test_damage_that_two_threads_meet_is_mended_once(tmp_path: Path):
     written(tmp_path)
     buffer = open_buffer(tmp_path)
     met = buffer.generation
-    buffer.heal(met)
+    buffer.repair(met)
     epoch = buffer.epoch
-    buffer.heal(met)
+    buffer.repair(met)
     assert buffer.epoch == epoch
     shutil.rmtree(tmp_path)
 
@@ -183,12 +185,12 @@ def test_damage_that_two_threads_meet_is_mended_once(tmp_path: Path):
 def test_a_rebuilding_gives_signs_of_life(tmp_path: Path, monkeypatch):
     written(tmp_path / "buffer")
     buffer = open_buffer(tmp_path / "buffer")
-    monkeypatch.setattr(rebuild_module, "ROWS_A_SIGN", 10)
+    monkeypatch.setattr(rebuild_module, "ROWS_PER_NOTIFY", 10)
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.setblocking(False)
-        buffer.heal(buffer.generation)
+        buffer.repair(buffer.generation)
         signs = []
         with suppress(BlockingIOError):
             while True:

@@ -104,7 +104,7 @@ def test_every_setting_metric_and_command_is_documented():
     text = DOCS.read_text(encoding="utf-8")
     names = set(keys(AgentSettings))
     names |= {name for name, _ in [*metrics.COUNTERS.values(), *metrics.GAUGES.values()]}
-    names |= {name for name, _ in (metrics.DEPTH, metrics.DEPTH_BYTES, metrics.ODD, metrics.TALLY)}
+    names |= {name for name, _ in (metrics.DEPTH, metrics.DEPTH_BYTES, metrics.MALFORMED, metrics.COUNTER)}
     names |= {(command.name or command.callback.__name__).replace("_", "-") for command in app.registered_commands}
     assert sorted(name for name in names if f"`{name}`" not in text) == []
 

@@ -7,7 +7,7 @@ import pytest
 
 from edge_agent.agent import Agent
 from edge_agent.errors import StoreClosed, StoreInUse
-from edge_agent.intake import listener
+from edge_agent.intake import intake_loop
 from tests.edge_agent.makers import WALL_MS, connect_unsynced, fill, open_buffer, options, unnamed
 from tests.edge_agent.test_daemon import settings as agent_settings
 
@@ -16,10 +16,10 @@ from tests.edge_agent.test_daemon import settings as agent_settings
     "use",
     [
         lambda buffer: buffer.commit([unnamed(1)], WALL_MS),
-        lambda buffer: buffer.settle(),
+        lambda buffer: buffer.prune_acknowledged(),
         lambda buffer: buffer.edit(lambda *_: None),
         lambda buffer: buffer.reopen(),
-        lambda buffer: buffer.heal(buffer.generation),
+        lambda buffer: buffer.repair(buffer.generation),
     ],
     ids=["commit", "settle", "edit", "reopen", "heal"],
 )
@@ -45,7 +45,7 @@ def test_an_agent_whose_commit_takes_longer_than_it_may_keeps_the_buffer_to_itse
         assert may_end.wait(10)
         agent.buffer.commit([unnamed(2)], WALL_MS)
 
-    monkeypatch.setattr(listener.Listener, "_listen", slow)
+    monkeypatch.setattr(intake_loop.IntakeLoop, "_listen", slow)
     agent.start()
     assert began.wait(10)
     assert not agent.stop(0.05)
@@ -75,7 +75,7 @@ def test_closing_waits_for_a_commit_that_is_being_synced(tmp_path):
 
     given = options()
     buffer = type(open_buffer(tmp_path / "other"))(
-        tmp_path, type(given)(device=given.device, ring_size=50, epoch_for=given.epoch_for, connect=connect)
+        tmp_path, type(given)(device=given.device, recent_size=50, epoch_for=given.epoch_for, connect=connect)
     )
     armed.append(True)
     committing = threading.Thread(target=lambda: fill(buffer, range(1, 11)))
@@ -83,7 +83,7 @@ def test_closing_waits_for_a_commit_that_is_being_synced(tmp_path):
     assert syncing.wait(10)
     closing = threading.Thread(target=buffer.close)
     closing.start()
-    assert connect_unsynced(tmp_path / "buffer.db").execute("SELECT count(*) FROM blocks").fetchone() == (0,)
+    assert connect_unsynced(tmp_path / "buffer.db").execute("SELECT count(*) FROM batches").fetchone() == (0,)
     may_sync.set()
     committing.join(10)
     closing.join(10)

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
 from edge_agent.errors import LinkClosed, LinkError
-from edge_agent.live import health_of, uplink_state
-from edge_agent.mqtt import Session
-from edge_agent.uplink.protocol import Outgoing, UplinkEvent
+from edge_agent.live import health_state, uplink_state
+from edge_agent.mqtt_session import MqttSession
+from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
 from edge_agent.uplink.takeovers import MANY, Takeovers
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 from tests.edge_agent.test_control import Road, acks, drive
@@ -27,31 +27,31 @@ def test_connections_that_the_broker_closes_one_after_the_other_are_told_with_th
     takeovers = Takeovers("eu-0001", 120.0)
     told = []
     for number in range(4):
-        takeovers.connected(number * 10.0)
-        takeovers.lasts(number * 10.0 + 5)
-        told.append(takeovers.closed(number * 10.0 + 5))
+        takeovers.on_connected(number * 10.0)
+        takeovers.on_alive(number * 10.0 + 5)
+        told.append(takeovers.on_closed(number * 10.0 + 5))
     assert [bool(one) for one in told] == [False, False, True, True]
     assert "another agent has the id 'eu-0001'" in told[-1]
-    takeovers.connected(100.0)
-    takeovers.lasts(219.0)
-    assert takeovers.are_many
-    takeovers.lasts(220.0)
-    assert not takeovers.are_many
-    assert takeovers.closed(221.0) == ""
+    takeovers.on_connected(100.0)
+    takeovers.on_alive(219.0)
+    assert takeovers.is_suspected
+    takeovers.on_alive(220.0)
+    assert not takeovers.is_suspected
+    assert takeovers.on_closed(221.0) == ""
 
 
 def test_attempts_that_never_became_a_connection_are_no_takeover() -> None:
     takeovers = Takeovers("eu-0001", 120.0)
-    assert [takeovers.closed(float(number)) for number in range(2 * MANY)] == [""] * 2 * MANY
+    assert [takeovers.on_closed(float(number)) for number in range(2 * MANY)] == [""] * 2 * MANY
 
 
 @given(st.lists(st.floats(120, 1e6), max_size=20))
 def test_connections_that_last_are_never_many(lengths: list[float]) -> None:
     takeovers, now_s = Takeovers("eu-0001", 120.0), 0.0
     for length_s in lengths:
-        takeovers.connected(now_s)
+        takeovers.on_connected(now_s)
         now_s += length_s
-        assert takeovers.closed(now_s) == ""
+        assert takeovers.on_closed(now_s) == ""
 
 
 class Shared(Road):
@@ -64,9 +64,9 @@ class Shared(Road):
         self.alone_from_s = alone_from_s
         self.states: list[tuple[float, bool]] = []
 
-    def speak(self, now_s: float, _region: str, new: list[Outgoing]) -> list[UplinkEvent]:
+    def speak(self, now_s: float, _region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
         assert self.drainer
-        self.states.append((now_s, self.drainer.takeovers.are_many))
+        self.states.append((now_s, self.drainer.takeovers.is_suspected))
         self.connected_s = now_s if self.connected_s is None else self.connected_s
         if now_s - self.connected_s >= 0.5 and now_s < self.alone_from_s and not new:
             self.ended_s.append(now_s)
@@ -100,15 +100,15 @@ def test_health_says_it_steadily_also_while_it_is_connected(tmp_path: Path) -> N
         AgentSettings.model_validate({"device": {"id": DEVICE}, "uplinks": [uplink], "buffer": {"path": str(tmp_path)}})
     )
     for number in range(MANY):
-        it.drainer.takeovers.connected(float(number))
-        it.drainer.takeovers.closed(float(number))
-    for it.drainer.connected_region, it.drainer.is_well in (("eu", True), (None, False)):
+        it.drainer.takeovers.on_connected(float(number))
+        it.drainer.takeovers.on_closed(float(number))
+    for it.drainer.connected_region, it.drainer.is_healthy in (("eu", True), (None, False)):
         assert uplink_state(it) == "taken over"
-        assert health_of(it)["healthy"] is False
+        assert health_state(it)["healthy"] is False
     it.buffer.close()
 
 
-def use(link: Session, *, write: bool) -> None:
+def use(link: MqttSession, *, write: bool) -> None:
     link.open()
     for _ in range(50):
         if write:

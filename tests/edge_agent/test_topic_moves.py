@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config import AgentSettings, ClassSettings
-from edge_agent.drain.budget import Spent
 from edge_agent.drain.holding import newly_held
+from edge_agent.drain.link_policy import DataUsage
 from edge_agent.intake.classes import Classifier
 from edge_agent.intake.topic_moves import MAX_EXAMPLES, UNCOMPARED, topic_moves
 
@@ -58,9 +58,9 @@ def bulk(*topics: str) -> dict[str, object]:
 def test_a_topic_that_only_the_last_class_had_taken_is_seen_to_move_into_a_class_that_waits() -> None:
     before = settings_with(URGENT, bulk("vehicle/video"), REST)
     after = settings_with(URGENT, bulk("vehicle/video", "vehicle/position"), REST)
-    assert newly_held(before, after, Spent()) == ["vehicle/position"]
-    assert newly_held(before, settings_with(URGENT, bulk("vehicle/video", "home/#"), REST), Spent()) == []
-    assert newly_held(before, settings_with(URGENT, bulk("+/a", "vehicle/+/b"), REST), Spent()) == [
+    assert newly_held(before, after, DataUsage()) == ["vehicle/position"]
+    assert newly_held(before, settings_with(URGENT, bulk("vehicle/video", "home/#"), REST), DataUsage()) == []
+    assert newly_held(before, settings_with(URGENT, bulk("+/a", "vehicle/+/b"), REST), DataUsage()) == [
         "vehicle/a",
         "vehicle/+/b",
     ]
@@ -69,8 +69,8 @@ def test_a_topic_that_only_the_last_class_had_taken_is_seen_to_move_into_a_class
 def test_what_waits_in_a_class_is_seen_to_be_held_although_its_topics_go_elsewhere() -> None:
     before = settings_with(URGENT, {**bulk("vehicle/video"), "links": []}, REST)
     after = settings_with(URGENT, bulk("other/video"), REST)
-    assert newly_held(before, after, Spent(), {2}) == []
-    assert newly_held(before, after, Spent(), {1, 2}) == ["what waits in class bulk"]
+    assert newly_held(before, after, DataUsage(), {2}) == []
+    assert newly_held(before, after, DataUsage(), {1, 2}) == ["what waits in class bulk"]
 
 
 def test_what_is_compared_is_bounded_and_beyond_it_every_class_may_have_topics_of_every_other() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from edge_agent.errors import LinkError
-from edge_agent.uplink.protocol import Outgoing, Refused, Uplink, UplinkEvent
+from edge_agent.uplink.protocol import OutgoingBatch, RefusedBatch, Uplink, UplinkEvent
 from telemetry import Ack, Batch, Canary, IntervalSet, Raw, Record, encode
 
 EPOCH = 77
@@ -28,9 +28,9 @@ class FarSide:
     cut: Callable[[], None] | None = None
 
 
-def batch(device: str, first: int, last: int) -> Outgoing:
+def batch(device: str, first: int, last: int) -> OutgoingBatch:
     records = tuple(Record(seq, seq, Canary(id=f"c{seq}")) for seq in range(first, last + 1))
-    return Outgoing(EPOCH, IntervalSet([(first, last)]), encode(Batch(device, EPOCH, last, records)))
+    return OutgoingBatch(EPOCH, IntervalSet([(first, last)]), encode(Batch(device, EPOCH, last, records)))
 
 
 def collect(uplink: Uplink, names: IntervalSet, timeout_s: float = 15.0) -> list[UplinkEvent]:
@@ -42,7 +42,7 @@ def collect(uplink: Uplink, names: IntervalSet, timeout_s: float = 15.0) -> list
         for event in uplink.poll(0.2):
             events.append(event)
             if isinstance(event, Ack) and event.epoch == EPOCH:
-                missing -= event.ranges
+                missing -= event.seqs
     assert not missing, f"not acknowledged: {missing}"
     return events
 
@@ -87,7 +87,7 @@ class UplinkConformance:
         before, _ = uplink.wire_bytes()
         one = batch(side.device, 301, 600)
         uplink.send(one)
-        collect(uplink, one.names)
+        collect(uplink, one.seqs)
         after, received = uplink.wire_bytes()
         uplink.close()
         assert len(one.data) < after - before < 4 * len(one.data) + 4000
@@ -97,16 +97,16 @@ class UplinkConformance:
         uplink = side.make()
         uplink.open()
         records = tuple(Record(seq, seq, Raw(topic="t", payload=os.urandom(1_000_000))) for seq in range(701, 708))
-        large = Outgoing(EPOCH, IntervalSet([(701, 707)]), encode(Batch(side.device, EPOCH, 707, records)))
+        large = OutgoingBatch(EPOCH, IntervalSet([(701, 707)]), encode(Batch(side.device, EPOCH, 707, records)))
         uplink.send(large)
         after = batch(side.device, 710, 719)
         uplink.send(after)
-        events = collect(uplink, after.names)
-        events += [] if any(isinstance(event, Refused) for event in events) else uplink.poll(5.0)
+        events = collect(uplink, after.seqs)
+        events += [] if any(isinstance(event, RefusedBatch) for event in events) else uplink.poll(5.0)
         uplink.close()
-        (refused,) = [event for event in events if isinstance(event, Refused)]
-        assert (refused.epoch, refused.names) == (EPOCH, large.names)
-        assert not any(isinstance(event, Ack) and event.ranges & large.names for event in events)
+        (refused,) = [event for event in events if isinstance(event, RefusedBatch)]
+        assert (refused.epoch, refused.seqs) == (EPOCH, large.seqs)
+        assert not any(isinstance(event, Ack) and event.seqs & large.seqs for event in events)
 
     def test_a_region_that_does_not_answer_is_a_link_error_within_the_time_out(self, side: FarSide):
         uplink = side.make_unreachable()

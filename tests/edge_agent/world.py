@@ -13,15 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from edge_agent.clock.jumps import ClockWatch, Mending
+from edge_agent.clock.jumps import ClockMonitor, CorrectionRules
 from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.errors import StoreError
-from edge_agent.intake.reception import Parts, Reception
-from edge_agent.mqtt import Message
+from edge_agent.intake.record_intake import Intake, IntakeParts
+from edge_agent.mqtt_session import MqttMessage
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.keeper import Keeper
-from edge_agent.store.life import BufferOptions
+from edge_agent.store.database import BufferOptions
+from edge_agent.store.retention import BufferRetention
 from telemetry import IntervalSet, Record, decode
 from tests.edge_agent.power import Computer, Disk, PowerCut
 
@@ -41,10 +41,10 @@ def settings(**buffer: int) -> AgentSettings:
                 "batch_records": 60,
                 "merge_below_records": 15,
                 "window": 6,
-                "fresh_s": 3,
+                "live_s": 3,
                 "ack_timeout_s": 5,
-                "refusals_most": 1,
-                "refusal_pause_s": 1,
+                "max_refusals": 1,
+                "refusal_backoff_s": 1,
             },
         }
     )
@@ -66,7 +66,7 @@ class SteadyClocks:
         return self.now_us
 
 
-class Broker:
+class SimulatedBroker:
     """The vehicle's broker: messages that have no PUBACK, in order, with their ids."""
 
     def __init__(self) -> None:
@@ -92,13 +92,13 @@ class Broker:
         payload = json.dumps(body).encode() if body else f"not json {number}".encode()
         self.open[self._mid] = (number, topic, payload)
 
-    def deliver(self) -> list[Message]:
+    def deliver(self) -> list[MqttMessage]:
         """What the window lets through and was not delivered on this connection."""
         messages = []
         for mid, (number, topic, payload) in list(self.open.items())[:WINDOW]:
             if mid not in self.delivered:
                 self.delivered.add(mid)
-                messages.append(Message(mid, 1, number in self.seen, topic, payload))
+                messages.append(MqttMessage(mid, 1, number in self.seen, topic, payload))
                 self.seen.add(number)
         return messages
 
@@ -111,7 +111,7 @@ class Broker:
         self.acknowledged.add(number)
 
 
-class Region:
+class SimulatedRegion:
     """What has arrived. One record in fifty spoils the batch that it is in, until `takes_all`."""
 
     def __init__(self) -> None:
@@ -129,11 +129,11 @@ class Region:
         for record in batch.records:
             known = self.records.setdefault((batch.epoch, record.seq), record)
             assert known == record, "a name never has two contents"
-        self.lost[batch.epoch] = self.lost.get(batch.epoch, IntervalSet()) | batch.header.declared
-        return batch.epoch, batch.header.accounted
+        self.lost[batch.epoch] = self.lost.get(batch.epoch, IntervalSet()) | batch.header.lost_seqs
+        return batch.epoch, batch.header.seqs
 
 
-class World:
+class SimulatedWorld:
     """One vehicle's life."""
 
     def __init__(self, seed: int, folder: Path, *, faults: float = 0.0, **buffer: int) -> None:
@@ -143,8 +143,8 @@ class World:
         self.settings = settings(**buffer)
         self.folder = folder
         self.faults = faults
-        self.broker = Broker()
-        self.region = Region()
+        self.broker = SimulatedBroker()
+        self.region = SimulatedRegion()
         self.clocks = SteadyClocks()
         self.cuts = 0
         self.on_the_way: list[tuple[int, IntervalSet]] = []
@@ -187,7 +187,7 @@ class World:
             self._round()
         if rounds == 0:
             self.region.takes_all = True
-            self.buffer.take_up()
+            self.buffer.requeue_dead_letters()
             for _ in range(400):
                 self._finish_round()
                 if not self.broker.open and not any(one.records or one.size for one in self.buffer.depth().values()):
@@ -201,7 +201,7 @@ class World:
             try:
                 options = BufferOptions(
                     device=DEVICE,
-                    ring_size=WINDOW + 25,
+                    recent_size=WINDOW + 25,
                     epoch_for=lambda least: least + 7,
                     connect=self.computer.connect,
                 )
@@ -214,22 +214,22 @@ class World:
         classes = self.settings.classes
         urgent = [index for index, one in enumerate(classes) if one.urgent]
         self.dispatcher = Dispatcher(self.settings.drain, self.buffer, range(len(classes)), urgent)
-        self.keeper = Keeper(self.buffer, self.settings.buffer, classes, space=lambda _: 1 << 40)
-        parts = Parts(
+        self.retention = BufferRetention(self.buffer, self.settings.buffer, classes, space=lambda _: 1 << 40)
+        parts = IntakeParts(
             buffer=self.buffer,
-            keeper=self.keeper,
+            retention=self.retention,
             clocks=self.clocks,
-            watch=ClockWatch("boot", self.clocks.offset_us, 2_000_000),
-            mending=Mending(same_clock_us=300_000_000, drift_ppm=100, jump_us=2_000_000),
-            on_commit=lambda blocks: self.dispatcher.committed(self._now_s(), blocks),
-            on_missed=self.dispatcher.missed,
+            clock_monitor=ClockMonitor("boot", self.clocks.offset_us, 2_000_000),
+            correction=CorrectionRules(same_clock_us=300_000_000, drift_ppm=100, jump_us=2_000_000),
+            on_commit=lambda blocks: self.dispatcher.on_committed(self._now_s(), blocks),
+            on_missed=self.dispatcher.on_missed,
             on_jump=lambda jump: None,
         )
-        self.reception = Reception(self.settings, parts)
+        self.reception = Intake(self.settings, parts)
         self._quietly(self._account)
 
     def _account(self) -> None:
-        found = self.buffer.unaccounted()
+        found = self.buffer.count_missing()
         assert found == 0, f"{found} names are neither waiting nor acknowledged nor declared"
 
     def _now_s(self) -> float:
@@ -243,24 +243,24 @@ class World:
         if self.draw.random() < 0.7:
             self._drain(answers=0.8)
         if self.draw.random() < 0.1:
-            self.dispatcher.disconnected()
+            self.dispatcher.on_disconnected()
             self.on_the_way.clear()
         if self.draw.random() < 0.05:
-            self.reception.disconnected()
+            self.reception.on_disconnected()
             self.broker.reconnect()
         if self.draw.random() < 0.3:
-            self._quietly(self.buffer.settle)
+            self._quietly(self.buffer.prune_acknowledged)
 
     def _finish_round(self) -> None:
         self.clocks.now_us += 1_000_000
         self._take_in(puback=1.0)
         self._drain(answers=1.0)
-        self._quietly(self.buffer.settle)
+        self._quietly(self.buffer.prune_acknowledged)
 
     def _take_in(self, puback: float) -> None:
         now_s = self._now_s()
         for message in self.broker.deliver():
-            if self.reception.take(message, now_s):
+            if self.reception.receive(message, now_s):
                 self.broker.puback(message.mid)
         mids = self.reception.commit(now_s)
         for mid in mids or ():
@@ -272,16 +272,16 @@ class World:
     def _drain(self, answers: float) -> None:
         now_s = self._now_s()
         try:
-            while (batch := self.dispatcher.next_batch(now_s)) is not None:
+            while (batch := self.dispatcher.take_next(now_s)) is not None:
                 if self.region.refuses(batch.data):
-                    self.dispatcher.refused(now_s, batch.epoch, batch.names, "spoiled")
+                    self.dispatcher.on_refused(now_s, batch.epoch, batch.seqs, "spoiled")
                 else:
                     self.on_the_way.append(self.region.take(batch.data))
         except StoreError:
-            self.dispatcher.disconnected()
+            self.dispatcher.on_disconnected()
         for epoch, names in self.on_the_way:
             if self.draw.random() < answers:
-                self.dispatcher.acknowledged(epoch, names)
+                self.dispatcher.on_acked(epoch, names)
         self.on_the_way.clear()
         self._quietly(lambda: self.dispatcher.retry_overdue(now_s))
 

@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission import NOBODY, Address, Refusal, Rules, address_of, judge
+from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, sender_of, validate_batch
 from telemetry import Header, encode
 from tests.gateway.strategies import batch
 from tests.strategies import batches
 
-RULES = Rules(max_batch_bytes=1 << 20)
-D1 = Address("fleet", "d1")
+RULES = BatchRules(max_batch_bytes=1 << 20)
+D1 = Sender("fleet", "d1")
 
 
-def reason(rules: Rules, sender: Address, payload: bytes) -> str:
-    verdict = judge(rules, sender, payload)
+def reason(rules: BatchRules, sender: Sender, payload: bytes) -> str:
+    verdict = validate_batch(rules, sender, payload)
     assert isinstance(verdict, Refusal)
     assert verdict.detail
     return verdict.reason
 
 
 def test_an_honest_batch_of_its_own_device_passes() -> None:
-    assert isinstance(judge(RULES, D1, batch("d1", 1, 3)), Header)
+    assert isinstance(validate_batch(RULES, D1, batch("d1", 1, 3)), Header)
 
 
 @pytest.mark.parametrize(
@@ -45,16 +45,16 @@ def test_a_batch_that_is_not_what_it_says_is_refused_with_a_word(payload: bytes,
 
 
 def test_a_tenant_that_is_not_served_is_refused() -> None:
-    rules = Rules(max_batch_bytes=1 << 20, tenants={"fleet"})
-    assert reason(rules, Address("other", "d1"), batch("d1", 1, 3)) == "unknown-tenant"
+    rules = BatchRules(max_batch_bytes=1 << 20, tenants={"fleet"})
+    assert reason(rules, Sender("other", "d1"), batch("d1", 1, 3)) == "unknown-tenant"
 
 
 def test_a_batch_that_is_too_large_is_refused_with_its_names_for_its_own_device() -> None:
-    rules = Rules(max_batch_bytes=10)
+    rules = BatchRules(max_batch_bytes=10)
     assert reason(rules, D1, batch("d1", 1, 3)) == "too-large"
-    verdicts = [judge(rules, D1, payload) for payload in (batch("d1", 1, 3), batch("d2", 1, 3), b"x" * 20)]
+    verdicts = [validate_batch(rules, D1, payload) for payload in (batch("d1", 1, 3), batch("d2", 1, 3), b"x" * 20)]
     headers = [verdict.header for verdict in verdicts if isinstance(verdict, Refusal)]
-    assert [header and header.accounted.ranges for header in headers] == [((1, 3),), None, None]
+    assert [header and header.seqs.ranges for header in headers] == [((1, 3),), None, None]
 
 
 @given(batches().map(encode), st.data())
@@ -62,12 +62,12 @@ def test_a_batch_with_one_changed_byte_never_passes(payload: bytes, data: st.Dat
     at = data.draw(st.integers(0, len(payload) - 1))
     changed = bytearray(payload)
     changed[at] ^= data.draw(st.integers(1, 255))
-    assert isinstance(judge(RULES, Address("fleet", "eu-0001"), bytes(changed)), Refusal)
+    assert isinstance(validate_batch(RULES, Sender("fleet", "eu-0001"), bytes(changed)), Refusal)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_whatever_break_the_door(payload: bytes) -> None:
-    assert isinstance(judge(RULES, D1, payload), Refusal)
+    assert isinstance(validate_batch(RULES, D1, payload), Refusal)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_no_bytes_whatever_break_the_door(payload: bytes) -> None:
     ],
 )
 def test_a_topic_that_no_device_has_is_nobody_s(topic: str) -> None:
-    assert address_of(topic) == NOBODY
-    assert reason(RULES, address_of(topic), batch("d1", 1, 3)) == "bad-topic"
+    assert sender_of(topic) == UNKNOWN_SENDER
+    assert reason(RULES, sender_of(topic), batch("d1", 1, 3)) == "bad-topic"
 
 
 @given(st.text(max_size=80) | st.lists(st.text(max_size=5), max_size=7).map("/".join))
 def test_whoever_a_topic_names_can_be_told(topic: str) -> None:
-    sender = address_of(topic)
-    assert sender == NOBODY or sender.ack_topic == topic.rsplit("/", 1)[0] + "/ack"
+    sender = sender_of(topic)
+    assert sender == UNKNOWN_SENDER or sender.ack_topic == topic.rsplit("/", 1)[0] + "/ack"
 
 
 def unreadable(payload: bytes) -> bytes:
@@ -108,8 +108,8 @@ def unreadable(payload: bytes) -> bytes:
 
 
 def test_a_batch_that_the_centre_could_not_read_is_refused_with_its_names() -> None:
-    verdict = judge(RULES, D1, unreadable(batch("d1", 1, 3)))
+    verdict = validate_batch(RULES, D1, unreadable(batch("d1", 1, 3)))
     assert isinstance(verdict, Refusal)
     assert verdict.reason == "malformed"
     assert verdict.header is not None
-    assert verdict.header.accounted.ranges == ((1, 3),)
+    assert verdict.header.seqs.ranges == ((1, 3),)

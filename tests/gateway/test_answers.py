@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.answers import MAX_BYTES, OUTCOMES, UNKNOWN, Answer, read_answer
+from gateway.config_results import MAX_BYTES, OUTCOMES, UNKNOWN, ConfigResult, parse_config_result
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_an_answer_is_read(outcome: str) -> None:
-    assert read_answer(json.dumps({"outcome": outcome, "reason": "so"}).encode()) == Answer(outcome, "so")
+    assert parse_config_result(json.dumps({"outcome": outcome, "reason": "so"}).encode()) == ConfigResult(outcome, "so")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_an_answer_is_read(outcome: str) -> None:
 )
 def test_an_answer_that_cannot_be_read_is_unknown_and_says_why(payload: bytes) -> None:
     began = time.perf_counter()
-    answer = read_answer(payload)
+    answer = parse_config_result(payload)
     assert time.perf_counter() - began < 0.05
     assert answer.outcome == UNKNOWN
     assert 0 < len(answer.reason) <= 500
@@ -49,6 +49,6 @@ json_values = st.recursive(
 
 @given(st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_no_bytes_whatever_make_it_raise(payload: bytes) -> None:
-    answer = read_answer(payload)
+    answer = parse_config_result(payload)
     assert answer.outcome in {*OUTCOMES, UNKNOWN}
     answer.reason.encode()

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 import gateway
 from deploy.local import free_port
 from gateway import GatewaySettings
-from gateway.admission import Address
 from gateway.cli import _reloading, app
-from gateway.push import Push, Pushes
-from gateway.status import Status
-from gateway.tally import Tally
+from gateway.metrics import GatewayMetrics
+from gateway.push import PushedFile, PushQueue
+from gateway.status import GatewayStatus
+from gateway.validation import Sender
 from settings import MAX_PUSHED_BYTES, SettingsError, load
 from tests.gateway.strategies import settings
 
@@ -67,7 +67,7 @@ def test_the_example_in_the_page_is_a_configuration(tmp_path: Path) -> None:
 
 def test_a_gateway_that_does_not_run_has_no_status(tmp_path: Path) -> None:
     config = tmp_path / "gateway.toml"
-    config.write_text(f"{MINIMAL}[observe]\nport = {free_port()}\n", encoding="utf-8")
+    config.write_text(f"{MINIMAL}[status]\nport = {free_port()}\n", encoding="utf-8")
     asked = run("status", config)
     assert asked.exit_code == 1
     assert "no gateway answers" in asked.output
@@ -89,7 +89,9 @@ def metric_names(registry: CollectorRegistry) -> list[str]:
     return [metric.name for metric in registry.collect()]
 
 
-@pytest.mark.parametrize("name", [*keys(GatewaySettings), *Status.model_fields, *metric_names(Tally().registry)])
+@pytest.mark.parametrize(
+    "name", [*keys(GatewaySettings), *GatewayStatus.model_fields, *metric_names(GatewayMetrics().registry)]
+)
 def test_every_setting_status_and_metric_is_explained(name: str) -> None:
     assert f"`{name}" in PAGE.read_text(encoding="utf-8")
 
@@ -128,9 +130,9 @@ def checked(tmp_path: Path, text: str) -> Any:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ('tls = { authority = "/nowhere/ca.pem" }', "mqtt.tls.authority: /nowhere/ca.pem is not a file"),
-        ('tls = { authority = "/etc/hostname", key = "k" }', "key without certificate has no effect"),
-        ('tls = { authority = "/etc/passwd" }', "cannot be used together"),
+        ('tls = { ca = "/nowhere/ca.pem" }', "mqtt.tls.ca: /nowhere/ca.pem is not a file"),
+        ('tls = { ca = "/etc/hostname", key = "k" }', "key without certificate has no effect"),
+        ('tls = { ca = "/etc/passwd" }', "cannot be used together"),
         ('password = "p"', "password without username has no effect"),
         ("max_packet_bytes = 65536", "mqtt.max_packet_bytes must be at least"),
     ],
@@ -197,11 +199,11 @@ def test_a_file_that_cannot_be_pushed_is_passed_over_and_the_next_is_published(
     (folder / "a.toml").write_bytes(content)
     (folder / "b.toml").mkdir()
     (folder / "c.toml").write_bytes(b"")
-    pushes = Pushes(tmp_path)
+    pushes = PushQueue(tmp_path)
     with capture_logs() as lines:
-        found = [pushes.next() for _ in range(4)]
-    assert found == [None, None, Push(Address("fleet", "c"), b"\n"), None]
-    assert not pushes.are_waiting
+        found = [pushes.take_next() for _ in range(4)]
+    assert found == [None, None, PushedFile(Sender("fleet", "c"), b"\n"), None]
+    assert not pushes.has_waiting
     assert [line["event"] for line in lines] == ["settings not pushed"] * 2
     assert said in lines[0]["problem"]
 
@@ -218,7 +220,7 @@ def test_an_authority_of_pulsar_that_holds_no_certificate_is_a_mistake(tmp_path:
     (tmp_path / "authority.pem").write_text("no certificate")
     text = re.sub(
         r'service_url = "[^"]*"',
-        f'service_url = "pulsar+ssl://x:6651"\nauthority = "{tmp_path}/authority.pem"',
+        f'service_url = "pulsar+ssl://x:6651"\nca = "{tmp_path}/authority.pem"',
         MINIMAL,
     )
     answer = checked(tmp_path, text)
@@ -231,6 +233,6 @@ def test_settings_nested_deeper_than_a_device_reads_are_not_pushed(tmp_path: Pat
     (folder / "deep.toml").write_text("a = " + "[" * 40 + "]" * 40)
     (folder / "dots.toml").write_text("a." * 32_000 + "a = 1")
     with capture_logs() as lines:
-        pushes = Pushes(tmp_path)
-        assert [pushes.next() for _ in range(2)] == [None, None]
+        pushes = PushQueue(tmp_path)
+        assert [pushes.take_next() for _ in range(2)] == [None, None]
     assert [line["event"] for line in lines] == ["settings not pushed"] * 2

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from gateway import Engine, NotSent, Produce, Tell
-from gateway.admission import Address, Refusal
+from gateway import Engine, NotSent, Produce, SendAck
+from gateway.ack_coalescer import MAX_PENDING_RANGES, AckCoalescer
 from gateway.dead_letters import BURST, KEPT_BYTES
-from gateway.ledger import MAX_OWED_RANGES, Ledger
+from gateway.validation import Refusal, Sender
 from telemetry import Ack, IntervalSet, decode_ack, encode_ack
 from telemetry.ack import MAX_ACK_RANGES
 from tests.gateway.strategies import batch, engine, settings, topic
 
-D1 = Address("fleet", "d1")
+D1 = Sender("fleet", "d1")
 
 
 def produced(order: Produce | NotSent) -> Produce:
@@ -20,165 +20,169 @@ def produced(order: Produce | NotSent) -> Produce:
 
 def test_a_batch_goes_to_pulsar_untouched_with_its_names_as_properties() -> None:
     payload = batch("d1", 1, 3)
-    order = produced(engine().arrived(topic("d1"), payload, 7, 0.0))
+    order = produced(engine().on_batch(topic("d1"), payload, 7, 0.0))
     properties = {"tenant": "fleet", "device": "d1", "region": "eu", "epoch": "1"}
     assert order == Produce(order.token, refused=False, key="d1", payload=payload, properties=properties)
 
 
 def test_nothing_is_told_or_released_before_pulsar_s_receipt() -> None:
     made = engine()
-    produced(made.arrived(topic("d1"), batch("d1", 1, 3), 7, 0.0))
-    assert made.due(99.0, 10) == []
+    produced(made.on_batch(topic("d1"), batch("d1", 1, 3), 7, 0.0))
+    assert made.take_due_acks(99.0, 10) == []
     assert made.release() == []
 
 
 def test_a_receipt_becomes_one_acknowledgement_and_then_a_puback() -> None:
     made = engine()
-    order = produced(made.arrived(topic("d1"), batch("d1", 1, 3, lost=(5, 9)), 7, 0.0))
-    made.persisted(order.token, 0.1)
+    order = produced(made.on_batch(topic("d1"), batch("d1", 1, 3, lost=(5, 9)), 7, 0.0))
+    made.on_persisted(order.token, 0.1)
     assert made.release() == []
-    assert made.due(0.1, 10) == [Tell(D1, Ack(1, IntervalSet([(1, 3), (5, 9)])))]
+    assert made.take_due_acks(0.1, 10) == [SendAck(D1, Ack(1, IntervalSet([(1, 3), (5, 9)])))]
     assert made.release() == [7]
-    assert made.idle
+    assert made.is_idle
 
 
 def test_batches_of_one_device_share_an_acknowledgement_while_more_is_on_its_way() -> None:
     made = engine(acks={"interval_ms": 50})
-    orders = [produced(made.arrived(topic("d1"), batch("d1", n, n), n, 0.0)) for n in (1, 2, 3)]
-    made.persisted(orders[0].token, 0.0)
-    made.persisted(orders[1].token, 0.01)
-    assert made.due(0.02, 10) == []
-    made.persisted(orders[2].token, 0.03)
-    assert made.due(0.03, 10) == [Tell(D1, Ack(1, IntervalSet([(1, 3)])))]
+    orders = [produced(made.on_batch(topic("d1"), batch("d1", n, n), n, 0.0)) for n in (1, 2, 3)]
+    made.on_persisted(orders[0].token, 0.0)
+    made.on_persisted(orders[1].token, 0.01)
+    assert made.take_due_acks(0.02, 10) == []
+    made.on_persisted(orders[2].token, 0.03)
+    assert made.take_due_acks(0.03, 10) == [SendAck(D1, Ack(1, IntervalSet([(1, 3)])))]
 
 
 def test_a_device_does_not_wait_longer_than_the_interval_for_the_rest() -> None:
     made = engine(acks={"interval_ms": 50})
-    orders = [produced(made.arrived(topic("d1"), batch("d1", n, n), n, 0.0)) for n in (1, 2)]
-    made.persisted(orders[1].token, 0.0)
-    assert made.ledger.next_s == 0.05
-    assert made.due(0.05, 10) == [Tell(D1, Ack(1, IntervalSet([(2, 2)])))]
+    orders = [produced(made.on_batch(topic("d1"), batch("d1", n, n), n, 0.0)) for n in (1, 2)]
+    made.on_persisted(orders[1].token, 0.0)
+    assert made.acks.next_s == 0.05
+    assert made.take_due_acks(0.05, 10) == [SendAck(D1, Ack(1, IntervalSet([(2, 2)])))]
     assert made.release() == [], "the first batch came first and is not safe yet"
-    made.persisted(orders[0].token, 0.06)
-    made.due(0.06, 10)
+    made.on_persisted(orders[0].token, 0.06)
+    made.take_due_acks(0.06, 10)
     assert made.release() == [1, 2]
 
 
 def test_two_epochs_of_a_device_are_two_acknowledgements() -> None:
     made = engine()
-    orders = [produced(made.arrived(topic("d1"), batch("d1", 1, 1, epoch=e), e, 0.0)) for e in (2, 1)]
+    orders = [produced(made.on_batch(topic("d1"), batch("d1", 1, 1, epoch=e), e, 0.0)) for e in (2, 1)]
     for order in orders:
-        made.persisted(order.token, 0.0)
+        made.on_persisted(order.token, 0.0)
     one = IntervalSet([(1, 1)])
-    assert made.due(0.0, 10) == [Tell(D1, Ack(2, one)), Tell(D1, Ack(1, one))]
+    assert made.take_due_acks(0.0, 10) == [SendAck(D1, Ack(2, one)), SendAck(D1, Ack(1, one))]
 
 
 def test_a_refused_batch_goes_to_the_refused_ones_and_its_sender_is_told_why() -> None:
     made = engine()
     payload = batch("d1", 1, 3)[:-1]
-    order = produced(made.arrived(topic("d1"), payload, 7, 0.0))
+    order = produced(made.on_batch(topic("d1"), payload, 7, 0.0))
     assert order.refused
     assert order.payload == payload
     assert order.properties["reason"] == "truncated"
     assert order.properties["topic"] == topic("d1")
-    assert made.due(99.0, 10) == []
-    made.persisted(order.token, 0.0)
-    assert made.due(0.0, 10) == [Tell(D1, Ack(refused="truncated"))]
+    assert made.take_due_acks(99.0, 10) == []
+    made.on_persisted(order.token, 0.0)
+    assert made.take_due_acks(0.0, 10) == [SendAck(D1, Ack(refused="truncated"))]
     assert made.release() == [7]
 
 
 def test_a_batch_that_pulsar_will_never_take_is_refused() -> None:
     made = engine()
-    order = produced(made.arrived(topic("d1"), batch("d1", 1, 3), 7, 0.0))
+    order = produced(made.on_batch(topic("d1"), batch("d1", 1, 3), 7, 0.0))
     again = produced(made.refuse(order.token, Refusal("too-large", "at most so many"), 0.0))
     assert again.refused
     assert again.token == order.token
-    made.persisted(order.token, 0.0)
-    assert made.due(0.0, 10) == [Tell(D1, Ack(1, IntervalSet([(1, 3)]), refused="too-large"))], "which it was"
+    made.on_persisted(order.token, 0.0)
+    assert made.take_due_acks(0.0, 10) == [SendAck(D1, Ack(1, IntervalSet([(1, 3)]), refused="too-large"))], (
+        "which it was"
+    )
 
 
 def test_refusals_are_told_by_reason_and_epoch_beside_what_is_safe() -> None:
     made = engine()
     for epoch, first in ((1, 1), (1, 2001), (2, 1)):
-        order = produced(made.arrived(topic("d1"), batch("d1", first, first + 999, epoch=epoch), 1, 0.0))
+        order = produced(made.on_batch(topic("d1"), batch("d1", first, first + 999, epoch=epoch), 1, 0.0))
         made.refuse(order.token, Refusal("too-large", "at most so many"), 0.0)
-        made.persisted(order.token, 0.0)
-    made.persisted(produced(made.arrived(topic("d1"), batch("d1", 5001, 5002), 1, 0.0)).token, 0.0)
-    assert made.due(0.0, 10) == [
-        Tell(D1, Ack(1, IntervalSet([(1, 1000), (2001, 3000)]), refused="too-large")),
-        Tell(D1, Ack(2, IntervalSet([(1, 1000)]), refused="too-large")),
-        Tell(D1, Ack(1, IntervalSet([(5001, 5002)]))),
+        made.on_persisted(order.token, 0.0)
+    made.on_persisted(produced(made.on_batch(topic("d1"), batch("d1", 5001, 5002), 1, 0.0)).token, 0.0)
+    assert made.take_due_acks(0.0, 10) == [
+        SendAck(D1, Ack(1, IntervalSet([(1, 1000), (2001, 3000)]), refused="too-large")),
+        SendAck(D1, Ack(2, IntervalSet([(1, 1000)]), refused="too-large")),
+        SendAck(D1, Ack(1, IntervalSet([(5001, 5002)]))),
     ]
 
 
 def test_an_answer_of_a_device_is_acknowledged_to_the_broker_in_its_turn() -> None:
     made = engine()
-    order = produced(made.arrived(topic("d1"), batch("d1", 1, 3), 7, 0.0))
-    made.heard(8)
+    order = produced(made.on_batch(topic("d1"), batch("d1", 1, 3), 7, 0.0))
+    made.acknowledge_only(8)
     assert made.release() == []
-    made.persisted(order.token, 0.0)
-    made.due(0.0, 10)
+    made.on_persisted(order.token, 0.0)
+    made.take_due_acks(0.0, 10)
     assert made.release() == [7, 8]
 
 
 def test_a_batch_that_comes_again_while_it_is_in_flight_is_produced_once_and_released_twice() -> None:
     made = engine()
     payload = batch("d1", 1, 3)
-    order = produced(made.arrived(topic("d1"), payload, 7, 0.0))
-    assert made.arrived(topic("d1"), payload, 8, 0.0) is NotSent.JOINED
-    made.persisted(order.token, 0.0)
-    made.due(0.0, 10)
+    order = produced(made.on_batch(topic("d1"), payload, 7, 0.0))
+    assert made.on_batch(topic("d1"), payload, 8, 0.0) is NotSent.JOINED
+    made.on_persisted(order.token, 0.0)
+    made.take_due_acks(0.0, 10)
     assert made.release() == [7, 8]
 
 
 def test_message_ids_of_a_lost_connection_are_never_acknowledged() -> None:
     made = engine()
     payload = batch("d1", 1, 3)
-    order = produced(made.arrived(topic("d1"), payload, 7, 0.0))
-    made.in_flight.renew()
-    assert made.arrived(topic("d1"), payload, 1, 1.0) is NotSent.JOINED
-    made.persisted(order.token, 1.0)
-    made.due(1.0, 10)
+    order = produced(made.on_batch(topic("d1"), payload, 7, 0.0))
+    made.in_flight.on_reconnect()
+    assert made.on_batch(topic("d1"), payload, 1, 1.0) is NotSent.JOINED
+    made.on_persisted(order.token, 1.0)
+    made.take_due_acks(1.0, 10)
     assert made.release() == [1]
 
 
 def test_it_stops_taking_when_its_window_is_full_and_takes_again_when_there_is_room() -> None:
     made = engine(mqtt={"host": "h", "receive_maximum": 1})
-    orders = [produced(made.arrived(topic("d1"), batch("d1", n, n), n, 0.0)) for n in (1, 2)]
-    assert not made.taking
-    made.persisted(orders[0].token, 0.0)
-    assert made.taking
+    orders = [produced(made.on_batch(topic("d1"), batch("d1", n, n), n, 0.0)) for n in (1, 2)]
+    assert not made.has_room
+    made.on_persisted(orders[0].token, 0.0)
+    assert made.has_room
 
 
 def test_it_stops_taking_when_too_many_bytes_wait() -> None:
     made = engine(mqtt={"host": "h", "max_in_flight_bytes": 1 << 20}, max_batch_bytes=5 << 20)
-    made.arrived(topic("d1"), bytes(1 << 20), 1, 0.0)
-    assert not made.taking
+    made.on_batch(topic("d1"), bytes(1 << 20), 1, 0.0)
+    assert not made.has_room
 
 
 def test_an_overloaded_gateway_asks_for_a_pause_with_the_acknowledgement() -> None:
     made = engine(mqtt={"host": "h", "receive_maximum": 2}, drain={"overload_share": 0.6, "overload_pause_s": 4})
-    orders = [produced(made.arrived(topic(f"d{n}"), batch(f"d{n}", 1, 1), n, 0.0)) for n in (1, 2)]
-    made.persisted(orders[0].token, 2.0)
-    made.persisted(orders[1].token, 2.0)
-    pauses = {tell.device.device: tell.ack.pause_s for tell in made.due(2.0, 10)}
+    orders = [produced(made.on_batch(topic(f"d{n}"), batch(f"d{n}", 1, 1), n, 0.0)) for n in (1, 2)]
+    made.on_persisted(orders[0].token, 2.0)
+    made.on_persisted(orders[1].token, 2.0)
+    pauses = {tell.sender.device: tell.ack.pause_s for tell in made.take_due_acks(2.0, 10)}
     assert pauses == {"d1": 4.0, "d2": 0.0}
 
 
 def test_no_more_devices_are_told_than_the_broker_has_room_for() -> None:
     made = engine()
     for n in (1, 2, 3):
-        made.persisted(produced(made.arrived(topic(f"d{n}"), batch(f"d{n}", 1, 1), n, 0.0)).token, 0.0)
-    assert [tell.device.device for tell in made.due(0.0, 2)] == ["d1", "d2"]
+        made.on_persisted(produced(made.on_batch(topic(f"d{n}"), batch(f"d{n}", 1, 1), n, 0.0)).token, 0.0)
+    assert [tell.sender.device for tell in made.take_due_acks(0.0, 2)] == ["d1", "d2"]
     assert made.release() == [1, 2]
-    assert [tell.device.device for tell in made.due(0.0, 2)] == ["d3"]
+    assert [tell.sender.device for tell in made.take_due_acks(0.0, 2)] == ["d3"]
 
 
 def test_one_device_with_many_epochs_gets_no_more_acknowledgements_than_the_broker_has_room_for() -> None:
     made = engine(mqtt={"host": "h", "receive_maximum": 64})
     for epoch in range(64):
-        made.persisted(produced(made.arrived(topic("d1"), batch("d1", 1, 1, epoch=epoch), epoch + 1, 0.0)).token, 0.0)
-    sizes = [len(made.due(0.0, 20)) for _ in range(5)]
+        made.on_persisted(
+            produced(made.on_batch(topic("d1"), batch("d1", 1, 1, epoch=epoch), epoch + 1, 0.0)).token, 0.0
+        )
+    sizes = [len(made.take_due_acks(0.0, 20)) for _ in range(5)]
     assert sizes == [20, 20, 20, 4, 0]
     assert len(made.release()) == 64
 
@@ -186,13 +190,13 @@ def test_one_device_with_many_epochs_gets_no_more_acknowledgements_than_the_brok
 def test_a_batch_on_a_topic_that_no_device_has_is_a_dead_letter_and_nobody_is_told() -> None:
     made = engine()
     odd = f"waybill/1//{'d' * 65_000}/batch"
-    order = produced(made.arrived(odd, batch("d1", 1, 3), 7, 0.0))
+    order = produced(made.on_batch(odd, batch("d1", 1, 3), 7, 0.0))
     assert (order.refused, order.key, order.properties["reason"]) == (True, "", "bad-topic")
     assert len(order.properties["topic"]) <= 1000
-    made.persisted(order.token, 0.0)
-    assert made.due(99.0, 10) == []
+    made.on_persisted(order.token, 0.0)
+    assert made.take_due_acks(99.0, 10) == []
     assert made.release() == [7]
-    assert made.idle
+    assert made.is_idle
 
 
 def test_above_the_rate_of_dead_letters_a_batch_is_refused_all_the_same_without_a_copy() -> None:
@@ -203,16 +207,16 @@ def test_above_the_rate_of_dead_letters_a_batch_is_refused_all_the_same_without_
         now_s=0.0,
         on_refused=lambda delivery, kept: heard.append((delivery.topic, kept)),
     )
-    orders = [made.arrived(topic(f"d{n}"), b"garbage%d" % n, n, 0.0) for n in range(1, 3001)]
+    orders = [made.on_batch(topic(f"d{n}"), b"garbage%d" % n, n, 0.0) for n in range(1, 3001)]
     assert sum(isinstance(order, Produce) for order in orders) == BURST
     assert [kept for _, kept in heard].count(True) == BURST
     assert len(made.in_flight) == BURST
-    assert len(made.due(0.0, 10_000)) == 3000 - BURST, "they are told at once"
-    assert isinstance(made.arrived(topic("d1"), b"more", 1, 1.0), Produce), "and later there is room again"
+    assert len(made.take_due_acks(0.0, 10_000)) == 3000 - BURST, "they are told at once"
+    assert isinstance(made.on_batch(topic("d1"), b"more", 1, 1.0), Produce), "and later there is room again"
 
 
 def test_of_a_dead_letter_a_bounded_part_is_kept() -> None:
-    order = produced(engine().arrived(topic("d1"), bytes(5_000_000), 1, 0.0))
+    order = produced(engine().on_batch(topic("d1"), bytes(5_000_000), 1, 0.0))
     assert len(order.payload) == KEPT_BYTES
     assert order.properties["size"] == "5000000"
 
@@ -220,42 +224,42 @@ def test_of_a_dead_letter_a_bounded_part_is_kept() -> None:
 def test_qos_0_fills_neither_the_window_nor_any_list() -> None:
     made = engine()
     for n in range(1, 1000):
-        made.arrived(topic(f"d{n}"), batch(f"d{n}", 1, 1), 0, 0.0)
-        made.arrived(topic("d1"), batch("d1", 1, 1), 0, 0.0)
+        made.on_batch(topic(f"d{n}"), batch(f"d{n}", 1, 1), 0, 0.0)
+        made.on_batch(topic("d1"), batch("d1", 1, 1), 0, 0.0)
     assert len(made.in_flight) == 8, "the window, and the same batch over and over"
     assert not made.in_flight._order
-    assert made.taking, "QoS 1 still finds room"
-    assert isinstance(made.arrived(topic("honest"), batch("honest", 1, 1), 1, 0.0), Produce)
-    assert made.arrived(topic("d2000"), batch("d2000", 1, 1), 0, 0.0) is NotSent.NO_ROOM
+    assert made.has_room, "QoS 1 still finds room"
+    assert isinstance(made.on_batch(topic("honest"), batch("honest", 1, 1), 1, 0.0), Produce)
+    assert made.on_batch(topic("d2000"), batch("d2000", 1, 1), 0, 0.0) is NotSent.NO_ROOM
     for delivery in list(made.in_flight):
-        made.persisted(delivery.token, 0.0)
-    made.due(0.0, 100)
+        made.on_persisted(delivery.token, 0.0)
+    made.take_due_acks(0.0, 100)
     assert made.release() == [1]
     assert not made.in_flight._done
-    assert made.idle
+    assert made.is_idle
 
 
 def test_what_devices_are_owed_is_bounded_and_every_acknowledgement_can_be_sent() -> None:
-    ledger = Ledger(0.05)
+    ledger = AckCoalescer(0.05)
     scattered = IntervalSet((first, first) for first in range(1, 60_001, 2))
     taken = 0
     for token in range(20):
         shifted = IntervalSet((first + token * 100_000, last + token * 100_000) for first, last in scattered.ranges)
         taken += ledger.add(D1, 1, shifted, token=token, now_s=0.0)
-    assert ledger._ranges <= MAX_OWED_RANGES
+    assert ledger._ranges <= MAX_PENDING_RANGES
     assert ledger.forgotten == 20 - taken > 0
-    owed = ledger.due(1.0, lambda _: 0, 1000)
-    assert all(len(decode_ack(encode_ack(one.ack)).ranges.ranges) <= MAX_ACK_RANGES for one in owed)
-    assert sum(one.ranges.count for one in owed) == taken * scattered.count
+    owed = ledger.take_due(1.0, lambda _: 0, 1000)
+    assert all(len(decode_ack(encode_ack(one.ack)).seqs.ranges) <= MAX_ACK_RANGES for one in owed)
+    assert sum(one.seqs.count for one in owed) == taken * scattered.count
     assert sorted(token for one in owed for token in one.tokens) == list(range(taken))
     assert ledger._ranges == 0
 
 
 def test_a_handling_that_failed_half_way_is_forgotten_and_the_rest_goes_on() -> None:
     made = engine()
-    first = produced(made.arrived(topic("d1"), batch("d1", 1, 3), 1, 0.0))
-    second = produced(made.arrived(topic("d2"), batch("d2", 1, 3), 2, 0.0))
+    first = produced(made.on_batch(topic("d1"), batch("d1", 1, 3), 1, 0.0))
+    second = produced(made.on_batch(topic("d2"), batch("d2", 1, 3), 2, 0.0))
     made.abandon(first.token)
-    made.persisted(second.token, 0.0)
-    made.due(0.0, 10)
+    made.on_persisted(second.token, 0.0)
+    made.take_due_acks(0.0, 10)
     assert made.release() == [1, 2]

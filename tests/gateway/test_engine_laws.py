@@ -16,7 +16,7 @@ from tests.gateway.strategies import batch, engine, topic
 DEVICES = ("d1", "d2", "d3")
 
 
-class Gateway(RuleBasedStateMachine):
+class GatewayModel(RuleBasedStateMachine):
     """A broker that sends again what is not acknowledged, and a Pulsar that answers late and in any order."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Gateway(RuleBasedStateMachine):
     def deliver(self, device: str, payload: bytes) -> None:
         self.mids += 1
         self.sent.append((self.mids, device, payload))
-        order = self.engine.arrived(topic(device), payload, self.mids, self.now_s)
+        order = self.engine.on_batch(topic(device), payload, self.mids, self.now_s)
         if isinstance(order, Produce):
             assert order.payload == payload
             assert order.token not in self.at_pulsar
@@ -65,21 +65,21 @@ class Gateway(RuleBasedStateMachine):
         if self.at_pulsar:
             token = choose.choice(sorted(self.at_pulsar))  # type: ignore[attr-defined]
             order = self.at_pulsar.pop(token)
-            delivery = self.engine.persisted(token, self.now_s)
-            self.safe[order.key] = self.safe.get(order.key, IntervalSet()) | delivery.accounted
+            delivery = self.engine.on_persisted(token, self.now_s)
+            self.safe[order.key] = self.safe.get(order.key, IntervalSet()) | delivery.seqs
 
     @rule(choose=st.randoms(use_true_random=False))
     def pulsar_fails_and_it_is_tried_again(self, choose: object) -> None:
         if self.at_pulsar:
             token = choose.choice(sorted(self.at_pulsar))  # type: ignore[attr-defined]
-            assert self.engine.produce(token) == self.at_pulsar[token]
+            assert self.engine.next_attempt(token) == self.at_pulsar[token]
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.06]), limit=st.integers(0, 3))
     def the_loop_turns(self, seconds: float, limit: int) -> None:
         self.now_s += seconds
-        for tell in self.engine.due(self.now_s, limit):
+        for tell in self.engine.take_due_acks(self.now_s, limit):
             assert not tell.ack.refused
-            self.told[tell.device.device] = self.told.get(tell.device.device, IntervalSet()) | tell.ack.ranges
+            self.told[tell.sender.device] = self.told.get(tell.sender.device, IntervalSet()) | tell.ack.seqs
         self.release()
 
     def release(self) -> None:
@@ -91,7 +91,7 @@ class Gateway(RuleBasedStateMachine):
 
     @rule()
     def the_connection_breaks(self) -> None:
-        self.engine.in_flight.renew()
+        self.engine.in_flight.on_reconnect()
         self.sent.clear()
         for device, payload in list(self.unacknowledged):
             self.deliver(device, payload)
@@ -113,19 +113,19 @@ class Gateway(RuleBasedStateMachine):
         for token in list(self.at_pulsar):
             order = self.at_pulsar.pop(token)
             self.safe[order.key] = (
-                self.safe.get(order.key, IntervalSet()) | self.engine.persisted(token, self.now_s).accounted
+                self.safe.get(order.key, IntervalSet()) | self.engine.on_persisted(token, self.now_s).seqs
             )
-        self.the_loop_turns_to_the_end(lambda: bool(self.engine.ledger))
-        assert self.engine.idle
+        self.the_loop_turns_to_the_end(lambda: bool(self.engine.acks))
+        assert self.engine.is_idle
         assert self.unacknowledged == []
         assert self.told == {device: IntervalSet([(1, last - 1)]) for device, last in self.next_seq.items() if last > 1}
 
     def the_loop_turns_to_the_end(self, more: Callable[[], bool]) -> None:
         while more():
-            for tell in self.engine.due(self.now_s, 10):
-                self.told[tell.device.device] = self.told.get(tell.device.device, IntervalSet()) | tell.ack.ranges
+            for tell in self.engine.take_due_acks(self.now_s, 10):
+                self.told[tell.sender.device] = self.told.get(tell.sender.device, IntervalSet()) | tell.ack.seqs
         self.release()
 
 
-TestGateway = Gateway.TestCase
+TestGateway = GatewayModel.TestCase
 TestGateway.settings = hypothesis_settings(max_examples=60, stateful_step_count=40)

@@ -13,22 +13,22 @@ def test_a_broker_that_refuses_every_acknowledgement_is_a_problem_until_it_takes
     results = PublicationResults()
     assert results.problem(0.0) == ""
     for second in range(5):
-        results.note("Not authorized", float(second))
+        results.add("Not authorized", float(second))
     assert "refused 5 of the last 5" in results.problem(5.0)
     assert "Not authorized" in results.problem(5.0)
     for _ in range(50):
-        results.note("", 6.0)
+        results.add("", 6.0)
     assert results.problem(6.0) == "", "one device that the broker bars does not make the region ill"
     assert PublicationResults().problem(6.0) == ""
 
 
 def test_a_refusal_is_forgotten_after_its_minute() -> None:
     results = PublicationResults()
-    results.note("Not authorized", 0.0)
+    results.add("Not authorized", 0.0)
     assert results.problem(59.0)
     assert results.problem(71.0) == ""
     for second in range(1000):
-        results.note("", float(second))
+        results.add("", float(second))
     assert len(results._buckets) <= 7
 
 
@@ -38,7 +38,7 @@ def test_a_batch_that_waits_too_long_is_a_problem() -> None:
 
 
 def link() -> BrokerLink:
-    mqtt = settings(mqtt={"host": "h", "reconnect_max_s": 15, "connect_timeout_s": 5}).mqtt
+    mqtt = settings(mqtt={"host": "h", "backoff_max_s": 15, "connect_timeout_s": 5}).mqtt
     return BrokerLink("gateway-eu-1", mqtt, lambda: 1.0, 0.0)
 
 
@@ -46,9 +46,9 @@ def connect_for(made: BrokerLink, now_s: float, lasted_s: float, reason: str = "
     """Connect as soon as it is due; when it ended."""
     while not made.is_due(now_s):
         now_s += 0.1
-    made.attempted(now_s)
-    made.came_up(now_s)
-    made.ended(reason, now_s + lasted_s)
+    made.on_attempt(now_s)
+    made.on_connected(now_s)
+    made.on_ended(reason, now_s + lasted_s)
     return now_s + lasted_s
 
 
@@ -78,18 +78,18 @@ def test_a_session_that_is_taken_over_says_so_until_a_connection_lasts() -> None
     assert "took the session over" in made.problem
     while not made.is_due(now_s):
         now_s += 0.1
-    made.attempted(now_s)
-    made.came_up(now_s)
-    made.lasts(now_s + 29)
+    made.on_attempt(now_s)
+    made.on_connected(now_s)
+    made.on_alive(now_s + 29)
     assert made.problem
-    made.lasts(now_s + 30)
+    made.on_alive(now_s + 30)
     assert made.problem == ""
 
 
 def test_an_answer_that_does_not_come_is_overdue() -> None:
     made = link()
-    made.attempted(0.0)
+    made.on_attempt(0.0)
     assert not made.is_overdue(5.0)
     assert made.is_overdue(5.1)
-    made.ended("no answer", 5.1)
-    assert not made.in_use
+    made.on_ended("no answer", 5.1)
+    assert not made.is_in_use

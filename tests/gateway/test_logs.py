@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.logs import BURST, MAX_CHARACTERS, LineLimit
 
 
-class Clock:
+class LogClock:
     now_s = 0.0
 
     def __call__(self) -> float:
@@ -29,7 +29,7 @@ def lines(limit: LineLimit, count: int, **values: Any) -> list[Any]:
 
 
 def test_a_flood_of_one_kind_is_cut_and_counted_and_other_kinds_pass() -> None:
-    clock = Clock()
+    clock = LogClock()
     limit = LineLimit(clock)
     assert len(lines(limit, 3000)) == BURST
     assert limit(None, "warning", {"event": "subscribed"}) == {"event": "subscribed"}
@@ -42,12 +42,12 @@ def test_a_flood_of_one_kind_is_cut_and_counted_and_other_kinds_pass() -> None:
 
 @given(st.recursive(st.text(min_size=200, max_size=2000), st.lists, max_leaves=5))
 def test_a_value_is_never_longer_than_its_bound(value: object) -> None:
-    (line,) = lines(LineLimit(Clock()), 1, value=value)
+    (line,) = lines(LineLimit(LogClock()), 1, value=value)
     assert len(str(line["value"])) <= MAX_CHARACTERS + 40
 
 
 def test_kinds_are_bounded_too() -> None:
-    limit = LineLimit(Clock())
+    limit = LineLimit(LogClock())
     written = 0
     for number in range(5000):
         try:

@@ -9,17 +9,17 @@ import httpx
 import pytest
 
 from deploy.local import free_port
-from gateway import Status, observe, read_status
-from gateway.config import Observe
+from gateway import GatewayStatus, read_status, status_server
+from gateway.config import StatusEndpoint
 from gateway.errors import AddressTaken
-from gateway.observe import MAX_CONNECTIONS, STUCK_AFTER_S, Board, Observatory
+from gateway.metrics import GatewayMetrics
 from gateway.status import status_table
-from gateway.tally import Tally
+from gateway.status_server import MAX_CONNECTIONS, STUCK_AFTER_S, StatusHolder, StatusServer
 
-FRESH = Status(gateway="g", region="eu", pid=1, started_at="2026-03-05T06:00:00+00:00")
+FRESH = GatewayStatus(gateway="g", region="eu", pid=1, started_at="2026-03-05T06:00:00+00:00")
 
 
-class Clock:
+class StatusClock:
     now_s = 0.0
 
     def __call__(self) -> float:
@@ -27,59 +27,67 @@ class Clock:
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[Observe, Board, Tally, Clock]]:
-    settings, clock, tally = Observe(port=free_port()), Clock(), Tally()
-    board = Board(FRESH, clock)
-    with Observatory(settings, tally.registry, board):
+def served() -> Iterator[tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock]]:
+    settings, clock, tally = StatusEndpoint(port=free_port()), StatusClock(), GatewayMetrics()
+    board = StatusHolder(FRESH, clock)
+    with StatusServer(settings, tally.registry, board):
         yield settings, board, tally, clock
 
 
-def code(settings: Observe, path: str) -> int:
+def code(settings: StatusEndpoint, path: str) -> int:
     return httpx.get(f"http://{settings.host}:{settings.port}{path}", timeout=5).status_code
 
 
-def test_health_is_good_only_when_both_sides_are_connected(served: tuple[Observe, Board, Tally, Clock]) -> None:
+def test_health_is_good_only_when_both_sides_are_connected(
+    served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock],
+) -> None:
     settings, board, _, _ = served
     assert code(settings, "/health") == 503
-    board.pin(FRESH.model_copy(update={"healthy": True}))
+    board.set(FRESH.model_copy(update={"healthy": True}))
     assert code(settings, "/health") == 200
 
 
-def test_a_loop_that_does_not_turn_is_not_alive(served: tuple[Observe, Board, Tally, Clock]) -> None:
+def test_a_loop_that_does_not_turn_is_not_alive(
+    served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock],
+) -> None:
     settings, board, _, clock = served
-    board.pin(FRESH.model_copy(update={"healthy": True}))
+    board.set(FRESH.model_copy(update={"healthy": True}))
     assert code(settings, "/alive") == 200
     clock.now_s = STUCK_AFTER_S
     assert code(settings, "/alive") == 503
     assert code(settings, "/health") == 503
 
 
-def test_the_status_is_read_back_as_it_was_pinned(served: tuple[Observe, Board, Tally, Clock]) -> None:
+def test_the_status_is_read_back_as_it_was_pinned(
+    served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock],
+) -> None:
     settings, board, _, _ = served
-    board.pin(FRESH.model_copy(update={"in_flight": 7}))
+    board.set(FRESH.model_copy(update={"in_flight": 7}))
     assert read_status(settings) == board.status
-    assert status_table(board.status).row_count == len(Status.model_fields)
+    assert status_table(board.status).row_count == len(GatewayStatus.model_fields)
 
 
-def test_metrics_are_served(served: tuple[Observe, Board, Tally, Clock]) -> None:
+def test_metrics_are_served(served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock]) -> None:
     settings, _, tally, _ = served
-    tally.joined()
+    tally.on_joined()
     text = httpx.get(f"http://{settings.host}:{settings.port}/metrics", timeout=5).text
     assert "waybill_gateway_joined_total 1.0" in text
     assert code(settings, "/nothing") == 404
 
 
-def test_an_address_that_is_taken_is_said_so(served: tuple[Observe, Board, Tally, Clock]) -> None:
+def test_an_address_that_is_taken_is_said_so(
+    served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock],
+) -> None:
     settings, board, tally, _ = served
     with pytest.raises(AddressTaken, match=f"{settings.port}"):
-        Observatory(settings, tally.registry, board)
+        StatusServer(settings, tally.registry, board)
 
 
 def test_connections_that_trickle_are_closed_in_time_and_make_room(
-    served: tuple[Observe, Board, Tally, Clock], monkeypatch: pytest.MonkeyPatch
+    served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, _, _, _ = served
-    monkeypatch.setattr(observe, "MAX_REQUEST_S", 0.2)
+    monkeypatch.setattr(status_server, "MAX_REQUEST_S", 0.2)
     slow = [socket.create_connection((settings.host, settings.port), timeout=5) for _ in range(MAX_CONNECTIONS)]
     try:
         for one in slow:

@@ -12,7 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from gateway.packets import Inbound, read_publish
+from gateway.packets import InboundMessage, read_publish
 
 QOS_1 = 0x32
 
@@ -30,11 +30,11 @@ def test_topic_payload_and_id_are_read_whatever_the_properties_are(
     properties.UserProperty = ("a", text.encode("utf-8", "replace").decode())
     made = packet(topic.encode("utf-8", "replace"), payload, mid=mid, properties=properties.pack())
     read = read_publish(QOS_1, made)
-    assert read == Inbound(topic.encode("utf-8", "replace").decode(), payload, mid)
+    assert read == InboundMessage(topic.encode("utf-8", "replace").decode(), payload, mid)
 
 
 def test_a_message_of_qos_0_has_no_id() -> None:
-    assert read_publish(0x30, packet(b"t", b"x", mid=None)) == Inbound("t", b"x", 0)
+    assert read_publish(0x30, packet(b"t", b"x", mid=None)) == InboundMessage("t", b"x", 0)
 
 
 def test_a_topic_that_is_not_utf_8_is_still_a_topic() -> None:

@@ -6,13 +6,13 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from cloud_jobs.pulsar_source import OptionError
-from cloud_jobs.pulsar_source.admin import Admin
-from cloud_jobs.pulsar_source.clients import kept_client
-from cloud_jobs.pulsar_source.options import Access, Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.clients import shared_client
+from cloud_jobs.pulsar_source.options import Access, PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.topics import TopicName
 from deploy.local import CertificateAuthority
 from gateway.config import Tls
-from gateway.mqtt_side import tls_context
+from gateway.mqtt_connection import tls_context
 from runtime import check_key_pair
 
 
@@ -34,11 +34,11 @@ def test_a_key_without_a_passphrase_is_loaded(tmp_path: Path) -> None:
 def test_a_key_with_a_passphrase_is_refused_by_the_gateway_and_the_source(tmp_path: Path) -> None:
     own = with_passphrase(CertificateAuthority(tmp_path).client("eu-0001"))
     with pytest.raises(ValueError, match="has a passphrase"):
-        tls_context(Tls(authority=own.authority, certificate=own.certificate, key=own.key))
+        tls_context(Tls(ca=own.authority, certificate=own.certificate, key=own.key))
     files = {"tls_certificate_file": own.certificate, "tls_key_file": own.key}
-    cluster = Cluster(name="hq", service_url="pulsar+ssl://127.0.0.1:1", admin_url="https://127.0.0.1:1")
+    cluster = SourceCluster(name="hq", service_url="pulsar+ssl://127.0.0.1:1", admin_url="https://127.0.0.1:1")
     with pytest.raises(OptionError, match="has a passphrase"):
-        Admin(cluster, Access(**files), 1.0)
+        PulsarAdmin(cluster, Access(**files), 1.0)
     options = PulsarOptions(clusters=(cluster,), topics=(TopicName("t", "n", "x"),), subscription="s", **files)
     with pytest.raises(OptionError, match="has a passphrase"):
-        kept_client(cluster, options)
+        shared_client(cluster, options)

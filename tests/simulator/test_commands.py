@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from simulator.__main__ import app
 from simulator.brokers import parse_brokers
 from simulator.errors import SimulatorError
-from simulator.publisher import Address
+from simulator.publisher import BrokerAddress
 from tests.simulator.runs import RECORDING
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulator.md"
@@ -74,7 +74,7 @@ def test_brokers_are_read_from_a_file_and_words_win(tmp_path: Path) -> None:
     file = tmp_path / "brokers.json"
     file.write_text('{"eu-0001": "127.0.0.1:1883", "eu-0002": "127.0.0.1:1884"}')
     found = parse_brokers(["eu-0002=localhost:9"], file)
-    assert found == {"eu-0001": Address("127.0.0.1", 1883), "eu-0002": Address("localhost", 9)}
+    assert found == {"eu-0001": BrokerAddress("127.0.0.1", 1883), "eu-0002": BrokerAddress("localhost", 9)}
 
 
 @pytest.mark.parametrize("word", ["eu-0001=host", "eu-0001=host:0", "eu-0001=:1883", "eu-0001=host:70000", "=h:1"])

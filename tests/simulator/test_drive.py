@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import Faults, Message, Scenario, drive, generated_scenario, write_journal
+from simulator import Faults, Scenario, VehicleMessage, drive, generated_scenario, write_journal
 from simulator.journal import journal_line
 from simulator.messages import TOPIC_KINDS
 from simulator.truth.track import metres
@@ -21,7 +21,7 @@ def fleet(seed: int = 7, faults: Faults | None = None) -> Scenario:
     )
 
 
-def positions(messages: list[Message], device: str) -> list[dict[str, float]]:
+def positions(messages: list[VehicleMessage], device: str) -> list[dict[str, float]]:
     said = [m.payload for m in messages if m.device == device and m.topic == "vehicle/position"]
     return [json.loads(payload) for payload in said if payload.endswith(b"}")]
 
@@ -114,7 +114,7 @@ def test_the_journal_is_what_the_generator_says(tmp_path: Path) -> None:
 
 @given(payload=st.binary(max_size=50), topic=st.sampled_from([*TOPIC_KINDS, "vehicle/other"]))
 def test_a_payload_that_is_no_object_is_journalled_as_raw(payload: bytes, topic: str) -> None:
-    entry = json.loads(journal_line(Message(0.0, "eu-0001", topic, b"[" + payload)))
+    entry = json.loads(journal_line(VehicleMessage(0.0, "eu-0001", topic, b"[" + payload)))
     assert (entry["kind"], entry["time"], entry["content"]["topic"]) == ("raw", None, topic)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.intake.parse import parse_message
-from simulator import Faults, Message, drive, generated_scenario, read_recording, recorded_scenario
+from simulator import Faults, VehicleMessage, drive, generated_scenario, read_recording, recorded_scenario
 from simulator.truth import Made, made_canary, made_event, made_position, made_raw, made_signal
 from telemetry import Batch, Canary, Event, Position, Raw, Record, Signal, decode, encode
 from tests.simulator.runs import RECORDING, run_in
@@ -27,13 +27,13 @@ def made(record: Record) -> Made:
             return made_raw(topic, payload)
 
 
-def carried(messages: list[Message]) -> list[Record]:
+def carried(messages: list[VehicleMessage]) -> list[Record]:
     parsed = [parse_message(message.topic, message.payload) for message in messages]
     records = tuple(Record(seq, one.device_time_us or 0, one.body) for seq, one in enumerate(parsed, start=1))
     return list(decode(encode(Batch("eu-0001", 1, len(records), records))).records)
 
 
-def check(messages: list[Message], expected: Counter[Made]) -> None:
+def check(messages: list[VehicleMessage], expected: Counter[Made]) -> None:
     assert Counter(made(record) for record in carried(messages)) == expected
 
 

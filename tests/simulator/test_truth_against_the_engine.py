@@ -10,13 +10,13 @@ import pytest
 from geo.spatial import OUTSIDE, Fixes, ZoneSet, build_tracks, fences_from_geojson
 from simulator import Faults, Scenario, generated_scenario, read_recording, recorded_scenario
 from simulator.drive import Track
-from simulator.truth import Truth, Usage
+from simulator.truth import TrueUsage, Truth
 from tests.simulator.runs import RECORDING, run_in
 
 HOUR_MS = 3_600_000
 
 
-def usage_by_the_engine(truth: Truth, fences: str) -> tuple[Usage, ...]:
+def usage_by_the_engine(truth: Truth, fences: str) -> tuple[TrueUsage, ...]:
     zones = ZoneSet(fences_from_geojson(fences).fences)
     rows = [(number, fix) for number, device in enumerate(truth.devices) for fix in truth.positions(device)]
     fixes = Fixes(
@@ -35,7 +35,7 @@ def usage_by_the_engine(truth: Truth, fences: str) -> tuple[Usage, ...]:
         total[1] += pieces.ms[piece]
         total[2] += bool(pieces.entry[piece])
     found = [
-        Usage(
+        TrueUsage(
             truth.devices[device],
             datetime.fromtimestamp(hour * 3600, UTC),
             "" if zone == OUTSIDE else zones.names[zone],
@@ -48,7 +48,7 @@ def usage_by_the_engine(truth: Truth, fences: str) -> tuple[Usage, ...]:
     return tuple(sorted(row for row in found if row.distance_mm or row.duration_ms or row.entries))
 
 
-def assert_same(one: Sequence[Usage], other: Sequence[Usage]) -> None:
+def assert_same(one: Sequence[TrueUsage], other: Sequence[TrueUsage]) -> None:
     assert [row[:3] for row in one] == [row[:3] for row in other]
     for plain, engine in zip(one, other, strict=True):
         assert plain == engine

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.truth import TruthError, Usage
-from simulator.truth.money import Customer, Price, bill_of, exponent, half_up
+from simulator.truth import TrueUsage, TruthError
+from simulator.truth.money import Customer, TruePrice, bill_of, exponent, half_up
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
 HOUR = datetime(2026, 1, 5, 9, tzinfo=UTC)
 
 
 def customer(currency: str, *prices: tuple[str, str, str]) -> Customer:
-    listed = tuple(Price(meter, zone, Decimal(amount)) for meter, zone, amount in prices)
+    listed = tuple(TruePrice(meter, zone, Decimal(amount)) for meter, zone, amount in prices)
     return Customer("acme", "Acme Logistics", currency, ("eu-0001",), listed)
 
 
-def usage(zone: str, distance_mm: int = 0, duration_ms: int = 0, entries: int = 0, hour: datetime = HOUR) -> Usage:
-    return Usage("eu-0001", hour, zone, distance_mm, duration_ms, entries)
+def usage(zone: str, distance_mm: int = 0, duration_ms: int = 0, entries: int = 0, hour: datetime = HOUR) -> TrueUsage:
+    return TrueUsage("eu-0001", hour, zone, distance_mm, duration_ms, entries)
 
 
 def test_a_bill_in_euro_by_hand() -> None:
@@ -95,7 +95,7 @@ def test_what_has_no_price_or_no_quantity_has_no_line() -> None:
 
 
 def test_what_others_drove_is_not_billed() -> None:
-    row = Usage("eu-0002", HOUR, "", 5_000_000, 0, 0)
+    row = TrueUsage("eu-0002", HOUR, "", 5_000_000, 0, 0)
     assert bill_of(customer("EUR", ("distance", "", "1.00")), [row], START, END).lines == ()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.truth import TruthError
-from simulator.truth.shapes import DEGREE, Point, Zones, read_zones
+from simulator.truth.shapes import DEGREE, ExactPoint, Zones, read_zones
 
 Ring = Sequence[tuple[float, float]]
 SQUARE = [(0, 0), (10, 0), (10, 10), (0, 10), (0, 0)]
@@ -32,8 +32,8 @@ def zones(folder: Path, *fences: tuple[str, int, Sequence[Ring]]) -> Zones:
     return read_zones(path)
 
 
-def at(x: float, y: float) -> Point:
-    return Point(round(x * DEGREE), round(y * DEGREE))
+def at(x: float, y: float) -> ExactPoint:
+    return ExactPoint(round(x * DEGREE), round(y * DEGREE))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,8 @@ def test_between_two_meetings_the_zone_does_not_change(
     if before < share < after:
         middle = (before + after) / 2
         here, there = (
-            Point(start.x + (end.x - start.x) * part, start.y + (end.y - start.y) * part) for part in (share, middle)
+            ExactPoint(start.x + (end.x - start.x) * part, start.y + (end.y - start.y) * part)
+            for part in (share, middle)
         )
         assert found.at(here) == found.at(there)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.truth.journal import Position
+from simulator.truth.journal import TruePosition
 from simulator.truth.metering import pieces_of, usage_of, whole
 from simulator.truth.shapes import Zones
 from simulator.truth.track import metres, tracks
@@ -25,10 +25,10 @@ HOUR = datetime(2026, 1, 5, 9, tzinfo=UTC)
 DEGREE_MM = 111_319_490.793
 
 
-def fix(second: float, longitude: float, latitude: float = 0.0, accuracy_m: float | None = None) -> Position:
+def fix(second: float, longitude: float, latitude: float = 0.0, accuracy_m: float | None = None) -> TruePosition:
     accuracy_mm = None if accuracy_m is None else round(accuracy_m * 1000)
     time_us = round((T0 + second) * 1_000_000)
-    return Position(time_us, round(longitude * 1e7), round(latitude * 1e7), accuracy_mm)
+    return TruePosition(time_us, round(longitude * 1e7), round(latitude * 1e7), accuracy_mm)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ grid = st.integers(-4, 14)
 steps = st.lists(st.tuples(grid, grid, st.sampled_from([20, 60, 100, 300, 301])), min_size=1, max_size=12)
 
 
-def walk(given_steps: list[tuple[int, int, int]]) -> list[Position]:
+def walk(given_steps: list[tuple[int, int, int]]) -> list[TruePosition]:
     second = 0
     fixes = []
     for x, y, wait in given_steps:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.spark import SparkSettings, start_spark
 from deploy.local import LocalStack
-from tests.cloud_jobs.pulsar_source.world import Place
+from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 
 @pytest.fixture(scope="session")
@@ -27,10 +27,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
 
 
 @pytest.fixture
-def hq(stack: LocalStack) -> Iterator[Place]:
+def hq(stack: LocalStack) -> Iterator[LiveCluster]:
     """The centre's cluster, as the tests of the source speak to it."""
     server = stack.pulsar["hq"]
-    place = Place("hq", server.service_url, server.admin_url)
+    place = LiveCluster("hq", server.service_url, server.admin_url)
     yield place
     place.close()
 

@@ -18,7 +18,7 @@ NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 NIGHT = datetime(2026, 1, 5, 23, 40, tzinfo=UTC)
 
 
-class Fix(NamedTuple):
+class LakeFix(NamedTuple):
     device: str
     seq: int
     time: datetime
@@ -38,13 +38,13 @@ def lake_of(folder: Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
     return lake
 
 
-def ingest(lake: Lake, fixes: Iterable[Fix]) -> None:
+def ingest(lake: Lake, fixes: Iterable[LakeFix]) -> None:
     """One commit of the ingest."""
     rows = [_row(fix) for fix in fixes]
     write_deltalake(lake.path("records"), pa.Table.from_pylist(rows, schema=RECORDS), mode="append")
 
 
-def _row(fix: Fix) -> dict[str, Any]:
+def _row(fix: LakeFix) -> dict[str, Any]:
     return fix._asdict() | {
         "tenant": "acme",
         "epoch": 7,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drill.drills import Outcome, run_drill
+from deploy.drill.environment import DrillEnvironment, drill_stack, open_environment
 from deploy.drill.fleet import FleetSettings
-from deploy.drill.play import Outcome, play
 from deploy.drill.settings import Drill, DrillSettings
-from deploy.drill.stage import Stage, drill_stack, opened_stage
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -22,9 +22,9 @@ SHORT = DrillSettings(fleet=FleetSettings(records_per_s=200), steady_s=4, after_
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrillEnvironment]:
     folder = tmp_path_factory.mktemp("drills")
-    with drill_stack(folder, SHORT, print) as stack, opened_stage(stack, folder / "ingest", SHORT, print) as opened:
+    with drill_stack(folder, SHORT, print) as stack, open_environment(stack, folder / "ingest", SHORT, print) as opened:
         yield opened
 
 
@@ -38,22 +38,24 @@ def check(outcome: Outcome) -> None:
     assert found.first_through_s < 120
 
 
-def test_the_centre_is_killed_and_then_taken_back_and_no_record_is_lost_or_counted_twice(stage: Stage) -> None:
-    check(play(Drill.HQ_LOSS, stage))
-    check(play(Drill.FAILBACK, stage))
+def test_the_centre_is_killed_and_then_taken_back_and_no_record_is_lost_or_counted_twice(
+    stage: DrillEnvironment,
+) -> None:
+    check(run_drill(Drill.HQ_LOSS, stage))
+    check(run_drill(Drill.FAILBACK, stage))
 
 
 @pytest.mark.nightly
-def test_a_region_is_killed_and_only_what_it_had_not_replicated_burns_with_it(stage: Stage) -> None:
-    outcome = play(Drill.REGION_LOSS, stage)
+def test_a_region_is_killed_and_only_what_it_had_not_replicated_burns_with_it(stage: DrillEnvironment) -> None:
+    outcome = run_drill(Drill.REGION_LOSS, stage)
     assert outcome.found.lost_of_replicated == outcome.found.duplicates_in_table == 0
     assert outcome.found.lost <= outcome.found.not_replicated
     assert outcome.lost_after_return == 0
 
 
 @pytest.mark.nightly
-def test_a_link_is_cut_and_healed(stage: Stage) -> None:
-    check(play(Drill.LINK_CUT, stage))
+def test_a_link_is_cut_and_healed(stage: DrillEnvironment) -> None:
+    check(run_drill(Drill.LINK_CUT, stage))
 
 
 @pytest.mark.nightly

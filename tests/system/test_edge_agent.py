@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local import MosquittoBroker
-from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, Vehicle, number_of
-from tests.edge_agent.region import Region
+from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors, number_of
+from tests.edge_agent.region import MqttRegion
 
 pytestmark = pytest.mark.system
 
@@ -27,15 +27,15 @@ def brokers(tmp_path: Path) -> Iterator[tuple[MosquittoBroker, MosquittoBroker]]
 
 
 @pytest.fixture
-def region(brokers: tuple[MosquittoBroker, MosquittoBroker]) -> Iterator[Region]:
-    region = Region(brokers[1].port)
+def region(brokers: tuple[MosquittoBroker, MosquittoBroker]) -> Iterator[MqttRegion]:
+    region = MqttRegion(brokers[1].port)
     yield region
     region.close()
 
 
 @pytest.fixture
-def vehicle(brokers: tuple[MosquittoBroker, MosquittoBroker]) -> Iterator[Vehicle]:
-    vehicle = Vehicle(brokers[0].port)
+def vehicle(brokers: tuple[MosquittoBroker, MosquittoBroker]) -> Iterator[VehicleSensors]:
+    vehicle = VehicleSensors(brokers[0].port)
     yield vehicle
     vehicle.close()
 

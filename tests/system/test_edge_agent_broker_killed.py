@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local import MosquittoBroker, MosquittoSettings
-from tests.edge_agent.process import AgentProcess, Vehicle, number_of
-from tests.edge_agent.region import Region
+from tests.edge_agent.process import AgentProcess, VehicleSensors, number_of
+from tests.edge_agent.region import MqttRegion
 
 pytestmark = pytest.mark.system
 MESSAGES = 300
@@ -46,7 +46,7 @@ def test_every_message_is_stored_once_though_the_broker_forgot_its_acknowledgeme
             broker.start()
         for broker in (local, regional):
             broker.wait()
-        region, vehicle = Region(regional.port), Vehicle(local.port)
+        region, vehicle = MqttRegion(regional.port), VehicleSensors(local.port)
         ending.callback(region.close)
         ending.callback(vehicle.close)
         agent = AgentProcess(tmp_path, local.port, {"eu": regional.port})

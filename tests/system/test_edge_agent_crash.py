@@ -9,8 +9,8 @@ import pytest
 
 from deploy.local import MosquittoBroker
 from telemetry import IntervalSet
-from tests.edge_agent.process import DEVICE, AgentProcess, Vehicle, number_of
-from tests.edge_agent.region import Region
+from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors, number_of
+from tests.edge_agent.region import MqttRegion
 
 pytestmark = pytest.mark.system
 MESSAGES_A_SECOND = 800
@@ -27,8 +27,8 @@ def test_no_record_is_lost_or_named_twice_by_kills_at_random_moments(tmp_path: P
     for broker in (local, regional):
         broker.wait()
     agent = AgentProcess(tmp_path, local.port, {"eu": regional.port})
-    region = Region(regional.port)
-    vehicle = Vehicle(local.port)
+    region = MqttRegion(regional.port)
+    vehicle = VehicleSensors(local.port)
     try:
         agent.start()
         _wait_for_agent(agent)
@@ -47,7 +47,7 @@ def test_no_record_is_lost_or_named_twice_by_kills_at_random_moments(tmp_path: P
             broker.stop()
 
 
-def _check(region: Region, vehicle: Vehicle, complete: bool) -> None:
+def _check(region: MqttRegion, vehicle: VehicleSensors, complete: bool) -> None:
     assert not region.errors
     assert not region.conflicts, "a name never has two contents"
     numbers = [number_of(record.device_time_us) for record in region.records.values()]
@@ -60,7 +60,7 @@ def _check(region: Region, vehicle: Vehicle, complete: bool) -> None:
     assert in_order == sorted(in_order), "records are named in the order in which they came"
 
 
-def _drive(vehicle: Vehicle, seconds: float) -> None:
+def _drive(vehicle: VehicleSensors, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         for _ in range(MESSAGES_A_SECOND // 50):

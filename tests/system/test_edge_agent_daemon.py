@@ -14,8 +14,8 @@ import msgpack
 import pytest
 
 from deploy.local import CertificateAuthority, MosquittoBroker, MosquittoSettings, TlsFiles
-from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, Vehicle
-from tests.edge_agent.region import Region
+from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
+from tests.edge_agent.region import MqttRegion
 
 pytestmark = pytest.mark.system
 
@@ -48,8 +48,8 @@ def brokers(tmp_path: Path) -> Iterator[dict[str, MosquittoBroker]]:
 
 
 @pytest.fixture
-def regions(brokers: dict[str, MosquittoBroker]) -> Iterator[dict[str, Region]]:
-    regions = {name: Region(brokers[name].port, name) for name in ("eu", "us")}
+def regions(brokers: dict[str, MosquittoBroker]) -> Iterator[dict[str, MqttRegion]]:
+    regions = {name: MqttRegion(brokers[name].port, name) for name in ("eu", "us")}
     yield regions
     for region in regions.values():
         region.close()
@@ -59,7 +59,7 @@ def regions(brokers: dict[str, MosquittoBroker]) -> Iterator[dict[str, Region]]:
 def agent(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> Iterator[AgentProcess]:
     extra = (
         f"[failover]\nafter_s = 1.0\nreturn_after_s = 2.0\nhold_s = 1.0\njitter = 0.1\n"
-        f"[push]\nconfirm_s = 4.0\n[health]\nport = {free_port()}\n"
+        f"[push]\nconfirm_s = 4.0\n[status]\nport = {free_port()}\n"
     )
     ports = {name: brokers[name].port for name in ("eu", "us")}
     agent = AgentProcess(tmp_path, brokers["car"].port, ports, extra)
@@ -70,8 +70,8 @@ def agent(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> Iterator[Agent
 
 
 @pytest.fixture
-def vehicle(brokers: dict[str, MosquittoBroker]) -> Iterator[Vehicle]:
-    vehicle = Vehicle(brokers["car"].port)
+def vehicle(brokers: dict[str, MosquittoBroker]) -> Iterator[VehicleSensors]:
+    vehicle = VehicleSensors(brokers["car"].port)
     yield vehicle
     vehicle.close()
 
@@ -160,7 +160,7 @@ def test_the_endpoint_on_loopback_tells_metrics_health_and_status(agent, vehicle
     for _ in range(10):
         vehicle.position()
     assert regions["eu"].wait_for(lambda it: len(it.records) == 10)
-    port = int(agent.config.read_text().rpartition("[health]\nport = ")[2].split()[0])
+    port = int(agent.config.read_text().rpartition("[status]\nport = ")[2].split()[0])
 
     def get(path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
@@ -196,7 +196,7 @@ def test_ten_megabytes_and_odd_topics_are_refused_or_carried_and_the_agent_lives
 
 def test_without_a_gateway_health_says_so_and_a_message_above_the_limit_becomes_an_event(tmp_path, brokers, vehicle):
     port = free_port()
-    agent = AgentProcess(tmp_path, brokers["car"].port, {"eu": brokers["eu"].port}, f"[health]\nport = {port}\n")
+    agent = AgentProcess(tmp_path, brokers["car"].port, {"eu": brokers["eu"].port}, f"[status]\nport = {port}\n")
     text = agent.config.read_text()
     agent.config.write_text(text.replace("[intake]\n", "[intake]\nmax_message_bytes = 1024\n"))
 
@@ -214,7 +214,7 @@ def test_without_a_gateway_health_says_so_and_a_message_above_the_limit_becomes_
         assert wait_for(lambda: "listening" in agent.log.read_text())
         vehicle.publish("vehicle/signal", b"x" * 2000)
         assert wait_for(lambda: uplink() == "no gateway")
-        region = Region(brokers["eu"].port, "eu")
+        region = MqttRegion(brokers["eu"].port, "eu")
         try:
             assert region.wait_for(lambda it: len(it.records) == 1)
             (record,) = region.records.values()
@@ -268,7 +268,7 @@ def test_over_mutual_tls_the_agent_delivers_and_with_wrong_certificates_it_keeps
         broker.start()
     for broker in (car, eu):
         broker.wait()
-    vehicle, region = Vehicle(car.port), Region(eu.port, tls=authority.client("gateway"))
+    vehicle, region = VehicleSensors(car.port), MqttRegion(eu.port, tls=authority.client("gateway"))
     wrong = {
         "none": uplink_tls(authority.file, None),
         "of a stranger": uplink_tls(authority.file, stranger.client(DEVICE)),
@@ -289,7 +289,7 @@ def test_over_mutual_tls_the_agent_delivers_and_with_wrong_certificates_it_keeps
         eu.stop()
 
 
-def run_until(folder: Path, vehicle: Vehicle, eu: MosquittoBroker, tls: str, said: str) -> str:
+def run_until(folder: Path, vehicle: VehicleSensors, eu: MosquittoBroker, tls: str, said: str) -> str:
     """Runs an agent until it says something and keeps, or has delivered, its 50 records; all that it said."""
     agent = AgentProcess(folder, vehicle.port, {"eu": eu.port}, tls=tls)
     agent.log.unlink(missing_ok=True)
@@ -312,11 +312,11 @@ def test_of_a_commit_that_the_broker_would_hang_up_for_only_the_record_that_neve
         broker.start()
     for broker in (car, eu):
         broker.wait()
-    vehicle, region = Vehicle(car.port), Region(eu.port)
+    vehicle, region = VehicleSensors(car.port), MqttRegion(eu.port)
     agent = AgentProcess(tmp_path, car.port, {"eu": eu.port})
     text = agent.config.read_text()
     agent.config.write_text(
-        text.replace("[drain]\n", "commit_bytes = 4000000\n[drain]\nrefusals_most = 2\nrefusal_pause_s = 0.2\n")
+        text.replace("[drain]\n", "commit_bytes = 4000000\n[drain]\nmax_refusals = 2\nrefusal_backoff_s = 0.2\n")
     )
     agent.start()
     try:
@@ -327,7 +327,7 @@ def test_of_a_commit_that_the_broker_would_hang_up_for_only_the_record_that_neve
         for _ in range(100):
             vehicle.position()
             time.sleep(0.005)
-        assert wait_for(lambda: agent.status()["set_aside_records"] == 1), agent.log.read_text()
+        assert wait_for(lambda: agent.status()["dead_letter_records"] == 1), agent.log.read_text()
         assert region.wait_for(lambda it: len(it.records) == 102)
         assert wait_for(lambda: agent.status()["depth_records"] == 1), "it alone is left"
         assert agent.status()["gaps"] == 0

@@ -12,14 +12,14 @@ from deploy.local import LocalStack, MosquittoBroker, MosquittoSettings
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.pulsar import PulsarUplink
-from tests.edge_agent.region import Region
+from tests.edge_agent.region import MqttRegion
 from tests.edge_agent.uplink_conformance import FarSide, UplinkConformance
 
 pytestmark = pytest.mark.system
 DEVICE = DeviceSettings(id="eu-0001", tenant="acme")
 
 
-class _Recording(Region):
+class _Recording(MqttRegion):
     """A region that also keeps the bytes."""
 
     def __init__(self, port: int) -> None:

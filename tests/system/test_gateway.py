@@ -30,15 +30,15 @@ from deploy.local import (
     MosquittoSettings,
     PulsarCluster,
     TlsFiles,
-    answers,
     free_port,
+    http_health,
     wait_all,
 )
 from edge_agent.store.buffer import DATABASE
-from gateway import Status, read_status
-from gateway.config import Observe
+from gateway import GatewayStatus, read_status
+from gateway.config import StatusEndpoint
 from telemetry import Ack, Batch, Canary, IntervalSet, Record, decode_ack, encode, read_header
-from tests.edge_agent.process import DEVICE, AgentProcess, Vehicle
+from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
 
 pytestmark = pytest.mark.system
 
@@ -47,7 +47,7 @@ RECORDS = 20
 
 
 @dataclass
-class Region:
+class PulsarRegion:
     """One region's servers."""
 
     pulsar: PulsarCluster
@@ -80,8 +80,8 @@ class Region:
     @contextmanager
     def gateway(
         self, name: str, broker: MosquittoBroker | None = None, tls: str = "", more: str = ""
-    ) -> Iterator[Gateway]:
-        gateway = Gateway(self, name, broker or self.broker, tls, more)
+    ) -> Iterator[GatewayProcess]:
+        gateway = GatewayProcess(self, name, broker or self.broker, tls, more)
         gateway.start()
         try:
             yield gateway
@@ -89,11 +89,11 @@ class Region:
             gateway.process.stop()
 
 
-class Gateway:
+class GatewayProcess:
     """A gateway process and its configuration."""
 
-    def __init__(self, region: Region, name: str, broker: MosquittoBroker, tls: str, more: str = "") -> None:
-        self.observe = Observe(port=free_port())
+    def __init__(self, region: PulsarRegion, name: str, broker: MosquittoBroker, tls: str, more: str = "") -> None:
+        self.observe = StatusEndpoint(port=free_port())
         self.config = region.folder / f"{name}.toml"
         self.text = f"""
             name = "{name}"
@@ -104,14 +104,14 @@ class Gateway:
             port = {broker.port}
             {tls}
             receive_maximum = 64
-            reconnect_max_s = 1
+            backoff_max_s = 1
             session_expiry_s = 5
             [pulsar]
             service_url = "{region.pulsar.service_url}"
             send_timeout_s = 3
-            retry_max_s = 1
+            backoff_max_s = 1
             operation_timeout_s = 5
-            [observe]
+            [status]
             port = {self.observe.port}
             """
         self.config.write_text(self.text, encoding="utf-8")
@@ -120,7 +120,7 @@ class Gateway:
             "gateway",
             ["run", "--config", str(self.config)],
             region.folder / name,
-            healthy_when=answers(f"http://127.0.0.1:{self.observe.port}/health"),
+            healthy_when=http_health(f"http://127.0.0.1:{self.observe.port}/health"),
         )
 
     def start(self) -> None:
@@ -131,7 +131,7 @@ class Gateway:
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
 
-    def status(self) -> Status:
+    def status(self) -> GatewayStatus:
         return read_status(self.observe)
 
 
@@ -206,11 +206,11 @@ class Devices:
         with self._lock:
             self.acks.append((device, ack))
             if not ack.refused:
-                self.told[device] = self.told.get(device, IntervalSet()) | ack.ranges
+                self.told[device] = self.told.get(device, IntervalSet()) | ack.seqs
 
 
 def read(payload: bytes) -> IntervalSet:
-    return read_header(payload).accounted
+    return read_header(payload).seqs
 
 
 def until(condition: Callable[[], Any], timeout_s: float, pause_s: float = 0.02) -> None:
@@ -226,10 +226,10 @@ def assert_safe(told: dict[str, IntervalSet], persisted: dict[str, IntervalSet])
 
 
 @pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarRegion]:
     """A Pulsar and a Mosquitto of our own: these tests stop and kill them."""
     folder = tmp_path_factory.mktemp("region")
-    region = Region(PulsarCluster("eu", folder / "pulsar"), MosquittoBroker("eu", folder / "mqtt"), folder)
+    region = PulsarRegion(PulsarCluster("eu", folder / "pulsar"), MosquittoBroker("eu", folder / "mqtt"), folder)
     servers = (region.pulsar, region.broker)
     try:
         for server in servers:
@@ -248,7 +248,7 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
 
 
 @pytest.fixture
-def devices(region: Region) -> Iterator[Callable[..., Devices]]:
+def devices(region: PulsarRegion) -> Iterator[Callable[..., Devices]]:
     made: list[Devices] = []
 
     def make(tenant: str, count: int, batches: int) -> Devices:
@@ -261,7 +261,7 @@ def devices(region: Region) -> Iterator[Callable[..., Devices]]:
 
 
 def test_every_device_is_told_of_every_record_and_pulsar_has_them_all(
-    region: Region, devices: Callable[..., Devices]
+    region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     fleet = devices("plain", 10, 20)
     with region.gateway("plain-1") as gateway:
@@ -272,11 +272,11 @@ def test_every_device_is_told_of_every_record_and_pulsar_has_them_all(
     assert region.persisted("plain") == fleet.snapshot()
     assert status.records_persisted == 200 * RECORDS
     assert status.acks_published < 200, "acknowledgements of one device are united"
-    assert (status.in_flight, status.owed_devices, status.pulsar_failures) == (0, 0, 0)
+    assert (status.in_flight, status.pending_acks, status.pulsar_failures) == (0, 0, 0)
 
 
 def test_a_gateway_that_is_killed_again_and_again_has_told_nobody_of_what_is_not_in_pulsar(
-    region: Region, devices: Callable[..., Devices]
+    region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
@@ -299,7 +299,7 @@ def test_a_gateway_that_is_killed_again_and_again_has_told_nobody_of_what_is_not
 
 
 def test_while_pulsar_is_away_nothing_is_acknowledged_and_afterwards_everything_is(
-    region: Region, devices: Callable[..., Devices]
+    region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     fleet = devices("outage", 5, 40)
     with region.gateway("outage-1") as gateway:
@@ -317,7 +317,7 @@ def test_while_pulsar_is_away_nothing_is_acknowledged_and_afterwards_everything_
 
 
 def test_while_the_broker_is_away_the_gateway_waits_and_goes_on_afterwards(
-    region: Region, devices: Callable[..., Devices]
+    region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     fleet = devices("broker", 5, 10)
     with region.gateway("broker-1") as gateway:
@@ -331,7 +331,7 @@ def test_while_the_broker_is_away_the_gateway_waits_and_goes_on_afterwards(
 
 
 def test_a_damaged_batch_and_one_of_another_device_are_put_aside_and_the_sender_is_told(
-    region: Region, devices: Callable[..., Devices]
+    region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     fleet = devices("liar", 2, 1)
     honest = fleet.batches["liar-0", 1]
@@ -353,7 +353,9 @@ def test_a_damaged_batch_and_one_of_another_device_are_put_aside_and_the_sender_
     assert region.persisted("liar").keys() == {"liar-0"}
 
 
-def test_a_hostile_neighbour_stops_silences_and_fills_nothing(region: Region, devices: Callable[..., Devices]) -> None:
+def test_a_hostile_neighbour_stops_silences_and_fills_nothing(
+    region: PulsarRegion, devices: Callable[..., Devices]
+) -> None:
     fleet = devices("beside", 4, 5)
     odd = Properties(PacketTypes.PUBLISH)
     odd.UserProperty = [("a", "\ufeff")] * 1000
@@ -382,13 +384,13 @@ def test_a_hostile_neighbour_stops_silences_and_fills_nothing(region: Region, de
     assert all(persisted[device].covers(IntervalSet([(1, 5 * RECORDS)])) for device in persisted)
 
 
-def test_two_gateways_of_one_name_slow_down_and_say_it(region: Region) -> None:
+def test_two_gateways_of_one_name_slow_down_and_say_it(region: PulsarRegion) -> None:
     with region.gateway("twin") as one:
-        twin = Gateway(region, "twin-b", region.broker, "")
+        twin = GatewayProcess(region, "twin-b", region.broker, "")
         twin.config.write_text(twin.text.replace('name = "twin-b"', 'name = "twin"'), encoding="utf-8")
         twin.process.start()
         try:
-            until(lambda: "each gateway needs a name of its own" in one.status().trouble, 30)
+            until(lambda: "each gateway needs a name of its own" in one.status().last_error, 30)
             assert not one.status().healthy
         finally:
             twin.process.stop()
@@ -396,7 +398,7 @@ def test_two_gateways_of_one_name_slow_down_and_say_it(region: Region) -> None:
 
 
 def test_two_gateways_share_the_load_and_one_takes_over_when_the_other_is_killed(
-    region: Region, devices: Callable[..., Devices]
+    region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     fleet = devices("shared", 10, 20)
     with region.gateway("shared-1") as one, region.gateway("shared-2") as other:
@@ -412,7 +414,7 @@ def test_two_gateways_share_the_load_and_one_takes_over_when_the_other_is_killed
 
 
 def test_a_gateway_that_is_asked_to_stop_finishes_what_it_has_taken(
-    region: Region, devices: Callable[..., Devices]
+    region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     fleet = devices("stopped", 10, 60)
     with region.gateway("stopped-1") as gateway:
@@ -426,7 +428,7 @@ def test_a_gateway_that_is_asked_to_stop_finishes_what_it_has_taken(
 
 
 def test_the_operator_s_pause_reaches_the_devices_without_a_restart(
-    region: Region, devices: Callable[..., Devices]
+    region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     fleet = devices("paused", 1, 2)
     with region.gateway("paused-1") as gateway:
@@ -441,7 +443,7 @@ def test_the_operator_s_pause_reaches_the_devices_without_a_restart(
 
 
 def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_nothing(
-    region: Region, tmp_path: Path
+    region: PulsarRegion, tmp_path: Path
 ) -> None:
     authority = CertificateAuthority(tmp_path / "authority")
     broker = MosquittoBroker("tls", tmp_path / "mqtt", settings=MosquittoSettings(tls=authority.server()))
@@ -449,15 +451,15 @@ def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_not
     try:
         broker.wait(20)
         own = authority.client("tls-1")
-        trusted = f'tls = {{ authority = "{own.authority}", certificate = "{own.certificate}", key = "{own.key}" }}'
+        trusted = f'tls = {{ ca = "{own.authority}", certificate = "{own.certificate}", key = "{own.key}" }}'
         fleet = Devices(broker, "tls", 4, 30, tls=authority.client("tls"))
         with region.gateway("tls-1", broker, trusted):
             fleet.send_untold()
             until(lambda: fleet.all_told, 30)
         fleet.close()
-        stranger = Gateway(region, "tls-2", broker, f'tls = {{ authority = "{own.authority}" }}')
+        stranger = GatewayProcess(region, "tls-2", broker, f'tls = {{ ca = "{own.authority}" }}')
         stranger.process.start()
-        until(lambda: "trouble" in stranger.process.log.read_text(encoding="utf-8"), 20)
+        until(lambda: "not connected" in stranger.process.log.read_text(encoding="utf-8"), 20)
         assert not stranger.status().mqtt_connected
         stranger.process.stop()
     finally:
@@ -466,12 +468,12 @@ def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_not
 
 
 @pytest.fixture
-def vehicle(tmp_path: Path) -> Iterator[Vehicle]:
+def vehicle(tmp_path: Path) -> Iterator[VehicleSensors]:
     """A vehicle's own broker and what publishes there."""
     broker = MosquittoBroker("car", tmp_path / "car")
     broker.start()
     broker.wait(20)
-    vehicle = Vehicle(broker.port)
+    vehicle = VehicleSensors(broker.port)
     yield vehicle
     vehicle.close()
     broker.stop()
@@ -490,11 +492,11 @@ def running(agent: AgentProcess) -> Iterator[AgentProcess]:
 def stored(agent: AgentProcess) -> list[tuple[int, bytes]]:
     """The batches in the buffer, byte by byte."""
     with closing(sqlite3.connect(agent.config.parent / "buffer" / DATABASE)) as connection:
-        return connection.execute("SELECT id, batch FROM blocks WHERE batch IS NOT NULL ORDER BY id").fetchall()
+        return connection.execute("SELECT id, batch FROM batches WHERE batch IS NOT NULL ORDER BY id").fetchall()
 
 
 def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_stored_data_stay_as_they_are(
-    region: Region, vehicle: Vehicle, tmp_path: Path
+    region: PulsarRegion, vehicle: VehicleSensors, tmp_path: Path
 ) -> None:
     file = tmp_path / "pushes" / "push" / f"{DEVICE}.toml"
     file.parent.mkdir(parents=True)
@@ -507,11 +509,11 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
 
     events: list[int] = []
 
-    def push(gateway: Gateway, text: str) -> None:
+    def push(gateway: GatewayProcess, text: str) -> None:
         file.write_text(text, encoding="utf-8")
         gateway.signal(signal.SIGHUP)
 
-    def applied(gateway: Gateway, times: int) -> bool:
+    def applied(gateway: GatewayProcess, times: int) -> bool:
         """Whether settings proved themselves so often: by an acknowledged event, which travels on any link."""
         events.append(len(events))
         vehicle.publish("vehicle/event", b'{"time": %d, "name": "now"}' % (1767603422000 + events[-1]))
@@ -538,11 +540,11 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
 
 
 def test_a_batch_that_the_gateway_refuses_is_set_aside_on_the_vehicle_and_the_rest_is_delivered(
-    region: Region, vehicle: Vehicle, tmp_path: Path
+    region: PulsarRegion, vehicle: VehicleSensors, tmp_path: Path
 ) -> None:
     agent = AgentProcess(tmp_path, vehicle.port, {"eu": region.broker.port}, tenant="poison")
     text = agent.config.read_text(encoding="utf-8")
-    impatient = "[drain]\nrefusals_most = 3\nrefusal_pause_s = 0.2\n"
+    impatient = "[drain]\nmax_refusals = 3\nrefusal_backoff_s = 0.2\n"
     agent.config.write_text(text.replace("[drain]\n", impatient), encoding="utf-8")
     with region.gateway("poison-1", more="max_batch_bytes = 20000") as gateway, running(agent):
         vehicle.publish("vehicle/odd", os.urandom(30_000))
@@ -550,7 +552,7 @@ def test_a_batch_that_the_gateway_refuses_is_set_aside_on_the_vehicle_and_the_re
         for _ in range(40):
             vehicle.position()
             time.sleep(0.03)
-        until(lambda: agent.status()["set_aside_records"] == 1, 20)
+        until(lambda: agent.status()["dead_letter_records"] == 1, 20)
         until(lambda: agent.status()["depth_records"] == 1, 10)
         until(lambda: gateway.status().batches_refused == 3, 5)  # the status is made once a second
         (told,) = [properties for _, properties in region.messages("refused") if properties["tenant"] == "poison"][:1]

@@ -14,8 +14,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from deploy.local import MosquittoBroker
-from gateway.mqtt_side import MqttSide, Published
-from gateway.packets import Inbound
+from gateway.mqtt_connection import MqttConnection, PublishResult
+from gateway.packets import InboundMessage
 from tests.gateway.strategies import settings
 
 pytestmark = pytest.mark.system
@@ -34,17 +34,17 @@ class Session:
     """The gateway's side of the broker, turned by hand."""
 
     def __init__(self, port: int, name: str = "gateway-1", **changes: Any) -> None:
-        self.inbound: list[Inbound] = []
-        self.published: list[Published] = []
+        self.inbound: list[InboundMessage] = []
+        self.published: list[PublishResult] = []
         made = settings(name=name, mqtt={"host": "127.0.0.1", "port": port, "receive_maximum": 8, **changes})
-        self.side = MqttSide(made, self.inbound.append, self.published.append)
+        self.side = MqttConnection(made, self.inbound.append, self.published.append)
         self.side.connect()
-        self.turn_until(lambda: self.side.subscribed)
+        self.turn_until(lambda: self.side.is_subscribed)
 
     def turn_until(self, condition: Callable[[], Any], timeout_s: float = 10) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
-            assert time.monotonic() < deadline, f"it did not happen in time: {self.side.trouble}"
+            assert time.monotonic() < deadline, f"it did not happen in time: {self.side.last_error}"
             socket = self.side.socket
             if socket is None:
                 return
@@ -98,7 +98,7 @@ def test_no_property_that_a_device_sends_ends_the_session_or_delays_it(
     session.turn_until(lambda: len(session.inbound) == 3)
     assert time.monotonic() - began < 2
     assert [len(message.payload) for message in session.inbound] == [1, 1_000_000, 1]
-    assert session.side.subscribed
+    assert session.side.is_subscribed
 
 
 def test_odd_topics_arrive_whole_and_what_is_larger_than_a_packet_may_be_does_not(
@@ -118,23 +118,23 @@ def test_odd_topics_arrive_whole_and_what_is_larger_than_a_packet_may_be_does_no
 
 
 def test_what_the_broker_does_not_let_devices_hear_is_said_by_topic_and_reason(session: Session) -> None:
-    free = session.side.free
+    free = session.side.free_slots
     session.side.publish("waybill/1/barred/d1/ack", b"x")
     session.side.publish("waybill/1/t/nobody/ack", b"x")
     session.turn_until(lambda: len(session.published) == 2)
     assert session.published == [
-        Published("waybill/1/barred/d1/ack", "Not authorized"),
-        Published("waybill/1/t/nobody/ack", "", unheard=True),
+        PublishResult("waybill/1/barred/d1/ack", "Not authorized"),
+        PublishResult("waybill/1/t/nobody/ack", "", has_no_subscriber=True),
     ]
     session.side.publish("waybill/1/t/d1/ack", bytes(9 << 20))
     assert "no packet of more than 8388608 bytes" in session.published[2].refusal
-    assert session.side.free == free
+    assert session.side.free_slots == free
 
 
 def test_a_second_gateway_of_the_name_takes_the_session_and_the_first_says_that_it_ended(
     broker: MosquittoBroker, session: Session
 ) -> None:
     other = Session(broker.port)
-    session.turn_until(lambda: not session.side.subscribed)
-    assert "the connection to the MQTT broker ended" in session.side.trouble
+    session.turn_until(lambda: not session.side.is_subscribed)
+    assert "the connection to the MQTT broker ended" in session.side.last_error
     other.side.disconnect(keep_session=False)

@@ -19,18 +19,18 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from cloud_jobs.errors import Overtaken
+from cloud_jobs.errors import CommitConflict
 from cloud_jobs.geofence import job
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.fence_changes import AppliedFences
-from cloud_jobs.geofence.job import TABLE, GeofenceRun, tell_events
+from cloud_jobs.geofence.job import TABLE, GeofenceRun, compute_events
 from cloud_jobs.geofence.message import event_message
 from cloud_jobs.lake import Lake
-from cloud_jobs.outbox import Outbox, to_topic
+from cloud_jobs.outbox import Outbox, topic_sender
 from cloud_jobs.reference import publish, read_folder
 from deploy.local import LocalStack
 from geo.spatial import TrackSettings
-from tests.system.lake_of_fixes import NIGHT, NOON, Fix, in_force, ingest, lake_of, square
+from tests.system.lake_of_fixes import NIGHT, NOON, LakeFix, in_force, ingest, lake_of, square
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -46,7 +46,7 @@ FEATURES = [
 ]
 
 
-def world(devices: int = 8, fixes: int = 60) -> list[Fix]:
+def world(devices: int = 8, fixes: int = 60) -> list[LakeFix]:
     """Vehicles that wander around the square over midnight, with pauses that break their tracks."""
     dice = random.Random(7)
     found = []
@@ -58,12 +58,12 @@ def world(devices: int = 8, fixes: int = 60) -> list[Fix]:
                 min(max(lat + dice.gauss(0, 0.002), -0.03), 0.03),
                 min(max(lon + dice.gauss(0, 0.003), -0.03), 0.03),
             )
-            found.append(Fix(f"eu-{number:04}", seq, moment, round(lat, 7), round(lon, 7)))
+            found.append(LakeFix(f"eu-{number:04}", seq, moment, round(lat, 7), round(lon, 7)))
     return found
 
 
 def run(spark: SparkSession, lake: Lake) -> GeofenceRun:
-    return tell_events(spark, lake, TrackSettings(), SETTINGS, AppliedFences(lake.folder.with_suffix(".applied")))
+    return compute_events(spark, lake, TrackSettings(), SETTINGS, AppliedFences(lake.folder.with_suffix(".applied")))
 
 
 def told(lake: Lake) -> bytes:
@@ -86,22 +86,22 @@ def test_streaming_equals_batch_byte_for_byte_with_late_fixes_and_late_fences(
     fixes, (small, wide, gate) = world(), FEATURES
     batch = lake_of(tmp_path / "batch", FEATURES)
     ingest(batch, fixes)
-    assert run(spark, batch).told > 50
+    assert run(spark, batch).revisions > 50
     # the other centre first knows half of the fixes in any order, no gate, and a wide fence of the wrong size
     stream = lake_of(tmp_path / "stream", [small, square("wide", -0.02, -0.02, 0.03, speed_limit_mps=25.0)])
     shuffled = list(fixes)
     random.Random(1).shuffle(shuffled)
     ingest(stream, shuffled[::2])
-    assert run(spark, stream).told
+    assert run(spark, stream).revisions
     ingest(stream, shuffled[1::2])
     published(stream, wide, hour=1)
     late = run(spark, stream)
-    assert late.told
+    assert late.revisions
     assert late.fence_changes == 1
     published(stream, gate, hour=2)
     later = run(spark, stream)
     assert (later.from_version, later.fence_changes) == (later.to_version, 1), "no new record, and still it is told"
-    assert later.told
+    assert later.revisions
     assert told(stream) == told(batch)
     assert {row["kind"] for row in in_force(batch, TABLE)} == {
         "enter",
@@ -115,7 +115,7 @@ def test_streaming_equals_batch_byte_for_byte_with_late_fixes_and_late_fences(
     assert {row["retracted"] for row in corrected} == {True, False}, "late fixes and fences moved and took back events"
     version = stream.open(TABLE).version()
     assert run(spark, stream) == GeofenceRun(2, 2, 0, 0, 0, 0)
-    ingest(stream, [Fix("eu-9999", 1, NOON, 50.0, 50.0)])
+    ingest(stream, [LakeFix("eu-9999", 1, NOON, 50.0, 50.0)])
     published(stream, square("far", 100.0), hour=3)
     published(stream, square("no area", 100.0, side=0.0), hour=3)
     assert run(spark, stream) == GeofenceRun(2, 3, 1, 2, 0, 1), (
@@ -127,17 +127,17 @@ def test_streaming_equals_batch_byte_for_byte_with_late_fixes_and_late_fences(
 
 
 def test_one_device_with_nine_of_ten_fixes_is_told_like_the_others(spark: SparkSession, tmp_path: Path) -> None:
-    def shuttle(device: str, count: int, step_s: float) -> Iterator[Fix]:
+    def shuttle(device: str, count: int, step_s: float) -> Iterator[LakeFix]:
         # over the square from west to east in 100 s, and back
         for at in range(count):
             phase = at * step_s % 200
             lon = 0.0003 * min(phase, 200 - phase) - 0.01
-            yield Fix(device, at + 1, NIGHT + timedelta(seconds=at * step_s), 0.005, round(lon, 7))
+            yield LakeFix(device, at + 1, NIGHT + timedelta(seconds=at * step_s), 0.005, round(lon, 7))
 
     lake = lake_of(tmp_path / "lake", [square("square")])
     few = [fix for number in range(9) for fix in shuttle(f"eu-{number:04}", 500, 20.0)]
     ingest(lake, [*few, *shuttle("eu-busy", 40_000, 0.25)])
-    assert run(spark, lake).told
+    assert run(spark, lake).revisions
     entries = Counter(row["device"] for row in in_force(lake, TABLE) if row["kind"] == "enter")
     assert set(entries.values()) == {100}, "each drove for 10,000 s, and went in twice in 200 s"
     assert len(entries) == 10
@@ -167,7 +167,7 @@ def test_a_crash_before_publishing_loses_nothing_and_of_two_runs_at_once_one_wri
     ingest(lake, fixes[::2])
     run(spark, lake)
     outbox = Outbox(lake, TABLE, tmp_path / "note")
-    send = to_topic([stack.pulsar["hq"].service_url], topic, event_message)
+    send = topic_sender([stack.pulsar["hq"].service_url], topic, event_message)
 
     def killed(rows: Any) -> None:
         send(row for at, row in enumerate(rows) if at < 5)
@@ -184,7 +184,7 @@ def test_a_crash_before_publishing_loses_nothing_and_of_two_runs_at_once_one_wri
 
     monkeypatch.setattr(job, "commit", another_first)
     version = lake.open(TABLE).version()
-    with pytest.raises(Overtaken):
+    with pytest.raises(CommitConflict):
         run(spark, lake)
     assert lake.open(TABLE).version() == version + 1
     rows = {f"{row['id']}/{row['revision']}": row for row in lake.rows(TABLE).to_pylist()}
@@ -211,7 +211,9 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
         f'[geofence]\ntopic = "{topic}"\ninterval_s = 0.5\nreference_interval_s = 1\n'
     )
     lake = lake_of(tmp_path / "lake")
-    inside = [Fix("eu-0001", seq, NOON + timedelta(minutes=seq), 0.005, -0.009 + 0.005 * seq) for seq in (1, 2, 3, 4)]
+    inside = [
+        LakeFix("eu-0001", seq, NOON + timedelta(minutes=seq), 0.005, -0.009 + 0.005 * seq) for seq in (1, 2, 3, 4)
+    ]
     ingest(lake, inside[:2])
     command = [sys.executable, "-m", "cloud_jobs", "geofence", "--config", str(config), "--follow"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.config import CloudSettings, ClusterSettings, IngestSettings
 from cloud_jobs.errors import Fenced
-from cloud_jobs.ingest.coverage import Buffer
+from cloud_jobs.ingest.coverage import DeviceStream
+from cloud_jobs.ingest.coverage_store import CoverageStore
 from cloud_jobs.ingest.job import start_ingest
-from cloud_jobs.ingest.ledger import Ledger
 from deploy.local import LocalStack
 from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
 from tests.telemetry.test_wire import framed
@@ -27,7 +27,7 @@ EPOCH = 7
 NOON_US = 1_767_614_400_000_000
 
 
-class Centre:
+class IngestCentre:
     """One topic in hq, a lake of its own, and an ingest that is started as often as a test likes."""
 
     def __init__(self, stack: LocalStack, spark: SparkSession, folder: Path) -> None:
@@ -62,8 +62,8 @@ class Centre:
 
 
 @pytest.fixture
-def centre(stack: LocalStack, spark: SparkSession, tmp_path: Path) -> Iterator[Centre]:
-    made = Centre(stack, spark, tmp_path)
+def centre(stack: LocalStack, spark: SparkSession, tmp_path: Path) -> Iterator[IngestCentre]:
+    made = IngestCentre(stack, spark, tmp_path)
     yield made
     made.client.close()
 
@@ -73,18 +73,18 @@ def batch(*seqs: int, head: int = 0, lost: tuple[Tombstone, ...] = (), word: str
     return encode(Batch("eu-0001", EPOCH, head or max(seqs), records, lost))
 
 
-def test_records_come_out_once_and_coverage_says_what_is_there(centre: Centre) -> None:
+def test_records_come_out_once_and_coverage_says_what_is_there(centre: IngestCentre) -> None:
     centre.send(batch(1, 2, 3), batch(2, 3, 4), batch(1, 2, 3), batch(8, head=9, lost=(Tombstone(6, 7, "quota"),)))
     centre.ingest()
     assert centre.names() == [1, 2, 3, 4, 8]
     assert (centre.count("admitted"), centre.count("duplicates"), centre.count("conflicts")) == (5, 5, 0)
-    coverage = Ledger.open(centre.settings.tables).known[Buffer("eu-0001", EPOCH)]
+    coverage = CoverageStore.open(centre.settings.tables).streams[DeviceStream("eu-0001", EPOCH)]
     assert coverage.received == IntervalSet([(1, 4), (8, 8)])
     assert coverage.missing == IntervalSet([(5, 5), (9, 9)])
-    assert (coverage.lost, coverage.state) == (IntervalSet([(6, 7)]), "open")
+    assert (coverage.declared_lost, coverage.state) == (IntervalSet([(6, 7)]), "open")
 
 
-def test_what_came_is_not_let_in_again_after_the_checkpoint_was_lost(centre: Centre) -> None:
+def test_what_came_is_not_let_in_again_after_the_checkpoint_was_lost(centre: IngestCentre) -> None:
     centre.send(batch(1, 2), batch(3, 4))
     centre.ingest()
     elsewhere = centre.settings.model_copy(
@@ -99,21 +99,21 @@ def test_what_came_is_not_let_in_again_after_the_checkpoint_was_lost(centre: Cen
     assert centre.names() == [1, 2, 3, 4, 5]
 
 
-def test_a_crash_between_records_and_coverage_lets_nothing_in_twice(centre: Centre) -> None:
+def test_a_crash_between_records_and_coverage_lets_nothing_in_twice(centre: IngestCentre) -> None:
     lake = centre.settings.tables
     centre.send(batch(1, 2))
     centre.ingest()
-    stale, note = lake.rows("coverage").to_pylist(), lake.note("coverage")["records_version"]
+    stale, note = lake.rows("coverage").to_pylist(), lake.commit_metadata("coverage")["records_version"]
     centre.send(batch(3, 4))
     centre.ingest()
     lake.replace("coverage", stale, {"records_version": note})
-    assert Ledger.open(lake).known[Buffer("eu-0001", EPOCH)].received == IntervalSet([(1, 4)])
+    assert CoverageStore.open(lake).streams[DeviceStream("eu-0001", EPOCH)].received == IntervalSet([(1, 4)])
     centre.send(batch(3, 4, 5))
     centre.ingest()
     assert centre.names() == [1, 2, 3, 4, 5]
 
 
-def test_the_same_name_with_other_content_goes_to_quarantine_once(centre: Centre) -> None:
+def test_the_same_name_with_other_content_goes_to_quarantine_once(centre: IngestCentre) -> None:
     centre.send(batch(1, 2), batch(2, 3, word="y"))
     centre.ingest()
     centre.send(batch(2, word="y"))
@@ -124,7 +124,7 @@ def test_the_same_name_with_other_content_goes_to_quarantine_once(centre: Centre
     assert json.loads(row["detail"])["name"] == "y2"
 
 
-def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(centre: Centre) -> None:
+def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(centre: IngestCentre) -> None:
     lying = framed(["eu-0001", EPOCH, 4, [2, 2], []], msgpack.packb({"t": "nonsense"}))
     centre.send(b"junk", batch(1), lying)
     centre.ingest()
@@ -135,22 +135,24 @@ def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(cen
     assert refused[lying]["detail"].startswith("malformed")
 
 
-def test_a_second_ingest_on_the_same_lake_is_fenced_off(centre: Centre) -> None:
+def test_a_second_ingest_on_the_same_lake_is_fenced_off(centre: IngestCentre) -> None:
     lake = centre.settings.tables
     centre.send(batch(1))
     centre.ingest()
-    slow = Ledger.open(lake)
+    slow = CoverageStore.open(lake)
     centre.send(batch(2))
     centre.ingest()
     frame = centre.spark.read.format("delta").load(lake.path("records")).where("seq = 1")
-    write = frame.write.format("delta").mode("append").option("txnAppId", "ingest").option("txnVersion", slow.fence)
+    write = (
+        frame.write.format("delta").mode("append").option("txnAppId", "ingest").option("txnVersion", slow.next_version)
+    )
     write.option("userMetadata", "mine").save(lake.path("records"))
     with pytest.raises(Fenced):
-        slow.confirm("mine")
+        slow.confirm_commit("mine")
     assert centre.names() == [1, 2]
 
 
-def test_every_kind_keeps_its_columns(centre: Centre) -> None:
+def test_every_kind_keeps_its_columns(centre: IngestCentre) -> None:
     position = Record(1, NOON_US, Position(latitude=53.5, longitude=-2.5, accuracy_m=4))
     centre.send(encode(Batch("eu-0001", EPOCH, 1, (position,))))
     centre.ingest()

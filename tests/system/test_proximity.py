@@ -20,17 +20,17 @@ from cloud_jobs.outbox import Outbox
 from cloud_jobs.proximity import job
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.crowds import CROWD
-from cloud_jobs.proximity.job import TABLE, ProximityRun, tell_encounters
+from cloud_jobs.proximity.job import TABLE, ProximityRun, compute_encounters
 from cloud_jobs.proximity.message import encounter_message
 from deploy.local import LocalStack
 from geo.spatial import TrackSettings
-from tests.system.lake_of_fixes import NIGHT, Fix, in_force, ingest, lake_of
+from tests.system.lake_of_fixes import NIGHT, LakeFix, in_force, ingest, lake_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
 def run(spark: SparkSession, lake: Lake, **settings: Any) -> ProximityRun:
-    return tell_encounters(spark, lake, TrackSettings(), ProximitySettings(**settings))
+    return compute_encounters(spark, lake, TrackSettings(), ProximitySettings(**settings))
 
 
 def told(lake: Lake) -> bytes:
@@ -40,7 +40,7 @@ def told(lake: Lake) -> bytes:
     return json.dumps(sorted(rows, key=str), default=str).encode()
 
 
-def depot(devices: int, fixes: int) -> list[Fix]:
+def depot(devices: int, fixes: int) -> list[LakeFix]:
     """Vehicles that shunt about one yard of 300 m, from two regions, over midnight; and two that are far away."""
     dice = random.Random(3)
     found = []
@@ -50,9 +50,9 @@ def depot(devices: int, fixes: int) -> list[Fix]:
         for seq in range(1, fixes + 1):
             moment = NIGHT + timedelta(minutes=15, seconds=30 * seq + dice.randrange(20))
             lat, lon = lat + dice.gauss(0, 0.0001), lon + dice.gauss(0, 0.0001)
-            found.append(Fix(f"{region}-{number:04}", seq, moment, round(lat, 7), round(lon, 7), region))
+            found.append(LakeFix(f"{region}-{number:04}", seq, moment, round(lat, 7), round(lon, 7), region))
     for device in ("eu-far1", "us-far2"):
-        found += [Fix(device, seq, NIGHT + timedelta(minutes=seq), 10.0, 10.0) for seq in (1, 2)]
+        found += [LakeFix(device, seq, NIGHT + timedelta(minutes=seq), 10.0, 10.0) for seq in (1, 2)]
     return found
 
 
@@ -77,14 +77,14 @@ def test_streaming_equals_batch_with_a_hot_cell_in_blocks_or_whole(
     fixes = depot(60, 12)
     batch, stream = lake_of(tmp_path / "batch"), lake_of(tmp_path / "stream")
     ingest(batch, fixes)
-    assert run(spark, batch, segments_per_task=150).told > 200
+    assert run(spark, batch, segments_per_task=150).revisions > 200
     assert len(tasks[0]) > 10, "the yard is many tasks"
     assert max(tasks[0]) < 2 * 2 * 150, "a block holds two groups, and groups are even within a factor of two"
     outbox = Outbox(stream, TABLE, tmp_path / "note")
     random.Random(1).shuffle(fixes)
     for at in range(2):
         ingest(stream, fixes[at::2])
-        assert run(spark, stream, cell_m=2_000.0).told
+        assert run(spark, stream, cell_m=2_000.0).revisions
     assert told(stream) == told(batch)
     rows = in_force(batch, TABLE)
     assert all(row["device_a"] < row["device_b"] for row in rows)
@@ -100,11 +100,13 @@ def test_streaming_equals_batch_with_a_hot_cell_in_blocks_or_whole(
     assert by_key == {(row["id"], row["revision"]): encounter_message(row) for row in written}
 
 
-def yard(devices: range, lat: float = 50.0) -> list[Fix]:
+def yard(devices: range, lat: float = 50.0) -> list[LakeFix]:
     """Vehicles parked within 40 m of each other from 23:50 to 23:53, each with a fix a minute on its own second."""
     moments = [NIGHT + timedelta(minutes=10, seconds=60 * at) for at in range(4)]
     return [
-        Fix(f"eu-{one:05}", at + 1, moment + timedelta(seconds=one % 60), lat + one % 36 / 1e5, one // 36 % 50 / 1e5)
+        LakeFix(
+            f"eu-{one:05}", at + 1, moment + timedelta(seconds=one % 60), lat + one % 36 / 1e5, one // 36 % 50 / 1e5
+        )
         for one in devices
         for at, moment in enumerate(moments)
     ]
@@ -120,7 +122,8 @@ def test_three_thousand_in_one_yard_are_told_once_each_and_do_not_stall_the_othe
     pairs = [fix for one in range(0, 400, 2) for fix in yard(range(90_000 + one, 90_002 + one), 51.0 + one / 100)]
     # it comes from a kilometre away and is beyond the yard before the minute is over: in it, it is in the crowd
     passing = [
-        Fix("p", at, NIGHT + timedelta(minutes=11, seconds=29 * at), 49.9905 + at * 0.005, 0.0002) for at in range(3)
+        LakeFix("p", at, NIGHT + timedelta(minutes=11, seconds=29 * at), 49.9905 + at * 0.005, 0.0002)
+        for at in range(3)
     ]
     ingest(lake, [*yard(range(40, 3_000)), *pairs, *passing])
     done = run(spark, lake)

@@ -15,8 +15,8 @@ from cloud_jobs.pulsar_source.columns import arrow_schema
 from deploy.local import LocalStack
 from deploy.local.jvm import pulsar_home
 from tests.cloud_jobs.pulsar_source.world import (
-    Collected,
-    Place,
+    DeliveredBatches,
+    LiveCluster,
     eventually,
     offsets,
     read_available,
@@ -34,20 +34,20 @@ def spark() -> SparkSession:
 
 
 @pytest.fixture(scope="module")
-def hq(stack: LocalStack) -> Iterator[Place]:
+def hq(stack: LocalStack) -> Iterator[LiveCluster]:
     server = stack.pulsar["hq"]
-    place = Place("hq", server.service_url, server.admin_url)
+    place = LiveCluster("hq", server.service_url, server.admin_url)
     yield place
     place.close()
 
 
 @pytest.fixture
-def collected() -> Collected:
-    return Collected()
+def collected() -> DeliveredBatches:
+    return DeliveredBatches()
 
 
 def test_three_topics_of_four_partitions_are_read_once_each_and_available_now_ends(
-    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ):
     topics = [hq.new_topic(4) for _ in range(3)]
     frame = stream(spark, hq.text, topics=",".join(topics), subscription="s")
@@ -63,7 +63,7 @@ def test_three_topics_of_four_partitions_are_read_once_each_and_available_now_en
 
 
 def test_limits_hold_for_messages_of_batching_producers(
-    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ):
     topic = hq.new_topic(4)
     hq.send(topic, range(5000), pad=20)
@@ -73,7 +73,7 @@ def test_limits_hold_for_messages_of_batching_producers(
         tmp_path / "r",
     )
     assert collected.sizes() == [1700, 1700, 1600]
-    by_bytes = Collected()
+    by_bytes = DeliveredBatches()
     read_available(
         stream(spark, hq.text, topics=topic, subscription="bytes", maxBytesPerTrigger="40000"), by_bytes, tmp_path / "b"
     )
@@ -83,7 +83,7 @@ def test_limits_hold_for_messages_of_batching_producers(
 
 
 def test_a_message_bigger_than_the_limit_goes_through_alone(
-    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ):
     topic = hq.new_topic()
     hq.send(topic, range(10), pad=10)
@@ -96,7 +96,7 @@ def test_a_message_bigger_than_the_limit_goes_through_alone(
 
 
 def test_a_compacted_topic_gives_the_newest_of_each_key(
-    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ):
     topic = hq.new_topic()
     for number in range(300):
@@ -117,7 +117,7 @@ def test_a_compacted_topic_gives_the_newest_of_each_key(
 
 
 def test_new_topics_of_a_pattern_and_new_partitions_are_met_while_running(
-    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ):
     first = hq.new_topic(2, prefix=f"met-{tmp_path.name}")
     hq.send(first, range(100))
@@ -144,13 +144,13 @@ def test_new_topics_of_a_pattern_and_new_partitions_are_met_while_running(
     assert sorted(collected.numbers()) == list(range(300))
 
 
-def test_reading_starts_at_the_latest_message_or_at_a_time(hq: Place, spark: SparkSession, tmp_path: Path):
+def test_reading_starts_at_the_latest_message_or_at_a_time(hq: LiveCluster, spark: SparkSession, tmp_path: Path):
     topic = hq.new_topic(2)
     hq.send(topic, range(100))
     moment = datetime.now(UTC) + timedelta(milliseconds=50)
     eventually("the moment", lambda: datetime.now(UTC) > moment)
     starts = {"earliest": 200, "latest": 0, moment.isoformat(): 100}
-    results = {name: Collected() for name in starts}
+    results = {name: DeliveredBatches() for name in starts}
     for number, name in enumerate(starts):
         frame = stream(spark, hq.text, topics=topic, subscription=f"s{number}", startingPosition=name)
         if name == "earliest":
@@ -163,7 +163,7 @@ def test_reading_starts_at_the_latest_message_or_at_a_time(hq: Place, spark: Spa
     assert sorted(int(row[0]) for row in until.load().select("value").collect()) == list(range(100))
 
 
-def test_columns_carry_what_the_producer_set(hq: Place, spark: SparkSession):
+def test_columns_carry_what_the_producer_set(hq: LiveCluster, spark: SparkSession):
     topic = hq.new_topic()
     hq.send(topic, [1], batching=False, properties={"a": "b", "c": "ü"}, event_timestamp=1_767_603_422_123)
     producer = hq.client.create_producer(topic)
@@ -180,10 +180,10 @@ def test_columns_carry_what_the_producer_set(hq: Place, spark: SparkSession):
 
 
 def test_a_replicated_message_names_the_cluster_where_it_entered_and_the_far_cursor_follows(
-    stack: LocalStack, spark: SparkSession, collected: Collected, tmp_path: Path
+    stack: LocalStack, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ):
     eu, hq = (
-        Place(name, stack.pulsar[name].service_url, stack.pulsar[name].admin_url, "fleet/telemetry-eu")
+        LiveCluster(name, stack.pulsar[name].service_url, stack.pulsar[name].admin_url, "fleet/telemetry-eu")
         for name in ("eu", "hq")
     )
     topic = eu.new_topic(2)
@@ -201,7 +201,7 @@ def test_a_replicated_message_names_the_cluster_where_it_entered_and_the_far_cur
 
 
 def test_a_topic_that_is_deleted_stops_the_query_or_is_left_out_as_told(
-    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ):
     kept, deleted = hq.new_topic(), hq.new_topic(2)
     hq.send(kept, range(50))
@@ -217,7 +217,7 @@ def test_a_topic_that_is_deleted_stops_the_query_or_is_left_out_as_told(
 
 
 def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_told(
-    hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path
+    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ):
     topic = hq.new_topic()
     hq.send(topic, range(50))
@@ -237,7 +237,9 @@ def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_told(
     assert sorted(collected.numbers()) == [*range(50), *range(100, 150)]
 
 
-def test_a_foreign_producer_is_read_completely(hq: Place, spark: SparkSession, collected: Collected, tmp_path: Path):
+def test_a_foreign_producer_is_read_completely(
+    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
+):
     topic = hq.new_topic(2)
     command = [pulsar_home() / "bin/pulsar-perf", "produce", topic, "-u", hq.service_url, "-m", 4000, "-r", 4000]
     frame = stream(spark, hq.text, topics=topic, subscription="s", maxMessagesPerTrigger="1500")
@@ -251,7 +253,7 @@ def test_a_foreign_producer_is_read_completely(hq: Place, spark: SparkSession, c
     assert max(collected.sizes()) <= 1500
 
 
-def test_an_unknown_option_is_named_with_the_nearest_right_one(hq: Place, spark: SparkSession):
+def test_an_unknown_option_is_named_with_the_nearest_right_one(hq: LiveCluster, spark: SparkSession):
     with pytest.raises(AnalysisException, match="did you mean maxMessagesPerTrigger"):
         spark.read.format("pulsar").options(clusters=hq.text, topics="t", maxMessagePerTriger="1").load().collect()
 

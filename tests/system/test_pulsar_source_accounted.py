@@ -12,13 +12,13 @@ from cloud_jobs.pulsar_source.errors import ReadIncomplete, ReadStalled
 from deploy.local import PulsarCluster, PulsarSettings
 from tests.cloud_jobs.pulsar_source.by_hand import QueryByHand
 from tests.cloud_jobs.pulsar_source.raw import RawProducer, metadata, pair, raw_producer
-from tests.cloud_jobs.pulsar_source.world import Place, eventually
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
     broker: dict[str, str | int] = {
         "transactionCoordinatorEnabled": "true",
         "systemTopicEnabled": "true",
@@ -31,7 +31,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         f"{server.admin_url}/lookup/v2/topic/persistent/pulsar/system/transaction_coordinator_assign-partition-0"
     )
     eventually("there is a coordinator", lambda: httpx.get(coordinator, timeout=20).is_success)
-    found = Place("exact", server.service_url, server.admin_url)
+    found = LiveCluster("exact", server.service_url, server.admin_url)
     yield found
     found.close()
     server.stop()
@@ -43,7 +43,7 @@ LONG = {"properties": pair(b"k", b"v" * 60_000)}
 
 
 @COMPACTED
-def test_a_batch_that_ends_behind_an_open_transaction_waits_for_its_end(place: Place, compacted: str):
+def test_a_batch_that_ends_behind_an_open_transaction_waits_for_its_end(place: LiveCluster, compacted: str):
     query = QueryByHand(place, readTimeoutSeconds="3", readCompacted=compacted)
     place.send(query.topic, range(3), batching=False)
     with raw_producer(place.service_url, query.topic) as producer:
@@ -68,7 +68,7 @@ def test_a_batch_that_ends_behind_an_open_transaction_waits_for_its_end(place: P
 @COMPACTED
 @pytest.mark.parametrize("batching", [False, True])
 def test_what_another_consumer_acknowledges_out_of_order_is_read_all_the_same(
-    place: Place, batching: bool, compacted: str
+    place: LiveCluster, batching: bool, compacted: str
 ):
     query = QueryByHand(place, readCompacted=compacted)
     place.send(query.topic, range(60), batching=batching)
@@ -82,7 +82,7 @@ def test_what_another_consumer_acknowledges_out_of_order_is_read_all_the_same(
     _, tasks = query.plan()
     with pytest.raises(ReadIncomplete, match="somebody acknowledged"):
         query.read(tasks)
-    assert query.read([planned.carefully() for planned in tasks]) == list(range(60))
+    assert query.read([planned.isolated_copy() for planned in tasks]) == list(range(60))
     query.close()
 
 
@@ -92,7 +92,7 @@ def chunk(producer: RawProducer, message: bytes, number: int, of: int, **more: i
     producer.send(metadata(uuid=message, num_chunks_from_msg=of, chunk_id=number, **more), value)
 
 
-def test_nothing_that_is_left_out_beside_a_last_chunk_hides_it(place: Place):
+def test_nothing_that_is_left_out_beside_a_last_chunk_hides_it(place: LiveCluster):
     query = QueryByHand(place, operationTimeoutSeconds="2")
     compressed = zlib.compress(b"c" * 50)
     with raw_producer(place.service_url, query.topic) as producer:
@@ -114,7 +114,7 @@ def test_nothing_that_is_left_out_beside_a_last_chunk_hides_it(place: Place):
     query.close()
 
 
-def test_messages_that_begin_far_before_a_batch_are_looked_for_together(place: Place):
+def test_messages_that_begin_far_before_a_batch_are_looked_for_together(place: LiveCluster):
     query = QueryByHand(place)
     with raw_producer(place.service_url, query.topic) as producer:
         chunk(producer, b"a", 0, 2)

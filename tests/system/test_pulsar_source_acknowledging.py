@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cloud_jobs.pulsar_source.acknowledging import acknowledge
-from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.position import Position
-from tests.cloud_jobs.pulsar_source.world import Place, eventually
+from cloud_jobs.pulsar_source.cumulative_ack import acknowledge
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.position import LedgerPosition
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 
 pytestmark = pytest.mark.system
 PARTITIONS = 20
@@ -18,30 +18,30 @@ SUBSCRIPTION = "s"
 class Acknowledger:
     """Acknowledges places of one topic, each partition of which has ENTRIES entries."""
 
-    def __init__(self, place: Place, **bounds: str) -> None:
+    def __init__(self, place: LiveCluster, **bounds: str) -> None:
         self.topic = place.new_topic(PARTITIONS)
         self.partitions = sorted(place.cursors(self.topic, SUBSCRIPTION))
         for partition in self.partitions:
             place.send(partition, range(ENTRIES), batching=False)
         known = {"clusters": place.text, "topics": self.topic, "subscription": SUBSCRIPTION}
         self._options = PulsarOptions.parse(known | bounds)
-        self._cluster: Cluster = self._options.cluster_named(place.name)
+        self._cluster: SourceCluster = self._options.cluster_named(place.name)
         stats = place.call("GET", f"{place.path(self.topic)}/partitioned-internalStats")["partitions"]
-        self.last = {name: Position.parse(row["lastConfirmedEntry"]) for name, row in stats.items()}
+        self.last = {name: LedgerPosition.parse(row["lastConfirmedEntry"]) for name, row in stats.items()}
 
-    def __call__(self, ends: dict[str, Position]) -> dict[str, Position]:
+    def __call__(self, ends: dict[str, LedgerPosition]) -> dict[str, LedgerPosition]:
         return acknowledge(self._cluster, self._options, ends)
 
 
-def test_each_cursor_moves_to_its_place_and_the_broker_delivers_nothing_for_it(hq: Place):
+def test_each_cursor_moves_to_its_place_and_the_broker_delivers_nothing_for_it(hq: LiveCluster):
     acknowledge_to = Acknowledger(hq)
     first, second, third, *others = acknowledge_to.partitions
     ledger = {name: last.ledger for name, last in acknowledge_to.last.items()}
     ends = {
         **{name: acknowledge_to.last[name] for name in others},
-        first: Position(ledger[first], 0),
-        second: Position(ledger[second], 1, 0),  # inside an entry: the cursor stays before it
-        third: Position(ledger[third], -1),  # before every entry: there is nothing to acknowledge
+        first: LedgerPosition(ledger[first], 0),
+        second: LedgerPosition(ledger[second], 1, 0),  # inside an entry: the cursor stays before it
+        third: LedgerPosition(ledger[third], -1),  # before every entry: there is nothing to acknowledge
     }
     assert acknowledge_to(ends) == ends
     asked = {name: str(acknowledge_to.last[name]) for name in others}
@@ -54,13 +54,13 @@ def test_each_cursor_moves_to_its_place_and_the_broker_delivers_nothing_for_it(h
     assert stats["subscriptions"][SUBSCRIPTION]["msgOutCounter"] == 0
 
 
-def test_each_acknowledgement_is_taken_however_often_one_follows_another(hq: Place):
+def test_each_acknowledgement_is_taken_however_often_one_follows_another(hq: LiveCluster):
     acknowledge_to = Acknowledger(hq)
     for _ in range(25):
         assert acknowledge_to(acknowledge_to.last) == acknowledge_to.last
 
 
-def test_a_partition_that_somebody_holds_is_waited_for_and_the_others_do_not_wait(hq: Place):
+def test_a_partition_that_somebody_holds_is_waited_for_and_the_others_do_not_wait(hq: LiveCluster):
     acknowledge_to = Acknowledger(hq)
     held, *others = acknowledge_to.partitions
     holder = hq.client.subscribe(held, SUBSCRIPTION)
@@ -75,7 +75,7 @@ def test_a_partition_that_somebody_holds_is_waited_for_and_the_others_do_not_wai
         assert taken.result(60) == acknowledge_to.last
 
 
-def test_a_partition_that_somebody_keeps_is_left_and_the_others_are_acknowledged(hq: Place):
+def test_a_partition_that_somebody_keeps_is_left_and_the_others_are_acknowledged(hq: LiveCluster):
     acknowledge_to = Acknowledger(hq, operationTimeoutSeconds="1")
     held, *others = acknowledge_to.partitions
     holder = hq.client.subscribe(held, SUBSCRIPTION)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.pulsar_source.admin import Admin
+from cloud_jobs.pulsar_source.admin import PulsarAdmin
 from cloud_jobs.pulsar_source.driver import Driver
-from cloud_jobs.pulsar_source.errors import ClusterUnreachable
+from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.reading import read_range
-from tests.cloud_jobs.pulsar_source.world import Place
+from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 pytestmark = pytest.mark.system
 BEFORE, AFTER = range(100), range(1000, 1010)
@@ -20,30 +20,30 @@ BEFORE, AFTER = range(100), range(1000, 1010)
 def read(options: PulsarOptions) -> list[int]:
     """One batch of a new query."""
     with closing(Driver(options)) as driver:
-        start = driver.initial()
-        tasks = driver.plan(start, driver.latest(start, limited=False))
+        start = driver.initial_offset()
+        tasks = driver.plan(start, driver.next_offset(start, limited=False))
         batches = [batch for task in tasks for batch in read_range(options, task)]
         return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
 
 
-@pytest.mark.parametrize("stop", [ClusterUnreachable("hq", "moving the cursor", "too late"), KeyboardInterrupt()])
+@pytest.mark.parametrize("stop", [SourceClusterUnreachable("hq", "moving the cursor", "too late"), KeyboardInterrupt()])
 @pytest.mark.parametrize("start", ["earliest", "a time"])
 def test_a_start_that_was_interrupted_begins_where_the_first_one_would_have_begun(
-    hq: Place, monkeypatch: pytest.MonkeyPatch, start: str, stop: BaseException
+    hq: LiveCluster, monkeypatch: pytest.MonkeyPatch, start: str, stop: BaseException
 ):
     topic = hq.new_topic(2)
     hq.send(topic, BEFORE)
     moment = datetime.now(UTC).isoformat() if start == "a time" else start
     hq.send(topic, AFTER)
     known = {"clusters": hq.text, "topics": topic, "subscription": "s", "readTimeoutSeconds": "10"}
-    stopping, moving = iter([stop]), Admin.set_cursor
+    stopping, moving = iter([stop]), PulsarAdmin.set_cursor
 
     def stopped(*asked: Any) -> None:
         if error := next(stopping, None):
             raise error
         moving(*asked)
 
-    monkeypatch.setattr(Admin, "set_cursor", stopped)
+    monkeypatch.setattr(PulsarAdmin, "set_cursor", stopped)
     options = PulsarOptions.parse(known | {"startingPosition": moment})
     try:
         found = read(options)

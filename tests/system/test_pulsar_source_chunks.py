@@ -8,15 +8,15 @@ import pytest
 from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.by_hand import QueryByHand
 from tests.cloud_jobs.pulsar_source.raw import RawProducer, metadata, raw_producer
-from tests.cloud_jobs.pulsar_source.world import Place, eventually
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
-def hq(stack: LocalStack) -> Iterator[Place]:
+def hq(stack: LocalStack) -> Iterator[LiveCluster]:
     server = stack.pulsar["hq"]
-    place = Place("hq", server.service_url, server.admin_url)
+    place = LiveCluster("hq", server.service_url, server.admin_url)
     yield place
     place.close()
 
@@ -38,7 +38,7 @@ def send(producer: RawProducer, step: str, *, compressed: bool = False) -> None:
     producer.send(head, content[number * size : (number + 1) * size])
 
 
-def batches_of(hq: Place, query: QueryByHand, steps: str, *, compressed: bool = False) -> list[list[str]]:
+def batches_of(hq: LiveCluster, query: QueryByHand, steps: str, *, compressed: bool = False) -> list[list[str]]:
     """The values, or what is malformed, of each batch. `|`: a batch ends here. Each is read twice."""
     found: list[list[str]] = []
     with raw_producer(hq.service_url, query.topic) as producer:
@@ -47,7 +47,9 @@ def batches_of(hq: Place, query: QueryByHand, steps: str, *, compressed: bool = 
                 send(producer, step, compressed=compressed)
             end, tasks = query.plan()
             rows = [row["malformed"] or row["value"].decode() for row in query.rows(tasks)]
-            again = [row["malformed"] or row["value"].decode() for row in query.rows([t.carefully() for t in tasks])]
+            again = [
+                row["malformed"] or row["value"].decode() for row in query.rows([t.isolated_copy() for t in tasks])
+            ]
             assert sorted(again) == sorted(rows)
             query.done(end)
             found.append(rows)
@@ -66,13 +68,13 @@ OF_TWO_PRODUCERS = [["1"], ["2", "whole a", "whole b"], ["3"]]
         ("a0/2 0 | b0/2 b1/2 a1/2 1", [["0"], ["whole b", "1", "whole a"]]),
     ],
 )
-def test_a_message_belongs_to_the_batch_of_its_last_chunk(hq: Place, steps: str, expected: list[list[str]]):
+def test_a_message_belongs_to_the_batch_of_its_last_chunk(hq: LiveCluster, steps: str, expected: list[list[str]]):
     query = QueryByHand(hq)
     assert batches_of(hq, query, steps) == expected
     query.close()
 
 
-def test_a_message_in_compressed_chunks_belongs_to_the_batch_of_its_last_one_too(hq: Place):
+def test_a_message_in_compressed_chunks_belongs_to_the_batch_of_its_last_one_too(hq: LiveCluster):
     query = QueryByHand(hq, operationTimeoutSeconds="2")
     assert batches_of(hq, query, TWO_PRODUCERS, compressed=True) == OF_TWO_PRODUCERS
     query.close()
@@ -93,7 +95,9 @@ def test_a_message_in_compressed_chunks_belongs_to_the_batch_of_its_last_one_too
         ),
     ],
 )
-def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(hq: Place, steps: str, expected: list[str]):
+def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(
+    hq: LiveCluster, steps: str, expected: list[str]
+):
     query = QueryByHand(hq)
     rows = [row for batch in batches_of(hq, query, steps) for row in batch]
     assert len(rows) == len(expected)
@@ -101,7 +105,7 @@ def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(hq: Plac
     query.close()
 
 
-def test_more_messages_at_once_than_the_client_holds_are_a_row_each(hq: Place):
+def test_more_messages_at_once_than_the_client_holds_are_a_row_each(hq: LiveCluster):
     query, names = QueryByHand(hq), "abcdefghijkl"
     steps = " ".join(f"{name}{number}/2" for number in range(2) for name in names)
     (rows,) = batches_of(hq, query, f"{steps} 0")
@@ -111,7 +115,7 @@ def test_more_messages_at_once_than_the_client_holds_are_a_row_each(hq: Place):
 
 
 def test_a_message_that_a_limited_query_began_before_it_was_started_again_is_delivered_although_nothing_follows(
-    hq: Place,
+    hq: LiveCluster,
 ):
     query = QueryByHand(hq, limited=True, maxMessagesPerTrigger="2")
     assert batches_of(hq, query, "a0/2 b0/2 b1/2") == [["whole b"]]
@@ -120,7 +124,7 @@ def test_a_message_that_a_limited_query_began_before_it_was_started_again_is_del
     query.close()
 
 
-def test_a_first_chunk_that_was_removed_with_its_ledger_is_told_in_a_row_and_the_next_one_is_kept(hq: Place):
+def test_a_first_chunk_that_was_removed_with_its_ledger_is_told_in_a_row_and_the_next_one_is_kept(hq: LiveCluster):
     query = QueryByHand(hq)
 
     def ledgers() -> list[int]:

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from deploy.local import PulsarCluster
-from tests.cloud_jobs.pulsar_source.world import Place, Sender, eventually
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, MessageSender, eventually
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
@@ -36,16 +36,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarCluster]
 
 
 @pytest.fixture
-def hq(cluster: PulsarCluster) -> Iterator[Place]:
-    place = Place("hq", cluster.service_url, cluster.admin_url)
+def hq(cluster: PulsarCluster) -> Iterator[LiveCluster]:
+    place = LiveCluster("hq", cluster.service_url, cluster.admin_url)
     yield place
     place.close()
 
 
-class Query:
+class QueryProcess:
     """A streaming query into Delta in a process of its own."""
 
-    def __init__(self, folder: Path, place: Place, topic: str) -> None:
+    def __init__(self, folder: Path, place: LiveCluster, topic: str) -> None:
         self._folder = folder
         self._options = {"clusters": place.text, "topics": topic, "subscription": "s", "maxMessagesPerTrigger": "20000"}
         self.process: subprocess.Popen[bytes] | None = None
@@ -114,11 +114,11 @@ def _command(process: psutil.Process) -> str:
 
 @pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.nightly)])
 def test_every_message_is_in_the_table_once_after_kills_of_driver_worker_and_broker(
-    cluster: PulsarCluster, hq: Place, tmp_path: Path, kills: int
+    cluster: PulsarCluster, hq: LiveCluster, tmp_path: Path, kills: int
 ):
     topic = hq.new_topic(2)
-    query = Query(tmp_path, hq, topic)
-    with Sender(hq, topic, 200) as sender:
+    query = QueryProcess(tmp_path, hq, topic)
+    with MessageSender(hq, topic, 200) as sender:
         for _ in range(kills):
             query.start()
             eventually("the query writes", grows(query), 120)
@@ -135,7 +135,7 @@ def test_every_message_is_in_the_table_once_after_kills_of_driver_worker_and_bro
     assert set(query.numbers()) >= set(sender.sent)
 
 
-def grows(query: Query):
+def grows(query: QueryProcess):
     """Whether the table grew since; a query that ended (its planner can be the worker killed) is started again."""
     before = len(query.numbers())
 
@@ -148,7 +148,7 @@ def grows(query: Query):
     return grown
 
 
-def kill_a_worker(query: Query) -> None:
+def kill_a_worker(query: QueryProcess) -> None:
     victim = eventually("a Python worker", query.workers)[0]
     time.sleep(0.2)
     victim.kill()

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from deploy.local import LocalStack, PulsarCluster
 from tests.cloud_jobs.pulsar_source.world import (
-    Collected,
-    Place,
-    Sender,
+    DeliveredBatches,
+    LiveCluster,
+    MessageSender,
     eventually,
     offsets,
     running_again,
@@ -53,12 +53,12 @@ def spark() -> SparkSession:
 
 
 @pytest.fixture
-def places(stack: LocalStack) -> Iterator[dict[str, Place]]:
+def places(stack: LocalStack) -> Iterator[dict[str, LiveCluster]]:
     for server in stack.pulsar.values():
         server.start()
         server.wait()
     found = {
-        name: Place(name, server.service_url, server.admin_url, "fleet/telemetry-eu")
+        name: LiveCluster(name, server.service_url, server.admin_url, "fleet/telemetry-eu")
         for name, server in stack.pulsar.items()
     }
     yield found
@@ -67,13 +67,13 @@ def places(stack: LocalStack) -> Iterator[dict[str, Place]]:
 
 
 @pytest.fixture
-def topic(places: dict[str, Place]) -> str:
+def topic(places: dict[str, LiveCluster]) -> str:
     name = places["eu"].new_topic(2)
     eventually("the topic replicates", lambda: all(is_there(place, name) for place in places.values()))
     return name
 
 
-def centres(places: dict[str, Place]) -> str:
+def centres(places: dict[str, LiveCluster]) -> str:
     return ",".join(places[name].text for name in ("hq", "dr"))
 
 
@@ -98,16 +98,16 @@ def frozen(server: PulsarCluster) -> Callable[[], None]:
 @pytest.mark.parametrize("lost", [killed, pytest.param(frozen, marks=pytest.mark.nightly)])
 def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
     stack: LocalStack,
-    places: dict[str, Place],
+    places: dict[str, LiveCluster],
     topic: str,
     *,
     spark: SparkSession,
     tmp_path: Path,
     lost: Callable[[PulsarCluster], Callable[[], None]],
 ):
-    collected, state, order = Collected(), tmp_path / "active.json", tmp_path / "active.json.order"
+    collected, state, request = DeliveredBatches(), tmp_path / "active.json", tmp_path / "active.json.switchover"
     frame = stream(spark, centres(places), topics=topic, subscription="ingest", failoverFile=str(state))
-    with Sender(places["eu"], topic, RATE) as sender, running_again(frame, collected, tmp_path / "checkpoint"):
+    with MessageSender(places["eu"], topic, RATE) as sender, running_again(frame, collected, tmp_path / "checkpoint"):
         eventually("the cursor of dr follows", lambda: travelled(places["dr"], topic))
         eventually("the query reads", collected.sizes)
         time.sleep(3)
@@ -121,10 +121,10 @@ def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
         come_back()
         back_at = places["hq"].cursors(topic, "ingest")
         eventually("the cursor of hq follows", lambda: differ(back_at, places["hq"].cursors(topic, "ingest")))
-        order.write_text("dr")
-        eventually("an order to where it reads is removed", lambda: not order.exists())
-        order.write_text("hq")
-        eventually("the order is obeyed", lambda: not order.exists())
+        request.write_text("dr")
+        eventually("a request for where it reads is removed", lambda: not request.exists())
+        request.write_text("hq")
+        eventually("the cluster is switched", lambda: not request.exists())
         time.sleep(2)
         sender.stop()
         eventually("everything is there", lambda: set(collected.numbers()) >= set(sender.sent))
@@ -136,9 +136,9 @@ def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
 
 
 def test_a_batch_planned_on_hq_when_it_died_is_completed_after_a_restart(
-    stack: LocalStack, places: dict[str, Place], topic: str, spark: SparkSession, tmp_path: Path
+    stack: LocalStack, places: dict[str, LiveCluster], topic: str, spark: SparkSession, tmp_path: Path
 ):
-    collected, state = Collected(), tmp_path / "active.json"
+    collected, state = DeliveredBatches(), tmp_path / "active.json"
     frame = stream(spark, centres(places), topics=topic, subscription="ingest", failoverFile=str(state))
 
     def kill_hq(batch: int) -> None:
@@ -146,7 +146,7 @@ def test_a_batch_planned_on_hq_when_it_died_is_completed_after_a_restart(
             collected.before = lambda _: None
             stack.pulsar["hq"].kill()
 
-    with Sender(places["eu"], topic, RATE) as sender:
+    with MessageSender(places["eu"], topic, RATE) as sender:
         collected.before = kill_hq
         with running_again(frame, collected, tmp_path / "checkpoint") as supervised:
             eventually("dr is read", lambda: "dr" in changes(tmp_path / "checkpoint"))
@@ -162,12 +162,12 @@ def test_a_batch_planned_on_hq_when_it_died_is_completed_after_a_restart(
     assert supervised.failures
 
 
-def is_there(where: Place, topic: str) -> bool:
+def is_there(where: LiveCluster, topic: str) -> bool:
     response = where.http.get(f"{where.path(topic)}/partitions")
     return response.is_success and response.json()["partitions"] == 2
 
 
-def travelled(where: Place, topic: str) -> bool:
+def travelled(where: LiveCluster, topic: str) -> bool:
     return all(position and not position.endswith(":-1") for position in where.cursors(topic, "ingest").values())
 
 

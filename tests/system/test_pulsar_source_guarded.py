@@ -9,16 +9,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from cloud_jobs.pulsar_source import AccessRefused
-from cloud_jobs.pulsar_source.admin import Admin
+from cloud_jobs.pulsar_source.admin import PulsarAdmin
 from cloud_jobs.pulsar_source.driver import Driver
-from cloud_jobs.pulsar_source.entries import stored_entries
+from cloud_jobs.pulsar_source.entries import open_entry_store
 from cloud_jobs.pulsar_source.errors import PulsarSourceError
-from cloud_jobs.pulsar_source.position import Position
-from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, look
+from cloud_jobs.pulsar_source.position import LedgerPosition
+from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, inspect_clusters
 from geo.replication.connection import check_addresses
 from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
 from tests.cloud_jobs.pulsar_source.held import guarded_options, halves, held_over
-from tests.cloud_jobs.pulsar_source.world import Collected, read_available, session, stream
+from tests.cloud_jobs.pulsar_source.world import DeliveredBatches, read_available, session, stream
 
 pytestmark = pytest.mark.system
 TOPIC = "persistent://public/default/guarded"
@@ -45,7 +45,7 @@ def test_a_role_that_may_consume_reads_over_tls_with_a_token(
 ):
     (tmp_path / "token").write_text(cluster.token("reader"))
     options = {"tokenFile": str(tmp_path / "token"), "tlsTrustCertsFile": str(cluster.certificate), "topics": TOPIC}
-    collected = Collected()
+    collected = DeliveredBatches()
     read_available(stream(spark, cluster.text, subscription="s", **options), collected, tmp_path / "checkpoint")
     assert sorted(collected.numbers()) == list(range(100))
     batch = spark.read.format("pulsar").options(clusters=cluster.text, **options).load()
@@ -62,7 +62,7 @@ def test_a_wrong_token_or_an_unknown_authority_is_refused_in_words(
     options = {key: value for key, value in (right | wrong).items() if value}
     frame = stream(spark, cluster.text, topics=TOPIC, subscription="t", readTimeoutSeconds="2", **options)
     with pytest.raises(StreamingQueryException, match=message):
-        read_available(frame, Collected(), tmp_path)
+        read_available(frame, DeliveredBatches(), tmp_path)
 
 
 @pytest.mark.parametrize(("batches", "rotations"), [(12, 6), pytest.param(1000, 100, marks=pytest.mark.nightly)])
@@ -81,24 +81,24 @@ def test_what_a_broker_sends_is_looked_at_over_tls_with_a_token(cluster: Guarded
     file.write_text(cluster.token("reader"))
     options, partition = guarded_options(cluster, file, TOPIC), f"{TOPIC}-partition-0"
     here = options.all_clusters()[0]
-    with closing(Admin(here, options, 20)) as admin:
-        last = admin.state(partition, "").last
-    with stored_entries(here, options, partition) as stored:
-        sent = [place.entry for place, _ in stored.sent(Position(last.ledger, 0), last, lambda: 60.0)]
+    with closing(PulsarAdmin(here, options, 20)) as admin:
+        last = admin.partition_state(partition, "").last
+    with open_entry_store(here, options, partition) as stored:
+        sent = [place.entry for place, _ in stored.sent(LedgerPosition(last.ledger, 0), last, lambda: 60.0)]
     assert sent == list(range(last.entry + 1))
     file.write_text(cluster.token("nobody"))
-    with stored_entries(here, options, partition) as stored, pytest.raises(PulsarSourceError):
-        list(stored.sent(Position(last.ledger, 0), last, lambda: 60.0))
+    with open_entry_store(here, options, partition) as stored, pytest.raises(PulsarSourceError):
+        list(stored.sent(LedgerPosition(last.ledger, 0), last, lambda: 60.0))
 
 
 def test_a_token_that_is_replaced_by_a_wrong_one_is_refused(cluster: GuardedCluster, tmp_path: Path):
     file = tmp_path / "token"
     file.write_text(cluster.token("reader"))
     driver = Driver(guarded_options(cluster, file, TOPIC))
-    start = driver.initial()
+    start = driver.initial_offset()
     file.write_text("a.b.c")
     with pytest.raises(AccessRefused):
-        driver.latest(start, limited=True)
+        driver.next_offset(start, limited=True)
     driver.close()
 
 
@@ -120,9 +120,9 @@ def test_the_topology_commands_show_their_token_and_trust_their_own_authority_at
     with admins(topology, cluster.token("admin"), cluster.certificate) as clients:
         assert [one.belongs for one in check_addresses(topology, clients)] == [True]
     with admins(topology, "a.b.c", cluster.certificate) as clients, pytest.raises(AdminRefused, match="401"):
-        look(topology, clients)
+        inspect_clusters(topology, clients)
     with (
         admins(topology, cluster.token("admin")) as clients,
         pytest.raises(ClusterUnreachable, match=r"(?i)certificate"),
     ):
-        look(topology, clients)
+        inspect_clusters(topology, clients)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.raw import Fields, message, metadata, pair, raw_producer
-from tests.cloud_jobs.pulsar_source.world import Collected, Place, offsets, read_available, session, stream
+from tests.cloud_jobs.pulsar_source.world import DeliveredBatches, LiveCluster, offsets, read_available, session, stream
 
 pytestmark = pytest.mark.system
 NANOSECONDS = 1_767_603_422_000_000_000
@@ -61,9 +61,9 @@ def spark() -> SparkSession:
 
 
 @pytest.fixture(scope="module")
-def hq(stack: LocalStack) -> Iterator[Place]:
+def hq(stack: LocalStack) -> Iterator[LiveCluster]:
     server = stack.pulsar["hq"]
-    place = Place("hq", server.service_url, server.admin_url)
+    place = LiveCluster("hq", server.service_url, server.admin_url)
     yield place
     place.close()
 
@@ -78,7 +78,7 @@ class Rows:
         self.rows += frame.toArrow().to_pylist()
 
 
-def hostile_topic(hq: Place) -> str:
+def hostile_topic(hq: LiveCluster) -> str:
     """A topic with every hostile message; the last is an honest one."""
     topic = hq.new_topic()
     hq.send(topic, range(3))
@@ -93,7 +93,7 @@ def hostile_topic(hq: Place) -> str:
 
 @pytest.mark.parametrize("limit", [{}, {"maxMessagesPerTrigger": "7"}])
 def test_a_message_of_any_content_is_a_row_and_the_query_goes_on(
-    hq: Place, spark: SparkSession, tmp_path: Path, limit: dict[str, str]
+    hq: LiveCluster, spark: SparkSession, tmp_path: Path, limit: dict[str, str]
 ):
     collected = Rows()
     topic = hostile_topic(hq)
@@ -114,7 +114,7 @@ def test_a_message_of_any_content_is_a_row_and_the_query_goes_on(
 
 
 def test_a_subscription_found_on_a_topic_of_a_pattern_is_read_from_its_cursor_within_the_limit(
-    hq: Place, spark: SparkSession, tmp_path: Path
+    hq: LiveCluster, spark: SparkSession, tmp_path: Path
 ):
     topic = hq.new_topic(prefix=f"found-{tmp_path.name}")
     hq.send(topic, range(203))
@@ -131,7 +131,7 @@ def test_a_subscription_found_on_a_topic_of_a_pattern_is_read_from_its_cursor_wi
     )
     # A query without any topic yet, which then meets one that has the subscription.
     empty = stream(spark, hq.text, topicsPattern=f"public/default/found-{tmp_path.name}-no", subscription="s")
-    collected = Collected()
+    collected = DeliveredBatches()
     read_available(empty, collected, tmp_path / "c")
     read_available(frame, collected, tmp_path / "c")
     assert max(collected.sizes()) <= 10
@@ -139,7 +139,7 @@ def test_a_subscription_found_on_a_topic_of_a_pattern_is_read_from_its_cursor_wi
 
 
 @pytest.mark.parametrize("mark", ["+", "%20", "?", "#", " ", "ü"])
-def test_a_topic_is_found_whatever_its_name(hq: Place, spark: SparkSession, mark: str):
+def test_a_topic_is_found_whatever_its_name(hq: LiveCluster, spark: SparkSession, mark: str):
     topic = f"persistent://public/default/name{mark}x-{hq.new_topic().rpartition('/')[2]}"
     hq.send(topic, range(5))
     for options in ({"topics": topic}, {"topicsPattern": "public/default/" + ".*" + topic.rpartition("/")[2][-12:]}):
@@ -149,7 +149,7 @@ def test_a_topic_is_found_whatever_its_name(hq: Place, spark: SparkSession, mark
 
 
 def test_a_pattern_reads_every_topic_that_an_address_can_hold_and_is_not_stopped_by_the_others(
-    hq: Place, spark: SparkSession, tmp_path: Path
+    hq: LiveCluster, spark: SparkSession, tmp_path: Path
 ):
     namespace = f"public/{tmp_path.name}"
     hq.call("PUT", f"namespaces/{namespace}")
@@ -164,11 +164,11 @@ def test_a_pattern_reads_every_topic_that_an_address_can_hold_and_is_not_stopped
     )
 
 
-def test_a_topic_that_is_taken_out_of_the_options_is_no_loss(hq: Place, spark: SparkSession, tmp_path: Path):
+def test_a_topic_that_is_taken_out_of_the_options_is_no_loss(hq: LiveCluster, spark: SparkSession, tmp_path: Path):
     first, second = hq.new_topic(), hq.new_topic()
     hq.send(first, range(5))
     hq.send(second, range(5, 10))
-    collected = Collected()
+    collected = DeliveredBatches()
     read_available(stream(spark, hq.text, topics=f"{first},{second}", subscription="s"), collected, tmp_path)
     hq.send(second, range(10, 15))
     read_available(stream(spark, hq.text, topics=second, subscription="s"), collected, tmp_path)

@@ -17,22 +17,22 @@ from cloud_jobs.pulsar_source.planned import PlannedRange
 from cloud_jobs.pulsar_source.position import Offset
 from cloud_jobs.pulsar_source.reading import open_feed, read_range
 from deploy.local import LocalStack, PulsarCluster
-from tests.cloud_jobs.pulsar_source.world import Place, eventually
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
-def hq(stack: LocalStack) -> Iterator[Place]:
+def hq(stack: LocalStack) -> Iterator[LiveCluster]:
     server = stack.pulsar["hq"]
-    with closing(Place("hq", server.service_url, server.admin_url)) as place:
+    with closing(LiveCluster("hq", server.service_url, server.admin_url)) as place:
         yield place
 
 
-class Query:
+class LoggedQuery:
     """Spark's micro-batch loop: a log of offsets, a table, and a driver that can be stopped."""
 
-    def __init__(self, place: Place, topics: str, **options: str) -> None:
+    def __init__(self, place: LiveCluster, topics: str, **options: str) -> None:
         self._options = {"clusters": place.text, "topics": topics, "subscription": "s", "columns": "value"} | options
         self._driver: Driver | None = None
         self.log: list[Offset] = []
@@ -46,8 +46,8 @@ class Query:
         options = self.options(**more)
         self._driver = driver = self._driver or Driver(options)
         if not self.log:
-            self.log.append(driver.initial())
-        while (end := driver.latest(self.log[-1], limited=False)) != self.log[-1]:
+            self.log.append(driver.initial_offset())
+        while (end := driver.next_offset(self.log[-1], limited=False)) != self.log[-1]:
             tasks = driver.plan(self.log[-1], end)
             meanwhile()
             batches = [batch for task in tasks for batch in read_range(options, task)]
@@ -70,11 +70,11 @@ class Query:
 
 
 @pytest.fixture
-def query(hq: Place) -> Iterator[Callable[..., Query]]:
-    made: list[Query] = []
+def query(hq: LiveCluster) -> Iterator[Callable[..., LoggedQuery]]:
+    made: list[LoggedQuery] = []
 
-    def make(topics: str, **options: str) -> Query:
-        made.append(Query(hq, topics, **options))
+    def make(topics: str, **options: str) -> LoggedQuery:
+        made.append(LoggedQuery(hq, topics, **options))
         return made[-1]
 
     yield make
@@ -82,13 +82,13 @@ def query(hq: Place) -> Iterator[Callable[..., Query]]:
         one.stop()
 
 
-def load_again(place: Place, topic: str) -> None:
+def load_again(place: LiveCluster, topic: str) -> None:
     """The broker opens a new ledger."""
     place.call("PUT", f"{place.path(topic)}/unload")
     eventually("the topic is loaded", lambda: place.http.get(f"{place.path(topic)}/internalStats").is_success)
 
 
-def trim(place: Place, topic: str) -> None:
+def trim(place: LiveCluster, topic: str) -> None:
     """Removes the ledgers that no cursor needs."""
     place.call("POST", f"{place.path(topic)}/trim")
     ledgers = lambda: place.call("GET", f"{place.path(topic)}/internalStats")["ledgers"]  # noqa: E731
@@ -96,7 +96,7 @@ def trim(place: Place, topic: str) -> None:
 
 
 def test_a_checkpoint_from_yesterday_misses_what_was_read_and_removed_since_and_says_so(
-    hq: Place, query: Callable[..., Query]
+    hq: LiveCluster, query: Callable[..., LoggedQuery]
 ):
     topic = hq.new_topic()
     one = query(topic)
@@ -118,7 +118,7 @@ def test_a_checkpoint_from_yesterday_misses_what_was_read_and_removed_since_and_
 
 @pytest.mark.parametrize("position", ["earliest", "latest"])
 def test_a_subscription_that_is_deleted_between_plan_and_read_is_a_loss_and_what_is_stored_comes(
-    hq: Place, query: Callable[..., Query], position: str
+    hq: LiveCluster, query: Callable[..., LoggedQuery], position: str
 ):
     topic = hq.new_topic()
     one = query(topic, startingPosition=position)
@@ -131,7 +131,7 @@ def test_a_subscription_that_is_deleted_between_plan_and_read_is_a_loss_and_what
 
 
 def test_a_subscription_that_is_deleted_while_the_query_runs_is_told_at_the_next_plan(
-    hq: Place, query: Callable[..., Query]
+    hq: LiveCluster, query: Callable[..., LoggedQuery]
 ):
     topic = hq.new_topic()
     one = query(topic)
@@ -144,7 +144,7 @@ def test_a_subscription_that_is_deleted_while_the_query_runs_is_told_at_the_next
         one.drain()
 
 
-def test_what_was_compacted_is_read_when_its_ledgers_are_gone(hq: Place, query: Callable[..., Query]):
+def test_what_was_compacted_is_read_when_its_ledgers_are_gone(hq: LiveCluster, query: Callable[..., LoggedQuery]):
     topic = hq.new_topic()
     for number in range(8):
         hq.send(topic, [number], batching=False, partition_key=f"k{number % 6}")
@@ -164,12 +164,12 @@ def test_what_was_compacted_is_read_when_its_ledgers_are_gone(hq: Place, query: 
     assert sorted(one.rows) == [*sorted(found), 8]
 
 
-def compacted(hq: Place, topic: str) -> None:
+def compacted(hq: LiveCluster, topic: str) -> None:
     hq.call("PUT", f"{hq.path(topic)}/compaction")
     eventually("it is compacted", lambda: hq.call("GET", f"{hq.path(topic)}/compaction")["status"] == "SUCCESS")
 
 
-def skip_and_remove(hq: Place, topic: str) -> None:
+def skip_and_remove(hq: LiveCluster, topic: str) -> None:
     """Somebody clears the backlog, and the broker removes what held it."""
     hq.call("POST", f"{hq.path(topic)}/subscription/s/skip_all")
     load_again(hq, topic)
@@ -196,7 +196,7 @@ class KilledOnce:
 
 
 def test_compacted_messages_whose_ledgers_are_gone_all_come_when_the_reading_process_is_killed(
-    hq: Place, query: Callable[..., Query]
+    hq: LiveCluster, query: Callable[..., LoggedQuery]
 ):
     topic = hq.new_topic()
     producer = hq.client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
@@ -217,7 +217,7 @@ def test_compacted_messages_whose_ledgers_are_gone_all_come_when_the_reading_pro
             feeds.append(KilledOnce(feed))
             yield feeds[-1]
 
-    batches = read_range(options, planned.carefully(), opening)
+    batches = read_range(options, planned.isolated_copy(), opening)
     found = [int(value) for batch in batches for value in batch.column("value").to_pylist()]
     assert sorted(found) == list(range(3000))
     assert feeds[0].killed
@@ -225,7 +225,7 @@ def test_compacted_messages_whose_ledgers_are_gone_all_come_when_the_reading_pro
 
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_a_cleared_backlog_is_read_where_it_was_compacted_and_a_loss_where_it_was_not(
-    hq: Place, query: Callable[..., Query], *, is_compacted: bool
+    hq: LiveCluster, query: Callable[..., LoggedQuery], *, is_compacted: bool
 ):
     topic = hq.new_topic()
     one = query(topic, readCompacted="true")
@@ -245,7 +245,7 @@ def test_a_cleared_backlog_is_read_where_it_was_compacted_and_a_loss_where_it_wa
 
 
 def test_what_another_consumer_acknowledges_of_a_compacted_topic_is_missed_and_read_again(
-    hq: Place, query: Callable[..., Query]
+    hq: LiveCluster, query: Callable[..., LoggedQuery]
 ):
     topic = hq.new_topic()
     one = query(topic, readCompacted="true")
@@ -255,7 +255,7 @@ def test_what_another_consumer_acknowledges_of_a_compacted_topic_is_missed_and_r
 
     one.stop()
     with closing(Driver(one.options())) as driver:
-        end = driver.latest(one.log[-1], limited=False)
+        end = driver.next_offset(one.log[-1], limited=False)
         tasks = driver.plan(one.log[-1], end)
         with closing(hq.client.subscribe(topic, "s", replicate_subscription_state_enabled=True)) as consumer:
             for count in range(30):
@@ -268,21 +268,21 @@ def test_what_another_consumer_acknowledges_of_a_compacted_topic_is_missed_and_r
         assert sorted(read(one, driver.plan(one.log[-1], end))) == list(range(100, 160))
 
 
-def read(one: Query, tasks: Iterable[PlannedRange]) -> list[int]:
+def read(one: LoggedQuery, tasks: Iterable[PlannedRange]) -> list[int]:
     batches = [batch for task in tasks for batch in read_range(one.options(), task)]
     return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
 
 
 def test_a_topic_that_is_deleted_behind_a_planned_batch_is_a_loss_and_the_others_go_on(
-    hq: Place, query: Callable[..., Query]
+    hq: LiveCluster, query: Callable[..., LoggedQuery]
 ):
     kept, deleted = hq.new_topic(), hq.new_topic()
     one = query(f"{kept},{deleted}")
     hq.send(kept, range(10))
     hq.send(deleted, range(10, 20))
     with closing(Driver(one.options())) as driver:
-        start = driver.initial()
-        end = driver.latest(start, limited=False)
+        start = driver.initial_offset()
+        end = driver.next_offset(start, limited=False)
         driver.plan(start, end)
     hq.call("DELETE", f"{hq.path(deleted)}?force=true")
     with closing(Driver(one.options())) as driver, pytest.raises(DataLoss, match="does not exist any more"):
@@ -291,7 +291,9 @@ def test_a_topic_that_is_deleted_behind_a_planned_batch_is_a_loss_and_the_others
         assert sorted(read(one, driver.plan(start, end))) == list(range(10))
 
 
-def test_a_query_of_one_partition_is_refused_while_another_reads_the_topic(hq: Place, query: Callable[..., Query]):
+def test_a_query_of_one_partition_is_refused_while_another_reads_the_topic(
+    hq: LiveCluster, query: Callable[..., LoggedQuery]
+):
     topic = hq.new_topic(3)
     query(topic).drain()
     with pytest.raises(SubscriptionBusy, match="partition-1"):
@@ -302,19 +304,19 @@ def test_a_query_of_one_partition_is_refused_while_another_reads_the_topic(hq: P
 def test_a_cluster_with_disks_from_yesterday_is_told_whatever_was_sent_before_the_query_starts(tmp_path: Path):
     server = PulsarCluster("hq", tmp_path / "hq")
 
-    def place() -> Place:
+    def place() -> LiveCluster:
         server.start()
         server.wait()
-        return Place("hq", server.service_url, server.admin_url)
+        return LiveCluster("hq", server.service_url, server.admin_url)
 
-    def kill(one: Place) -> None:
+    def kill(one: LiveCluster) -> None:
         one.close()
         server.kill()
 
     try:
         now = place()
         topic = now.new_topic()
-        one = Query(now, topic)
+        one = LoggedQuery(now, topic)
         now.send(topic, range(100), batching=False)
         one.drain()
         time.sleep(2)  # the cursor is on disk: managedLedgerCursorPositionFlushSeconds

@@ -8,7 +8,7 @@ from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.reading import read_range
 from tests.cloud_jobs.pulsar_source.slow_link import slow_link
-from tests.cloud_jobs.pulsar_source.world import Place
+from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 pytestmark = pytest.mark.system
 MESSAGE_BYTES = 4 << 20
@@ -16,7 +16,7 @@ SECONDS_ON_THE_WAY = 8
 """Longer than the source needs to ask twice whether anything will come, where a call is bounded by a second."""
 
 
-def test_a_big_message_on_a_slow_connection_is_waited_for(hq: Place):
+def test_a_big_message_on_a_slow_connection_is_waited_for(hq: LiveCluster):
     topic = hq.new_topic()
     content = os.urandom(MESSAGE_BYTES)
     with slow_link(hq.service_url) as link:
@@ -24,10 +24,10 @@ def test_a_big_message_on_a_slow_connection_is_waited_for(hq: Place):
         bounds = {"operationTimeoutSeconds": "1"}
         options = PulsarOptions.parse({"clusters": clusters, "topics": topic, "subscription": "s"} | bounds)
         driver = Driver(options)
-        start = driver.initial()
+        start = driver.initial_offset()
         producer = hq.client.create_producer(topic)
         producer.send(content)
-        (planned,) = driver.plan(start, driver.latest(start, limited=False))
+        (planned,) = driver.plan(start, driver.next_offset(start, limited=False))
         link.bytes_per_s = MESSAGE_BYTES / SECONDS_ON_THE_WAY
         values = [row for batch in read_range(options, planned) for row in batch.column("value").to_pylist()]
         link.bytes_per_s = None

@@ -13,7 +13,7 @@ from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.raw import Fields, metadata, raw_producer
-from tests.cloud_jobs.pulsar_source.world import Place, eventually, session, stream
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually, session, stream
 
 pytestmark = pytest.mark.system
 _MOST_STARTS = 6
@@ -25,9 +25,9 @@ def spark() -> SparkSession:
 
 
 @pytest.fixture(scope="module")
-def hq(stack: LocalStack) -> Iterator[Place]:
+def hq(stack: LocalStack) -> Iterator[LiveCluster]:
     server = stack.pulsar["hq"]
-    place = Place("hq", server.service_url, server.admin_url)
+    place = LiveCluster("hq", server.service_url, server.admin_url)
     yield place
     place.close()
 
@@ -40,7 +40,7 @@ ENDS_THE_CLIENT: dict[str, tuple[Fields, bytes]] = {
 
 @pytest.mark.parametrize("limit", [{}, {"maxMessagesPerTrigger": "70"}])
 def test_a_message_that_ends_the_client_is_a_row_and_each_other_message_arrives_once(
-    hq: Place, spark: SparkSession, tmp_path: Path, limit: dict[str, str]
+    hq: LiveCluster, spark: SparkSession, tmp_path: Path, limit: dict[str, str]
 ):
     topic = hq.new_topic()
     hq.send(topic, range(50), batching=False)
@@ -77,10 +77,10 @@ def starts_until_done(frame: DataFrame, sink: Callable[[DataFrame, int], None], 
     raise AssertionError("the query does not get over it")
 
 
-def test_the_driver_of_an_idle_query_is_sent_no_message_however_often_it_connects_again(hq: Place):
+def test_the_driver_of_an_idle_query_is_sent_no_message_however_often_it_connects_again(hq: LiveCluster):
     topic = hq.new_topic()
     with closing(Driver(PulsarOptions.parse({"clusters": hq.text, "topics": topic, "subscription": "s"}))) as driver:
-        driver.initial()
+        driver.initial_offset()
         for start in (0, 100):
             eventually("the broker knows the owner", lambda: owners(hq, topic))
             hq.send(topic, range(start, start + 100))
@@ -91,7 +91,7 @@ def test_the_driver_of_an_idle_query_is_sent_no_message_however_often_it_connect
         assert (owner["availablePermits"], owner["msgOutCounter"]) == (0, 0)
 
 
-def owners(place: Place, topic: str) -> list[dict[str, Any]]:
+def owners(place: LiveCluster, topic: str) -> list[dict[str, Any]]:
     """The consumers of the readers that stand for queries."""
     try:
         stats = place.call("GET", f"{place.path(topic)}/stats")["subscriptions"]

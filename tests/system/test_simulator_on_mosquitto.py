@@ -16,11 +16,11 @@ from paho.mqtt.properties import Properties
 
 from deploy.local import MosquittoBroker
 from simulator import (
-    Address,
-    Message,
+    BrokerAddress,
     NoSubscriber,
     PublishSettings,
     Scenario,
+    VehicleMessage,
     drive,
     generated_scenario,
     publish,
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.system
 HOST = "127.0.0.1"
 
 
-class Listener:
+class AgentListener:
     """What an agent is for a broker: a persistent session on vehicle/#. `received` fills in paho's thread."""
 
     def __init__(self, port: int, name: str) -> None:
@@ -56,7 +56,7 @@ class Listener:
         self._client.loop_stop()
 
 
-def wait_for(listeners: list[Listener], count: int) -> None:
+def wait_for(listeners: list[AgentListener], count: int) -> None:
     eventually(lambda: sum(len(listener.received) for listener in listeners) >= count)
 
 
@@ -67,7 +67,7 @@ def eventually(true: Callable[[], bool], timeout_s: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-def heard(listeners: list[Listener]) -> Counter[tuple[str, bytes]]:
+def heard(listeners: list[AgentListener]) -> Counter[tuple[str, bytes]]:
     return Counter(message for listener in listeners for message in list(listener.received))
 
 
@@ -89,12 +89,12 @@ def small(**changes: int) -> Scenario:
     return generated_scenario(seed=5, vehicles=4, regions=("eu", "us"), duration_s=1200, interval_s=5, **changes)
 
 
-def spread(scenario: Scenario, brokers: dict[str, MosquittoBroker]) -> dict[str, Address]:
+def spread(scenario: Scenario, brokers: dict[str, MosquittoBroker]) -> dict[str, BrokerAddress]:
     ports = [broker.port for broker in brokers.values()]
-    return {vehicle.device: Address(HOST, ports[i % 2]) for i, vehicle in enumerate(scenario.vehicles)}
+    return {vehicle.device: BrokerAddress(HOST, ports[i % 2]) for i, vehicle in enumerate(scenario.vehicles)}
 
 
-def said(messages: Iterator[Message]) -> Counter[tuple[str, bytes]]:
+def said(messages: Iterator[VehicleMessage]) -> Counter[tuple[str, bytes]]:
     return Counter((message.topic, message.payload) for message in messages)
 
 
@@ -102,7 +102,7 @@ def test_every_message_is_received_exactly_once_and_stands_in_the_journal(
     brokers: dict[str, MosquittoBroker],
 ) -> None:
     scenario = small()
-    listeners = [Listener(broker.port, name) for name, broker in brokers.items()]
+    listeners = [AgentListener(broker.port, name) for name, broker in brokers.items()]
     journal = io.StringIO()
     try:
         settings = PublishSettings(speedup=400)
@@ -121,7 +121,7 @@ def test_every_message_is_received_exactly_once_and_stands_in_the_journal(
 
 def test_a_vehicle_is_heard_in_the_order_in_which_it_speaks(brokers: dict[str, MosquittoBroker]) -> None:
     scenario = generated_scenario(seed=5, vehicles=2, regions=("eu", "us"), duration_s=1200, interval_s=2)
-    listeners = [Listener(broker.port, name) for name, broker in brokers.items()]
+    listeners = [AgentListener(broker.port, name) for name, broker in brokers.items()]
     try:
         summary = publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=5000))
         wait_for(listeners, summary.made)
@@ -135,9 +135,9 @@ def test_a_vehicle_is_heard_in_the_order_in_which_it_speaks(brokers: dict[str, M
 
 def test_a_vehicle_waits_for_an_agent_that_comes_late(brokers: dict[str, MosquittoBroker]) -> None:
     scenario = small()
-    listeners: list[Listener] = []
+    listeners: list[AgentListener] = []
     late = threading.Timer(
-        1.5, lambda: listeners.extend(Listener(broker.port, name) for name, broker in brokers.items())
+        1.5, lambda: listeners.extend(AgentListener(broker.port, name) for name, broker in brokers.items())
     )
     late.start()
     try:
@@ -154,16 +154,16 @@ def test_a_vehicle_waits_for_an_agent_that_comes_late(brokers: dict[str, Mosquit
 def test_a_vehicle_without_agent_is_named_after_its_patience(brokers: dict[str, MosquittoBroker]) -> None:
     scenario = small()
     with pytest.raises(NoSubscriber, match="is the edge-agent running") as refused:
-        publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=2000, patience_s=1.0))
+        publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=2000, timeout_s=1.0))
     assert refused.value.device in {vehicle.device for vehicle in scenario.vehicles}
 
 
 def test_what_an_agent_missed_while_it_was_away_is_kept_for_it(brokers: dict[str, MosquittoBroker]) -> None:
     scenario = small()
     for name, broker in brokers.items():
-        Listener(broker.port, name).close()
+        AgentListener(broker.port, name).close()
     summary = publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=2000))
-    listeners = [Listener(broker.port, name) for name, broker in brokers.items()]
+    listeners = [AgentListener(broker.port, name) for name, broker in brokers.items()]
     try:
         wait_for(listeners, summary.made)
     finally:
@@ -175,7 +175,7 @@ def test_what_an_agent_missed_while_it_was_away_is_kept_for_it(brokers: dict[str
 def test_the_broker_may_be_restarted_and_nothing_is_missing(brokers: dict[str, MosquittoBroker]) -> None:
     """A stopped broker saves its sessions; at most what was under way may be there, or be delivered, twice."""
     scenario = small()
-    listeners = [Listener(broker.port, name) for name, broker in brokers.items()]
+    listeners = [AgentListener(broker.port, name) for name, broker in brokers.items()]
 
     def restart() -> None:
         brokers["one"].stop()
@@ -203,7 +203,7 @@ def test_the_broker_may_be_restarted_and_nothing_is_missing(brokers: dict[str, M
 
 def test_the_journal_holds_what_the_generator_says(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> None:
     scenario = small()
-    listeners = [Listener(broker.port, name) for name, broker in brokers.items()]
+    listeners = [AgentListener(broker.port, name) for name, broker in brokers.items()]
     path = tmp_path / "made.jsonl"
     try:
         with path.open("w") as lines:

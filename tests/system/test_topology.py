@@ -27,7 +27,7 @@ from geo.replication import (
     WrongCluster,
     admins,
     apply,
-    look,
+    inspect_clusters,
     read_plan,
 )
 from geo.replication.cli import app
@@ -228,7 +228,7 @@ def test_a_service_address_of_another_cluster_is_refused_and_verify_names_it(
             at = at[key]
         at |= {"service_url": eu, "listener": ""} if place else {"service_url": eu}
         topology = Topology.model_validate(wrong)
-        for command in (lambda: apply(topology, clients), lambda: look(topology, clients)):  # noqa: B023
+        for command in (lambda: apply(topology, clients), lambda: inspect_clusters(topology, clients)):  # noqa: B023
             with pytest.raises(WrongCluster, match="belongs to another cluster"):
                 command()
         links = verify(topology, clients, timeout_s=2).links

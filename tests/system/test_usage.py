@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from cloud_jobs.lake import Lake
 from cloud_jobs.usage.job import UsageRun, compute_usage
 from geo.spatial import TrackSettings
-from tests.system.lake_of_fixes import Fix, ingest, lake_of, square
+from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -19,8 +19,8 @@ TEN = datetime(2026, 1, 5, 10, tzinfo=UTC)
 GAP = TrackSettings(max_gap_s=2_700.0)
 
 
-def drive(*minutes: int) -> list[Fix]:
-    return [Fix("eu-1", minute, TEN + timedelta(minutes=minute), 0.005, minute / 10_000) for minute in minutes]
+def drive(*minutes: int) -> list[LakeFix]:
+    return [LakeFix("eu-1", minute, TEN + timedelta(minutes=minute), 0.005, minute / 10_000) for minute in minutes]
 
 
 def metered(lake: Lake) -> dict[tuple[datetime, str], tuple[int, int]]:

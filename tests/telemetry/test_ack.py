@@ -109,7 +109,7 @@ def test_an_acknowledgement_of_many_ranges_travels_as_several(refused: str) -> N
     ranges = IntervalSet((number, number) for number in range(1, 5 * MAX_ACK_RANGES, 2))
     parts = [decode_ack(encode_ack(part)) for part in split_ack(Ack(7, ranges, 2.5, refused))]
     assert len(parts) == 3
-    assert IntervalSet(bounds for part in parts for bounds in part.ranges.ranges) == ranges
+    assert IntervalSet(bounds for part in parts for bounds in part.seqs.ranges) == ranges
     assert [part.pause_s for part in parts] == [2.5, 0, 0]
     assert {(part.epoch, part.refused) for part in parts} == {(7, refused)}
     assert list(split_ack(Ack(7))) == [Ack(7)]

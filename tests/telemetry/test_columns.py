@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry import Batch, Canary, Event, Position, Raw, Record, Signal, WireError, decode, encode
-from telemetry.columns import Columns, decode_columns
+from telemetry.columns import RecordColumns, decode_columns
 from telemetry.content import pack_records
 from tests.strategies import batches
 from tests.telemetry.test_wire import framed
@@ -20,7 +20,7 @@ from tests.telemetry.test_wire import framed
 POSITION_FIELDS = ("latitude", "longitude", "altitude_m", "speed_mps", "heading_deg", "accuracy_m")
 
 
-def row(columns: Columns, index: int) -> dict[str, Any]:
+def row(columns: RecordColumns, index: int) -> dict[str, Any]:
     """What the columns say of one record, None for what is absent."""
     fields = (*POSITION_FIELDS, "name", "number", "text", "payload")
     values = {name: getattr(columns, name)[index] for name in fields}
@@ -47,7 +47,7 @@ def expected(record: Record) -> dict[str, Any]:
     return said
 
 
-def assert_same(columns: Columns, batch: Batch) -> None:
+def assert_same(columns: RecordColumns, batch: Batch) -> None:
     """That the columns say of each record exactly what the batch does."""
     assert columns.header == batch.header
     assert columns.seq.tolist() == [record.seq for record in batch.records]

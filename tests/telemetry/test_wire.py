@@ -16,7 +16,7 @@ from telemetry import (
     Batch,
     Canary,
     ChecksumMismatch,
-    DishonestRanges,
+    InconsistentRanges,
     IntervalSet,
     Malformed,
     NotABatch,
@@ -101,15 +101,15 @@ def test_the_error_says_which() -> None:
 @pytest.mark.parametrize(
     ("header", "error", "message"),
     [
-        (["eu-0001", 7, 12, [3, 0, 0, 0], []], DishonestRanges, "do not ascend"),
-        (["eu-0001", 7, 12, [3, -1], []], DishonestRanges, "do not ascend"),
-        (["eu-0001", 7, 12, [3], []], DishonestRanges, "no end"),
-        (["eu-0001", 7, 4, [3, 2], []], DishonestRanges, "outside 1 to its head"),
-        (["eu-0001", 7, 12, [0, 2], []], DishonestRanges, "do not ascend"),
-        (["eu-0001", 7, 12, [], []], DishonestRanges, "accounts for nothing"),
-        (["eu-0001", 7, 12, [3, 2], [[5, 6, "quota"]]], DishonestRanges, "both delivered and declared"),
-        (["eu-0001", 7, 12, [], [[5, 6, "quota"], [6, 7, "age"]]], DishonestRanges, "overlap at 6"),
-        (["eu-0001", 7, 12, [], [[6, 5, "quota"]]], DishonestRanges, "ends before"),
+        (["eu-0001", 7, 12, [3, 0, 0, 0], []], InconsistentRanges, "do not ascend"),
+        (["eu-0001", 7, 12, [3, -1], []], InconsistentRanges, "do not ascend"),
+        (["eu-0001", 7, 12, [3], []], InconsistentRanges, "no end"),
+        (["eu-0001", 7, 4, [3, 2], []], InconsistentRanges, "outside 1 to its head"),
+        (["eu-0001", 7, 12, [0, 2], []], InconsistentRanges, "do not ascend"),
+        (["eu-0001", 7, 12, [], []], InconsistentRanges, "accounts for nothing"),
+        (["eu-0001", 7, 12, [3, 2], [[5, 6, "quota"]]], InconsistentRanges, "both delivered and declared"),
+        (["eu-0001", 7, 12, [], [[5, 6, "quota"], [6, 7, "age"]]], InconsistentRanges, "overlap at 6"),
+        (["eu-0001", 7, 12, [], [[6, 5, "quota"]]], InconsistentRanges, "ends before"),
         (["eu-0001", 7, 1 << 40, [1, 1 << 30], []], TooLarge, "are allowed"),
         (["../etc", 7, 12, [1, 1], []], Malformed, "no name of a device"),
         (["eu-0001", -1, 12, [1, 1], []], Malformed, "outside 0 to"),
@@ -141,14 +141,14 @@ def test_a_content_that_unpacks_to_too_much_is_refused() -> None:
 
 
 def test_records_out_of_order_are_not_encoded() -> None:
-    with pytest.raises(DishonestRanges, match="ascending"):
+    with pytest.raises(InconsistentRanges, match="ascending"):
         encode(Batch("eu-0001", 7, 12, ONE.records[::-1]))
 
 
 def test_a_batch_of_tombstones_only_travels() -> None:
     batch = Batch("eu-0001", 7, 12, (), (Tombstone(1, 12, "quota"),))
     assert decode(encode(batch)) == batch
-    assert batch.header.accounted == IntervalSet([(1, 12)])
+    assert batch.header.seqs == IntervalSet([(1, 12)])
 
 
 def test_coordinates_are_carried_to_a_ten_millionth_of_a_degree() -> None:

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from cloud_jobs.billing import Account, Evidence, Meter, Period, Price, Tariff, UsageRow, Vehicle
+from cloud_jobs.billing import Account, BilledVehicle, Meter, Period, Price, SeqRanges, Tariff, UsageRow
 from cloud_jobs.billing.meters import MEASURE_OF
 from telemetry import IntervalSet
 
@@ -16,9 +16,9 @@ LONG_AFTER = datetime(2027, 1, 1, tzinfo=UTC)
 ZONES = ("", "eu-centre", "us-port")
 CURRENCIES = ("EUR", "JPY", "KWD")
 VEHICLES = (
-    Vehicle(device="eu-0001", region="eu"),
-    Vehicle(device="eu-0002", region="eu"),
-    Vehicle(device="us-0001", region="us"),
+    BilledVehicle(device="eu-0001", region="eu"),
+    BilledVehicle(device="eu-0002", region="eu"),
+    BilledVehicle(device="us-0001", region="us"),
 )
 
 
@@ -52,10 +52,10 @@ def tariff_versions(draw: st.DrawFn, currency: str) -> list[Tariff]:
 
 
 @st.composite
-def evidence(draw: st.DrawFn) -> Evidence:
+def seq_ranges(draw: st.DrawFn) -> SeqRanges:
     starts = st.integers(1, 10_000)
     sets = st.lists(st.builds(lambda a, n: (a, a + n), starts, st.integers(0, 50)), min_size=1, max_size=3)
-    return Evidence.of(draw(st.dictionaries(st.integers(1, 3), sets.map(IntervalSet), min_size=1, max_size=2)))
+    return SeqRanges.of(draw(st.dictionaries(st.integers(1, 3), sets.map(IntervalSet), min_size=1, max_size=2)))
 
 
 @st.composite
@@ -72,7 +72,7 @@ def usage_rows(draw: st.DrawFn, computed_at: datetime, max_size: int = 25) -> li
             distance_mm=draw(st.integers(0, 200_000_000)),
             duration_ms=draw(st.integers(0, 3_600_000)),
             entries=draw(st.integers(0, 5)),
-            evidence=draw(evidence()),
+            seq_ranges=draw(seq_ranges()),
             computed_at=computed_at,
         )
         for device, hour, zone in draw(keys)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing import Meter, Tariff, UsageRow, bill
 from cloud_jobs.billing.currency import EXPONENT_OF, exponent
-from simulator.truth import Usage
-from simulator.truth.money import Customer, Price, bill_of
+from simulator.truth import TrueUsage
+from simulator.truth.money import Customer, TruePrice, bill_of
 from simulator.truth.money import exponent as true_exponent
 from tests.cloud_jobs.billing.strategies import (
     CURRENCIES,
@@ -32,10 +32,10 @@ def test_every_line_and_the_total_are_the_truth_s(tariff: Tariff, usage: list[Us
         payer.name,
         payer.currency,
         tuple(vehicle.device for vehicle in VEHICLES),
-        tuple(Price(price.meter.value, price.zone, price.unit_amount) for price in tariff.prices),
+        tuple(TruePrice(price.meter.value, price.zone, price.unit_amount) for price in tariff.prices),
     )
     rows = [
-        Usage(row.device, row.hour, row.zone, row.distance_mm, row.duration_ms, row.quantity(Meter.ENTRY))
+        TrueUsage(row.device, row.hour, row.zone, row.distance_mm, row.duration_ms, row.quantity(Meter.ENTRY))
         for row in usage
     ]
     truth = bill_of(customer, rows, MARCH.start, MARCH.end)

@@ -12,16 +12,16 @@ from cloud_jobs.billing import (
     BadReference,
     Bill,
     BillingError,
+    BillStatus,
     Certificate,
     Completeness,
     ContradictoryUsage,
     Direction,
-    Evidence,
     Meter,
     NoTariffInForce,
     NotTheSameBill,
     Period,
-    Status,
+    SeqRanges,
     Tariff,
     UnknownCurrency,
     UnknownLine,
@@ -50,7 +50,7 @@ def tariff(effective_from: datetime = JANUARY, currency: str = "EUR", **changes:
 def row(
     day: int = 5, hour: int = 0, *, device: str = "eu-0001", zone: str = "", km: float = 0, **more: object
 ) -> UsageRow:
-    facts: dict[str, object] = {"computed_at": APRIL, "evidence": Evidence.of({7: IntervalSet([(day, day + 1)])})}
+    facts: dict[str, object] = {"computed_at": APRIL, "seq_ranges": SeqRanges.of({7: IntervalSet([(day, day + 1)])})}
     return UsageRow(
         device=device,
         hour=MARCH.start + timedelta(days=day - 1, hours=hour),
@@ -77,7 +77,7 @@ def test_a_line_sums_the_hours_of_a_device_in_a_zone_and_keeps_their_records() -
         (Meter.DISTANCE, "eu-centre", 1_000_000, 90),
         (Meter.ENTRY, "eu-centre", 2, 500),
     ]
-    assert found.lines[0].evidence == Evidence.of({7: IntervalSet([(5, 7)])})
+    assert found.lines[0].seq_ranges == SeqRanges.of({7: IntervalSet([(5, 7)])})
     assert found.total_minor == 1153
 
 
@@ -107,14 +107,14 @@ def test_a_bill_is_final_when_the_period_is_over_and_every_device_is_accounted_f
         "eu-0002": Completeness.DECLARED_LOSS,
         "us-0001": Completeness.COMPLETE,
     }
-    assert made([], states=complete).status is Status.FINAL
-    assert made([], states=complete, as_of=MARCH.end - timedelta(seconds=1)).status is Status.PROVISIONAL
-    assert made([], states={**complete, "us-0001": Completeness.OPEN}).status is Status.PROVISIONAL
+    assert made([], states=complete).status is BillStatus.FINAL
+    assert made([], states=complete, as_of=MARCH.end - timedelta(seconds=1)).status is BillStatus.PROVISIONAL
+    assert made([], states={**complete, "us-0001": Completeness.OPEN}).status is BillStatus.PROVISIONAL
 
 
 def test_a_device_that_nothing_was_heard_of_keeps_the_bill_provisional() -> None:
     found = made([], states={"eu-0001": Completeness.COMPLETE, "eu-0002": Completeness.COMPLETE})
-    assert found.status is Status.PROVISIONAL
+    assert found.status is BillStatus.PROVISIONAL
     assert [(c.device, c.state) for c in found.certificates if c.state is Completeness.OPEN] == [
         ("us-0001", Completeness.OPEN)
     ]
@@ -124,7 +124,7 @@ def test_late_records_are_posted_as_a_debit_and_wrong_ones_as_a_credit_in_the_ol
     may = datetime(2026, 5, 1, tzinfo=UTC)
     usage = [
         row(5, km=10),
-        row(5, km=12, computed_at=may, evidence=Evidence.of({7: IntervalSet([(5, 9)])})),
+        row(5, km=12, computed_at=may, seq_ranges=SeqRanges.of({7: IntervalSet([(5, 9)])})),
         row(6, zone="eu-centre", entries=1),
         row(6, zone="eu-centre", computed_at=may),
     ]
@@ -133,7 +133,7 @@ def test_late_records_are_posted_as_a_debit_and_wrong_ones_as_a_credit_in_the_ol
         (Direction.DEBIT, 2_000_000, 90),
         (Direction.CREDIT, -1, -250),
     ]
-    assert change.lines[0].added == Evidence.of({7: IntervalSet([(7, 9)])})
+    assert change.lines[0].added == SeqRanges.of({7: IntervalSet([(7, 9)])})
     assert change.lines[0].service_period == MARCH
     assert change.total_minor == -160
 

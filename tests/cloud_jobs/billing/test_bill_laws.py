@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing import (
     Bill,
-    Evidence,
     LineKey,
     Period,
+    SeqRanges,
     Tariff,
     UsageRow,
     adjustment,
@@ -44,8 +44,8 @@ any_tariffs = st.sampled_from(CURRENCIES).flatmap(tariff_versions)
 first_usage = usage_rows(FIRST)
 
 
-def worth(bill: Bill) -> dict[LineKey, tuple[int, int, Evidence]]:
-    return {line.key: (line.quantity, line.amount_minor, line.evidence) for line in bill.lines}
+def worth(bill: Bill) -> dict[LineKey, tuple[int, int, SeqRanges]]:
+    return {line.key: (line.quantity, line.amount_minor, line.seq_ranges) for line in bill.lines}
 
 
 @given(any_tariffs, first_usage)
@@ -102,12 +102,12 @@ def test_the_parts_of_a_period_add_up_in_quantity_and_evidence(
 ) -> None:
     middle = MARCH.start + timedelta(hours=hours)
     parts = [made(tariffs, usage, period=Period(*edges)) for edges in ((MARCH.start, middle), (middle, MARCH.end))]
-    added: dict[LineKey, tuple[int, Evidence]] = {}
+    added: dict[LineKey, tuple[int, SeqRanges]] = {}
     for part in parts:
         for line in part.lines:
-            quantity, evidence = added.get(line.key, (0, Evidence()))
-            added[line.key] = (quantity + line.quantity, Evidence.union([evidence, line.evidence]))
-    whole = {line.key: (line.quantity, line.evidence) for line in made(tariffs, usage).lines}
+            quantity, seq_ranges = added.get(line.key, (0, SeqRanges()))
+            added[line.key] = (quantity + line.quantity, SeqRanges.union([seq_ranges, line.seq_ranges]))
+    whole = {line.key: (line.quantity, line.seq_ranges) for line in made(tariffs, usage).lines}
     assert added == whole
 
 
@@ -117,7 +117,7 @@ def test_no_line_is_about_nothing_or_about_others(tariffs: list[Tariff], usage: 
     mine = {vehicle.device for vehicle in found.account.vehicles}
     for line in found.lines:
         assert line.quantity > 0
-        assert line.evidence
+        assert line.seq_ranges
         assert line.key.device in mine
     assert [line.number for line in found.lines] == list(range(1, len(found.lines) + 1))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cloud_jobs.billing import Certificate, Completeness, Coverage, Evidence, certify
+from cloud_jobs.billing import Certificate, Completeness, CoverageRow, SeqRanges, certify
 from telemetry import IntervalSet
 
 
-def coverage(received: str, *, declared: str = "", head: int = 10, epoch: int = 1, device: str = "d") -> Coverage:
-    return Coverage(device=device, epoch=epoch, received=ranges(received), declared=ranges(declared), head=head)
+def coverage(received: str, *, declared: str = "", head: int = 10, epoch: int = 1, device: str = "d") -> CoverageRow:
+    return CoverageRow(device=device, epoch=epoch, received=ranges(received), declared_lost=ranges(declared), head=head)
 
 
 def ranges(text: str) -> IntervalSet:
@@ -15,7 +15,7 @@ def ranges(text: str) -> IntervalSet:
     return IntervalSet((int(pair[0]), int(pair[-1])) for pair in pairs)
 
 
-def certified(*rows: Coverage) -> Certificate:
+def certified(*rows: CoverageRow) -> Certificate:
     return certify("d", rows)
 
 
@@ -26,7 +26,7 @@ def test_a_device_is_complete_when_everything_up_to_its_head_was_received() -> N
 def test_a_declared_loss_completes_a_device_and_is_named() -> None:
     found = certified(coverage("1-4 8-10", declared="5-7"))
     assert found.state is Completeness.DECLARED_LOSS
-    assert found.declared == Evidence.of({1: IntervalSet([(5, 7)])})
+    assert found.declared_lost == SeqRanges.of({1: IntervalSet([(5, 7)])})
 
 
 def test_what_was_declared_lost_and_came_after_all_is_no_loss() -> None:
@@ -36,7 +36,7 @@ def test_what_was_declared_lost_and_came_after_all_is_no_loss() -> None:
 def test_a_hole_leaves_a_device_open_and_is_named() -> None:
     found = certified(coverage("1-4", declared="8"))
     assert found.state is Completeness.OPEN
-    assert found.missing == Evidence.of({1: IntervalSet([(5, 7), (9, 10)])})
+    assert found.missing == SeqRanges.of({1: IntervalSet([(5, 7), (9, 10)])})
 
 
 def test_each_epoch_counts_for_itself() -> None:

@@ -12,9 +12,9 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from cloud_jobs.billing import LakeError, Status
+from cloud_jobs.billing import BillStatus, LakeReadError
 from cloud_jobs.billing.cli import app
-from cloud_jobs.billing.lake import Lake
+from cloud_jobs.billing.lake import LakeReader
 from cloud_jobs.billing.period import Period
 from cloud_jobs.tables import REFERENCE
 
@@ -32,7 +32,7 @@ USAGE = pa.schema(
         ("distance_mm", pa.int64()),
         ("duration_ms", pa.int64()),
         ("entries", pa.int32()),
-        ("evidence", pa.string()),
+        ("seq_ranges", pa.string()),
         ("computed_at", MOMENT),
     ]
 )
@@ -41,7 +41,7 @@ COVERAGE = pa.schema(
         ("device", pa.string()),
         ("epoch", pa.int64()),
         ("received", pa.string()),
-        ("declared", pa.string()),
+        ("tombstones", pa.string()),
         ("head", pa.int64()),
     ]
 )
@@ -82,7 +82,7 @@ def usage(device: str, distance_mm: int, computed_at: datetime = COMPUTED, hour:
         "distance_mm": distance_mm,
         "duration_ms": 60_000,
         "entries": 0,
-        "evidence": json.dumps({"77": [[1, 3], [5, 5]]}),
+        "seq_ranges": json.dumps({"77": [[1, 3], [5, 5]]}),
         "computed_at": computed_at,
     }
 
@@ -92,7 +92,7 @@ def coverage(device: str, received: list[list[int]], declared: list[list[Any]]) 
         "device": device,
         "epoch": 77,
         "received": json.dumps(received),
-        "declared": json.dumps(declared),
+        "tombstones": json.dumps(declared),
         "head": 5,
     }
 
@@ -146,8 +146,8 @@ def asked(lake: Path) -> tuple[str | Path, ...]:
 
 
 def test_a_bill_is_read_from_the_lake(lake: Path) -> None:
-    found = Lake(lake).bill("acme", MARCH, datetime.now(UTC))
-    assert found.status is Status.FINAL
+    found = LakeReader(lake).bill("acme", MARCH, datetime.now(UTC))
+    assert found.status is BillStatus.FINAL
     assert found.totals_by_region == {"eu": 450, "us": 45}
 
 
@@ -179,19 +179,19 @@ def test_a_device_that_became_complete_was_open_before(lake: Path) -> None:
     write_deltalake(lake / "coverage", hole, mode="overwrite")
     moment = datetime.now(UTC)
     write_deltalake(lake / "coverage", complete, mode="overwrite")
-    assert Lake(lake).bill("acme", MARCH, before_anything).status is Status.PROVISIONAL
-    assert Lake(lake).bill("acme", MARCH, moment).status is Status.PROVISIONAL
-    assert Lake(lake).bill("acme", MARCH, datetime.now(UTC)).status is Status.FINAL
+    assert LakeReader(lake).bill("acme", MARCH, before_anything).status is BillStatus.PROVISIONAL
+    assert LakeReader(lake).bill("acme", MARCH, moment).status is BillStatus.PROVISIONAL
+    assert LakeReader(lake).bill("acme", MARCH, datetime.now(UTC)).status is BillStatus.FINAL
 
 
 def test_a_line_opens_down_to_its_records(lake: Path) -> None:
     opened = run("open", *asked(lake), "--line", "1", "--json")
     found = json.loads(opened.stdout)
-    assert found["evidence"] == {"77": [[1, 3], [5, 5]]}
+    assert found["seq_ranges"] == {"77": [[1, 3], [5, 5]]}
     assert [row["seq"] for row in found["records"]] == [1, 2, 3, 5]
     table = run("open", *asked(lake), "--line", "1")
     assert table.exit_code == 0
-    assert "Evidence: 4 records" in table.output
+    assert "Seq ranges: 4 records" in table.output
 
 
 def test_an_issued_bill_is_kept_and_what_comes_later_is_an_adjustment(lake: Path, tmp_path: Path) -> None:
@@ -227,13 +227,13 @@ def test_an_unknown_account_names_those_there_are(lake: Path) -> None:
 
 
 def test_a_lake_without_tables_says_which_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match="no table 'reference'"):
-        Lake(tmp_path).bill("acme", MARCH, COMPUTED)
+    with pytest.raises(LakeReadError, match="no table 'reference'"):
+        LakeReader(tmp_path).bill("acme", MARCH, COMPUTED)
 
 
 def test_before_it_was_published_there_is_no_account(lake: Path) -> None:
-    with pytest.raises(LakeError, match="there are: none"):
-        Lake(lake).bill("acme", MARCH, PUBLISHED - timedelta(seconds=1))
+    with pytest.raises(LakeReadError, match="there are: none"):
+        LakeReader(lake).bill("acme", MARCH, PUBLISHED - timedelta(seconds=1))
 
 
 def test_of_two_tariffs_of_one_millisecond_the_one_later_in_the_topic_holds(lake: Path) -> None:
@@ -245,5 +245,5 @@ def test_of_two_tariffs_of_one_millisecond_the_one_later_in_the_topic_holds(lake
             for body, place in ((last, "2"), (first, "1"))
         ]
         add(lake, "reference", REFERENCE, rows)
-        (held,) = Lake(lake).tariff_versions("standard-eur", PUBLISHED + timedelta(100))
+        (held,) = LakeReader(lake).tariff_versions("standard-eur", PUBLISHED + timedelta(100))
         assert len(held.prices) == len(last["prices"])

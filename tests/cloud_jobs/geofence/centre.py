@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.telling import ROWS, EventRules, tell
+from cloud_jobs.geofence.revisions import INPUT, EventRules, revise
 from cloud_jobs.geofence.units import DAY_MS
 from geo.spatial import TrackSettings
 
 
-class Fix(NamedTuple):
+class GeofenceFix(NamedTuple):
     device: str
     seq: int
     t_ms: int
@@ -25,14 +25,14 @@ class Fix(NamedTuple):
 
 
 @dataclass
-class Centre:
+class GeofenceCentre:
     """Takes fixes in any pieces; `table` has every revision that was told."""
 
     rules: EventRules
-    fixes: set[Fix] = field(default_factory=set)
+    fixes: set[GeofenceFix] = field(default_factory=set)
     table: list[dict[str, Any]] = field(default_factory=list)
 
-    def take(self, arrivals: Iterable[Fix]) -> list[dict[str, Any]]:
+    def take(self, arrivals: Iterable[GeofenceFix]) -> list[dict[str, Any]]:
         new = set(arrivals) - self.fixes
         self.fixes |= new
         reach = round(self.rules.events.reach_h * 3_600_000)
@@ -45,7 +45,7 @@ class Centre:
         ]
         rows += [told_row(row) for row in self.table if (row["device"], row["time"] // 1000 // DAY_MS) in touched]
         rows.sort(key=lambda row: (row["unit"], row["t_ms"], row["epoch"] or 0, row["seq"] or 0))
-        news = as_rows(tell(pa.Table.from_pylist(rows, schema=ROWS), self.rules))
+        news = as_rows(revise(pa.Table.from_pylist(rows, schema=INPUT), self.rules))
         self.table += news
         return news
 
@@ -54,7 +54,7 @@ class Centre:
         return sorted(content(row) for row in latest(self.table) if not row["retracted"])
 
     @staticmethod
-    def _fix_row(fix: Fix, day: int) -> dict[str, Any]:
+    def _fix_row(fix: GeofenceFix, day: int) -> dict[str, Any]:
         return fix._asdict() | {"unit": f"{fix.device}\n{day}", "epoch": 7, "touched": fix.t_ms // DAY_MS == day}
 
 

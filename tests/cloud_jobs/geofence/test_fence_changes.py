@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.geofence.fence_changes import EVERYTHING, MAX_CHANGES, AppliedFences, Change, changes_between
+from cloud_jobs.geofence.fence_changes import EVERYTHING, MAX_CHANGES, AppliedFences, FenceChange, changes_between
 from cloud_jobs.geofence.units import DAY_MS
 from geo.spatial.activity import FOREVER_MS
 
@@ -41,7 +41,7 @@ def test_the_same_fences_are_no_change_in_whatever_order() -> None:
 def test_a_new_fence_matters_from_its_beginning_on_and_where_it_is() -> None:
     (change,) = changes_between(fences(OLD), fences(OLD, square("new", **FIRST)), REACH_MS)
     # what happens in the first hours may be decided by the hours before
-    assert change == Change(FIFTH - 1, EVER, 0.0, 0.0, 1.0, 1.0)
+    assert change == FenceChange(FIFTH - 1, EVER, 0.0, 0.0, 1.0, 1.0)
     until = square("new", **FIRST, effective_until="2026-01-07T18:00:00Z")
     (bounded,) = changes_between(fences(OLD), fences(OLD, until), REACH_MS)
     assert (bounded.first_day, bounded.last_day) == (FIFTH - 1, FIFTH + 3)
@@ -50,12 +50,12 @@ def test_a_new_fence_matters_from_its_beginning_on_and_where_it_is() -> None:
 def test_a_new_version_matters_where_the_one_before_it_was_too() -> None:
     before = square("a", 3.0)
     (change,) = changes_between(fences(before), fences(before, square("a", **FIRST)), REACH_MS)
-    assert change == Change(FIFTH - 1, EVER, 0.0, 0.0, 4.0, 1.0)
+    assert change == FenceChange(FIFTH - 1, EVER, 0.0, 0.0, 4.0, 1.0)
 
 
 def test_a_version_that_was_corrected_matters_where_it_was_and_where_it_is() -> None:
     (change,) = changes_between(fences(square("a", 3.0, **FIRST)), fences(square("a", **FIRST)), REACH_MS)
-    assert change == Change(FIFTH - 1, EVER, 0.0, 0.0, 4.0, 1.0)
+    assert change == FenceChange(FIFTH - 1, EVER, 0.0, 0.0, 4.0, 1.0)
 
 
 FLAT = square("bad") | {"geometry": {"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [0, 0]]]}}
@@ -64,7 +64,7 @@ FLAT = square("bad") | {"geometry": {"type": "Polygon", "coordinates": [[[0, 0],
 @pytest.mark.parametrize("line", [json.dumps(FLAT), "[]", "7", "half a no", "", "\udcff", "[" * 100_000, "{}"])
 def test_with_a_note_of_a_fence_that_cannot_be_read_any_more_everything_is_looked_at(tmp_path: Path, line: str) -> None:
     applied = AppliedFences(tmp_path / "fences.geojson")
-    applied.note.write_bytes(f"{json.dumps(OLD)}\n{line}\n".encode(errors="surrogateescape"))
+    applied.file.write_bytes(f"{json.dumps(OLD)}\n{line}\n".encode(errors="surrogateescape"))
     assert applied.changes(fences(OLD), REACH_MS) == [EVERYTHING]
 
 
@@ -96,5 +96,5 @@ def test_what_was_applied_is_noted_and_without_a_note_everything_is_looked_at(tm
     applied.save(fences(OLD))
     assert applied.changes(fences(OLD), REACH_MS) == []
     assert len(applied.changes(fences(OLD, square("new")), REACH_MS)) == 1
-    applied.note.write_text("half a no")
+    applied.file.write_text("half a no")
     assert applied.changes(fences(OLD), REACH_MS) == [EVERYTHING]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cloud_jobs.geofence.units import DAY_MS, units_of
-from geo.spatial import Event, EventSettings, FenceSet, Fixes, find_events
+from geo.spatial import EventSettings, FenceSet, Fixes, GeofenceEvent, find_events
 from tests.geo.spatial.timed_fuzz import TimedWorld, timed_world, tracks_of
 from tests.geo.spatial.worlds import every_fix
 
@@ -14,7 +14,7 @@ SETTINGS = EventSettings(buffer_m=1.0, min_stay_s=5.0, dwell_s=60.0)
 REACH_MS = 12 * 3_600_000
 
 
-def in_days(made: TimedWorld, fences: FenceSet, shift_ms: int) -> list[Event]:
+def in_days(made: TimedWorld, fences: FenceSet, shift_ms: int) -> list[GeofenceEvent]:
     """The events, each day computed by itself with what is around it; `shift_ms`: where midnight is."""
     t_ms = np.array(made.t_ms)
     lat, lon = (np.array([spot[at] for spot in made.track]) for at in (1, 0))
@@ -23,7 +23,7 @@ def in_days(made: TimedWorld, fences: FenceSet, shift_ms: int) -> list[Event]:
     fixes = Fixes(device=units.unit, t_ms=t_ms[units.row], lat=lat[units.row], lon=lon[units.row])
     found = find_events(every_fix(fixes), fences, settings=SETTINGS)
     kept = [event for event in found if (event.t_ms + shift_ms) // DAY_MS == units.day[event.device]]
-    return sorted(Event(0, event.t_ms, event.kind, event.place, event.value) for event in kept)
+    return sorted(GeofenceEvent(0, event.t_ms, event.kind, event.place, event.value) for event in kept)
 
 
 def faults_of(seeds: range) -> tuple[list[str], int, int]:

@@ -23,14 +23,14 @@ from cloud_jobs.proximity.crowds import (
     places_of,
 )
 from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of, slice_day
+from cloud_jobs.proximity.revisions import INPUT, revise
 from cloud_jobs.proximity.slices import SLICE_MS
-from cloud_jobs.proximity.telling import ROWS, tell
 from geo.spatial import TrackSettings
 
 DAY_SLICES = 86_400_000 // SLICE_MS
 
 
-class Fix(NamedTuple):
+class ProximityFix(NamedTuple):
     device: str
     seq: int
     t_ms: int
@@ -39,16 +39,16 @@ class Fix(NamedTuple):
 
 
 @dataclass
-class Centre:
+class ProximityCentre:
     """Takes fixes in any pieces; `table` has every revision that was told."""
 
     distance_m: float = 100.0
     cell_m: float = 1_000.0
     crowd_devices: int = 100
-    fixes: set[Fix] = field(default_factory=set)
+    fixes: set[ProximityFix] = field(default_factory=set)
     table: list[dict[str, Any]] = field(default_factory=list)
 
-    def take(self, arrivals: Iterable[Fix]) -> list[dict[str, Any]]:
+    def take(self, arrivals: Iterable[ProximityFix]) -> list[dict[str, Any]]:
         new = set(arrivals) - self.fixes
         self.fixes |= new
         margin = margin_ms(TrackSettings())
@@ -67,7 +67,7 @@ class Centre:
             ]
             if asked:
                 rows.append(told_row(row) | {"pair": pair(row), "asked": asked})
-        news = as_rows(tell(pa.Table.from_pylist(sorted(rows, key=lambda row: row["pair"]), schema=ROWS)))
+        news = as_rows(revise(pa.Table.from_pylist(sorted(rows, key=lambda row: row["pair"]), schema=INPUT)))
         self.table += news
         return news
 

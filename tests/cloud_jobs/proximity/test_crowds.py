@@ -27,17 +27,17 @@ from cloud_jobs.proximity.meeting import COLUMNS, PIECES, parts_of
 from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES
 from geo.spatial.geodesic import distance_m
 from telemetry.record import DEVICE_PATTERN
-from tests.cloud_jobs.proximity.centre import Centre, Fix, in_crowds
+from tests.cloud_jobs.proximity.centre import ProximityCentre, ProximityFix, in_crowds
 
 NIGHT = 20_000 * 86_400_000
 YARD = [(50.0 + at / 1e5, 8.0) for at in range(6)]
 
 
-def parked(device: str, place: tuple[float, float], minutes: range, seq: int = 1) -> list[Fix]:
-    return [Fix(device, seq + at, NIGHT + at * MINUTE_MS, *place) for at in minutes]
+def parked(device: str, place: tuple[float, float], minutes: range, seq: int = 1) -> list[ProximityFix]:
+    return [ProximityFix(device, seq + at, NIGHT + at * MINUTE_MS, *place) for at in minutes]
 
 
-def told(centre: Centre) -> list[tuple[Any, ...]]:
+def told(centre: ProximityCentre) -> list[tuple[Any, ...]]:
     """(device, device, first minute, last minute) of what is in force."""
     return [
         (a, b, (start // 1000 - NIGHT) / MINUTE_MS, (end // 1000 - NIGHT) / MINUTE_MS)
@@ -46,21 +46,21 @@ def told(centre: Centre) -> list[tuple[Any, ...]]:
 
 
 def test_those_who_stand_in_a_crowd_are_told_once_each_and_not_in_pairs() -> None:
-    centre = Centre(distance_m=50.0, crowd_devices=5)
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
     centre.take(fix for at, place in enumerate(YARD) for fix in parked(f"d{at}", place, range(11)))
     assert told(centre) == [(CROWD, f"d{at}", 0.0, 10.0) for at in range(6)]
     assert all(row["min_m"] == 50.0 for row in centre.table)
 
 
 def test_one_fewer_is_no_crowd_and_all_pairs_are_told() -> None:
-    centre = Centre(distance_m=50.0, crowd_devices=6)
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=6)
     centre.take(fix for at, place in enumerate(YARD) for fix in parked(f"d{at}", place, range(11)))
     assert len(told(centre)) == 15
     assert all(a != CROWD for a, *_ in told(centre))
 
 
 def test_a_crowd_that_a_late_device_makes_takes_the_place_of_the_pairs_and_gives_it_back() -> None:
-    centre = Centre(distance_m=50.0, crowd_devices=5)
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
     centre.take(fix for at, place in enumerate(YARD[:5]) for fix in parked(f"d{at}", place, range(11)))
     pairs = told(centre)
     assert len(pairs) == 10
@@ -71,23 +71,23 @@ def test_a_crowd_that_a_late_device_makes_takes_the_place_of_the_pairs_and_gives
     assert {row[2:] for row in before} == {(0.0, 3.0), (6.0, 10.0)}
     # a second before and after each of its fixes in the yard it was a kilometre away: it jumped, and was never there
     away = [(minute * MINUTE_MS + by) for minute in range(3, 7) for by in (-1_000, 1_000)]
-    centre.take(Fix("late", 100 + at, NIGHT + ms, 50.01, 8.0) for at, ms in enumerate(away))
+    centre.take(ProximityFix("late", 100 + at, NIGHT + ms, 50.01, 8.0) for at, ms in enumerate(away))
     assert told(centre) == pairs
 
 
 def test_who_drives_through_a_crowd_is_in_it_for_that_minute_and_meets_nobody_else_of_it() -> None:
-    centre = Centre(distance_m=50.0, crowd_devices=5)
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
     stands = [fix for at, place in enumerate(YARD) for fix in parked(f"d{at}", place, range(11))]
     passes = [
-        Fix("p", 1, NIGHT + 4 * MINUTE_MS + 1_000, 50.0, 7.99),
-        Fix("p", 2, NIGHT + 5 * MINUTE_MS - 1_000, 50.0, 8.01),
+        ProximityFix("p", 1, NIGHT + 4 * MINUTE_MS + 1_000, 50.0, 7.99),
+        ProximityFix("p", 2, NIGHT + 5 * MINUTE_MS - 1_000, 50.0, 8.01),
     ]
     centre.take([*stands, *passes])
     assert [row for row in told(centre) if "p" in row] == [(CROWD, "p", 4.0, 5.0)]
 
 
 def test_who_is_in_no_crowd_meets_those_in_one_that_are_near_it() -> None:
-    centre = Centre(distance_m=50.0, crowd_devices=5)
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
     # the last of the yard stands 70 m north of the others, and someone beside it whom they are too far from
     yard = [*YARD[:5], (50.00063, 8.0)]
     stands = [fix for at, place in enumerate(yard) for fix in parked(f"d{at}", place, range(11))]
@@ -102,19 +102,21 @@ def test_no_device_can_be_called_as_the_crowd_is_and_it_comes_first() -> None:
 
 
 def test_who_comes_together_and_parts_between_two_full_minutes_is_in_a_crowd() -> None:
-    centre = Centre(distance_m=50.0, crowd_devices=5)
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
     for at in range(6):
         # on a circle of a kilometre at each full minute, on one spot from :25 to :35
         away = 50.0 + 0.009 * np.sin(at), 8.0 + 0.014 * np.cos(at)
         steps = [(minute * MINUTE_MS + ms, *place) for minute in range(3) for ms, place in ((0, away), *GATHERED)]
-        centre.take(Fix(f"d{at}", seq, NIGHT + ms, *place) for seq, (ms, *place) in enumerate(steps))
+        centre.take(ProximityFix(f"d{at}", seq, NIGHT + ms, *place) for seq, (ms, *place) in enumerate(steps))
     assert told(centre) == [(CROWD, f"d{at}", 0.0, 3.0) for at in range(6)]
 
 
 def test_pairs_are_told_up_to_the_minute_in_which_both_are_in_a_crowd_however_long_their_pieces() -> None:
-    centre = Centre(distance_m=50.0, crowd_devices=5)
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
     # fixes five minutes apart
-    centre.take(Fix(f"d{at}", seq, NIGHT + seq * 5 * MINUTE_MS, *YARD[at]) for at in range(5) for seq in range(3))
+    centre.take(
+        ProximityFix(f"d{at}", seq, NIGHT + seq * 5 * MINUTE_MS, *YARD[at]) for at in range(5) for seq in range(3)
+    )
     centre.take(parked("late", YARD[5], range(3, 7)))
     both = [row[2:] for row in told(centre) if "late" not in row and row[0] != CROWD]
     assert (len(both), set(both)) == (2 * 10, {(0.0, 3.0), (6.0, 10.0)})
@@ -122,11 +124,13 @@ def test_pairs_are_told_up_to_the_minute_in_which_both_are_in_a_crowd_however_lo
 
 
 def test_who_flows_by_in_the_same_minute_and_not_at_the_same_time_is_in_no_crowd() -> None:
-    centre = Centre(distance_m=50.0, crowd_devices=5)
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
     # one after the other, seven seconds and two hundred metres apart
     for at in range(12):
         start = NIGHT + 7_000 * at
-        centre.take([Fix(f"d{at:02}", 1, start, 50.0, 8.0), Fix(f"d{at:02}", 2, start + 120_000, 50.0, 8.05)])
+        centre.take(
+            [ProximityFix(f"d{at:02}", 1, start, 50.0, 8.0), ProximityFix(f"d{at:02}", 2, start + 120_000, 50.0, 8.05)]
+        )
     assert told(centre) == []
 
 
@@ -273,9 +277,9 @@ def test_nobody_is_nowhere() -> None:
 
 
 def test_an_encounter_with_the_crowd_is_of_whole_minutes_around_the_tracks() -> None:
-    centre = Centre(distance_m=50.0, crowd_devices=5)
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
     for at, place in enumerate(YARD):
         # three tracks: no gap is longer than 300 s
         seconds = [70, 75, 190, 2_010, 2_030, 2_390, 2_410]
-        centre.take(Fix(f"d{at}", seq, NIGHT + second * 1000, *place) for seq, second in enumerate(seconds))
+        centre.take(ProximityFix(f"d{at}", seq, NIGHT + second * 1000, *place) for seq, second in enumerate(seconds))
     assert [row[2:] for row in told(centre) if row[1] == "d0"] == [(1.0, 4.0), (33.0, 34.0), (39.0, 41.0)]

@@ -8,22 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_jobs.proximity.revisions import REVISIONS, Part, joined_parts
 from cloud_jobs.proximity.slices import SLICE_MS
-from cloud_jobs.proximity.telling import NEWS, Part, whole
 from cloud_jobs.tables import ENCOUNTERS
 from geo.spatial import Fixes, build_tracks, find_encounters
-from tests.cloud_jobs.proximity.centre import Centre, Fix
+from tests.cloud_jobs.proximity.centre import ProximityCentre, ProximityFix
 
 MIDNIGHT = 20_000 * 86_400_000
 MINUTE = 60_000
 
 
-def drive(device: str, start_ms: int, *places: tuple[float, float], step_ms: int = MINUTE) -> list[Fix]:
-    return [Fix(device, number, start_ms + number * step_ms, lat, lon) for number, (lat, lon) in enumerate(places, 1)]
+def drive(device: str, start_ms: int, *places: tuple[float, float], step_ms: int = MINUTE) -> list[ProximityFix]:
+    return [
+        ProximityFix(device, number, start_ms + number * step_ms, lat, lon)
+        for number, (lat, lon) in enumerate(places, 1)
+    ]
 
 
 def test_two_that_pass_meet_once_and_the_ids_are_in_order() -> None:
-    centre = Centre()
+    centre = ProximityCentre()
     centre.take(drive("b", MIDNIGHT, (50.0, 0.0), (50.0, 0.01)) + drive("a", MIDNIGHT, (50.0, 0.01), (50.0, 0.0)))
     ((a, b, start, end, least, when, _),) = centre.in_force()
     assert (a, b, least) == ("a", "b", 0.0)
@@ -33,7 +36,7 @@ def test_two_that_pass_meet_once_and_the_ids_are_in_order() -> None:
 
 def test_side_by_side_over_slices_is_one_encounter_and_over_midnight_two_that_touch() -> None:
     places = [(50.0, 0.0)] * 90
-    centre = Centre()
+    centre = ProximityCentre()
     start = MIDNIGHT - 60 * MINUTE
     centre.take(drive("a", start, *places) + drive("b", start, *places))
     (before, after) = centre.in_force()
@@ -43,12 +46,12 @@ def test_side_by_side_over_slices_is_one_encounter_and_over_midnight_two_that_to
 
 
 def test_an_encounter_that_goes_on_is_the_next_revision_and_a_late_fix_retracts_what_was_none() -> None:
-    centre = Centre()
+    centre = ProximityCentre()
     together = [(50.0, 0.0)] * 3
     (first,) = centre.take(drive("a", MIDNIGHT, *together) + drive("b", MIDNIGHT, *together[:2]))
-    (second,) = centre.take([Fix("b", 9, MIDNIGHT + 3 * MINUTE, 50.0, 0.0)])
+    (second,) = centre.take([ProximityFix("b", 9, MIDNIGHT + 3 * MINUTE, 50.0, 0.0)])
     assert (first["id"], first["revision"]) == (second["id"], second["revision"] - 1)
-    far = [Fix("b", 20 + at, MIDNIGHT + MINUTE + at * 1_000, 51.0, 0.0) for at in range(121)]
+    far = [ProximityFix("b", 20 + at, MIDNIGHT + MINUTE + at * 1_000, 51.0, 0.0) for at in range(121)]
     assert len(centre.in_force()) == 1
     centre.take(far)
     assert all(row[3] - row[2] < MINUTE * 1000 for row in centre.in_force())
@@ -56,13 +59,13 @@ def test_an_encounter_that_goes_on_is_the_next_revision_and_a_late_fix_retracts_
 
 def test_parts_that_overlap_in_a_slice_are_one() -> None:
     parts = [Part(0, 0.0, 5.0, 3.0, 1.0), Part(0, 4.0, 9.0, 2.0, 8.0), Part(1, 9.0, 10.0, 2.5, 9.0)]
-    assert whole(parts) == [(Part(0, 0.0, 9.0, 2.0, 8.0), parts[2])]
-    assert whole(reversed(parts)) == whole(parts)
-    assert [len(one) for one in whole([parts[0], Part(1, 9.0, 10.0, 1.0, 9.0)])] == [1, 1]
+    assert joined_parts(parts) == [(Part(0, 0.0, 9.0, 2.0, 8.0), parts[2])]
+    assert joined_parts(reversed(parts)) == joined_parts(parts)
+    assert [len(one) for one in joined_parts([parts[0], Part(1, 9.0, 10.0, 1.0, 9.0)])] == [1, 1]
 
 
 def test_news_have_the_columns_of_the_table() -> None:
-    assert NEWS.names == ENCOUNTERS.names[:-1]
+    assert REVISIONS.names == ENCOUNTERS.names[:-1]
     assert 86_400_000 % SLICE_MS == 0
 
 
@@ -71,14 +74,14 @@ steps = st.tuples(st.sampled_from([0, 1_000, 30_000, 120_000, 300_000, 300_001, 
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> list[Fix]:
+def worlds(draw: st.DrawFn) -> list[ProximityFix]:
     """Four devices in a small place around midnight, with pauses and equal times; side by side as often as not."""
-    fixes: list[Fix] = []
+    fixes: list[ProximityFix] = []
     for device in "abcd":
         t_ms = MIDNIGHT - draw(st.sampled_from([0, 600_000, 700_001]))
         for seq, (wait, (lat, lon)) in enumerate(draw(st.lists(steps, max_size=10)), 1):
             t_ms += wait
-            fixes.append(Fix(device, seq, t_ms, lat, lon))
+            fixes.append(ProximityFix(device, seq, t_ms, lat, lon))
     return fixes
 
 
@@ -90,9 +93,12 @@ def worlds(draw: st.DrawFn) -> list[Fix]:
     st.sampled_from([2, 3, 100]),
 )
 def test_streaming_equals_batch_whatever_the_cells_and_crowds(
-    fixes: list[Fix], random: object, cuts: int, cell_m: float, crowd_devices: int
+    fixes: list[ProximityFix], random: object, cuts: int, cell_m: float, crowd_devices: int
 ) -> None:
-    batch, stream = Centre(crowd_devices=crowd_devices), Centre(cell_m=cell_m, crowd_devices=crowd_devices)
+    batch, stream = (
+        ProximityCentre(crowd_devices=crowd_devices),
+        ProximityCentre(cell_m=cell_m, crowd_devices=crowd_devices),
+    )
     batch.take(fixes)
     shuffled = list(fixes)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -101,13 +107,13 @@ def test_streaming_equals_batch_whatever_the_cells_and_crowds(
     assert stream.in_force() == batch.in_force()
     names = [(row["id"], row["revision"]) for row in stream.table]
     assert len(names) == len(set(names))
-    assert Centre(crowd_devices=crowd_devices, fixes=set(), table=list(stream.table)).take(fixes) == []
+    assert ProximityCentre(crowd_devices=crowd_devices, fixes=set(), table=list(stream.table)).take(fixes) == []
 
 
 @given(worlds())
-def test_the_job_finds_what_the_engine_finds(fixes: list[Fix]) -> None:
+def test_the_job_finds_what_the_engine_finds(fixes: list[ProximityFix]) -> None:
     today = [fix for fix in fixes if fix.t_ms >= MIDNIGHT]
-    centre = Centre()
+    centre = ProximityCentre()
     centre.take(today)
     today.sort()
     tracks = build_tracks(

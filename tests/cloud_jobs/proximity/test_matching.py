@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.proximity import telling
-from cloud_jobs.proximity.telling import Part, Told, corrections
+from cloud_jobs.proximity import revisions
+from cloud_jobs.proximity.revisions import EncounterRevision, Part, new_revisions
 
 DAY_MS = 86_400_000
 
@@ -29,7 +29,9 @@ def parts(start_ms: float, end_ms: float) -> tuple[Part, ...]:
     return (Part(0, start_ms, end_ms, 1.0, start_ms),)
 
 
-def by_every_pair(told: list[Told], encounters: list[tuple[Part, ...]]) -> tuple[dict[str, float], set[str], int]:
+def by_every_pair(
+    told: list[EncounterRevision], encounters: list[tuple[Part, ...]]
+) -> tuple[dict[str, float], set[str], int]:
     """Beginnings of those that stand on, the retracted, and how many are new: by looking at every pair."""
     left, kept, new = list(told), dict[str, float](), 0
     for (part,) in encounters:
@@ -49,11 +51,11 @@ def by_every_pair(told: list[Told], encounters: list[tuple[Part, ...]]) -> tuple
 def test_each_is_the_one_that_it_overlaps_most_in_the_order_of_time(
     before: list[tuple[float, float]], now: list[tuple[float, float]], random: Any
 ) -> None:
-    told = [Told(f"id-{at}", at, parts(*one)) for at, one in enumerate(before)]
+    told = [EncounterRevision(f"id-{at}", at, parts(*one)) for at, one in enumerate(before)]
     encounters = [parts(*one) for one in now]
     kept, retracted, new = by_every_pair(told, encounters)
     random.shuffle(told)
-    news = corrections(told, encounters, {one.id for one in told}, "a|b")
+    news = new_revisions(told, encounters, {one.id for one in told}, "a|b")
     known = {one.id: one for one in told}
     assert {one.id for one in news if one.retracted} == retracted
     assert sum(one.id not in known for one in news) == new
@@ -71,27 +73,27 @@ def test_thousands_of_encounters_of_one_pair_are_compared_a_few_times_each(
     step_ms = DAY_MS // count
     encounters = [parts(at * step_ms, at * step_ms + step_ms // 2) for at in range(count)]
     told = [
-        Told(f"{at:06}", 0, parts(at * step_ms + shift_ms, at * step_ms + step_ms // 2 + shift_ms))
+        EncounterRevision(f"{at:06}", 0, parts(at * step_ms + shift_ms, at * step_ms + step_ms // 2 + shift_ms))
         for at in range(count)
     ]
     calls: Counter[str] = Counter()
-    real = telling._overlap_ms
+    real = revisions._overlap_ms
 
     def counted(*arguments: Any) -> float:
         calls["overlap"] += 1
         return real(*arguments)
 
-    monkeypatch.setattr(telling, "_overlap_ms", counted)
-    news = corrections(told, encounters, {one.id for one in told}, "a|b")
+    monkeypatch.setattr(revisions, "_overlap_ms", counted)
+    news = new_revisions(told, encounters, {one.id for one in told}, "a|b")
     assert calls["overlap"] <= 3 * count
     assert len(news) == 0 if shift_ms == 0 else len(news) > 0
 
 
 def test_of_an_encounter_that_falls_apart_the_first_part_keeps_the_id_and_of_two_that_join_the_longer() -> None:
-    long = Told("long", 0, parts(0.0, 100.0))
-    news = corrections([long], [parts(0.0, 10.0), parts(20.0, 90.0)], {"long"}, "a|b")
+    long = EncounterRevision("long", 0, parts(0.0, 100.0))
+    news = new_revisions([long], [parts(0.0, 10.0), parts(20.0, 90.0)], {"long"}, "a|b")
     assert [(one.id == "long", one.start_ms, one.end_ms) for one in news] == [(True, 0.0, 10.0), (False, 20.0, 90.0)]
     short = replace(long, id="short", parts=parts(0.0, 10.0))
     longer = replace(long, id="longer", parts=parts(20.0, 90.0))
-    news = corrections([short, longer], [parts(0.0, 100.0)], {"short", "longer"}, "a|b")
+    news = new_revisions([short, longer], [parts(0.0, 100.0)], {"short", "longer"}, "a|b")
     assert {(one.id, one.retracted) for one in news} == {("short", True), ("longer", False)}

@@ -48,7 +48,7 @@ def cluster_says(path: str) -> Reply:
     return document({"partitions": 0} if path.endswith("/partitions") else STATS)
 
 
-class Address:
+class FakeAdmin:
     """One address; `says` gives the reply to a path and can be set anew."""
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ class Address:
 
 
 @contextmanager
-def address() -> Iterator[Address]:
+def address() -> Iterator[FakeAdmin]:
     """A server that answers as its address says, until the end."""
-    one = Address()
+    one = FakeAdmin()
 
-    class Handler(BaseHTTPRequestHandler):
+    class AdminHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
@@ -98,7 +98,7 @@ def address() -> Iterator[Address]:
         def log_message(self, *_: Any) -> None:
             """Says nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), AdminHandler)
     server.daemon_threads = True
     one.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)

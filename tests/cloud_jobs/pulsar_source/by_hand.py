@@ -7,22 +7,22 @@ from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.planned import PlannedRange
 from cloud_jobs.pulsar_source.position import Offset
 from cloud_jobs.pulsar_source.reading import read_range
-from tests.cloud_jobs.pulsar_source.world import Place
+from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 
 class QueryByHand:
     """Plans, reads and acknowledges batches of one topic."""
 
-    def __init__(self, place: Place, *, limited: bool = False, **more: str) -> None:
+    def __init__(self, place: LiveCluster, *, limited: bool = False, **more: str) -> None:
         self.topic = place.new_topic()
         known = {"clusters": place.text, "topics": self.topic, "subscription": "s", "columns": "value,malformed"}
         self._options = PulsarOptions.parse(known | more)
         self._limited = limited
         self._driver = Driver(self._options)
-        self._start = self._driver.initial()
+        self._start = self._driver.initial_offset()
 
     def plan(self) -> tuple[Offset, list[PlannedRange]]:
-        end = self._driver.latest(self._start, limited=self._limited)
+        end = self._driver.next_offset(self._start, limited=self._limited)
         return end, self._driver.plan(self._start, end)
 
     def rows(self, tasks: list[PlannedRange]) -> list[dict[str, Any]]:

@@ -8,31 +8,31 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from cloud_jobs.pulsar_source.accounting import BOUNDS
-from cloud_jobs.pulsar_source.acknowledging import whole_entries
-from cloud_jobs.pulsar_source.entries import Chunk, LeftS, Stored, StoredEntry
-from cloud_jobs.pulsar_source.errors import ClusterUnreachable, TopicMissing
+from cloud_jobs.pulsar_source.cumulative_ack import to_whole_entry
+from cloud_jobs.pulsar_source.entries import Chunk, EntryStore, LeftS, StoredEntry
+from cloud_jobs.pulsar_source.entry_fates import BOUNDS
+from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable, TopicMissing
 from cloud_jobs.pulsar_source.feeds import Feed
-from cloud_jobs.pulsar_source.ledgers import Ledger, Role, TopicState
-from cloud_jobs.pulsar_source.options import Cluster, PulsarOptions
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.partition_state import LedgerInfo, PartitionState, Role
 from cloud_jobs.pulsar_source.planned import PlannedRange
-from cloud_jobs.pulsar_source.planning import Survey
-from cloud_jobs.pulsar_source.position import BEGINNING, Position
+from cloud_jobs.pulsar_source.planning import ClusterSurvey
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
 from cloud_jobs.pulsar_source.reading import read_range
-from cloud_jobs.pulsar_source.subscription import SubscriptionNotes
+from cloud_jobs.pulsar_source.subscription import SubscriptionProperties
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
 Entry = tuple[int, ...]
 """The messages of an entry, by number; an empty one is a marker, which no consumer is given."""
 
 
-class Part(tuple[int, ...]):
+class ChunkPart(tuple[int, ...]):
     """The entry of a chunk: it holds its message where it is the last one, and nothing before that."""
 
     chunk: Chunk
 
     @classmethod
-    def of(cls, message: int, number: int, of: int) -> "Part":
+    def of(cls, message: int, number: int, of: int) -> "ChunkPart":
         part = cls((message,) if number == of - 1 else ())
         part.chunk = Chunk(str(message), number, of)
         return part
@@ -43,7 +43,7 @@ class Broken(tuple[int, ...]):
 
 
 def is_marker(entry: Entry) -> bool:
-    return not entry and not isinstance(entry, Part | Broken)
+    return not entry and not isinstance(entry, ChunkPart | Broken)
 
 
 class Time:
@@ -65,30 +65,30 @@ class ModelTopic:
 
     ledgers: dict[int, list[Entry]]
     opened: str
-    cursor: Position | None = None
-    notes: SubscriptionNotes | None = None
+    cursor: LedgerPosition | None = None
+    notes: SubscriptionProperties | None = None
     subscribed: int = 0
     present: dict[Role, set[str]] = field(default_factory=lambda: {"owner": set(), "candidate": set()})
     """The queries that have a reader here."""
-    held_from: Position | None = None
+    held_from: LedgerPosition | None = None
     """The first entry of an open transaction: nothing from there on is delivered."""
-    holes: set[Position] = field(default_factory=set)
+    holes: set[LedgerPosition] = field(default_factory=set)
     """Entries that somebody acknowledged one by one."""
-    compacted: Position = BEGINNING
+    compacted: LedgerPosition = BEGINNING
     """The end of the last compaction; each message has a key of its own, so all of them are kept."""
 
-    def is_held(self, place: Position) -> bool:
+    def is_held(self, place: LedgerPosition) -> bool:
         return self.held_from is not None and place >= self.held_from
 
     @property
-    def last(self) -> Position:
+    def last(self) -> LedgerPosition:
         number = max(self.ledgers)
-        return Position(number, len(self.ledgers[number]) - 1)
+        return LedgerPosition(number, len(self.ledgers[number]) - 1)
 
-    def entries(self) -> Iterator[tuple[Position, Entry]]:
+    def entries(self) -> Iterator[tuple[LedgerPosition, Entry]]:
         for number, entries in sorted(self.ledgers.items()):
             for index, entry in enumerate(entries):
-                yield Position(number, index), entry
+                yield LedgerPosition(number, index), entry
 
     def messages(self) -> set[int]:
         return {message for _, entry in self.entries() for message in entry}
@@ -99,17 +99,17 @@ class ModelTopic:
 
     def subscribe(self) -> None:
         if self.cursor is None:
-            self.cursor = Position(min(self.ledgers), -1)
+            self.cursor = LedgerPosition(min(self.ledgers), -1)
             self.notes = None
             self.subscribed += 1
 
-    def acknowledge(self, place: Position) -> None:
+    def acknowledge(self, place: LedgerPosition) -> None:
         assert self.cursor is not None
         if self.cursor < place <= self.last:
             self.cursor = place
             self._follow()
 
-    def acknowledge_one(self, place: Position) -> None:
+    def acknowledge_one(self, place: LedgerPosition) -> None:
         """By a consumer that is not ours; the cursor goes on where nothing is left before it."""
         self.holes.add(place)
         self._follow()
@@ -130,17 +130,17 @@ class ModelTopic:
         """Removes the ledgers that the cursor has left; returns what they held."""
         gone: set[int] = set()
         for number in sorted(self.ledgers)[:-1]:
-            if self.cursor is not None and self.cursor < Position(number, len(self.ledgers[number]) - 1):
+            if self.cursor is not None and self.cursor < LedgerPosition(number, len(self.ledgers[number]) - 1):
                 break
             gone |= {message for entry in self.ledgers.pop(number) for message in entry}
             if self.cursor is not None and self.cursor.ledger == number:
-                self.cursor = Position(min(self.ledgers), -1)
+                self.cursor = LedgerPosition(min(self.ledgers), -1)
         return gone
 
-    def state(self) -> TopicState:
-        rows = tuple(Ledger(number, len(rows), 10 * len(rows)) for number, rows in sorted(self.ledgers.items()))
+    def state(self) -> PartitionState:
+        rows = tuple(LedgerInfo(number, len(rows), 10 * len(rows)) for number, rows in sorted(self.ledgers.items()))
         owners, candidates = frozenset(self.present["owner"]), frozenset(self.present["candidate"])
-        return TopicState(
+        return PartitionState(
             rows, self.last, self.cursor, self.opened, owners, str(self.subscribed), candidates, self.compacted
         )
 
@@ -158,7 +158,7 @@ class ModelCluster:
 
     def check(self) -> None:
         if not self.answers:
-            raise ClusterUnreachable(self.name, "asking the model", "it is down")
+            raise SourceClusterUnreachable(self.name, "asking the model", "it is down")
 
     def create(self, partition: str) -> ModelTopic:
         # Clients that were connected connect again by themselves.
@@ -177,7 +177,7 @@ class ModelCluster:
         topic.ledgers[self._next_ledger()] = []
         topic.opened = self._opening()
         if topic.cursor is not None and topic.cursor.ledger not in topic.ledgers:
-            topic.cursor = Position(min(topic.ledgers), -1)
+            topic.cursor = LedgerPosition(min(topic.ledgers), -1)
 
     def wipe(self) -> None:
         """The disks are empty; the topics are created again as they are needed."""
@@ -201,17 +201,17 @@ class ModelCluster:
 
 
 class ModelAdmin:
-    """What `admin.Admin` answers."""
+    """What `admin.PulsarAdmin` answers."""
 
     def __init__(self, cluster: ModelCluster) -> None:
         self._cluster = cluster
 
     def close(self) -> None: ...
 
-    def clusters(self) -> frozenset[str]:
+    def cluster_names(self) -> frozenset[str]:
         return frozenset({"hq", "dr"})
 
-    def states(self, topic: TopicName, _: str) -> dict[str, TopicState]:
+    def partition_states(self, topic: TopicName, _: str) -> dict[str, PartitionState]:
         self._cluster.check()
         parts = {
             name: one for name, one in self._cluster.topics.items() if str(topic) in (name, split_partition(name)[0])
@@ -221,15 +221,18 @@ class ModelAdmin:
         return {name: one.state() for name, one in sorted(parts.items())}
 
     def partitions(self, topic: TopicName) -> list[str]:
-        return [name for name in self.states(topic, "") if name != str(topic)]
+        return [name for name in self.partition_states(topic, "") if name != str(topic)]
 
-    def notes(
-        self, partition: str, _: str, change: Callable[[SubscriptionNotes], SubscriptionNotes] = lambda notes: notes
-    ) -> SubscriptionNotes:
+    def update_subscription_properties(
+        self,
+        partition: str,
+        _: str,
+        change: Callable[[SubscriptionProperties], SubscriptionProperties] = lambda notes: notes,
+    ) -> SubscriptionProperties:
         topic = self._cluster.named(partition)
         if topic.cursor is None:
             raise TopicMissing(self._cluster.name, partition)
-        topic.notes = change(topic.notes or SubscriptionNotes(uuid4().hex[:12]))
+        topic.notes = change(topic.notes or SubscriptionProperties(uuid4().hex[:12]))
         return topic.notes
 
     def subscribe(self, partition: str, _: str, properties: Mapping[str, str], *, replicated: bool) -> None:
@@ -237,13 +240,13 @@ class ModelAdmin:
         topic = self._cluster.named(partition)
         if topic.cursor is None:
             topic.subscribe()
-            topic.cursor, topic.notes = topic.last, SubscriptionNotes.of(properties)
+            topic.cursor, topic.notes = topic.last, SubscriptionProperties.from_properties(properties)
         self._cluster.created(partition)
 
     def set_cursor(self, partition: str, _: str, since_ms: int | None) -> None:
         assert since_ms is None  # the models know no time
         topic = self._cluster.named(partition)
-        topic.cursor = Position(min(topic.ledgers), -1)
+        topic.cursor = LedgerPosition(min(topic.ledgers), -1)
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,7 @@ class ModelMessage:
     """A message with the names of the native client's calls."""
 
     number: int
-    at: Position
+    at: LedgerPosition
     entry_size: int
 
     def message_id(self) -> "ModelMessage":
@@ -289,7 +292,7 @@ class _ModelFeed:
         if planned.durable:
             topic.subscribe()
             assert topic.cursor is not None
-        self._after = topic.cursor if planned.durable and topic.cursor else whole_entries(planned.start)
+        self._after = topic.cursor if planned.durable and topic.cursor else to_whole_entry(planned.start)
         self._parts: dict[str, int] = {}
 
     def receive(self) -> list[Any]:
@@ -314,7 +317,7 @@ class _ModelFeed:
                 self._after = position
                 if is_marker(entry) and self._planned.durable and topic.cursor is not None:
                     self._pass_marker(topic, position)
-                if self._is_whole(entry.chunk) if isinstance(entry, Part) else entry:
+                if self._is_whole(entry.chunk) if isinstance(entry, ChunkPart) else entry:
                     many = len(entry) > 1
                     ids = [position._replace(batch=index if many else -1) for index in range(len(entry))]
                     return [ModelMessage(n, at, len(entry)) for n, at in zip(entry, ids, strict=True)]
@@ -329,13 +332,13 @@ class _ModelFeed:
         return chunk.is_last
 
     @staticmethod
-    def _pass_marker(topic: ModelTopic, marker: Position) -> None:
+    def _pass_marker(topic: ModelTopic, marker: LedgerPosition) -> None:
         """The broker acknowledges a marker itself, so the cursor goes over those that follow it at once."""
         between = [at for at, _ in topic.entries() if topic.cursor is not None and topic.cursor < at < marker]
         if not between:
             topic.acknowledge(marker)
 
-    def last(self) -> Position:
+    def last(self) -> LedgerPosition:
         newest = BEGINNING
         topic = self._cluster.named(self._planned.topic)
         for position, entry in topic.entries():
@@ -343,7 +346,7 @@ class _ModelFeed:
                 newest = position._replace(batch=len(entry) - 1 if len(entry) > 1 else -1)
         return newest
 
-    def exhausted(self, upto: Position) -> bool:
+    def exhausted(self, upto: LedgerPosition) -> bool:
         topic = self._cluster.named(self._planned.topic)
         after = max(self._after, topic.cursor or BEGINNING) if self._planned.durable else self._after
         coming = (place for place, entry in topic.entries() if entry and after < place <= upto)
@@ -354,31 +357,33 @@ class _ModelFeed:
 
 
 class _ModelStore:
-    def __init__(self, cluster: ModelCluster, partition: str, world: "World") -> None:
+    def __init__(self, cluster: ModelCluster, partition: str, world: "ModelWorld") -> None:
         self._cluster, self._partition, self._world = cluster, partition, world
 
-    def of(self, place: Position) -> StoredEntry | None:
+    def entry(self, place: LedgerPosition) -> StoredEntry | None:
         topic = self._cluster.named(self._partition)
         for at, entry in topic.entries():
             if at[:2] == place[:2]:
-                chunk = entry.chunk if isinstance(entry, Part) else None
+                chunk = entry.chunk if isinstance(entry, ChunkPart) else None
                 if chunk and self._world.hides(chunk):
                     return StoredEntry(readable=False)
-                return StoredEntry(marker=is_marker(entry), held=topic.is_held(at), chunk=chunk)
+                return StoredEntry(marker=is_marker(entry), in_open_transaction=topic.is_held(at), chunk=chunk)
         return None
 
-    def sent(self, first: Position, last: Position, _: LeftS) -> Iterator[tuple[Position, StoredEntry]]:
+    def sent(
+        self, first: LedgerPosition, last: LedgerPosition, _: LeftS
+    ) -> Iterator[tuple[LedgerPosition, StoredEntry]]:
         topic = self._cluster.named(self._partition)
         if not self._world.sends:
-            raise ClusterUnreachable("hq", "looking at what it sends", "it sends nothing")
+            raise SourceClusterUnreachable("hq", "looking at what it sends", "it sends nothing")
         for at, entry in topic.entries():
             if first <= at and not is_marker(entry) and not topic.is_held(at):
-                yield at, StoredEntry(chunk=entry.chunk if isinstance(entry, Part) else None)
+                yield at, StoredEntry(chunk=entry.chunk if isinstance(entry, ChunkPart) else None)
                 if at >= last:
                     return
 
 
-class World:
+class ModelWorld:
     """Two clusters, one clock, and what happens to them in the middle of a read."""
 
     def __init__(self) -> None:
@@ -391,21 +396,25 @@ class World:
         """Whether a broker shows what it sends."""
         self.bounds = BOUNDS
 
-    def survey(self, cluster: Cluster, options: PulsarOptions) -> Survey:
-        return Survey(cluster, options, ModelAdmin(self.clusters[cluster.name]))  # type: ignore[arg-type]
+    def survey(self, cluster: SourceCluster, options: PulsarOptions) -> ClusterSurvey:
+        return ClusterSurvey(cluster, options, ModelAdmin(self.clusters[cluster.name]))  # type: ignore[arg-type]
 
-    def own(self, cluster: Cluster, _: PulsarOptions, partition: str, role: Role, token: str) -> Callable[[], None]:
+    def own(
+        self, cluster: SourceCluster, _: PulsarOptions, partition: str, role: Role, token: str
+    ) -> Callable[[], None]:
         present = self.clusters[cluster.name].named(partition).present[role]
         present.add(token)
         return lambda: present.discard(token)
 
-    def acknowledge(self, cluster: Cluster, _: PulsarOptions, ends: Mapping[str, Position]) -> dict[str, Position]:
+    def acknowledge(
+        self, cluster: SourceCluster, _: PulsarOptions, ends: Mapping[str, LedgerPosition]
+    ) -> dict[str, LedgerPosition]:
         model = self.clusters[cluster.name]
         if not model.answers:
             return {}
         for partition, end in ends.items():
             model.named(partition).subscribe()
-            model.named(partition).acknowledge(whole_entries(end))
+            model.named(partition).acknowledge(to_whole_entry(end))
         return dict(ends)
 
     @contextmanager
@@ -415,15 +424,17 @@ class World:
     def read(self, options: PulsarOptions, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
         """A task's work, here."""
         return read_range(
-            options, planned, self.feed, self.look, self.time, store=self.store, note=self.note, bounds=self.bounds
+            options, planned, self.feed, self.look, self.time, open_store=self.store, note=self.note, bounds=self.bounds
         )
 
     def note(self, _: PulsarOptions, planned: PlannedRange) -> None:
-        ModelAdmin(self.clusters[planned.cluster.name]).notes(planned.topic, "s", SubscriptionNotes.meeting_chunks)
+        ModelAdmin(self.clusters[planned.cluster.name]).update_subscription_properties(
+            planned.topic, "s", SubscriptionProperties.with_chunks
+        )
 
     @contextmanager
-    def store(self, cluster: Cluster, _: PulsarOptions, partition: str) -> Iterator[Stored]:
+    def store(self, cluster: SourceCluster, _: PulsarOptions, partition: str) -> Iterator[EntryStore]:
         yield _ModelStore(self.clusters[cluster.name], partition, self)
 
-    def look(self, _: PulsarOptions, planned: PlannedRange) -> TopicState:
+    def look(self, _: PulsarOptions, planned: PlannedRange) -> PartitionState:
         return self.clusters[planned.cluster.name].named(planned.topic).state()

@@ -12,37 +12,59 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from cloud_jobs.pulsar_source import AccessRefused, ClusterUnreachable, NamespaceMissing, OptionError, TopicMissing
-from cloud_jobs.pulsar_source import answers as judged
-from cloud_jobs.pulsar_source.admin import Admin
-from cloud_jobs.pulsar_source.answers import NAMES, PARTITIONED_STATS, PARTITIONS, Answer, Question, judge
-from cloud_jobs.pulsar_source.ledgers import TopicState
-from cloud_jobs.pulsar_source.options import Access, Cluster, PulsarOptions
-from cloud_jobs.pulsar_source.planning import Survey
-from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source import (
+    AccessRefused,
+    NamespaceMissing,
+    OptionError,
+    SourceClusterUnreachable,
+    TopicMissing,
+)
+from cloud_jobs.pulsar_source import admin_response as judged
+from cloud_jobs.pulsar_source.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.admin_response import (
+    NAMES,
+    PARTITIONED_STATS,
+    PARTITIONS,
+    AdminRequest,
+    AdminResponse,
+    parse_response,
+)
+from cloud_jobs.pulsar_source.options import Access, PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.partition_state import PartitionState
+from cloud_jobs.pulsar_source.planning import ClusterSurvey
+from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.topics import TopicName
-from tests.cloud_jobs.pulsar_source.addresses import JSON, STATS, Address, Reply, address, cluster_says, document, page
+from tests.cloud_jobs.pulsar_source.addresses import (
+    JSON,
+    STATS,
+    FakeAdmin,
+    Reply,
+    address,
+    cluster_says,
+    document,
+    page,
+)
 
 TOPIC = TopicName("t", "n", "x")
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Address]:
+def shared() -> Iterator[FakeAdmin]:
     with address() as one:
         yield one
 
 
 @pytest.fixture
-def place(shared: Address) -> Address:
+def place(shared: FakeAdmin) -> FakeAdmin:
     shared.says = cluster_says
     shared.asked.clear()
     shared.authorizations.clear()
     return shared
 
 
-def admin(place: Address, timeout_s: float = 5, **access: Any) -> Admin:
-    cluster = Cluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=place.url)
-    return Admin(cluster, Access(**access), timeout_s)
+def admin(place: FakeAdmin, timeout_s: float = 5, **access: Any) -> PulsarAdmin:
+    cluster = SourceCluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=place.url)
+    return PulsarAdmin(cluster, Access(**access), timeout_s)
 
 
 def without(name: str) -> dict[str, Any]:
@@ -83,43 +105,43 @@ NO_ANSWER_OF_PULSAR = {
 
 
 @pytest.mark.parametrize("reply", NO_ANSWER_OF_PULSAR.values(), ids=NO_ANSWER_OF_PULSAR.keys())
-def test_what_pulsar_would_not_answer_counts_as_no_answer(place: Address, reply: Reply):
+def test_what_pulsar_would_not_answer_counts_as_no_answer(place: FakeAdmin, reply: Reply):
     place.says = lambda path: reply if path.endswith(("internalStats", "again")) else cluster_says(path)
-    with closing(admin(place)) as one, pytest.raises(ClusterUnreachable, match=r"GET|telling"):
-        one.states(TOPIC, "s")
+    with closing(admin(place)) as one, pytest.raises(SourceClusterUnreachable, match=r"GET|telling"):
+        one.partition_states(TOPIC, "s")
 
 
-def test_only_a_404_with_pulsars_reason_is_a_missing_topic(place: Address):
+def test_only_a_404_with_pulsars_reason_is_a_missing_topic(place: FakeAdmin):
     place.says = lambda _: document({"reason": "Topic not found"}, 404)
     with closing(admin(place)) as one, pytest.raises(TopicMissing):
-        one.states(TOPIC, "s")
+        one.partition_states(TOPIC, "s")
 
 
 @pytest.mark.parametrize(
     "reply", [page(401), page(403), document({"reason": "no"}, 401), document({"reason": "x"}, 412)]
 )
-def test_who_refuses_us_is_told_from_who_is_silent(place: Address, reply: Reply):
+def test_who_refuses_us_is_told_from_who_is_silent(place: FakeAdmin, reply: Reply):
     place.says = lambda _: reply
     with closing(admin(place)) as one:
         with pytest.raises(AccessRefused, match=str(reply.status)):
-            one.states(TOPIC, "s")
-        assert one.clusters() == frozenset()
+            one.partition_states(TOPIC, "s")
+        assert one.cluster_names() == frozenset()
 
 
-def test_a_topic_that_comes_back_in_the_other_form_is_asked_anew(place: Address):
+def test_a_topic_that_comes_back_in_the_other_form_is_asked_anew(place: FakeAdmin):
     with closing(admin(place)) as one:
-        assert list(one.states(TOPIC, "s")) == [str(TOPIC)]
+        assert list(one.partition_states(TOPIC, "s")) == [str(TOPIC)]
         place.says = lambda _: document({"reason": "Topic not found"}, 404)
         with pytest.raises(TopicMissing):
-            one.states(TOPIC, "s")
+            one.partition_states(TOPIC, "s")
         parts = {f"{TOPIC}-partition-0": STATS}
         place.says = lambda path: document(
             {"partitions": 1} if path.endswith("/partitions") else {"metadata": {"partitions": 1}, "partitions": parts}
         )
-        assert one.states(TOPIC, "s") == {
-            f"{TOPIC}-partition-0": TopicState.from_stats(STATS, "s"),
+        assert one.partition_states(TOPIC, "s") == {
+            f"{TOPIC}-partition-0": PartitionState.from_stats(STATS, "s"),
         }
-        assert one.states(TOPIC, "s")[f"{TOPIC}-partition-0"].cursor == Position(3, 4)
+        assert one.partition_states(TOPIC, "s")[f"{TOPIC}-partition-0"].cursor == LedgerPosition(3, 4)
 
 
 def partitioned(answered: set[int], alone: Callable[[int], Reply]) -> Callable[[str], Reply]:
@@ -139,82 +161,82 @@ def partitioned(answered: set[int], alone: Callable[[int], Reply]) -> Callable[[
 
 
 @pytest.mark.parametrize("answered", [{0, 2}, {1}, set()])
-def test_a_partition_that_the_statistics_of_all_leave_out_is_asked_by_itself(place: Address, answered: set[int]):
+def test_a_partition_that_the_statistics_of_all_leave_out_is_asked_by_itself(place: FakeAdmin, answered: set[int]):
     place.says = partitioned(answered, lambda _: document(STATS))
     with closing(admin(place)) as one:
-        assert list(one.states(TOPIC, "s")) == [f"{TOPIC}-partition-{number}" for number in range(3)]
+        assert list(one.partition_states(TOPIC, "s")) == [f"{TOPIC}-partition-{number}" for number in range(3)]
         place.says = partitioned(answered, lambda _: document({"reason": "busy"}, 500))
-        with pytest.raises(ClusterUnreachable, match="partition-"):
-            one.states(TOPIC, "s")
+        with pytest.raises(SourceClusterUnreachable, match="partition-"):
+            one.partition_states(TOPIC, "s")
 
 
-def test_only_a_partition_that_does_not_exist_is_left_out(place: Address):
+def test_only_a_partition_that_does_not_exist_is_left_out(place: FakeAdmin):
     missing = document({"reason": "Topic not found"}, 404)
     place.says = partitioned({0}, lambda number: missing if number == 1 else document(STATS))
     with closing(admin(place)) as one:
-        assert list(one.states(TOPIC, "s")) == [f"{TOPIC}-partition-{number}" for number in (0, 2)]
+        assert list(one.partition_states(TOPIC, "s")) == [f"{TOPIC}-partition-{number}" for number in (0, 2)]
 
 
-def test_an_answer_without_end_is_given_up(place: Address, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cloud_jobs.pulsar_source.admin.MOST_BYTES", 1 << 20)
+def test_an_answer_without_end_is_given_up(place: FakeAdmin, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cloud_jobs.pulsar_source.admin.MAX_BYTES", 1 << 20)
     place.says = lambda _: Reply(200, b"[" * 65536, endless=True)
-    with closing(admin(place)) as one, pytest.raises(ClusterUnreachable, match="more than 1048576 bytes"):
-        one.states(TOPIC, "s")
+    with closing(admin(place)) as one, pytest.raises(SourceClusterUnreachable, match="more than 1048576 bytes"):
+        one.partition_states(TOPIC, "s")
 
 
-def test_an_answer_that_trickles_is_given_up_with_the_time_of_one_call(place: Address):
+def test_an_answer_that_trickles_is_given_up_with_the_time_of_one_call(place: FakeAdmin):
     ticks = itertools.count(0, 4)
-    cluster = Cluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=place.url)
+    cluster = SourceCluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=place.url)
     place.says = lambda _: Reply(200, b"[" * 65536, endless=True)
-    one = Admin(cluster, Access(), 5, clock=lambda: float(next(ticks)))
-    with closing(one), pytest.raises(ClusterUnreachable, match="not whole after 5 s"):
-        one.states(TOPIC, "s")
+    one = PulsarAdmin(cluster, Access(), 5, clock=lambda: float(next(ticks)))
+    with closing(one), pytest.raises(SourceClusterUnreachable, match="not whole after 5 s"):
+        one.partition_states(TOPIC, "s")
 
 
 @pytest.mark.parametrize(
     ("name", "quoted"),
     [("a+b", "a%2Bb"), ("a%20b", "a%2520b"), ("a?b", "a%3Fb"), ("a#b", "a%23b"), ("ü ", "%C3%BC%20"), ("..a", "..a")],
 )
-def test_names_are_quoted(place: Address, name: str, quoted: str):
+def test_names_are_quoted(place: FakeAdmin, name: str, quoted: str):
     with closing(admin(place)) as one:
-        one.states(TopicName("t", "n", name), "s")
+        one.partition_states(TopicName("t", "n", name), "s")
     assert place.asked == [
         f"/admin/v2/persistent/t/n/{quoted}/partitions",
         f"/admin/v2/persistent/t/n/{quoted}/internalStats",
     ]
 
 
-def test_a_redirect_is_followed_with_the_token(place: Address):
+def test_a_redirect_is_followed_with_the_token(place: FakeAdmin):
     with address() as owner:
         place.says = lambda path: Reply(307, headers={"Location": owner.url + path})
         with closing(admin(place, token="abc")) as one:
-            assert list(one.states(TOPIC, "s")) == [str(TOPIC)]
+            assert list(one.partition_states(TOPIC, "s")) == [str(TOPIC)]
         assert set(owner.authorizations) == {"Bearer abc"}
 
 
-def test_a_rotated_token_is_shown_with_the_next_question(place: Address, tmp_path: Path):
+def test_a_rotated_token_is_shown_with_the_next_question(place: FakeAdmin, tmp_path: Path):
     file = tmp_path / "token"
     file.write_text("first")
     with closing(admin(place, token_file=file)) as one:
-        one.states(TOPIC, "s")
+        one.partition_states(TOPIC, "s")
         file.write_text("second")
-        one.states(TOPIC, "s")
+        one.partition_states(TOPIC, "s")
         file.write_text("")
-        one.states(TOPIC, "s")
+        one.partition_states(TOPIC, "s")
     assert place.authorizations == ["Bearer first"] * 2 + ["Bearer second"] * 2
 
 
-def test_topics_that_are_kept_nowhere_are_left_out(place: Address):
+def test_topics_that_are_kept_nowhere_are_left_out(place: FakeAdmin):
     place.says = lambda path: document(
         ["persistent://t/n/p"]
         if path.endswith("/partitioned")
         else ["persistent://t/n/a+b", "persistent://t/n/p-partition-0", "non-persistent://t/n/c"]
     )
     with closing(admin(place)) as one:
-        assert [topic.name for topic in one.topics(TOPIC).topics] == ["a+b", "p"]
+        assert [topic.name for topic in one.list_topics(TOPIC).topics] == ["a+b", "p"]
 
 
-def test_topics_that_cannot_be_read_are_told_once_by_name_and_the_others_are_read(place: Address):
+def test_topics_that_cannot_be_read_are_told_once_by_name_and_the_others_are_read(place: FakeAdmin):
     def says(path: str) -> Reply:
         if path.endswith("/partitioned"):
             return document([])
@@ -225,7 +247,7 @@ def test_topics_that_cannot_be_read_are_told_once_by_name_and_the_others_are_rea
     place.says = says
     cluster, options = f"hq=pulsar://x:1|{place.url}", {"topicsPattern": "t/n/.*", "topicDiscoverySeconds": "0"}
     parsed = PulsarOptions.parse({"clusters": cluster, "subscription": "s"} | options)
-    with closing(Survey(parsed.clusters[0], parsed)) as survey, capture_logs() as logs:
+    with closing(ClusterSurvey(parsed.clusters[0], parsed)) as survey, capture_logs() as logs:
         for _ in range(3):
             assert sorted(survey.states()) == ["persistent://t/n/b ", "persistent://t/n/x-partition-0"]
     told = [log for log in logs if log["event"] == "topics_unreadable"]
@@ -244,26 +266,29 @@ statuses = st.sampled_from([200, 204, 301, 400, 401, 404, 409, 429, 500, 599])
 
 @given(statuses, st.sampled_from([JSON, JSON + ";charset=utf-8", "text/html", ""]), bodies, shapes)
 def test_any_answer_is_a_value_or_an_error_of_ours(status: int, content_type: str, body: bytes, shape: Any):
-    with suppress(TopicMissing, AccessRefused, ClusterUnreachable):
-        value = judge(Question("hq", "GET x", "t"), Answer(status, content_type, body), shape)
+    with suppress(TopicMissing, AccessRefused, SourceClusterUnreachable):
+        value = parse_response(AdminRequest("hq", "GET x", "t"), AdminResponse(status, content_type, body), shape)
         assert status == 200
         shape.validate_python(value)
 
 
-def test_tls_files_that_cannot_be_used_are_named(place: Address, tmp_path: Path):
+def test_tls_files_that_cannot_be_used_are_named(place: FakeAdmin, tmp_path: Path):
     (tmp_path / "empty.pem").write_text("")
     for name in ("empty.pem", "missing.pem"):
         with pytest.raises(OptionError, match=name):
             admin(place, tls_trust_certs_file=tmp_path / name)
 
 
-def test_an_error_names_the_address_that_did_not_answer(place: Address):
+def test_an_error_names_the_address_that_did_not_answer(place: FakeAdmin):
     place.says = lambda _: page(503)
-    with closing(admin(place)) as one, pytest.raises(ClusterUnreachable, match=f"{place.url}/admin/v2/.*/t/n/x/part"):
-        one.states(TOPIC, "s")
+    with (
+        closing(admin(place)) as one,
+        pytest.raises(SourceClusterUnreachable, match=f"{place.url}/admin/v2/.*/t/n/x/part"),
+    ):
+        one.partition_states(TOPIC, "s")
 
 
-def test_a_pattern_in_a_namespace_that_does_not_exist_is_told_as_that(place: Address):
+def test_a_pattern_in_a_namespace_that_does_not_exist_is_told_as_that(place: FakeAdmin):
     place.says = lambda _: document({"reason": "Namespace not found"}, 404)
     with closing(admin(place)) as one, pytest.raises(NamespaceMissing, match="namespace t/n does not exist"):
-        one.topics(TopicName("t", "n", "x.*"))
+        one.list_topics(TopicName("t", "n", "x.*"))

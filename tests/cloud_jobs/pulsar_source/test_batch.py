@@ -1,11 +1,11 @@
 import pytest
 
-from cloud_jobs.pulsar_source import ClusterUnreachable
+from cloud_jobs.pulsar_source import SourceClusterUnreachable
 from cloud_jobs.pulsar_source.batch import PulsarBatchReader
-from cloud_jobs.pulsar_source.ledgers import Ledger, TopicState
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.planning import begin_of, everything
-from cloud_jobs.pulsar_source.position import BEGINNING, Position
+from cloud_jobs.pulsar_source.partition_state import LedgerInfo, PartitionState
+from cloud_jobs.pulsar_source.planning import newest_positions, start_positions
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
 from tests.cloud_jobs.pulsar_source.addresses import STATS, Reply, address, cluster_says, document, page
 
 TOPIC = "persistent://t/n/x"
@@ -26,7 +26,7 @@ def test_the_first_cluster_that_answers_is_read_without_a_failover_file(status: 
     with address() as hq, address() as dr:
         hq.says = lambda _: page(status)
         (task,) = PulsarBatchReader(options_of(hq.url, dr.url)).partitions()
-        assert (task.cluster.name, task.start, task.end) == ("dr", BEGINNING, Position(3, 9))
+        assert (task.cluster.name, task.start, task.end) == ("dr", BEGINNING, LedgerPosition(3, 9))
         dr.says = hq.says
         with pytest.raises(Exception, match=f"dr.*{status}"):
             PulsarBatchReader(options_of(hq.url, dr.url)).partitions()
@@ -49,23 +49,23 @@ def test_what_was_compacted_is_read_when_its_ledgers_are_gone(more: dict[str, st
 @pytest.mark.parametrize(
     ("more", "cursor", "begin"),
     [
-        ({"readCompacted": "true"}, Position(20, -1), BEGINNING),
-        ({"readCompacted": "true"}, Position(20, 3), Position(20, 3)),
-        ({"readCompacted": "true", "startingPosition": "latest"}, Position(20, -1), Position(20, -1)),
-        ({}, Position(20, -1), Position(20, -1)),
+        ({"readCompacted": "true"}, LedgerPosition(20, -1), BEGINNING),
+        ({"readCompacted": "true"}, LedgerPosition(20, 3), LedgerPosition(20, 3)),
+        ({"readCompacted": "true", "startingPosition": "latest"}, LedgerPosition(20, -1), LedgerPosition(20, -1)),
+        ({}, LedgerPosition(20, -1), LedgerPosition(20, -1)),
     ],
 )
 def test_a_stream_of_a_compacted_topic_begins_before_the_ledgers_that_are_left(
-    more: dict[str, str], cursor: Position, begin: Position
+    more: dict[str, str], cursor: LedgerPosition, begin: LedgerPosition
 ):
-    states = {TOPIC: TopicState((Ledger(20, 0, 0),), Position(17, 7), cursor)}
-    found = begin_of({}, states, options_of("http://127.0.0.1:1", **more))
+    states = {TOPIC: PartitionState((LedgerInfo(20, 0, 0),), LedgerPosition(17, 7), cursor)}
+    found = start_positions({}, states, options_of("http://127.0.0.1:1", **more))
     assert found == {TOPIC: begin}
-    assert everything(found, states) == {TOPIC: Position(17, 7) if begin == BEGINNING else begin}
+    assert newest_positions(found, states) == {TOPIC: LedgerPosition(17, 7) if begin == BEGINNING else begin}
 
 
 def test_a_cluster_that_is_silent_is_an_error_when_it_is_the_only_one():
     with address() as hq:
         hq.says = lambda _: page(503)
-        with pytest.raises(ClusterUnreachable, match="503"):
+        with pytest.raises(SourceClusterUnreachable, match="503"):
             PulsarBatchReader(options_of(hq.url)).partitions()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.columns import ALL, Columns, _Properties, arrow_schema
+from cloud_jobs.pulsar_source.columns import ALL_COLUMNS, MessageColumns, _Properties, arrow_schema
 from cloud_jobs.pulsar_source.malformed import LAST_MS
 from cloud_jobs.pulsar_source.message_ids import batch_size_of
 
@@ -33,7 +33,7 @@ def decoded(text: str | bytes) -> str:
 
 
 @dataclass
-class Message:
+class FakeMessage:
     """What the columns ask of a native message; a native one can only be made by a broker."""
 
     id: Any
@@ -77,7 +77,7 @@ texts = st.text(st.characters(codec="utf-8"), max_size=4)
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> list[Message]:
+def streams(draw: st.DrawFn) -> list[FakeMessage]:
     """Entries of one message or of a batch, of which compaction may have left out some."""
     messages = []
     for entry in range(draw(st.integers(0, 5))):
@@ -89,16 +89,16 @@ def streams(draw: st.DrawFn) -> list[Message]:
         for each in ids:
             props = draw(st.dictionaries(texts, texts, max_size=3))
             body, key = draw(st.binary(max_size=3)), draw(texts)
-            messages.append(Message(each, body, key, props, happened=draw(st.integers(0, 10**12)), **shared))
+            messages.append(FakeMessage(each, body, key, props, happened=draw(st.integers(0, 10**12)), **shared))
     return messages
 
 
-def columns(names: tuple[str, ...] = ALL) -> Columns:
-    return Columns(TOPIC, "hq", frozenset({"eu", "hq"}), names)
+def columns(names: tuple[str, ...] = ALL_COLUMNS) -> MessageColumns:
+    return MessageColumns(TOPIC, "hq", frozenset({"eu", "hq"}), names)
 
 
 @given(streams(), st.integers(0, 20))
-def test_every_row_is_its_message_however_they_arrive(messages: list[Message], cut: int):
+def test_every_row_is_its_message_however_they_arrive(messages: list[FakeMessage], cut: int):
     collected = columns()
     parts = [part for part in (messages[:cut], messages[cut:]) if part]
     for part in parts:
@@ -130,7 +130,7 @@ def test_every_row_is_its_message_however_they_arrive(messages: list[Message], c
 )
 def test_each_property_keeps_its_name_whatever_the_others_are_called(properties: list[dict[str | bytes, str | bytes]]):
     collected = columns(("properties",))
-    collected.extend([Message(native_id(1, entry), props=each) for entry, each in enumerate(properties)])
+    collected.extend([FakeMessage(native_id(1, entry), props=each) for entry, each in enumerate(properties)])
     rows = [row["properties"] for row in collected.take().to_pylist()]
     assert [None if row is None else dict(row) for row in rows] == [
         None if b"\xff" in each else each for each in properties
@@ -139,7 +139,7 @@ def test_each_property_keeps_its_name_whatever_the_others_are_called(properties:
 
 def test_only_the_columns_that_are_wanted_are_built():
     collected = columns(("value", "message_id"))
-    collected.extend([Message(native_id(1, 2))])
+    collected.extend([FakeMessage(native_id(1, 2))])
     assert collected.take() == pa.RecordBatch.from_pydict({"value": [b"x"], "message_id": ["1:2:2"]})
 
 
@@ -161,10 +161,10 @@ any_bytes = st.binary(max_size=3)
 
 
 @st.composite
-def any_streams(draw: st.DrawFn) -> list[Message]:
+def any_streams(draw: st.DrawFn) -> list[FakeMessage]:
     """Messages of which a producer set every field as it liked."""
     return [
-        Message(
+        FakeMessage(
             native_id(7, entry),
             draw(any_bytes),
             draw(any_bytes),
@@ -180,7 +180,7 @@ def any_streams(draw: st.DrawFn) -> list[Message]:
 
 @given(any_streams(), st.integers(0, 5))
 def test_whatever_a_producer_sets_becomes_a_row_that_says_what_its_columns_cannot_hold(
-    messages: list[Message], cut: int
+    messages: list[FakeMessage], cut: int
 ):
     collected = columns()
     for part in (messages[:cut], messages[cut:]):
@@ -204,7 +204,7 @@ def test_whatever_a_producer_sets_becomes_a_row_that_says_what_its_columns_canno
 
 def test_what_is_malformed_is_kept_as_bytes_and_cut_when_it_is_long():
     collected = columns(("key", "malformed"))
-    collected.extend([Message(native_id(1, 1), key=b"a\xff"), Message(native_id(1, 2), key=b"\xff" * 1000)])
+    collected.extend([FakeMessage(native_id(1, 1), key=b"a\xff"), FakeMessage(native_id(1, 2), key=b"\xff" * 1000)])
     assert collected.take().to_pylist() == [
         {"key": None, "malformed": "key not UTF-8: 61ff"},
         {"key": None, "malformed": "key not UTF-8: " + "ff" * 256 + "... (1000 bytes)"},
@@ -213,19 +213,19 @@ def test_what_is_malformed_is_kept_as_bytes_and_cut_when_it_is_long():
 
 def test_a_column_that_is_not_wanted_is_not_looked_at():
     collected = columns(("value", "malformed"))
-    collected.extend([Message(native_id(1, 1), key=b"\xff", props={b"\xff": b""}, published=2**63, happened=2**63)])
+    collected.extend([FakeMessage(native_id(1, 1), key=b"\xff", props={b"\xff": b""}, published=2**63, happened=2**63)])
     assert collected.take().to_pylist() == [{"value": b"x", "malformed": None}]
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("value", Message(native_id(1, 1), b"x" * 900)),
-        ("key", Message(native_id(1, 1), key="k" * 900)),
-        ("properties", Message(native_id(1, 1), props={"a" * 400: "b" * 500})),
+        ("value", FakeMessage(native_id(1, 1), b"x" * 900)),
+        ("key", FakeMessage(native_id(1, 1), key="k" * 900)),
+        ("properties", FakeMessage(native_id(1, 1), props={"a" * 400: "b" * 500})),
     ],
 )
-def test_what_is_held_is_counted_whichever_column_holds_it(name: str, message: Message):
+def test_what_is_held_is_counted_whichever_column_holds_it(name: str, message: FakeMessage):
     collected = columns((name,))
     collected.extend([message])
     assert collected.bytes == 900
@@ -237,7 +237,7 @@ def test_what_is_held_is_counted_whichever_column_holds_it(name: str, message: M
 def test_names_of_producers_are_not_kept_without_end():
     collected = columns(("cluster",))
     for number in range(3000):
-        collected.extend([Message(native_id(1, number), producer=f"name {number}")])
+        collected.extend([FakeMessage(native_id(1, number), producer=f"name {number}")])
     assert len(collected._origins) <= 1000  # nothing else shows what is kept
 
 

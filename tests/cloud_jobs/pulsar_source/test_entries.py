@@ -8,42 +8,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.admin import Admin
+from cloud_jobs.pulsar_source.admin import PulsarAdmin
 from cloud_jobs.pulsar_source.entries import Chunk, LeftS, StoredEntry, ask
-from cloud_jobs.pulsar_source.errors import AccessRefused, ClusterUnreachable, NobodyListens
-from cloud_jobs.pulsar_source.options import Access, Cluster
-from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source.errors import AccessRefused, SourceClusterUnreachable, SourceConnectionRefused
+from cloud_jobs.pulsar_source.options import Access, SourceCluster
+from cloud_jobs.pulsar_source.position import LedgerPosition
 from tests.cloud_jobs.pulsar_source.addresses import Reply, address
 
 _TIMEOUT_S = 60
-SILENT = ClusterUnreachable("hq", "asking", "nothing came")
+SILENT = SourceClusterUnreachable("hq", "asking", "nothing came")
 
 
-class Store:
+class FunctionStore:
     """Entries as a function gives them; `asked`: for which ones it was called."""
 
-    def __init__(self, entry: Callable[[Position], StoredEntry | None]) -> None:
+    def __init__(self, entry: Callable[[LedgerPosition], StoredEntry | None]) -> None:
         self._entry = entry
-        self.asked: list[Position] = []
+        self.asked: list[LedgerPosition] = []
 
-    def of(self, place: Position) -> StoredEntry | None:
+    def entry(self, place: LedgerPosition) -> StoredEntry | None:
         self.asked.append(place)
         return self._entry(place)
 
-    def sent(self, first: Position, last: Position, _: LeftS) -> Iterator[tuple[Position, StoredEntry]]:
+    def sent(
+        self, first: LedgerPosition, last: LedgerPosition, _: LeftS
+    ) -> Iterator[tuple[LedgerPosition, StoredEntry]]:
         raise NotImplementedError
 
 
-def places(count: int) -> list[Position]:
-    return [Position(7, entry) for entry in range(count)]
+def places(count: int) -> list[LedgerPosition]:
+    return [LedgerPosition(7, entry) for entry in range(count)]
 
 
 @given(count=st.integers(0, 400), missing=st.integers(0, 400))
 def test_each_entry_is_asked_for_once_and_told_in_its_place(count: int, missing: int):
-    def entry(place: Position) -> StoredEntry | None:
+    def entry(place: LedgerPosition) -> StoredEntry | None:
         return None if place.entry == missing else StoredEntry(chunk=Chunk("m", place.entry, count))
 
-    store = Store(entry)
+    store = FunctionStore(entry)
     assert list(ask(store, places(count))) == [(place, entry(place)) for place in places(count)]
     assert sorted(store.asked) == places(count)
 
@@ -51,64 +53,64 @@ def test_each_entry_is_asked_for_once_and_told_in_its_place(count: int, missing:
 def test_several_are_asked_for_at_one_time():
     a_second_one = threading.Event()
 
-    def entry(_: Position) -> StoredEntry:
+    def entry(_: LedgerPosition) -> StoredEntry:
         if len(store.asked) > 1:
             a_second_one.set()
         assert a_second_one.wait(_TIMEOUT_S)
         return StoredEntry(marker=True)
 
-    store = Store(entry)
+    store = FunctionStore(entry)
     assert len(list(ask(store, places(56)))) == 56
 
 
 def test_who_stops_to_listen_asks_for_few_more():
-    store = Store(lambda _: StoredEntry())
+    store = FunctionStore(lambda _: StoredEntry())
     asked = ask(store, places(10_000))
-    assert next(asked) == (Position(7, 0), StoredEntry())
+    assert next(asked) == (LedgerPosition(7, 0), StoredEntry())
     assert len(store.asked) < 20
 
 
 @given(silent=st.integers(0, 300))
 def test_after_one_that_is_not_answered_no_more_are_waited_for(silent: int):
-    def entry(place: Position) -> StoredEntry:
+    def entry(place: LedgerPosition) -> StoredEntry:
         if place.entry == silent:
             raise SILENT
         return StoredEntry()
 
-    store = Store(entry)
+    store = FunctionStore(entry)
     answers = dict(ask(store, places(400)))
-    assert answers.pop(Position(7, silent)) is SILENT
+    assert answers.pop(LedgerPosition(7, silent)) is SILENT
     assert set(answers.values()) == {StoredEntry()} or silent == 0
     assert set(places(silent - 128)) <= answers.keys()
-    assert sorted(store.asked) == sorted([*answers, Position(7, silent)])
+    assert sorted(store.asked) == sorted([*answers, LedgerPosition(7, silent)])
     assert len(store.asked) <= silent + 130
 
 
 def test_who_has_no_time_left_asks_for_nothing():
-    store = Store(lambda _: StoredEntry())
+    store = FunctionStore(lambda _: StoredEntry())
     assert not list(ask(store, places(9), lambda: 0.0))
     assert not store.asked
 
 
-@pytest.mark.parametrize("error", [AccessRefused, NobodyListens])
+@pytest.mark.parametrize("error", [AccessRefused, SourceConnectionRefused])
 def test_what_is_said_of_the_cluster_is_raised_and_no_entry_is_taken_for_unreadable(error: type[Exception]):
-    def entry(_: Position) -> StoredEntry:
+    def entry(_: LedgerPosition) -> StoredEntry:
         raise error("hq", "asking", "403")
 
     with pytest.raises(error):
-        list(ask(Store(entry), places(9)))
+        list(ask(FunctionStore(entry), places(9)))
 
 
 def test_an_address_where_nobody_listens_any_more_is_told_from_an_answer_that_broke_off():
     broken = Reply(200, b"{", headers={"X-Pulsar-Message-ID": "7:1"}, breaks_off=True)
     with address() as place, closing(_admin(place.url)) as admin:
         place.says = lambda _: broken
-        with pytest.raises(ClusterUnreachable) as raised:
-            admin.entry("persistent://t/n/x", Position(7, 1))
-        assert not isinstance(raised.value, NobodyListens)
+        with pytest.raises(SourceClusterUnreachable) as raised:
+            admin.entry_headers("persistent://t/n/x", LedgerPosition(7, 1))
+        assert not isinstance(raised.value, SourceConnectionRefused)
         assert len(place.asked) == 2
-    with closing(_admin(place.url)) as admin, pytest.raises(NobodyListens):
-        admin.entry("persistent://t/n/x", Position(7, 1))
+    with closing(_admin(place.url)) as admin, pytest.raises(SourceConnectionRefused):
+        admin.entry_headers("persistent://t/n/x", LedgerPosition(7, 1))
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"x" * 60_000])
@@ -117,7 +119,7 @@ def test_short_content_is_read_so_that_the_connection_stays_open(content: bytes)
     with address() as place, closing(_admin(place.url)) as admin:
         place.says = lambda _: reply
         for entry in places(10):
-            headers = admin.entry("persistent://t/n/x", entry)
+            headers = admin.entry_headers("persistent://t/n/x", entry)
             assert headers is not None
             assert StoredEntry.from_headers(headers).marker
         assert len(place.asked) == 10
@@ -128,8 +130,10 @@ def test_long_content_is_left_where_it_is():
     reply = Reply(200, b"x" * 1000, headers={"X-Pulsar-Message-ID": "7:1"}, endless=True)
     with address() as place, closing(_admin(place.url)) as admin:
         place.says = lambda _: reply
-        assert admin.entry("persistent://t/n/x", Position(7, 1)) is not None
+        assert admin.entry_headers("persistent://t/n/x", LedgerPosition(7, 1)) is not None
 
 
-def _admin(url: str) -> Admin:
-    return Admin(Cluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=url), Access(), _TIMEOUT_S)
+def _admin(url: str) -> PulsarAdmin:
+    return PulsarAdmin(
+        SourceCluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=url), Access(), _TIMEOUT_S
+    )

@@ -5,31 +5,31 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.pulsar_source.errors import FailoverFileError
-from cloud_jobs.pulsar_source.failover import FailoverFile, QueryIdentity, Standing
-from cloud_jobs.pulsar_source.position import Offset, Position
+from cloud_jobs.pulsar_source.failover import FailoverFile, FailoverState, QueryIdentity
+from cloud_jobs.pulsar_source.position import LedgerPosition, Offset
 
-ON_HQ = Offset("hq", {"t": Position(7, 3)})
+ON_HQ = Offset("hq", {"t": LedgerPosition(7, 3)})
 MINE = QueryIdentity("4f", "ingest", "t")
-ON_DR = Offset("dr", {"t": Position(2, 1)})
+ON_DR = Offset("dr", {"t": LedgerPosition(2, 1)})
 
 
 def test_reading_goes_on_from_the_offset_in_the_same_cluster_and_from_the_cursor_in_another():
-    assert not Standing("hq").from_cursor(ON_HQ)
-    assert Standing("hq").moved("dr").from_cursor(ON_HQ)
-    assert not Standing("hq").moved("dr").from_cursor(ON_DR)
+    assert not FailoverState("hq").restarts_at_cursor(ON_HQ)
+    assert FailoverState("hq").with_active("dr").restarts_at_cursor(ON_HQ)
+    assert not FailoverState("hq").with_active("dr").restarts_at_cursor(ON_DR)
 
 
 def test_after_a_batch_that_was_closed_unread_reading_begins_at_the_cursor_even_where_it_was_planned():
     #   planned on hq ... hq dies, closed unread ... hq is back and ordered again
-    standing = Standing("hq").abandoning(ON_HQ).moved("dr").moved("hq")
-    assert standing.from_cursor(ON_HQ)
-    assert not standing.from_cursor(Offset("hq", {"t": Position(8, 0)}))
+    standing = FailoverState("hq").with_abandoned(ON_HQ).with_active("dr").with_active("hq")
+    assert standing.restarts_at_cursor(ON_HQ)
+    assert not standing.restarts_at_cursor(Offset("hq", {"t": LedgerPosition(8, 0)}))
 
 
 def test_the_standing_outlives_the_process(tmp_path: Path):
     kept = FailoverFile(tmp_path / "deep" / "failover.json")
     assert kept.load() is None
-    standing = Standing("hq").abandoning(ON_HQ).moved("dr").creating("dr", ["t"]).creating("dr", ["u"])
+    standing = FailoverState("hq").with_abandoned(ON_HQ).with_active("dr").creating("dr", ["t"]).creating("dr", ["u"])
     kept.save(MINE, standing)
     assert FailoverFile(tmp_path / "deep" / "failover.json").load() == (MINE, standing)
     assert [file.name for file in (tmp_path / "deep").iterdir()] == ["failover.json"]
@@ -68,7 +68,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, size: int):
 
 def test_a_full_disk_is_an_error_of_ours_and_leaves_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     kept = FailoverFile(tmp_path / "failover.json")
-    kept.save(MINE, Standing("hq"))
+    kept.save(MINE, FailoverState("hq"))
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -76,42 +76,42 @@ def test_a_full_disk_is_an_error_of_ours_and_leaves_what_was_kept(tmp_path: Path
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(FailoverFileError, match="No space left"):
-            kept.save(MINE, Standing("dr"))
-    assert kept.load() == (MINE, Standing("hq"))
+            kept.save(MINE, FailoverState("dr"))
+    assert kept.load() == (MINE, FailoverState("hq"))
 
 
 def test_a_folder_in_the_place_of_the_file_or_of_the_order_is_an_error_of_ours(tmp_path: Path):
     kept = FailoverFile(tmp_path / "failover.json")
     (tmp_path / "failover.json").mkdir()
-    (tmp_path / "failover.json.order").mkdir()
+    (tmp_path / "failover.json.switchover").mkdir()
     with pytest.raises(FailoverFileError):
         kept.load()
     with pytest.raises(FailoverFileError):
-        kept.order()
+        kept.switchover_request()
 
 
 def test_the_operators_word_is_read_and_then_done_with(tmp_path: Path):
     kept = FailoverFile(tmp_path / "failover.json")
-    assert kept.order() is None
-    (tmp_path / "failover.json.order").write_text(" dr\n")
-    assert kept.order() == "dr"
-    kept.obeyed()
-    assert kept.order() is None
+    assert kept.switchover_request() is None
+    (tmp_path / "failover.json.switchover").write_text(" dr\n")
+    assert kept.switchover_request() == "dr"
+    kept.clear_switchover_request()
+    assert kept.switchover_request() is None
 
 
 def test_what_is_kept_is_bounded():
-    standing = Standing("hq")
+    standing = FailoverState("hq")
     for number in range(100):
-        standing = standing.abandoning(Offset("hq", {"t": Position(number, 0)}))
+        standing = standing.with_abandoned(Offset("hq", {"t": LedgerPosition(number, 0)}))
     assert len(standing.abandoned) == 16
-    assert standing.abandoned_at(Offset("hq", {"t": Position(99, 0)}))
+    assert standing.is_abandoned(Offset("hq", {"t": LedgerPosition(99, 0)}))
 
 
 def test_when_the_cluster_was_heard_last_is_kept_for_the_next_process(tmp_path: Path):
     kept = FailoverFile(tmp_path / "failover.json")
-    assert kept.heard_at() is None
-    assert not kept.heard(1_767_603_422.5)
-    kept.save(MINE, Standing("dr"))
-    assert kept.heard(1_767_603_422.5)
-    assert kept.heard_at() == 1_767_603_422.5
-    assert kept.load() == (MINE, Standing("dr"))
+    assert kept.last_answer_s() is None
+    assert not kept.record_answer(1_767_603_422.5)
+    kept.save(MINE, FailoverState("dr"))
+    assert kept.record_answer(1_767_603_422.5)
+    assert kept.last_answer_s() == 1_767_603_422.5
+    assert kept.load() == (MINE, FailoverState("dr"))

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from cloud_jobs.pulsar_source.feeds import OneByOne, _ReaderFeed
+from cloud_jobs.pulsar_source.feeds import SingleMessageHandover, _ReaderFeed
 
 
 class Native:
@@ -17,8 +17,8 @@ class Native:
         return True
 
 
-@pytest.mark.parametrize("one_by_one", [None, OneByOne()])
-def test_a_reader_goes_with_its_feed_without_waiting_for_the_collector(one_by_one: OneByOne | None):
+@pytest.mark.parametrize("one_by_one", [None, SingleMessageHandover()])
+def test_a_reader_goes_with_its_feed_without_waiting_for_the_collector(one_by_one: SingleMessageHandover | None):
     gc.disable()
     try:
         native = Native()

@@ -12,29 +12,29 @@ from typing import Any
 import pulsar
 import pytest
 
-from cloud_jobs.pulsar_source.caution import CAREFUL_BATCHES, Caution
-from cloud_jobs.pulsar_source.columns import Columns
+from cloud_jobs.pulsar_source.columns import MessageColumns
 from cloud_jobs.pulsar_source.copies import CopiedMessage, UnreadableEntry
-from cloud_jobs.pulsar_source.errors import ClusterUnreachable, ReadStalled
+from cloud_jobs.pulsar_source.crash_guard import ISOLATED_BATCHES, CrashGuard
+from cloud_jobs.pulsar_source.errors import ReadStalled, SourceClusterUnreachable
 from cloud_jobs.pulsar_source.isolation import IsolatedFeed, next_entry
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.position import BEGINNING, Position
-from cloud_jobs.pulsar_source.reader_process import Assignment, ReaderProcess, hold_to
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
+from cloud_jobs.pulsar_source.reader_process import ReaderProcess, ReaderTask, hold_to
 
 OPTIONS = PulsarOptions.parse(
     {"serviceUrl": "pulsar://hq:1", "adminUrl": "http://hq:2", "topics": "persistent://t/n/x", "subscription": "s"}
 )
 LEDGERS = ((3, 5), (4, 0), (7, 5))
-STORED = [Position(ledger, entry) for ledger, entries in LEDGERS for entry in range(entries)]
-FAULTY = {Position(3, 2), Position(3, 3), Position(7, 0)}
+STORED = [LedgerPosition(ledger, entry) for ledger, entries in LEDGERS for entry in range(entries)]
+FAULTY = {LedgerPosition(3, 2), LedgerPosition(3, 3), LedgerPosition(7, 0)}
 
 
-def copy(place: Position) -> CopiedMessage:
+def copy(place: LedgerPosition) -> CopiedMessage:
     serialized = pulsar.MessageId(-1, place.ledger, place.entry, -1).serialize()
     return CopiedMessage(serialized, str(place).encode(), False, "", {}, 1, 0, "p", False)
 
 
-def serve(pipe: Connection, assignment: Assignment) -> None:
+def serve(pipe: Connection, assignment: ReaderTask) -> None:
     """As the real one: prefetches what the broker has, and ends as soon as a faulty entry comes in.
 
     A broker sends the entry at the position that it is told once more.
@@ -63,13 +63,13 @@ def serve(pipe: Connection, assignment: Assignment) -> None:
             pipe.send((True, {"last": STORED[-1], "connected": True}[what]))
 
 
-def start(assignment: Assignment, answer_s: float) -> ReaderProcess:
+def start(assignment: ReaderTask, answer_s: float) -> ReaderProcess:
     quick_s = 0.5 if assignment.topic.endswith("silent") else answer_s
     return ReaderProcess(assignment, quick_s, serve)
 
 
 def feed(topic: str) -> IsolatedFeed:
-    assignment = Assignment(OPTIONS.all_clusters()[0], OPTIONS, f"persistent://t/n/{topic}", BEGINNING, 10)
+    assignment = ReaderTask(OPTIONS.all_clusters()[0], OPTIONS, f"persistent://t/n/{topic}", BEGINNING, 10)
     return IsolatedFeed(assignment, LEDGERS, start)
 
 
@@ -83,22 +83,22 @@ def all_of(feed: IsolatedFeed) -> list[Any]:
 
 def test_an_entry_that_ends_the_client_is_told_in_its_place_and_every_other_message_comes_once():
     found = all_of(feed("faults"))
-    assert [Position(m.message_id().ledger_id(), m.message_id().entry_id()) for m in found] == STORED
+    assert [LedgerPosition(m.message_id().ledger_id(), m.message_id().entry_id()) for m in found] == STORED
     unreadable = [message for message in found if isinstance(message, UnreadableEntry)]
-    assert {message.place for message in unreadable} == FAULTY
+    assert {message.position for message in unreadable} == FAULTY
     assert "entry 3:2 of persistent://t/n/faults ends the Pulsar client (SIGSEGV)" in {m.reason for m in unreadable}
 
 
 def test_a_chunk_before_the_last_of_its_message_is_passed_over_without_a_row():
-    assignment = Assignment(OPTIONS.all_clusters()[0], OPTIONS, "persistent://t/n/faults", BEGINNING, 10)
-    parts = {Position(3, 2), Position(3, 3)}
-    careful, found = IsolatedFeed(assignment, LEDGERS, start, is_part=parts.__contains__), list[Any]()
+    assignment = ReaderTask(OPTIONS.all_clusters()[0], OPTIONS, "persistent://t/n/faults", BEGINNING, 10)
+    parts = {LedgerPosition(3, 2), LedgerPosition(3, 3)}
+    isolated, found = IsolatedFeed(assignment, LEDGERS, start, is_part=parts.__contains__), list[Any]()
     while len(found) < len(STORED) - len(parts):
-        found += careful.receive()
-    careful.close()
-    places = [Position(m.message_id().ledger_id(), m.message_id().entry_id()) for m in found]
+        found += isolated.receive()
+    isolated.close()
+    places = [LedgerPosition(m.message_id().ledger_id(), m.message_id().entry_id()) for m in found]
     assert places == [place for place in STORED if place not in parts]
-    assert [message.place for message in found if isinstance(message, UnreadableEntry)] == [Position(7, 0)]
+    assert [message.position for message in found if isinstance(message, UnreadableEntry)] == [LedgerPosition(7, 0)]
 
 
 def test_without_faults_one_process_reads_it_all():
@@ -112,7 +112,7 @@ def test_no_entry_is_blamed_for_a_process_that_was_killed_or_is_silent_or_ends_w
         all_of(lost)
 
 
-def serve_in_a_worker(pipe: Connection, assignment: Assignment) -> None:
+def serve_in_a_worker(pipe: Connection, assignment: ReaderTask) -> None:
     """As a process of a Spark worker that has less memory than the reading process is given (`pyspark.memory`)."""
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     hold_to(resource.RLIMIT_AS, assignment.queue << 30)
@@ -123,13 +123,13 @@ def serve_in_a_worker(pipe: Connection, assignment: Assignment) -> None:
 
 @pytest.mark.parametrize(("asked", "held"), [(3, 2), (1, 1)])
 def test_a_process_is_held_to_the_lower_one_of_its_limit_and_the_workers(asked: int, held: int):
-    assignment = Assignment(OPTIONS.all_clusters()[0], OPTIONS, "persistent://t/n/x", BEGINNING, asked)
+    assignment = ReaderTask(OPTIONS.all_clusters()[0], OPTIONS, "persistent://t/n/x", BEGINNING, asked)
     with ReaderProcess(assignment, 60, serve_in_a_worker) as process:
-        assert process.ask("limits") == (held << 30, held << 30)
+        assert process.call("limits") == (held << 30, held << 30)
 
 
 def test_what_a_cluster_refuses_is_told_in_the_words_of_the_client():
-    with pytest.raises(ClusterUnreachable, match="AuthorizationError: no"):
+    with pytest.raises(SourceClusterUnreachable, match="AuthorizationError: no"):
         feed("refused").receive()
 
 
@@ -139,9 +139,9 @@ def test_the_entry_after_a_place_is_the_next_that_is_stored():
 
 
 def test_an_unreadable_entry_is_a_row_without_value_whatever_columns_are_asked_for():
-    message = UnreadableEntry(Position(3, 2), "entry 3:2 ends the Pulsar client")
+    message = UnreadableEntry(LedgerPosition(3, 2), "entry 3:2 ends the Pulsar client")
     for names in (("value", "malformed", "message_id"), ("value", "malformed", "message_id", "publish_time", "key")):
-        columns = Columns("persistent://t/n/x", "hq", frozenset(), names)
+        columns = MessageColumns("persistent://t/n/x", "hq", frozenset(), names)
         columns.extend([message])
         (row,) = columns.take().to_pylist()
         assert (row["value"], row["malformed"], row["message_id"]) == (None, message.reason, "3:2:-1")
@@ -149,11 +149,11 @@ def test_an_unreadable_entry_is_a_row_without_value_whatever_columns_are_asked_f
 
 
 def test_batches_are_read_carefully_for_a_while_after_one_that_did_not_complete():
-    caution = Caution(OPTIONS)
-    assert not caution.planning(replayed=False)
-    assert caution.planning(replayed=True)
-    assert [caution.planning(replayed=False) for _ in range(CAREFUL_BATCHES)] == [
-        *[True] * (CAREFUL_BATCHES - 1),
+    caution = CrashGuard(OPTIONS)
+    assert not caution.on_batch_planned(replayed=False)
+    assert caution.on_batch_planned(replayed=True)
+    assert [caution.on_batch_planned(replayed=False) for _ in range(ISOLATED_BATCHES)] == [
+        *[True] * (ISOLATED_BATCHES - 1),
         False,
     ]
 
@@ -164,22 +164,22 @@ def test_a_look_ahead_that_ended_its_process_makes_the_next_one_careful(tmp_path
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGSEGV
-    with Caution(options.model_copy(update={"subscription": "another"})).looking_ahead() as careful:
-        assert not careful
-    after = Caution(options)
+    with CrashGuard(options.model_copy(update={"subscription": "another"})).lookahead_marked() as isolated:
+        assert not isolated
+    after = CrashGuard(options)
     for _ in range(2):
-        with after.looking_ahead() as careful:
-            assert careful
+        with after.lookahead_marked() as isolated:
+            assert isolated
 
 
 def test_a_look_ahead_that_came_to_its_end_leaves_nothing(tmp_path: Path):
     options = OPTIONS.model_copy(update={"failover_file": tmp_path / "failover.json"})
-    with pytest.raises(ReadStalled), Caution(options).looking_ahead():
+    with pytest.raises(ReadStalled), CrashGuard(options).lookahead_marked():
         raise ReadStalled("hq", "t", "1:1", "1:2", 1.0)
-    with Caution(options).looking_ahead() as careful:
-        assert not careful
+    with CrashGuard(options).lookahead_marked() as isolated:
+        assert not isolated
 
 
 def end_in_a_look_ahead(options: PulsarOptions) -> None:
-    with Caution(options).looking_ahead():
+    with CrashGuard(options).lookahead_marked():
         os.kill(os.getpid(), signal.SIGSEGV)

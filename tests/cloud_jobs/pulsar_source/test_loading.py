@@ -4,9 +4,9 @@ from contextlib import closing
 
 import pytest
 
-from cloud_jobs.pulsar_source import ClusterUnreachable
+from cloud_jobs.pulsar_source import SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.planning import Survey
+from cloud_jobs.pulsar_source.planning import ClusterSurvey
 from tests.cloud_jobs.pulsar_source.addresses import STATS, Reply, address, document, page
 
 TOPIC = "persistent://t/n/x"
@@ -40,7 +40,7 @@ def test_partitions_that_nobody_opened_yet_do_not_make_a_cluster_silent(partitio
     with address() as place:
         place.says = broker.says if partitions else place.says
         options = PulsarOptions.parse({"clusters": f"hq=pulsar://h:1|{place.url}", "topics": TOPIC})
-        with closing(Survey(options.all_clusters()[0], options)) as survey:
+        with closing(ClusterSurvey(options.all_clusters()[0], options)) as survey:
             for _ in range(3):
                 assert sorted(survey.states()) == sorted(broker.names or [TOPIC])
             singly = sum("-partition-" in path for path in place.asked)
@@ -52,10 +52,10 @@ def test_after_a_broker_was_silent_the_one_that_takes_over_loads_them_singly_aga
     with address() as place:
         place.says = broker.says
         options = PulsarOptions.parse({"clusters": f"hq=pulsar://h:1|{place.url}", "topics": TOPIC})
-        with closing(Survey(options.all_clusters()[0], options)) as survey:
+        with closing(ClusterSurvey(options.all_clusters()[0], options)) as survey:
             survey.states()
             broker.loaded.clear()
-            with pytest.raises(ClusterUnreachable, match="504"):
+            with pytest.raises(SourceClusterUnreachable, match="504"):
                 survey.states()
             broker.loaded.clear()
             assert len(survey.states()) == MANY

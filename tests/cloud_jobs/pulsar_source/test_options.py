@@ -32,14 +32,14 @@ def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (ONE | {"topicsPattern": "t/n/(", "topics": ""}, "no regular expression"),
-        (ONE | {"clusters": "hq=pulsar://h:6650|http://h:port"}, "is no cluster"),
+        (ONE | {"topicsPattern": "t/n/(", "topics": ""}, "is not a regular expression"),
+        (ONE | {"clusters": "hq=pulsar://h:6650|http://h:port"}, "is not a cluster"),
         (ONE | {"topics": "t/n/.."}, "no address"),
         ({"topics": "t"}, "either clusters, or both serviceUrl and adminUrl"),
         (ONE | {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:1"}, "either clusters"),
         ({"clusters": ONE["clusters"]}, "either topics or topicsPattern"),
         (ONE | {"topicsPattern": "t/n/.*"}, "either topics or topicsPattern"),
-        (ONE | {"clusters": "hq"}, "no cluster"),
+        (ONE | {"clusters": "hq"}, "is not a cluster"),
         (TWO | {"failoverFile": "s3a://bucket/failover.json"}, "is an address"),
         (ONE | {"clusters": f"{ONE['clusters']},{ONE['clusters']}", "failoverFile": "f"}, "named twice"),
         (ONE | {"token": "a", "tokenFile": "b"}, "not both"),
@@ -51,7 +51,7 @@ def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right
         ),
         (ONE | {"endingPosition": "1767603422.5"}, "endingPosition: takes"),
         (ONE | {"columns": "value,colour"}, "takes some of value"),
-        (ONE | {"topics": "non-persistent://a/b/c"}, "is no topic"),
+        (ONE | {"topics": "non-persistent://a/b/c"}, "is not a topic"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_with_the_reason(options: dict[str, str], message: str):

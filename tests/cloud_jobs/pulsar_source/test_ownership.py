@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor
 from cloud_jobs.pulsar_source.errors import SubscriptionBusy
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
-from cloud_jobs.pulsar_source.watching import Watch
-from tests.cloud_jobs.pulsar_source.model import World
+from tests.cloud_jobs.pulsar_source.model import ModelWorld
 
 TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-{number}" for number in range(3)]
@@ -21,11 +21,11 @@ WAIT_S = 4.0
 _numbers = itertools.count()
 
 
-class Owner:
+class OwningQuery:
     """What one query does to own its subscription, on the clusters of a world."""
 
     def __init__(
-        self, world: World, folder: Path, topics: str = TOPIC, clusters: str = "hq,dr", wait_s: float = WAIT_S
+        self, world: ModelWorld, folder: Path, topics: str = TOPIC, clusters: str = "hq,dr", wait_s: float = WAIT_S
     ) -> None:
         names = clusters.split(",")
         options = PulsarOptions.parse(
@@ -37,13 +37,13 @@ class Owner:
                 "readTimeoutSeconds": str(wait_s),
             }
         )
-        self.watch = Watch(options, world.time, world.time.pause, world.survey)
+        self.watch = ClusterMonitor(options, world.time, world.time.pause, world.survey)
         self.token = f"query {next(_numbers):09}"
         self._ownership = Ownership(options, world.own, world.time, world.time.pause, self.token)
 
     def look(self) -> bool:
         """One look, as before each plan."""
-        return self._ownership.claim(self.watch.active(), self.watch.elsewhere)
+        return self._ownership.claim(self.watch.active_view(), self.watch.other_views)
 
     def own(self) -> None:
         while not self.look():
@@ -54,8 +54,8 @@ class Owner:
         self.watch.close()
 
 
-def a_world() -> World:
-    one = World()
+def a_world() -> ModelWorld:
+    one = ModelWorld()
     for cluster in one.clusters.values():
         for partition in PARTITIONS:
             cluster.create(partition)
@@ -63,16 +63,16 @@ def a_world() -> World:
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> ModelWorld:
     return a_world()
 
 
 @pytest.fixture
-def owner(world: World, tmp_path: Path) -> Iterator[Callable[..., Owner]]:
-    opened: list[Owner] = []
+def owner(world: ModelWorld, tmp_path: Path) -> Iterator[Callable[..., OwningQuery]]:
+    opened: list[OwningQuery] = []
 
-    def opening(**more: str) -> Owner:
-        opened.append(Owner(world, tmp_path, **more))
+    def opening(**more: str) -> OwningQuery:
+        opened.append(OwningQuery(world, tmp_path, **more))
         return opened[-1]
 
     yield opening
@@ -81,7 +81,7 @@ def owner(world: World, tmp_path: Path) -> Iterator[Callable[..., Owner]]:
 
 
 def test_a_second_query_is_refused_after_the_time_that_it_waits_and_the_first_goes_on(
-    world: World, owner: Callable[..., Owner]
+    world: ModelWorld, owner: Callable[..., OwningQuery]
 ):
     first = owner()
     first.own()
@@ -94,7 +94,7 @@ def test_a_second_query_is_refused_after_the_time_that_it_waits_and_the_first_go
         assert first.look()
 
 
-def test_a_query_that_takes_the_place_of_one_that_ends_gets_the_subscription(owner: Callable[..., Owner]):
+def test_a_query_that_takes_the_place_of_one_that_ends_gets_the_subscription(owner: Callable[..., OwningQuery]):
     first, second = owner(), owner()
     first.own()
     assert not second.look()
@@ -104,32 +104,34 @@ def test_a_query_that_takes_the_place_of_one_that_ends_gets_the_subscription(own
 
 @pytest.mark.parametrize("first_topics", [TOPIC, PARTITIONS[1]])
 def test_a_query_that_names_a_partition_and_one_that_names_its_topic_see_each_other(
-    owner: Callable[..., Owner], first_topics: str
+    owner: Callable[..., OwningQuery], first_topics: str
 ):
     owner(topics=first_topics).own()
     with pytest.raises(SubscriptionBusy, match="t-partition-1"):
         owner(topics=PARTITIONS[1] if first_topics == TOPIC else TOPIC).own()
 
 
-def test_queries_of_different_partitions_do_not_disturb_each_other(owner: Callable[..., Owner]):
+def test_queries_of_different_partitions_do_not_disturb_each_other(owner: Callable[..., OwningQuery]):
     owners = [owner(topics=partition) for partition in PARTITIONS]
     for one in [*owners, *owners]:
         one.own()
 
 
 @pytest.mark.parametrize("clusters", ["dr,hq", "hq,dr"])
-def test_a_query_on_another_cluster_of_the_options_is_seen(owner: Callable[..., Owner], clusters: str):
+def test_a_query_on_another_cluster_of_the_options_is_seen(owner: Callable[..., OwningQuery], clusters: str):
     owner(clusters=clusters.partition(",")[0]).own()
     with pytest.raises(SubscriptionBusy, match=f"on cluster '{clusters.partition(',')[0]}'"):
         owner(clusters=",".join(reversed(clusters.split(",")))).own()
 
 
-def test_a_standby_that_does_not_answer_keeps_nobody_from_reading(world: World, owner: Callable[..., Owner]):
+def test_a_standby_that_does_not_answer_keeps_nobody_from_reading(world: ModelWorld, owner: Callable[..., OwningQuery]):
     world.clusters["dr"].answers = False
     owner().own()
 
 
-def test_an_owner_leaves_to_no_candidate_however_long_that_one_looks(world: World, owner: Callable[..., Owner]):
+def test_an_owner_leaves_to_no_candidate_however_long_that_one_looks(
+    world: ModelWorld, owner: Callable[..., OwningQuery]
+):
     first = owner()
     first.own()
     for _ in range(2):  # one that is frozen between its opening and its look, and one that comes later
@@ -142,7 +144,7 @@ def test_an_owner_leaves_to_no_candidate_however_long_that_one_looks(world: Worl
         candidate.own()
 
 
-def test_of_two_owners_the_younger_one_ends_at_its_next_look(world: World, owner: Callable[..., Owner]):
+def test_of_two_owners_the_younger_one_ends_at_its_next_look(world: ModelWorld, owner: Callable[..., OwningQuery]):
     first = owner()
     first.own()
     present = world.clusters["hq"].topics[PARTITIONS[2]].present["owner"]
@@ -161,7 +163,9 @@ def test_of_candidates_at_most_one_owns_the_subscription_and_one_does_in_the_end
     """Whatever the order of their looks."""
     world = a_world()
     with TemporaryDirectory() as folder:
-        queries = [Owner(world, Path(folder), clusters=names, wait_s=1000) for names in ("hq,dr", "hq,dr", "dr,hq")]
+        queries = [
+            OwningQuery(world, Path(folder), clusters=names, wait_s=1000) for names in ("hq,dr", "hq,dr", "dr,hq")
+        ]
         owning = [queries[turn].look() for turn in turns]
         winners = {turn for turn, owns in zip(turns, owning, strict=True) if owns}
         assert len(winners) <= 1
@@ -173,7 +177,7 @@ def test_of_candidates_at_most_one_owns_the_subscription_and_one_does_in_the_end
             query.close()
 
 
-def test_a_partition_that_is_met_later_is_owned_before_it_is_read(world: World, owner: Callable[..., Owner]):
+def test_a_partition_that_is_met_later_is_owned_before_it_is_read(world: ModelWorld, owner: Callable[..., OwningQuery]):
     first = owner()
     first.own()
     new = world.clusters["hq"].create(f"{TOPIC}-partition-3")

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.acknowledging import whole_entries
-from cloud_jobs.pulsar_source.position import BEGINNING, Offset, Position, ranges
+from cloud_jobs.pulsar_source.cumulative_ack import to_whole_entry
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, Offset, ranges
 
-positions = st.builds(Position, st.integers(0, 9), st.integers(-1, 9)) | st.builds(
-    Position, st.integers(0, 9), st.integers(0, 9), st.integers(0, 5)
+positions = st.builds(LedgerPosition, st.integers(0, 9), st.integers(-1, 9)) | st.builds(
+    LedgerPosition, st.integers(0, 9), st.integers(0, 9), st.integers(0, 5)
 )
 topics = st.sampled_from([f"persistent://t/n/topic-partition-{number}" for number in range(4)])
 by_topic = st.dictionaries(topics, positions)
@@ -19,21 +19,26 @@ offsets = st.builds(
 
 
 @given(positions)
-def test_a_position_comes_back_from_its_text(position: Position):
-    assert Position.parse(str(position)) == position
+def test_a_position_comes_back_from_its_text(position: LedgerPosition):
+    assert LedgerPosition.parse(str(position)) == position
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:2:3:4", "a:b", "1:", "(1,2)"])
 def test_other_text_is_no_position(text: str):
-    with pytest.raises(ValueError, match="no position"):
-        Position.parse(text)
+    with pytest.raises(ValueError, match="is not a position"):
+        LedgerPosition.parse(text)
 
 
 def test_a_whole_entry_takes_in_each_of_its_messages():
     assert (
-        Position(3, 6) < Position(3, 7, -1) < Position(3, 7, 0) < Position(3, 7, 9) < Position(3, 7) < Position(4, -1)
+        LedgerPosition(3, 6)
+        < LedgerPosition(3, 7, -1)
+        < LedgerPosition(3, 7, 0)
+        < LedgerPosition(3, 7, 9)
+        < LedgerPosition(3, 7)
+        < LedgerPosition(4, -1)
     )
-    assert Position(0, 0, -1) > BEGINNING
+    assert LedgerPosition(0, 0, -1) > BEGINNING
 
 
 @given(offsets)
@@ -55,7 +60,7 @@ def test_equal_offsets_are_equal_text_whatever_the_order_of_their_topics(offset:
 
 
 @given(by_topic, by_topic)
-def test_neighbouring_ranges_meet_without_a_gap(start: dict[str, Position], end: dict[str, Position]):
+def test_neighbouring_ranges_meet_without_a_gap(start: dict[str, LedgerPosition], end: dict[str, LedgerPosition]):
     pieces = {piece.topic: piece for piece in ranges(Offset("hq", start), Offset("hq", end))}
     for topic, last in end.items():
         first = start.get(topic, BEGINNING)
@@ -66,9 +71,9 @@ def test_neighbouring_ranges_meet_without_a_gap(start: dict[str, Position], end:
 
 
 def test_after_a_change_of_cluster_a_range_begins_at_the_origin_and_never_at_the_other_clusters_position():
-    start = Offset("hq", {"t": Position(900, 5)})
-    end = Offset("dr", {"t": Position(3, 9)}, {"t": Position(3, 1)})
-    assert [(piece.start, piece.end) for piece in ranges(start, end)] == [(Position(3, 1), Position(3, 9))]
+    start = Offset("hq", {"t": LedgerPosition(900, 5)})
+    end = Offset("dr", {"t": LedgerPosition(3, 9)}, {"t": LedgerPosition(3, 1)})
+    assert [(piece.start, piece.end) for piece in ranges(start, end)] == [(LedgerPosition(3, 1), LedgerPosition(3, 9))]
 
 
 def test_a_change_of_cluster_without_an_origin_is_refused():
@@ -87,14 +92,14 @@ def test_an_offset_of_another_version_is_refused_with_a_way_to_go_on():
 
 
 def test_the_cursor_is_moved_by_whole_entries_only():
-    assert whole_entries(Position(3, 7)) == Position(3, 7)
-    assert whole_entries(Position(3, 7, 2)) == Position(3, 6)
+    assert to_whole_entry(LedgerPosition(3, 7)) == LedgerPosition(3, 7)
+    assert to_whole_entry(LedgerPosition(3, 7, 2)) == LedgerPosition(3, 6)
 
 
 def test_a_partition_that_is_met_for_the_first_time_is_read_from_where_it_was_planned():
-    start = Offset("hq", {"old": Position(1, 1)})
-    end = Offset("hq", {"old": Position(1, 4), "new": Position(2, 19)}, {"new": Position(2, 9)})
+    start = Offset("hq", {"old": LedgerPosition(1, 1)})
+    end = Offset("hq", {"old": LedgerPosition(1, 4), "new": LedgerPosition(2, 19)}, {"new": LedgerPosition(2, 9)})
     assert [(piece.topic, piece.start) for piece in ranges(start, end)] == [
-        ("new", Position(2, 9)),
-        ("old", Position(1, 1)),
+        ("new", LedgerPosition(2, 9)),
+        ("old", LedgerPosition(1, 1)),
     ]

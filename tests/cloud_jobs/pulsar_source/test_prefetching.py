@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source.feeds import Feed, WideningFeed
-from cloud_jobs.pulsar_source.position import Position
+from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.prefetching import FIRST_QUEUE, Sizes
 
 TOPIC = "persistent://t/n/x"
@@ -17,7 +17,7 @@ MOST, PREFETCH = 1000, 16 * MIB
 
 
 @dataclass(frozen=True)
-class Message:
+class PrefetchedMessage:
     number: int
     size: int
 
@@ -25,11 +25,11 @@ class Message:
         return self.size
 
 
-class Topic:
+class PrefetchedTopic:
     """Messages of given sizes; opened, a client takes as many as its queue holds, and again as they are received."""
 
     def __init__(self, sizes: list[int]) -> None:
-        self._messages = [Message(number, size) for number, size in enumerate(sizes)]
+        self._messages = [PrefetchedMessage(number, size) for number, size in enumerate(sizes)]
         self.held: list[int] = []
         self.opened: list[int] = []
 
@@ -40,25 +40,25 @@ class Topic:
 
 
 class _Client:
-    def __init__(self, topic: Topic, messages: list[Message], queue: int) -> None:
+    def __init__(self, topic: PrefetchedTopic, messages: list[PrefetchedMessage], queue: int) -> None:
         self._topic, self._left, self._queue = topic, list(messages), queue
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[PrefetchedMessage]:
         held, self._left = self._left[: self._queue], self._left[self._queue :]
         self._topic.held.append(sum(message.size for message in held))
         return held
 
-    def last(self) -> Position:
-        return Position(1, 1)
+    def last(self) -> LedgerPosition:
+        return LedgerPosition(1, 1)
 
     def connected(self) -> bool:
         return True
 
-    def exhausted(self, _: Position) -> bool:
+    def exhausted(self, _: LedgerPosition) -> bool:
         return True
 
 
-def read(topic: Topic, sizes: Sizes) -> set[int]:
+def read(topic: PrefetchedTopic, sizes: Sizes) -> set[int]:
     feed = WideningFeed(topic.opening, f"{TOPIC}-partition-1", MOST, PREFETCH, sizes)
     found: set[int] = set()
     while messages := feed.receive():
@@ -71,39 +71,39 @@ def read(topic: Topic, sizes: Sizes) -> set[int]:
 def test_messages_of_one_size_are_held_within_the_bytes_or_a_few_at_first_and_each_is_handed_over(
     size: int, count: int
 ):
-    topic, sizes = Topic([size] * count), Sizes()
+    topic, sizes = PrefetchedTopic([size] * count), Sizes()
     assert read(topic, sizes) == set(range(count))
     assert max(topic.held) <= max(PREFETCH, FIRST_QUEUE * size)
     assert len(topic.opened) <= 3
-    again = Topic([size] * count)
+    again = PrefetchedTopic([size] * count)
     read(again, sizes)
     assert max(again.held) <= max(PREFETCH, (1 if count else FIRST_QUEUE) * size)
 
 
 def test_a_topic_of_small_messages_is_soon_read_with_a_long_queue_and_from_then_on_at_once_with_the_longest():
-    topic, sizes = Topic([200] * 5000), Sizes()
+    topic, sizes = PrefetchedTopic([200] * 5000), Sizes()
     read(topic, sizes)
     assert topic.opened == [FIRST_QUEUE, 32 * FIRST_QUEUE]
-    again = Topic([200] * 5000)
+    again = PrefetchedTopic([200] * 5000)
     read(again, sizes)
     assert again.opened == [MOST]
 
 
 def test_messages_that_become_bigger_are_held_within_the_bytes_by_the_next_consumer():
     sizes = Sizes()
-    read(Topic([200] * 5000), sizes)
-    read(Topic([200] * 5000 + [4 * MIB] * 10), sizes)
-    grown = Topic([4 * MIB] * 100)
+    read(PrefetchedTopic([200] * 5000), sizes)
+    read(PrefetchedTopic([200] * 5000 + [4 * MIB] * 10), sizes)
+    grown = PrefetchedTopic([4 * MIB] * 100)
     read(grown, sizes)
     assert max(grown.held) <= PREFETCH
-    read(Topic([200] * 5000), sizes)
-    small = Topic([200] * 5000)
+    read(PrefetchedTopic([200] * 5000), sizes)
+    small = PrefetchedTopic([200] * 5000)
     read(small, sizes)
     assert small.opened == [MOST]
 
 
 def test_a_consumer_that_is_to_be_sent_nothing_or_one_message_at_a_time_stays_so():
     for most in (0, 1):
-        topic = Topic([200] * 10)
+        topic = PrefetchedTopic([200] * 10)
         WideningFeed(topic.opening, TOPIC, most, PREFETCH, Sizes()).receive()
         assert topic.opened == [most]

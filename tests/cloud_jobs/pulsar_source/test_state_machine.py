@@ -16,21 +16,21 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from cloud_jobs.pulsar_source.accounting import Bounds
+from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor
 from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.entries import Chunk
+from cloud_jobs.pulsar_source.entry_fates import InquiryBounds
 from cloud_jobs.pulsar_source.errors import (
-    ClusterUnreachable,
     DataLoss,
     FailoverFileError,
     PulsarSourceError,
+    SourceClusterUnreachable,
     SubscriptionBusy,
 )
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.ownership import Ownership
-from cloud_jobs.pulsar_source.position import Offset, Position
-from cloud_jobs.pulsar_source.watching import Watch
-from tests.cloud_jobs.pulsar_source.model import Broken, Entry, ModelTopic, Part, World
+from cloud_jobs.pulsar_source.position import LedgerPosition, Offset
+from tests.cloud_jobs.pulsar_source.model import Broken, ChunkPart, Entry, ModelTopic, ModelWorld
 
 TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-{number}" for number in range(3)]
@@ -48,16 +48,16 @@ class ReportingDriver(Driver):
 
     reported: Callable[[str], None]
 
-    def _report(self, cluster: str, losses: Mapping[str, str]) -> None:
+    def _report_losses(self, cluster: str, losses: Mapping[str, str]) -> None:
         for topic in losses:
             self.reported(topic)
-        super()._report(cluster, losses)
+        super()._report_losses(cluster, losses)
 
 
 class ModelQuery:
     """Spark's micro-batch loop around the driver: offsets written ahead, a sink that knows batch numbers, commits."""
 
-    def __init__(self, world: World, folder: Path, reported: Callable[[str], None]) -> None:
+    def __init__(self, world: ModelWorld, folder: Path, reported: Callable[[str], None]) -> None:
         self._world, self._folder, self._reported = world, folder, reported
         self.compacted = False
         """Whether it reads with `readCompacted`."""
@@ -90,13 +90,13 @@ class ModelQuery:
         reached: Callable[[str], None] = lambda place: _crash_at(place, crash)  # noqa: E731
         if self._driver is None:
             self._driver = self._new_driver(strict=strict)
-            self._start = None if self.done else json.loads(json.dumps(self._driver.initial().to_json()))
+            self._start = None if self.done else json.loads(json.dumps(self._driver.initial_offset().to_json()))
             reached("begun")
             if len(self.log) > self.done:
                 self._run_batch(reached)
                 return True
         start = self.log[-1][1] if self.log else self._start
-        end = json.loads(json.dumps(self._driver.latest(Offset.from_json(start), limited=False).to_json()))
+        end = json.loads(json.dumps(self._driver.next_offset(Offset.from_json(start), limited=False).to_json()))
         reached("asked")
         if end == start:
             return False
@@ -128,7 +128,7 @@ class ModelQuery:
         options, time = self.options(strict=strict), self._world.time
         driver = ReportingDriver(
             options,
-            watch=Watch(options, time, time.pause, self._world.survey),
+            monitor=ClusterMonitor(options, time, time.pause, self._world.survey),
             ownership=Ownership(options, self._world.own, time, time.pause),
             acknowledger=self._world.acknowledge,
             store=self._world.store,
@@ -157,8 +157,8 @@ class SourceMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.world = World()
-        self.world.bounds = Bounds(single=2)
+        self.world = ModelWorld()
+        self.world.bounds = InquiryBounds(single=2)
         self.world.hides = lambda chunk: int(chunk.message) % 3 == 0
         self.query = ModelQuery(self.world, self.folder, self.report)
         self.sent: dict[int, str] = {}
@@ -196,7 +196,7 @@ class SourceMachine(RuleBasedStateMachine):
 
     def store_chunk(self, index: int) -> None:
         partition, chunk = self.begun.pop(index)
-        self.store(partition, Part.of(int(chunk.message), chunk.number, chunk.of))
+        self.store(partition, ChunkPart.of(int(chunk.message), chunk.number, chunk.of))
         if not chunk.is_last:
             self.begun.append((partition, chunk._replace(number=chunk.number + 1)))
 
@@ -348,7 +348,7 @@ class SourceMachine(RuleBasedStateMachine):
             for cluster in clusters:
                 topic = cluster.topics[PARTITIONS[part]]
                 newest = max(topic.ledgers)
-                topic.held_from = topic.held_from or Position(newest, len(topic.ledgers[newest]), -1)
+                topic.held_from = topic.held_from or LedgerPosition(newest, len(topic.ledgers[newest]), -1)
             self.produce(part, size)
 
     @rule()
@@ -374,7 +374,7 @@ class SourceMachine(RuleBasedStateMachine):
         for cluster in self.active_clusters():
             topic = cluster.topics.get(PARTITIONS[part])
             if topic is not None and topic.cursor is not None:
-                topic.cursor = Position(min(topic.ledgers), -1)
+                topic.cursor = LedgerPosition(min(topic.ledgers), -1)
                 self.may_repeat = True
 
     @rule(part=st.integers(0, 2), both=st.booleans())
@@ -412,7 +412,7 @@ class SourceMachine(RuleBasedStateMachine):
         self.go_down("hq")
         self.go_down("dr")
         for _ in range(2):
-            with pytest.raises((ClusterUnreachable, FailoverFileError)):
+            with pytest.raises((SourceClusterUnreachable, FailoverFileError)):
                 self.query.trigger()
             self.query.stop()
             self.world.time.pause(1800)
@@ -421,7 +421,7 @@ class SourceMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["hq", "dr", "nowhere"]))
     def order(self, name: str) -> None:
-        (self.folder / "failover.json.order").write_text(name)
+        (self.folder / "failover.json.switchover").write_text(name)
 
     @rule()
     def partitions_are_added(self) -> None:
@@ -459,7 +459,7 @@ class SourceMachine(RuleBasedStateMachine):
         try:
             for name in self.world.clusters:
                 self.come_back(name)
-            (self.folder / "failover.json.order").unlink(missing_ok=True)
+            (self.folder / "failover.json.switchover").unlink(missing_ok=True)
             self.transactions_end()
             for _ in range(8):
                 self.run_query()

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source.errors import DataLoss
-from cloud_jobs.pulsar_source.position import Position
-from cloud_jobs.pulsar_source.subscription import MOST_OPENINGS, SubscriptionNotes
-from tests.cloud_jobs.pulsar_source.model import ModelTopic, World
+from cloud_jobs.pulsar_source.position import LedgerPosition
+from cloud_jobs.pulsar_source.subscription import MAX_PLANNED, SubscriptionProperties
+from tests.cloud_jobs.pulsar_source.model import ModelTopic, ModelWorld
 from tests.cloud_jobs.pulsar_source.test_state_machine import PARTITIONS, Crash, ModelQuery
 
 openings = st.lists(st.integers(0, 99).map("{:02d}".format), unique=True, max_size=40).map(sorted)
@@ -21,42 +21,47 @@ openings = st.lists(st.integers(0, 99).map("{:02d}".format), unique=True, max_si
 def test_what_is_kept_on_the_broker_is_read_back_with_the_newest_openings_beside_the_properties_of_others(
     names: list[str],
 ):
-    notes = SubscriptionNotes("4f")
+    notes = SubscriptionProperties("4f")
     for name in names:
-        notes = notes.planning(name).planning(name)
-    assert SubscriptionNotes.of({"team": "a"} | notes.properties()) == notes
-    assert list(notes.planned) == names[-MOST_OPENINGS:]
-    assert SubscriptionNotes.of({"team": "a"}) is None
+        notes = notes.with_planned(name).with_planned(name)
+    assert SubscriptionProperties.from_properties({"team": "a"} | notes.to_properties()) == notes
+    assert list(notes.planned) == names[-MAX_PLANNED:]
+    assert SubscriptionProperties.from_properties({"team": "a"}) is None
 
 
 @given(openings, openings)
 def test_a_mark_is_known_by_the_disks_on_which_it_was_planned_and_not_by_older_ones(
     before: list[str], after: list[str]
 ):
-    old = SubscriptionNotes("4f")
+    old = SubscriptionProperties("4f")
     for name in before:
-        old = old.planning(name)
+        old = old.with_planned(name)
     new = old
     for name in after:
-        new = new.planning(f"later {name}")
+        new = new.with_planned(f"later {name}")
     for name in before:
-        assert new.knows(old.mark(name))  # also when it was forgotten
+        assert new.has_read(old.generation(name))  # also when it was forgotten
     for name in after:
-        assert not old.knows(new.mark(f"later {name}"))
-    assert old.knows(old.mark())
-    assert not SubscriptionNotes("5e", new.planned).knows(new.mark())
+        assert not old.has_read(new.generation(f"later {name}"))
+    assert old.has_read(old.generation())
+    assert not SubscriptionProperties("5e", new.planned).has_read(new.generation())
 
 
 def test_a_broker_is_beyond_a_mark_when_a_later_opening_was_acknowledged():
-    notes = SubscriptionNotes("4f").planning("1").planning("2").planning("3").acknowledging("2")
-    assert [notes.went_beyond(notes.mark(opening)) for opening in ("", "1", "2", "3")] == [False, True, False, False]
+    notes = SubscriptionProperties("4f").with_planned("1").with_planned("2").with_planned("3").with_acknowledged("2")
+    assert [notes.acknowledged_after(notes.generation(opening)) for opening in ("", "1", "2", "3")] == [
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
-class Story:
+class RestoredTopic:
     """One query on one topic partition of one model cluster."""
 
     def __init__(self, folder: Path) -> None:
-        self.world = World()
+        self.world = ModelWorld()
         self.reported: list[str] = []
         for cluster in self.world.clusters.values():
             cluster.create(PARTITIONS[0])
@@ -85,14 +90,14 @@ class Story:
 
 @pytest.fixture
 def story(tmp_path: Path) -> Any:
-    one = Story(tmp_path)
+    one = RestoredTopic(tmp_path)
     one.drain()
     yield one
     one.query.stop()
 
 
 @contextmanager
-def set_back(story: Story) -> Any:
+def set_back(story: RestoredTopic) -> Any:
     """Checkpoint and table as they are now come back at the end."""
     log, done, sink = list(story.query.log), story.query.done, dict(story.query.sink)
     failover = story.query._folder / "failover.json"
@@ -106,7 +111,9 @@ def set_back(story: Story) -> Any:
 @pytest.mark.parametrize(
     "normal", [True, False], ids=["the cursor in the next ledger", "the cursor in a removed ledger"]
 )
-def test_a_checkpoint_that_was_set_back_misses_what_was_removed_since_and_says_so(story: Story, *, normal: bool):
+def test_a_checkpoint_that_was_set_back_misses_what_was_removed_since_and_says_so(
+    story: RestoredTopic, *, normal: bool
+):
     story.send(10)
     story.drain()
     with set_back(story):
@@ -127,11 +134,11 @@ def test_a_checkpoint_that_was_set_back_misses_what_was_removed_since_and_says_s
     assert story.missing() == set(range(10, 40))
 
 
-def test_a_checkpoint_that_was_set_back_reads_again_what_is_still_stored(story: Story):
+def test_a_checkpoint_that_was_set_back_reads_again_what_is_still_stored(story: RestoredTopic):
     story.send(10)
     story.drain()
     with set_back(story):
-        for _ in range(MOST_OPENINGS + 2):
+        for _ in range(MAX_PLANNED + 2):
             story.roll()
             story.send(1)
             story.drain()
@@ -139,7 +146,7 @@ def test_a_checkpoint_that_was_set_back_reads_again_what_is_still_stored(story: 
     assert not story.missing()
 
 
-def test_a_ledger_that_was_read_to_its_end_and_removed_is_no_loss_for_a_query_that_was_stopped(story: Story):
+def test_a_ledger_that_was_read_to_its_end_and_removed_is_no_loss_for_a_query_that_was_stopped(story: RestoredTopic):
     story.send(10)
     story.drain()
     story.query.stop()
@@ -154,7 +161,7 @@ def test_a_ledger_that_was_read_to_its_end_and_removed_is_no_loss_for_a_query_th
 
 
 @pytest.mark.parametrize("rolls", [0, 1, 2])
-def test_a_cluster_that_comes_back_with_older_disks_is_told_by_its_openings(story: Story, rolls: int):
+def test_a_cluster_that_comes_back_with_older_disks_is_told_by_its_openings(story: RestoredTopic, rolls: int):
     hq = story.world.clusters["hq"]
     story.send(100)
     story.drain()
@@ -182,12 +189,12 @@ def test_a_cluster_that_comes_back_with_older_disks_is_told_by_its_openings(stor
     assert hq.topics[PARTITIONS[0]].messages() <= story.query.delivered().keys()
 
 
-def test_a_cluster_that_comes_back_with_disks_of_a_moment_ago_has_never_had_the_position(story: Story):
+def test_a_cluster_that_comes_back_with_disks_of_a_moment_ago_has_never_had_the_position(story: RestoredTopic):
     story.send(10)
     story.drain()
     ledger = story.topic.ledgers[max(story.topic.ledgers)]
     del ledger[7:]  # within one opening
-    story.topic.cursor = Position(1, 6)
+    story.topic.cursor = LedgerPosition(1, 6)
     story.roll()
     story.send(5)
     with pytest.raises(DataLoss, match="has never had"):
@@ -199,7 +206,7 @@ def test_a_cluster_that_comes_back_with_disks_of_a_moment_ago_has_never_had_the_
 
 @pytest.mark.parametrize("by_a_task", [False, True])
 def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_next_plan(
-    story: Story, *, by_a_task: bool
+    story: RestoredTopic, *, by_a_task: bool
 ):
     story.send(10)
     story.drain()
@@ -214,7 +221,7 @@ def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_
         story.drain()
 
 
-def test_a_subscription_made_anew_in_the_same_ledger_is_not_taken_for_the_one_before(story: Story):
+def test_a_subscription_made_anew_in_the_same_ledger_is_not_taken_for_the_one_before(story: RestoredTopic):
     story.send(10)
     story.drain()
     story.topic.cursor = None
@@ -227,7 +234,7 @@ def test_a_subscription_whose_creator_ended_at_once_is_brought_to_its_start_by_t
     def end(_: str) -> None:
         raise Crash
 
-    story = Story(tmp_path)
+    story = RestoredTopic(tmp_path)
     story.send(10)
     for cluster in story.world.clusters.values():
         cluster.created = end
@@ -242,7 +249,7 @@ def test_a_subscription_whose_creator_ended_at_once_is_brought_to_its_start_by_t
     story.query.stop()
 
 
-def test_what_is_noted_is_the_opening_and_not_each_batch(story: Story):
+def test_what_is_noted_is_the_opening_and_not_each_batch(story: RestoredTopic):
     for _ in range(3):
         story.send(1)
         story.drain()

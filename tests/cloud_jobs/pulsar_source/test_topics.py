@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.topics import Listing, TopicName, origin_cluster, split_partition
+from cloud_jobs.pulsar_source.topics import TopicListing, TopicName, origin_cluster, split_partition
 
 
 @pytest.mark.parametrize("text", ["persistent://t/n/x", "t/n/x"])
@@ -16,7 +16,7 @@ def test_a_bare_name_is_in_public_default():
 
 @pytest.mark.parametrize("text", ["", "a/b", "t/n/x/y", "non-persistent://t/n/x", "t//x"])
 def test_other_text_is_no_topic(text: str):
-    with pytest.raises(ValueError, match="is no topic"):
+    with pytest.raises(ValueError, match="is not a topic"):
         TopicName.parse(text)
 
 
@@ -47,18 +47,18 @@ def test_what_pulsar_does_not_read_as_a_number_is_no_partition(end: str):
     assert split_partition("persistent://t/n/-partition-3")[1] == -1
 
 
-def names_of(listing: Listing) -> list[str]:
+def names_of(listing: TopicListing) -> list[str]:
     return [topic.name for topic in listing.topics]
 
 
 def test_a_name_like_a_partitions_is_a_topic_where_there_is_no_partitioned_one():
     plain = [f"persistent://t/n/{name}" for name in ("p-partition-0", "p-partition-1", "d-partition-0", "a")]
-    assert names_of(Listing.of(plain, ["persistent://t/n/p"])) == ["a", "d-partition-0", "p"]
+    assert names_of(TopicListing.of(plain, ["persistent://t/n/p"])) == ["a", "d-partition-0", "p"]
 
 
 def test_what_no_address_can_name_is_told_by_name_and_stops_nothing():
     plain = [f"persistent://t/n/{name}" for name in (*UNREADABLE, "b ", "e\n", "tab\t", "__change_events")]
-    listing = Listing.of([*plain, "non-persistent://t/n/c"], [])
+    listing = TopicListing.of([*plain, "non-persistent://t/n/c"], [])
     assert names_of(listing) == ["b ", "e\n", "tab\t"]
     assert sorted(listing.unreadable) == sorted(f"persistent://t/n/{name}" for name in UNREADABLE)
 
@@ -71,7 +71,9 @@ local_names |= st.sampled_from([".", "..", "a\0b", "x", "x-partition-0", "x-part
 def test_every_topic_that_is_kept_is_read_or_told_or_is_a_partition_or_the_brokers_own(
     plain: list[str], partitioned: list[str]
 ):
-    listing = Listing.of([f"persistent://t/n/{name}" for name in plain], [f"persistent://t/n/{n}" for n in partitioned])
+    listing = TopicListing.of(
+        [f"persistent://t/n/{name}" for name in plain], [f"persistent://t/n/{n}" for n in partitioned]
+    )
     told = [name.rpartition("/")[2] for name in listing.unreadable]
     assert len(set(names_of(listing))) == len(listing.topics)
     for name in {*plain, *partitioned} - {*names_of(listing), *told}:
@@ -83,7 +85,7 @@ def test_every_topic_that_is_kept_is_read_or_told_or_is_a_partition_or_the_broke
 @given(st.lists(st.text()), st.lists(st.text()))
 def test_no_list_of_names_stops_a_query(plain: list[str], partitioned: list[str]):
     for domain in ("", "persistent://", "persistent://t/n/"):
-        Listing.of([domain + name for name in plain], [domain + name for name in partitioned])
+        TopicListing.of([domain + name for name in plain], [domain + name for name in partitioned])
 
 
 @pytest.mark.parametrize(

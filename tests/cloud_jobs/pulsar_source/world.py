@@ -40,7 +40,7 @@ def eventually(what: str, true: Callable[[], Any], timeout_s: float = 90.0) -> A
     raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
 
 
-class Place:
+class LiveCluster:
     """One cluster: creates topics, sends numbered messages, asks the admin REST."""
 
     def __init__(self, name: str, service_url: str, admin_url: str, namespace: str = "public/default") -> None:
@@ -114,16 +114,16 @@ class Place:
         return int(stats["subscriptions"][subscription]["msgBacklog"])
 
 
-class Sender:
+class MessageSender:
     """Sends numbered messages at a steady rate from a thread of its own until it is stopped."""
 
-    def __init__(self, place: Place, topic: str, rate: int) -> None:
+    def __init__(self, place: LiveCluster, topic: str, rate: int) -> None:
         self._place, self._topic, self._rate = place, topic, rate
         self._stopping = threading.Event()
         self.sent: list[int] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> "Sender":
+    def __enter__(self) -> "MessageSender":
         self._thread.start()
         return self
 
@@ -150,7 +150,7 @@ class Sender:
         producer.close()
 
 
-class Collected:
+class DeliveredBatches:
     """What a query delivered, batch by batch."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ def stream(spark: SparkSession, place_text: str, **options: Any) -> DataFrame:
 
 @contextmanager
 def running(
-    frame: DataFrame, collected: Collected, checkpoint: Path, *, available_now: bool = False
+    frame: DataFrame, collected: DeliveredBatches, checkpoint: Path, *, available_now: bool = False
 ) -> Iterator[StreamingQuery]:
     """A query that collects what it reads; stopped on leaving."""
     writer = frame.writeStream.foreachBatch(collected.sink).option("checkpointLocation", str(checkpoint))
@@ -196,7 +196,9 @@ def running(
         query.stop()
 
 
-def read_available(frame: DataFrame, collected: Collected, checkpoint: Path, timeout_s: float = 180) -> StreamingQuery:
+def read_available(
+    frame: DataFrame, collected: DeliveredBatches, checkpoint: Path, timeout_s: float = 180
+) -> StreamingQuery:
     """Runs a query with Trigger.AvailableNow to its end."""
     with running(frame, collected, checkpoint, available_now=True) as query:
         assert query.awaitTermination(timeout_s), "AvailableNow did not end"
@@ -212,7 +214,7 @@ def offsets(checkpoint: Path) -> list[dict[str, Any]]:
 class _Supervised:
     """Starts a query again each time it fails, as a supervisor does, until it is stopped."""
 
-    def __init__(self, frame: DataFrame, collected: Collected, checkpoint: Path) -> None:
+    def __init__(self, frame: DataFrame, collected: DeliveredBatches, checkpoint: Path) -> None:
         self._frame, self._collected, self._checkpoint = frame, collected, checkpoint
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -235,6 +237,6 @@ class _Supervised:
                     self.failures.append(str(error))
 
 
-def running_again(frame: DataFrame, collected: Collected, checkpoint: Path) -> _Supervised:
+def running_again(frame: DataFrame, collected: DeliveredBatches, checkpoint: Path) -> _Supervised:
     """A query under a supervisor."""
     return _Supervised(frame, collected, checkpoint)

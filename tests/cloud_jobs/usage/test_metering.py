@@ -58,7 +58,7 @@ def test_a_drive_into_the_square_is_split_at_its_border() -> None:
     assert (outside["zone"], outside["entries"], inside["zone"], inside["entries"]) == ("", 0, "square", 1)
     assert outside["distance_mm"] == inside["distance_mm"] == round(half_m * 1000)
     assert outside["duration_ms"] == inside["duration_ms"] == 30_000
-    assert json.loads(inside["evidence"]) == {"7": [[1, 2]]}
+    assert json.loads(inside["seq_ranges"]) == {"7": [[1, 2]]}
 
 
 def test_a_segment_belongs_to_the_hour_of_the_fix_that_ends_it() -> None:
@@ -75,7 +75,7 @@ def test_hours_that_are_not_touched_give_no_rows() -> None:
 def test_a_gap_is_attributed_to_nobody() -> None:
     rows = used(fixes([(0, 0.1, 0.1), (1_000, 0.1, 0.1001), (400_000, 0.1, 0.2), (401_000, 0.1, 0.2001)]))
     assert [row["duration_ms"] for row in rows] == [2_000]
-    assert json.loads(rows[0]["evidence"]) == {"7": [[1, 4]]}
+    assert json.loads(rows[0]["seq_ranges"]) == {"7": [[1, 4]]}
 
 
 steps = st.tuples(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edge_agent.drain.answers import Pause
-from edge_agent.drain.sent import SentRecords
+from edge_agent.drain.ack_wait import Pause
+from edge_agent.drain.sent import SentSeqs
 from edge_agent.uplink.mqtt import control_events
 from telemetry import Ack, IntervalSet, encode_ack
 
@@ -22,11 +22,11 @@ def seeds() -> Iterable[bytes]:
 
 def judge(data: bytes) -> None:
     """Nothing raises, nothing is taken that was not sent, and a pause ends."""
-    sent, pause = SentRecords(), Pause(600.0)
+    sent, pause = SentSeqs(), Pause(600.0)
     sent.add("eu", 7, SENT)
     for kind in ("ack", "config", "other"):
         for event in control_events(kind, data):
             if isinstance(event, Ack):
-                assert SENT.covers(sent.take_acked("eu", event.epoch, event.ranges))
-                pause.ask(0.0, event.pause_s)
+                assert SENT.covers(sent.take_acked("eu", event.epoch, event.seqs))
+                pause.request(0.0, event.pause_s)
                 assert pause.left_s(0.0) <= 600.0

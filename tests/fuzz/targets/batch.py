@@ -12,11 +12,11 @@ from collections.abc import Iterable
 import msgpack
 import pyarrow as pa
 
-from cloud_jobs.ingest.reading import OPENED, opened
+from cloud_jobs.ingest.decoding import DECODED, decode_messages
 from telemetry import Batch, Header, WireError, decode, encode, validate
 from telemetry.columns import decode_columns
 from telemetry.content import pack_records
-from tests.cloud_jobs.ingest.test_reading import messages
+from tests.cloud_jobs.ingest.test_decoding import messages
 from tests.telemetry.test_columns import assert_same
 from tests.telemetry.test_stored_examples import BURIED, EVERY_KIND, ONE_MINUTE
 from tests.telemetry.test_wire import framed
@@ -69,7 +69,7 @@ def judge(data: bytes) -> None:
     frame = frame_of(data)
     header, columns_header = bounded(data), _columns_header(frame)
     assert header == columns_header, "the gateway and the centre agree"
-    if header is not None and header.ranges.count <= MAX_COMPARED:
+    if header is not None and header.record_seqs.count <= MAX_COMPARED:
         batch = decode(frame)
         assert_same(decode_columns(frame), batch)
         assert decode(encode(batch)) == batch
@@ -84,7 +84,7 @@ def _columns_header(frame: bytes) -> Header | None:
 
 
 def _check_arrow(frame: bytes, header: Header) -> None:
-    rows = pa.Table.from_batches(opened([messages(frame)]), OPENED)
-    assert rows.num_rows == 1 + header.ranges.count
+    rows = pa.Table.from_batches(decode_messages([messages(frame)]), DECODED)
+    assert rows.num_rows == 1 + header.record_seqs.count
     assert rows["refused"].null_count == rows.num_rows
     rows.to_pylist()

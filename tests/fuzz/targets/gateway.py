@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway import Produce
-from gateway.admission import NOBODY, address_of
-from gateway.answers import OUTCOMES, UNKNOWN, read_answer
+from gateway.config_results import OUTCOMES, UNKNOWN, parse_config_result
 from gateway.packets import read_publish
+from gateway.validation import UNKNOWN_SENDER, sender_of
 from telemetry import decode, decode_ack, encode_ack
 from tests.gateway.strategies import batch, engine, topic
 
@@ -35,7 +35,7 @@ def judge(data: bytes) -> None:
     if kind[0] % _KINDS == _PACKET:
         judge_packet(rest)
     elif kind[0] % _KINDS == _ANSWER:
-        answer = read_answer(rest)
+        answer = parse_config_result(rest)
         assert answer.outcome in {*OUTCOMES, UNKNOWN}
         answer.reason.encode()
     else:
@@ -55,17 +55,17 @@ def judge_packet(data: bytes) -> None:
 def judge_batch(on_topic: str, payload: bytes) -> None:
     """What is acknowledged can be read at the centre; what is not is a bounded dead letter; both are released."""
     made = engine()
-    order = made.arrived(on_topic, payload, 1, 0.0)
+    order = made.on_batch(on_topic, payload, 1, 0.0)
     assert isinstance(order, Produce)
     assert len(order.payload) <= len(payload)
     for text in (order.key, *order.properties.values()):
         assert len(text.encode()) <= 4096
     if not order.refused:
-        assert decode(payload).header.accounted == made.in_flight.get(order.token).accounted
-    made.persisted(order.token, 0.0)
-    tells = made.due(1.0, 100)
-    assert bool(tells) == (address_of(on_topic) != NOBODY)
+        assert decode(payload).header.seqs == made.in_flight.get(order.token).seqs
+    made.on_persisted(order.token, 0.0)
+    tells = made.take_due_acks(1.0, 100)
+    assert bool(tells) == (sender_of(on_topic) != UNKNOWN_SENDER)
     for tell in tells:
         assert bool(decode_ack(encode_ack(tell.ack)).refused) == order.refused
     assert made.release() == [1]
-    assert made.idle
+    assert made.is_idle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from edge_agent.mqtt import read_publish
+from edge_agent.mqtt_session import read_publish
 
 
 def seeds() -> Iterable[bytes]:

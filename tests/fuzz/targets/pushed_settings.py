@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from edge_agent.config import AgentSettings
-from edge_agent.pushed import PushRefused, keeping, overlaid
+from edge_agent.pushed import PushRefused, merge_pushed, with_present_retention
 
 FOLDER = Path(tempfile.mkdtemp(prefix="waybill-fuzz-pushed-"))
 FILE = FOLDER / "agent.toml"
@@ -31,12 +31,12 @@ def judge(data: bytes) -> None:
     if not FILE.exists():
         FILE.write_text(TEXT)
     try:
-        settings = overlaid(FILE, data.decode("utf-8"))
+        settings = merge_pushed(FILE, data.decode("utf-8"))
     except (PushRefused, UnicodeDecodeError):
         return
     assert settings.device.id == "eu-0001"
     assert all(one.tls is not None and str(one.tls.ca) == "/ca.pem" for one in settings.uplinks)
-    kept = keeping(
+    kept = with_present_retention(
         AgentSettings.model_validate({"device": {"id": "d"}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}]}),
         settings,
     )

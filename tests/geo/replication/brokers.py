@@ -10,7 +10,7 @@ Answer = tuple[int, dict[str, str], bytes]
 RUNTIME = "/admin/v2/brokers/configuration/runtime"
 
 
-class Broker:
+class FakeBroker:
     """An HTTP server that answers as it is told, and notes what it was asked."""
 
     def __init__(self, name: str) -> None:
@@ -19,7 +19,7 @@ class Broker:
         self.asked: list[tuple[str, str, str, bytes]] = []
         broker = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class FakeBrokerHandler(BaseHTTPRequestHandler):
             def answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 broker.asked.append((self.command, self.path, self.headers.get("authorization", ""), body))
@@ -39,7 +39,7 @@ class Broker:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 """Nothing is said."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), FakeBrokerHandler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 

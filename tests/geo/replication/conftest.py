@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.geo.replication.brokers import Broker
+from tests.geo.replication.brokers import FakeBroker
 
 
 @pytest.fixture
-def broker() -> Iterator[Callable[[str], Broker]]:
-    started: list[Broker] = []
+def broker() -> Iterator[Callable[[str], FakeBroker]]:
+    started: list[FakeBroker] = []
 
-    def start(name: str) -> Broker:
-        started.append(Broker(name))
+    def start(name: str) -> FakeBroker:
+        started.append(FakeBroker(name))
         return started[-1]
 
     yield start

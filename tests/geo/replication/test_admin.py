@@ -25,7 +25,7 @@ from geo.replication import (
 from geo.replication.actual import read_defaults, read_registration
 from geo.replication.apply import _make, cluster_data
 from geo.replication.errors import UnusableCa
-from geo.replication.shapes import (
+from geo.replication.rest_types import (
     CLUSTER,
     CLUSTERS,
     CONFIGURATION,
@@ -35,7 +35,7 @@ from geo.replication.shapes import (
     TENANT,
 )
 from geo.replication.state import BrokerDefaults
-from tests.geo.replication.brokers import RUNTIME, Answer, Broker
+from tests.geo.replication.brokers import RUNTIME, Answer, FakeBroker
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ from tests.geo.replication.brokers import RUNTIME, Answer, Broker
     ],
 )
 def test_nothing_is_asked_of_a_cluster_that_was_not_meant(
-    broker: Callable[[str], Broker], request_of: Callable[[AdminClient], object]
+    broker: Callable[[str], FakeBroker], request_of: Callable[[AdminClient], object]
 ) -> None:
     other = broker("eu")
     with AdminClient("us", other.url) as client, pytest.raises(WrongCluster, match="belongs to cluster eu"):
@@ -58,7 +58,7 @@ def test_nothing_is_asked_of_a_cluster_that_was_not_meant(
 
 
 def test_a_redirect_to_the_broker_that_owns_a_topic_keeps_the_token_the_method_and_the_body(
-    broker: Callable[[str], Broker],
+    broker: Callable[[str], FakeBroker],
 ) -> None:
     first, owner = broker("eu"), broker("eu")
     path = "/admin/v2/persistent/fleet/a/b/partitions"
@@ -69,7 +69,7 @@ def test_a_redirect_to_the_broker_that_owns_a_topic_keeps_the_token_the_method_a
     assert owner.asked == [("POST", path, "Bearer secret", b"4")]
 
 
-def test_a_circle_of_redirects_ends(broker: Callable[[str], Broker]) -> None:
+def test_a_circle_of_redirects_ends(broker: Callable[[str], FakeBroker]) -> None:
     one = broker("eu")
     one.answers["/admin/v2/clusters"] = (307, {"location": f"{one.url}/admin/v2/clusters"}, b"")
     with AdminClient("eu", one.url) as client, pytest.raises(ClusterUnreachable, match="redirected"):
@@ -77,14 +77,14 @@ def test_a_circle_of_redirects_ends(broker: Callable[[str], Broker]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 100_000, b"[]", b"{}", b'{"clusterName": 7}'])
-def test_an_answer_that_is_not_pulsars_is_no_cluster(broker: Callable[[str], Broker], body: bytes) -> None:
+def test_an_answer_that_is_not_pulsars_is_no_cluster(broker: Callable[[str], FakeBroker], body: bytes) -> None:
     one = broker("eu")
     one.answers[RUNTIME] = (200, {}, body)
     with AdminClient("eu", one.url) as client, pytest.raises(ClusterUnreachable):
         client.get("clusters")
 
 
-def test_a_refusal_is_told_with_its_reason(broker: Callable[[str], Broker]) -> None:
+def test_a_refusal_is_told_with_its_reason(broker: Callable[[str], FakeBroker]) -> None:
     one = broker("eu")
     one.answers[RUNTIME] = (401, {}, b"[]")
     with AdminClient("eu", one.url) as client, pytest.raises(AdminRefused, match="status 401"):
@@ -121,7 +121,7 @@ ASKING: list[Callable[[AdminClient], object]] = [
     ],
 )
 def test_what_a_balancer_answers_is_neither_absence_nor_success(
-    broker: Callable[[str], Broker],
+    broker: Callable[[str], FakeBroker],
     request_of: Callable[[AdminClient], object],
     answer: Answer,
     error: type[Exception],
@@ -134,7 +134,7 @@ def test_what_a_balancer_answers_is_neither_absence_nor_success(
 
 @pytest.mark.parametrize("request_of", ASKING)
 def test_a_broker_that_has_no_bookie_yet_is_asked_again(
-    broker: Callable[[str], Broker], request_of: Callable[[AdminClient], object]
+    broker: Callable[[str], FakeBroker], request_of: Callable[[AdminClient], object]
 ) -> None:
     one = broker("eu")
     one.first = [(500, {}, b'{"reason": "Not enough non-faulty bookies available"}')] * 3
@@ -144,14 +144,14 @@ def test_a_broker_that_has_no_bookie_yet_is_asked_again(
     assert one.asked[-1][1] == "/admin/v2/namespaces/fleet/a"
 
 
-def test_a_server_that_stays_in_trouble_is_refused_within_its_bound(broker: Callable[[str], Broker]) -> None:
+def test_a_server_that_stays_in_trouble_is_refused_within_its_bound(broker: Callable[[str], FakeBroker]) -> None:
     one = broker("eu")
     one.answers["/admin/v2/clusters"] = (500, {}, b'{"reason": "Not enough non-faulty bookies available"}')
     with AdminClient("eu", one.url, unavailable_s=0.2) as client, pytest.raises(AdminRefused, match="non-faulty"):
         client.get("clusters")
 
 
-def test_absence_and_conflict_are_pulsars_words_for_no(broker: Callable[[str], Broker]) -> None:
+def test_absence_and_conflict_are_pulsars_words_for_no(broker: Callable[[str], FakeBroker]) -> None:
     one = broker("eu")
     with AdminClient("eu", one.url) as client:
         assert client.get("namespaces/fleet/a") is None
@@ -175,7 +175,7 @@ def test_absence_and_conflict_are_pulsars_words_for_no(broker: Callable[[str], B
     ],
 )
 def test_json_of_another_form_than_was_asked_for_is_no_answer(
-    broker: Callable[[str], Broker], shape: TypeAdapter[Any], value: object
+    broker: Callable[[str], FakeBroker], shape: TypeAdapter[Any], value: object
 ) -> None:
     one = broker("eu")
     one.answers["/admin/v2/tenants/fleet"] = (200, {}, json.dumps(value).encode())
@@ -185,7 +185,7 @@ def test_json_of_another_form_than_was_asked_for_is_no_answer(
 
 @pytest.mark.parametrize("answer", [(204, HTML, b""), (204, {}, b""), (200, {"content-type": ""}, b"")])
 def test_a_command_is_done_by_the_statuses_that_pulsar_has_for_it_and_a_question_is_never_answered_by_nothing(
-    broker: Callable[[str], Broker], answer: Answer
+    broker: Callable[[str], FakeBroker], answer: Answer
 ) -> None:
     one = broker("eu")
     one.answers["/admin/v2/namespaces/fleet/a"] = answer
@@ -197,7 +197,7 @@ def test_a_command_is_done_by_the_statuses_that_pulsar_has_for_it_and_a_question
 
 
 def test_a_registration_that_could_not_be_read_is_not_written_anew_without_what_it_had(
-    broker: Callable[[str], Broker],
+    broker: Callable[[str], FakeBroker],
 ) -> None:
     one = broker("eu")
     one.answers["/admin/v2/clusters/us"] = (200, HTML, b"")
@@ -277,7 +277,7 @@ def test_the_brokers_own_defaults_are_read_as_pulsar_reads_them() -> None:
     assert read_defaults(in_bytes).backlog_quota == (1, evicts)
 
 
-def test_an_apply_that_stops_says_what_it_was_doing_and_what_it_had_done(broker: Callable[[str], Broker]) -> None:
+def test_an_apply_that_stops_says_what_it_was_doing_and_what_it_had_done(broker: Callable[[str], FakeBroker]) -> None:
     one = broker("eu")
     one.answers["/admin/v2/clusters/us"] = (412, {}, b'{"reason": "Cluster is in use"}')
     done = Change(cluster="eu", action="create", kind="topic", name="fleet/a/b", after=0)

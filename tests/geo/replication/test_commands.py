@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from geo.replication import Applied, Change
-from geo.replication.cli import _exit_status, _tell_applied, app
-from tests.geo.replication.brokers import Broker
+from geo.replication.cli import _exit_status, _print_applied, app
+from tests.geo.replication.brokers import FakeBroker
 
 NOWHERE = """
 centre = "hq"
@@ -51,7 +51,7 @@ def test_where_no_cluster_answers_there_is_trouble(command: str, file: str) -> N
 
 @pytest.mark.parametrize("command", ["plan", "apply"])
 def test_an_address_that_answers_nothing_with_200_is_neither_an_empty_cluster_nor_a_change_made(
-    command: str, file: str, broker: Callable[[str], Broker]
+    command: str, file: str, broker: Callable[[str], FakeBroker]
 ) -> None:
     balancer = {name: broker(name) for name in ("eu", "hq")}
     text = NOWHERE
@@ -72,11 +72,11 @@ def test_what_is_held_back_is_a_difference_and_never_nothing_to_change(
     shorter = Change(
         cluster="hq", action="update", kind="policy", name="fleet/a", policy="retention", deletes_data=True
     )
-    _tell_applied(Applied(changed=(), held_back=(shorter,)), [])
+    _print_applied(Applied(changed=(), held_back=(shorter,)), [])
     assert capsys.readouterr().out.startswith("held back, it would delete data: hq: update policy fleet/a retention")
     assert _exit_status({}, [shorter]) == 2
     assert _exit_status({"eu": "silent"}, [shorter]) == 1
-    _tell_applied(Applied(changed=(), held_back=()), [])
+    _print_applied(Applied(changed=(), held_back=()), [])
     assert capsys.readouterr().out == "nothing to change\n"
     assert _exit_status({}, []) == 0
 
@@ -103,7 +103,7 @@ def test_verify_knows_nothing_where_no_cluster_answers(file: str) -> None:
 
 @pytest.mark.parametrize("answering", [0, 1, 2])
 def test_an_empty_table_says_what_was_compared_and_is_good_only_if_all_clusters_answered(
-    answering: int, file: str, broker: Callable[[str], Broker]
+    answering: int, file: str, broker: Callable[[str], FakeBroker]
 ) -> None:
     text = NOWHERE.replace('clusters = "all"', 'clusters = ["hq"]')
     for name in ("eu", "hq")[:answering]:

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
 from geo.replication import AdminClient, Change, ClusterUnreachable, ReplicationError, Topology, read_plan
-from geo.replication.answers import Answer
 from geo.replication.apply import _make, _pending
 from geo.replication.cli import _summary
 from geo.replication.observe import Observation, observe
 from geo.replication.reconnect import _disconnected
+from geo.replication.rest_response import RestResponse
 from geo.replication.watch import ReplicationCollector
 from tests.geo.spatial.json_values import GONE, Place, places, put
 
@@ -40,14 +40,14 @@ class Recorded(AdminClient):
     def says(self, answers: Mapping[str, Any]) -> None:
         self.answers, self._configuration = answers, None
 
-    def _request(self, method: str, path: str, body: object, query: Mapping[str, str | bool]) -> Answer:
+    def _request(self, method: str, path: str, body: object, query: Mapping[str, str | bool]) -> RestResponse:
         if method != "GET":
             json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
-            return Answer(204, "", b"")
+            return RestResponse(204, "", b"")
         found = self.answers.get(path, GONE)
         if found is GONE:
-            return Answer(404, "application/json", b'{"reason": "not there"}')
-        return Answer(200, "application/json", json.dumps(found).encode())
+            return RestResponse(404, "application/json", b'{"reason": "not there"}')
+        return RestResponse(200, "application/json", json.dumps(found).encode())
 
 
 def topology() -> Topology:
@@ -83,7 +83,7 @@ def watched(clients: Mapping[str, AdminClient]) -> Observation:
     """What `watch` shows, prints and exports."""
     seen = observe(TOPOLOGY, clients, lambda: 1.8e9)
     collector = ReplicationCollector()
-    collector.show(seen)
+    collector.update(seen)
     generate_latest(collector.registry())
     _summary(seen).encode()
     json.dumps(seen.model_dump(mode="json"))

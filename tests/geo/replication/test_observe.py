@@ -6,7 +6,7 @@ from prometheus_client import generate_latest
 
 from geo.replication import Topology, admins
 from geo.replication.observe import Observation, cursor_states, link_state, observe
-from geo.replication.shapes import STATS, Statistics
+from geo.replication.rest_types import STATS, TopicStats
 from geo.replication.watch import METRICS, ReplicationCollector
 
 SPACE = "fleet/telemetry-eu"
@@ -16,11 +16,11 @@ def replicator(*, connected: bool = True, backlog: int = 0, delay_s: int = 0) ->
     return {"connected": connected, "replicationBacklog": backlog, "replicationDelayInSeconds": delay_s}
 
 
-def topic(**replication: object) -> Statistics:
+def topic(**replication: object) -> TopicStats:
     return STATS.validate_python({"replication": replication, "subscriptions": {}})
 
 
-def with_cursors(**subscriptions: object) -> Statistics:
+def with_cursors(**subscriptions: object) -> TopicStats:
     return STATS.validate_python({"replication": {}, "subscriptions": subscriptions})
 
 
@@ -71,7 +71,7 @@ def test_a_cursor_is_measured_against_the_furthest_cluster() -> None:
 
 def exported(observation: Observation) -> str:
     collector = ReplicationCollector()
-    collector.show(observation)
+    collector.update(observation)
     return generate_latest(collector.registry()).decode()
 
 

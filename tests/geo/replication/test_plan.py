@@ -18,7 +18,7 @@ from geo.replication import (
     plan,
 )
 from geo.replication.apply import _allowed, _check_subjects
-from geo.replication.effect import applied
+from geo.replication.effect import with_changes
 from geo.replication.plan import stale_addresses
 from geo.replication.state import BrokerDefaults
 from tests.geo.replication.topologies import cluster_states, topologies
@@ -33,14 +33,14 @@ def test_what_is_as_wanted_needs_no_change(topology: Topology) -> None:
 @given(topologies(), cluster_states())
 def test_after_all_changes_nothing_is_left_to_change(topology: Topology, there: dict[str, ClusterState]) -> None:
     wanted = desired(topology)
-    assert plan(wanted, applied(there, plan(wanted, there))) == []
+    assert plan(wanted, with_changes(there, plan(wanted, there))) == []
 
 
 @settings(max_examples=40)
 @given(topologies(), topologies())
 def test_any_topology_leads_to_any_other(before: Topology, after: Topology) -> None:
     there = desired(before)
-    assert plan(desired(after), applied(there, plan(desired(after), there))) == []
+    assert plan(desired(after), with_changes(there, plan(desired(after), there))) == []
 
 
 @settings(max_examples=40)
@@ -50,7 +50,7 @@ def test_without_those_that_delete_data_exactly_those_are_left(
 ) -> None:
     wanted = desired(topology)
     changes = plan(wanted, there)
-    kept = applied(there, [change for change in changes if not change.deletes_data])
+    kept = with_changes(there, [change for change in changes if not change.deletes_data])
     assert plan(wanted, kept) == [change for change in changes if change.deletes_data]
 
 
@@ -61,8 +61,8 @@ def test_an_interrupted_apply_is_finished_by_the_next_one(
 ) -> None:
     wanted = desired(topology)
     changes = plan(wanted, there)
-    halfway = applied(there, changes[: data.draw(st.integers(0, len(changes)))])
-    assert plan(wanted, applied(halfway, plan(wanted, halfway))) == []
+    halfway = with_changes(there, changes[: data.draw(st.integers(0, len(changes)))])
+    assert plan(wanted, with_changes(halfway, plan(wanted, halfway))) == []
 
 
 @settings(max_examples=40)

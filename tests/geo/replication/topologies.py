@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from geo.replication import (
-    Address,
     Cluster,
+    ClusterAddress,
     ClusterState,
     Namespace,
     NamespaceState,
@@ -26,7 +26,7 @@ TOPICS = ("batches", "fences", "refused")
 
 
 def located(name: str) -> Cluster:
-    return Cluster(address=Address(service_url=f"pulsar://{name}:6650", admin_url=f"http://{name}:8080"))
+    return Cluster(address=ClusterAddress(service_url=f"pulsar://{name}:6650", admin_url=f"http://{name}:8080"))
 
 
 @st.composite

@@ -13,22 +13,22 @@ import numpy as np
 import shapely
 
 from geo.spatial import (
+    EventRevision,
     EventSettings,
     Fence,
     FenceSet,
     Fixes,
-    Told,
     Tracks,
     VisitSettings,
-    corrections,
     find_events,
     find_visits,
     in_force,
+    new_revisions,
 )
 from geo.spatial.clip import RESOLUTION_DEG
 from tests.geo.spatial.exact import ExactFence, bits_of
-from tests.geo.spatial.exact_fuzz import Spot, World, world
-from tests.geo.spatial.exact_visits import Rules, sides_of, visits_of
+from tests.geo.spatial.exact_fuzz import ExactWorld, Spot, world
+from tests.geo.spatial.exact_visits import VisitRules, sides_of, visits_of
 from tests.geo.spatial.seeded import command, compared
 from tests.geo.spatial.worlds import START_MS, every_fix
 
@@ -47,7 +47,7 @@ class EventTally:
     corrected: int = 0
     faults: list[str] = field(default_factory=list)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """In a line."""
         return (
             f"{self.pairs:,} tracks in fences, {len(self.faults)} differ; {self.unsure:,} next to a limit,"
@@ -67,7 +67,7 @@ def tracks_of(track: list[Spot], t_ms: list[int], accuracy_m: list[float]) -> Tr
     )
 
 
-def compare(made: World, tally: EventTally) -> None:
+def compare(made: ExactWorld, tally: EventTally) -> None:
     """Every fence's visits, by the engine and by their definition; and corrections."""
     random = Random(f"events of {made.seed}")
     shapes = [shape for shape in made.shapes if _plain(shape.bounds)]
@@ -78,7 +78,7 @@ def compare(made: World, tally: EventTally) -> None:
     while len(t_ms) < len(track):
         t_ms.append(t_ms[-1] + random.choice(_STEPS_MS))
     size_m = _DEGREE_M * max(np.ptp(np.array(track), axis=0))
-    rules = Rules(
+    rules = VisitRules(
         random.choice((0.0, size_m * 10 ** random.uniform(-3, 0))),
         random.choice((0.0, 10 ** random.uniform(0, 2.7))),
         [random.choice((math.nan, size_m * 10 ** random.uniform(-3, 0))) for _ in track],
@@ -93,7 +93,7 @@ def _plain(bounds: tuple[float, float, float, float]) -> bool:
 
 
 def _visits(
-    seed: int, shapes: list[shapely.Geometry], way: tuple[list[Spot], list[int]], rules: Rules, tally: EventTally
+    seed: int, shapes: list[shapely.Geometry], way: tuple[list[Spot], list[int]], rules: VisitRules, tally: EventTally
 ) -> None:
     track, t_ms = way
     fences = FenceSet([Fence(f"{number:03}", shape) for number, shape in enumerate(shapes)])
@@ -129,7 +129,7 @@ def _corrected(seed: int, shapes: list[shapely.Geometry], way: tuple[list[Spot],
     fences, asked = FenceSet([Fence(f"f{at}", shape) for at, shape in enumerate(shapes)]), EventSettings(dwell_s=30.0)
     unknown = [math.nan] * len(track)
     known: dict[int, Spot] = {}
-    told: list[Told] = []
+    told: list[EventRevision] = []
     order = [*random.sample(range(len(track)), len(track)), *random.choices(range(len(track)), k=5)]
     for at, row in enumerate(order):
         # some are told somewhere else first
@@ -137,16 +137,16 @@ def _corrected(seed: int, shapes: list[shapely.Geometry], way: tuple[list[Spot],
         if at % 4 == 3 or at >= len(track):
             rows = sorted(known)
             tracks = tracks_of([known[one] for one in rows], [t_ms[one] for one in rows], unknown[: len(rows)])
-            told += corrections(told, find_events(tracks, fences, settings=asked), "eu-0001")
+            told += new_revisions(told, find_events(tracks, fences, settings=asked), "eu-0001")
     whole = find_events(tracks_of(track, t_ms, unknown), fences, settings=asked)
-    news = corrections(told, whole, "eu-0001")
+    news = new_revisions(told, whole, "eu-0001")
     told += news
     tally.corrected += sum(one.revision > 0 for one in told)
     names = [(one.id, one.revision) for one in told]
     gaps = [one for one in told if one.revision and (one.id, one.revision - 1) not in names]
     if [one.event for one in in_force(told)] != whole or len(set(names)) < len(names) or gaps:
         tally.faults.append(f"seed {seed}: what is in force is not what the fixes say")
-    if corrections(told, whole, "eu-0001"):
+    if new_revisions(told, whole, "eu-0001"):
         tally.faults.append(f"seed {seed}: the same is told again")
 
 

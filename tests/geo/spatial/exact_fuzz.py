@@ -30,7 +30,7 @@ Table = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class World:
+class ExactWorld:
     """Fences and one device's fixes."""
 
     seed: int
@@ -39,7 +39,7 @@ class World:
 
 
 @dataclass
-class Tally:
+class ExactCounts:
     """What was compared, and what differed."""
 
     pairs: int = 0
@@ -48,7 +48,7 @@ class Tally:
     switches: int = 0
     faults: list[str] = field(default_factory=list)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """In a line."""
         return (
             f"{self.pairs:,} pairs, {len(self.faults)} differ; {self.fine:,} finer than the engine tells apart;"
@@ -70,7 +70,7 @@ BASES: tuple[Spot, ...] = (
 )
 
 
-def world(seed: int) -> World:
+def world(seed: int) -> ExactWorld:
     """The world of a seed."""
     random = Random(seed)
     base, step = random.choice(BASES), random.choice((1e-3, 1e-4, 1e-5, 1e-7, 0.123456789e-3))
@@ -78,7 +78,7 @@ def world(seed: int) -> World:
     shapes = [shape for _ in range(random.randint(4, 12)) if (shape := _shape(random, spots)) is not None]
     corners = [_wrapped((x, y)) for x, y in shapely.get_coordinates(shapes).tolist()]
     track = [_fix(random, spots, corners) for _ in range(random.randint(20, 40))]
-    return World(seed, shapes, track)
+    return ExactWorld(seed, shapes, track)
 
 
 class _Spots:
@@ -150,7 +150,7 @@ def tracks_of(track: list[Spot]) -> Tracks:
     return build_tracks(fixes, TrackSettings.every_fix())
 
 
-def compare(made: World, tally: Tally) -> None:
+def compare(made: ExactWorld, tally: ExactCounts) -> None:
     """Every segment in every fence, by the engine and in whole numbers; gates along fences, too."""
     if not made.shapes:
         return
@@ -199,7 +199,7 @@ def _sums(tracks: Tracks, fences: list[Fence], size: tuple[int, int]) -> tuple[T
     return entries, ms, metres
 
 
-def _laws(made: World, fences: list[Fence], sums: tuple[Table, Table, Table], tally: Tally) -> None:
+def _laws(made: ExactWorld, fences: list[Fence], sums: tuple[Table, Table, Table], tally: ExactCounts) -> None:
     """A far fence, the order of fixes and of fences, and a version of the same shape change nothing."""
     random, size = np.random.default_rng(made.seed), sums[0].shape
     tracks = tracks_of(made.track)
@@ -257,9 +257,9 @@ def _by_gates(shapes: list[Shape], tracks: Tracks, size: tuple[int, int]) -> dic
     return counts
 
 
-def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[Tally, int]:
+def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[ExactCounts, int]:
     """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
-    return compared(Tally(), lambda number, tally: compare(world(number), tally), seed, pairs, seconds)
+    return compared(ExactCounts(), lambda number, tally: compare(world(number), tally), seed, pairs, seconds)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Rules:
+class VisitRules:
     """When a change of sides counts. `accuracy_m`: what each fix reported, NaN for nothing."""
 
     buffer_m: float
@@ -60,7 +60,7 @@ def sides_of(fence: ExactFence, track: Sequence[Spot], t_ms: Sequence[int]) -> t
 
 
 def visits_of(
-    sides: Sequence[Side], shape: shapely.Geometry, track: Sequence[Spot], t_ms: Sequence[int], rules: Rules
+    sides: Sequence[Side], shape: shapely.Geometry, track: Sequence[Spot], t_ms: Sequence[int], rules: VisitRules
 ) -> tuple[list[tuple[float, float, bool, bool]], bool]:
     """(start, end, entered, left) of each visit; and whether it is sure, no distance or time being next to a limit."""
     kept, sure = [sides[0]], True
@@ -82,7 +82,7 @@ def visits_of(
 
 
 def _deep(
-    side: Side, shape: shapely.Geometry, track: Sequence[Spot], t_ms: Sequence[int], rules: Rules
+    side: Side, shape: shapely.Geometry, track: Sequence[Spot], t_ms: Sequence[int], rules: VisitRules
 ) -> tuple[bool, bool]:
     """Is any place of a stay as far from the border as it must be; and is that clear, no distance next to the limit?"""
     found, clear = [False, False], True

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 
-class Told(Protocol):
+class Comparison(Protocol):
     """What was compared so far."""
 
     pairs: int
     faults: list[str]
 
-    def told(self) -> str: ...
+    def summary(self) -> str: ...
 
 
-Tally = TypeVar("Tally", bound=Told)
+Tally = TypeVar("Tally", bound=Comparison)
 
 
 def compared(
@@ -37,7 +37,7 @@ def compared(
     return tally, seed - 1
 
 
-def command(run: Callable[[int, int, float], tuple[Told, int]], what: str | None, pairs: int) -> None:
+def command(run: Callable[[int, int, float], tuple[Comparison, int]], what: str | None, pairs: int) -> None:
     """Runs from the command line; ends with 1 if anything differed."""
     parser = argparse.ArgumentParser(description=(what or "").splitlines()[0])
     parser.add_argument("--pairs", type=int, default=pairs)
@@ -46,5 +46,5 @@ def command(run: Callable[[int, int, float], tuple[Told, int]], what: str | None
     options = parser.parse_args()
     tally, last = run(options.seed, options.pairs, options.seconds)
     sys.stdout.write("".join(f"{fault}\n" for fault in tally.faults))
-    sys.stdout.write(f"seeds {options.seed} to {last}: {tally.told()}\n")
+    sys.stdout.write(f"seeds {options.seed} to {last}: {tally.summary()}\n")
     raise SystemExit(bool(tally.faults))

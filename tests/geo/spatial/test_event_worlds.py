@@ -19,7 +19,7 @@ PLACES = [(179.999, 0.0), (-180.0, 60.0), (10.0, 89.995), (-170.0, -89.9), (0.0,
 
 def test_visits_with_hysteresis_are_those_of_their_definition_and_corrections_end_with_what_the_fixes_say() -> None:
     tally, last = event_fuzz.run(seed=1_000_000, pairs=300)
-    print(f"seeds 1000000 to {last}: {tally.told()}")  # noqa: T201  # what was tried is part of the result
+    print(f"seeds 1000000 to {last}: {tally.summary()}")  # noqa: T201  # what was tried is part of the result
     assert tally.faults == []
     assert tally.visits > 200
     assert tally.jitter > 1_000
@@ -34,7 +34,7 @@ def test_visits_with_hysteresis_are_those_of_their_definition_in_many_worlds(
     seed = time.time_ns() // 1_000_000_000 * 1000
     tally, last = event_fuzz.run(seed, pairs=100_000, seconds=1800)
     with capsys.disabled():
-        print(f"seeds {seed} to {last}: {tally.told()}")  # noqa: T201
+        print(f"seeds {seed} to {last}: {tally.summary()}")  # noqa: T201
     assert tally.faults == []
     assert tally.pairs > 1_000
 

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from shapely import box
 
 from geo.spatial import (
-    Event,
+    EventRevision,
     EventSettings,
     Fence,
     FenceSet,
     Fixes,
-    Told,
+    GeofenceEvent,
     VisitSettings,
-    corrections,
     find_events,
     find_visits,
     in_force,
+    new_revisions,
     use_by_fence,
 )
 from geo.spatial.depth import border_distance_m
@@ -39,7 +39,7 @@ def flapping(noise_m: float = 8.0) -> Fixes:
     return Fixes(device=np.zeros(n), t_ms=START_MS + np.arange(n) * 1000, lat=np.full(n, 50.01), lon=lon)
 
 
-def kinds(events: list[Event]) -> list[str]:
+def kinds(events: list[GeofenceEvent]) -> list[str]:
     return [event.kind for event in events]
 
 
@@ -142,14 +142,14 @@ def test_told_as_fixes_arrive_in_any_order_what_is_in_force_is_what_a_batch_find
     fixes = taken(fixes, np.sort(keep))
     order = np.arange(len(fixes))
     random.shuffle(order)  # type: ignore[attr-defined]
-    every, told = FenceSet(made), list[Told]()
+    every, told = FenceSet(made), list[EventRevision]()
     for part in range(1, batches + 1):
         seen = np.sort(order[: len(order) * part // batches])
-        news = corrections(told, find_events(every_fix(taken(fixes, seen)), every))
+        news = new_revisions(told, find_events(every_fix(taken(fixes, seen)), every))
         told += news
     whole = find_events(every_fix(fixes), every)
     assert [one.event for one in in_force(told)] == whole
-    assert corrections(told, whole) == []
+    assert new_revisions(told, whole) == []
     revisions = [(one.id, one.revision) for one in told]
     assert len(revisions) == len(set(revisions))
 
@@ -157,13 +157,13 @@ def test_told_as_fixes_arrive_in_any_order_what_is_in_force_is_what_a_batch_find
 def test_a_late_fix_moves_the_event_that_it_explains_and_retracts_what_did_not_happen() -> None:
     sparse = line([(9.99, 50.01), (10.03, 50.01)], 40_000)
     late = Fixes(device=[0], t_ms=[START_MS + 20_000], lat=[50.01], lon=[9.995])
-    first = corrections([], find_events(every_fix(sparse), DEPOT), "eu-0001")
-    second = corrections(first, find_events(every_fix(joined([sparse, late])), DEPOT), "eu-0001")
+    first = new_revisions([], find_events(every_fix(sparse), DEPOT), "eu-0001")
+    second = new_revisions(first, find_events(every_fix(joined([sparse, late])), DEPOT), "eu-0001")
     assert [one.revision for one in first] == [0, 0]
     assert [(one.id, one.revision, one.retracted) for one in second] == [(one.id, 1, False) for one in first]
     assert [one.event.t_ms - START_MS for one in second] == [22_857, 34_286]
     detour = Fixes(device=[0] * 2, t_ms=START_MS + np.array([10_000, 30_000]), lat=[50.1, 50.1], lon=[9.99, 10.03])
-    third = corrections([*first, *second], find_events(every_fix(joined([sparse, detour])), DEPOT), "eu-0001")
+    third = new_revisions([*first, *second], find_events(every_fix(joined([sparse, detour])), DEPOT), "eu-0001")
     assert [(one.revision, one.retracted) for one in third] == [(2, True), (2, True)]
     assert in_force([*first, *second, *third]) == []
 

@@ -38,7 +38,7 @@ def crossings(gate: list[tuple[float, float]], *tracks: list[tuple[float, float]
 
 def test_the_engine_finds_what_whole_numbers_find() -> None:
     tally, last = run(seed=1_000_000, pairs=44_000)
-    print(f"seeds 1000000 to {last}: {tally.told()}")  # noqa: T201  # what was tried is part of the result
+    print(f"seeds 1000000 to {last}: {tally.summary()}")  # noqa: T201  # what was tried is part of the result
     assert tally.faults == []
     assert tally.crossings > 1_000
     assert tally.switches <= 2
@@ -47,7 +47,7 @@ def test_the_engine_finds_what_whole_numbers_find() -> None:
 
 def test_versions_windows_and_dates_are_what_whole_numbers_say() -> None:
     tally, last = timed_fuzz.run(seed=2_000_000, pairs=6_000)
-    print(f"seeds 2000000 to {last}: {tally.told()}")  # noqa: T201
+    print(f"seeds 2000000 to {last}: {tally.summary()}")  # noqa: T201
     assert tally.faults == []
     assert tally.entries > 1_000
     assert tally.switches > 100
@@ -70,7 +70,7 @@ def test_the_engine_finds_what_whole_numbers_find_in_millions_of_pairs(capsys: p
     seed = time.time_ns() // 1_000_000_000 * 1000
     tally, last = run(seed, pairs=3_000_000, seconds=3600)
     with capsys.disabled():
-        print(f"seeds {seed} to {last}: {tally.told()}")  # noqa: T201  # what was tried is part of the result
+        print(f"seeds {seed} to {last}: {tally.summary()}")  # noqa: T201  # what was tried is part of the result
     assert tally.faults == []
     assert tally.pairs > 50_000
     assert tally.switches <= 2 + tally.pairs // 20_000
@@ -83,7 +83,7 @@ def test_versions_windows_and_dates_are_what_whole_numbers_say_in_a_million_pair
     seed = time.time_ns() // 1_000_000_000 * 1000
     tally, last = timed_fuzz.run(seed, pairs=1_000_000, seconds=1800)
     with capsys.disabled():
-        print(f"seeds {seed} to {last}: {tally.told()}")  # noqa: T201
+        print(f"seeds {seed} to {last}: {tally.summary()}")  # noqa: T201
     assert tally.faults == []
     assert tally.pairs > 50_000
 

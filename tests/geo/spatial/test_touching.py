@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geo.spatial import OUTSIDE, EventSettings, FenceSet, Fixes, ZoneSet, fences_from_geojson, find_events, use_by_fence
-from simulator.truth.journal import Position
+from simulator.truth.journal import TruePosition
 from simulator.truth.metering import usage_of
 from simulator.truth.shapes import Zones, read_zones
 from tests.geo.spatial.worlds import START_MS, every_fix
@@ -55,7 +55,7 @@ ZONES = ZoneSet(FENCES)
 def by_truth(steps: Steps, zones: Zones) -> dict[str, tuple[int, int]]:
     """(milliseconds, entries) in each zone."""
     fixes = [
-        Position((START_MS + at * STEP_MS) * 1000, (10_000 + x) * 10_000, (50_000 + y) * 10_000, None)
+        TruePosition((START_MS + at * STEP_MS) * 1000, (10_000 + x) * 10_000, (50_000 + y) * 10_000, None)
         for at, (x, y) in enumerate(steps)
     ]
     ms, entries = Counter[str](), Counter[str]()

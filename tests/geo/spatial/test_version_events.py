@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shapely import Polygon, box
 
-from geo.spatial import Activity, Event, EventSettings, Fence, FenceSet, Fixes, find_events, find_visits
+from geo.spatial import Activity, EventSettings, Fence, FenceSet, Fixes, GeofenceEvent, find_events, find_visits
 from tests.geo.spatial.worlds import START_MS, every_fix
 
 METRE = 1 / 111_320  # in degrees, at the equator
@@ -30,7 +30,7 @@ def version(
 
 def told(versions: list[Fence], at_s: list[int], lon: list[float], **settings: float) -> list[tuple[str, float, float]]:
     fixes = Fixes(device=[0] * len(at_s), t_ms=[START_MS + 1000 * s for s in at_s], lat=[0.0] * len(at_s), lon=lon)
-    events: list[Event] = find_events(every_fix(fixes), FenceSet(versions), settings=EventSettings(**settings))
+    events: list[GeofenceEvent] = find_events(every_fix(fixes), FenceSet(versions), settings=EventSettings(**settings))
     return [(event.kind, (event.t_ms - START_MS) / 1000, event.value) for event in events]
 
 
@@ -92,7 +92,7 @@ class Way:
                     rows.append((at, px + (qx - px) * share, py + (qy - py) * share, reported[0], reported[1]))
         return Way(sorted(rows))
 
-    def events(self, fences: FenceSet, rules: EventSettings) -> list[Event]:
+    def events(self, fences: FenceSet, rules: EventSettings) -> list[GeofenceEvent]:
         t_ms, x, y, speed, accuracy = zip(*self.rows, strict=True)
         fixes = Fixes(
             device=[0] * len(t_ms),

@@ -69,7 +69,7 @@ TIMEZONES = (
 
 
 @dataclass(frozen=True)
-class Version:
+class ShapeVersion:
     """A shape that stands for a name from a date on, until another, in windows."""
 
     name: str
@@ -93,7 +93,7 @@ class TimedWorld:
     """Versions of fences, and one device's fixes with their times."""
 
     seed: int
-    versions: list[Version]
+    versions: list[ShapeVersion]
     track: list[Spot]
     t_ms: list[int]
     halves: list[int]  # the fixes that are exactly in the middle of the way, and of the time, between their neighbours
@@ -111,7 +111,7 @@ class TimedTally:
     gates: int = 0
     faults: list[str] = field(default_factory=list)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """In a line."""
         return (
             f"{self.pairs:,} pairs with versions and windows, {len(self.faults)} differ; {self.fine:,} finer than the"
@@ -121,7 +121,7 @@ class TimedTally:
 
 
 @dataclass(frozen=True)
-class Seen:
+class EngineResult:
     """What the engine found. `plain`: by segment and name, where it tells all meetings apart."""
 
     fences: FenceSet
@@ -159,7 +159,7 @@ def timed_world(seed: int) -> TimedWorld:
     windows = [_windows(block, timezone) for _ in range(3)]
     track, t_ms, halves = _dated(random, plain.track[:16], _start_ms(random, timezone))
     dates = [*t_ms, *(random.randint(t_ms[0] - 1000, t_ms[-1] + 1000) for _ in range(20))]
-    versions: list[Version] = []
+    versions: list[ShapeVersion] = []
     for shape in plain.shapes[:6]:
         name = f"f{random.randint(0, 2)}"
         begin = None if random.random() < 0.2 else random.choice(dates)
@@ -169,7 +169,7 @@ def timed_world(seed: int) -> TimedWorld:
         if until is not None and begin is not None and until <= begin:
             until = None
         weekly = random.choice(windows) if random.random() < 0.5 else None
-        versions.append(Version(name, shape, random.randint(0, 2), begin, until, weekly))
+        versions.append(ShapeVersion(name, shape, random.randint(0, 2), begin, until, weekly))
     return TimedWorld(seed, versions, track, t_ms, halves)
 
 
@@ -265,7 +265,7 @@ def compare(made: TimedWorld, tally: TimedTally) -> None:
                 if not _agree(expected[name], got, length, times[1] - times[0], fine=fine):
                     tally.faults.append(f"seed {made.seed}: segment {end}, {kind} {name}: {got} for {expected[name]}")
     _published_in_any_order(made, own, tally)
-    seen = Seen(every, own, sums[0], plain)
+    seen = EngineResult(every, own, sums[0], plain)
     _cut_anywhere(made, seen, tally)
     _beside_a_switching_fence(made, seen, tally)
     _dated_gates(made, tracks, tally)
@@ -322,7 +322,7 @@ def _published_in_any_order(made: TimedWorld, own: Pieces, tally: TimedTally) ->
         tally.faults.append(f"seed {made.seed}: the order in which versions are published changes something")
 
 
-def _cut_anywhere(made: TimedWorld, seen: Seen, tally: TimedTally) -> None:
+def _cut_anywhere(made: TimedWorld, seen: EngineResult, tally: TimedTally) -> None:
     """Cut at a fix, the parts are the whole to the last bit; without a fix in the middle the halves add up to it."""
     every, own, sums, plain = seen.fences, seen.pieces, seen.sums, seen.plain
     at = Random(f"cut of {made.seed}").randrange(1, len(made.track))
@@ -354,7 +354,7 @@ def _held(made: TimedWorld, every: FenceSet) -> Bools:
     return found
 
 
-def _beside_a_switching_fence(made: TimedWorld, seen: Seen, tally: TimedTally) -> None:
+def _beside_a_switching_fence(made: TimedWorld, seen: EngineResult, tally: TimedTally) -> None:
     """A far fence that comes into force and goes at the very moments of the entries elsewhere changes none of them."""
     own, sums, plain = seen.pieces, seen.sums, seen.plain
     t_ms = np.array(made.t_ms)

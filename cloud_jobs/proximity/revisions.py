@@ -1,0 +1,187 @@
+"""From parts and what was told before to the revisions of encounters that must be told now. Knows no Spark."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from cloud_jobs.proximity.meeting import slice_day
+from geo.spatial.revisions import new_id
+
+JOINED_MS: Final = 1e-3
+"""Parts that are no farther apart follow on each other."""
+
+INPUT: Final = pa.schema(
+    [
+        pa.field("pair", pa.string()),
+        pa.field("device_a", pa.string()),
+        pa.field("device_b", pa.string()),
+        pa.field("slice", pa.int64()),
+        pa.field("start_ms", pa.float64()),
+        pa.field("end_ms", pa.float64()),
+        pa.field("min_m", pa.float64()),
+        pa.field("t_min_ms", pa.float64()),
+        pa.field("id", pa.string()),
+        pa.field("revision", pa.int32()),
+        pa.field("retracted", pa.bool_()),
+        pa.field("parts", pa.string()),
+        pa.field("asked", pa.list_(pa.int64())),
+    ]
+)
+"""Parts (`id` is null) and revisions told before; of these `slice` is one of their day, and `asked` are the slices
+whose parts are computed anew."""
+
+REVISIONS: Final = pa.schema(
+    [
+        pa.field("id", pa.string()),
+        pa.field("revision", pa.int32()),
+        pa.field("device_a", pa.string()),
+        pa.field("device_b", pa.string()),
+        pa.field("start", pa.timestamp("us", tz="UTC")),
+        pa.field("end", pa.timestamp("us", tz="UTC")),
+        pa.field("min_m", pa.float64()),
+        pa.field("min_at", pa.timestamp("us", tz="UTC")),
+        pa.field("retracted", pa.bool_()),
+        pa.field("parts", pa.string()),
+        pa.field("day", pa.date32()),
+    ]
+)
+"""Revisions to be told: the columns of the table `encounters` without the time of telling."""
+
+
+class Part(NamedTuple):
+    """The stretch of an encounter in one slice of time."""
+
+    slice: int
+    start_ms: float
+    end_ms: float
+    min_m: float
+    t_min_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class EncounterRevision:
+    """A revision of an encounter: what it is made of."""
+
+    id: str
+    revision: int
+    parts: tuple[Part, ...]
+    retracted: bool = False
+
+    @property
+    def start_ms(self) -> float:
+        """When it began."""
+        return self.parts[0].start_ms
+
+    @property
+    def end_ms(self) -> float:
+        """When it ended."""
+        return max(part.end_ms for part in self.parts)
+
+    @property
+    def closest(self) -> Part:
+        """The part with the closest approach; the first of equal ones."""
+        return min(self.parts, key=lambda part: (part.min_m, part.t_min_ms))
+
+
+def revise(rows: pa.Table) -> pa.Table:
+    """New revisions (schema NEWS) from whole pairs (schema ROWS)."""
+    pairs: dict[tuple[str, str, int], tuple[list[Part], dict[str, EncounterRevision], set[int]]] = {}
+    for row in rows.to_pylist():
+        key = (row["device_a"], row["device_b"], slice_day(row["slice"]))
+        parts, known, asked = pairs.setdefault(key, ([], {}, set()))
+        if row["id"] is None:
+            parts.append(Part(*(row[name] for name in Part._fields)))
+            continue
+        asked.update(row["asked"])
+        one = EncounterRevision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"])
+        if one.id not in known or known[one.id].revision < one.revision:
+            known[one.id] = one
+    revisions: list[dict[str, Any]] = []
+    for (a, b, day), (parts, known, asked) in sorted(pairs.items()):
+        current = [one for one in known.values() if not one.retracted]
+        kept = [part for one in current for part in one.parts if part.slice not in asked]
+        changed = new_revisions(current, joined_parts([*parts, *kept]), {*known}, f"{a}|{b}")
+        revisions += [_row(a, b, day, one) for one in changed]
+    return pa.Table.from_pylist(revisions, schema=REVISIONS)
+
+
+def joined_parts(parts: Iterable[Part]) -> list[tuple[Part, ...]]:
+    """The encounters of one pair from its parts, in order; parts that come twice or overlap are one in their slice."""
+    found: list[list[Part]] = []
+    end_ms = float("-inf")
+    for part in sorted(set(parts), key=lambda part: (part.start_ms, part.slice, part.end_ms)):
+        if part.start_ms - end_ms > JOINED_MS:
+            found.append([part])
+        elif found[-1][-1].slice == part.slice:
+            found[-1][-1] = _union(found[-1][-1], part)
+        else:
+            found[-1].append(part)
+        end_ms = max(end_ms, part.end_ms)
+    return [tuple(one) for one in found]
+
+
+def _union(one: Part, other: Part) -> Part:
+    least = min(one, other, key=lambda part: (part.min_m, part.t_min_ms))
+    return least._replace(start_ms=min(one.start_ms, other.start_ms), end_ms=max(one.end_ms, other.end_ms))
+
+
+def new_revisions(
+    known: Sequence[EncounterRevision], encounters: Sequence[tuple[Part, ...]], used: set[str], namespace: str
+) -> list[EncounterRevision]:
+    """What to tell of one pair and day, given what stands and the encounters as they are now.
+
+    An encounter is the one told before that overlaps it most: unchanged it is not told, changed it is the next
+    revision. What stands and overlaps nothing is retracted; an encounter that nothing stands for is new. One sweep over
+    time: what stands does not overlap, nor do encounters, so that few are near each other at any time.
+    """
+    waiting = deque(sorted(known, key=lambda one: (one.start_ms, one.id)))
+    near: list[EncounterRevision] = []
+    revisions: list[EncounterRevision] = []
+    for now in (EncounterRevision("", 0, parts) for parts in sorted(encounters, key=lambda parts: parts[0].start_ms)):
+        gone = [one for one in near if one.end_ms < now.start_ms]
+        near = [one for one in near if one.end_ms >= now.start_ms]
+        while waiting and waiting[0].start_ms <= now.end_ms:
+            one = waiting.popleft()
+            (near if one.end_ms >= now.start_ms else gone).append(one)
+        revisions += [replace(one, revision=one.revision + 1, retracted=True) for one in gone]
+        if not near:
+            revisions.append(replace(now, id=new_id(f"{namespace}|{round(now.start_ms)}", used)))
+            continue
+        same = max(near, key=lambda one: (_overlap_ms(one, now), one.start_ms, one.id))
+        near.remove(same)
+        if same.parts != now.parts:
+            revisions.append(replace(same, revision=same.revision + 1, parts=now.parts))
+    revisions += [replace(one, revision=one.revision + 1, retracted=True) for one in (*near, *waiting)]
+    return sorted(revisions, key=lambda one: (one.start_ms, one.id))
+
+
+def _overlap_ms(one: EncounterRevision, other: EncounterRevision) -> float:
+    return min(one.end_ms, other.end_ms) - max(one.start_ms, other.start_ms)
+
+
+def parts_from(text: str) -> tuple[Part, ...]:
+    """Parts from their JSON."""
+    return tuple(Part(*numbers) for numbers in json.loads(text))
+
+
+def _row(device_a: str, device_b: str, day: int, known: EncounterRevision) -> dict[str, Any]:
+    closest = known.closest
+    return {
+        "id": known.id,
+        "revision": known.revision,
+        "device_a": device_a,
+        "device_b": device_b,
+        "start": round(known.start_ms) * 1000,
+        "end": round(known.end_ms) * 1000,
+        "min_m": round(closest.min_m, 3),
+        "min_at": round(closest.t_min_ms) * 1000,
+        "retracted": known.retracted,
+        "parts": json.dumps(known.parts, separators=(",", ":")),
+        "day": day,
+    }

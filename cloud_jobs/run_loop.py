@@ -1,0 +1,46 @@
+"""A job that is run again and again until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from cloud_jobs.errors import NotPublished
+
+
+def run_repeatedly(
+    run: Callable[[], object], *, interval_s: float, on_error: Callable[[NotPublished], object], stop: threading.Event
+) -> None:
+    """Runs at once, then `interval_s` after each end, until `stop`. A topic that cannot be reached does not end it."""
+    while not stop.is_set():
+        try:
+            run()
+        except NotPublished as error:
+            on_error(error)
+        stop.wait(interval_s)
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+class PeriodicTrigger:
+    """True when asked for the first time, and then once every `interval_s`."""
+
+    def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s, self._clock = interval_s, clock
+        self._next = float("-inf")
+
+    def __call__(self) -> bool:
+        """Is it due? Then it is not until the interval is over."""
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + self._interval_s
+        return True

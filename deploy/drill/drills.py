@@ -1,0 +1,105 @@
+"""The four drills: what is lost, and what is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cloud_jobs.ingest.coverage import DeviceStream
+from deploy.drill.environment import DrillEnvironment
+from deploy.drill.findings import Findings, compute_findings
+from deploy.drill.run import DrillRun, drill_run
+from deploy.drill.settings import Drill
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One drill's figures.
+
+    `restarts`: how often the ingest ended and was started again. `lost_after_return`: what was still lost once the lost
+    region was back with its disks; None where no region was lost.
+    """
+
+    drill: Drill
+    found: Findings
+    restarts: int
+    lost_after_return: int | None = None
+
+
+def run_drill(drill: Drill, environment: DrillEnvironment) -> Outcome:
+    """One drill on a stage where the centre is read; failback: where the centre was lost and its standby is read."""
+    return _DRILLS[drill](environment)
+
+
+def _hq_loss(environment: DrillEnvironment) -> Outcome:
+    centre, standby = environment.topology.centres
+    with drill_run(environment, standby) as run:
+        run.wait_until_steady(cursor_in=standby, read=centre)
+        environment.wait_for_moment()
+        run.mark_loss(_all_streams(run))
+        environment.stack.pulsar[centre].kill()
+        environment.say(f"killed {centre} with SIGKILL")
+        run.wait_until_through()
+        return Outcome(Drill.HQ_LOSS, compute_findings(run.observations()), run.restarts)
+
+
+def _failback(environment: DrillEnvironment) -> Outcome:
+    centre, standby = environment.topology.centres
+    environment.start_cluster(centre)
+    with drill_run(environment, centre) as run:
+        run.wait_until_steady(cursor_in=centre, read=standby)
+        environment.wait_for_moment()
+        run.mark_loss(_all_streams(run))
+        environment.ingest.request_switchover(centre)
+        environment.say(f"ordered the ingest from {standby} back to {centre}")
+        run.wait_until_through()
+        return Outcome(Drill.FAILBACK, compute_findings(run.observations()), run.restarts)
+
+
+def _region_loss(environment: DrillEnvironment) -> Outcome:
+    region = next(iter(environment.topology.regions))
+    cluster = environment.region_cluster(region)
+    with drill_run(environment, environment.topology.centre, moving=True) as run:
+        run.wait_until_steady(cursor_in=None)
+        environment.wait_for_moment()
+        run.mark_loss(run.fleets[region].streams)
+        cluster.kill()
+        environment.say(f"killed region {region} with SIGKILL; its devices go to the next region")
+        run.wait_until_through(only_arrived=True)
+        found = compute_findings(run.observations())
+        environment.say(f"{found.lost:,} acknowledged records burnt with region {region}, unless its disks come back")
+        environment.start_cluster(cluster.cluster)
+        environment.wait_for_or_timeout("what the region still had comes through", lambda: run.lost() == 0)
+        return Outcome(Drill.REGION_LOSS, found, run.restarts, run.lost())
+
+
+def _link_cut(environment: DrillEnvironment) -> Outcome:
+    region = next(iter(environment.topology.regions))
+    here, there = environment.topology.regions[region].cluster, environment.topology.centre
+    links = [environment.stack.links[f"{here}->{there}"], environment.stack.links[f"{there}->{here}"]]
+    with drill_run(environment, there) as run:
+        run.wait_until_steady(cursor_in=None)
+        environment.wait_for_moment()
+        run.mark_loss(run.fleets[region].streams)
+        for link in links:
+            link.cut()
+        environment.say(f"cut the links between {here} and {there}")
+        run.let_traffic_flow(environment.settings.cut_s)
+        for link in links:
+            link.heal()
+        run.mark_count()
+        environment.say(f"healed them after {environment.settings.cut_s:.0f} s")
+        run.wait_until_through()
+        return Outcome(Drill.LINK_CUT, compute_findings(run.observations()), run.restarts)
+
+
+_DRILLS: dict[Drill, Callable[[DrillEnvironment], Outcome]] = {
+    Drill.HQ_LOSS: _hq_loss,
+    Drill.FAILBACK: _failback,
+    Drill.REGION_LOSS: _region_loss,
+    Drill.LINK_CUT: _link_cut,
+}
+
+
+def _all_streams(run: DrillRun) -> frozenset[DeviceStream]:
+    return frozenset(stream for fleet in run.fleets.values() for stream in fleet.streams)

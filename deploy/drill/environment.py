@@ -1,0 +1,135 @@
+"""Where drills are played: the four clusters, the ingest, and the waits that every drill needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deploy.drill.cursor_lag import cursor_follows
+from deploy.drill.errors import DrillError
+from deploy.drill.ingest import IngestProcess
+from deploy.drill.settings import DrillSettings, Moment
+from deploy.local import LocalStack, PulsarCluster, PulsarSettings, StackSettings
+from geo.replication import AdminClient, Topology, admins
+from geo.replication.observe import observe
+
+Say = Callable[[str], None]
+TOPOLOGY = Path(__file__).parents[1] / "local" / "topology-dr.toml"
+_POLL_S = 0.25
+_MOMENT_POLL_S = 0.002
+
+
+@contextmanager
+def drill_stack(folder: Path, settings: DrillSettings, say: Say) -> Iterator[LocalStack]:
+    """Clusters eu, us, hq and dr, small, with the snapshot period of the settings."""
+    say("starting clusters eu, us, hq and dr")
+    period_ms = round(settings.snapshot_period_s * 1000)
+    pulsar = PulsarSettings(
+        heap_mb=settings.heap_mb,
+        direct_mb=256,
+        broker={"replicatedSubscriptionsSnapshotFrequencyMillis": period_ms},
+    )
+    with LocalStack(folder, topology=TOPOLOGY, settings=StackSettings(pulsar=pulsar)) as stack:
+        say(f"{len(stack.servers)} servers are up, replication is applied")
+        yield stack
+
+
+class DrillEnvironment:
+    """A running stack and its ingest. Each drill on it brings devices of its own."""
+
+    def __init__(self, stack: LocalStack, ingest: IngestProcess, settings: DrillSettings, say: Say) -> None:
+        self.stack = stack
+        self.ingest = ingest
+        self.settings = settings
+        self.say = say
+        self.peak_memory_bytes = 0
+        self._clients: dict[str, AdminClient] = {}
+
+    @property
+    def topics(self) -> list[str]:
+        """The topic of batches of each region."""
+        return [f"persistent://fleet/telemetry-{region}/batches" for region in self.topology.regions]
+
+    @property
+    def topology(self) -> Topology:
+        """The topology with addresses."""
+        return self.stack.topology
+
+    @contextmanager
+    def admin_connections(self) -> Iterator[None]:
+        """Admin connections while the block runs."""
+        with admins(self.topology) as clients:
+            self._clients = clients
+            yield
+
+    def region_cluster(self, region: str) -> PulsarCluster:
+        """The cluster that takes in what a region's devices send."""
+        return self.stack.pulsar[self.topology.regions[region].cluster]
+
+    def start_cluster(self, name: str) -> None:
+        """Starts a cluster that was killed, on the disks that it had, and waits until it is healthy."""
+        self.stack.pulsar[name].start()
+        self.stack.pulsar[name].wait(self.settings.timeout_s)
+        self.say(f"{name} is back")
+
+    def wait_for(self, what: str, true: Callable[[], bool], every_s: float = _POLL_S) -> None:
+        """Returns when it is true. Raises DrillError after its timeout, or the ingest ended too often."""
+        if not self.wait_for_or_timeout(what, true, every_s):
+            raise DrillError(f"not within {self.settings.timeout_s:.0f} s: {what}")
+
+    def wait_for_or_timeout(self, what: str, true: Callable[[], bool], every_s: float = _POLL_S) -> bool:
+        """Whether it became true in time: for what a drill counts even when it does not happen."""
+        ends = time.monotonic() + self.settings.timeout_s
+        while not true():
+            if time.monotonic() > ends:
+                self.say(f"not within {self.settings.timeout_s:.0f} s: {what}")
+                return False
+            self.ingest.check()
+            time.sleep(every_s)
+        self.peak_memory_bytes = max(self.peak_memory_bytes, self.stack.memory_bytes)
+        return True
+
+    def cursor_follows(self, cluster: str, read: str, batch_s: float) -> bool:
+        """Whether the ingest's cursor there is at most two micro-batches and a snapshot behind the one it reads at.
+
+        `batch_s`: how long a micro-batch really takes.
+        """
+        clients = {name: client for name, client in self._clients.items() if self.stack.pulsar[name].pid is not None}
+        fleet = self.settings.fleet
+        messages_per_s = len(self.topology.regions) * fleet.records_per_s / fleet.records_per_batch
+        close = messages_per_s * (2 * batch_s + self.settings.snapshot_period_s)
+        return cursor_follows(observe(self.topology, clients, time.time), cluster, read, close)
+
+    def wait_for_moment(self) -> None:
+        """Returns at the moment of the settings, or after a while when no micro-batch comes by."""
+        looked_at = {
+            Moment.PLANNED: self.ingest.checkpoint / "offsets",
+            Moment.WRITTEN: Path(self.ingest.settings.tables.path("records")) / "_delta_log",
+            Moment.DONE: self.ingest.checkpoint / "commits",
+        }.get(self.settings.moment)
+        if looked_at is None:
+            return
+        before = _files(looked_at)
+        self.wait_for(
+            f"a micro-batch that is {self.settings.moment}", lambda: _files(looked_at) > before, _MOMENT_POLL_S
+        )
+
+
+@contextmanager
+def open_environment(stack: LocalStack, folder: Path, settings: DrillSettings, say: Say) -> Iterator[DrillEnvironment]:
+    """A running stack with an ingest whose tables and checkpoint are in `folder`; the ingest is stopped on leaving."""
+    ingest = IngestProcess(stack, folder, trigger_s=settings.trigger_s)
+    ingest.start()
+    environment = DrillEnvironment(stack, ingest, settings, say)
+    try:
+        with environment.admin_connections():
+            yield environment
+    finally:
+        ingest.stop()
+
+
+def _files(folder: Path) -> set[str]:
+    # Spark writes a hidden draft and renames it.
+    return {file.name for file in folder.iterdir() if not file.name.startswith(".")} if folder.exists() else set()

@@ -1,0 +1,179 @@
+"""What a drill counts, from what was seen at each station. Pure: no clock, no server.
+
+The stations, in the order of a record's way: its device has a *receipt* (the region's Pulsar persisted it, so the
+device may delete it); it has an *arrival* in the cluster that survives; a *commit* brings it into the central table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cloud_jobs.ingest.coverage import DeviceStream
+from deploy.drill.record_ids import RecordIds, SeenRange, common, count, minus, record_ids_of
+from telemetry import IntervalSet
+
+FIRST_WITHIN_S = 15.0
+"""How long after the loss the first record must be through."""
+_TWICE = 2
+"""How many micro-batches may come a second time: the one under way, and the one whose end was not yet told."""
+_RECENT = 3
+"""Of how many micro-batches before the loss the largest counts."""
+
+
+class Commit(NamedTuple):
+    """One commit to the records table: when it could be seen, and the names in its files."""
+
+    at_s: float
+    record_ids: RecordIds
+
+
+class BatchCounts(NamedTuple):
+    """One row of the ingest's account: records taken in, of which so many were known already."""
+
+    at_s: float
+    records: int
+    duplicates: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrillObservations:
+    """Everything that was seen of one drill; all times in seconds since 1970.
+
+    `receipts` and `arrivals` in the order in which they came. `rows`: the rows of the central table that carry names
+    of this drill. `lost_at_s`: when the cluster or link was lost (failback: when the change was ordered).
+    `replicated_until_s`: what arrived at the survivor up to then counts as replicated. `clock_from_s`: from when the
+    seconds to the first and last record count (link-cut: when the link was healed). `steady_from_s`: from when the
+    traffic before the loss is measured. `affected`: the buffers whose way was cut, by which the first and last record
+    are timed. `resent`: records that devices sent again, in another region.
+    """
+
+    receipts: Sequence[SeenRange]
+    arrivals: Sequence[SeenRange]
+    commits: Sequence[Commit]
+    batches: Sequence[BatchCounts]
+    rows: int
+    steady_from_s: float
+    lost_at_s: float
+    counted_at_s: float
+    replicated_until_s: float
+    snapshot_period_s: float
+    affected: Collection[DeviceStream]
+    resent: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """The figures of one drill. Times to the first and last record are infinite when it never came."""
+
+    acknowledged: int
+    in_table: int
+    lost: int
+    lost_of_replicated: int
+    not_replicated: int
+    not_replicated_s: float
+    duplicates_before: int
+    duplicates_bound: int
+    duplicates_in_table: int
+    resent: int
+    largest_batch: int
+    records_per_s: float
+    first_through_s: float
+    last_through_s: float
+
+    @property
+    def verdicts(self) -> Mapping[str, bool]:
+        """Each statement that a drill must make true."""
+        return {
+            "nothing lost of what was replicated": self.lost_of_replicated == 0,
+            "no duplicate in the table": self.duplicates_in_table == 0,
+            "duplicates before deduplication within the bound": self.duplicates_before <= self.duplicates_bound,
+            f"first record through within {FIRST_WITHIN_S:.0f} s": self.first_through_s <= FIRST_WITHIN_S,
+        }
+
+    @property
+    def passed(self) -> bool:
+        """Whether all of them hold."""
+        return all(self.verdicts.values())
+
+
+def compute_findings(seen: DrillObservations) -> Findings:
+    """The figures, from what was seen."""
+    acknowledged = record_ids_of(seen.receipts)
+    in_table = _all_record_ids(seen.commits)
+    lost = minus(acknowledged, in_table)
+    replicated = record_ids_of(one for one in seen.arrivals if one.at_s <= seen.replicated_until_s)
+    early = [one for one in seen.receipts if one.at_s <= seen.counted_at_s]
+    waiting = minus(record_ids_of(early), replicated)
+    largest, per_s = _traffic(seen, early)
+    return Findings(
+        acknowledged=count(acknowledged),
+        in_table=count(common(in_table, acknowledged)),
+        lost=count(lost),
+        lost_of_replicated=count(common(lost, replicated)),
+        not_replicated=count(waiting),
+        not_replicated_s=_age_s(early, waiting, seen.counted_at_s),
+        duplicates_before=sum(batch.duplicates for batch in seen.batches),
+        duplicates_bound=_TWICE * largest + math.ceil(per_s * seen.snapshot_period_s),
+        duplicates_in_table=seen.rows - count(in_table),
+        resent=seen.resent,
+        largest_batch=largest,
+        records_per_s=per_s,
+        first_through_s=_first_through_s(seen),
+        last_through_s=_last_through_s(seen, early, lost),
+    )
+
+
+def _all_record_ids(commits: Iterable[Commit]) -> dict[DeviceStream, IntervalSet]:
+    bounds: dict[DeviceStream, list[tuple[int, int]]] = {}
+    for commit in commits:
+        for stream, seqs in commit.record_ids.items():
+            bounds.setdefault(stream, []).extend(seqs.ranges)
+    return {stream: IntervalSet(ranges) for stream, ranges in bounds.items()}
+
+
+def _traffic(seen: DrillObservations, early: Sequence[SeenRange]) -> tuple[int, float]:
+    """The largest of the last micro-batches, and the records acknowledged each second of steady traffic."""
+    before = [one for one in seen.batches if one.at_s <= seen.lost_at_s]
+    batches = [one.records for one in before[-_RECENT:] if one.records]
+    steady = record_ids_of(one for one in early if seen.steady_from_s <= one.at_s <= seen.lost_at_s)
+    lasted_s = seen.lost_at_s - seen.steady_from_s
+    return max(batches, default=0), count(steady) / lasted_s if lasted_s > 0 else 0.0
+
+
+def _age_s(early: Sequence[SeenRange], waiting: RecordIds, now_s: float) -> float:
+    """How long ago the oldest of the waiting records was acknowledged; 0 when none waits."""
+    ages = (now_s - one.at_s for one in early if IntervalSet([(one.first, one.last)]) & _of(waiting, one.stream))
+    return max(ages, default=0.0)
+
+
+def _first_through_s(seen: DrillObservations) -> float:
+    """Until a record that was acknowledged after the clock began was in the table."""
+    fresh = record_ids_of(one for one in seen.receipts if one.at_s > seen.counted_at_s and one.stream in seen.affected)
+    for commit in _in_order(seen.commits):
+        if commit.at_s > seen.counted_at_s and common(fresh, commit.record_ids):
+            return commit.at_s - seen.counted_at_s
+    return math.inf
+
+
+def _last_through_s(seen: DrillObservations, early: Sequence[SeenRange], lost: RecordIds) -> float:
+    """Until every record that was under way at the loss was in the table; those that are lost for good left out."""
+    under_way = minus(record_ids_of(one for one in early if one.stream in seen.affected), lost)
+    last_s = seen.counted_at_s
+    for commit in _in_order(seen.commits):
+        if not under_way:
+            break
+        if common(under_way, commit.record_ids):
+            under_way = minus(under_way, commit.record_ids)
+            last_s = max(last_s, commit.at_s)
+    return math.inf if under_way else last_s - seen.counted_at_s
+
+
+def _in_order(commits: Iterable[Commit]) -> list[Commit]:
+    return sorted(commits, key=lambda commit: commit.at_s)
+
+
+def _of(seqs: RecordIds, stream: DeviceStream) -> IntervalSet:
+    return seqs.get(stream, IntervalSet())

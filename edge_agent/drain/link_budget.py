@@ -1,0 +1,110 @@
+"""Counts what goes over the wire, and says from it what may be sent now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from edge_agent.config import AgentSettings
+from edge_agent.drain.link_policy import PACKET_OVERHEAD, ByteBucket, DataUsage, LinkPolicy
+
+LINK_CHECK_S = 1.0
+_NAMES = ("wire_day", "wire_day_bytes", "wire_month", "wire_month_bytes")
+
+
+class PersistentCounters(Protocol):
+    """Counters that outlive a restart."""
+
+    def counter(self, name: str) -> int:
+        """The value of a counter."""
+
+    def count(self, name: str, increase: int, *, lazily: bool = False) -> None:
+        """Increases a counter; it is stored with the next transaction, which it calls for unless `lazily`."""
+
+
+class LinkBudget:
+    """The budget of one agent, used by the drain's thread."""
+
+    def __init__(
+        self, settings: AgentSettings, counters: PersistentCounters, wall_s: Callable[[], float] = time.time
+    ) -> None:
+        link = settings.link
+        self._settings = link
+        self._counters = counters
+        self._wall_s = wall_s
+        self._policy = LinkPolicy(link, settings.classes)
+        self._bucket = ByteBucket(link.bytes_per_s, link.burst_bytes) if link.bytes_per_s else None
+        self._link: str | None = link.link
+        self._looked_s = float("-inf")
+        self._estimated = 0.0
+        self._counted = (0, 0)
+        self.sent_bytes = 0
+        self.received_bytes = 0
+
+    @property
+    def link(self) -> str | None:
+        """The kind of link in use, if it is known."""
+        return self._link
+
+    @property
+    def usage(self) -> DataUsage:
+        """What this day and month have cost."""
+        return DataUsage(*(self._counters.counter(name) for name in _NAMES))
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until the rate allows to send."""
+        return self._bucket.wait_s(now_s) if self._bucket else 0.0
+
+    def allowed_classes(self, now_s: float) -> frozenset[int]:
+        """The classes that may be sent now."""
+        if now_s - self._looked_s >= LINK_CHECK_S:
+            self._looked_s = now_s
+            self._link = link_in(self._settings.link_file) or self._settings.link
+        return self._policy.allowed_classes(self._link, self.usage.add(self._wall_s(), 0))
+
+    def charge_estimate(self, now_s: float, size: int) -> None:
+        """A message is about to be sent."""
+        estimate = size * (1 + PACKET_OVERHEAD)
+        self._estimated += estimate
+        if self._bucket:
+            self._bucket.take(now_s, estimate)
+
+    def on_connected(self) -> None:
+        """A new connection counts from nothing."""
+        self._counted = (0, 0)
+        self._estimated = 0.0
+
+    def charge_counted(self, now_s: float, sent: int, received: int) -> None:
+        """What the connection has sent and received so far, as the kernel counted it."""
+        new_sent, new_received = sent - self._counted[0], received - self._counted[1]
+        if new_sent <= 0 and new_received <= 0:
+            return
+        self._counted = (sent, received)
+        self.sent_bytes += new_sent
+        self.received_bytes += new_received
+        if self._bucket:
+            self._bucket.take(now_s, new_sent - self._estimated)
+        self._estimated = 0.0
+        if self._policy.is_metered(self._link):
+            self._add_usage(new_sent + new_received)
+
+    def _add_usage(self, size: int) -> None:
+        before = self.usage
+        after = before.add(self._wall_s(), size)
+        old = (before.day, before.day_bytes, before.month, before.month_bytes)
+        new = (after.day, after.day_bytes, after.month, after.month_bytes)
+        for name, was, becomes in zip(_NAMES, old, new, strict=True):
+            self._counters.count(name, becomes - was, lazily=True)
+
+
+def link_in(file: Path | None) -> str | None:
+    """The first word of a file that names the kind of link; None if it cannot be read."""
+    if file is None:
+        return None
+    try:
+        words = file.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return words[0] if words else None

@@ -1,0 +1,105 @@
+"""The batches that are on their way: sent, and not yet acknowledged."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from edge_agent.store.stored_batch import StoredBatch
+from telemetry import IntervalSet
+
+
+@dataclass(slots=True)
+class InFlightBatch:
+    """One batch in flight. `unacked`: what of it is not acknowledged. `is_retry`: it was refused before."""
+
+    epoch: int
+    unacked: IntervalSet
+    stored: tuple[StoredBatch, ...]
+    size: int
+    backlog: bool
+    sent_s: float
+    is_retry: bool = False
+
+
+class SendWindow:
+    """Bounds what is unacknowledged, in batches and in bytes; the backlog never fills all of it."""
+
+    def __init__(self, batches: int, size: int, timeout_s: float) -> None:
+        self._most = batches
+        self._most_size = size
+        self._timeout_s = timeout_s
+        self._batches: OrderedDict[int, InFlightBatch] = OrderedDict()
+        self._number = 0
+        self._size = 0
+        self._backlog = 0
+        self._backlog_size = 0
+        self.ids: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def has_room(self, *, backlog: bool) -> bool:
+        """Whether one more batch may be sent. The backlog leaves a quarter of the window to live data."""
+        if backlog and (
+            self._backlog >= self._most - self._most // 4 or self._backlog_size >= self._most_size * 3 // 4
+        ):
+            return False
+        return len(self._batches) < self._most and (self._size < self._most_size or not self._batches)
+
+    def add(self, entry: InFlightBatch) -> None:
+        """A batch was sent."""
+        self._number += 1
+        self._batches[self._number] = entry
+        self._count(entry, 1)
+        self.ids.update(batch.id for batch in entry.stored)
+
+    def on_acked(self, epoch: int, seqs: IntervalSet) -> list[InFlightBatch]:
+        """Removes acknowledged record ids; the batches that are complete now, which leave the window."""
+        done: list[InFlightBatch] = []
+        for number, entry in list(self._batches.items()):
+            if entry.epoch == epoch and entry.unacked & seqs:
+                entry.unacked -= seqs
+                if not entry.unacked:
+                    done.append(self._remove(number))
+        return done
+
+    def take_refused(self, epoch: int, seqs: IntervalSet) -> list[InFlightBatch]:
+        """Takes out the batches that were refused."""
+        affected = [number for number, one in self._batches.items() if one.epoch == epoch and one.unacked & seqs]
+        return [self._remove(number) for number in affected]
+
+    def take_overdue(self, now_s: float) -> list[InFlightBatch]:
+        """Takes out the batches without an acknowledgement in time."""
+        late = [number for number, entry in self._batches.items() if entry.sent_s + self._timeout_s <= now_s]
+        return [self._remove(number) for number in late]
+
+    def take_all(self) -> list[InFlightBatch]:
+        """Takes out everything: the connection is gone."""
+        return [self._remove(number) for number in list(self._batches)]
+
+    def next_timeout_in(self, now_s: float) -> float | None:
+        """Seconds until the next batch is overdue."""
+        oldest_s = next((entry.sent_s for entry in self._batches.values()), None)
+        return None if oldest_s is None else max(0.0, oldest_s + self._timeout_s - now_s)
+
+    def _remove(self, number: int) -> InFlightBatch:
+        entry = self._batches.pop(number)
+        self._count(entry, -1)
+        self.ids.difference_update(batch.id for batch in entry.stored)
+        return entry
+
+    def _count(self, entry: InFlightBatch, sign: int) -> None:
+        self._size += sign * entry.size
+        if entry.backlog:
+            self._backlog += sign
+            self._backlog_size += sign * entry.size
+
+
+def first_ids(batches: Iterable[StoredBatch]) -> dict[int, int]:
+    """The lowest id of each class among batches."""
+    lowest: dict[int, int] = {}
+    for batch in batches:
+        lowest[batch.class_index] = min(batch.id, lowest.get(batch.class_index, batch.id))
+    return lowest

@@ -1,0 +1,109 @@
+"""The thread that takes messages in: connect, subscribe, listen, commit, and only then acknowledge."""
+
+from __future__ import annotations
+
+import threading
+import time
+from random import Random
+
+import structlog
+
+from edge_agent.config import IntakeSettings
+from edge_agent.errors import LinkError
+from edge_agent.intake.record_intake import Intake
+from edge_agent.mqtt_session import MqttMessage, MqttSession, MqttSessionOptions
+from edge_agent.uplink.backoff import AgentBackoff
+
+log = structlog.get_logger("edge_agent.intake")
+
+LONGEST_WAIT_S = 10.0
+RETRY_FIRST_S = 0.2
+RETRY_MAX_S = 5.0
+
+
+class IntakeLoop:
+    """Runs in one thread (`run`); `stop` and the properties are for others."""
+
+    def __init__(self, settings: IntakeSettings, intake: Intake, random: Random) -> None:
+        self._settings = settings
+        self.intake = intake
+        self._backoff = AgentBackoff(settings.backoff_first_s, settings.backoff_max_s, random)
+        self._retry = AgentBackoff(RETRY_FIRST_S, RETRY_MAX_S, random)
+        self._session: MqttSession | None = None
+        self._stopping = threading.Event()
+        self.connected = False
+        self.heartbeat_s = time.monotonic()
+        """When the thread was last seen alive, by the monotonic clock."""
+
+    def stop(self) -> None:
+        """Commits what waits and ends the thread."""
+        self._stopping.set()
+        session = self._session
+        if session is not None:
+            session.wake()
+
+    def run(self) -> None:
+        """Until `stop`: connect, listen, and after every failure wait and try again."""
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+            except LinkError as error:
+                log.warning("local broker lost", error=str(error))
+            self.connected = False
+            self.intake.on_disconnected()
+            self.heartbeat_s = time.monotonic()
+            while self.intake.commit(time.monotonic()) is None:
+                self.heartbeat_s = time.monotonic()
+                if self._stopping.wait(self._retry.next_delay_s()):
+                    break
+            self._close_session()
+            self._stopping.wait(0 if self._stopping.is_set() else self._backoff.next_delay_s())
+
+    def _listen(self) -> None:
+        settings = self._settings
+        options = MqttSessionOptions(
+            client_id=settings.client_id,
+            receive_maximum=settings.receive_maximum,
+            max_packet_bytes=settings.max_message_bytes,
+            truncates_larger=True,
+        )
+        self._session = session = MqttSession(settings, options, self._on_message)
+        session.open()
+        self.intake.on_connected(resumed=session.session_present)
+        # Not waited for: a broker that has kept messages sends them before it answers, and those want to be committed.
+        session.subscribe(settings.topic)
+        while not self._stopping.is_set():
+            due_s = self.intake.due_in(time.monotonic())
+            if due_s == 0 or self.intake.is_full:
+                self._commit(session)
+            session.poll(LONGEST_WAIT_S if due_s is None else due_s)
+            if session.is_subscribed and not self.connected:
+                self.connected = True
+                self._backoff.reset()
+                log.info("listening", broker=f"{settings.host}:{settings.port}", topic=settings.topic)
+            self.intake.check_clocks()
+            self.heartbeat_s = time.monotonic()
+        self._commit(session)
+        session.poll(0)
+
+    def _on_message(self, message: MqttMessage) -> None:
+        if self.intake.receive(message, time.monotonic()):
+            assert self._session is not None
+            self._session.acknowledge(message.mid)
+
+    def _commit(self, session: MqttSession) -> None:
+        """Commits what waits and acknowledges it; a buffer that cannot leaves all of it waiting at the broker."""
+        mids = self.intake.commit(time.monotonic())
+        if mids is None:
+            if self.intake.is_full:
+                raise LinkError("the buffer cannot commit; the broker keeps what comes")
+            self._stopping.wait(self._retry.next_delay_s())
+            return
+        self._retry.reset()
+        for mid in mids:
+            session.acknowledge(mid)
+
+    def _close_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()

@@ -1,0 +1,264 @@
+"""Taking messages in and committing them: everything of the intake that needs no connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from edge_agent.clock.clocks import Clocks
+from edge_agent.clock.jumps import ClockJump, ClockMonitor, CorrectionRules
+from edge_agent.config import AgentSettings
+from edge_agent.errors import StoreDamaged, StoreError, StoreFull
+from edge_agent.intake.classes import Classifier
+from edge_agent.intake.group_commit import CommitBudget, GroupCommit
+from edge_agent.intake.parse import Parsed, parse_message
+from edge_agent.intake.redelivery import Arrival, RedeliveryMatcher, arrival_of
+from edge_agent.mqtt_session import MqttMessage
+from edge_agent.store.buffer import Buffer
+from edge_agent.store.retention import BufferRetention
+from edge_agent.store.stored_batch import PendingRecord, StoredBatch
+from telemetry import MAX_DEVICE_TIME_US, Raw
+
+log = structlog.get_logger("edge_agent.intake")
+
+MAX_WAITING_BYTES = 32 << 20
+"""Payloads that wait for a commit, beyond which the broker has to keep what comes."""
+
+
+@dataclass(slots=True)
+class IntakeCounters:
+    """Counters of the intake since the agent started."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+    commits: int = 0
+    malformed: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeParts:
+    """What the intake works with. `on_commit`, `on_missed` (unknown batches) and `on_jump` call the drain."""
+
+    buffer: Buffer
+    retention: BufferRetention
+    clocks: Clocks
+    clock_monitor: ClockMonitor
+    correction: CorrectionRules
+    on_commit: Callable[[Sequence[StoredBatch]], None]
+    on_missed: Callable[[], None]
+    on_jump: Callable[[ClockJump], None]
+
+
+class Intake:
+    """Messages that wait, and their commit. Used by one thread."""
+
+    def __init__(self, settings: AgentSettings, parts: IntakeParts) -> None:
+        self._parts = parts
+        self._classify = Classifier(settings.classes)
+        self._urgent = [one.urgent for one in settings.classes]
+        size = settings.buffer
+        self._group = GroupCommit(
+            CommitBudget(delay_s=size.commit_delay_ms / 1000, records=size.commit_records, size=size.commit_bytes)
+        )
+        self._jump: ClockJump | None = None
+        self._waiting: list[PendingRecord] = []
+        self._arrivals: set[Arrival] = set()
+        self._mids: list[int] = []
+        self._unknown_commit: tuple[int, int, int] | None = None
+        self._resumption: RedeliveryMatcher | None = None
+        self._unproven: set[Arrival] = set()
+        self._waiting_bytes = 0
+        self.counters = IntakeCounters()
+        self.is_failing = False
+        """Whether the last commit failed."""
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for their commit."""
+        return len(self._waiting)
+
+    def due_in(self, now_s: float) -> float | None:
+        """Seconds until the commit is due; None when nothing waits."""
+        return self._group.due_in(now_s)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may be taken in before a commit succeeds."""
+        return self._waiting_bytes >= MAX_WAITING_BYTES
+
+    def receive(self, message: MqttMessage, now_s: float) -> bool:
+        """Takes a message in; True when it was committed before, and has to be acknowledged once more."""
+        arrival = arrival_of(message.mid, message.topic, message.payload)
+        if message.dup and arrival in self._arrivals:
+            self._mids.append(message.mid)
+            return False
+        parsed = _parsed(message)
+        if message.qos and self._match_redelivery(message, arrival, parsed):
+            self._parts.buffer.count("duplicates", 1)
+            return True
+        self._enqueue(message, arrival, parsed, now_s)
+        return False
+
+    def on_connected(self, *, resumed: bool) -> None:
+        """A connection to the broker begins. `resumed`: the broker knows the session, and may deliver again."""
+        self._resumption = RedeliveryMatcher(self._parts.buffer.recent.arrivals()) if resumed else None
+        self._unproven.clear()
+
+    def on_disconnected(self) -> None:
+        """Nothing can be acknowledged any more: the broker will deliver again, and the recent arrivals will show it."""
+        self._mids.clear()
+
+    def commit(self, now_s: float) -> list[int] | None:
+        """Stores what waits; the message ids that may be acknowledged now, or None if the buffer could not."""
+        if self._waiting and not self._try_commit(now_s):
+            return None
+        if self._group.waiting and not self._waiting:
+            self._group.on_committed(now_s)
+        mids, self._mids = self._mids, []
+        return mids
+
+    def _match_redelivery(self, message: MqttMessage, arrival: Arrival, parsed: Parsed) -> bool:
+        """Whether the message is stored already; see `edge_agent.intake.redelivery`."""
+        resumption = self._resumption
+        is_marked = message.dup and self._parts.buffer.recent.is_newest_of_its_id(arrival)
+        if resumption is None:
+            return is_marked
+        if not resumption.try_advance(arrival):
+            self._resumption = None
+            return is_marked
+        if is_marked or resumption.is_anchor(arrival, parsed.device_time_us):
+            self._drop_redelivered()
+            return True
+        self._unproven.add(arrival)
+        return False
+
+    def _drop_redelivered(self) -> None:
+        """What came before a message that was delivered again was delivered again too."""
+        if not self._unproven or self._unknown_commit is not None:
+            return
+        kept = [one for one in self._waiting if one.arrival not in self._unproven]
+        self._parts.buffer.count("duplicates", len(self._waiting) - len(kept))
+        self._waiting = kept
+        self._arrivals -= self._unproven
+        self._unproven.clear()
+
+    def _enqueue(self, message: MqttMessage, arrival: Arrival, parsed: Parsed, now_s: float) -> None:
+        if parsed.malformed:
+            self.counters.malformed[parsed.malformed] = self.counters.malformed.get(parsed.malformed, 0) + 1
+        index = self._classify(message.topic)
+        wall_us, monotonic_us = self.check_clocks()
+        time_us = _within_wire(wall_us) if parsed.device_time_us is None else parsed.device_time_us
+        boot = self._parts.clocks.boot
+        pending = PendingRecord(
+            index, parsed.body, time_us, monotonic_us, boot, arrival, topic=message.topic, payload=message.payload
+        )
+        self._waiting.append(self._corrected(pending, self._jump) if self._jump else pending)
+        if message.qos:
+            self._mids.append(message.mid)
+            self._arrivals.add(arrival)
+        size = len(message.payload)
+        self.counters.messages += 1
+        self.counters.payload_bytes += size
+        self._waiting_bytes += size
+        self._group.add(now_s, size, urgent=self._urgent[index])
+
+    def check_clocks(self) -> tuple[int, int]:
+        """Wall and monotonic time in microseconds; a jump of the wall clock is corrected."""
+        parts = self._parts
+        wall_us, monotonic_us = parts.clocks.wall_us(), parts.clocks.monotonic_us()
+        jump = parts.clock_monitor.check(wall_us, monotonic_us)
+        if jump is not None:
+            log.warning("the clock jumped", seconds=jump.delta_us / 1_000_000)
+            self._jump = jump
+            self._waiting = [self._corrected(one, jump) for one in self._waiting]
+            parts.on_jump(jump)
+        elif self._jump and monotonic_us > self._jump.at_us + parts.correction.same_clock_us:
+            self._jump = None
+        return wall_us, monotonic_us
+
+    def _corrected(self, one: PendingRecord, jump: ClockJump) -> PendingRecord:
+        rules = self._parts.correction
+        time_us = rules.corrected_time_us(one.device_time_us, one.monotonic_us, jump)
+        if time_us is None:
+            return one
+        uncertainty_ms = max(one.uncertainty_ms, rules.uncertainty_ms(one.monotonic_us, jump))
+        return one._replace(device_time_us=time_us, uncertainty_ms=uncertainty_ms)
+
+    def _try_commit(self, now_s: float) -> bool:
+        buffer = self._parts.buffer
+        generation = buffer.generation
+        try:
+            self._resolve_unknown_commit()
+            if self._waiting:
+                self._unknown_commit = (generation, buffer.head, self.waiting)
+                batches = buffer.commit(self._waiting, self._parts.clocks.wall_us() // 1000)
+                self._on_committed(now_s, batches)
+        except StoreError as error:
+            log.error("the buffer cannot commit", reason=error.reason, error=str(error), waiting=self.waiting)
+            buffer.count(f"failed_commits_{error.reason}", 1)
+            self._recover(error, generation)
+            self.is_failing = True
+            return False
+        self.is_failing = False
+        return True
+
+    def _on_committed(self, now_s: float, batches: Sequence[StoredBatch]) -> None:
+        self.counters.commits += 1
+        self._unknown_commit = None
+        self._group.on_committed(now_s)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._arrivals.clear()
+        if self._unproven:
+            self._parts.buffer.count("possible_duplicates", len(self._unproven))
+            self._unproven.clear()
+        self._parts.on_commit(batches)
+        self._enforce_retention()
+
+    def _resolve_unknown_commit(self) -> None:
+        """After a commit that failed: finds out whether it is stored after all. Raises StoreError.
+
+        When a sync fails, what it should have synced may be on the disk or not; the file, opened anew, decides.
+        """
+        if self._unknown_commit is None:
+            return
+        generation, head, count = self._unknown_commit
+        buffer = self._parts.buffer
+        buffer.reopen()
+        if generation == buffer.generation:
+            assert head <= buffer.head <= head + count, "a commit is whole or absent"
+            if buffer.head > head:
+                del self._waiting[:count]
+                self._parts.on_missed()
+        self._unknown_commit = None
+
+    def _recover(self, error: StoreError, generation: int) -> None:
+        if isinstance(error, StoreFull):
+            self._enforce_retention()
+        elif isinstance(error, StoreDamaged):
+            try:
+                self._parts.buffer.repair(generation)
+            except StoreError as again:
+                log.error("the buffer cannot be rebuilt", reason=again.reason, error=str(again))
+
+    def _enforce_retention(self) -> None:
+        try:
+            self._parts.retention.enforce()
+        except StoreError as error:
+            log.error("the buffer cannot be kept within its bounds", reason=error.reason, error=str(error))
+
+
+def _within_wire(wall_us: int) -> int:
+    """A clock can be further away than any time that a record can have."""
+    return min(max(0, wall_us), MAX_DEVICE_TIME_US)
+
+
+def _parsed(message: MqttMessage) -> Parsed:
+    """The message's body; raw where reading it raises what nobody thought of: one message never stops the intake."""
+    try:
+        return parse_message(message.topic, message.payload, message.missing)
+    except Exception as error:  # noqa: BLE001 - see above
+        log.error("a message that cannot be read is carried raw", topic=message.topic, error=repr(error))
+        return Parsed(Raw.model_construct(topic=message.topic, payload=message.payload), None, "unreadable")

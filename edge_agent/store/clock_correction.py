@@ -1,0 +1,147 @@
+"""Correcting the stored records of a boot whose clock jumped, batch by batch, so that a crash in between does no harm.
+
+A record that may have been sent keeps the time it was sent with: one record id never has two contents. So this module
+remembers on disk what may have been sent:
+
+- `sending` (a counter) is 1 from the first connection of a run on. A run that finds it set takes all that is stored for
+  sent: `sent_through` becomes the last id.
+- within a run, the drain knows exactly what it sent; those batches are marked (`sent`) when a correction begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import structlog
+
+from edge_agent.clock.jumps import ClockJump, CorrectionRules
+from edge_agent.errors import StoreDamaged
+from edge_agent.store.buffer import Buffer
+from edge_agent.store.changes import Changes
+from edge_agent.store.connection import Connection
+from edge_agent.store.database import SENDING, SENT_THROUGH
+from edge_agent.store.prune import replace_batch, stored_batch
+from telemetry import WireError
+
+log = structlog.get_logger("edge_agent.store")
+
+BATCHES_PER_STEP = 32
+
+
+class ClockCorrector:
+    """Corrects after jumps. Used by the drain's thread only, so nothing is sent while it works."""
+
+    def __init__(self, buffer: Buffer, rules: CorrectionRules) -> None:
+        self._buffer = buffer
+        self._rules = rules
+        if buffer.counter(SENDING):
+            self._set({SENDING: 0, SENT_THROUGH: buffer.last_id()})
+
+    def mark_sending(self) -> None:
+        """From now on records may be sent. Raises StoreError."""
+        if not self._buffer.counter(SENDING):
+            self._set({SENDING: 1})
+
+    def resume(self, boot: str, offset_us: int) -> tuple[int, int]:
+        """Remembers a boot at its first sight, and ends a correction that a crash interrupted.
+
+        Returns the wall clock's offset that the boot's records were stamped with, and how many batches were corrected.
+        """
+        known = self._boot(boot)
+        if known is None:
+            row = (boot, offset_us)
+            self._buffer.edit(
+                lambda connection, _: _run(connection, "INSERT INTO boots VALUES (?, ?, 0, 0, 0, 0)", row)
+            )
+            return offset_us, 0
+        stored_offset_us, delta_us, at_us, after, through = known
+        if through == 0:
+            return stored_offset_us, 0
+        corrected = self._run_through(ClockJump(boot, stored_offset_us, delta_us, at_us), after, through)
+        return stored_offset_us + delta_us, corrected
+
+    def correct(self, jump: ClockJump, through: int, sent: Collection[int]) -> int:
+        """Corrects what is stored up to the id `through`, but for what may have been sent; the batches that changed."""
+        after = self._buffer.counter(SENT_THROUGH)
+
+        def begin(connection: Connection, _: Changes) -> None:
+            for identity in sent:
+                _run(connection, "UPDATE batches SET sent = 1 WHERE id = ?", (identity,))
+            _run(
+                connection,
+                "INSERT OR REPLACE INTO boots VALUES (?, ?, ?, ?, ?, ?)",
+                (jump.boot, jump.offset_us, jump.delta_us, jump.at_us, after, through),
+            )
+
+        self._buffer.edit(begin)
+        return self._run_through(jump, after, through)
+
+    def _run_through(self, jump: ClockJump, after: int, through: int) -> int:
+        corrected = 0
+        while after < through:
+            after, changed = self._correct_some(jump, after, through)
+            corrected += changed
+        return corrected
+
+    def _correct_some(self, jump: ClockJump, after: int, through: int) -> tuple[int, int]:
+        reached, changed = through, 0
+
+        def step(connection: Connection, changes: Changes) -> None:
+            nonlocal reached, changed
+            rows = connection.execute(
+                "SELECT id, class, records, size, sent, boot FROM batches"
+                " WHERE id > ? AND id <= ? AND batch IS NOT NULL ORDER BY id LIMIT ?",
+                (after, through, BATCHES_PER_STEP),
+            ).fetchall()
+            for identity, class_index, records, size, sent, boot in rows:
+                if not sent and boot == jump.boot and records:
+                    changed += self._correct_batch(connection, identity, (class_index, records, size), jump, changes)
+            reached = rows[-1][0] if len(rows) == BATCHES_PER_STEP else through
+            if reached < through:
+                _run(connection, "UPDATE boots SET after = ? WHERE boot = ?", (reached, jump.boot))
+            else:
+                offset_us = jump.offset_us + jump.delta_us
+                _run(connection, "UPDATE boots SET offset_us = ?, through = 0 WHERE boot = ?", (offset_us, jump.boot))
+
+        self._buffer.edit(step)
+        return reached, changed
+
+    def _correct_batch(
+        self, connection: Connection, identity: int, before: tuple[int, int, int], jump: ClockJump, changes: Changes
+    ) -> int:
+        try:
+            corrected = self._rules.correct(stored_batch(connection, identity), jump)
+        except StoreDamaged:
+            return 0
+        if corrected is None:
+            return 0
+        class_index, records, size = before
+        try:
+            new_records, new_size = replace_batch(connection, identity, corrected)
+        except WireError as error:
+            # For instance too large with its new times. It stays as it is; the same step would fail at each start.
+            log.error("a batch keeps the time of the clock that jumped", block=identity, error=str(error))
+            changes.counts["uncorrected"] += records
+            return 0
+        changes.count_removed(class_index, records - new_records, size - new_size)
+        wall = "UPDATE batches SET wall_ms = wall_ms + ? WHERE id = ?"
+        _run(connection, wall, (jump.delta_us // 1000, identity))
+        changes.counts["corrected"] += new_records
+        return 1
+
+    def _boot(self, boot: str) -> Any:
+        return self._buffer.query_one(
+            "SELECT offset_us, delta_us, at_us, after, through FROM boots WHERE boot = ?", (boot,)
+        )
+
+    def _set(self, counters: dict[str, int]) -> None:
+        def change(_: Connection, changes: Changes) -> None:
+            for name, value in counters.items():
+                changes.counts[name] = value - self._buffer.counter(name)
+
+        self._buffer.edit(change)
+
+
+def _run(connection: Connection, sql: str, parameters: tuple[Any, ...]) -> None:
+    connection.execute(sql, parameters)

@@ -1,0 +1,155 @@
+"""Asynchronous producers for Pulsar, and receipts that come back through a wake-up of the loop."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import pulsar
+
+from gateway.config import GatewaySettings
+from gateway.engine import Produce
+from gateway.errors import PulsarUnreachable
+
+TOO_BIG = "MessageTooBig"
+UNSENDABLE = "Unsendable"
+"""The client cannot make a message of it."""
+_PERMANENT = {TOO_BIG, UNSENDABLE, "InvalidMessage"}
+_REOPEN = {"AlreadyClosed", "ProducerFenced", "TopicTerminated", "TopicNotFound", "NotConnected"}
+_LOGGED = {"error": pulsar.LoggerLevel.Error}
+
+
+class Receipt(NamedTuple):
+    """How Pulsar answered: `result` is "Ok" when the message is persisted, else the client's word for the failure."""
+
+    token: int
+    result: str
+    refused: bool = False
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether the same message would fail again, however often it is sent."""
+        return self.result in _PERMANENT
+
+    @property
+    def ok(self) -> bool:
+        """Whether the message is safe."""
+        return self.result == "Ok"
+
+
+class PulsarProducer:
+    """Producers of one region's topics.
+
+    Pulsar's callback runs in the client's own thread: it appends the receipt and wakes the loop, no more. There are
+    never more receipts than messages in flight, so the queue needs no other bound. `send` does not block, because the
+    window of the gateway is smaller than the producer's.
+    """
+
+    def __init__(self, settings: GatewaySettings, wake: Callable[[], None]) -> None:
+        self._settings = settings
+        self._wake = wake
+        self._client: Any = None
+        self._batches: Any = None
+        self._refused: Any = None
+        self._receipts: deque[Receipt] = deque()
+        self.wants_reopening = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are producers (which may be reconnecting by themselves)."""
+        return self._batches is not None and not self.wants_reopening
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the producer of batches has a connection at this moment."""
+        return self._batches is not None and bool(self._batches.is_connected())
+
+    def open(self) -> None:
+        """Connect and create the producers; takes at most the operation time-out. Raises PulsarUnreachable."""
+        self.close()
+        try:
+            self._client = pulsar.Client(**self._client_options())
+            self._batches = self._producer(self._settings.pulsar.batches)
+            self._refused = self._producer(self._settings.pulsar.refused)
+        except (pulsar.PulsarException, ValueError, RuntimeError) as error:
+            self.close()
+            raise PulsarUnreachable(f"no producer from {self._settings.pulsar.service_url}: {error}") from error
+        self.wants_reopening = False
+
+    def send(self, effect: Produce) -> None:
+        """Hand a message to the client; its receipt comes by `take_receipts`."""
+        producer = self._refused if effect.refused else self._batches
+        if producer is None:
+            self._add_receipt(Receipt(effect.token, "NotConnected", effect.refused))
+            return
+        callback = partial(self._on_result, effect.token, effect.refused)
+        try:
+            producer.send_async(effect.payload, callback, properties=effect.properties, partition_key=effect.key)
+        except pulsar.PulsarException as error:
+            self._add_receipt(Receipt(effect.token, type(error).__name__, effect.refused))
+        except Exception:  # noqa: BLE001 - what the client cannot send, it cannot send the next time either
+            self._add_receipt(Receipt(effect.token, UNSENDABLE, effect.refused))
+
+    def take_receipts(self) -> list[Receipt]:
+        """The receipts that came since the last call."""
+        receipts = []
+        while self._receipts:
+            receipt = self._receipts.popleft()
+            if receipt.result in _REOPEN and not receipt.refused:  # dead letters never interrupt the batches
+                self.wants_reopening = True
+            receipts.append(receipt)
+        return receipts
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Close the client; whatever it takes longer than `timeout_s` is left to the end of the process."""
+        client, self._client, self._batches, self._refused = self._client, None, None, None
+        if client is not None:
+            closing = threading.Thread(target=_close_quietly, args=(client,), name="pulsar-close", daemon=True)
+            closing.start()
+            closing.join(timeout_s)
+
+    def _on_result(self, token: int, refused: bool, result: Any, _: Any) -> None:
+        self._add_receipt(Receipt(token, result.name, refused))
+
+    def _add_receipt(self, receipt: Receipt) -> None:
+        self._receipts.append(receipt)
+        self._wake()
+
+    def _producer(self, name: str) -> Any:
+        settings = self._settings.pulsar
+        return self._client.create_producer(
+            self._settings.topic(name),
+            send_timeout_millis=int(settings.send_timeout_s * 1000),
+            max_pending_messages=2 * self._settings.mqtt.receive_maximum + 1,
+            block_if_queue_full=True,
+            batching_enabled=True,
+            batching_max_publish_delay_ms=settings.batching_delay_ms,
+            batching_max_messages=settings.batching_max_messages,
+            batching_max_allowed_size_in_bytes=settings.batching_max_bytes,
+            properties={"gateway": self._settings.name},
+        )
+
+    def _client_options(self) -> dict[str, Any]:
+        settings = self._settings.pulsar
+        options: dict[str, Any] = {
+            "service_url": settings.service_url,
+            "operation_timeout_seconds": settings.operation_timeout_s,
+            "connection_timeout_ms": settings.operation_timeout_s * 1000,
+            "logger": pulsar.ConsoleLogger(_LOGGED.get(self._settings.log.level, pulsar.LoggerLevel.Warn)),
+        }
+        if settings.token is not None:
+            options["authentication"] = pulsar.AuthenticationToken(settings.token.get_secret_value())
+        if settings.is_encrypted:
+            options["tls_validate_hostname"] = True
+        if settings.ca is not None:
+            options["tls_trust_certs_file_path"] = str(settings.ca)
+        return options
+
+
+def _close_quietly(client: Any) -> None:
+    with contextlib.suppress(pulsar.PulsarException):
+        client.close()

@@ -1,0 +1,89 @@
+"""What is valid: a message is validated by the topic that it came on, and a batch by its own header."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from telemetry import DEVICE_PATTERN, Header, WireError, read_header, validate
+
+SUBSCRIPTION = "$share/gateway/waybill/1/+/+/batch"
+_PREFIX = ["waybill", "1"]
+
+
+ACK_SUFFIX = "/ack"
+
+
+class Sender(NamedTuple):
+    """Who sent a message, by the topic that the broker let it publish on."""
+
+    tenant: str
+    device: str
+
+    @property
+    def ack_topic(self) -> str:
+        """Where this device hears what is safe."""
+        return f"waybill/1/{self.tenant}/{self.device}{ACK_SUFFIX}"
+
+    @property
+    def config_topic(self) -> str:
+        """Where this device hears of new settings."""
+        return f"waybill/1/{self.tenant}/{self.device}/config"
+
+
+UNKNOWN_SENDER = Sender("", "")
+"""The sender of a message whose topic no device can have: no acknowledgement is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a batch does not pass: a short stable word, and the sentence for people. `header`: if it is the device's."""
+
+    reason: str
+    detail: str
+    header: Header | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRules:
+    """What this gateway accepts. No `tenants` means every tenant that the broker lets in."""
+
+    max_batch_bytes: int
+    tenants: Collection[str] = ()
+
+
+def sender_of(topic: str) -> Sender:
+    """The sender of `waybill/1/{tenant}/{device}/…`; NOBODY when these are not the names of a tenant and a device."""
+    levels = topic.split("/", 5)
+    if len(levels) != 5 or levels[:2] != _PREFIX:
+        return UNKNOWN_SENDER
+    sender = Sender(levels[2], levels[3])
+    return sender if all(DEVICE_PATTERN.fullmatch(name) for name in sender) else UNKNOWN_SENDER
+
+
+def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header | Refusal:
+    """The batch's header if it may pass: its own device's, and readable at the centre to its last value."""
+    if sender == UNKNOWN_SENDER:
+        return Refusal("bad-topic", "its levels are not the names of a tenant and a device")
+    if rules.tenants and sender.tenant not in rules.tenants:
+        return Refusal("unknown-tenant", f"tenant {sender.tenant!r} is not served here")
+    if len(payload) > rules.max_batch_bytes:
+        detail = f"{len(payload)} bytes, at most {rules.max_batch_bytes} are taken"
+        return Refusal("too-large", detail, _own_header(sender, payload))
+    try:
+        header = validate(payload)
+    except WireError as error:
+        return Refusal(error.reason, str(error), _own_header(sender, payload))
+    if header.device != sender.device:
+        return Refusal("wrong-device", f"a batch of {header.device!r} on the topic of {sender.device!r}")
+    return header
+
+
+def _own_header(sender: Sender, payload: bytes) -> Header | None:
+    """What a batch says of itself, for its own device; None if it says nothing that can be relied on."""
+    try:
+        header = read_header(payload)
+    except WireError:
+        return None
+    return header if header.device == sender.device else None

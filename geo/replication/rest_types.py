@@ -1,0 +1,188 @@
+"""What is used of Pulsar's answers, in its types: whoever reads an answer behind this meets no other. Pure.
+
+A field that is not used is passed over; one that is used and missing, or of another type, at whatever depth, is a
+deviation. Optional is only what Pulsar leaves out.
+"""
+
+import re
+from functools import lru_cache
+from typing import Annotated, NotRequired
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    with_config,
+)
+from typing_extensions import TypedDict
+
+__all__ = [
+    "CLUSTER",
+    "CLUSTERS",
+    "CONFIGURATION",
+    "NAMESPACE",
+    "NAMESPACES",
+    "PARTITIONS",
+    "STATS",
+    "TENANT",
+    "BrokerConfiguration",
+    "ClusterData",
+    "NamespaceData",
+    "ReplicatorStats",
+    "SubscriptionStats",
+    "TopicStats",
+    "topics_of",
+]
+
+_MAX_PARTITIONS = 100_000
+_MAX_SIZE_GB = 1e12
+_KEPT_SHAPES = 256
+_ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
+"""What Pulsar lets a cluster, tenant or namespace be called."""
+_DIRECTIONS = frozenset({".", ".."})
+"""What an address takes for a direction, and not for a name."""
+
+
+def _written_whole(value: object) -> int | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or not re.fullmatch(r"-?[0-9]{1,18}", value):
+        raise ValueError("should be a whole number, written as text")
+    return int(value)
+
+
+def _written_size(value: object) -> float | None:
+    if value is None or value == "":
+        return None
+    size = float(value) if isinstance(value, str) else _MAX_SIZE_GB
+    if not -_MAX_SIZE_GB < size < _MAX_SIZE_GB:
+        raise ValueError("should be a number, written as text")
+    return size
+
+
+def _entities(name: str) -> str:
+    """A name, or several with slashes between them."""
+    for part in name.split("/"):
+        if part in _DIRECTIONS or not _ENTITY.fullmatch(part):
+            raise ValueError("should be the name of a cluster or namespace")
+    return name
+
+
+_Written = Annotated[int | None, BeforeValidator(_written_whole)]
+_WrittenSize = Annotated[float | None, BeforeValidator(_written_size)]
+
+
+class _Response(BaseModel):
+    """What is used of an answer, whole and in its types; the rest of it is passed over."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+class BrokerConfiguration(_Response):
+    """A broker's configuration as it runs; None: not said, so Pulsar's own default."""
+
+    cluster: str = Field(alias="clusterName")
+    retention_minutes: _Written = Field(None, alias="defaultRetentionTimeInMinutes")
+    retention_mb: _Written = Field(None, alias="defaultRetentionSizeInMB")
+    quota_gb: _WrittenSize = Field(None, alias="backlogQuotaDefaultLimitGB")
+    quota_bytes: _Written = Field(None, alias="backlogQuotaDefaultLimitBytes")
+    quota_policy: str | None = Field(None, alias="backlogQuotaDefaultRetentionPolicy")
+    message_ttl_s: _Written = Field(None, alias="ttlDurationDefaultInSeconds")
+
+
+# All of it, as it is sent back with what we change.
+@with_config(ConfigDict(extra="allow", strict=True))
+class ClusterData(TypedDict):
+    """What a cluster knows of another one, or of itself."""
+
+    brokerClientTlsEnabled: bool
+    serviceUrl: NotRequired[str | None]
+    serviceUrlTls: NotRequired[str | None]
+    brokerServiceUrl: NotRequired[str | None]
+    brokerServiceUrlTls: NotRequired[str | None]
+    listenerName: NotRequired[str | None]
+
+
+class _Tenant(_Response):
+    admin_roles: list[str] = Field(alias="adminRoles")
+    allowed_clusters: list[str] = Field(alias="allowedClusters")
+
+
+class _Retention(_Response):
+    minutes: int = Field(alias="retentionTimeInMinutes")
+    size_mb: int = Field(alias="retentionSizeInMB")
+
+
+class _Quota(_Response):
+    limit_bytes: int = Field(alias="limitSize")
+    policy: str
+
+
+class _AutoCreation(_Response):
+    allowed: bool = Field(alias="allowAutoTopicCreation")
+
+
+class NamespaceData(_Response):
+    """A namespace's policies; None: not set."""
+
+    replication_clusters: list[str]
+    retention: _Retention | None = Field(None, alias="retention_policies")
+    quotas: dict[str, _Quota] | None = Field(None, alias="backlog_quota_map")
+    message_ttl_s: int | None = Field(None, alias="message_ttl_in_seconds")
+    deduplication: bool | None = Field(None, alias="deduplicationEnabled")
+    compaction_threshold_bytes: int | None = Field(None, alias="compaction_threshold")
+    auto_topic_creation: _AutoCreation | None = Field(None, alias="autoTopicCreationOverride")
+
+
+class _TopicPartitions(_Response):
+    partitions: Annotated[int, Field(ge=0, le=_MAX_PARTITIONS)]
+
+
+class SubscriptionStats(_Response):
+    """A subscription; `moved_ms`: when its position last moved, since the epoch (0: never)."""
+
+    backlog: int = Field(alias="msgBacklog")
+    replicated: bool = Field(False, validation_alias=AliasChoices("isReplicated", "replicated"))
+    moved_ms: int = Field(0, alias="lastMarkDeleteAdvancedTimestamp", ge=0)
+
+
+class ReplicatorStats(_Response):
+    """What a topic sends to another cluster."""
+
+    connected: bool
+    backlog: int = Field(alias="replicationBacklog")
+    delay_s: int = Field(alias="replicationDelayInSeconds")
+
+
+class TopicStats(_Response):
+    """A topic's subscriptions by name, and its replicators by the other cluster's."""
+
+    subscriptions: dict[str, SubscriptionStats]
+    replication: dict[str, ReplicatorStats]
+
+
+CONFIGURATION = TypeAdapter(BrokerConfiguration)
+CLUSTERS = TypeAdapter(list[Annotated[str, AfterValidator(_entities)]])
+NAMESPACES = CLUSTERS
+CLUSTER = TypeAdapter(ClusterData)
+TENANT = TypeAdapter(_Tenant)
+NAMESPACE = TypeAdapter(NamespaceData)
+PARTITIONS = TypeAdapter(_TopicPartitions)
+STATS = TypeAdapter(TopicStats)
+
+
+@lru_cache(_KEPT_SHAPES)
+def topics_of(namespace: str) -> TypeAdapter[list[str]]:
+    """The shape of a list of full names of topics, all of them in this namespace."""
+
+    def judged(name: str) -> str:
+        domain, _, rest = name.partition("://")
+        if domain not in ("persistent", "non-persistent") or not rest.startswith(f"{namespace}/"):
+            raise ValueError(f"should be the name of a topic of {namespace}")
+        return name
+
+    return TypeAdapter(list[Annotated[str, AfterValidator(judged)]])

@@ -1,0 +1,109 @@
+"""Each name is let in once, whatever comes how often, in which order and cut into which micro-batches."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.ingest.coverage import Coverage, DeviceStream, from_row, to_row
+from cloud_jobs.ingest.deduplication import MessageRef, ReceivedBatch, deduplicate
+from telemetry import Header, IntervalSet, Tombstone
+from tests.strategies import interval_sets
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> Header:
+    """A header of one of two buffers, with names and tombstones apart."""
+    ranges = draw(interval_sets)
+    lost = draw(interval_sets) - ranges
+    tombstones = tuple(Tombstone(*bounds, draw(st.sampled_from(["quota", "age"]))) for bounds in lost.ranges)
+    highest = max(ranges.last or 1, lost.last or 1)
+    return Header(draw(st.sampled_from(["a", "b"])), 7, highest + draw(st.integers(0, 3)), ranges, tombstones)
+
+
+histories = st.lists(headers(), max_size=12)
+
+
+def run(history: list[Header], cuts: list[int]) -> tuple[dict[DeviceStream, Coverage], int, int]:
+    """The coverage after a history that is cut into micro-batches, and how many records were let in and refused."""
+    known: dict[DeviceStream, Coverage] = {}
+    admitted = duplicates = 0
+    bounds = [0, *sorted(cuts), len(history)]
+    for start, end in itertools.pairwise(bounds):
+        arrivals = [ReceivedBatch(MessageRef("t", str(i)), history[i]) for i in range(start, end)]
+        decision = deduplicate(known, arrivals)
+        admitted += decision.admitted_count
+        duplicates += decision.duplicate_count
+        known |= decision.coverage
+    return known, admitted, duplicates
+
+
+@given(histories, st.data())
+def test_the_outcome_does_not_depend_on_how_the_history_is_cut(history: list[Header], data: st.DataObject) -> None:
+    cuts = data.draw(st.lists(st.integers(0, len(history)), max_size=4))
+    assert run(history, cuts) == run(history, [])
+
+
+@given(histories)
+def test_the_union_of_all_names_is_let_in_and_the_rest_are_duplicates(history: list[Header]) -> None:
+    known, admitted, duplicates = run(history, [])
+    names = {(header.device, seq) for header in history for seq in header.record_seqs}
+    assert admitted == len(names)
+    assert duplicates == sum(header.record_seqs.count for header in history) - len(names)
+    assert {(buffer.device, seq) for buffer, coverage in known.items() for seq in coverage.received} == names
+
+
+@given(histories)
+def test_a_history_that_comes_again_changes_nothing(history: list[Header]) -> None:
+    known, _, _ = run(history, [])
+    arrivals = [ReceivedBatch(MessageRef("other", str(i)), header) for i, header in enumerate(history)]
+    again = deduplicate(known, arrivals)
+    assert again.admitted_count == 0
+    assert all(known[buffer].received == coverage.received for buffer, coverage in again.coverage.items())
+
+
+@given(histories, st.randoms())
+def test_received_and_missing_do_not_depend_on_the_order(history: list[Header], random: object) -> None:
+    shuffled = list(history)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    one, other = run(history, [])[0], run(shuffled, [])[0]
+    assert {buffer: (c.received, c.declared_lost, c.missing) for buffer, c in one.items()} == {
+        buffer: (c.received, c.declared_lost, c.missing) for buffer, c in other.items()
+    }
+
+
+@given(histories)
+def test_every_name_up_to_the_head_is_received_lost_or_missing(history: list[Header]) -> None:
+    for coverage in run(history, [])[0].values():
+        assert (coverage.received | coverage.declared_lost | coverage.missing).gaps(1, coverage.head) == IntervalSet()
+        assert not coverage.received & coverage.declared_lost
+        assert not coverage.missing & (coverage.received | coverage.declared_lost)
+        assert (coverage.state == "open") == bool(coverage.missing)
+
+
+@given(histories)
+def test_a_row_of_the_table_gives_the_coverage_back(history: list[Header]) -> None:
+    for buffer, coverage in run(history, [])[0].items():
+        assert from_row(to_row(buffer, coverage)) == (buffer, coverage)
+
+
+def test_a_record_that_comes_after_its_tombstone_is_let_in_and_no_longer_lost() -> None:
+    buried = Header("a", 7, 5, IntervalSet([(1, 3)]), (Tombstone(4, 5, "quota"),))
+    late = Header("a", 7, 5, IntervalSet([(4, 4)]))
+    known, _, _ = run([buried], [])
+    assert known[DeviceStream("a", 7)].state == "complete with declared loss"
+    known, admitted, _ = run([buried, late], [])
+    coverage = known[DeviceStream("a", 7)]
+    assert (admitted, coverage.declared_lost, coverage.state) == (
+        4,
+        IntervalSet([(5, 5)]),
+        "complete with declared loss",
+    )
+
+
+def test_a_head_beyond_what_came_leaves_the_device_open() -> None:
+    known, _, _ = run([Header("a", 7, 9, IntervalSet([(1, 3)]))], [])
+    assert known[DeviceStream("a", 7)].missing == IntervalSet([(4, 9)])
+    assert known[DeviceStream("a", 7)].state == "open"
