@@ -14,6 +14,7 @@ from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.pulsar import PulsarUplink
 from tests.edge_agent.region import MqttRegion
 from tests.edge_agent.uplink_conformance import FarSide, UplinkConformance
+from tests.pulsar_clients import open_client
 
 pytestmark = pytest.mark.system
 DEVICE = DeviceSettings(id="eu-0001", tenant="acme")
@@ -59,7 +60,7 @@ class TestPulsarDirectly(UplinkConformance):
     def side(self, stack: LocalStack) -> Iterator[FarSide]:
         url = stack.pulsar["eu"].service_url
         topic = f"persistent://public/default/uplink-{uuid4().hex[:8]}"
-        client = pulsar.Client(url, operation_timeout_seconds=20)
+        client = open_client(url)
         consumer = client.subscribe(topic, "far", initial_position=pulsar.InitialPosition.Earliest)
         payloads: list[bytes] = []
         done = threading.Event()

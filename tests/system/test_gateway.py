@@ -39,6 +39,7 @@ from gateway import GatewayStatus, read_status
 from gateway.config import StatusEndpoint
 from telemetry import Ack, Batch, Canary, IntervalSet, Record, decode_ack, encode, read_header
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
+from tests.pulsar_clients import open_client
 
 pytestmark = pytest.mark.system
 
@@ -65,7 +66,7 @@ class PulsarRegion:
 
     def messages(self, *topics: str) -> list[tuple[bytes, dict[str, str]]]:
         """Every message of the topics."""
-        client = pulsar.Client(self.pulsar.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        client = open_client(self.pulsar.service_url)
         found = []
         try:
             for topic in topics:

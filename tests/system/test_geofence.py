@@ -30,6 +30,7 @@ from cloud_jobs.outbox import Outbox, topic_sender
 from cloud_jobs.reference import publish, read_folder
 from deploy.local import LocalStack
 from geo.spatial import TrackSettings
+from tests.pulsar_clients import open_client
 from tests.system.lake_of_fixes import NIGHT, NOON, LakeFix, in_force, ingest, lake_of, square
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -144,7 +145,7 @@ def test_one_device_with_nine_of_ten_fixes_is_told_like_the_others(spark: SparkS
 
 
 def messages(stack: LocalStack, topic: str, count: int, timeout_s: float = 30) -> list[tuple[str, dict[str, Any]]]:
-    client = pulsar.Client(stack.pulsar["hq"].service_url)
+    client = open_client(stack.pulsar["hq"].service_url)
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found = []

@@ -8,7 +8,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgpack
-import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,6 +18,7 @@ from cloud_jobs.ingest.coverage_store import CoverageStore
 from cloud_jobs.ingest.job import start_ingest
 from deploy.local import LocalStack
 from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
+from tests.pulsar_clients import open_client
 from tests.telemetry.test_wire import framed
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -41,7 +41,7 @@ class IngestCentre:
             clusters=(cluster,),
             ingest=IngestSettings(topics=(self.topic,)),
         )
-        self.client = pulsar.Client(hq.service_url)
+        self.client = open_client(hq.service_url)
         self.producer = self.client.create_producer(self.topic)
 
     def send(self, *values: bytes) -> None:

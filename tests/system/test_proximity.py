@@ -24,6 +24,7 @@ from cloud_jobs.proximity.job import TABLE, ProximityRun, compute_encounters
 from cloud_jobs.proximity.message import encounter_message
 from deploy.local import LocalStack
 from geo.spatial import TrackSettings
+from tests.pulsar_clients import open_client
 from tests.system.lake_of_fixes import NIGHT, LakeFix, in_force, ingest, lake_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -190,7 +191,7 @@ def test_the_command_tells_what_is_in_the_lake_and_publishes_it(stack: LocalStac
         ("eu-00000", "eu-00002"),
         ("eu-00001", "eu-00002"),
     ]
-    client = pulsar.Client(hq.service_url)
+    client = open_client(hq.service_url)
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found = [reader.read_next(10_000) for _ in rows]

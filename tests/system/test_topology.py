@@ -35,6 +35,7 @@ from geo.replication.model import Retention, Tenant
 from geo.replication.observe import Observation, observe
 from geo.replication.probe import verify
 from geo.replication.reconnect import reconnect
+from tests.pulsar_clients import open_client
 
 pytestmark = pytest.mark.system
 
@@ -68,8 +69,8 @@ def test_applying_a_second_time_changes_nothing(stack: LocalStack, clients: dict
 
 def test_a_message_published_in_a_region_arrives_in_the_centre(stack: LocalStack) -> None:
     topic = "persistent://fleet/telemetry-eu/probe"
-    centre = pulsar.Client(stack.pulsar["hq"].service_url, logger=QUIET)
-    region = pulsar.Client(stack.pulsar["eu"].service_url, logger=QUIET)
+    centre = open_client(stack.pulsar["hq"].service_url)
+    region = open_client(stack.pulsar["eu"].service_url)
     try:
         reader = centre.create_reader(topic, pulsar.MessageId.latest)
         region.create_producer(topic).send(b"from eu", properties={"region": "eu"})
@@ -118,8 +119,8 @@ def _look(stack: LocalStack, clients: dict[str, AdminClient]) -> Observation:
 def test_the_position_of_the_replicated_subscription_travels_to_the_region(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
-    region = pulsar.Client(stack.pulsar["eu"].service_url, logger=QUIET)
-    centre = pulsar.Client(stack.pulsar["hq"].service_url, logger=QUIET)
+    region = open_client(stack.pulsar["eu"].service_url)
+    centre = open_client(stack.pulsar["hq"].service_url)
     try:
         producer = region.create_producer(BATCHES)
         consumer = centre.subscribe(BATCHES, "travel", replicate_subscription_state_enabled=True)
@@ -280,10 +281,10 @@ def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer
 ) -> None:
     with admins(own.topology) as opened:
         eu = own.pulsar["eu"]
-        client = pulsar.Client(eu.service_url, logger=QUIET)
+        client = open_client(eu.service_url)
         producer = client.create_producer(BATCHES, send_timeout_millis=0)
         producer.send(b"before")
-        centre = pulsar.Client(own.pulsar["hq"].service_url, logger=QUIET)
+        centre = open_client(own.pulsar["hq"].service_url)
         sender = centre.create_producer(BATCHES)
         sender.send(b"first")
         assert until(lambda: all(link.connected for link in _look(own, opened).links), 60)
@@ -395,13 +396,13 @@ def test_watch_says_what_it_sees(stack: LocalStack) -> None:
 def test_a_reference_value_is_read_in_every_cluster_as_the_last_of_its_key(stack: LocalStack) -> None:
     topic = "persistent://fleet/reference/fences"
     key = f"test-{time.monotonic_ns()}"
-    writer = pulsar.Client(stack.pulsar["hq"].service_url, logger=QUIET)
+    writer = open_client(stack.pulsar["hq"].service_url)
     producer = writer.create_producer(topic)
     for value in (b"old", b"new"):
         producer.send(value, partition_key=key)
     writer.close()
     for cluster in stack.pulsar.values():
-        reading = pulsar.Client(cluster.service_url, logger=QUIET)
+        reading = open_client(cluster.service_url)
         reader = reading.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
         found = b""
         while found != b"new":

@@ -10,7 +10,6 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 import httpx
-import pulsar
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -18,6 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from deploy.local import PulsarCluster, PulsarSettings, free_port
 from tests.cloud_jobs.pulsar_source.world import eventually
+from tests.pulsar_clients import open_client
 
 
 class GuardedCluster(PulsarCluster):
@@ -80,9 +80,7 @@ class GuardedCluster(PulsarCluster):
         headers = {"Authorization": f"Bearer {self.token('admin')}"}
         path = f"{self.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions"
         assert httpx.put(path, json=2, headers=headers, timeout=20).is_success
-        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        token = pulsar.AuthenticationToken(self.token("admin"))
-        client = pulsar.Client(self.service_url, authentication=token, logger=quiet)
+        client = open_client(self.service_url, self.token("admin"))
         producer = client.create_producer(topic, block_if_queue_full=True)
         for number in range(messages):
             producer.send_async(str(number).encode(), None, partition_key=str(number))

@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from cloud_jobs.pulsar_source import PulsarDataSource
 from cloud_jobs.spark import SparkSettings, start_spark
+from tests.pulsar_clients import open_client
 
 _numbers = itertools.count(1)
 
@@ -49,8 +50,7 @@ class LiveCluster:
         self.service_url, self.admin_url = service_url, admin_url
         self.text = f"{name}={service_url}|{admin_url}"
         self.http = httpx.Client(base_url=f"{admin_url}/admin/v2/", timeout=20, follow_redirects=True)
-        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        self.client = pulsar.Client(service_url, operation_timeout_seconds=20, logger=quiet)
+        self.client = open_client(service_url)
 
     def close(self) -> None:
         self.client.close()
