@@ -8,7 +8,6 @@ was lost publishes the whole table again.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from cloud_jobs.errors import NotPublished
 from cloud_jobs.lake import Lake
+from runtime import replace_durably
 
 _TIMEOUT_S = 10
 _SEND_TIMEOUT_MS = 30_000
@@ -73,12 +73,7 @@ class Outbox:
 
     def _save(self, version: int) -> None:
         self.progress_file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.progress_file.with_suffix(".new")
-        with fresh.open("w", encoding="utf-8") as file:
-            json.dump({"version": version}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.progress_file)
+        replace_durably(self.progress_file, json.dumps({"version": version}).encode())
 
 
 def topic_sender(service_urls: Sequence[str], topic: str, of_row: Callable[[dict[str, Any]], dict[str, Any]]) -> Send:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import os
 import re
-import tempfile
 from collections.abc import Iterable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, TextIO
+
+from runtime import writing_durably
 
 _MAX_LINKS: Final = 40
 _OPEN_FILE: Final = re.compile(r"(?:/proc/(?P<process>[^/]+)(?:/task/[^/]+)?|/dev)/fd/(?P<number>[0-9]+)")
@@ -52,27 +54,17 @@ def open_descriptor(path: Path) -> int | None:
 
 
 def _replace(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    handle, name = tempfile.mkstemp(prefix=".written-", dir=path.parent)
-    beside = Path(name)
-    try:
-        with open(handle, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123  # a descriptor, not a path
-            _write(file, header, rows)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    with writing_durably(path, mode=0o666) as binary:
+        if path.exists():
+            os.fchmod(binary.fileno(), path.stat().st_mode & 0o777)
+        text = TextIOWrapper(binary, encoding="utf-8", newline="")
+        try:
+            _write(text, header, rows)
+        finally:
+            text.detach()  # it would close the file, which is synced after this
 
 
 def _write(file: TextIO, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(rows)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
 import os
 import signal
 import sys
@@ -32,6 +31,7 @@ from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, PushRefused, Trial, effective_settings
 from edge_agent.status import read_status
 from edge_agent.trial_evaluator import RetryTimes, TrialEvaluator
+from runtime.logs import LogSettings, start_logging
 from settings import SettingsError, load
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return _EXIT_CONFIG
-    configure_logs(base)
+    start_logging(LogSettings(level=base.log_level))
     for problem in problems(base):
         log.error("settings", problem=problem)
     for warning in warnings(base):
@@ -72,20 +72,6 @@ def main(arguments: list[str]) -> int:
     except (AgentError, OSError) as error:
         log.error("cannot run", error=str(error))
         return _EXIT_FAILED
-
-
-def configure_logs(settings: AgentSettings) -> None:
-    """One JSON object a line on standard error."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-    )
 
 
 class Daemon:
@@ -326,7 +312,7 @@ class Daemon:
 
     def _new_agent(self) -> Agent:
         """An agent with the present settings."""
-        configure_logs(self._present.settings)
+        start_logging(LogSettings(level=self._present.settings.log_level))
         if self._present.reason:
             log.warning("pushed settings are passed over", reason=self._present.reason)
         log.info("settings", pushed=self._present.pushed)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.backoff import GatewayBackoff
 from gateway.config import Mqtt
+from runtime.backoff import Backoff
 
 _MANY = 3
 _TAKEN_OVER = "Session taken over"
@@ -23,7 +23,7 @@ class BrokerLink:
         self.is_up = False
         self._name = name
         self._timeout_s = settings.connect_timeout_s
-        self._backoff = GatewayBackoff(settings.backoff_max_s, jitter)
+        self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, jitter)
         self._connect_at_s = now_s
         self._answer_by_s: float | None = None
         self._up_since_s = now_s

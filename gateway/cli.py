@@ -16,9 +16,9 @@ from gateway.checks import problems, warnings
 from gateway.config import Drain, GatewaySettings
 from gateway.dead_letters import last_line
 from gateway.errors import GatewayError, NoAnswer
-from gateway.logs import start_logging
 from gateway.service import Service
 from gateway.status import read_silent, read_status, silent_table, status_table
+from runtime.logs import start_logging
 from settings import SettingsError, load
 
 app = typer.Typer(

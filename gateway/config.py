@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, StringConstraints, model_validator
 
+from runtime.logs import LogSettings
 from settings import Settings
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -40,6 +41,7 @@ class Mqtt(Settings):
     tls: Tls | None = None
     keepalive_s: int = Field(default=30, ge=5, le=600)
     connect_timeout_s: float = Field(default=5, gt=0, le=60)
+    backoff_first_s: float = Field(default=0.2, gt=0, le=600)
     backoff_max_s: float = Field(default=15, gt=0, le=600)
     session_expiry_s: int = Field(default=60, ge=0, le=86_400)
     receive_maximum: int = Field(default=256, ge=1, le=10_000)
@@ -67,6 +69,7 @@ class Pulsar(Settings):
     ca: Path | None = None
     operation_timeout_s: int = Field(default=10, ge=1, le=120)
     send_timeout_s: float = Field(default=30, gt=0, le=600)
+    backoff_first_s: float = Field(default=0.2, gt=0, le=600)
     backoff_max_s: float = Field(default=15, gt=0, le=600)
     batching_delay_ms: int = Field(default=5, ge=1, le=1000)
     batching_max_messages: int = Field(default=256, ge=1, le=10_000)
@@ -118,13 +121,6 @@ class StatusEndpoint(Settings):
     max_devices: int = Field(default=200_000, ge=1, le=1_000_000)
 
 
-class Log(Settings):
-    """What is logged, on standard error."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["json", "console"] = "json"
-
-
 class GatewaySettings(Settings):
     """One gateway process. `name` is its MQTT client id: two gateways of a region need two names."""
 
@@ -139,7 +135,7 @@ class GatewaySettings(Settings):
     drain: Drain = Drain()
     push: PushFolder = PushFolder()
     status: StatusEndpoint = StatusEndpoint()
-    log: Log = Log()
+    log: LogSettings = LogSettings()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

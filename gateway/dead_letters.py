@@ -17,22 +17,6 @@ MAX_ATTEMPTS = 5
 _MAX_TEXT = 500
 
 
-class DeadLetterBudget:
-    """How many dead letters may be kept now. `PER_S` come back each second, up to `BURST`."""
-
-    def __init__(self, now_s: float) -> None:
-        self._left, self._at_s = BURST, now_s
-
-    def take(self, now_s: float) -> bool:
-        """Whether one more may be kept; it counts."""
-        self._left = min(BURST, self._left + max(0.0, now_s - self._at_s) * PER_S)
-        self._at_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
 def properties(delivery: Delivery) -> dict[str, str]:
     """What is said of a dead letter beside its bytes. `size`: before it was cut to `KEPT_BYTES`."""
     assert delivery.refusal is not None

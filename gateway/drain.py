@@ -2,59 +2,41 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 
 from gateway.config import Drain
 from gateway.validation import Sender
+from runtime.token_bucket import TokenBucket
 
 MAX_SENDERS = 10_000
 """Devices whose own share is known; of more, the one that sent longest ago begins anew."""
-
-
-class DebtBucket:
-    """Tokens come back at `rate` a second up to `burst`; taking more than there are leaves a debt.
-
-    Each taker is told how long its own debt takes to pay, so a crowd is spread and not sent away together.
-    """
-
-    def __init__(self, rate: float, burst: float, now_s: float, max_debt: float = math.inf) -> None:
-        self._rate, self._burst, self._max_debt = rate, burst, max_debt
-        self._tokens, self._at_s = burst, now_s
-
-    def take(self, count: float, now_s: float) -> float:
-        """Take `count` tokens; the seconds until the debt is paid, 0 when there is none."""
-        self._tokens = max(self.tokens(now_s) - count, -self._max_debt)
-        self._at_s = now_s
-        return max(0.0, -self._tokens / self._rate)
-
-    def tokens(self, now_s: float) -> float:
-        """How many tokens there are now, below 0 for a debt."""
-        return min(self._burst, self._tokens + (now_s - self._at_s) * self._rate)
 
 
 class SharedBucket:
     """One bucket for all senders, into which none can bring more debt than `burst` records or one batch.
 
     Each sender has a bucket of its own beside it. What one sends beyond its own debt of `burst` is asked of it alone:
-    a device that ignores its pauses does not make the others wait.
+    a device that ignores its pauses does not make the others wait. Each sender is told how long its own debt takes to
+    pay, so a crowd is spread and not sent away together.
     """
 
-    def __init__(self, rate: float, burst: float, now_s: float, max_pause_s: float) -> None:
+    def __init__(self, rate: float, burst: float, max_pause_s: float) -> None:
         self._rate, self._burst, self._max_debt = rate, burst, burst + rate * max_pause_s
-        self._shared = DebtBucket(rate, burst, now_s)
-        self._own: OrderedDict[Sender, DebtBucket] = OrderedDict()
+        self._shared = TokenBucket(rate, burst)
+        self._own: OrderedDict[Sender, TokenBucket] = OrderedDict()
 
     def take(self, sender: Sender, count: float, now_s: float) -> float:
         """Take `count` tokens for a sender; the seconds that it should pause."""
-        own = self._own.setdefault(sender, DebtBucket(self._rate, self._burst, now_s, self._max_debt))
+        own = self._own.setdefault(sender, TokenBucket(self._rate, self._burst, self._max_debt))
         self._own.move_to_end(sender)
         if len(self._own) > MAX_SENDERS:
             self._own.popitem(last=False)
         before = own.tokens(now_s)
         shared = count if before >= 0 else min(count, max(0.0, before + self._burst))
-        return max(own.take(count, now_s), self._shared.take(shared, now_s))
+        own.take(count, now_s)
+        self._shared.take(shared, now_s)
+        return max(own.wait_s(0, now_s), self._shared.wait_s(0, now_s))
 
 
 class DrainControl:
@@ -63,15 +45,15 @@ class DrainControl:
     `jitter` gives numbers between 0 and 1.
     """
 
-    def __init__(self, settings: Drain, jitter: Callable[[], float], now_s: float) -> None:
+    def __init__(self, settings: Drain, jitter: Callable[[], float]) -> None:
         self._jitter = jitter
-        self.reconfigure(settings, now_s)
+        self.reconfigure(settings)
 
-    def reconfigure(self, settings: Drain, now_s: float) -> None:
+    def reconfigure(self, settings: Drain) -> None:
         """Go by other settings from now on."""
         self._settings = settings
         rate = settings.max_records_per_s
-        self._bucket = SharedBucket(rate, settings.burst_records, now_s, settings.max_pause_s) if rate else None
+        self._bucket = SharedBucket(rate, settings.burst_records, settings.max_pause_s) if rate else None
 
     def take_pause_s(self, sender: Sender, records: int, *, load: float, waited_s: float, now_s: float) -> float:
         """How long the sender of a batch of `records` should pause, at most `max_pause_s`.

@@ -15,10 +15,11 @@ from itertools import count
 
 from gateway.ack_coalescer import AckCoalescer
 from gateway.config import GatewaySettings
-from gateway.dead_letters import KEPT_BYTES, DeadLetterBudget, properties
+from gateway.dead_letters import BURST, KEPT_BYTES, PER_S, properties
 from gateway.drain import DrainControl
 from gateway.inflight import Delivery, InFlight
 from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, sender_of, validate_batch
+from runtime.token_bucket import TokenBucket
 from telemetry import Ack, Header
 
 _TOPIC_KEPT = 1024
@@ -62,14 +63,13 @@ class Engine:
         settings: GatewaySettings,
         *,
         jitter: Callable[[], float],
-        now_s: float,
         on_refused: Callable[[Delivery, bool], None] = lambda _, __: None,
     ) -> None:
         self.in_flight = InFlight()
         self.acks = AckCoalescer(settings.acks.interval_ms / 1000)
-        self.drain = DrainControl(settings.drain, jitter, now_s)
+        self.drain = DrainControl(settings.drain, jitter)
         self._on_refused = on_refused
-        self._dead_letters = DeadLetterBudget(now_s)
+        self._dead_letters = TokenBucket(PER_S, BURST)
         self._region = settings.region
         self._receive_maximum = settings.mqtt.receive_maximum
         self._max_bytes = settings.mqtt.max_in_flight_bytes
@@ -185,7 +185,7 @@ class Engine:
         return NotSent.NOT_KEPT
 
     def _is_kept(self, delivery: Delivery, now_s: float) -> bool:
-        kept = self._dead_letters.take(now_s)
+        kept = self._dead_letters.try_take(now_s)
         self._on_refused(delivery, kept)
         return kept
 

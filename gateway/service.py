@@ -15,7 +15,6 @@ from typing import Any
 
 import structlog
 
-from gateway.backoff import GatewayBackoff, delay_s
 from gateway.broker_link import BrokerLink
 from gateway.config import Drain, GatewaySettings
 from gateway.config_results import parse_config_result
@@ -33,7 +32,8 @@ from gateway.push import PushQueue
 from gateway.status import GatewayStatus, SilentDevices
 from gateway.status_server import StatusHolder, StatusServer
 from gateway.validation import ACK_SUFFIX, UNKNOWN_SENDER, Refusal, sender_of
-from gateway.wakeup import WakeUp
+from runtime.backoff import Backoff
+from runtime.wakeup import WakeUp
 from telemetry import encode_ack
 
 _TICK_S = 1.0
@@ -60,7 +60,7 @@ class Service:
         now_s = time.monotonic()
         self._settings, self._reload, self._suppressed = settings, reload, suppressed
         self._wake = WakeUp()
-        self._engine = Engine(settings, jitter=random.random, now_s=now_s, on_refused=self._on_refused)
+        self._engine = Engine(settings, jitter=random.random, on_refused=self._on_refused)
         self._pulsar = PulsarProducer(settings, self._wake.wake)
         self._mqtt = MqttConnection(settings, self._on_message, self._on_publish_result)
         self._pushes = PushQueue(settings.push.folder)
@@ -73,7 +73,7 @@ class Service:
         )
         self._status_holder = StatusHolder(self._status)
         self._retries: list[tuple[float, int]] = []
-        self._pulsar_backoff = GatewayBackoff(settings.pulsar.backoff_max_s, random.random)
+        self._pulsar_backoff = Backoff(settings.pulsar.backoff_first_s, settings.pulsar.backoff_max_s, random.random)
         self._link = BrokerLink(settings.name, settings.mqtt, random.random, now_s)
         self._open_at_s = self._tick_at_s = self._silent_at_s = now_s
         self._ended_thread = ""
@@ -265,7 +265,7 @@ class Service:
         attempts = self._engine.in_flight.get(receipt.token).attempts
         self._metrics.on_pulsar_failed(receipt.result)
         self._last_error = f"Pulsar did not take a batch: {receipt.result}"
-        at_s = now_s + delay_s(attempts, self._settings.pulsar.backoff_max_s, random.random())
+        at_s = now_s + self._pulsar_backoff.delay_s(attempts)
         heapq.heappush(self._retries, (at_s, receipt.token))
 
     def _retry(self, now_s: float) -> None:
@@ -295,7 +295,7 @@ class Service:
     def _handle_signals(self, signals: set[int]) -> None:
         if signal.SIGHUP in signals:
             signals.discard(signal.SIGHUP)
-            self._engine.drain.reconfigure(self._reload(), time.monotonic())
+            self._engine.drain.reconfigure(self._reload())
             self._pushes.load()
         if signals and self._stop_by_s is None:
             self._arrived_s = now_s = time.monotonic()

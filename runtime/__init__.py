@@ -1,6 +1,44 @@
-"""Process infrastructure that every daemon and job shares."""
+"""Process infrastructure that every daemon and job shares. Each name is loaded when it is asked for.
 
-from runtime.durable_file import create_durably, replace_durably, sync_folder
-from runtime.tls import check_key_pair, load_key_pair
+So a job that replaces a file durably needs no MQTT client, and the agent no status server before somebody asks it.
+"""
 
-__all__ = ["check_key_pair", "create_durably", "load_key_pair", "replace_durably", "sync_folder"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runtime.backoff import Backoff
+    from runtime.durable_file import create_durably, replace_durably, sync_folder, writing_durably
+    from runtime.logs import LogSettings, start_logging
+    from runtime.tls import check_key_pair, load_key_pair
+    from runtime.token_bucket import TokenBucket
+    from runtime.wakeup import WakeUp
+
+__all__ = [
+    "Backoff",
+    "LogSettings",
+    "TokenBucket",
+    "WakeUp",
+    "check_key_pair",
+    "create_durably",
+    "load_key_pair",
+    "replace_durably",
+    "start_logging",
+    "sync_folder",
+    "writing_durably",
+]
+_HOMES = {
+    "runtime.backoff": ("Backoff",),
+    "runtime.durable_file": ("create_durably", "replace_durably", "sync_folder", "writing_durably"),
+    "runtime.logs": ("LogSettings", "start_logging"),
+    "runtime.tls": ("check_key_pair", "load_key_pair"),
+    "runtime.token_bucket": ("TokenBucket",),
+    "runtime.wakeup": ("WakeUp",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

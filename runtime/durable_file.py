@@ -3,9 +3,12 @@
 import contextlib
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["create_durably", "replace_durably", "sync_folder"]
+__all__ = ["create_durably", "replace_durably", "sync_folder", "writing_durably"]
 
 
 def replace_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -14,11 +17,18 @@ def replace_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     `mode` is the new file's, less the process's umask. After an error `path` has the old content or the new one, whole,
     and nothing is left beside it.
     """
+    with writing_durably(path, mode=mode) as file:
+        file.write(content)
+
+
+@contextmanager
+def writing_durably(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """Like `replace_durably`, for content that is written piece by piece; what the block raises leaves `path` as is."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

@@ -77,7 +77,7 @@ def main() -> None:
     process = Service(settings, lambda: settings.drain)  # the whole process: its imports and its parts
     assert process is not None
     now_s = time.monotonic()
-    engine = Engine(settings, jitter=lambda: 0.5, now_s=now_s)
+    engine = Engine(settings, jitter=lambda: 0.5)
     tally, devices = GatewayMetrics(), DevicesHeard(settings.status.max_devices)
     names = [f"vehicle-{number:06d}" for number in range(DEVICES)]
     before, spent_s, batches = resident_mib(), 0.0, 0

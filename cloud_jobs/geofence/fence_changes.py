@@ -7,7 +7,6 @@ device that was near it.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from geo.spatial.activity import FOREVER_MS
 from geo.spatial.gates import Gate
 from geo.spatial.geojson import named
 from geo.spatial.versions import effective_ms
+from runtime import replace_durably
 
 MAX_CHANGES: Final = 100
 """More changes than this are taken for one that holds wherever and whenever any of them does."""
@@ -60,12 +60,7 @@ class AppliedFences:
     def save(self, fences: Sequence[str]) -> None:
         """Notes that the events of all days are those of `fences` now."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.file.with_suffix(".new")
-        with fresh.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{feature}\n" for feature in fences)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.file)
+        replace_durably(self.file, "".join(f"{feature}\n" for feature in fences).encode())
 
 
 def changes_between(before: Sequence[str], now: Sequence[str], reach_ms: int) -> list[FenceChange]:

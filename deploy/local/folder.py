@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from deploy.local.errors import FolderDamaged, FolderNotOurs, FolderOfAnother, StackInUse
 from deploy.local.process import ProcessIdentity
+from runtime import sync_folder
 
 __all__ = ["claim", "empty", "hold", "holder"]
 
@@ -75,6 +76,7 @@ def claim(folder: Path, *, part_of: Path | None = None) -> None:
         if not filled and begun != head and head.startswith(begun):
             os.pwrite(mark, head, 0)
             os.fsync(mark)
+            sync_folder(folder)
         _check(folder, mark)
 
 

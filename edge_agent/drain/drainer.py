@@ -22,11 +22,11 @@ from edge_agent.errors import AgentError, LinkClosed, LinkError, StoreDamaged, S
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.stored_batch import StoredBatch
-from edge_agent.uplink.backoff import AgentBackoff
 from edge_agent.uplink.probe import Probe
 from edge_agent.uplink.protocol import NoGateway, PushedSettings, RefusedBatch, Uplink, UplinkEvent
 from edge_agent.uplink.regions import Regions
 from edge_agent.uplink.takeovers import Takeovers
+from runtime.backoff import Backoff
 from telemetry import Ack
 
 log = structlog.get_logger("edge_agent.drain")
@@ -70,7 +70,7 @@ class Drainer:
         self._parts = parts
         self._buffer = parts.buffer
         first = settings.uplinks[0]
-        self._backoff = AgentBackoff(first.backoff_first_s, first.backoff_max_s, parts.random)
+        self._backoff = Backoff(first.backoff_first_s, first.backoff_max_s, parts.random.random)
         self.takeovers = Takeovers(settings.device.id, 2 * first.backoff_max_s)
         self._regions = Regions(len(settings.uplinks), settings.failover, parts.random)
         self._now_s = parts.monotonic_s

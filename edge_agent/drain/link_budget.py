@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from edge_agent.config import AgentSettings
-from edge_agent.drain.link_policy import PACKET_OVERHEAD, ByteBucket, DataUsage, LinkPolicy
+from edge_agent.drain.link_policy import PACKET_OVERHEAD, DataUsage, LinkPolicy
+from runtime.token_bucket import TokenBucket
 
 LINK_CHECK_S = 1.0
 _NAMES = ("wire_day", "wire_day_bytes", "wire_month", "wire_month_bytes")
@@ -35,7 +36,7 @@ class LinkBudget:
         self._counters = counters
         self._wall_s = wall_s
         self._policy = LinkPolicy(link, settings.classes)
-        self._bucket = ByteBucket(link.bytes_per_s, link.burst_bytes) if link.bytes_per_s else None
+        self._bucket = TokenBucket(link.bytes_per_s, link.burst_bytes) if link.bytes_per_s else None
         self._link: str | None = link.link
         self._looked_s = float("-inf")
         self._estimated = 0.0
@@ -55,7 +56,10 @@ class LinkBudget:
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until the rate allows to send."""
-        return self._bucket.wait_s(now_s) if self._bucket else 0.0
+        # A send may take the bucket into debt: the sizes of batches are not known before they are made.
+        if self._bucket is None or self._bucket.tokens(now_s) > 0:
+            return 0.0
+        return self._bucket.wait_s(1, now_s)
 
     def allowed_classes(self, now_s: float) -> frozenset[int]:
         """The classes that may be sent now."""
@@ -69,7 +73,7 @@ class LinkBudget:
         estimate = size * (1 + PACKET_OVERHEAD)
         self._estimated += estimate
         if self._bucket:
-            self._bucket.take(now_s, estimate)
+            self._bucket.take(estimate, now_s)
 
     def on_connected(self) -> None:
         """A new connection counts from nothing."""
@@ -85,7 +89,7 @@ class LinkBudget:
         self.sent_bytes += new_sent
         self.received_bytes += new_received
         if self._bucket:
-            self._bucket.take(now_s, new_sent - self._estimated)
+            self._bucket.take(new_sent - self._estimated, now_s)
         self._estimated = 0.0
         if self._policy.is_metered(self._link):
             self._add_usage(new_sent + new_received)

@@ -12,31 +12,6 @@ PACKET_OVERHEAD = 0.04
 """Headers of TCP and IP for each byte of payload, before the kernel has counted the real ones."""
 
 
-class ByteBucket:
-    """`rate` bytes a second, at most `burst` at once. A send may take it into debt; the next one waits."""
-
-    def __init__(self, rate: float, burst: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._level = burst
-        self._at_s: float | None = None
-
-    def wait_s(self, now_s: float) -> float:
-        """Seconds until something may be sent."""
-        self._refill(now_s)
-        return 0.0 if self._level > 0 else (1 - self._level) / self._rate
-
-    def take(self, now_s: float, size: float) -> None:
-        """Bytes were sent; a negative size corrects an estimate."""
-        self._refill(now_s)
-        self._level = min(self._burst, self._level - size)
-
-    def _refill(self, now_s: float) -> None:
-        if self._at_s is not None:
-            self._level = min(self._burst, self._level + max(0.0, now_s - self._at_s) * self._rate)
-        self._at_s = now_s
-
-
 @dataclass(frozen=True, slots=True)
 class DataUsage:
     """Bytes on the wire in the UTC day and month that `day` (20261121) and `month` (202611) name."""

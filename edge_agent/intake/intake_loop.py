@@ -12,7 +12,7 @@ from edge_agent.config import IntakeSettings
 from edge_agent.errors import LinkError
 from edge_agent.intake.record_intake import Intake
 from edge_agent.mqtt_session import MqttMessage, MqttSession, MqttSessionOptions
-from edge_agent.uplink.backoff import AgentBackoff
+from runtime.backoff import Backoff
 
 log = structlog.get_logger("edge_agent.intake")
 
@@ -27,8 +27,8 @@ class IntakeLoop:
     def __init__(self, settings: IntakeSettings, intake: Intake, random: Random) -> None:
         self._settings = settings
         self.intake = intake
-        self._backoff = AgentBackoff(settings.backoff_first_s, settings.backoff_max_s, random)
-        self._retry = AgentBackoff(RETRY_FIRST_S, RETRY_MAX_S, random)
+        self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, random.random)
+        self._retry = Backoff(RETRY_FIRST_S, RETRY_MAX_S, random.random)
         self._session: MqttSession | None = None
         self._stopping = threading.Event()
         self.connected = False

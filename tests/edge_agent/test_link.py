@@ -4,13 +4,10 @@ from datetime import UTC, datetime
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edge_agent.config import AgentSettings, ClassSettings, FailoverSettings, LinkSettings
 from edge_agent.drain.link_budget import LinkBudget
-from edge_agent.drain.link_policy import ByteBucket, DataUsage, LinkPolicy
-from edge_agent.uplink.backoff import AgentBackoff
+from edge_agent.drain.link_policy import DataUsage, LinkPolicy
 from edge_agent.uplink.regions import Regions
 
 CALM = FailoverSettings(after_s=20, return_after_s=300, hold_s=30, jitter=0)
@@ -63,26 +60,6 @@ def test_a_fleet_does_not_move_as_one():
     assert len(moments) >= 8
     assert min(moments) >= 20
     assert max(moments) <= 30
-
-
-@given(st.integers(0, 1000))
-def test_waits_double_with_jitter_up_to_the_longest_and_begin_again(seed):
-    backoff = AgentBackoff(1, 60, Random(seed))
-    waits = [backoff.next_delay_s() for _ in range(10)]
-    assert all(min(60, 2**n) / 2 <= wait <= min(60, 2**n) for n, wait in enumerate(waits))
-    backoff.reset()
-    assert backoff.next_delay_s() <= 1
-
-
-@given(st.integers(100, 10**6), st.integers(1024, 10**6), st.lists(st.integers(1, 200_000), min_size=1, max_size=30))
-def test_a_bucket_never_lets_through_more_than_its_burst_and_rate(rate, burst, sizes):
-    bucket = ByteBucket(rate, burst)
-    now_s, sent = 0.0, 0
-    for size in sizes:
-        now_s += bucket.wait_s(now_s)
-        bucket.take(now_s, size)
-        sent += size
-        assert sent <= burst + rate * now_s + max(sizes) + 1
 
 
 def test_what_was_spent_begins_anew_with_the_day_and_the_month():

@@ -19,7 +19,7 @@ def settings(**changes: Any) -> GatewaySettings:
 
 
 def engine(**changes: Any) -> Engine:
-    return Engine(settings(**changes), jitter=lambda: 0.5, now_s=0.0)
+    return Engine(settings(**changes), jitter=lambda: 0.5)
 
 
 def batch(device: str, first: int, last: int, *, epoch: int = 1, lost: tuple[int, int] | None = None) -> bytes:

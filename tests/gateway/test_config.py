@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 import gateway
+import runtime
 from deploy.local import free_port
 from gateway import GatewaySettings
 from gateway.cli import _reloading, app
@@ -182,7 +183,8 @@ def test_a_reload_keeps_what_was_in_force_and_names_what_waits_for_a_start(tmp_p
 
 @pytest.mark.parametrize("key", [key.rpartition(".")[2] for key in keys(GatewaySettings)])
 def test_every_setting_is_read_somewhere(key: str) -> None:
-    code = [file.read_text(encoding="utf-8") for file in Path(gateway.__file__).parent.glob("*.py")]
+    folders = [Path(package.__file__).parent for package in (gateway, runtime)]
+    code = [file.read_text(encoding="utf-8") for folder in folders for file in folder.glob("*.py")]
     uses = sum(len(re.findall(rf"\.{key}\b", text)) for text in code)
     assert uses, f"{key} has no effect"
 

@@ -204,7 +204,6 @@ def test_above_the_rate_of_dead_letters_a_batch_is_refused_all_the_same_without_
     made = Engine(
         settings(mqtt={"host": "h", "receive_maximum": 10_000}),
         jitter=lambda: 0.5,
-        now_s=0.0,
         on_refused=lambda delivery, kept: heard.append((delivery.topic, kept)),
     )
     orders = [made.on_batch(topic(f"d{n}"), b"garbage%d" % n, n, 0.0) for n in range(1, 3001)]

@@ -8,7 +8,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.logs import BURST, MAX_CHARACTERS, LineLimit
+from runtime.logs import BURST, MAX_CHARACTERS, LineLimit
 
 
 class LogClock:

@@ -7,6 +7,8 @@ import signal
 import socket
 from collections.abc import Iterable, Iterator
 
+__all__ = ["WakeUp"]
+
 
 class WakeUp:
     """A socket pair: `wake` may be called from any thread and never blocks; `socket` becomes readable."""

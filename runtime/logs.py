@@ -7,11 +7,14 @@ import sys
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
-from gateway.config import Log
+from runtime.token_bucket import TokenBucket
+from settings import Settings
+
+__all__ = ["BURST", "MAX_CHARACTERS", "LineLimit", "LogSettings", "start_logging"]
 
 PER_S = 1.0
 """So many lines of one kind (level and event) a second in the long run ..."""
@@ -23,10 +26,18 @@ _MAX_KINDS = 1000
 _TOO_MANY = "other kinds"
 
 
+class LogSettings(Settings):
+    """What is logged, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important lines that are written."""
+    format: Literal["json", "console"] = "json"
+    """One JSON object a line, or text for a terminal."""
+
+
 @dataclass(slots=True)
 class _Kind:
-    left: float
-    at_s: float
+    bucket: TokenBucket
     suppressed: int = 0
 
 
@@ -41,13 +52,10 @@ class LineLimit:
         """The line, its values cut; or DropEvent, and it is counted."""
         now_s = self._clock()
         name = f"{level} {str(line.get('event'))[:MAX_CHARACTERS]}"
-        kind = self._kind(name, now_s)
-        kind.left = min(BURST, kind.left + (now_s - kind.at_s) * PER_S)
-        kind.at_s = now_s
-        if kind.left < 1:
+        kind = self._kind(name)
+        if not kind.bucket.try_take(now_s):
             kind.suppressed += 1
             raise structlog.DropEvent
-        kind.left -= 1
         if kind.suppressed:
             line["suppressed"], kind.suppressed = kind.suppressed, 0
         return {key: _cut(value) for key, value in line.items()}
@@ -59,25 +67,25 @@ class LineLimit:
             self._kinds[name].suppressed = 0
         return counts
 
-    def _kind(self, name: str, now_s: float) -> _Kind:
+    def _kind(self, name: str) -> _Kind:
         if name not in self._kinds and len(self._kinds) >= _MAX_KINDS:
             name = _TOO_MANY
-        return self._kinds.setdefault(name, _Kind(BURST, now_s))
+        return self._kinds.setdefault(name, _Kind(TokenBucket(PER_S, BURST)))
 
 
-def start_logging(log: Log) -> LineLimit:
+def start_logging(settings: LogSettings) -> LineLimit:
     """Log to standard error as these settings say; the limit that the lines pass through."""
     limit = LineLimit()
-    renderer = structlog.processors.JSONRenderer() if log.format == "json" else structlog.dev.ConsoleRenderer()
+    as_json = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[
             limit,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            renderer,
+            *(as_json if settings.format == "json" else [structlog.dev.ConsoleRenderer()]),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[log.level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
     return limit
 
