@@ -81,7 +81,7 @@ def through_spark(spark: SparkSession, place: LiveCluster, topic: str, folder: P
     assert query.awaitTermination(300)
     progress = [row for row in query.recentProgress if row["numInputRows"]]
     assert sum(row["numInputRows"] for row in progress) == MESSAGES
-    return MESSAGES / sum(row["durationMs"]["triggerExecution"] for row in progress) * 1000
+    return float(MESSAGES / sum(row["durationMs"]["triggerExecution"] for row in progress) * 1000)
 
 
 def light_batches(spark: SparkSession, place: LiveCluster, folder: Path) -> list[int]:

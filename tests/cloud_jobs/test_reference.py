@@ -15,7 +15,7 @@ from cloud_jobs.errors import CloudError
 from cloud_jobs.fences import PublishedFences, parse_fences, published_fences
 from cloud_jobs.geofence.fence_changes import changes_between
 from cloud_jobs.lake import Lake
-from cloud_jobs.reference import _version, changing, collect, fences_in, read_folder, versions_in
+from cloud_jobs.reference import Kind, _version, changing, collect, fences_in, read_folder, versions_in
 from cloud_jobs.tables import REFERENCE
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
@@ -228,7 +228,7 @@ def test_a_correction_that_is_taken_back_holds_no_more_and_what_held_before_can_
         for kind in ("tariff", "account"):
             topics.publish(f"{kind}s", "t@", {"id": "t", "width": body["geometry"]["coordinates"][0][1][0]}, minute)
         for _ in range(2):
-            collect(topics, lake, {})  # type: ignore[arg-type]  # all of Spark that it asks for
+            collect(topics, lake, {})
         assert widths(lake) == [1.0 if body is SAME else 2.0]
     rows = sorted(lake.rows("reference").to_pylist(), key=lambda row: row["published_at"])
     for kind in ("fence", "tariff", "account"):
@@ -279,7 +279,7 @@ def test_of_publications_of_one_millisecond_the_one_later_in_the_topic_holds(tmp
         for body in (first, last, first, last):
             topics.publish("fences", "a@", body, 0)
             topics.publish("tariffs", "t@", {"id": "t", "width": body["geometry"]["coordinates"][0][1][0]}, 0)
-            collect(topics, lake, {})  # type: ignore[arg-type]  # all of Spark that it asks for
+            collect(topics, lake, {})
         assert widths(lake) == [2.0 if last is OTHER else 1.0]
         assert lake.open("reference").count() == 8
 
@@ -295,11 +295,11 @@ def test_read_again_in_another_cluster_nothing_changes(tmp_path: Path) -> None:
     lake.create()
     for minute, body in enumerate([SAME, OTHER]):
         topics.publish("fences", "a@", body, minute)
-        collect(topics, lake, {})  # type: ignore[arg-type]
+        collect(topics, lake, {})
     # the place of one tells nothing in the other: it may come to stand twice, and no more often
     for place, rows in (("9:9:-1", 2), ("1:1:-1", 3), ("1:1:-1", 3)):
         topics.held["fences"]["a@"]["message_id"] = place
-        collect(topics, lake, {})  # type: ignore[arg-type]
+        collect(topics, lake, {})
         assert (widths(lake), lake.open("reference").count()) == ([2.0], rows)
 
 
@@ -316,10 +316,10 @@ def test_a_table_without_places_gets_them_and_what_stood_in_it_holds_until_somet
     write_deltalake(lake.path("reference"), pa.Table.from_pylist([old], schema=without), mode="append")
     for _ in range(2):
         lake.create()
-        collect(topics, lake, {})  # type: ignore[arg-type]
+        collect(topics, lake, {})
     assert (widths(lake), lake.open("reference").count()) == ([1.0], 1)
     topics.publish("fences", "a@", OTHER, 0)
-    collect(topics, lake, {})  # type: ignore[arg-type]
+    collect(topics, lake, {})
     assert (widths(lake), lake.open("reference").count()) == ([2.0], 2)
 
 
@@ -329,13 +329,13 @@ def test_a_publication_whose_key_is_not_that_of_its_content_is_refused_and_count
     topics.publish("fences", "a@", SAME, 0)
     topics.publish("fences", "A@", OTHER, 1)
     topics.publish("accounts", "acme@", {"id": "acne"}, 1)
-    found = collect(topics, lake, {})  # type: ignore[arg-type]
+    found = collect(topics, lake, {})
     assert (widths(lake), found.rows, found.refused_messages) == ([1.0], 1, 2)
     # however its instant is written; an account has one version
     begin = feature(3.0, id="a", effective_from="2026-01-05T01:00:00+01:00")
     topics.publish("fences", "a@2026-01-05T00:00:00Z", begin, 2)
     topics.publish("accounts", "acme@2026-01-05", {"id": "acme"}, 2)
-    found = collect(topics, lake, {})  # type: ignore[arg-type]
+    found = collect(topics, lake, {})
     assert (widths(lake), found.rows, found.refused_messages) == ([1.0, 3.0], 3, 2)
 
 
@@ -354,17 +354,18 @@ BEGINS = st.sampled_from([None, "", "2026-01-05T01:00:00+01:00", "2026-01-05", "
 def test_what_is_published_from_a_folder_is_taken_and_what_would_be_refused_is_not_published(
     name: Any, begin: Any, other: Any
 ) -> None:
-    for kind, body in (
+    bodies: tuple[tuple[Kind, dict[str, Any]], ...] = (
         ("fence", feature(id=name, effective_from=begin)),
         ("tariff", {"id": name, "effective_from": begin}),
         ("account", {"id": name, "effective_from": other}),
-    ):
+    )
+    for kind, body in bodies:
         if name == "\ud800" or (isinstance(name, int) and not -(2**63) <= name < 2**63):
             with pytest.raises(CloudError, match="cannot be published"):
-                _version(kind, body, Path("folder"))  # type: ignore[arg-type]
+                _version(kind, body, Path("folder"))
             continue
-        version = _version(kind, body, Path("folder"))  # type: ignore[arg-type]
+        version = _version(kind, body, Path("folder"))
         message = GOOD | {"key": version.key, "value": version.body.encode()}
-        found = versions_in(kind, [message])  # type: ignore[arg-type]
+        found = versions_in(kind, [message])
         assert found.refused == []
         assert [row["id"] for row in found.rows] == [str(name)]

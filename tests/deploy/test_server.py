@@ -54,8 +54,8 @@ def test_a_server_is_stopped_starting_healthy_and_stopped_again(tmp_path: Path) 
     assert server.state is ServerState.STOPPED
     assert server.pid is None
     server.start()
-    assert server.state is ServerState.STARTING
-    server.wait(10)
+    assert server.state is ServerState.STARTING  # type: ignore[comparison-overlap]
+    server.wait(10)  # type: ignore[unreachable]
     assert server.state is ServerState.HEALTHY
     pid = server.pid
     assert pid is not None

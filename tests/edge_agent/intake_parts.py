@@ -13,7 +13,7 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.retention import BufferRetention
 from edge_agent.store.stored_batch import StoredBatch
 from telemetry import Record, decode
-from tests.edge_agent.makers import open_buffer
+from tests.edge_agent.makers import open_buffer, stored_bytes
 from tests.edge_agent.world import SteadyClocks, settings
 
 RING = 5_000
@@ -82,8 +82,8 @@ class IntakeHarness:
 
 def stored_records(buffer: Buffer) -> list[Record]:
     """Every record that waits, decoded as the other side will, by name."""
-    found = []
+    found: list[Record] = []
     for index in range(4):
         for block in buffer.read_after(0, index, 100_000):
-            found += decode(buffer.load(block.id)).records
+            found += decode(stored_bytes(buffer, block.id)).records
     return sorted(found, key=lambda record: record.seq)

@@ -58,3 +58,10 @@ def unnamed(
 def fill(buffer: Buffer, numbers: Sequence[int], class_index: int = 1, wall_ms: int = WALL_MS) -> None:
     """One commit with these records."""
     buffer.commit([unnamed(number, class_index) for number in numbers], wall_ms)
+
+
+def stored_bytes(buffer: Buffer, identity: int) -> bytes:
+    """What the buffer has of this batch, which must still wait."""
+    data = buffer.load(identity)
+    assert data is not None
+    return data

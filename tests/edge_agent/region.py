@@ -71,9 +71,9 @@ class MqttRegion:
     def _take(self, client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
         try:
             if message.topic.endswith("config-result"):
-                self.reports.append(message.payload)
+                self.reports.append(bytes(message.payload))
             else:
-                self._take_batch(message.topic, message.payload)
+                self._take_batch(message.topic, bytes(message.payload))
         except BaseException as error:  # noqa: BLE001 - paho would swallow it; the test looks at it
             self.errors.append(error)
 

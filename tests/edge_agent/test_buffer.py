@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.eviction import downsample_batch, drop_batch, oldest_rows
 from telemetry import IntervalSet, decode
-from tests.edge_agent.makers import WALL_MS, fill, open_buffer, unnamed
+from tests.edge_agent.makers import WALL_MS, fill, open_buffer, stored_bytes, unnamed
 
 
 def stored(buffer: Buffer) -> tuple[IntervalSet, IntervalSet]:
@@ -19,7 +19,7 @@ def stored(buffer: Buffer) -> tuple[IntervalSet, IntervalSet]:
     records, lost = IntervalSet(), IntervalSet()
     for index in range(3):
         for block in buffer.read_after(0, index, 1000):
-            header = decode(buffer.load(block.id)).header
+            header = decode(stored_bytes(buffer, block.id)).header
             records, lost = records | header.record_seqs, lost | header.lost_seqs
     return records, lost
 
@@ -63,7 +63,7 @@ class BufferLaws(RuleBasedStateMachine):
     def drop_the_oldest(self, class_index):
         def change(connection, changes):
             for row in oldest_rows(connection, class_index, 0, 1):
-                self.lose(decode(self.buffer.load(row.id)).header.record_seqs)
+                self.lose(decode(stored_bytes(self.buffer, row.id)).header.record_seqs)
                 drop_batch(connection, row, self.buffer.owner_of(row.id), "quota", changes)
 
         self.buffer.edit(change)
@@ -72,7 +72,7 @@ class BufferLaws(RuleBasedStateMachine):
     def thin_the_oldest(self, class_index, keep):
         def change(connection, changes):
             for row in oldest_rows(connection, class_index, 0, 1):
-                before = decode(self.buffer.load(row.id)).header.record_seqs
+                before = decode(stored_bytes(self.buffer, row.id)).header.record_seqs
                 downsample_batch(connection, row, keep, changes)
                 (data,) = connection.execute("SELECT batch FROM batches WHERE id = ?", (row.id,)).fetchone()
                 self.lose(before - decode(data).header.record_seqs)

@@ -91,7 +91,7 @@ def test_a_mending_that_a_crash_interrupted_ends_at_the_next_start_and_mends_not
     mender.resume("boot", 0)
     monkeypatch.setattr("edge_agent.store.clock_correction.BATCHES_PER_STEP", 4)
     step = ClockCorrector._correct_some
-    steps = []
+    steps: list[int] = []
 
     def interrupted(self, *arguments):
         if len(steps) == 1:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgpack
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.clock.jumps import CorrectionRules
-from edge_agent.config import AgentSettings
+from edge_agent.config import AgentSettings, UplinkSettings
 from edge_agent.control_dead_letters import FOLDER, MAX_LETTERS, ControlDeadLetters
 from edge_agent.drain.ack_wait import Pause
 from edge_agent.drain.drainer import Drainer, DrainParts
@@ -25,7 +26,14 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.uplink.mqtt import control_events
 from edge_agent.uplink.probe import Probe
-from edge_agent.uplink.protocol import MalformedControl, NoGateway, OutgoingBatch, PushedSettings, UplinkEvent
+from edge_agent.uplink.protocol import (
+    MalformedControl,
+    NoGateway,
+    OutgoingBatch,
+    PushedSettings,
+    RefusedBatch,
+    UplinkEvent,
+)
 from telemetry import Ack, IntervalSet, encode_ack
 from tests.edge_agent.makers import DEVICE, WALL_MS, fill, open_buffer, unnamed
 
@@ -84,7 +92,11 @@ class ScriptedUplink:
 
 
 def drive(
-    buffer: Buffer, road: Road, regions: tuple[str, ...] = ("eu",), on_push=lambda text: None, **tables
+    buffer: Buffer,
+    road: Road,
+    regions: tuple[str, ...] = ("eu",),
+    on_push: Callable[[bytes], None] = lambda text: None,
+    **tables: Any,
 ) -> Drainer:
     settings = AgentSettings.model_validate(
         {"device": {"id": DEVICE}, "uplinks": [{"region": region, "host": "127.0.0.1"} for region in regions], **tables}
@@ -159,7 +171,9 @@ def test_what_is_remembered_of_sent_records_is_bounded() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["send", "ack"]), st.integers(1, 60), st.integers(0, 20)), max_size=40))
-def test_the_records_taken_are_always_a_part_of_those_sent_and_never_taken_twice(steps) -> None:
+def test_the_records_taken_are_always_a_part_of_those_sent_and_never_taken_twice(
+    steps: list[tuple[str, int, int]],
+) -> None:
     sent, outstanding = SentSeqs(), IntervalSet()
     for what, first, length in steps:
         seqs = IntervalSet([(first, first + length)])
@@ -191,7 +205,9 @@ def test_a_pause_holds_back_all_but_urgent_records_and_ends(tmp_path: Path) -> N
 
 
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 1e9) | st.just(float("inf")), st.booleans()), max_size=60))
-def test_no_series_of_requests_pauses_longer_than_the_bound_without_a_batch_in_between(steps) -> None:
+def test_no_series_of_requests_pauses_longer_than_the_bound_without_a_batch_in_between(
+    steps: list[tuple[float, float, bool]],
+) -> None:
     pause, now_s, silent_since_s = Pause(100.0), 0.0, 0.0
     for wait_s, asked_s, sends in steps:
         now_s += wait_s
@@ -211,7 +227,9 @@ def test_a_pause_of_no_number_is_none() -> None:
 
 
 @pytest.mark.parametrize("ack_timeout_s", [2.0, 15.0, 60.0])
-def test_a_silent_region_is_left_in_time_however_often_batches_are_sent_again(tmp_path: Path, ack_timeout_s) -> None:
+def test_a_silent_region_is_left_in_time_however_often_batches_are_sent_again(
+    tmp_path: Path, ack_timeout_s: float
+) -> None:
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11))
     road = Road(lambda now_s, region, new: acks(new) if region == "us" else [], 60)
@@ -344,6 +362,8 @@ def test_no_control_message_raises(kind: str, payload: bytes) -> None:
 
 def test_a_refusal_keeps_its_pause() -> None:
     refused, pause = control_events("ack", encode_ack(Ack(7, IntervalSet([(1, 2)]), 5.0, "full")))
+    assert isinstance(refused, RefusedBatch)
+    assert isinstance(pause, Ack)
     assert (refused.reason, pause.pause_s) == ("full", 5.0)
 
 
@@ -388,7 +408,7 @@ def test_the_preferred_region_is_looked_at_again_after_a_look_that_failed(tmp_pa
         }
     )
 
-    def make(uplink) -> ScriptedUplink:
+    def make(uplink: UplinkSettings) -> ScriptedUplink:
         if threading.current_thread().name == "probe":
             looks.append(road.now_s)
             raise LinkError("certificates cannot be loaded")

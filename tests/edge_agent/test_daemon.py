@@ -171,7 +171,7 @@ def test_two_agents_never_share_a_buffer(tmp_path):
 
 
 def test_flash_is_counted_by_the_day_beyond_restarts():
-    class FakeCounters(dict):
+    class FakeCounters(dict[str, int]):
         def counter(self, name):
             return self.get(name, 0)
 

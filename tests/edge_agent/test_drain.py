@@ -1,5 +1,7 @@
 """What is sent next: live data first, the backlog's share, classes in order, the window, nothing twice at once."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from edge_agent.drain.fair_share import FairShare
 from edge_agent.drain.live_queue import QUEUE_BATCHES, LiveQueue
 from edge_agent.drain.merge import joined, merged
 from edge_agent.drain.send_window import InFlightBatch, SendWindow
+from edge_agent.store.buffer import Buffer
 from edge_agent.store.stored_batch import StoredBatch, batch_row_id
 from telemetry import Batch, IntervalSet, Tombstone, decode, encode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, unnamed
@@ -17,11 +20,11 @@ from tests.edge_agent.makers import WALL_MS, fill, open_buffer, unnamed
 SETTINGS = DrainSettings(batch_records=100, merge_below_records=50, window=8, live_s=10, ack_timeout_s=5)
 
 
-def dispatcher(buffer, **changed) -> Dispatcher:
+def dispatcher(buffer: Buffer, **changed: Any) -> Dispatcher:
     return Dispatcher(SETTINGS.model_copy(update=changed), buffer, range(3), [0])
 
 
-def drained(it: Dispatcher, now_s: float = 0.0, allowed=None) -> list[Batch]:
+def drained(it: Dispatcher, now_s: float = 0.0, allowed: frozenset[int] | None = None) -> list[Batch]:
     batches = []
     while (outgoing := it.take_next(now_s, allowed)) is not None:
         batches.append(decode(outgoing.data))

@@ -18,14 +18,14 @@ from edge_agent.store.database import BufferOptions
 from edge_agent.store.reserve import RESERVE_BYTES, Reserve
 from settings import load
 from telemetry import IntervalSet, Raw, decode
-from tests.edge_agent.makers import WALL_MS, options, unnamed
+from tests.edge_agent.makers import WALL_MS, options, stored_bytes, unnamed
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder]
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("only root may mount a file system")
     yield folder
@@ -105,7 +105,7 @@ def named(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
     delivered, declared = IntervalSet(), IntervalSet()
     for index in range(3):
         for block in buffer.read_after(0, index, 10_000):
-            header = decode(buffer.load(block.id)).header
+            header = decode(stored_bytes(buffer, block.id)).header
             if header.epoch == epoch:
                 delivered, declared = delivered | header.record_seqs, declared | header.lost_seqs
     return delivered, declared

@@ -12,7 +12,7 @@ from edge_agent.store.buffer import DATABASE, Buffer
 from edge_agent.store.high_water import HIGH_WATER
 from edge_agent.store.lineage import HEAD_STEP, LINEAGE, next_epoch
 from telemetry import IntervalSet, decode
-from tests.edge_agent.makers import WALL_MS, fill, open_buffer, options, unnamed
+from tests.edge_agent.makers import WALL_MS, fill, open_buffer, options, stored_bytes, unnamed
 
 LOG_HEADER_BYTES, LOG_FRAME_BYTES = 32, 24 + 4096
 """Of SQLite's write-ahead log with pages of 4 KiB."""
@@ -20,10 +20,10 @@ LOG_HEADER_BYTES, LOG_FRAME_BYTES = 32, 24 + 4096
 
 def records_of(buffer: Buffer) -> dict[tuple[int, int], object]:
     """What waits, by (epoch, seq)."""
-    found = {}
+    found: dict[tuple[int, int], object] = {}
     for index in range(3):
         for block in buffer.read_after(0, index, 10_000):
-            batch = decode(buffer.load(block.id))
+            batch = decode(stored_bytes(buffer, block.id))
             found |= {(batch.epoch, record.seq): record for record in batch.records}
     return found
 
@@ -32,7 +32,7 @@ def declared_of(buffer: Buffer, epoch: int) -> IntervalSet:
     found = IntervalSet()
     for index in range(3):
         for block in buffer.read_after(0, index, 10_000):
-            header = decode(buffer.load(block.id)).header
+            header = decode(stored_bytes(buffer, block.id)).header
             found |= header.lost_seqs if header.epoch == epoch else IntervalSet()
     return found
 
@@ -101,6 +101,7 @@ def test_ids_that_a_younger_lineage_knows_of_are_declared(tmp_path):
     buffer = open_buffer(folder)
     declared = declared_of(buffer, epoch)
     assert declared.first == 11
+    assert declared.last is not None
     assert 20 <= declared.last <= 20 + HEAD_STEP
     assert buffer.counter("lost_restored") == declared.count
 
@@ -264,6 +265,7 @@ def test_the_small_file_is_written_again_only_after_a_checkpoint(tmp_path):
     tokens = set()
     for number in range(1000):
         fill(buffer, range(number * 10 + 1, number * 10 + 11))
+        assert buffer._lineage is not None
         tokens.add(buffer._lineage.token)
     written = (tmp_path / f"{DATABASE}-wal").stat().st_size
     assert 2 <= len(tokens) <= 4, written

@@ -148,11 +148,11 @@ def test_a_brokers_window_is_learned_and_forgotten_when_it_turns_out_larger():
         group.on_committed(now)
     for _ in range(19):
         group.add(now, 1, urgent=False)
-    assert group.due_in(now) > 0
+    assert (group.due_in(now) or 0) > 0
     group.add(now, 1, urgent=False)
     assert group.due_in(now) == 0, "no more will come before these are acknowledged"
     group.add(now, 1, urgent=False)
-    assert group.due_in(now) > 0, "more came: the window is larger than it looked"
+    assert (group.due_in(now) or 0) > 0, "more came: the window is larger than it looked"
 
 
 arrivals = st.builds(Arrival, st.integers(0, 65_535), st.binary(min_size=8, max_size=8))
@@ -194,7 +194,7 @@ def test_a_publish_packet_that_is_cut_off_is_noticed(packet):
         assert isinstance(read_publish(0x32, packet).topic, str)
 
 
-NO_NUMBERS = (True, False, "1", " 52.5 ", "1e1", [1], {})
+NO_NUMBERS: tuple[object, ...] = (True, False, "1", " 52.5 ", "1e1", [1], {})
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)

@@ -3,9 +3,11 @@
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,9 +25,9 @@ from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.lineage import next_epoch
 from edge_agent.store.stored_batch import StoredBatch
 from settings import load
-from telemetry import IntervalSet, Raw, Record, decode, read_header
+from telemetry import IntervalSet, Raw, Record, Signal, decode, read_header
 from tests.edge_agent.intake_parts import RING, IntakeHarness, mending_of
-from tests.edge_agent.makers import DEVICE, options
+from tests.edge_agent.makers import DEVICE, options, stored_bytes
 from tests.edge_agent.world import SteadyClocks
 
 ELEVEN_YEARS_US = 11 * 365 * 86_400 * 1_000_000
@@ -77,7 +79,7 @@ class CentreModel:
             name = (batch.epoch, record.seq)
             known = self.records.setdefault(name, record)
             # A jump may have been corrected after an image was made, which then knows the time of before.
-            times = {"device_time_us": 0, "uncertainty_ms": 0} if name in self.in_images else {}
+            times: dict[str, Any] = {"device_time_us": 0, "uncertainty_ms": 0} if name in self.in_images else {}
             assert replace(known, **times) == replace(record, **times), "one id, one content"
         names = batch.header.seqs
         self.accounted[batch.epoch] = self.accounted.get(batch.epoch, IntervalSet()) | names
@@ -155,7 +157,7 @@ class IntakeMachine(RuleBasedStateMachine):
         stored = sum(one.size for one in buffer.depth().values())
         return self.settings.buffer.free_space_floor_bytes + self.capacity - stored
 
-    def committed(self, blocks: list[StoredBatch]) -> None:
+    def committed(self, blocks: Sequence[StoredBatch]) -> None:
         again = 0
         for block in blocks:
             for record in decode(block.data).records:
@@ -396,7 +398,7 @@ class IntakeMachine(RuleBasedStateMachine):
         here = dict(self.centre.accounted)
         for index in range(4):
             for block in self.intake.buffer.read_after(0, index, 10_000):
-                names = read_header(self.intake.buffer.load(block.id)).seqs
+                names = read_header(stored_bytes(self.intake.buffer, block.id)).seqs
                 here[block.epoch] = here.get(block.epoch, IntervalSet()) | names
         for epoch, seq in self.given.keys() - self.gone:
             assert seq in here.get(epoch, IntervalSet()), "every id is at the region, in the buffer, or declared lost"
@@ -409,7 +411,10 @@ class IntakeMachine(RuleBasedStateMachine):
 def number_of(record: Record) -> int:
     """The number of the message that became this record."""
     body = record.body
-    return int(body.payload.split(b" ", 1)[0]) if isinstance(body, Raw) else int(body.value)
+    if isinstance(body, Raw):
+        return int(body.payload.split(b" ", 1)[0])
+    assert isinstance(body, Signal)
+    return int(body.value)
 
 
 def number_in(message: MqttMessage) -> int:

@@ -18,6 +18,7 @@ from edge_agent.intake.redelivery import RedeliveryMatcher
 from edge_agent.pushed import Trial
 from edge_agent.store import buffer, prune, retention
 from edge_agent.store.clock_correction import ClockCorrector
+from edge_agent.store.lineage import resume_lineage
 from telemetry import IntervalSet
 from tests.edge_agent.test_intake_machine import ELEVEN_YEARS_US, MAY_DELETE, WOULD_DELETE, IntakeMachine
 
@@ -107,7 +108,7 @@ def epoch_kept(patch):
 
 
 def machine_not_asked(patch):
-    def is_the_one(connection, lineage, folder, _machine, real=buffer.resume_lineage):
+    def is_the_one(connection, lineage, folder, _machine, real=resume_lineage):
         return real(connection, lineage, folder, lineage.machine if lineage else "")
 
     patch.setattr(buffer, "resume_lineage", is_the_one)

@@ -94,7 +94,7 @@ def test_classes_wait_for_their_link_and_the_plans_reserve_is_for_urgent_ones(li
     assert allowed & {0, 1, 2} == expected
 
 
-class CountersInMemory(dict):
+class CountersInMemory(dict[str, int]):
     def counter(self, name):
         return self.get(name, 0)
 

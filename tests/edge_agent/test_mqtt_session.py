@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +26,7 @@ from edge_agent.mqtt_session import (
     read_publish,
 )
 from edge_agent.uplink.mqtt import MqttUplink
-from edge_agent.uplink.protocol import NoGateway, OutgoingBatch, PushedSettings
+from edge_agent.uplink.protocol import NoGateway, OutgoingBatch, PushedSettings, UplinkEvent
 from telemetry import IntervalSet
 
 CONNACK = b"\x20\x03\x00\x00\x00"
@@ -37,7 +39,7 @@ def connack(properties: bytes) -> bytes:
 class ScriptedBroker:
     """Answers CONNECT with `hello`, then does what `serve` does with the connection."""
 
-    def __init__(self, hello: bytes, serve: Callable[[socket.socket], None] = lambda sock: None) -> None:
+    def __init__(self, hello: bytes, serve: Callable[[socket.socket], object] = lambda sock: None) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._hello = hello
@@ -60,7 +62,7 @@ class ScriptedBroker:
 
 
 @contextmanager
-def broker(hello: bytes, serve: Callable[[socket.socket], None] = lambda sock: None) -> Iterator[ScriptedBroker]:
+def broker(hello: bytes, serve: Callable[[socket.socket], object] = lambda sock: None) -> Iterator[ScriptedBroker]:
     it = ScriptedBroker(hello, serve)
     try:
         yield it
@@ -128,7 +130,7 @@ def test_messages_that_come_with_the_answer_to_connect_wait_until_the_caller_kno
     None
 ):
     resumed = b"\x20\x03\x01\x00\x00"
-    with broker(resumed + b"\x32\x08\x00\x01t\x00\x07\x00ab", lambda sock: sock.recv(4096) and None) as it:
+    with broker(resumed + b"\x32\x08\x00\x01t\x00\x07\x00ab", lambda sock: sock.recv(4096)) as it:
         taken: list[MqttMessage] = []
         link = session(it.port, taken)
         link.open()
@@ -186,7 +188,8 @@ def test_a_batch_that_reached_nobody_is_told_and_a_report_that_reached_nobody_is
         uplink.open()
         uplink.report(b"{}")
         uplink.send(OutgoingBatch(7, IntervalSet([(1, 1)]), b"x"))
-        events, deadline = [], time.monotonic() + 5
+        events: list[UplinkEvent] = []
+        deadline = time.monotonic() + 5
         while not events and time.monotonic() < deadline:
             events = uplink.poll(0.2)
         assert events == [NoGateway()]
@@ -223,7 +226,7 @@ def test_no_more_is_published_than_the_broker_takes_at_once_and_the_rest_follows
 
     def serve(sock: socket.socket) -> None:
         nonlocal most_unanswered, answered
-        rest, open_mids = b"", []
+        rest, open_mids = b"", list[int]()
         while answered < 20:
             sock.settimeout(0.03)
             try:
@@ -261,9 +264,9 @@ def test_a_broker_without_qos_1_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["tls", "password"])
-def test_a_file_that_cannot_be_read_is_a_lost_link_and_nothing_else(tmp_path, name) -> None:
+def test_a_file_that_cannot_be_read_is_a_lost_link_and_nothing_else(tmp_path: Path, name: str) -> None:
     (tmp_path / "bad").write_bytes(b"\xff\xfe")
-    settings_of = {
+    settings_of: dict[str, dict[str, Any]] = {
         "tls": {"tls": {"ca": str(tmp_path / "nowhere")}},
         "password": {"username": "u", "password_file": str(tmp_path / "bad")},
     }
@@ -271,7 +274,7 @@ def test_a_file_that_cannot_be_read_is_a_lost_link_and_nothing_else(tmp_path, na
         MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", **settings_of[name]))
 
 
-def test_a_batch_after_a_batch_too_large_for_the_broker_is_sent(tmp_path) -> None:
+def test_a_batch_after_a_batch_too_large_for_the_broker_is_sent(tmp_path: Path) -> None:
     with broker(connack(b"\x27\x00\x00\x04\x00")) as it:
         uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", port=it.port))
         uplink.open()

@@ -16,7 +16,7 @@ LIVES = 5
 @pytest.mark.parametrize("quota", [1 << 30, 1 << 16], ids=["roomy", "full"])
 def test_every_acknowledged_record_is_delivered_or_declared_after_any_power_cut(
     tmp_path: Path, cuts: int, faults: float, quota: int
-):
+) -> None:
     seed = random.SystemRandom().getrandbits(32)
     sys.stdout.write(f"seed {seed}\n")
     done = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -80,13 +81,13 @@ def refusal(config: Path, text: str | bytes) -> str:
     ],
     ids=range(18),
 )
-def test_whatever_is_pushed_is_refused_with_a_reason_of_bounded_length(config, text) -> None:
+def test_whatever_is_pushed_is_refused_with_a_reason_of_bounded_length(config: Path, text: str) -> None:
     assert len(refusal(config, text)) <= 600
 
 
 @given(st.binary(max_size=300) | st.text(alphabet="[]{}=\"'#.\n a1\\", max_size=300).map(str.encode))
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_no_pushed_text_raises_anything_but_a_refusal(config, text) -> None:
+def test_no_pushed_text_raises_anything_but_a_refusal(config: Path, text: bytes) -> None:
     try:
         Trial(config, load(AgentSettings, config)).begin(text)
     except PushRefused:
@@ -98,7 +99,7 @@ def test_no_pushed_text_raises_anything_but_a_refusal(config, text) -> None:
 
 @given(st.text(alphabet="[]{}=\"'#.,\n a1\\", max_size=400))
 @settings(max_examples=300)
-def test_the_bound_of_depth_never_changes_what_a_shallow_text_means(text) -> None:
+def test_the_bound_of_depth_never_changes_what_a_shallow_text_means(text: str) -> None:
     try:
         expected = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -112,7 +113,7 @@ def test_a_bracket_in_a_string_or_a_comment_is_no_depth() -> None:
     assert parse_toml(text)["b"] == "{" * 100
 
 
-def test_a_local_file_that_is_too_deep_or_too_large_is_named_and_nothing_else(config) -> None:
+def test_a_local_file_that_is_too_deep_or_too_large_is_named_and_nothing_else(config: Path) -> None:
     for text in ("a=" + "[" * 100_000, "# " + "x" * (2 << 20)):
         config.write_text(text)
         with pytest.raises(SettingsError, match="is not valid TOML"):
@@ -132,12 +133,12 @@ TIGHTER = [
 
 
 @pytest.mark.parametrize("text", TIGHTER, ids=range(len(TIGHTER)))
-def test_nothing_stored_is_deleted_because_of_a_push_without_the_word_for_it(config, text) -> None:
+def test_nothing_stored_is_deleted_because_of_a_push_without_the_word_for_it(config: Path, text: str) -> None:
     assert "allow_deletion" in refusal(config, text)
 
 
 @pytest.mark.parametrize("text", TIGHTER, ids=range(len(TIGHTER)))
-def test_with_the_word_nothing_is_deleted_before_it_is_confirmed(config, text) -> None:
+def test_with_the_word_nothing_is_deleted_before_it_is_confirmed(config: Path, text: str) -> None:
     before = effective_settings(config).settings
     trial = Trial(config, load(AgentSettings, config))
     assert trial.begin(f"allow_deletion = true\n{text}".encode())
@@ -149,7 +150,7 @@ def test_with_the_word_nothing_is_deleted_before_it_is_confirmed(config, text) -
     assert (after.buffer, after.classes) != (before.buffer, before.classes)
 
 
-def test_more_room_needs_no_word_and_going_back_from_it_does(config) -> None:
+def test_more_room_needs_no_word_and_going_back_from_it_does(config: Path) -> None:
     trial = Trial(config, load(AgentSettings, config))
     assert trial.begin(b"[buffer]\nmax_bytes = 9000000000\n")
     trial.confirm()
@@ -172,11 +173,11 @@ def test_more_room_needs_no_word_and_going_back_from_it_does(config) -> None:
         '[[classes]]\nname = "all"\ntopics = ["#"]\n',
     ],
 )
-def test_what_could_silence_a_device_or_reach_its_files_is_refused(config, text) -> None:
+def test_what_could_silence_a_device_or_reach_its_files_is_refused(config: Path, text: str) -> None:
     refusal(config, text)
 
 
-def test_a_pushed_uplink_keeps_its_certificates_and_password(config) -> None:
+def test_a_pushed_uplink_keeps_its_certificates_and_password(config: Path) -> None:
     trial = Trial(config, load(AgentSettings, config))
     assert trial.begin(b'[[uplinks]]\nregion = "eu"\nhost = "new.example"\n[[uplinks]]\nregion = "asia"\nhost = "a"\n')
     for one in effective_settings(config).settings.uplinks:
@@ -193,15 +194,15 @@ def test_a_pushed_uplink_keeps_its_certificates_and_password(config) -> None:
         "kind = 'pulsar'\nservice_url = 'pulsar://evil:6650'\ntopic = 'x'",
     ],
 )
-def test_a_pushed_uplink_names_no_other_files_users_or_kinds(config, line) -> None:
+def test_a_pushed_uplink_names_no_other_files_users_or_kinds(config: Path, line: str) -> None:
     refusal(config, f'[[uplinks]]\nregion = "eu"\nhost = "x"\n{line}\n')
 
 
-def test_a_password_is_not_sent_to_another_address_in_plain_text(config) -> None:
+def test_a_password_is_not_sent_to_another_address_in_plain_text(config: Path) -> None:
     assert "plain text" in refusal(config, '[[uplinks]]\nregion = "open"\nhost = "evil.example"\n')
 
 
-def test_a_trial_that_the_ignition_cut_short_is_tried_again_however_often(config) -> None:
+def test_a_trial_that_the_ignition_cut_short_is_tried_again_however_often(config: Path) -> None:
     for boot in range(20):
         trial = Trial(config, load(AgentSettings, config), f"boot-{boot}")
         trial.recover()
@@ -211,7 +212,7 @@ def test_a_trial_that_the_ignition_cut_short_is_tried_again_however_often(config
     assert (config.parent / IN_FORCE).exists()
 
 
-def test_a_trial_that_the_agent_alone_does_not_survive_is_given_up_after_three(config) -> None:
+def test_a_trial_that_the_agent_alone_does_not_survive_is_given_up_after_three(config: Path) -> None:
     Trial(config, load(AgentSettings, config), "boot").begin(b"[drain]\nwindow = 9\n")
     for _ in range(2):
         trial = Trial(config, load(AgentSettings, config), "boot")
@@ -224,7 +225,7 @@ def test_a_trial_that_the_agent_alone_does_not_survive_is_given_up_after_three(c
     assert effective_settings(config).settings.drain.window == 16
 
 
-def test_a_crash_between_confirming_and_forgetting_the_trial_keeps_it_in_force(config) -> None:
+def test_a_crash_between_confirming_and_forgetting_the_trial_keeps_it_in_force(config: Path) -> None:
     trial = Trial(config, load(AgentSettings, config), "boot")
     trial.begin(b"[drain]\nwindow = 9\n")
     trial.confirm()
@@ -234,7 +235,7 @@ def test_a_crash_between_confirming_and_forgetting_the_trial_keeps_it_in_force(c
     assert effective_settings(config).settings.drain.window == 9
 
 
-def test_a_push_of_what_is_in_force_calls_off_what_waits_to_be_tried_again(config) -> None:
+def test_a_push_of_what_is_in_force_calls_off_what_waits_to_be_tried_again(config: Path) -> None:
     trial = Trial(config, load(AgentSettings, config), "boot")
     trial.begin(b"[drain]\nwindow = 9\n")
     trial.confirm()
@@ -244,20 +245,22 @@ def test_a_push_of_what_is_in_force_calls_off_what_waits_to_be_tried_again(confi
     assert not trial.is_waiting
 
 
-def test_a_text_that_cannot_be_read_is_refused_with_its_reason_and_so_is_the_same_text_again(config) -> None:
+def test_a_text_that_cannot_be_read_is_refused_with_its_reason_and_so_is_the_same_text_again(config: Path) -> None:
     text = 'uplinks = [{region = "eu", host = "h", port = 31912}, 5]'
     assert "has to be a table" in refusal(config, text)
     assert "refused before: uplinks" in refusal(config, text)
 
 
-def test_whatever_the_check_of_a_push_raises_the_text_is_not_looked_at_again(config, monkeypatch) -> None:
+def test_whatever_the_check_of_a_push_raises_the_text_is_not_looked_at_again(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("edge_agent.pushed.merge_pushed", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Trial(config, load(AgentSettings, config)).begin(b"a = 1")
     assert "it cannot be handled" in refusal(config, b"a = 1")
 
 
-def test_a_refused_text_is_looked_at_again_when_the_devices_own_file_changed(config) -> None:
+def test_a_refused_text_is_looked_at_again_when_the_devices_own_file_changed(config: Path) -> None:
     text = '[[uplinks]]\nregion = "open"\nhost = "other.example"\n'
     assert "plain text" in refusal(config, text)
     config.write_text(config.read_text().replace("/etc/edge-agent/other", "/etc/edge-agent/new"))
@@ -303,7 +306,7 @@ def test_a_plan_that_is_spent_already_holds_back_too() -> None:
 
 def test_a_trial_that_holds_back_what_flowed_ends_at_once() -> None:
     judge = TrialEvaluator(0.0, 60.0)
-    state = {"is_connected": True, "is_acked": True, "is_well": True, "batches": 5}
+    state: dict[str, Any] = {"is_connected": True, "is_acked": True, "is_well": True, "batches": 5}
     assert judge.evaluate(1.0, **state) == "running"
     assert judge.evaluate(20.0, holds_back=True, **state) == "holds back", "though it was good for long enough"
 
@@ -392,7 +395,7 @@ def test_a_change_of_path_or_device_waits_for_a_restart_and_no_push_is_tried_unt
     agent.buffer.close()
 
 
-def test_an_uplink_without_a_host_is_refused_in_the_words_of_the_settings_file(config) -> None:
+def test_an_uplink_without_a_host_is_refused_in_the_words_of_the_settings_file(config: Path) -> None:
     said = refusal(config, '[[uplinks]]\nregion = "eu"\n')
     with pytest.raises(SettingsError) as caught:
         parse(AgentSettings, MINIMAL_FILE.replace('host = "h"\n', ""), "x")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +17,13 @@ from edge_agent.inspection import exported_lines, stored_batches
 from edge_agent.metrics import COUNTERS, GAUGES, AgentCollector
 from edge_agent.status import read_status
 from edge_agent.store.buffer import Buffer
+from edge_agent.store.changes import Changes
+from edge_agent.store.connection import Connection
 from edge_agent.store.eviction import downsample_batch, drop_batch, row_of
 from edge_agent.store.stored_batch import batch_row_id
 from edge_agent.uplink.protocol import OutgoingBatch
 from telemetry import IntervalSet, decode
-from tests.edge_agent.makers import DEVICE, fill, open_buffer
+from tests.edge_agent.makers import DEVICE, fill, open_buffer, stored_bytes
 
 SETTINGS = DrainSettings(
     batch_records=100, merge_below_records=50, window=8, ack_timeout_s=5, max_refusals=3, refusal_backoff_s=10
@@ -28,8 +33,8 @@ SETTINGS = DrainSettings(
 class RefusingRegion:
     """Acknowledges what it takes, refuses batches with one of the `poison` names, is silent about the `dropped`."""
 
-    def __init__(self, poison: set[int], dropped: set[int] = frozenset()) -> None:
-        self.poison, self.dropped = poison, dropped
+    def __init__(self, poison: set[int], dropped: Iterable[int] = ()) -> None:
+        self.poison, self.dropped = poison, set(dropped)
         self.taken: list[int] = []
         self.tried: list[tuple[float, int]] = []
 
@@ -54,7 +59,7 @@ def run(it: Dispatcher, region: RefusingRegion, until_s: int, from_s: int = 0) -
         it.retry_overdue(float(now_s))
 
 
-def state(buffer: Buffer) -> dict[str, object]:
+def state(buffer: Buffer) -> dict[str, Any]:
     buffer.prune_acknowledged()
     return read_status(agent_settings(buffer))
 
@@ -66,7 +71,7 @@ def agent_settings(buffer: Buffer) -> AgentSettings:
     )
 
 
-def filled(folder, blocks: int = 10, size: int = 60) -> Buffer:
+def filled(folder: Path, blocks: int = 10, size: int = 60) -> Buffer:
     buffer = open_buffer(folder)
     for number in range(blocks):
         fill(buffer, range(number * size + 1, (number + 1) * size + 1))
@@ -95,10 +100,16 @@ def test_a_block_that_is_halved_keeps_its_names_its_messages_and_its_tombstones(
     buffer.acknowledge(buffer.epoch, IntervalSet([(3, 4)]))
     buffer.prune_acknowledged()
     identity = batch_row_id(1, 1)
-    buffer.edit(lambda c, changes: downsample_batch(c, row_of(c, identity), 10, changes) and None)
-    before = decode(buffer.load(identity))
+
+    def downsample(connection: Connection, changes: Changes) -> None:
+        row = row_of(connection, identity)
+        assert row is not None
+        downsample_batch(connection, row, 10, changes)
+
+    buffer.edit(downsample)
+    before = decode(stored_bytes(buffer, identity))
     one, other = buffer.split_or_dead_letter([identity], "too-large")
-    parts = [decode(buffer.load(half.id)) for half in (one, other)]
+    parts = [decode(stored_bytes(buffer, half.id)) for half in (one, other)]
     assert parts[0].records + parts[1].records == before.records
     assert parts[0].header.seqs | parts[1].header.seqs == before.header.seqs
     assert not parts[0].header.seqs & parts[1].header.seqs
@@ -163,11 +174,18 @@ def test_what_was_set_aside_and_has_to_go_is_declared_as_refused(tmp_path):
     it, region = made(buffer), RefusingRegion({70})
     run(it, region, 200)
     (row,) = buffer.query_one("SELECT id FROM dead_letter_batches", ())[:1]
-    buffer.edit(lambda c, changes: drop_batch(c, row_of(c, row), buffer.owner_of(row), "quota", changes))
+
+    def drop(connection: Connection, changes: Changes) -> None:
+        dead_letter = row_of(connection, row)
+        assert dead_letter is not None
+        drop_batch(connection, dead_letter, buffer.owner_of(row), "quota", changes)
+
+    buffer.edit(drop)
     found = state(buffer)
     assert (found["dead_letter_batches"], found["tombstones"], found["gaps"]) == (0, [[70, 70, "refused"]], 0)
     it.on_missed()
     outgoing = made(buffer).take_next(200.0)
+    assert outgoing is not None
     assert outgoing.seqs == IntervalSet([(70, 70)]), "the tombstone is delivered like any other"
 
 
@@ -176,7 +194,9 @@ def test_a_connection_that_breaks_during_a_retry_costs_no_try(tmp_path):
     it, region = made(buffer), RefusingRegion({70})
     run(it, region, 5)
     for now_s in (10.0, 11.0, 12.0, 13.0):
-        assert it.take_next(now_s).seqs == IntervalSet([(61, 120)])
+        outgoing = it.take_next(now_s)
+        assert outgoing is not None
+        assert outgoing.seqs == IntervalSet([(61, 120)])
         it.on_disconnected()
     assert it.retrying == 1
     assert state(buffer)["dead_letter_batches"] == 0

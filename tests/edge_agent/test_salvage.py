@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -13,7 +14,7 @@ from edge_agent.store import rebuild as rebuild_module
 from edge_agent.store.buffer import DATABASE, Buffer
 from edge_agent.store.lineage import HEAD_STEP
 from telemetry import IntervalSet, decode
-from tests.edge_agent.makers import fill, open_buffer
+from tests.edge_agent.makers import fill, open_buffer, stored_bytes
 
 BLOCKS, RECORDS = 40, 25
 HEAD = BLOCKS * RECORDS
@@ -41,13 +42,13 @@ def told(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
     delivered, declared = IntervalSet(), IntervalSet()
     for index in range(3):
         for block in buffer.read_after(0, index, 10_000):
-            batch = decode(buffer.load(block.id))
+            batch = decode(stored_bytes(buffer, block.id))
             if batch.epoch == epoch:
                 delivered, declared = delivered | batch.header.record_seqs, declared | batch.header.lost_seqs
     return delivered, declared
 
 
-def whole_life(folder: Path, act) -> Buffer:
+def whole_life(folder: Path, act: Callable[[Buffer], None]) -> Buffer:
     """Opens the buffer and goes on until the damage was met, as the threads of the agent do."""
     buffer = open_buffer(folder)
     try:
@@ -61,13 +62,13 @@ def read_all(buffer: Buffer) -> None:
     for index in range(3):
         for block in buffer.read_after(0, index, 10_000):
             try:
-                decode(buffer.load(block.id))
+                decode(stored_bytes(buffer, block.id))
             except Exception as error:
                 raise StoreDamaged(str(error)) from error
 
 
 @pytest.mark.parametrize("seed", [*range(60), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(60, 1000))])
-def test_after_any_damage_every_record_is_delivered_declared_or_was_acknowledged(tmp_path: Path, seed: int):
+def test_after_any_damage_every_record_is_delivered_declared_or_was_acknowledged(tmp_path: Path, seed: int) -> None:
     draw = Random(seed)
     epoch = written(tmp_path)
     file = tmp_path / DATABASE
@@ -94,7 +95,7 @@ def test_after_any_damage_every_record_is_delivered_declared_or_was_acknowledged
     assert told(buffer, buffer.epoch)[0].last == buffer.head
 
 
-def test_one_rotten_batch_costs_only_itself(tmp_path: Path):
+def test_one_rotten_batch_costs_only_itself(tmp_path: Path) -> None:
     epoch = written(tmp_path)
     buffer = open_buffer(tmp_path)
     victim = buffer.read_after(0, 1, 100)[3]
@@ -110,7 +111,7 @@ def test_one_rotten_batch_costs_only_itself(tmp_path: Path):
     assert buffer.count_missing() == 0
 
 
-def test_a_file_of_which_nothing_is_left_is_declared_up_to_what_it_may_have_held(tmp_path: Path):
+def test_a_file_of_which_nothing_is_left_is_declared_up_to_what_it_may_have_held(tmp_path: Path) -> None:
     epoch = written(tmp_path)
     (tmp_path / DATABASE).write_bytes(b"nothing of a database" * 1000)
     buffer = open_buffer(tmp_path)
@@ -123,8 +124,8 @@ def test_a_file_of_which_nothing_is_left_is_declared_up_to_what_it_may_have_held
 
 @pytest.mark.parametrize("steps", range(6))
 def test_a_rebuilding_that_was_interrupted_between_any_two_steps_loses_nothing_and_is_ended(
-    tmp_path: Path, monkeypatch, steps
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
     epoch = written(tmp_path)
     buffer = open_buffer(tmp_path)
     fill(buffer, [HEAD + 1])
@@ -154,7 +155,7 @@ def test_a_rebuilding_that_was_interrupted_between_any_two_steps_loses_nothing_a
     assert again.epoch == epoch if steps < 2 else again.epoch > epoch
 
 
-def test_of_the_files_that_were_rebuilt_the_last_is_kept(tmp_path: Path):
+def test_of_the_files_that_were_rebuilt_the_last_is_kept(tmp_path: Path) -> None:
     written(tmp_path)
     buffer = open_buffer(tmp_path)
     for number in (1, 2, 3):
@@ -162,7 +163,7 @@ def test_of_the_files_that_were_rebuilt_the_last_is_kept(tmp_path: Path):
         assert [path.name for path in tmp_path.glob("buffer.damaged-*")] == [f"buffer.damaged-{number}"]
 
 
-def test_a_buffer_that_is_gone_under_an_agent_is_not_replaced_by_an_empty_one(tmp_path: Path):
+def test_a_buffer_that_is_gone_under_an_agent_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None:
     written(tmp_path)
     buffer = open_buffer(tmp_path)
     (tmp_path / DATABASE).rename(tmp_path / "moved")
@@ -171,7 +172,7 @@ def test_a_buffer_that_is_gone_under_an_agent_is_not_replaced_by_an_empty_one(tm
     assert not (tmp_path / DATABASE).exists()
 
 
-def test_damage_that_two_threads_meet_is_mended_once(tmp_path: Path):
+def test_damage_that_two_threads_meet_is_mended_once(tmp_path: Path) -> None:
     written(tmp_path)
     buffer = open_buffer(tmp_path)
     met = buffer.generation
@@ -182,7 +183,7 @@ def test_damage_that_two_threads_meet_is_mended_once(tmp_path: Path):
     shutil.rmtree(tmp_path)
 
 
-def test_a_rebuilding_gives_signs_of_life(tmp_path: Path, monkeypatch):
+def test_a_rebuilding_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "buffer")
     buffer = open_buffer(tmp_path / "buffer")
     monkeypatch.setattr(rebuild_module, "ROWS_PER_NOTIFY", 10)

@@ -37,7 +37,7 @@ def test_connections_that_the_broker_closes_one_after_the_other_are_told_with_th
     assert takeovers.is_suspected
     takeovers.on_alive(220.0)
     assert not takeovers.is_suspected
-    assert takeovers.on_closed(221.0) == ""
+    assert takeovers.on_closed(221.0) == ""  # type: ignore[unreachable]
 
 
 def test_attempts_that_never_became_a_connection_are_no_takeover() -> None:
@@ -141,7 +141,9 @@ def reset(sock: socket.socket) -> None:
     ],
     ids=["taken over", "closed", "reset", "shutting down"],
 )
-def test_the_end_of_a_connection_is_told_by_its_cause(serve, kind, said, write) -> None:
+def test_the_end_of_a_connection_is_told_by_its_cause(
+    serve: Callable[[socket.socket], object], kind: type[LinkError], said: str, write: bool
+) -> None:
     found = end_of(serve, write=write)
     if not write:
         assert said in str(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 
 from hypothesis import given
@@ -19,7 +20,10 @@ filters = st.builds(
 )
 
 
-def classes_of(*topics: list[str]) -> tuple[ClassSettings, ...]:
+Classes = tuple[ClassSettings, ...]
+
+
+def classes_of(*topics: list[str]) -> Classes:
     return tuple(ClassSettings(name=f"c{number}", topics=tuple(one)) for number, one in enumerate(topics))
 
 
@@ -28,7 +32,9 @@ TOPICS = ["/".join(words) for length in range(1, 5) for words in product("abx", 
 
 
 @given(classes, classes, filters)
-def test_a_class_gives_topics_to_another_exactly_if_there_is_such_a_topic(former, new, subscription) -> None:
+def test_a_class_gives_topics_to_another_exactly_if_there_is_such_a_topic(
+    former: Classes, new: Classes, subscription: str
+) -> None:
     old_class, new_class = Classifier(former), Classifier(new)
     delivered = Classifier(classes_of([subscription], ["#"]))
     expected = {(old_class(topic), new_class(topic)) for topic in TOPICS if delivered(topic) == 0}
@@ -36,11 +42,11 @@ def test_a_class_gives_topics_to_another_exactly_if_there_is_such_a_topic(former
 
 
 @given(classes)
-def test_the_same_classes_move_nothing(same) -> None:
+def test_the_same_classes_move_nothing(same: Classes) -> None:
     assert all(old == new for old, new in topic_moves(same, same, "#"))
 
 
-def settings_with(*classes: dict[str, object]) -> AgentSettings:
+def settings_with(*classes: Mapping[str, object]) -> AgentSettings:
     uplink = {"region": "eu", "host": "h"}
     return AgentSettings.model_validate(
         {"device": {"id": "a"}, "uplinks": [uplink], "link": {"link": "cellular"}, "classes": classes}

@@ -48,7 +48,7 @@ def collect(uplink: Uplink, names: IntervalSet, timeout_s: float = 15.0) -> list
 
 
 class UplinkConformance:
-    def test_what_is_acknowledged_arrived_unchanged(self, side: FarSide):
+    def test_what_is_acknowledged_arrived_unchanged(self, side: FarSide) -> None:
         uplink = side.make()
         uplink.open()
         sent = [batch(side.device, first, first + 9) for first in range(1, 101, 10)]
@@ -58,7 +58,7 @@ class UplinkConformance:
         uplink.close()
         assert {one.data for one in sent} <= set(side.arrived())
 
-    def test_sending_and_closing_do_not_wait_for_an_answer(self, side: FarSide):
+    def test_sending_and_closing_do_not_wait_for_an_answer(self, side: FarSide) -> None:
         uplink = side.make()
         uplink.open()
         began = time.monotonic()
@@ -68,7 +68,7 @@ class UplinkConformance:
         uplink.close()
         uplink.close()
 
-    def test_poll_returns_in_time_and_when_it_is_woken(self, side: FarSide):
+    def test_poll_returns_in_time_and_when_it_is_woken(self, side: FarSide) -> None:
         uplink = side.make()
         uplink.open()
         uplink.poll(0.0)
@@ -81,7 +81,7 @@ class UplinkConformance:
         assert time.monotonic() - began < 5
         uplink.close()
 
-    def test_bytes_on_the_wire_are_at_least_those_of_the_batch(self, side: FarSide):
+    def test_bytes_on_the_wire_are_at_least_those_of_the_batch(self, side: FarSide) -> None:
         uplink = side.make()
         uplink.open()
         before, _ = uplink.wire_bytes()
@@ -93,7 +93,7 @@ class UplinkConformance:
         assert len(one.data) < after - before < 4 * len(one.data) + 4000
         assert received > 0
 
-    def test_what_is_larger_than_it_can_carry_is_refused_by_its_names_and_the_rest_goes_on(self, side: FarSide):
+    def test_what_is_larger_than_it_can_carry_is_refused_by_its_names_and_the_rest_goes_on(self, side: FarSide) -> None:
         uplink = side.make()
         uplink.open()
         records = tuple(Record(seq, seq, Raw(topic="t", payload=os.urandom(1_000_000))) for seq in range(701, 708))
@@ -108,7 +108,7 @@ class UplinkConformance:
         assert (refused.epoch, refused.seqs) == (EPOCH, large.seqs)
         assert not any(isinstance(event, Ack) and event.seqs & large.seqs for event in events)
 
-    def test_a_region_that_does_not_answer_is_a_link_error_within_the_time_out(self, side: FarSide):
+    def test_a_region_that_does_not_answer_is_a_link_error_within_the_time_out(self, side: FarSide) -> None:
         uplink = side.make_unreachable()
         began = time.monotonic()
         with pytest.raises(LinkError):
@@ -116,7 +116,7 @@ class UplinkConformance:
         uplink.close()
         assert time.monotonic() - began < 15
 
-    def test_a_connection_that_is_cut_is_a_link_error(self, side: FarSide):
+    def test_a_connection_that_is_cut_is_a_link_error(self, side: FarSide) -> None:
         if side.cut is None:
             pytest.skip("the far side is shared with other tests")
         uplink = side.make()

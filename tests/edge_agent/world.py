@@ -286,7 +286,7 @@ class SimulatedWorld:
         self._quietly(lambda: self.dispatcher.retry_overdue(now_s))
 
     @staticmethod
-    def _quietly(action: Callable[[], None]) -> None:
+    def _quietly(action: Callable[[], object]) -> None:
         with suppress(StoreError):
             action()
 

@@ -99,7 +99,7 @@ def test_every_setting_status_and_metric_is_explained(name: str) -> None:
 
 def bounds_of(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
     """The bounds of each number among the settings, as the page states them."""
-    found = {}
+    found: dict[str, str] = {}
     for name, field in model.model_fields.items():
         inner = [part for part in (field.annotation, *getattr(field.annotation, "__args__", ())) if is_model(part)]
         if inner:
@@ -183,7 +183,7 @@ def test_a_reload_keeps_what_was_in_force_and_names_what_waits_for_a_start(tmp_p
 
 @pytest.mark.parametrize("key", [key.rpartition(".")[2] for key in keys(GatewaySettings)])
 def test_every_setting_is_read_somewhere(key: str) -> None:
-    folders = [Path(package.__file__).parent for package in (gateway, runtime)]
+    folders = [Path(str(package.__file__)).parent for package in (gateway, runtime)]
     code = [file.read_text(encoding="utf-8") for folder in folders for file in folder.glob("*.py")]
     uses = sum(len(re.findall(rf"\.{key}\b", text)) for text in code)
     assert uses, f"{key} has no effect"

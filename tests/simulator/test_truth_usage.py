@@ -189,6 +189,7 @@ def test_the_way_back_is_as_long_and_takes_as_long(town: Zones, given_steps: lis
     back = [one._replace(time_us=2 * there[-1].time_us - one.time_us) for one in there]
     for zone in ("", "a", "b", "c"):
         ways = [[row for row in usage_of("d", fixes, town) if row.zone == zone] for fixes in (there, back)]
-        lengths, times = ([sum(row[column] for row in rows) for rows in ways] for column in (3, 4))
+        lengths = [sum(row.distance_mm for row in rows) for rows in ways]
+        times = [sum(row.duration_ms for row in rows) for rows in ways]
         assert abs(lengths[0] - lengths[1]) <= 4
         assert abs(times[0] - times[1]) <= 4

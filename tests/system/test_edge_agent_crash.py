@@ -17,7 +17,7 @@ MESSAGES_A_SECOND = 800
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.nightly)])
-def test_no_record_is_lost_or_named_twice_by_kills_at_random_moments(tmp_path: Path, kills: int):
+def test_no_record_is_lost_or_named_twice_by_kills_at_random_moments(tmp_path: Path, kills: int) -> None:
     seed = random.SystemRandom().getrandbits(32)
     sys.stdout.write(f"seed {seed}\n")
     draw = random.Random(seed)

@@ -14,6 +14,7 @@ import msgpack
 import pytest
 
 from deploy.local import CertificateAuthority, MosquittoBroker, MosquittoSettings, TlsFiles
+from telemetry import Event
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 
@@ -218,6 +219,7 @@ def test_without_a_gateway_health_says_so_and_a_message_above_the_limit_becomes_
         try:
             assert region.wait_for(lambda it: len(it.records) == 1)
             (record,) = region.records.values()
+            assert isinstance(record.body, Event)
             assert json.loads(record.body.attributes)["bytes"] == 2000
             assert wait_for(lambda: uplink() == "acknowledges")
         finally:

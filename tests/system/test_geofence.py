@@ -25,6 +25,7 @@ from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.fence_changes import AppliedFences
 from cloud_jobs.geofence.job import TABLE, GeofenceRun, compute_events
 from cloud_jobs.geofence.message import event_message
+from cloud_jobs.incremental import commit
 from cloud_jobs.lake import Lake
 from cloud_jobs.outbox import Outbox, topic_sender
 from cloud_jobs.reference import publish, read_folder
@@ -148,7 +149,7 @@ def messages(stack: LocalStack, topic: str, count: int, timeout_s: float = 30) -
     client = open_client(stack.pulsar["hq"].service_url)
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        found = []
+        found: list[tuple[str, dict[str, Any]]] = []
         end = time.monotonic() + timeout_s
         while len(found) < count and time.monotonic() < end:
             if reader.has_message_available():
@@ -177,7 +178,7 @@ def test_a_crash_before_publishing_loses_nothing_and_of_two_runs_at_once_one_wri
     with pytest.raises(KeyboardInterrupt):
         outbox.flush(killed)
     ingest(lake, fixes[1::2])
-    real = job.commit
+    real = commit
 
     def another_first(*arguments: Any, **named: Any) -> None:
         real(*arguments, **named)

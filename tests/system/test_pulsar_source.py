@@ -1,10 +1,12 @@
 """The conformance suite of the format `pulsar`: a real cluster, a real Spark, one sentence a test."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -48,7 +50,7 @@ def collected() -> DeliveredBatches:
 
 def test_three_topics_of_four_partitions_are_read_once_each_and_available_now_ends(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-):
+) -> None:
     topics = [hq.new_topic(4) for _ in range(3)]
     frame = stream(spark, hq.text, topics=",".join(topics), subscription="s")
     for number, topic in enumerate(topics):
@@ -64,7 +66,7 @@ def test_three_topics_of_four_partitions_are_read_once_each_and_available_now_en
 
 def test_limits_hold_for_messages_of_batching_producers(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-):
+) -> None:
     topic = hq.new_topic(4)
     hq.send(topic, range(5000), pad=20)
     read_available(
@@ -84,7 +86,7 @@ def test_limits_hold_for_messages_of_batching_producers(
 
 def test_a_message_bigger_than_the_limit_goes_through_alone(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-):
+) -> None:
     topic = hq.new_topic()
     hq.send(topic, range(10), pad=10)
     hq.send(topic, [10], pad=50_000)
@@ -97,7 +99,7 @@ def test_a_message_bigger_than_the_limit_goes_through_alone(
 
 def test_a_compacted_topic_gives_the_newest_of_each_key(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-):
+) -> None:
     topic = hq.new_topic()
     for number in range(300):
         hq.send(topic, [number], partition_key=f"k{number % 3}") if number % 100 == 0 or number > 296 else None
@@ -118,7 +120,7 @@ def test_a_compacted_topic_gives_the_newest_of_each_key(
 
 def test_new_topics_of_a_pattern_and_new_partitions_are_met_while_running(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-):
+) -> None:
     first = hq.new_topic(2, prefix=f"met-{tmp_path.name}")
     hq.send(first, range(100))
     pattern = f"persistent://public/default/met-{tmp_path.name}-.*"
@@ -144,7 +146,9 @@ def test_new_topics_of_a_pattern_and_new_partitions_are_met_while_running(
     assert sorted(collected.numbers()) == list(range(300))
 
 
-def test_reading_starts_at_the_latest_message_or_at_a_time(hq: LiveCluster, spark: SparkSession, tmp_path: Path):
+def test_reading_starts_at_the_latest_message_or_at_a_time(
+    hq: LiveCluster, spark: SparkSession, tmp_path: Path
+) -> None:
     topic = hq.new_topic(2)
     hq.send(topic, range(100))
     moment = datetime.now(UTC) + timedelta(milliseconds=50)
@@ -163,7 +167,7 @@ def test_reading_starts_at_the_latest_message_or_at_a_time(hq: LiveCluster, spar
     assert sorted(int(row[0]) for row in until.load().select("value").collect()) == list(range(100))
 
 
-def test_columns_carry_what_the_producer_set(hq: LiveCluster, spark: SparkSession):
+def test_columns_carry_what_the_producer_set(hq: LiveCluster, spark: SparkSession) -> None:
     topic = hq.new_topic()
     hq.send(topic, [1], batching=False, properties={"a": "b", "c": "ü"}, event_timestamp=1_767_603_422_123)
     producer = hq.client.create_producer(topic)
@@ -181,7 +185,7 @@ def test_columns_carry_what_the_producer_set(hq: LiveCluster, spark: SparkSessio
 
 def test_a_replicated_message_names_the_cluster_where_it_entered_and_the_far_cursor_follows(
     stack: LocalStack, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-):
+) -> None:
     eu, hq = (
         LiveCluster(name, stack.pulsar[name].service_url, stack.pulsar[name].admin_url, "fleet/telemetry-eu")
         for name in ("eu", "hq")
@@ -191,7 +195,7 @@ def test_a_replicated_message_names_the_cluster_where_it_entered_and_the_far_cur
     with running(stream(spark, hq.text, topics=topic, subscription="s"), collected, tmp_path / "checkpoint"):
         for number in range(8):
             eu.send(topic, range(number * 100, number * 100 + 100))
-            eventually("a round", lambda number=number: len(collected.numbers()) >= number * 100 + 100)
+            eventually("a round", partial(has_numbers, collected, number * 100 + 100))
             eventually("half a second", beat(0.5))
         eventually("the far cursor", lambda: any_after_first(eu.cursors(topic, "s")))
     rows = spark.read.format("pulsar").options(clusters=hq.text, topics=topic).load().select("cluster").distinct()
@@ -202,7 +206,7 @@ def test_a_replicated_message_names_the_cluster_where_it_entered_and_the_far_cur
 
 def test_a_topic_that_is_deleted_stops_the_query_or_is_left_out_as_told(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-):
+) -> None:
     kept, deleted = hq.new_topic(), hq.new_topic(2)
     hq.send(kept, range(50))
     hq.send(deleted, range(50, 100))
@@ -218,7 +222,7 @@ def test_a_topic_that_is_deleted_stops_the_query_or_is_left_out_as_told(
 
 def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_told(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-):
+) -> None:
     topic = hq.new_topic()
     hq.send(topic, range(50))
     options = {"topics": topic, "subscription": "s"}
@@ -239,7 +243,7 @@ def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_told(
 
 def test_a_foreign_producer_is_read_completely(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-):
+) -> None:
     topic = hq.new_topic(2)
     command = [pulsar_home() / "bin/pulsar-perf", "produce", topic, "-u", hq.service_url, "-m", 4000, "-r", 4000]
     frame = stream(spark, hq.text, topics=topic, subscription="s", maxMessagesPerTrigger="1500")
@@ -253,12 +257,12 @@ def test_a_foreign_producer_is_read_completely(
     assert max(collected.sizes()) <= 1500
 
 
-def test_an_unknown_option_is_named_with_the_nearest_right_one(hq: LiveCluster, spark: SparkSession):
+def test_an_unknown_option_is_named_with_the_nearest_right_one(hq: LiveCluster, spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match="did you mean maxMessagesPerTrigger"):
         spark.read.format("pulsar").options(clusters=hq.text, topics="t", maxMessagePerTriger="1").load().collect()
 
 
-def assert_forward(written: list[dict]) -> None:
+def assert_forward(written: list[dict[str, Any]]) -> None:
     """Each partition's position only grows from offset to offset."""
     for before, after in pairwise(written):
         for topic, position in before["positions"].items():
@@ -273,6 +277,10 @@ def any_after_first(cursors: dict[str, str | None]) -> bool:
     return any(position and not position.endswith(":-1") for position in cursors.values())
 
 
-def beat(seconds: float):
+def has_numbers(collected: DeliveredBatches, count: int) -> bool:
+    return len(collected.numbers()) >= count
+
+
+def beat(seconds: float) -> Callable[[], bool]:
     until = datetime.now(UTC) + timedelta(seconds=seconds)
     return lambda: datetime.now(UTC) > until

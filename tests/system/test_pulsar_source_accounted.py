@@ -43,7 +43,7 @@ LONG = {"properties": pair(b"k", b"v" * 60_000)}
 
 
 @COMPACTED
-def test_a_batch_that_ends_behind_an_open_transaction_waits_for_its_end(place: LiveCluster, compacted: str):
+def test_a_batch_that_ends_behind_an_open_transaction_waits_for_its_end(place: LiveCluster, compacted: str) -> None:
     query = QueryByHand(place, readTimeoutSeconds="3", readCompacted=compacted)
     place.send(query.topic, range(3), batching=False)
     with raw_producer(place.service_url, query.topic) as producer:
@@ -69,7 +69,7 @@ def test_a_batch_that_ends_behind_an_open_transaction_waits_for_its_end(place: L
 @pytest.mark.parametrize("batching", [False, True])
 def test_what_another_consumer_acknowledges_out_of_order_is_read_all_the_same(
     place: LiveCluster, batching: bool, compacted: str
-):
+) -> None:
     query = QueryByHand(place, readCompacted=compacted)
     place.send(query.topic, range(60), batching=batching)
     other = place.client.subscribe(
@@ -88,11 +88,11 @@ def test_what_another_consumer_acknowledges_out_of_order_is_read_all_the_same(
 
 def chunk(producer: RawProducer, message: bytes, number: int, of: int, **more: int | bytes) -> None:
     value = message + str(number).encode()
-    more = {"total_chunk_msg_size": len(value) * of} | more
-    producer.send(metadata(uuid=message, num_chunks_from_msg=of, chunk_id=number, **more), value)
+    fields = {"total_chunk_msg_size": len(value) * of, **more}
+    producer.send(metadata(uuid=message, num_chunks_from_msg=of, chunk_id=number, **fields), value)
 
 
-def test_nothing_that_is_left_out_beside_a_last_chunk_hides_it(place: LiveCluster):
+def test_nothing_that_is_left_out_beside_a_last_chunk_hides_it(place: LiveCluster) -> None:
     query = QueryByHand(place, operationTimeoutSeconds="2")
     compressed = zlib.compress(b"c" * 50)
     with raw_producer(place.service_url, query.topic) as producer:
@@ -114,7 +114,7 @@ def test_nothing_that_is_left_out_beside_a_last_chunk_hides_it(place: LiveCluste
     query.close()
 
 
-def test_messages_that_begin_far_before_a_batch_are_looked_for_together(place: LiveCluster):
+def test_messages_that_begin_far_before_a_batch_are_looked_for_together(place: LiveCluster) -> None:
     query = QueryByHand(place)
     with raw_producer(place.service_url, query.topic) as producer:
         chunk(producer, b"a", 0, 2)

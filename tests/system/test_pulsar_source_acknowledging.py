@@ -33,7 +33,7 @@ class Acknowledger:
         return acknowledge(self._cluster, self._options, ends)
 
 
-def test_each_cursor_moves_to_its_place_and_the_broker_delivers_nothing_for_it(hq: LiveCluster):
+def test_each_cursor_moves_to_its_place_and_the_broker_delivers_nothing_for_it(hq: LiveCluster) -> None:
     acknowledge_to = Acknowledger(hq)
     first, second, third, *others = acknowledge_to.partitions
     ledger = {name: last.ledger for name, last in acknowledge_to.last.items()}
@@ -54,13 +54,13 @@ def test_each_cursor_moves_to_its_place_and_the_broker_delivers_nothing_for_it(h
     assert stats["subscriptions"][SUBSCRIPTION]["msgOutCounter"] == 0
 
 
-def test_each_acknowledgement_is_taken_however_often_one_follows_another(hq: LiveCluster):
+def test_each_acknowledgement_is_taken_however_often_one_follows_another(hq: LiveCluster) -> None:
     acknowledge_to = Acknowledger(hq)
     for _ in range(25):
         assert acknowledge_to(acknowledge_to.last) == acknowledge_to.last
 
 
-def test_a_partition_that_somebody_holds_is_waited_for_and_the_others_do_not_wait(hq: LiveCluster):
+def test_a_partition_that_somebody_holds_is_waited_for_and_the_others_do_not_wait(hq: LiveCluster) -> None:
     acknowledge_to = Acknowledger(hq)
     held, *others = acknowledge_to.partitions
     holder = hq.client.subscribe(held, SUBSCRIPTION)
@@ -75,7 +75,7 @@ def test_a_partition_that_somebody_holds_is_waited_for_and_the_others_do_not_wai
         assert taken.result(60) == acknowledge_to.last
 
 
-def test_a_partition_that_somebody_keeps_is_left_and_the_others_are_acknowledged(hq: LiveCluster):
+def test_a_partition_that_somebody_keeps_is_left_and_the_others_are_acknowledged(hq: LiveCluster) -> None:
     acknowledge_to = Acknowledger(hq, operationTimeoutSeconds="1")
     held, *others = acknowledge_to.partitions
     holder = hq.client.subscribe(held, SUBSCRIPTION)

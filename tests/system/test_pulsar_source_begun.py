@@ -30,7 +30,7 @@ def read(options: PulsarOptions) -> list[int]:
 @pytest.mark.parametrize("start", ["earliest", "a time"])
 def test_a_start_that_was_interrupted_begins_where_the_first_one_would_have_begun(
     hq: LiveCluster, monkeypatch: pytest.MonkeyPatch, start: str, stop: BaseException
-):
+) -> None:
     topic = hq.new_topic(2)
     hq.send(topic, BEFORE)
     moment = datetime.now(UTC).isoformat() if start == "a time" else start

@@ -68,13 +68,15 @@ OF_TWO_PRODUCERS = [["1"], ["2", "whole a", "whole b"], ["3"]]
         ("a0/2 0 | b0/2 b1/2 a1/2 1", [["0"], ["whole b", "1", "whole a"]]),
     ],
 )
-def test_a_message_belongs_to_the_batch_of_its_last_chunk(hq: LiveCluster, steps: str, expected: list[list[str]]):
+def test_a_message_belongs_to_the_batch_of_its_last_chunk(
+    hq: LiveCluster, steps: str, expected: list[list[str]]
+) -> None:
     query = QueryByHand(hq)
     assert batches_of(hq, query, steps) == expected
     query.close()
 
 
-def test_a_message_in_compressed_chunks_belongs_to_the_batch_of_its_last_one_too(hq: LiveCluster):
+def test_a_message_in_compressed_chunks_belongs_to_the_batch_of_its_last_one_too(hq: LiveCluster) -> None:
     query = QueryByHand(hq, operationTimeoutSeconds="2")
     assert batches_of(hq, query, TWO_PRODUCERS, compressed=True) == OF_TWO_PRODUCERS
     query.close()
@@ -97,7 +99,7 @@ def test_a_message_in_compressed_chunks_belongs_to_the_batch_of_its_last_one_too
 )
 def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(
     hq: LiveCluster, steps: str, expected: list[str]
-):
+) -> None:
     query = QueryByHand(hq)
     rows = [row for batch in batches_of(hq, query, steps) for row in batch]
     assert len(rows) == len(expected)
@@ -105,7 +107,7 @@ def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(
     query.close()
 
 
-def test_more_messages_at_once_than_the_client_holds_are_a_row_each(hq: LiveCluster):
+def test_more_messages_at_once_than_the_client_holds_are_a_row_each(hq: LiveCluster) -> None:
     query, names = QueryByHand(hq), "abcdefghijkl"
     steps = " ".join(f"{name}{number}/2" for number in range(2) for name in names)
     (rows,) = batches_of(hq, query, f"{steps} 0")
@@ -116,7 +118,7 @@ def test_more_messages_at_once_than_the_client_holds_are_a_row_each(hq: LiveClus
 
 def test_a_message_that_a_limited_query_began_before_it_was_started_again_is_delivered_although_nothing_follows(
     hq: LiveCluster,
-):
+) -> None:
     query = QueryByHand(hq, limited=True, maxMessagesPerTrigger="2")
     assert batches_of(hq, query, "a0/2 b0/2 b1/2") == [["whole b"]]
     query.start_again()
@@ -124,7 +126,9 @@ def test_a_message_that_a_limited_query_began_before_it_was_started_again_is_del
     query.close()
 
 
-def test_a_first_chunk_that_was_removed_with_its_ledger_is_told_in_a_row_and_the_next_one_is_kept(hq: LiveCluster):
+def test_a_first_chunk_that_was_removed_with_its_ledger_is_told_in_a_row_and_the_next_one_is_kept(
+    hq: LiveCluster,
+) -> None:
     query = QueryByHand(hq)
 
     def ledgers() -> list[int]:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +81,10 @@ class QueryProcess:
 
     def _column(self, name: str) -> list[Any]:
         try:
-            return DeltaTable(str(self._folder / "table")).to_pyarrow_table(columns=[name]).column(name).to_pylist()
+            table = DeltaTable(str(self._folder / "table")).to_pyarrow_table(columns=[name])
         except TableNotFoundError:
             return []
+        return list(table.column(name).to_pylist())
 
     def workers(self) -> list[psutil.Process]:
         """The Python processes that Spark's daemon forked for tasks."""
@@ -115,7 +116,7 @@ def _command(process: psutil.Process) -> str:
 @pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.nightly)])
 def test_every_message_is_in_the_table_once_after_kills_of_driver_worker_and_broker(
     cluster: PulsarCluster, hq: LiveCluster, tmp_path: Path, kills: int
-):
+) -> None:
     topic = hq.new_topic(2)
     query = QueryProcess(tmp_path, hq, topic)
     with MessageSender(hq, topic, 200) as sender:
@@ -135,7 +136,7 @@ def test_every_message_is_in_the_table_once_after_kills_of_driver_worker_and_bro
     assert set(query.numbers()) >= set(sender.sent)
 
 
-def grows(query: QueryProcess):
+def grows(query: QueryProcess) -> Callable[[], bool]:
     """Whether the table grew since; a query that ended (its planner can be the worker killed) is started again."""
     before = len(query.numbers())
 

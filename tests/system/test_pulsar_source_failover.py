@@ -104,7 +104,7 @@ def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
     spark: SparkSession,
     tmp_path: Path,
     lost: Callable[[PulsarCluster], Callable[[], None]],
-):
+) -> None:
     collected, state, request = DeliveredBatches(), tmp_path / "active.json", tmp_path / "active.json.switchover"
     frame = stream(spark, centres(places), topics=topic, subscription="ingest", failoverFile=str(state))
     with MessageSender(places["eu"], topic, RATE) as sender, running_again(frame, collected, tmp_path / "checkpoint"):
@@ -137,7 +137,7 @@ def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
 
 def test_a_batch_planned_on_hq_when_it_died_is_completed_after_a_restart(
     stack: LocalStack, places: dict[str, LiveCluster], topic: str, spark: SparkSession, tmp_path: Path
-):
+) -> None:
     collected, state = DeliveredBatches(), tmp_path / "active.json"
     frame = stream(spark, centres(places), topics=topic, subscription="ingest", failoverFile=str(state))
 

@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster
 
 def test_a_role_that_may_consume_reads_over_tls_with_a_token(
     cluster: GuardedCluster, spark: SparkSession, tmp_path: Path
-):
+) -> None:
     (tmp_path / "token").write_text(cluster.token("reader"))
     options = {"tokenFile": str(tmp_path / "token"), "tlsTrustCertsFile": str(cluster.certificate), "topics": TOPIC}
     collected = DeliveredBatches()
@@ -57,7 +57,7 @@ def test_a_role_that_may_consume_reads_over_tls_with_a_token(
 )
 def test_a_wrong_token_or_an_unknown_authority_is_refused_in_words(
     cluster: GuardedCluster, spark: SparkSession, tmp_path: Path, wrong: dict[str, str], message: str
-):
+) -> None:
     right = {"token": cluster.token("reader"), "tlsTrustCertsFile": str(cluster.certificate)}
     options = {key: value for key, value in (right | wrong).items() if value}
     frame = stream(spark, cluster.text, topics=TOPIC, subscription="t", readTimeoutSeconds="2", **options)
@@ -68,7 +68,7 @@ def test_a_wrong_token_or_an_unknown_authority_is_refused_in_words(
 @pytest.mark.parametrize(("batches", "rotations"), [(12, 6), pytest.param(1000, 100, marks=pytest.mark.nightly)])
 def test_threads_sockets_and_memory_stay_as_they_are_over_batches_and_rotations_of_the_token(
     cluster: GuardedCluster, tmp_path: Path, batches: int, rotations: int
-):
+) -> None:
     """One process plans, reads and acknowledges; `make bench-source-growth` has the figures."""
     first, second = halves(list(held_over(cluster, tmp_path, batches, rotations)))
     assert second.threads <= first.threads
@@ -76,7 +76,7 @@ def test_threads_sockets_and_memory_stay_as_they_are_over_batches_and_rotations_
     assert second.memory_bytes <= first.memory_bytes + (32 << 20)
 
 
-def test_what_a_broker_sends_is_looked_at_over_tls_with_a_token(cluster: GuardedCluster, tmp_path: Path):
+def test_what_a_broker_sends_is_looked_at_over_tls_with_a_token(cluster: GuardedCluster, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(cluster.token("reader"))
     options, partition = guarded_options(cluster, file, TOPIC), f"{TOPIC}-partition-0"
@@ -91,7 +91,7 @@ def test_what_a_broker_sends_is_looked_at_over_tls_with_a_token(cluster: Guarded
         list(stored.sent(LedgerPosition(last.ledger, 0), last, lambda: 60.0))
 
 
-def test_a_token_that_is_replaced_by_a_wrong_one_is_refused(cluster: GuardedCluster, tmp_path: Path):
+def test_a_token_that_is_replaced_by_a_wrong_one_is_refused(cluster: GuardedCluster, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(cluster.token("reader"))
     driver = Driver(guarded_options(cluster, file, TOPIC))

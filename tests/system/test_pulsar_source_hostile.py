@@ -94,7 +94,7 @@ def hostile_topic(hq: LiveCluster) -> str:
 @pytest.mark.parametrize("limit", [{}, {"maxMessagesPerTrigger": "7"}])
 def test_a_message_of_any_content_is_a_row_and_the_query_goes_on(
     hq: LiveCluster, spark: SparkSession, tmp_path: Path, limit: dict[str, str]
-):
+) -> None:
     collected = Rows()
     topic = hostile_topic(hq)
     frame = stream(spark, hq.text, topics=topic, subscription="s", readTimeoutSeconds="20", **limit)
@@ -115,7 +115,7 @@ def test_a_message_of_any_content_is_a_row_and_the_query_goes_on(
 
 def test_a_subscription_found_on_a_topic_of_a_pattern_is_read_from_its_cursor_within_the_limit(
     hq: LiveCluster, spark: SparkSession, tmp_path: Path
-):
+) -> None:
     topic = hq.new_topic(prefix=f"found-{tmp_path.name}")
     hq.send(topic, range(203))
     consumer = hq.client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
@@ -139,7 +139,7 @@ def test_a_subscription_found_on_a_topic_of_a_pattern_is_read_from_its_cursor_wi
 
 
 @pytest.mark.parametrize("mark", ["+", "%20", "?", "#", " ", "ü"])
-def test_a_topic_is_found_whatever_its_name(hq: LiveCluster, spark: SparkSession, mark: str):
+def test_a_topic_is_found_whatever_its_name(hq: LiveCluster, spark: SparkSession, mark: str) -> None:
     topic = f"persistent://public/default/name{mark}x-{hq.new_topic().rpartition('/')[2]}"
     hq.send(topic, range(5))
     for options in ({"topics": topic}, {"topicsPattern": "public/default/" + ".*" + topic.rpartition("/")[2][-12:]}):
@@ -150,7 +150,7 @@ def test_a_topic_is_found_whatever_its_name(hq: LiveCluster, spark: SparkSession
 
 def test_a_pattern_reads_every_topic_that_an_address_can_hold_and_is_not_stopped_by_the_others(
     hq: LiveCluster, spark: SparkSession, tmp_path: Path
-):
+) -> None:
     namespace = f"public/{tmp_path.name}"
     hq.call("PUT", f"namespaces/{namespace}")
     names = ["b ", " c", "e\n", "tab\t", "d-partition-0", "x-partition-01"]
@@ -164,7 +164,9 @@ def test_a_pattern_reads_every_topic_that_an_address_can_hold_and_is_not_stopped
     )
 
 
-def test_a_topic_that_is_taken_out_of_the_options_is_no_loss(hq: LiveCluster, spark: SparkSession, tmp_path: Path):
+def test_a_topic_that_is_taken_out_of_the_options_is_no_loss(
+    hq: LiveCluster, spark: SparkSession, tmp_path: Path
+) -> None:
     first, second = hq.new_topic(), hq.new_topic()
     hq.send(first, range(5))
     hq.send(second, range(5, 10))

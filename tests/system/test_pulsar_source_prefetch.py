@@ -16,7 +16,7 @@ MIB = 1 << 20
 COUNT = 80
 
 
-def test_a_plan_of_one_message_takes_few_of_them_and_a_task_reads_each_once(hq: LiveCluster):
+def test_a_plan_of_one_message_takes_few_of_them_and_a_task_reads_each_once(hq: LiveCluster) -> None:
     topic = hq.new_topic()
     hq.send(topic, range(COUNT), pad=MIB, batching=False, compression=pulsar.CompressionType.ZSTD)
     known = {"clusters": hq.text, "topics": topic, "subscription": "s", "prefetchBytes": str(4 * MIB)}

@@ -97,7 +97,7 @@ def trim(place: LiveCluster, topic: str) -> None:
 
 def test_a_checkpoint_from_yesterday_misses_what_was_read_and_removed_since_and_says_so(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
-):
+) -> None:
     topic = hq.new_topic()
     one = query(topic)
     hq.send(topic, range(10), batching=False)
@@ -119,7 +119,7 @@ def test_a_checkpoint_from_yesterday_misses_what_was_read_and_removed_since_and_
 @pytest.mark.parametrize("position", ["earliest", "latest"])
 def test_a_subscription_that_is_deleted_between_plan_and_read_is_a_loss_and_what_is_stored_comes(
     hq: LiveCluster, query: Callable[..., LoggedQuery], position: str
-):
+) -> None:
     topic = hq.new_topic()
     one = query(topic, startingPosition=position)
     one.drain()
@@ -132,7 +132,7 @@ def test_a_subscription_that_is_deleted_between_plan_and_read_is_a_loss_and_what
 
 def test_a_subscription_that_is_deleted_while_the_query_runs_is_told_at_the_next_plan(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
-):
+) -> None:
     topic = hq.new_topic()
     one = query(topic)
     hq.send(topic, range(10))
@@ -144,7 +144,9 @@ def test_a_subscription_that_is_deleted_while_the_query_runs_is_told_at_the_next
         one.drain()
 
 
-def test_what_was_compacted_is_read_when_its_ledgers_are_gone(hq: LiveCluster, query: Callable[..., LoggedQuery]):
+def test_what_was_compacted_is_read_when_its_ledgers_are_gone(
+    hq: LiveCluster, query: Callable[..., LoggedQuery]
+) -> None:
     topic = hq.new_topic()
     for number in range(8):
         hq.send(topic, [number], batching=False, partition_key=f"k{number % 6}")
@@ -197,7 +199,7 @@ class KilledOnce:
 
 def test_compacted_messages_whose_ledgers_are_gone_all_come_when_the_reading_process_is_killed(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
-):
+) -> None:
     topic = hq.new_topic()
     producer = hq.client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
     for number in range(3000):
@@ -226,7 +228,7 @@ def test_compacted_messages_whose_ledgers_are_gone_all_come_when_the_reading_pro
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_a_cleared_backlog_is_read_where_it_was_compacted_and_a_loss_where_it_was_not(
     hq: LiveCluster, query: Callable[..., LoggedQuery], *, is_compacted: bool
-):
+) -> None:
     topic = hq.new_topic()
     one = query(topic, readCompacted="true")
     hq.send(topic, range(10), batching=False)
@@ -246,7 +248,7 @@ def test_a_cleared_backlog_is_read_where_it_was_compacted_and_a_loss_where_it_wa
 
 def test_what_another_consumer_acknowledges_of_a_compacted_topic_is_missed_and_read_again(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
-):
+) -> None:
     topic = hq.new_topic()
     one = query(topic, readCompacted="true")
     hq.send(topic, range(10), batching=False)
@@ -275,7 +277,7 @@ def read(one: LoggedQuery, tasks: Iterable[PlannedRange]) -> list[int]:
 
 def test_a_topic_that_is_deleted_behind_a_planned_batch_is_a_loss_and_the_others_go_on(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
-):
+) -> None:
     kept, deleted = hq.new_topic(), hq.new_topic()
     one = query(f"{kept},{deleted}")
     hq.send(kept, range(10))
@@ -293,7 +295,7 @@ def test_a_topic_that_is_deleted_behind_a_planned_batch_is_a_loss_and_the_others
 
 def test_a_query_of_one_partition_is_refused_while_another_reads_the_topic(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
-):
+) -> None:
     topic = hq.new_topic(3)
     query(topic).drain()
     with pytest.raises(SubscriptionBusy, match="partition-1"):
@@ -301,7 +303,7 @@ def test_a_query_of_one_partition_is_refused_while_another_reads_the_topic(
 
 
 @pytest.mark.nightly
-def test_a_cluster_with_disks_from_yesterday_is_told_whatever_was_sent_before_the_query_starts(tmp_path: Path):
+def test_a_cluster_with_disks_from_yesterday_is_told_whatever_was_sent_before_the_query_starts(tmp_path: Path) -> None:
     server = PulsarCluster("hq", tmp_path / "hq")
 
     def place() -> LiveCluster:

@@ -16,7 +16,7 @@ SECONDS_ON_THE_WAY = 8
 """Longer than the source needs to ask twice whether anything will come, where a call is bounded by a second."""
 
 
-def test_a_big_message_on_a_slow_connection_is_waited_for(hq: LiveCluster):
+def test_a_big_message_on_a_slow_connection_is_waited_for(hq: LiveCluster) -> None:
     topic = hq.new_topic()
     content = os.urandom(MESSAGE_BYTES)
     with slow_link(hq.service_url) as link:

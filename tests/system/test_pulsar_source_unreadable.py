@@ -41,7 +41,7 @@ ENDS_THE_CLIENT: dict[str, tuple[Fields, bytes]] = {
 @pytest.mark.parametrize("limit", [{}, {"maxMessagesPerTrigger": "70"}])
 def test_a_message_that_ends_the_client_is_a_row_and_each_other_message_arrives_once(
     hq: LiveCluster, spark: SparkSession, tmp_path: Path, limit: dict[str, str]
-):
+) -> None:
     topic = hq.new_topic()
     hq.send(topic, range(50), batching=False)
     for number, (entry, payload) in enumerate(ENDS_THE_CLIENT.values(), start=1):
@@ -77,7 +77,7 @@ def starts_until_done(frame: DataFrame, sink: Callable[[DataFrame, int], None], 
     raise AssertionError("the query does not get over it")
 
 
-def test_the_driver_of_an_idle_query_is_sent_no_message_however_often_it_connects_again(hq: LiveCluster):
+def test_the_driver_of_an_idle_query_is_sent_no_message_however_often_it_connects_again(hq: LiveCluster) -> None:
     topic = hq.new_topic()
     with closing(Driver(PulsarOptions.parse({"clusters": hq.text, "topics": topic, "subscription": "s"}))) as driver:
         driver.initial_offset()

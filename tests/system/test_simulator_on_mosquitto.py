@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from paho.mqtt import client as mqtt
@@ -48,7 +49,7 @@ class AgentListener:
         assert self._subscribed.wait(10)
 
     def _receive(self, client: mqtt.Client, data: object, message: mqtt.MQTTMessage) -> None:
-        self.received.append((message.topic, message.payload))
+        self.received.append((message.topic, bytes(message.payload)))
         self.redelivered += message.dup
 
     def close(self) -> None:
@@ -85,7 +86,7 @@ def brokers(tmp_path: Path) -> Iterator[dict[str, MosquittoBroker]]:
             broker.stop()
 
 
-def small(**changes: int) -> Scenario:
+def small(**changes: Any) -> Scenario:
     return generated_scenario(seed=5, vehicles=4, regions=("eu", "us"), duration_s=1200, interval_s=5, **changes)
 
 

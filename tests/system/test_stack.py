@@ -16,6 +16,7 @@ from pathlib import Path
 import pulsar
 import pytest
 from paho.mqtt import client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
 
 from deploy.local import (
     CertificateAuthority,
@@ -212,8 +213,8 @@ def test_a_killed_cluster_has_its_messages_when_it_is_started_again(tmp_path: Pa
 
 def test_a_regional_broker_speaks_mqtt_5_over_its_link(stack: LocalStack) -> None:
     got: list[bytes] = []
-    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="test-stack", protocol=mqtt.MQTTv5)
-    client.on_message = lambda _client, _data, message: got.append(message.payload)
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="test-stack", protocol=mqtt.MQTTv5)
+    client.on_message = lambda _client, _data, message: got.append(bytes(message.payload))
     client.on_connect = lambda one, *_: one.subscribe("test-stack/#", qos=1)
     client.on_subscribe = lambda one, *_: one.publish("test-stack/a", b"hello", qos=1)
     client.connect("127.0.0.1", stack.links["eu"].port)

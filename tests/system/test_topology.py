@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pulsar
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from deploy.local import LocalStack, PulsarSettings, StackSettings
 from geo.replication import (
@@ -56,6 +56,13 @@ def until(condition: Callable[[], bool], timeout_s: float) -> bool:
 def clients(stack: LocalStack) -> Iterator[dict[str, AdminClient]]:
     with admins(stack.topology) as opened:
         yield opened
+
+
+def known(client: AdminClient, path: str) -> Any:
+    """What the cluster says at this path, which exists."""
+    answer: Any = client.get(path)
+    assert answer is not None
+    return answer
 
 
 def topology_file(stack: LocalStack) -> str:
@@ -243,7 +250,7 @@ def test_what_a_cluster_knows_of_itself_and_of_others_is_restored_and_the_rest_o
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
     eu = clients["eu"]
-    own, hq = eu.get("clusters/eu"), eu.get("clusters/hq")
+    own, hq = known(eu, "clusters/eu"), known(eu, "clusters/hq")
     try:
         eu.post("clusters/eu", own | {"serviceUrl": stack.pulsar["us"].admin_url})
         eu.post("clusters/hq", hq | {"serviceUrl": "http://127.0.0.1:9", "authenticationPlugin": "kept"})
@@ -301,7 +308,7 @@ def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer
             late = pool.submit(until, lambda: _produces(eu.service_url), 60)
             assert apply(own.topology, opened).held_back == ()
             assert late.result()
-        assert opened["eu"].get("persistent/fleet/telemetry-eu/batches/partitions")["partitions"] == 2
+        assert known(opened["eu"], "persistent/fleet/telemetry-eu/batches/partitions")["partitions"] == 2
         assert read_plan(own.topology, opened) == []
         reconnect(own.topology, opened)
         assert until(lambda: all(link.connected and not link.backlog for link in _look(own, opened).links), 60)
@@ -326,7 +333,7 @@ def test_a_namespace_is_deleted_where_force_is_not_allowed_and_a_registration_on
             "clusters/gone", {"serviceUrl": "http://127.0.0.1:9", "brokerServiceUrl": "pulsar://127.0.0.1:9"}
         )
         assert {change.subject for change in apply(less, opened).held_back} == {"held/a", "gone"}
-        assert opened["hq"].get("namespaces/held/a")["replication_clusters"] == ["eu", "hq"]
+        assert known(opened["hq"], "namespaces/held/a")["replication_clusters"] == ["eu", "hq"]
         left = apply(less, opened, allow_delete=["held/a"])
         assert [change.subject for change in left.held_back] == ["gone"]
         assert [client.get("namespaces/held/a") for client in opened.values()] == [None, None]

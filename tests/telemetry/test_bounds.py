@@ -244,18 +244,17 @@ def test_the_bound_of_the_content_holds_for_any_part_of_a_batch(batch: Batch, da
 def test_the_bound_of_the_content_holds_for_the_widest_records() -> None:
     texts = ["\U0001f600" * 256, "é" * 200, "plain", "\0" * 256]
     extremes = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+    bodies: list[Body] = [
+        Position(latitude=90, longitude=-180, altitude_m=1e6, speed_mps=1e5, heading_deg=360, accuracy_m=1e7),
+        Position(latitude=-90, longitude=180, altitude_m=-1e5, speed_mps=0, heading_deg=0, accuracy_m=0),
+        *(Signal(path=text, value=value) for text in texts for value in (text, 1 / 3, True, 1e300)),
+        *(Event(name=text, attributes=text * 9) for text in texts),
+        *(Canary(id=text) for text in texts),
+        *(Raw(topic=text, payload=bytes(70_000)) for text in texts),
+    ]
     records = [
         Record(number + 1, extremes[number % 2], body, (0, (1 << 63) - 1)[number % 2], texts[number % 4], number % 2)
-        for number, body in enumerate(
-            [
-                Position(latitude=90, longitude=-180, altitude_m=1e6, speed_mps=1e5, heading_deg=360, accuracy_m=1e7),
-                Position(latitude=-90, longitude=180, altitude_m=-1e5, speed_mps=0, heading_deg=0, accuracy_m=0),
-                *(Signal(path=text, value=value) for text in texts for value in (text, 1 / 3, True, 1e300)),
-                *(Event(name=text, attributes=text * 9) for text in texts),
-                *(Canary(id=text) for text in texts),
-                *(Raw(topic=text, payload=bytes(70_000)) for text in texts),
-            ]
-        )
+        for number, body in enumerate(bodies)
     ]
     for subset in (records, records[::2], records[1::3], records[:1]):
         bound = sum(content_bound(record.body, record.boot) for record in subset)

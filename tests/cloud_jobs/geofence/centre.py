@@ -59,7 +59,8 @@ class GeofenceCentre:
 
 
 def as_rows(news: pa.Table) -> list[dict[str, Any]]:
-    return news.set_column(5, "time", news["time"].cast("int64")).to_pylist()
+    rows: list[dict[str, Any]] = news.set_column(5, "time", news["time"].cast("int64")).to_pylist()
+    return rows
 
 
 def told_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def square(name: str, lon: float = 0.0, **more: Any) -> dict[str, Any]:
 
 
 OLD = square("old", 5.0)
-FIRST = {"effective_from": "2026-01-05T00:00:00Z"}
+FIRST: dict[str, Any] = {"effective_from": "2026-01-05T00:00:00Z"}
 
 
 def test_the_same_fences_are_no_change_in_whatever_order() -> None:

@@ -159,4 +159,5 @@ def as_rows(news: pa.Table) -> list[dict[str, Any]]:
     for name in ("start", "end", "min_at"):
         news = news.set_column(news.schema.get_field_index(name), name, news[name].cast("int64"))
     days = news["day"].cast("int32")
-    return news.set_column(news.schema.get_field_index("day"), "day", days).to_pylist()
+    rows: list[dict[str, Any]] = news.set_column(news.schema.get_field_index("day"), "day", days).to_pylist()
+    return rows

@@ -2,7 +2,7 @@
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -59,7 +59,12 @@ def fields_of(data: bytes) -> dict[int, int | bytes]:
 
 def metadata(**fields: int | bytes) -> Fields:
     """The metadata of a message, with what every message has; `properties` is one encoded pair."""
-    known = {"producer_name": b"hostile", "sequence_id": 1, "publish_time": 1_767_603_422_000} | fields
+    common: Mapping[str, int | bytes] = {
+        "producer_name": b"hostile",
+        "sequence_id": 1,
+        "publish_time": 1_767_603_422_000,
+    }
+    known = {**common, **fields}
     return [(_METADATA[name], value) for name, value in known.items()]
 
 

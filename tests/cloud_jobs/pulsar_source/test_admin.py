@@ -105,13 +105,13 @@ NO_ANSWER_OF_PULSAR = {
 
 
 @pytest.mark.parametrize("reply", NO_ANSWER_OF_PULSAR.values(), ids=NO_ANSWER_OF_PULSAR.keys())
-def test_what_pulsar_would_not_answer_counts_as_no_answer(place: FakeAdmin, reply: Reply):
+def test_what_pulsar_would_not_answer_counts_as_no_answer(place: FakeAdmin, reply: Reply) -> None:
     place.says = lambda path: reply if path.endswith(("internalStats", "again")) else cluster_says(path)
     with closing(admin(place)) as one, pytest.raises(SourceClusterUnreachable, match=r"GET|telling"):
         one.partition_states(TOPIC, "s")
 
 
-def test_only_a_404_with_pulsars_reason_is_a_missing_topic(place: FakeAdmin):
+def test_only_a_404_with_pulsars_reason_is_a_missing_topic(place: FakeAdmin) -> None:
     place.says = lambda _: document({"reason": "Topic not found"}, 404)
     with closing(admin(place)) as one, pytest.raises(TopicMissing):
         one.partition_states(TOPIC, "s")
@@ -120,7 +120,7 @@ def test_only_a_404_with_pulsars_reason_is_a_missing_topic(place: FakeAdmin):
 @pytest.mark.parametrize(
     "reply", [page(401), page(403), document({"reason": "no"}, 401), document({"reason": "x"}, 412)]
 )
-def test_who_refuses_us_is_told_from_who_is_silent(place: FakeAdmin, reply: Reply):
+def test_who_refuses_us_is_told_from_who_is_silent(place: FakeAdmin, reply: Reply) -> None:
     place.says = lambda _: reply
     with closing(admin(place)) as one:
         with pytest.raises(AccessRefused, match=str(reply.status)):
@@ -128,7 +128,7 @@ def test_who_refuses_us_is_told_from_who_is_silent(place: FakeAdmin, reply: Repl
         assert one.cluster_names() == frozenset()
 
 
-def test_a_topic_that_comes_back_in_the_other_form_is_asked_anew(place: FakeAdmin):
+def test_a_topic_that_comes_back_in_the_other_form_is_asked_anew(place: FakeAdmin) -> None:
     with closing(admin(place)) as one:
         assert list(one.partition_states(TOPIC, "s")) == [str(TOPIC)]
         place.says = lambda _: document({"reason": "Topic not found"}, 404)
@@ -161,7 +161,9 @@ def partitioned(answered: set[int], alone: Callable[[int], Reply]) -> Callable[[
 
 
 @pytest.mark.parametrize("answered", [{0, 2}, {1}, set()])
-def test_a_partition_that_the_statistics_of_all_leave_out_is_asked_by_itself(place: FakeAdmin, answered: set[int]):
+def test_a_partition_that_the_statistics_of_all_leave_out_is_asked_by_itself(
+    place: FakeAdmin, answered: set[int]
+) -> None:
     place.says = partitioned(answered, lambda _: document(STATS))
     with closing(admin(place)) as one:
         assert list(one.partition_states(TOPIC, "s")) == [f"{TOPIC}-partition-{number}" for number in range(3)]
@@ -170,21 +172,21 @@ def test_a_partition_that_the_statistics_of_all_leave_out_is_asked_by_itself(pla
             one.partition_states(TOPIC, "s")
 
 
-def test_only_a_partition_that_does_not_exist_is_left_out(place: FakeAdmin):
+def test_only_a_partition_that_does_not_exist_is_left_out(place: FakeAdmin) -> None:
     missing = document({"reason": "Topic not found"}, 404)
     place.says = partitioned({0}, lambda number: missing if number == 1 else document(STATS))
     with closing(admin(place)) as one:
         assert list(one.partition_states(TOPIC, "s")) == [f"{TOPIC}-partition-{number}" for number in (0, 2)]
 
 
-def test_an_answer_without_end_is_given_up(place: FakeAdmin, monkeypatch: pytest.MonkeyPatch):
+def test_an_answer_without_end_is_given_up(place: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud_jobs.pulsar_source.admin.MAX_BYTES", 1 << 20)
     place.says = lambda _: Reply(200, b"[" * 65536, endless=True)
     with closing(admin(place)) as one, pytest.raises(SourceClusterUnreachable, match="more than 1048576 bytes"):
         one.partition_states(TOPIC, "s")
 
 
-def test_an_answer_that_trickles_is_given_up_with_the_time_of_one_call(place: FakeAdmin):
+def test_an_answer_that_trickles_is_given_up_with_the_time_of_one_call(place: FakeAdmin) -> None:
     ticks = itertools.count(0, 4)
     cluster = SourceCluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=place.url)
     place.says = lambda _: Reply(200, b"[" * 65536, endless=True)
@@ -197,7 +199,7 @@ def test_an_answer_that_trickles_is_given_up_with_the_time_of_one_call(place: Fa
     ("name", "quoted"),
     [("a+b", "a%2Bb"), ("a%20b", "a%2520b"), ("a?b", "a%3Fb"), ("a#b", "a%23b"), ("ü ", "%C3%BC%20"), ("..a", "..a")],
 )
-def test_names_are_quoted(place: FakeAdmin, name: str, quoted: str):
+def test_names_are_quoted(place: FakeAdmin, name: str, quoted: str) -> None:
     with closing(admin(place)) as one:
         one.partition_states(TopicName("t", "n", name), "s")
     assert place.asked == [
@@ -206,7 +208,7 @@ def test_names_are_quoted(place: FakeAdmin, name: str, quoted: str):
     ]
 
 
-def test_a_redirect_is_followed_with_the_token(place: FakeAdmin):
+def test_a_redirect_is_followed_with_the_token(place: FakeAdmin) -> None:
     with address() as owner:
         place.says = lambda path: Reply(307, headers={"Location": owner.url + path})
         with closing(admin(place, token="abc")) as one:
@@ -214,7 +216,7 @@ def test_a_redirect_is_followed_with_the_token(place: FakeAdmin):
         assert set(owner.authorizations) == {"Bearer abc"}
 
 
-def test_a_rotated_token_is_shown_with_the_next_question(place: FakeAdmin, tmp_path: Path):
+def test_a_rotated_token_is_shown_with_the_next_question(place: FakeAdmin, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("first")
     with closing(admin(place, token_file=file)) as one:
@@ -226,7 +228,7 @@ def test_a_rotated_token_is_shown_with_the_next_question(place: FakeAdmin, tmp_p
     assert place.authorizations == ["Bearer first"] * 2 + ["Bearer second"] * 2
 
 
-def test_topics_that_are_kept_nowhere_are_left_out(place: FakeAdmin):
+def test_topics_that_are_kept_nowhere_are_left_out(place: FakeAdmin) -> None:
     place.says = lambda path: document(
         ["persistent://t/n/p"]
         if path.endswith("/partitioned")
@@ -236,7 +238,7 @@ def test_topics_that_are_kept_nowhere_are_left_out(place: FakeAdmin):
         assert [topic.name for topic in one.list_topics(TOPIC).topics] == ["a+b", "p"]
 
 
-def test_topics_that_cannot_be_read_are_told_once_by_name_and_the_others_are_read(place: FakeAdmin):
+def test_topics_that_cannot_be_read_are_told_once_by_name_and_the_others_are_read(place: FakeAdmin) -> None:
     def says(path: str) -> Reply:
         if path.endswith("/partitioned"):
             return document([])
@@ -265,21 +267,21 @@ statuses = st.sampled_from([200, 204, 301, 400, 401, 404, 409, 429, 500, 599])
 
 
 @given(statuses, st.sampled_from([JSON, JSON + ";charset=utf-8", "text/html", ""]), bodies, shapes)
-def test_any_answer_is_a_value_or_an_error_of_ours(status: int, content_type: str, body: bytes, shape: Any):
+def test_any_answer_is_a_value_or_an_error_of_ours(status: int, content_type: str, body: bytes, shape: Any) -> None:
     with suppress(TopicMissing, AccessRefused, SourceClusterUnreachable):
         value = parse_response(AdminRequest("hq", "GET x", "t"), AdminResponse(status, content_type, body), shape)
         assert status == 200
         shape.validate_python(value)
 
 
-def test_tls_files_that_cannot_be_used_are_named(place: FakeAdmin, tmp_path: Path):
+def test_tls_files_that_cannot_be_used_are_named(place: FakeAdmin, tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")
     for name in ("empty.pem", "missing.pem"):
         with pytest.raises(OptionError, match=name):
             admin(place, tls_trust_certs_file=tmp_path / name)
 
 
-def test_an_error_names_the_address_that_did_not_answer(place: FakeAdmin):
+def test_an_error_names_the_address_that_did_not_answer(place: FakeAdmin) -> None:
     place.says = lambda _: page(503)
     with (
         closing(admin(place)) as one,
@@ -288,7 +290,7 @@ def test_an_error_names_the_address_that_did_not_answer(place: FakeAdmin):
         one.partition_states(TOPIC, "s")
 
 
-def test_a_pattern_in_a_namespace_that_does_not_exist_is_told_as_that(place: FakeAdmin):
+def test_a_pattern_in_a_namespace_that_does_not_exist_is_told_as_that(place: FakeAdmin) -> None:
     place.says = lambda _: document({"reason": "Namespace not found"}, 404)
     with closing(admin(place)) as one, pytest.raises(NamespaceMissing, match="namespace t/n does not exist"):
         one.list_topics(TopicName("t", "n", "x.*"))

@@ -22,7 +22,7 @@ def options_of(*urls: str, **more: str) -> PulsarOptions:
 
 
 @pytest.mark.parametrize("status", [503, 401, 404])
-def test_the_first_cluster_that_answers_is_read_without_a_failover_file(status: int):
+def test_the_first_cluster_that_answers_is_read_without_a_failover_file(status: int) -> None:
     with address() as hq, address() as dr:
         hq.says = lambda _: page(status)
         (task,) = PulsarBatchReader(options_of(hq.url, dr.url)).partitions()
@@ -40,7 +40,7 @@ def only_compacted(path: str) -> Reply:
     ("more", "tasks"),
     [({}, 0), ({"readCompacted": "true"}, 1), ({"readCompacted": "true", "startingPosition": "latest"}, 0)],
 )
-def test_what_was_compacted_is_read_when_its_ledgers_are_gone(more: dict[str, str], tasks: int):
+def test_what_was_compacted_is_read_when_its_ledgers_are_gone(more: dict[str, str], tasks: int) -> None:
     with address() as hq:
         hq.says = only_compacted
         assert len(PulsarBatchReader(options_of(hq.url, **more)).partitions()) == tasks
@@ -57,7 +57,7 @@ def test_what_was_compacted_is_read_when_its_ledgers_are_gone(more: dict[str, st
 )
 def test_a_stream_of_a_compacted_topic_begins_before_the_ledgers_that_are_left(
     more: dict[str, str], cursor: LedgerPosition, begin: LedgerPosition
-):
+) -> None:
     states = {TOPIC: PartitionState((LedgerInfo(20, 0, 0),), LedgerPosition(17, 7), cursor)}
     found = start_positions({}, states, options_of("http://127.0.0.1:1", **more))
     assert found == {TOPIC: begin}

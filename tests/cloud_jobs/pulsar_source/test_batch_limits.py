@@ -21,7 +21,9 @@ def taken(waiting: dict[str, list[int]], limit: BatchLimits, turn: int) -> dict[
 
 
 @given(sizes_by_topic, limits, st.integers(0, 9))
-def test_limits_hold_but_for_one_message_that_goes_alone(waiting: dict[str, list[int]], limit: BatchLimits, turn: int):
+def test_limits_hold_but_for_one_message_that_goes_alone(
+    waiting: dict[str, list[int]], limit: BatchLimits, turn: int
+) -> None:
     admitted = [size for sizes in taken(waiting, limit, turn).values() for size in sizes]
     assert limit.messages is None or len(admitted) <= limit.messages
     assert limit.bytes is None or sum(admitted) <= limit.bytes or len([size for size in admitted if size]) == 1
@@ -30,7 +32,7 @@ def test_limits_hold_but_for_one_message_that_goes_alone(waiting: dict[str, list
 @given(sizes_by_topic, limits, st.integers(0, 9))
 def test_a_batch_is_filled_as_long_as_any_next_message_fits(
     waiting: dict[str, list[int]], limit: BatchLimits, turn: int
-):
+) -> None:
     batch = taken(waiting, limit, turn)
     count = sum(len(sizes) for sizes in batch.values())
     size = sum(sum(sizes) for sizes in batch.values())
@@ -43,12 +45,12 @@ def test_a_batch_is_filled_as_long_as_any_next_message_fits(
 
 
 @given(sizes_by_topic, limits)
-def test_no_partition_starves(waiting: dict[str, list[int]], limit: BatchLimits):
+def test_no_partition_starves(waiting: dict[str, list[int]], limit: BatchLimits) -> None:
     assert set().union(*(taken(waiting, limit, turn) for turn in range(len(waiting)))) == set(waiting)
 
 
 @given(sizes_by_topic)
-def test_batch_after_batch_takes_every_message_once(waiting: dict[str, list[int]]):
+def test_batch_after_batch_takes_every_message_once(waiting: dict[str, list[int]]) -> None:
     left, total = waiting, 0
     for turn in range(sum(map(len, waiting.values()))):
         batch = taken(left, BatchLimits(3, 40), turn)

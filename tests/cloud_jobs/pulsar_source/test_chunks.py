@@ -49,7 +49,7 @@ class ChunkedTopic:
 
 @pytest.mark.parametrize("careful", [False, True])
 @pytest.mark.parametrize("after", range(1, 5))
-def test_a_message_is_in_the_range_of_its_last_chunk_wherever_the_range_begins(after: int, careful: bool):
+def test_a_message_is_in_the_range_of_its_last_chunk_wherever_the_range_begins(after: int, careful: bool) -> None:
     rows = ChunkedTopic((0,), FIRST, MIDDLE, (1,), LAST, (2,)).rows(after, careful=careful)
     assert sorted(rows) == ["1", "2", "7"][after == 4 :]
 
@@ -59,7 +59,7 @@ def test_a_range_that_ends_within_a_message_is_read_without_it():
 
 
 @pytest.mark.parametrize("after", range(5))
-def test_messages_between_each_other_come_once_each(after: int):
+def test_messages_between_each_other_come_once_each(after: int) -> None:
     rows = ChunkedTopic((0,), FIRST, OTHER, MIDDLE, (1,), END_OF_OTHER, LAST).rows(after)
     assert sorted(rows) == ["0", "1", "7", "8"][after > 0 :]
 
@@ -76,7 +76,9 @@ def test_messages_between_each_other_come_once_each(after: int):
         ([FIRST, MIDDLE, MIDDLE, LAST, FIRST, MIDDLE, LAST], ["7", "cannot"]),
     ],
 )
-def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(entries: list[Entry], expected: list[str]):
+def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(
+    entries: list[Entry], expected: list[str]
+) -> None:
     rows = ChunkedTopic(*entries, (1,)).rows(0)
     assert ["cannot" if "cannot be put together" in row else row for row in rows if row != "1"] == expected
     assert "1" in rows
@@ -88,7 +90,7 @@ def test_a_first_chunk_is_not_looked_for_without_end():
 
 
 @pytest.mark.parametrize("silent", [{1, 2, 3, 4, 5, 6}, {2}, {2, 3}])
-def test_where_a_broker_does_not_answer_for_chunks_what_it_sends_is_looked_at(silent: set[int]):
+def test_where_a_broker_does_not_answer_for_chunks_what_it_sends_is_looked_at(silent: set[int]) -> None:
     topic, asked = ChunkedTopic((0,), FIRST, OTHER, MIDDLE, (1,), END_OF_OTHER, LAST, (2,)), 0
     world, store = topic.world, topic.world.store
 
@@ -113,7 +115,7 @@ def test_where_a_broker_does_not_answer_for_chunks_what_it_sends_is_looked_at(si
         with store(cluster, options, partition) as stored:
             yield SilentStore(stored)
 
-    world.store = silent_store  # type: ignore[method-assign]
+    world.store = silent_store  # type: ignore[assignment, method-assign]
     assert sorted(topic.rows(4, careful=True)) == ["1", "2", "7", "8"]
     assert asked <= 3
 

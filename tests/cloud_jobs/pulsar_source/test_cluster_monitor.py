@@ -90,7 +90,7 @@ NO_CLUSTER = [page(200), page(404), page(401), page(403), page(429), page(503), 
 @pytest.mark.parametrize("reply", NO_CLUSTER, ids=lambda reply: f"{reply.status} {reply.content_type}")
 def test_a_load_balancer_that_answers_for_a_lost_cluster_does_not_keep_the_query_there(
     tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin, reply: Reply
-):
+) -> None:
     clock = PausingClock()
     with watch(clock, tmp_path, hq, dr) as one:
         assert one.active_view().cluster.name == "hq"
@@ -99,7 +99,7 @@ def test_a_load_balancer_that_answers_for_a_lost_cluster_does_not_keep_the_query
         assert 3 <= clock.now_s < 4  # clusterLostAfterSeconds
 
 
-def test_a_page_that_passes_does_not_move_the_query(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin):
+def test_a_page_that_passes_does_not_move_the_query(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin) -> None:
     clock = PausingClock()
     replies = iter([page(502), page(429), page(401)])
     with watch(clock, tmp_path, hq, dr) as one:
@@ -107,7 +107,7 @@ def test_a_page_that_passes_does_not_move_the_query(tmp_path: Path, hq: FakeAdmi
         assert one.active_view().cluster.name == "hq"
 
 
-def test_the_only_cluster_says_at_once_that_it_refuses_us(tmp_path: Path, hq: FakeAdmin):
+def test_the_only_cluster_says_at_once_that_it_refuses_us(tmp_path: Path, hq: FakeAdmin) -> None:
     clock = PausingClock()
     hq.says = lambda _: page(401)
     with watch(clock, tmp_path, hq) as one, pytest.raises(AccessRefused, match=r"hq.*401"):
@@ -117,7 +117,7 @@ def test_the_only_cluster_says_at_once_that_it_refuses_us(tmp_path: Path, hq: Fa
 
 def test_where_every_cluster_refuses_us_the_query_says_so_and_does_not_wait_for_all_the_time(
     tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin
-):
+) -> None:
     clock = PausingClock()
     hq.says = dr.says = lambda _: page(401)
     with watch(clock, tmp_path, hq, dr) as one, pytest.raises(AccessRefused):
@@ -125,7 +125,7 @@ def test_where_every_cluster_refuses_us_the_query_says_so_and_does_not_wait_for_
     assert clock.now_s < 4
 
 
-def test_where_no_cluster_answers_the_last_word_is_told(tmp_path: Path, hq: FakeAdmin):
+def test_where_no_cluster_answers_the_last_word_is_told(tmp_path: Path, hq: FakeAdmin) -> None:
     clock = PausingClock()
     hq.says = lambda _: page(429)
     with watch(clock, tmp_path, hq) as one, pytest.raises(NoClusterAnswers, match="429 <html"):
@@ -133,7 +133,7 @@ def test_where_no_cluster_answers_the_last_word_is_told(tmp_path: Path, hq: Fake
     assert 20 <= clock.now_s < 24  # readTimeoutSeconds
 
 
-def test_a_time_out_is_waited_for_once(tmp_path: Path, hq: FakeAdmin, monkeypatch: pytest.MonkeyPatch):
+def test_a_time_out_is_waited_for_once(tmp_path: Path, hq: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = []
 
     def active(_: ClusterMonitor) -> None:
@@ -148,7 +148,7 @@ def test_a_time_out_is_waited_for_once(tmp_path: Path, hq: FakeAdmin, monkeypatc
     assert len(waits) == 1
 
 
-def test_a_page_in_the_place_of_a_topic_is_no_loss_of_its_data(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin):
+def test_a_page_in_the_place_of_a_topic_is_no_loss_of_its_data(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin) -> None:
     start = Offset("hq", {TOPIC: LedgerPosition(3, 4)}, subscription_ids={TOPIC: "4f"}, query="q")
     with closing(driver_of(tmp_path, hq, dr)) as driver:
         assert driver.next_offset(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
@@ -157,7 +157,7 @@ def test_a_page_in_the_place_of_a_topic_is_no_loss_of_its_data(tmp_path: Path, h
         assert driver.next_offset(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
 
 
-def test_a_topic_that_was_taken_out_of_the_options_is_no_loss(tmp_path: Path, hq: FakeAdmin):
+def test_a_topic_that_was_taken_out_of_the_options_is_no_loss(tmp_path: Path, hq: FakeAdmin) -> None:
     start = Offset(
         "hq",
         {TOPIC: LedgerPosition(3, 4), "persistent://t/n/taken-out": LedgerPosition(1, 1)},
@@ -168,7 +168,7 @@ def test_a_topic_that_was_taken_out_of_the_options_is_no_loss(tmp_path: Path, hq
         assert driver.next_offset(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
 
 
-def test_a_topic_that_is_met_with_a_cursor_is_planned_from_there(tmp_path: Path, hq: FakeAdmin):
+def test_a_topic_that_is_met_with_a_cursor_is_planned_from_there(tmp_path: Path, hq: FakeAdmin) -> None:
     with closing(driver_of(tmp_path, hq)) as driver:
         start = Offset("hq", {}, query="q")
         end = driver.next_offset(start, limited=False)
@@ -176,7 +176,7 @@ def test_a_topic_that_is_met_with_a_cursor_is_planned_from_there(tmp_path: Path,
         assert (planned.start, planned.end, planned.durable) == (LedgerPosition(3, 4), LedgerPosition(3, 9), True)
 
 
-def test_a_look_rests_only_when_it_showed_nothing(tmp_path: Path, hq: FakeAdmin):
+def test_a_look_rests_only_when_it_showed_nothing(tmp_path: Path, hq: FakeAdmin) -> None:
     rests: list[float] = []
     options = options_of(tmp_path, hq)
     with closing(Driver(options, ownership=Alone(options), pause=rests.append)) as driver:
@@ -190,7 +190,7 @@ def test_a_look_rests_only_when_it_showed_nothing(tmp_path: Path, hq: FakeAdmin)
 
 def test_where_the_failover_file_is_lost_the_last_batch_may_be_unread_and_is_read_again_from_the_cursor(
     tmp_path: Path, hq: FakeAdmin
-):
+) -> None:
     start = Offset("hq", {TOPIC: LedgerPosition(3, 7)}, subscription_ids={TOPIC: "4f"}, query="q")
     for lost, first in ((False, LedgerPosition(3, 7)), (True, LedgerPosition(3, 4))):
         with closing(driver_of(tmp_path, hq)) as driver:
@@ -206,7 +206,7 @@ def test_where_the_failover_file_is_lost_the_last_batch_may_be_unread_and_is_rea
 @pytest.mark.parametrize("wrong", [{"query": "other"}, {"subscription": "other"}])
 def test_the_failover_file_of_another_query_is_refused_by_a_query_with_a_checkpoint(
     tmp_path: Path, hq: FakeAdmin, wrong: dict[str, str]
-):
+) -> None:
     driver_of(tmp_path, hq).close()
     file = tmp_path / "failover.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | wrong))
@@ -220,7 +220,9 @@ def test_the_failover_file_of_another_query_is_refused_by_a_query_with_a_checkpo
     assert file.read_bytes() == content
 
 
-def test_of_two_new_queries_that_begin_with_one_failover_file_at_once_one_is_refused(tmp_path: Path, hq: FakeAdmin):
+def test_of_two_new_queries_that_begin_with_one_failover_file_at_once_one_is_refused(
+    tmp_path: Path, hq: FakeAdmin
+) -> None:
     clock = PausingClock()
     with watch(clock, tmp_path, hq) as first, watch(clock, tmp_path, hq) as second:
         one, other = Offset("hq", {}, query=first.start_query()), Offset("hq", {}, query=second.start_query())
@@ -236,7 +238,9 @@ def test_of_two_new_queries_that_begin_with_one_failover_file_at_once_one_is_ref
                 first.abandon(one)
 
 
-def test_a_call_that_a_cluster_left_unanswered_is_part_of_its_silence(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin):
+def test_a_call_that_a_cluster_left_unanswered_is_part_of_its_silence(
+    tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin
+) -> None:
     clock = PausingClock()
     with watch(clock, tmp_path, hq, dr) as one:
         one.active_view()
@@ -248,7 +252,7 @@ def test_a_call_that_a_cluster_left_unanswered_is_part_of_its_silence(tmp_path: 
         assert clock.now_s == began_s
 
 
-def test_a_cluster_that_answers_again_is_suspected_no_more(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin):
+def test_a_cluster_that_answers_again_is_suspected_no_more(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin) -> None:
     clock = PausingClock()
     with watch(clock, tmp_path, hq, dr) as one:
         one.suspect("hq", clock.now_s)

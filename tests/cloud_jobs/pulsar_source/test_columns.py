@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +40,7 @@ class FakeMessage:
     id: Any
     body: bytes = b"x"
     key: str | bytes = ""
-    props: dict[str | bytes, str | bytes] = field(default_factory=dict)
+    props: Mapping[Any, str | bytes] = field(default_factory=dict)
     published: int = 1_767_603_422_000
     happened: int = 0
     producer: str | bytes = "eu-0-1"
@@ -85,7 +86,10 @@ def streams(draw: st.DrawFn) -> list[FakeMessage]:
         ids = [native_id(7, entry, batch, size) for batch in range(size) if draw(st.booleans())] or [
             native_id(7, entry)
         ]
-        shared = {"published": draw(st.integers(1, 10**12)), "producer": draw(st.sampled_from(["eu-0-1", "gateway"]))}
+        shared: dict[str, Any] = {
+            "published": draw(st.integers(1, 10**12)),
+            "producer": draw(st.sampled_from(["eu-0-1", "gateway"])),
+        }
         for each in ids:
             props = draw(st.dictionaries(texts, texts, max_size=3))
             body, key = draw(st.binary(max_size=3)), draw(texts)
@@ -98,7 +102,7 @@ def columns(names: tuple[str, ...] = ALL_COLUMNS) -> MessageColumns:
 
 
 @given(streams(), st.integers(0, 20))
-def test_every_row_is_its_message_however_they_arrive(messages: list[FakeMessage], cut: int):
+def test_every_row_is_its_message_however_they_arrive(messages: list[FakeMessage], cut: int) -> None:
     collected = columns()
     parts = [part for part in (messages[:cut], messages[cut:]) if part]
     for part in parts:
@@ -128,7 +132,9 @@ def test_every_row_is_its_message_however_they_arrive(messages: list[FakeMessage
         [{}, {"a": "1", "b": "2"}, {b"\xff": "3", "b": "4"}, {"a": "5", "b": "6"}],
     ],
 )
-def test_each_property_keeps_its_name_whatever_the_others_are_called(properties: list[dict[str | bytes, str | bytes]]):
+def test_each_property_keeps_its_name_whatever_the_others_are_called(
+    properties: list[dict[str | bytes, str | bytes]],
+) -> None:
     collected = columns(("properties",))
     collected.extend([FakeMessage(native_id(1, entry), props=each) for entry, each in enumerate(properties)])
     rows = [row["properties"] for row in collected.take().to_pylist()]
@@ -181,7 +187,7 @@ def any_streams(draw: st.DrawFn) -> list[FakeMessage]:
 @given(any_streams(), st.integers(0, 5))
 def test_whatever_a_producer_sets_becomes_a_row_that_says_what_its_columns_cannot_hold(
     messages: list[FakeMessage], cut: int
-):
+) -> None:
     collected = columns()
     for part in (messages[:cut], messages[cut:]):
         if part:
@@ -225,7 +231,7 @@ def test_a_column_that_is_not_wanted_is_not_looked_at():
         ("properties", FakeMessage(native_id(1, 1), props={"a" * 400: "b" * 500})),
     ],
 )
-def test_what_is_held_is_counted_whichever_column_holds_it(name: str, message: FakeMessage):
+def test_what_is_held_is_counted_whichever_column_holds_it(name: str, message: FakeMessage) -> None:
     collected = columns((name,))
     collected.extend([message])
     assert collected.bytes == 900
@@ -247,7 +253,9 @@ _maps = st.one_of(
 
 
 @given(st.lists(st.lists(_maps, max_size=5), max_size=4))
-def test_properties_that_come_in_any_pieces_are_one_map_for_each_message(pieces: list[list[dict[str, str] | None]]):
+def test_properties_that_come_in_any_pieces_are_one_map_for_each_message(
+    pieces: list[list[dict[str, str] | None]],
+) -> None:
     collected = _Properties()
     characters = sum(collected.extend(piece) for piece in pieces)
     each = [one for piece in pieces for one in piece]

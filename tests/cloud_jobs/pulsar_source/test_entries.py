@@ -41,7 +41,7 @@ def places(count: int) -> list[LedgerPosition]:
 
 
 @given(count=st.integers(0, 400), missing=st.integers(0, 400))
-def test_each_entry_is_asked_for_once_and_told_in_its_place(count: int, missing: int):
+def test_each_entry_is_asked_for_once_and_told_in_its_place(count: int, missing: int) -> None:
     def entry(place: LedgerPosition) -> StoredEntry | None:
         return None if place.entry == missing else StoredEntry(chunk=Chunk("m", place.entry, count))
 
@@ -71,7 +71,7 @@ def test_who_stops_to_listen_asks_for_few_more():
 
 
 @given(silent=st.integers(0, 300))
-def test_after_one_that_is_not_answered_no_more_are_waited_for(silent: int):
+def test_after_one_that_is_not_answered_no_more_are_waited_for(silent: int) -> None:
     def entry(place: LedgerPosition) -> StoredEntry:
         if place.entry == silent:
             raise SILENT
@@ -93,7 +93,7 @@ def test_who_has_no_time_left_asks_for_nothing():
 
 
 @pytest.mark.parametrize("error", [AccessRefused, SourceConnectionRefused])
-def test_what_is_said_of_the_cluster_is_raised_and_no_entry_is_taken_for_unreadable(error: type[Exception]):
+def test_what_is_said_of_the_cluster_is_raised_and_no_entry_is_taken_for_unreadable(error: type[Exception]) -> None:
     def entry(_: LedgerPosition) -> StoredEntry:
         raise error("hq", "asking", "403")
 
@@ -114,7 +114,7 @@ def test_an_address_where_nobody_listens_any_more_is_told_from_an_answer_that_br
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"x" * 60_000])
-def test_short_content_is_read_so_that_the_connection_stays_open(content: bytes):
+def test_short_content_is_read_so_that_the_connection_stays_open(content: bytes) -> None:
     reply = Reply(200, content, headers={"X-Pulsar-Message-ID": "7:1", "X-Pulsar-Marker-Type": "10"})
     with address() as place, closing(_admin(place.url)) as admin:
         place.says = lambda _: reply

@@ -29,7 +29,7 @@ GIVEN_TO_CONSUMERS = [MESSAGE, PART, ENDING]
 class PartlyShownStore:
     """Entries by number, and how each of them is shown: by the admin REST, only when it is sent, or not at all."""
 
-    def __init__(self, entries: Mapping[int, StoredEntry], shown: Mapping[int, StoredEntry | Exception]) -> None:
+    def __init__(self, entries: dict[int, StoredEntry], shown: Mapping[int, StoredEntry | Exception]) -> None:
         self.entries, self._shown = entries, shown
         self.singly: list[int] = []
         self.sends = True
@@ -78,7 +78,7 @@ def fates(store: PartlyShownStore, *, bounds: InquiryBounds = BOUNDS, left_s: fl
         (ENDING, Fate.ENDING),
     ],
 )
-def test_an_answer_is_one_fate(answer: StoredEntry | MissingAnswer | None, fate: Fate):
+def test_an_answer_is_one_fate(answer: StoredEntry | MissingAnswer | None, fate: Fate) -> None:
     assert fate_of(answer) is fate
 
 
@@ -90,7 +90,7 @@ def test_an_answer_is_one_fate(answer: StoredEntry | MissingAnswer | None, fate:
 )
 def test_what_is_not_shown_is_what_it_is_or_unknown_and_takes_no_neighbour_with_it(
     entries: list[StoredEntry], hidden: dict[int, StoredEntry | Exception], single: int, sends: bool
-):
+) -> None:
     store = PartlyShownStore(dict(enumerate(entries)), hidden)
     store.sends = sends
     found = fates(store, bounds=InquiryBounds(single=single))
@@ -157,7 +157,7 @@ HELD, HELD_ABORTED = StoredEntry(in_open_transaction=True), StoredEntry(in_open_
 )
 def test_the_newest_that_is_no_marker_tells_whether_all_is_held_back_and_unknown_waits(
     entries: list[StoredEntry], shown: dict[int, Exception], held: bool
-):
+) -> None:
     store = PartlyShownStore(dict(enumerate(entries)), shown)
     end = LedgerPosition(7, len(entries) - 1)
     assert waits_for_transaction(store, ((7, len(entries)),), end, LedgerPosition(7, -1), lambda: 60.0) is held

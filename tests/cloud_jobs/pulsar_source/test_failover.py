@@ -26,7 +26,7 @@ def test_after_a_batch_that_was_closed_unread_reading_begins_at_the_cursor_even_
     assert not standing.restarts_at_cursor(Offset("hq", {"t": LedgerPosition(8, 0)}))
 
 
-def test_the_standing_outlives_the_process(tmp_path: Path):
+def test_the_standing_outlives_the_process(tmp_path: Path) -> None:
     kept = FailoverFile(tmp_path / "deep" / "failover.json")
     assert kept.load() is None
     standing = FailoverState("hq").with_abandoned(ON_HQ).with_active("dr").creating("dr", ["t"]).creating("dr", ["u"])
@@ -53,20 +53,22 @@ GOOD = json.loads('{"version": 2, "query": "q", "subscription": "s", "topics": "
         *(json.dumps(GOOD | {"created": wrong}).encode() for wrong in (None, 3, ["t"], {"dr": "t"}, {"dr": [1]})),
     ],
 )
-def test_other_content_is_refused_in_words_that_say_what_to_do(tmp_path: Path, content: bytes):
+def test_other_content_is_refused_in_words_that_say_what_to_do(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "failover.json").write_bytes(content)
     with pytest.raises(FailoverFileError, match="remove this one"):
         FailoverFile(tmp_path / "failover.json").load()
 
 
 @pytest.mark.parametrize("size", range(0, len(json.dumps(GOOD)), 7))
-def test_a_truncated_file_is_refused(tmp_path: Path, size: int):
+def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
     (tmp_path / "failover.json").write_text(json.dumps(GOOD)[:size])
     with pytest.raises(FailoverFileError):
         FailoverFile(tmp_path / "failover.json").load()
 
 
-def test_a_full_disk_is_an_error_of_ours_and_leaves_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_an_error_of_ours_and_leaves_what_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = FailoverFile(tmp_path / "failover.json")
     kept.save(MINE, FailoverState("hq"))
 
@@ -80,7 +82,7 @@ def test_a_full_disk_is_an_error_of_ours_and_leaves_what_was_kept(tmp_path: Path
     assert kept.load() == (MINE, FailoverState("hq"))
 
 
-def test_a_folder_in_the_place_of_the_file_or_of_the_order_is_an_error_of_ours(tmp_path: Path):
+def test_a_folder_in_the_place_of_the_file_or_of_the_order_is_an_error_of_ours(tmp_path: Path) -> None:
     kept = FailoverFile(tmp_path / "failover.json")
     (tmp_path / "failover.json").mkdir()
     (tmp_path / "failover.json.switchover").mkdir()
@@ -90,7 +92,7 @@ def test_a_folder_in_the_place_of_the_file_or_of_the_order_is_an_error_of_ours(t
         kept.switchover_request()
 
 
-def test_the_operators_word_is_read_and_then_done_with(tmp_path: Path):
+def test_the_operators_word_is_read_and_then_done_with(tmp_path: Path) -> None:
     kept = FailoverFile(tmp_path / "failover.json")
     assert kept.switchover_request() is None
     (tmp_path / "failover.json.switchover").write_text(" dr\n")
@@ -107,7 +109,7 @@ def test_what_is_kept_is_bounded():
     assert standing.is_abandoned(Offset("hq", {"t": LedgerPosition(99, 0)}))
 
 
-def test_when_the_cluster_was_heard_last_is_kept_for_the_next_process(tmp_path: Path):
+def test_when_the_cluster_was_heard_last_is_kept_for_the_next_process(tmp_path: Path) -> None:
     kept = FailoverFile(tmp_path / "failover.json")
     assert kept.last_answer_s() is None
     assert not kept.record_answer(1_767_603_422.5)

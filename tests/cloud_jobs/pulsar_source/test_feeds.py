@@ -18,7 +18,9 @@ class Native:
 
 
 @pytest.mark.parametrize("one_by_one", [None, SingleMessageHandover()])
-def test_a_reader_goes_with_its_feed_without_waiting_for_the_collector(one_by_one: SingleMessageHandover | None):
+def test_a_reader_goes_with_its_feed_without_waiting_for_the_collector(
+    one_by_one: SingleMessageHandover | None,
+) -> None:
     gc.disable()
     try:
         native = Native()

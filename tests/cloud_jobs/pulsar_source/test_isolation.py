@@ -106,7 +106,7 @@ def test_without_faults_one_process_reads_it_all():
 
 
 @pytest.mark.parametrize("topic", ["killed", "silent", "no place"])
-def test_no_entry_is_blamed_for_a_process_that_was_killed_or_is_silent_or_ends_wherever_it_begins(topic: str):
+def test_no_entry_is_blamed_for_a_process_that_was_killed_or_is_silent_or_ends_wherever_it_begins(topic: str) -> None:
     lost = feed(topic)
     with pytest.raises(ReadStalled, match="reading processes ended"):
         all_of(lost)
@@ -122,7 +122,7 @@ def serve_in_a_worker(pipe: Connection, assignment: ReaderTask) -> None:
 
 
 @pytest.mark.parametrize(("asked", "held"), [(3, 2), (1, 1)])
-def test_a_process_is_held_to_the_lower_one_of_its_limit_and_the_workers(asked: int, held: int):
+def test_a_process_is_held_to_the_lower_one_of_its_limit_and_the_workers(asked: int, held: int) -> None:
     assignment = ReaderTask(OPTIONS.all_clusters()[0], OPTIONS, "persistent://t/n/x", BEGINNING, asked)
     with ReaderProcess(assignment, 60, serve_in_a_worker) as process:
         assert process.call("limits") == (held << 30, held << 30)
@@ -158,7 +158,7 @@ def test_batches_are_read_carefully_for_a_while_after_one_that_did_not_complete(
     ]
 
 
-def test_a_look_ahead_that_ended_its_process_makes_the_next_one_careful(tmp_path: Path):
+def test_a_look_ahead_that_ended_its_process_makes_the_next_one_careful(tmp_path: Path) -> None:
     options = OPTIONS.model_copy(update={"failover_file": tmp_path / "failover.json"})
     process = multiprocessing.get_context("forkserver").Process(target=end_in_a_look_ahead, args=(options,))
     process.start()
@@ -172,7 +172,7 @@ def test_a_look_ahead_that_ended_its_process_makes_the_next_one_careful(tmp_path
             assert isolated
 
 
-def test_a_look_ahead_that_came_to_its_end_leaves_nothing(tmp_path: Path):
+def test_a_look_ahead_that_came_to_its_end_leaves_nothing(tmp_path: Path) -> None:
     options = OPTIONS.model_copy(update={"failover_file": tmp_path / "failover.json"})
     with pytest.raises(ReadStalled), CrashGuard(options).lookahead_marked():
         raise ReadStalled("hq", "t", "1:1", "1:2", 1.0)

@@ -35,7 +35,7 @@ class Broker:
 
 
 @pytest.mark.parametrize("partitions", [0, 1, 32, 33, MANY])
-def test_partitions_that_nobody_opened_yet_do_not_make_a_cluster_silent(partitions: int):
+def test_partitions_that_nobody_opened_yet_do_not_make_a_cluster_silent(partitions: int) -> None:
     broker = Broker(partitions)
     with address() as place:
         place.says = broker.says if partitions else place.says

@@ -29,7 +29,7 @@ class Opened:
 
 
 @pytest.mark.parametrize(("held", "closed"), [(0, False), (GIB, False), (2 * GIB, True), (8 * GIB, True)])
-def test_what_a_header_made_a_reader_hold_is_given_back_when_the_batch_is_planned(held: int, closed: bool):
+def test_what_a_header_made_a_reader_hold_is_given_back_when_the_batch_is_planned(held: int, closed: bool) -> None:
     resident, opened = [REST], list[Opened]()
 
     def opening(*_: Any) -> Any:

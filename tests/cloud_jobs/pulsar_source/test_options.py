@@ -24,7 +24,7 @@ def test_options_are_taken_in_any_case_as_spark_gives_them():
     ("wrong", "right"),
     [("topic", "topics"), ("maxMessagePerTriger", "maxMessagesPerTrigger"), ("subscriptionName", "subscription")],
 )
-def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right: str):
+def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right: str) -> None:
     with pytest.raises(OptionError, match=f"unknown option '{wrong}': did you mean {right}"):
         PulsarOptions.parse(ONE | {wrong: "x"})
 
@@ -54,7 +54,7 @@ def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right
         (ONE | {"topics": "non-persistent://a/b/c"}, "is not a topic"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_with_the_reason(options: dict[str, str], message: str):
+def test_options_that_do_not_fit_are_refused_with_the_reason(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         PulsarOptions.parse(options)
 
@@ -92,13 +92,13 @@ def test_a_time_without_a_zone_is_utc():
 )
 def test_a_topic_of_a_checkpoint_is_asked_for_or_was_taken_out(
     options: dict[str, str], asked: list[str], others: list[str]
-):
+) -> None:
     parsed = PulsarOptions.parse({"clusters": ONE["clusters"]} | options)
     assert [name for name in asked + others if parsed.asks_for(f"persistent://{name}")] == asked
 
 
 @pytest.mark.parametrize("text", ["20991231", "2099-12-31", "2099-12-31T00:00:00Z", "2099-12-31T02:00:00+02:00"])
-def test_a_time_is_iso_8601_in_either_format(text: str):
+def test_a_time_is_iso_8601_in_either_format(text: str) -> None:
     assert PulsarOptions.parse(ONE | {"startingPosition": text}).starting_position == datetime(2099, 12, 31, tzinfo=UTC)
 
 
@@ -110,13 +110,13 @@ def test_a_time_is_iso_8601_in_either_format(text: str):
         (ONE | {"subscription": "s", "endingPosition": "2026-01-02"}, "a stream has no end"),
     ],
 )
-def test_a_stream_needs_what_a_batch_does_not(options: dict[str, str], message: str):
+def test_a_stream_needs_what_a_batch_does_not(options: dict[str, str], message: str) -> None:
     PulsarBatchReader(PulsarOptions.parse(options))
     with pytest.raises(OptionError, match=message):
         PulsarStreamReader(PulsarOptions.parse(options))
 
 
-def test_a_token_is_kept_for_the_workers_and_out_of_every_text(tmp_path: Path):
+def test_a_token_is_kept_for_the_workers_and_out_of_every_text(tmp_path: Path) -> None:
     options = PulsarOptions.parse(ONE | {"token": "s3cret"})
     assert "s3cret" not in repr(options) + str(options)
     assert Token(pickle.loads(pickle.dumps(options)))() == "s3cret"  # noqa: S301  # as Spark does
@@ -125,7 +125,7 @@ def test_a_token_is_kept_for_the_workers_and_out_of_every_text(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe", b"two words", b"line\r\nX-Header: 1", None])
-def test_a_token_file_that_is_being_replaced_leaves_the_token_before_it(tmp_path: Path, content: bytes | None):
+def test_a_token_file_that_is_being_replaced_leaves_the_token_before_it(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "token"
     file.write_bytes(b"first")
     token = Token(PulsarOptions.parse(ONE | {"tokenFile": str(file)}))
@@ -147,7 +147,7 @@ NUMBERS = [field.alias for field in PulsarOptions.model_fields.values() if "int"
 
 @pytest.mark.parametrize("option", NUMBERS)
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e300", "-1", str(2**63), "10000000000000"])
-def test_a_number_without_bound_is_refused(option: str, number: str):
+def test_a_number_without_bound_is_refused(option: str, number: str) -> None:
     with pytest.raises(OptionError, match=option):
         PulsarOptions.parse(ONE | {option: number})
 

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -71,7 +72,7 @@ def world() -> ModelWorld:
 def owner(world: ModelWorld, tmp_path: Path) -> Iterator[Callable[..., OwningQuery]]:
     opened: list[OwningQuery] = []
 
-    def opening(**more: str) -> OwningQuery:
+    def opening(**more: Any) -> OwningQuery:
         opened.append(OwningQuery(world, tmp_path, **more))
         return opened[-1]
 
@@ -82,7 +83,7 @@ def owner(world: ModelWorld, tmp_path: Path) -> Iterator[Callable[..., OwningQue
 
 def test_a_second_query_is_refused_after_the_time_that_it_waits_and_the_first_goes_on(
     world: ModelWorld, owner: Callable[..., OwningQuery]
-):
+) -> None:
     first = owner()
     first.own()
     began_s = world.time()
@@ -94,7 +95,7 @@ def test_a_second_query_is_refused_after_the_time_that_it_waits_and_the_first_go
         assert first.look()
 
 
-def test_a_query_that_takes_the_place_of_one_that_ends_gets_the_subscription(owner: Callable[..., OwningQuery]):
+def test_a_query_that_takes_the_place_of_one_that_ends_gets_the_subscription(owner: Callable[..., OwningQuery]) -> None:
     first, second = owner(), owner()
     first.own()
     assert not second.look()
@@ -105,33 +106,35 @@ def test_a_query_that_takes_the_place_of_one_that_ends_gets_the_subscription(own
 @pytest.mark.parametrize("first_topics", [TOPIC, PARTITIONS[1]])
 def test_a_query_that_names_a_partition_and_one_that_names_its_topic_see_each_other(
     owner: Callable[..., OwningQuery], first_topics: str
-):
+) -> None:
     owner(topics=first_topics).own()
     with pytest.raises(SubscriptionBusy, match="t-partition-1"):
         owner(topics=PARTITIONS[1] if first_topics == TOPIC else TOPIC).own()
 
 
-def test_queries_of_different_partitions_do_not_disturb_each_other(owner: Callable[..., OwningQuery]):
+def test_queries_of_different_partitions_do_not_disturb_each_other(owner: Callable[..., OwningQuery]) -> None:
     owners = [owner(topics=partition) for partition in PARTITIONS]
     for one in [*owners, *owners]:
         one.own()
 
 
 @pytest.mark.parametrize("clusters", ["dr,hq", "hq,dr"])
-def test_a_query_on_another_cluster_of_the_options_is_seen(owner: Callable[..., OwningQuery], clusters: str):
+def test_a_query_on_another_cluster_of_the_options_is_seen(owner: Callable[..., OwningQuery], clusters: str) -> None:
     owner(clusters=clusters.partition(",")[0]).own()
     with pytest.raises(SubscriptionBusy, match=f"on cluster '{clusters.partition(',')[0]}'"):
         owner(clusters=",".join(reversed(clusters.split(",")))).own()
 
 
-def test_a_standby_that_does_not_answer_keeps_nobody_from_reading(world: ModelWorld, owner: Callable[..., OwningQuery]):
+def test_a_standby_that_does_not_answer_keeps_nobody_from_reading(
+    world: ModelWorld, owner: Callable[..., OwningQuery]
+) -> None:
     world.clusters["dr"].answers = False
     owner().own()
 
 
 def test_an_owner_leaves_to_no_candidate_however_long_that_one_looks(
     world: ModelWorld, owner: Callable[..., OwningQuery]
-):
+) -> None:
     first = owner()
     first.own()
     for _ in range(2):  # one that is frozen between its opening and its look, and one that comes later
@@ -144,7 +147,9 @@ def test_an_owner_leaves_to_no_candidate_however_long_that_one_looks(
         candidate.own()
 
 
-def test_of_two_owners_the_younger_one_ends_at_its_next_look(world: ModelWorld, owner: Callable[..., OwningQuery]):
+def test_of_two_owners_the_younger_one_ends_at_its_next_look(
+    world: ModelWorld, owner: Callable[..., OwningQuery]
+) -> None:
     first = owner()
     first.own()
     present = world.clusters["hq"].topics[PARTITIONS[2]].present["owner"]
@@ -159,7 +164,7 @@ def test_of_two_owners_the_younger_one_ends_at_its_next_look(world: ModelWorld, 
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=30))
-def test_of_candidates_at_most_one_owns_the_subscription_and_one_does_in_the_end(turns: list[int]):
+def test_of_candidates_at_most_one_owns_the_subscription_and_one_does_in_the_end(turns: list[int]) -> None:
     """Whatever the order of their looks."""
     world = a_world()
     with TemporaryDirectory() as folder:
@@ -177,7 +182,9 @@ def test_of_candidates_at_most_one_owns_the_subscription_and_one_does_in_the_end
             query.close()
 
 
-def test_a_partition_that_is_met_later_is_owned_before_it_is_read(world: ModelWorld, owner: Callable[..., OwningQuery]):
+def test_a_partition_that_is_met_later_is_owned_before_it_is_read(
+    world: ModelWorld, owner: Callable[..., OwningQuery]
+) -> None:
     first = owner()
     first.own()
     new = world.clusters["hq"].create(f"{TOPIC}-partition-3")

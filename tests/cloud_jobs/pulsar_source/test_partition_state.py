@@ -28,7 +28,7 @@ def test_an_entry_of_which_messages_are_left_counts_as_waiting():
 
 
 @given(within, within, within)
-def test_neighbouring_stretches_add_up(one: LedgerPosition, two: LedgerPosition, three: LedgerPosition):
+def test_neighbouring_stretches_add_up(one: LedgerPosition, two: LedgerPosition, three: LedgerPosition) -> None:
     first, middle, last = sorted([one, two, three])
     parts = STATE.entries_between(first, middle) + STATE.entries_between(middle, last)
     assert parts == STATE.entries_between(first, last)
@@ -49,14 +49,18 @@ def test_the_open_ledger_is_counted_by_its_newest_entry():
     }
     state = PartitionState.from_stats(stats, "s")
     assert state.ledgers == (LedgerInfo(8, 5, 50), LedgerInfo(9, 42, 4200))
-    assert (state.cursor, state.owners, state.candidates) == (LedgerPosition(8, 4), {"4f"}, {"6d"})
+    assert (state.cursor, state.owners, state.candidates) == (
+        LedgerPosition(8, 4),
+        frozenset({"4f"}),
+        frozenset({"6d"}),
+    )
     assert state.ledger_created_at == "2026-01-05T10:00:00.000Z"
     assert PartitionState.from_stats(stats, "other").cursor is None
 
 
 @pytest.mark.parametrize("name", ["s.owner", "s.candidate", "s.owner.owner", "s.x", "s."])
 @pytest.mark.parametrize("role", get_args(Role))
-def test_the_readers_of_a_query_are_not_those_of_a_subscription_with_a_longer_name(name: str, role: Role):
+def test_the_readers_of_a_query_are_not_those_of_a_subscription_with_a_longer_name(name: str, role: Role) -> None:
     reader = f"{reader_prefix(name, role)}4f-reader-09afb31c77"
     durable = f"{reader_prefix('s', role)}mine"
     stats = {"lastConfirmedEntry": "9:41", "currentLedgerSize": 0, "ledgers": []}

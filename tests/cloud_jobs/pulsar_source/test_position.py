@@ -19,12 +19,12 @@ offsets = st.builds(
 
 
 @given(positions)
-def test_a_position_comes_back_from_its_text(position: LedgerPosition):
+def test_a_position_comes_back_from_its_text(position: LedgerPosition) -> None:
     assert LedgerPosition.parse(str(position)) == position
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:2:3:4", "a:b", "1:", "(1,2)"])
-def test_other_text_is_no_position(text: str):
+def test_other_text_is_no_position(text: str) -> None:
     with pytest.raises(ValueError, match="is not a position"):
         LedgerPosition.parse(text)
 
@@ -42,12 +42,12 @@ def test_a_whole_entry_takes_in_each_of_its_messages():
 
 
 @given(offsets)
-def test_an_offset_comes_back_from_its_json(offset: Offset):
+def test_an_offset_comes_back_from_its_json(offset: Offset) -> None:
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
 @given(offsets)
-def test_equal_offsets_are_equal_text_whatever_the_order_of_their_topics(offset: Offset):
+def test_equal_offsets_are_equal_text_whatever_the_order_of_their_topics(offset: Offset) -> None:
     backwards = Offset(
         offset.cluster,
         dict(sorted(offset.positions.items(), reverse=True)),
@@ -60,7 +60,9 @@ def test_equal_offsets_are_equal_text_whatever_the_order_of_their_topics(offset:
 
 
 @given(by_topic, by_topic)
-def test_neighbouring_ranges_meet_without_a_gap(start: dict[str, LedgerPosition], end: dict[str, LedgerPosition]):
+def test_neighbouring_ranges_meet_without_a_gap(
+    start: dict[str, LedgerPosition], end: dict[str, LedgerPosition]
+) -> None:
     pieces = {piece.topic: piece for piece in ranges(Offset("hq", start), Offset("hq", end))}
     for topic, last in end.items():
         first = start.get(topic, BEGINNING)

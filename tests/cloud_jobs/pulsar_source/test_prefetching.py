@@ -70,7 +70,7 @@ def read(topic: PrefetchedTopic, sizes: Sizes) -> set[int]:
 @given(st.integers(0, 64 * MIB), st.integers(0, 3000))
 def test_messages_of_one_size_are_held_within_the_bytes_or_a_few_at_first_and_each_is_handed_over(
     size: int, count: int
-):
+) -> None:
     topic, sizes = PrefetchedTopic([size] * count), Sizes()
     assert read(topic, sizes) == set(range(count))
     assert max(topic.held) <= max(PREFETCH, FIRST_QUEUE * size)

@@ -13,14 +13,14 @@ FIELDS = st.dictionaries(st.integers(1, 200), st.one_of(st.integers(0, 2**64 - 1
 
 
 @given(fields=FIELDS)
-def test_fields_are_read_as_they_were_written_and_as_others_write_them(fields: dict[int, int | bytes]):
+def test_fields_are_read_as_they_were_written_and_as_others_write_them(fields: dict[int, int | bytes]) -> None:
     assert decode(encode(fields)) == fields
     assert encode(fields) == message(list(fields.items()))
     assert fields_of(encode(fields)) == fields
 
 
 @given(data=st.binary(max_size=200))
-def test_any_bytes_are_fields_or_a_value_error(data: bytes):
+def test_any_bytes_are_fields_or_a_value_error(data: bytes) -> None:
     with suppress(ValueError):
         entry_metadata(data)
     with suppress(ValueError):
@@ -28,7 +28,7 @@ def test_any_bytes_are_fields_or_a_value_error(data: bytes):
 
 
 @pytest.mark.parametrize("data", [b"\x08", b"\x0a\x05ab", b"\x80" * 11, b"\x0b", b"\x09abc"])
-def test_what_breaks_off_or_is_no_protobuf_is_a_value_error(data: bytes):
+def test_what_breaks_off_or_is_no_protobuf_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError, match="at byte"):
         decode(data)
 

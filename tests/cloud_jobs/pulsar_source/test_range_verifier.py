@@ -66,7 +66,7 @@ def test_markers_are_left_out_and_nobody_is_to_blame():
 
 
 @pytest.mark.parametrize("receives", [1, 2, 3])
-def test_a_cursor_that_moves_within_the_read_fails_it(receives: int):
+def test_a_cursor_that_moves_within_the_read_fails_it(receives: int) -> None:
     case = RangeCase((0,), (1,), (2,), (3,), (4,), (5,))
     case.after(receives, lambda: case.topic.skip(5))
     with pytest.raises(ReadIncomplete, match="somebody"):
@@ -83,7 +83,7 @@ def test_a_cursor_that_moves_to_the_end_fails_it():
 
 
 @pytest.mark.parametrize("entries", [[1], [2], [3], [1, 2], [3, 4], [4]])
-def test_entries_that_another_consumer_acknowledged_fail_it(entries: list[int]):
+def test_entries_that_another_consumer_acknowledged_fail_it(entries: list[int]) -> None:
     case = RangeCase((0,), (1,), (2,), (3,), (4,))
     for entry in entries:
         case.topic.acknowledge_one(case.place(entry))
@@ -103,7 +103,7 @@ BOTH = pytest.mark.parametrize("options", [OPTIONS, COMPACTED], ids=["plain", "c
 
 @BOTH
 @pytest.mark.parametrize("single", [0, 5, 500])
-def test_what_another_consumer_acknowledged_behind_many_gaps_fails_it(options: PulsarOptions, single: int):
+def test_what_another_consumer_acknowledged_behind_many_gaps_fails_it(options: PulsarOptions, single: int) -> None:
     chunked = [ChunkPart.of(number, part, 2) for number in range(200) for part in range(2)]
     case = RangeCase(*chunked, (200,), (201,), (202,), options=options)
     case.world.bounds = InquiryBounds(single=single)
@@ -153,7 +153,7 @@ def test_what_nobody_says_anything_of_is_unknown():
 
 @BOTH
 @pytest.mark.parametrize("held_from", [0, 1, 2])
-def test_an_open_transaction_is_waited_for_and_then_all_is_read(held_from: int, options: PulsarOptions):
+def test_an_open_transaction_is_waited_for_and_then_all_is_read(held_from: int, options: PulsarOptions) -> None:
     case = RangeCase((0,), (1,), (2,), (), options=options)
     case.topic.held_from = case.place(held_from)
 
@@ -165,7 +165,7 @@ def test_an_open_transaction_is_waited_for_and_then_all_is_read(held_from: int, 
 
 
 @pytest.mark.parametrize("held_from", [0, 1, 2])
-def test_a_transaction_that_stays_open_stalls_the_range_and_takes_nothing_away(held_from: int):
+def test_a_transaction_that_stays_open_stalls_the_range_and_takes_nothing_away(held_from: int) -> None:
     case = RangeCase((0,), (1,), (2,), ())
     case.topic.held_from = case.place(held_from)
     with pytest.raises(ReadStalled):
@@ -204,7 +204,7 @@ def runs_of(*runs: tuple[int, int, int, int]) -> EntryRuns:
 )
 def test_a_batch_of_which_messages_are_left_out_is_found(
     start: LedgerPosition, end: LedgerPosition, runs: list[tuple[int, int, int, int]], partly: int | None
-):
+) -> None:
     planned = PlannedRange(OPTIONS.all_clusters()[0], TOPIC, start, end, True, 1, frozenset(), ((7, 2),))
     at_once, one_by_one = DeliveredEntries(planned), DeliveredEntries(planned)
     at_once.add(runs_of(*runs))

@@ -118,7 +118,11 @@ class ModelQuery:
         reached("planned")
         read = [row for task in tasks for batch in self._world.read(options, task) for row in batch.to_pylist()]
         rows = [int(row["value"]) for row in read if row["malformed"] is None]
-        self.refused |= {int(_REFUSED.match(row["malformed"])[1]) for row in read if row["malformed"] is not None}
+        for row in read:
+            if row["malformed"] is not None:
+                refused = _REFUSED.match(row["malformed"])
+                assert refused is not None, row["malformed"]
+                self.refused.add(int(refused[1]))
         reached("read")
         self.sink.setdefault(len(self.log), rows)
         reached("sink written")
@@ -311,7 +315,7 @@ class SourceMachine(RuleBasedStateMachine):
             return
         self.run_query()
         if self.query._driver is None:
-            return
+            return  # type: ignore[unreachable]  # running may end the query
         with second(self) as other, pytest.raises((SubscriptionBusy, FailoverFileError)):
             other.trigger(strict=strict)
 
@@ -591,7 +595,7 @@ STORIES: dict[str, list[Step]] = {
 
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("story", STORIES)
-def test_what_was_lost_once_is_not_lost_again(story: str, compacted: bool):
+def test_what_was_lost_once_is_not_lost_again(story: str, compacted: bool) -> None:
     machine = SourceMachine()
     machine.begin(compacted=compacted)
     for step, arguments in STORIES[story]:

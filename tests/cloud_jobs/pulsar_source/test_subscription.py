@@ -20,7 +20,7 @@ openings = st.lists(st.integers(0, 99).map("{:02d}".format), unique=True, max_si
 @given(openings)
 def test_what_is_kept_on_the_broker_is_read_back_with_the_newest_openings_beside_the_properties_of_others(
     names: list[str],
-):
+) -> None:
     notes = SubscriptionProperties("4f")
     for name in names:
         notes = notes.with_planned(name).with_planned(name)
@@ -32,7 +32,7 @@ def test_what_is_kept_on_the_broker_is_read_back_with_the_newest_openings_beside
 @given(openings, openings)
 def test_a_mark_is_known_by_the_disks_on_which_it_was_planned_and_not_by_older_ones(
     before: list[str], after: list[str]
-):
+) -> None:
     old = SubscriptionProperties("4f")
     for name in before:
         old = old.with_planned(name)
@@ -113,7 +113,7 @@ def set_back(story: RestoredTopic) -> Any:
 )
 def test_a_checkpoint_that_was_set_back_misses_what_was_removed_since_and_says_so(
     story: RestoredTopic, *, normal: bool
-):
+) -> None:
     story.send(10)
     story.drain()
     with set_back(story):
@@ -134,7 +134,7 @@ def test_a_checkpoint_that_was_set_back_misses_what_was_removed_since_and_says_s
     assert story.missing() == set(range(10, 40))
 
 
-def test_a_checkpoint_that_was_set_back_reads_again_what_is_still_stored(story: RestoredTopic):
+def test_a_checkpoint_that_was_set_back_reads_again_what_is_still_stored(story: RestoredTopic) -> None:
     story.send(10)
     story.drain()
     with set_back(story):
@@ -146,7 +146,9 @@ def test_a_checkpoint_that_was_set_back_reads_again_what_is_still_stored(story: 
     assert not story.missing()
 
 
-def test_a_ledger_that_was_read_to_its_end_and_removed_is_no_loss_for_a_query_that_was_stopped(story: RestoredTopic):
+def test_a_ledger_that_was_read_to_its_end_and_removed_is_no_loss_for_a_query_that_was_stopped(
+    story: RestoredTopic,
+) -> None:
     story.send(10)
     story.drain()
     story.query.stop()
@@ -161,7 +163,7 @@ def test_a_ledger_that_was_read_to_its_end_and_removed_is_no_loss_for_a_query_th
 
 
 @pytest.mark.parametrize("rolls", [0, 1, 2])
-def test_a_cluster_that_comes_back_with_older_disks_is_told_by_its_openings(story: RestoredTopic, rolls: int):
+def test_a_cluster_that_comes_back_with_older_disks_is_told_by_its_openings(story: RestoredTopic, rolls: int) -> None:
     hq = story.world.clusters["hq"]
     story.send(100)
     story.drain()
@@ -189,7 +191,7 @@ def test_a_cluster_that_comes_back_with_older_disks_is_told_by_its_openings(stor
     assert hq.topics[PARTITIONS[0]].messages() <= story.query.delivered().keys()
 
 
-def test_a_cluster_that_comes_back_with_disks_of_a_moment_ago_has_never_had_the_position(story: RestoredTopic):
+def test_a_cluster_that_comes_back_with_disks_of_a_moment_ago_has_never_had_the_position(story: RestoredTopic) -> None:
     story.send(10)
     story.drain()
     ledger = story.topic.ledgers[max(story.topic.ledgers)]
@@ -207,7 +209,7 @@ def test_a_cluster_that_comes_back_with_disks_of_a_moment_ago_has_never_had_the_
 @pytest.mark.parametrize("by_a_task", [False, True])
 def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_next_plan(
     story: RestoredTopic, *, by_a_task: bool
-):
+) -> None:
     story.send(10)
     story.drain()
     for _ in range(2):
@@ -221,7 +223,7 @@ def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_
         story.drain()
 
 
-def test_a_subscription_made_anew_in_the_same_ledger_is_not_taken_for_the_one_before(story: RestoredTopic):
+def test_a_subscription_made_anew_in_the_same_ledger_is_not_taken_for_the_one_before(story: RestoredTopic) -> None:
     story.send(10)
     story.drain()
     story.topic.cursor = None
@@ -230,7 +232,7 @@ def test_a_subscription_made_anew_in_the_same_ledger_is_not_taken_for_the_one_be
         story.drain()
 
 
-def test_a_subscription_whose_creator_ended_at_once_is_brought_to_its_start_by_the_next_start(tmp_path: Path):
+def test_a_subscription_whose_creator_ended_at_once_is_brought_to_its_start_by_the_next_start(tmp_path: Path) -> None:
     def end(_: str) -> None:
         raise Crash
 
@@ -249,7 +251,7 @@ def test_a_subscription_whose_creator_ended_at_once_is_brought_to_its_start_by_t
     story.query.stop()
 
 
-def test_what_is_noted_is_the_opening_and_not_each_batch(story: RestoredTopic):
+def test_what_is_noted_is_the_opening_and_not_each_batch(story: RestoredTopic) -> None:
     for _ in range(3):
         story.send(1)
         story.drain()

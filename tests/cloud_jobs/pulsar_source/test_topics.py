@@ -6,7 +6,7 @@ from cloud_jobs.pulsar_source.topics import TopicListing, TopicName, origin_clus
 
 
 @pytest.mark.parametrize("text", ["persistent://t/n/x", "t/n/x"])
-def test_a_topic_is_named_in_full_or_by_its_path(text: str):
+def test_a_topic_is_named_in_full_or_by_its_path(text: str) -> None:
     assert str(TopicName.parse(text)) == "persistent://t/n/x"
 
 
@@ -15,7 +15,7 @@ def test_a_bare_name_is_in_public_default():
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "t/n/x/y", "non-persistent://t/n/x", "t//x"])
-def test_other_text_is_no_topic(text: str):
+def test_other_text_is_no_topic(text: str) -> None:
     with pytest.raises(ValueError, match="is not a topic"):
         TopicName.parse(text)
 
@@ -25,24 +25,24 @@ UNREADABLE = [".", "..", "a\0b", "x" * 5_000, "é" * 1_000]
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_a_name_that_no_address_can_hold_is_refused(name: str):
+def test_a_name_that_no_address_can_hold_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="no address"):
         TopicName.parse(f"persistent://t/n/{name}")
 
 
 @pytest.mark.parametrize("name", ["b ", " c", "e\n", "tab\t", " ", "\u3000", "a?b", "a%2Fb", "...", "d-partition-0"])
-def test_blanks_and_all_other_letters_belong_to_the_name(name: str):
+def test_blanks_and_all_other_letters_belong_to_the_name(name: str) -> None:
     assert TopicName.parse(f"persistent://t/n/{name}") == TopicName("t", "n", name)
     assert str(TopicName("t", "n", name)) == f"persistent://t/n/{name}"
 
 
 @pytest.mark.parametrize(("base", "number"), [("x", 12), ("x", 0), ("e\n", 3), ("x-partition-1", 2)])
-def test_the_partition_is_the_number_after_the_last_mark(base: str, number: int):
+def test_the_partition_is_the_number_after_the_last_mark(base: str, number: int) -> None:
     assert split_partition(f"persistent://t/n/{base}-partition-{number}") == (f"persistent://t/n/{base}", number)
 
 
 @pytest.mark.parametrize("end", ["a", "01", "-1", "1\n", "\u0663", "9999999999", ""])
-def test_what_pulsar_does_not_read_as_a_number_is_no_partition(end: str):
+def test_what_pulsar_does_not_read_as_a_number_is_no_partition(end: str) -> None:
     assert split_partition(f"persistent://t/n/x-partition-{end}") == (f"persistent://t/n/x-partition-{end}", -1)
     assert split_partition("persistent://t/n/-partition-3")[1] == -1
 
@@ -70,7 +70,7 @@ local_names |= st.sampled_from([".", "..", "a\0b", "x", "x-partition-0", "x-part
 @given(st.lists(local_names), st.lists(local_names))
 def test_every_topic_that_is_kept_is_read_or_told_or_is_a_partition_or_the_brokers_own(
     plain: list[str], partitioned: list[str]
-):
+) -> None:
     listing = TopicListing.of(
         [f"persistent://t/n/{name}" for name in plain], [f"persistent://t/n/{n}" for n in partitioned]
     )
@@ -83,7 +83,7 @@ def test_every_topic_that_is_kept_is_read_or_told_or_is_a_partition_or_the_broke
 
 
 @given(st.lists(st.text()), st.lists(st.text()))
-def test_no_list_of_names_stops_a_query(plain: list[str], partitioned: list[str]):
+def test_no_list_of_names_stops_a_query(plain: list[str], partitioned: list[str]) -> None:
     for domain in ("", "persistent://", "persistent://t/n/"):
         TopicListing.of([domain + name for name in plain], [domain + name for name in partitioned])
 
@@ -92,5 +92,5 @@ def test_no_list_of_names_stops_a_query(plain: list[str], partitioned: list[str]
     ("producer", "cluster"),
     [("eu-0-17", "eu"), ("us-west-0-3", "us-west"), ("gateway", "hq"), ("xx-0-1", "hq"), ("", "hq")],
 )
-def test_the_origin_is_told_by_names_that_brokers_draw_and_by_no_others(producer: str, cluster: str):
+def test_the_origin_is_told_by_names_that_brokers_draw_and_by_no_others(producer: str, cluster: str) -> None:
     assert origin_cluster(producer, frozenset({"eu", "us-west", "hq"}), "hq") == cluster

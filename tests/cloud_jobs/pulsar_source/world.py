@@ -8,8 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import pulsar
@@ -89,7 +90,7 @@ class LiveCluster:
             body = str(number).encode().ljust(pad)
             producer.send_async(
                 body,
-                lambda result, _: result == pulsar.Result.Ok or failed.append(result),
+                lambda result, _: failed.extend([] if result == pulsar.Result.Ok else [result]),
                 **(more | {"partition_key": key}),
             )
         producer.flush()
@@ -134,6 +135,10 @@ class MessageSender:
         self._stopping.set()
         self._thread.join(30)
 
+    def _note_sent(self, number: int, result: pulsar.Result, _: pulsar.MessageId) -> None:
+        if result == pulsar.Result.Ok:
+            self.sent.append(number)
+
     def _run(self) -> None:
         producer = self._place.client.create_producer(self._topic, block_if_queue_full=True)
         tick = max(1, self._rate // 20)
@@ -142,12 +147,18 @@ class MessageSender:
             for _ in range(tick):
                 producer.send_async(
                     str(number).encode(),
-                    lambda result, _, number=number: result == pulsar.Result.Ok and self.sent.append(number),
+                    partial(self._note_sent, number),
                     partition_key=f"k{number % 97}",
                 )
                 number += 1
         producer.flush()
         producer.close()
+
+
+class Sink(Protocol):
+    """What takes the batches of a query, as `foreachBatch` gives them."""
+
+    def sink(self, frame: DataFrame, number: int, /) -> None: ...
 
 
 class DeliveredBatches:
@@ -185,7 +196,7 @@ def stream(spark: SparkSession, place_text: str, **options: Any) -> DataFrame:
 
 @contextmanager
 def running(
-    frame: DataFrame, collected: DeliveredBatches, checkpoint: Path, *, available_now: bool = False
+    frame: DataFrame, collected: Sink, checkpoint: Path, *, available_now: bool = False
 ) -> Iterator[StreamingQuery]:
     """A query that collects what it reads; stopped on leaving."""
     writer = frame.writeStream.foreachBatch(collected.sink).option("checkpointLocation", str(checkpoint))
@@ -196,9 +207,7 @@ def running(
         query.stop()
 
 
-def read_available(
-    frame: DataFrame, collected: DeliveredBatches, checkpoint: Path, timeout_s: float = 180
-) -> StreamingQuery:
+def read_available(frame: DataFrame, collected: Sink, checkpoint: Path, timeout_s: float = 180) -> StreamingQuery:
     """Runs a query with Trigger.AvailableNow to its end."""
     with running(frame, collected, checkpoint, available_now=True) as query:
         assert query.awaitTermination(timeout_s), "AvailableNow did not end"

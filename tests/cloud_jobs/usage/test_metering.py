@@ -49,7 +49,8 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def used(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return meter(table(rows), ZONES, RULES).to_pylist()
+    metered: list[dict[str, Any]] = meter(table(rows), ZONES, RULES).to_pylist()
+    return metered
 
 
 def test_a_drive_into_the_square_is_split_at_its_border() -> None:

@@ -23,7 +23,7 @@ class FakeBroker:
             def answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 broker.asked.append((self.command, self.path, self.headers.get("authorization", ""), body))
-                absent = 404, {}, b'{"reason": "not there"}'
+                absent: tuple[int, dict[str, str], bytes] = 404, {}, b'{"reason": "not there"}'
                 status, headers, content = broker.answers.get(self.path, absent)
                 if broker.first and self.path != RUNTIME:
                     status, headers, content = broker.first.pop(0)

@@ -58,7 +58,7 @@ def test_a_namespace_without_topics_replicates_nothing() -> None:
 
 
 def test_a_cursor_is_measured_against_the_furthest_cluster() -> None:
-    stats = {
+    stats: dict[str, dict[str, dict[str, TopicStats | None]]] = {
         "hq": {SPACE: {"t": with_cursors(ingest=subscription(100.0), own=subscription(1, replicated=False))}},
         "eu": {SPACE: {"t": with_cursors(ingest=subscription(98.5, backlog=7)), "gone": None}},
         "dr": {SPACE: {"t": with_cursors(ingest=subscription(0, backlog=9))}},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,7 +173,7 @@ def test_a_namespace_gets_its_topics_before_clients_may_make_some() -> None:
 
 
 def test_an_empty_namespace_has_no_data_to_delete() -> None:
-    def empty(**policies: object) -> dict[str, ClusterState]:
+    def empty(**policies: Any) -> dict[str, ClusterState]:
         return {name: state.model_copy(update={"topics": {}}) for name, state in namespace(**policies).items()}
 
     [change] = plan(empty(message_ttl_s=5), empty())
@@ -179,8 +181,8 @@ def test_an_empty_namespace_has_no_data_to_delete() -> None:
 
 
 def test_retention_grows_before_the_quota_and_shrinks_after_it() -> None:
-    small = {"retention": (60, 100), "backlog_quota": (50, "producer_request_hold")}
-    large = {"retention": (60, 900), "backlog_quota": (800, "producer_request_hold")}
+    small: dict[str, Any] = {"retention": (60, 100), "backlog_quota": (50, "producer_request_hold")}
+    large: dict[str, Any] = {"retention": (60, 900), "backlog_quota": (800, "producer_request_hold")}
     assert [change.policy for change in plan(namespace(**large), namespace(**small))] == ["retention", "backlog_quota"]
     assert [change.policy for change in plan(namespace(**small), namespace(**large))] == ["backlog_quota", "retention"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import shapely
@@ -192,11 +193,12 @@ def _sums(tracks: Tracks, fences: list[Fence], size: tuple[int, int]) -> tuple[T
     pieces = pieces_by_fence(tracks, FenceSet(fences))
     names = len({fence.id for fence in fences})
     place = pieces.end_fix * names + pieces.zone
-    entries, ms, metres = (
-        np.bincount(place, weights=column, minlength=size[0] * names).reshape(size[0], names)[:, : size[1]]
-        for column in (pieces.entry, pieces.ms, pieces.metres)
-    )
-    return entries, ms, metres
+
+    def summed(column: NDArray[Any]) -> Table:
+        sums = np.asarray(np.bincount(place, weights=column, minlength=size[0] * names), np.float64)
+        return sums.reshape(size[0], names)[:, : size[1]]
+
+    return summed(pieces.entry), summed(pieces.ms), summed(pieces.metres)
 
 
 def _laws(made: ExactWorld, fences: list[Fence], sums: tuple[Table, Table, Table], tally: ExactCounts) -> None:

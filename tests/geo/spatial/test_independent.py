@@ -31,7 +31,7 @@ def stamp(t_ms: int) -> str:
 
 
 def geodesic_m(line: shapely.LineString) -> float:
-    return sum(Geodesic.WGS84.Inverse(p[1], p[0], q[1], q[0])["s12"] for p, q in pairwise(line.coords))
+    return float(sum(Geodesic.WGS84.Inverse(p[1], p[0], q[1], q[0])["s12"] for p, q in pairwise(line.coords)))
 
 
 def inside_by_meos(fixes: Fixes, rows: tuple[int, int], shape: Polygon) -> tuple[float, float]:

@@ -118,7 +118,7 @@ def test_moving_the_world_along_a_parallel_changes_nothing(fixes: Fixes, fences:
     # rounding may decide what touches a border, never by more than a micrometre or so
     lengths = [np.bincount(use.fence, use.metres, count) for use in (one, other)]
     if not touches_a_border(fixes, fences):
-        np.testing.assert_allclose(*lengths, atol=1e-4, rtol=1e-9)
+        np.testing.assert_allclose(lengths[0], lengths[1], atol=1e-4, rtol=1e-9)
 
 
 def touches_a_border(fixes: Fixes, fences: list[Fence]) -> bool:

@@ -109,11 +109,11 @@ def test_a_far_fence_that_switches_at_the_moment_of_an_entry_takes_nothing_from_
         assert use_by_fence(every_fix(way), FenceSet(zones.fences)).entries.tolist() == [1]
         assert [event.kind for event in find_events(every_fix(way), FenceSet(zones.fences))] == ["enter", "exit"]
     # its own switch at the border is the switch: it comes into force, or goes, around the vehicle
-    for moments in ([(START_MS + 5_000, None)], [(None, START_MS + 7_500)]):
-        own = FenceSet([Fence("toll", toll.shape, active=Activity(moments))])
+    for moment in ((START_MS + 5_000, None), (None, START_MS + 7_500)):
+        own = FenceSet([Fence("toll", toll.shape, active=Activity([moment]))])
         assert use_by_fence(every_fix(way), own).ms.tolist() == [2_500]
         kinds = [event.kind for event in find_events(every_fix(way), own)]
-        assert kinds == (["exit"] if moments[0][0] else ["enter"])
+        assert kinds == (["exit"] if moment[0] else ["enter"])
 
 
 def test_a_zone_that_is_entered_as_the_one_above_it_ends_is_entered_and_one_that_was_there_is_not() -> None:

@@ -24,7 +24,7 @@ def boxes(count: int) -> GridIndex:
 
 
 def on_the_line(px: list[float], py: list[float], qx: list[float], qy: list[float]) -> Spots:
-    ends = [np.array(values) for values in (px, py, qx, qy)]
+    ends = (np.array(px), np.array(py), np.array(qx), np.array(qy))
     return Spots.on_lines(OnLines(*ends, np.full(len(px), 1 / 3), np.zeros(len(px))))
 
 

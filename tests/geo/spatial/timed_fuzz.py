@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import lru_cache
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -289,11 +289,12 @@ def _sums(pieces: Pieces, rows: int, names: int) -> Tables:
     """Entries, milliseconds and metres of each segment (by the row of its second fix) in each fence or zone."""
     inside = pieces.zone != OUTSIDE
     place = (pieces.end_fix * names + pieces.zone)[inside]
-    entries, ms, metres = (
-        np.bincount(place, weights=column[inside], minlength=rows * names).reshape(rows, names)
-        for column in (pieces.entry, pieces.ms, pieces.metres)
-    )
-    return entries, ms, metres
+
+    def summed(column: NDArray[Any]) -> NDArray[np.float64]:
+        sums = np.asarray(np.bincount(place, weights=column[inside], minlength=rows * names), np.float64)
+        return sums.reshape(rows, names)
+
+    return summed(pieces.entry), summed(pieces.ms), summed(pieces.metres)
 
 
 def _agree(expected: Stay, got: Sequence[float], length: float, elapsed_ms: int, *, fine: bool) -> bool:

@@ -54,8 +54,8 @@ def walks(draw: st.DrawFn, devices: int = 3, longest: int = 25) -> Fixes:
         for x, y in draw(st.lists(places, min_size=2, max_size=longest)):
             rows.append((device, t_ms, y, x))
             t_ms += draw(st.sampled_from([0, 1, 1_000, 60_000, 300_000, 300_001]))
-    device, t, lat, lon = zip(*rows, strict=True)
-    return Fixes(device=device, t_ms=t, lat=lat, lon=lon)
+    names, t, lat, lon = zip(*rows, strict=True)
+    return Fixes(device=names, t_ms=t, lat=lat, lon=lon)
 
 
 def every_fix(fixes: Fixes, max_gap_s: float = 300.0) -> Tracks:
