@@ -8,7 +8,16 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from settings import Settings
-from telemetry import DEVICE_PATTERN, MAX_RECORDS, MAX_UNCERTAINTY_MS
+from telemetry import (
+    DEVICE_PATTERN,
+    MAX_RECORDS,
+    MAX_UNCERTAINTY_MS,
+    VEHICLE_CANARY,
+    VEHICLE_EVENT,
+    VEHICLE_FILTER,
+    VEHICLE_POSITION,
+    VEHICLE_SIGNAL,
+)
 
 
 def _topic_filter(text: str) -> str:
@@ -99,7 +108,7 @@ class IntakeSettings(BrokerSettings):
 
     client_id: str = "edge-agent"
     """Client id of the persistent session at the local broker."""
-    topic: TopicFilter = "vehicle/#"
+    topic: TopicFilter = VEHICLE_FILTER
     """What to subscribe to."""
     receive_maximum: int = Field(default=1000, ge=1, le=65_535)
     """Messages that may be unacknowledged; so many, and the last commit's, are known again when redelivered."""
@@ -150,9 +159,9 @@ class ClassSettings(Settings):
 
 
 DEFAULT_CLASSES = (
-    ClassSettings(name="urgent", topics=("vehicle/event",), urgent=True),
-    ClassSettings(name="position", topics=("vehicle/position", "vehicle/canary"), downsample_keep_one_in=5),
-    ClassSettings(name="signal", topics=("vehicle/signal",), downsample_keep_one_in=10),
+    ClassSettings(name="urgent", topics=(VEHICLE_EVENT,), urgent=True),
+    ClassSettings(name="position", topics=(VEHICLE_POSITION, VEHICLE_CANARY), downsample_keep_one_in=5),
+    ClassSettings(name="signal", topics=(VEHICLE_SIGNAL,), downsample_keep_one_in=10),
     ClassSettings(name="other", topics=("#",)),
 )
 

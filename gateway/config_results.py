@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from telemetry import InvalidJson, parse_json
 
-CONFIG_RESULTS = "$share/gateway/waybill/1/+/+/config-result"
 OUTCOMES = ("applied", "refused", "taken back")
 UNKNOWN = "unknown"
 MAX_BYTES = 16 << 10

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
+from telemetry import DeviceChannel, device_filter
+
 STALLED_AFTER_S = 60.0
 """A batch that waits so long for Pulsar is not good use of the window."""
 ACK_WINDOW_S = 60.0
 MAX_REFUSED_SHARE = 0.1
 """Of the publications of the last minute, the broker may refuse so many: a single device that it bars is no fault."""
 _BUCKETS = 6
+_TO_DEVICES = " and ".join(device_filter(channel) for channel in (DeviceChannel.ACK, DeviceChannel.CONFIG))
 
 
 class PublicationResults:
@@ -37,7 +40,7 @@ class PublicationResults:
             return ""
         return (
             f"the MQTT broker refused {refused} of the last {taken + refused} messages to devices ({self.refusal}): "
-            "allow this gateway to publish waybill/1/+/+/ack and waybill/1/+/+/config"
+            f"allow this gateway to publish {_TO_DEVICES}"
         )
 
 

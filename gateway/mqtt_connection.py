@@ -14,13 +14,12 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from gateway.config import GatewaySettings, Tls
-from gateway.config_results import CONFIG_RESULTS
 from gateway.errors import BrokerUnreachable
 from gateway.packets import InboundMessage, read_publish
-from gateway.validation import SUBSCRIPTION
 from runtime import load_key_pair
+from telemetry import DeviceChannel, shared_filter
 
-_SUBSCRIPTIONS = (SUBSCRIPTION, CONFIG_RESULTS)
+_SUBSCRIPTIONS = (shared_filter(DeviceChannel.BATCH), shared_filter(DeviceChannel.CONFIG_RESULT))
 _MAX_READS = 64
 _PACKET_OVERHEAD = 16
 """What a PUBLISH has beside topic and payload, at most."""

@@ -31,10 +31,10 @@ from gateway.pulsar_producer import TOO_BIG, PulsarProducer, Receipt
 from gateway.push import PushQueue
 from gateway.status import GatewayStatus, SilentDevices
 from gateway.status_server import StatusHolder, StatusServer
-from gateway.validation import ACK_SUFFIX, UNKNOWN_SENDER, Refusal, sender_of
+from gateway.validation import UNKNOWN_SENDER, Refusal, Sender, sender_of
 from runtime.backoff import Backoff
 from runtime.wakeup import WakeUp
-from telemetry import encode_ack
+from telemetry import DeviceChannel, encode_ack, parse_device_topic
 
 _TICK_S = 1.0
 _SILENT_S = 10.0
@@ -200,7 +200,9 @@ class Service:
             self._send(self._engine.dead_letter(*message, refusal, now_s))
 
     def _handle_message(self, message: InboundMessage, now_s: float) -> None:
-        if message.topic.endswith("/config-result") and (sender := sender_of(message.topic)) != UNKNOWN_SENDER:
+        topic = parse_device_topic(message.topic)
+        if topic is not None and topic.channel is DeviceChannel.CONFIG_RESULT:
+            sender = Sender(topic.tenant, topic.device)
             answer = parse_config_result(message.payload)
             _LOG.info("settings answered", sender=sender, outcome=answer.outcome, reason=answer.reason)
             self._metrics.on_config_result(answer.outcome)
@@ -225,7 +227,9 @@ class Service:
     def _on_publish_result(self, answer: PublishResult) -> None:
         """The broker's answer to a message for a device."""
         # Settings that nobody hears now are kept by the broker until their device comes.
-        has_no_subscriber = answer.has_no_subscriber and answer.topic.endswith(ACK_SUFFIX)
+        topic = parse_device_topic(answer.topic)
+        is_ack = topic is not None and topic.channel is DeviceChannel.ACK
+        has_no_subscriber = answer.has_no_subscriber and is_ack
         self._metrics.on_publish_result(refused=bool(answer.refusal), has_no_subscriber=has_no_subscriber)
         self._results.add(answer.refusal, time.monotonic())
         if answer.refusal:
@@ -281,12 +285,12 @@ class Service:
     def _send_acks(self, now_s: float) -> None:
         for message in self._engine.take_due_acks(now_s, self._mqtt.free_slots):
             try:
-                self._mqtt.publish(message.sender.ack_topic, encode_ack(message.ack))
+                self._mqtt.publish(message.sender.topic(DeviceChannel.ACK), encode_ack(message.ack))
                 self._metrics.on_acked(message.ack)
             except Exception as error:  # noqa: BLE001 - the device sends again; the others get theirs
                 self._internal_error(error)
         if self._mqtt.free_slots and (push := self._pushes.take_next()) is not None:
-            self._mqtt.publish(push.sender.config_topic, push.text, retain=True)
+            self._mqtt.publish(push.sender.topic(DeviceChannel.CONFIG), push.text, retain=True)
             self._metrics.on_pushed()
         if self._mqtt.is_subscribed:
             for mid in self._engine.release():

@@ -6,13 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from telemetry import DEVICE_PATTERN, Header, WireError, read_header, validate
-
-SUBSCRIPTION = "$share/gateway/waybill/1/+/+/batch"
-_PREFIX = ["waybill", "1"]
-
-
-ACK_SUFFIX = "/ack"
+from telemetry import DeviceChannel, Header, WireError, device_topic, parse_device_topic, read_header, validate
 
 
 class Sender(NamedTuple):
@@ -21,15 +15,9 @@ class Sender(NamedTuple):
     tenant: str
     device: str
 
-    @property
-    def ack_topic(self) -> str:
-        """Where this device hears what is safe."""
-        return f"waybill/1/{self.tenant}/{self.device}{ACK_SUFFIX}"
-
-    @property
-    def config_topic(self) -> str:
-        """Where this device hears of new settings."""
-        return f"waybill/1/{self.tenant}/{self.device}/config"
+    def topic(self, channel: DeviceChannel) -> str:
+        """The topic of one of the device's channels."""
+        return device_topic(self.tenant, self.device, channel)
 
 
 UNKNOWN_SENDER = Sender("", "")
@@ -54,12 +42,9 @@ class BatchRules:
 
 
 def sender_of(topic: str) -> Sender:
-    """The sender of `waybill/1/{tenant}/{device}/…`; NOBODY when these are not the names of a tenant and a device."""
-    levels = topic.split("/", 5)
-    if len(levels) != 5 or levels[:2] != _PREFIX:
-        return UNKNOWN_SENDER
-    sender = Sender(levels[2], levels[3])
-    return sender if all(DEVICE_PATTERN.fullmatch(name) for name in sender) else UNKNOWN_SENDER
+    """The sender of a message on this topic; UNKNOWN_SENDER when it is not the topic of a device."""
+    parsed = parse_device_topic(topic)
+    return Sender(parsed.tenant, parsed.device) if parsed is not None else UNKNOWN_SENDER
 
 
 def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header | Refusal:

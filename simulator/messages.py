@@ -5,11 +5,13 @@ import json
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from telemetry import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION, VEHICLE_SIGNAL
+
 TOPIC_KINDS = {
-    "vehicle/position": "position",
-    "vehicle/signal": "signal",
-    "vehicle/event": "event",
-    "vehicle/canary": "canary",
+    VEHICLE_POSITION: "position",
+    VEHICLE_SIGNAL: "signal",
+    VEHICLE_EVENT: "event",
+    VEHICLE_CANARY: "canary",
 }
 
 

@@ -15,6 +15,7 @@ from simulator import messages
 from simulator.errors import TrackError
 from simulator.messages import VehicleMessage
 from simulator.vehicle import Clock
+from telemetry import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION
 
 COLUMNS = ("vehicle_id", "trip_id", "timestamp", "latitude", "longitude", "bearing")
 CANARY_EVERY = 25
@@ -101,13 +102,13 @@ def replay_vehicle(device: str, fixes: Sequence[RecordedFix], start_ms: int, clo
         time_ms = clock(fix.time_ms)
         if before is None or before.trip != fix.trip:
             yield VehicleMessage(
-                offset_s, device, "vehicle/event", messages.event(time_ms, "trip_start", {"trip": fix.trip})
+                offset_s, device, VEHICLE_EVENT, messages.event(time_ms, "trip_start", {"trip": fix.trip})
             )
         payload = messages.position(time_ms, fix.latitude, fix.longitude, heading_deg=fix.heading_deg)
-        yield VehicleMessage(offset_s, device, "vehicle/position", payload)
+        yield VehicleMessage(offset_s, device, VEHICLE_POSITION, payload)
         if index % CANARY_EVERY == 0:
-            yield VehicleMessage(offset_s, device, "vehicle/canary", messages.canary(time_ms, f"{device}/{index}"))
+            yield VehicleMessage(offset_s, device, VEHICLE_CANARY, messages.canary(time_ms, f"{device}/{index}"))
         if after is None or after.trip != fix.trip:
             yield VehicleMessage(
-                offset_s, device, "vehicle/event", messages.event(time_ms, "trip_end", {"trip": fix.trip})
+                offset_s, device, VEHICLE_EVENT, messages.event(time_ms, "trip_end", {"trip": fix.trip})
             )

@@ -10,6 +10,7 @@ from simulator.messages import VehicleMessage
 from simulator.motion import Phase, State, states
 from simulator.plane import Plane, PlanePoint
 from simulator.roads import Roads
+from telemetry import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION, VEHICLE_SIGNAL, vehicle_topic
 
 PARKED_EVERY = 6
 PARKED_AT_MOST_S = 240
@@ -78,7 +79,7 @@ class MessageGenerator:
                 yield self._unknown(state)
         if (state.second + self._shift_s) % CANARY_EVERY_S == 0:
             self._canaries += 1
-            yield self._message(state, "vehicle/canary", messages.canary(self._time_ms(state), self._canary_name()))
+            yield self._message(state, VEHICLE_CANARY, messages.canary(self._time_ms(state), self._canary_name()))
 
     def _is_due(self, state: State) -> bool:
         if state.phase is Phase.SILENT:
@@ -106,7 +107,7 @@ class MessageGenerator:
         elif chance < POOR_FIX + JUMP:
             off_m = JUMP_MPS * self._setting.interval_s
         elif chance < POOR_FIX + JUMP + NULL_ISLAND:
-            return self._message(state, "vehicle/position", messages.position(self._time_ms(state), 0.0, 0.0))
+            return self._message(state, VEHICLE_POSITION, messages.position(self._time_ms(state), 0.0, 0.0))
         spread_m = min(accuracy_m, 12.0) / 3
         seen = PlanePoint(state.at.x + self._rng.gauss(off_m, spread_m), state.at.y + self._rng.gauss(off_m, spread_m))
         latitude, longitude = self._setting.plane.degrees(seen)
@@ -119,7 +120,7 @@ class MessageGenerator:
             heading_deg=round(state.heading_deg, 2) % 360.0 if state.speed_mps else None,
             accuracy_m=accuracy_m,
         )
-        return self._message(state, "vehicle/position", payload)
+        return self._message(state, VEHICLE_POSITION, payload)
 
     def _signals(self, state: State) -> Iterator[VehicleMessage]:
         time_ms = self._time_ms(state)
@@ -134,7 +135,7 @@ class MessageGenerator:
             yield self._signal(state, time_ms, path, round(charge, 2))
 
     def _signal(self, state: State, time_ms: int, path: str, value: float | bool | str) -> VehicleMessage:
-        return self._message(state, "vehicle/signal", messages.signal(time_ms, path, value))
+        return self._message(state, VEHICLE_SIGNAL, messages.signal(time_ms, path, value))
 
     def _trip_changes(self, state: State) -> Iterator[VehicleMessage]:
         starts = state.phase is Phase.DRIVING
@@ -142,15 +143,15 @@ class MessageGenerator:
         time_ms = self._time_ms(state)
         attributes = {"trip": f"{self._setting.device}-{self._trips}", "odometer_km": round(state.odometer_m / 1000, 3)}
         name = "trip_start" if starts else "trip_end"
-        yield self._message(state, "vehicle/event", messages.event(time_ms, name, attributes))
+        yield self._message(state, VEHICLE_EVENT, messages.event(time_ms, name, attributes))
         yield self._signal(state, time_ms, "Vehicle.IsMoving", starts)
 
     def _unknown(self, state: State) -> VehicleMessage:
         topic, payload = self._rng.choice(
             (
-                ("vehicle/diagnostics/can", self._rng.randbytes(self._rng.randint(1, 64))),
-                ("vehicle/position", b'{"time": 17676, "latitude": 5'),
-                ("vehicle/firmware", f"build {self._rng.randrange(10_000)} \u00fc".encode()),
+                (vehicle_topic("diagnostics/can"), self._rng.randbytes(self._rng.randint(1, 64))),
+                (VEHICLE_POSITION, b'{"time": 17676, "latitude": 5'),
+                (vehicle_topic("firmware"), f"build {self._rng.randrange(10_000)} \u00fc".encode()),
             )
         )
         return self._message(state, topic, payload)

@@ -1,4 +1,4 @@
-"""The record on the wire: its id, its kinds, batches and sets of record ids. Pure: no I/O, no clock, no numpy.
+"""The record on the wire: ids, kinds, batches, sets of record ids, MQTT topics. Pure: no I/O, no clock, no numpy.
 
 `telemetry.columns` decodes batches into numpy columns for a centre and is not imported here.
 """
@@ -20,6 +20,20 @@ from telemetry.errors import (
 )
 from telemetry.intervals import IntervalSet
 from telemetry.layout import MAX_CONTENT_BYTES
+from telemetry.mqtt_topics import (
+    VEHICLE_CANARY,
+    VEHICLE_EVENT,
+    VEHICLE_FILTER,
+    VEHICLE_POSITION,
+    VEHICLE_SIGNAL,
+    DeviceChannel,
+    DeviceTopic,
+    device_filter,
+    device_topic,
+    parse_device_topic,
+    shared_filter,
+    vehicle_topic,
+)
 from telemetry.record import (
     DEVICE_PATTERN,
     MAX_DEVICE_TIME_US,
@@ -41,11 +55,18 @@ __all__ = [
     "MAX_RAW_BYTES",
     "MAX_RECORDS",
     "MAX_UNCERTAINTY_MS",
+    "VEHICLE_CANARY",
+    "VEHICLE_EVENT",
+    "VEHICLE_FILTER",
+    "VEHICLE_POSITION",
+    "VEHICLE_SIGNAL",
     "Ack",
     "Batch",
     "Body",
     "Canary",
     "ChecksumMismatch",
+    "DeviceChannel",
+    "DeviceTopic",
     "Event",
     "Header",
     "InconsistentRanges",
@@ -67,11 +88,16 @@ __all__ = [
     "content_bound",
     "decode",
     "decode_ack",
+    "device_filter",
+    "device_topic",
     "encode",
     "encode_ack",
     "new_epoch",
+    "parse_device_topic",
     "parse_json",
     "read_header",
+    "shared_filter",
     "split_ack",
     "validate",
+    "vehicle_topic",
 ]

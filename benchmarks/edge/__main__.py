@@ -27,6 +27,7 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferOptions
 from edge_agent.store.stored_batch import PendingRecord
 from settings import load
+from telemetry import VEHICLE_POSITION
 
 MESSAGES = 100_000
 BACKLOG = 5_000_000
@@ -92,11 +93,11 @@ def fill(folder: Path, records: int) -> None:
     """A backlog in the buffer's folder, committed as the agent would."""
     options = BufferOptions(device="eu-0001", recent_size=2000, epoch_for=lambda least: least + 1)
     buffer = Buffer(folder, options)
-    pattern = [(parse_message("vehicle/position", payload).body, payload) for payload in positions(PATTERN)]
+    pattern = [(parse_message(VEHICLE_POSITION, payload).body, payload) for payload in positions(PATTERN)]
     waiting = []
     for number in range(records):
         body, payload = pattern[number % PATTERN]
-        arrival = arrival_of(number % 65_535 + 1, "vehicle/position", payload)
+        arrival = arrival_of(number % 65_535 + 1, VEHICLE_POSITION, payload)
         waiting.append(PendingRecord(1, body, (FIRST_MS + number) * 1000, number * 1000, "boot", arrival))
         if len(waiting) == 1000:
             buffer.commit(waiting, time.time_ns() // 1_000_000)

@@ -13,6 +13,7 @@ import psutil
 from benchmarks.edge import telegraf
 from deploy.local import MosquittoBroker
 from deploy.local.ports import PortBook
+from telemetry import VEHICLE_FILTER, VEHICLE_POSITION
 
 
 class Contender:
@@ -114,7 +115,13 @@ class Telegraf(BehindBroker):
 
     def __init__(self, folder: Path, region_port: int) -> None:
         super().__init__(folder, region_port)
-        filled = telegraf.CONFIG.format(folder=folder, intake_port=self.intake_port, region_port=region_port)
+        filled = telegraf.CONFIG.format(
+            folder=folder,
+            intake_port=self.intake_port,
+            region_port=region_port,
+            topics=VEHICLE_FILTER,
+            topic=VEHICLE_POSITION,
+        )
         (folder / "telegraf.conf").write_text(filled)
 
     @classmethod
@@ -137,7 +144,7 @@ class MosquittoBridge(Contender):
             f"listener {self.intake_port} 127.0.0.1\nallow_anonymous true\nuser root\n"
             f"persistence true\npersistence_location {folder}/\nautosave_interval 1\n"
             "max_queued_messages 0\nmax_inflight_messages 1000\n"
-            f"connection region\naddress 127.0.0.1:{region_port}\ntopic vehicle/# out 1\n"
+            f"connection region\naddress 127.0.0.1:{region_port}\ntopic {VEHICLE_FILTER} out 1\n"
             "cleansession false\nrestart_timeout 1\nbridge_protocol_version mqttv311\n"
         )
 

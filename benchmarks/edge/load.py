@@ -8,8 +8,10 @@ import socket
 import struct
 from collections.abc import Iterator
 
+from telemetry import VEHICLE_POSITION
+
 FIRST_MS = 1_767_603_422_000
-TOPIC = b"vehicle/position"
+TOPIC = VEHICLE_POSITION.encode()
 WINDOW = 800
 
 

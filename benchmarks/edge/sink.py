@@ -18,11 +18,11 @@ from itertools import pairwise
 
 from benchmarks.edge.load import FIRST_MS, packet, text
 from edge_agent.mqtt_session import MqttMessage, read_publish
-from telemetry import Ack, decode, encode_ack, read_header
+from telemetry import VEHICLE_FILTER, Ack, DeviceChannel, decode, device_filter, encode_ack, read_header
 
 LIVE_MS = FIRST_MS + 10**9
 """Live messages have times from here on; their place says when they were sent."""
-TOPICS = (b"waybill/1/+/+/batch", b"vehicle/#")
+TOPICS = (device_filter(DeviceChannel.BATCH).encode(), VEHICLE_FILTER.encode())
 CONNACK, PUBLISH, SUBACK = 2, 3, 9
 
 

@@ -38,7 +38,7 @@ CONFIG = """
 
 [[inputs.mqtt_consumer]]
   servers = ["tcp://127.0.0.1:{intake_port}"]
-  topics = ["vehicle/#"]
+  topics = ["{topics}"]
   qos = 1
   client_id = "telegraf-in"
   persistent_session = true
@@ -51,7 +51,7 @@ CONFIG = """
   startup_error_behavior = "retry"
   servers = ["127.0.0.1:{region_port}"]
   client_id = "telegraf-out"
-  topic = "vehicle/position"
+  topic = "{topic}"
   qos = 1
   data_format = "template"
   template = '{{{{ .Field "value" }}}}'

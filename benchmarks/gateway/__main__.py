@@ -15,7 +15,7 @@ import psutil
 from gateway import Engine, GatewaySettings, Produce, Service
 from gateway.devices import DevicesHeard
 from gateway.metrics import GatewayMetrics
-from telemetry import Batch, Position, Record, encode, encode_ack
+from telemetry import Batch, DeviceChannel, Position, Record, device_topic, encode, encode_ack
 
 DEVICES = 100_000
 RECORDS = 20
@@ -49,7 +49,7 @@ def turn(engine: Engine, tally: GatewayMetrics, devices: DevicesHeard, names: li
     now_s = time.monotonic()
     tokens = []
     for mid, (name, payload) in enumerate(zip(names, payloads, strict=True), start=1):
-        order = engine.on_batch(f"waybill/1/fleet/{name}/batch", payload, mid, now_s)
+        order = engine.on_batch(device_topic("fleet", name, DeviceChannel.BATCH), payload, mid, now_s)
         assert isinstance(order, Produce)
         tokens.append(order.token)
     for token in tokens:

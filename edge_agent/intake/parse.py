@@ -17,7 +17,21 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from telemetry import MAX_RAW_BYTES, Body, Canary, Event, InvalidJson, Position, Raw, Signal, parse_json
+from telemetry import (
+    MAX_RAW_BYTES,
+    VEHICLE_CANARY,
+    VEHICLE_EVENT,
+    VEHICLE_POSITION,
+    VEHICLE_SIGNAL,
+    Body,
+    Canary,
+    Event,
+    InvalidJson,
+    Position,
+    Raw,
+    Signal,
+    parse_json,
+)
 
 LATEST_US = 253_402_300_800_000_000
 """The year 10000: a `time` at or beyond it is none."""
@@ -130,8 +144,8 @@ def _canary(message: dict[str, Any]) -> Body:
 
 
 _READERS: dict[str, Callable[[dict[str, Any]], Body]] = {
-    "vehicle/position": _position,
-    "vehicle/signal": _signal,
-    "vehicle/event": _event,
-    "vehicle/canary": _canary,
+    VEHICLE_POSITION: _position,
+    VEHICLE_SIGNAL: _signal,
+    VEHICLE_EVENT: _event,
+    VEHICLE_CANARY: _canary,
 }

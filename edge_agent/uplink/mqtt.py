@@ -13,9 +13,8 @@ from edge_agent.uplink.protocol import (
     RefusedBatch,
     UplinkEvent,
 )
-from telemetry import Ack, Malformed, decode_ack
+from telemetry import Ack, DeviceChannel, Malformed, decode_ack, device_topic
 
-TOPIC_ROOT = "waybill/1"
 SESSION_EXPIRY_S = 3600
 """How long the broker keeps acknowledgements for a device that is away."""
 CONTROL_PACKET_BYTES = 320 << 10
@@ -27,11 +26,12 @@ PUBLISH_BYTES = 256
 
 
 class MqttUplink:
-    """See Uplink. Batches go out on `waybill/1/{tenant}/{device}/batch`, acknowledgements come back on `…/ack`."""
+    """See Uplink. Batches go out on the channel `batch` of the device's topics, acknowledgements come back on `ack`."""
 
     def __init__(self, device: DeviceSettings, settings: UplinkSettings) -> None:
         self.region = settings.region
-        self._base = f"{TOPIC_ROOT}/{device.tenant}/{device.id}"
+        self._topics = {channel: device_topic(device.tenant, device.id, channel) for channel in DeviceChannel}
+        self._channels = {topic: channel for channel, topic in self._topics.items()}
         self._events: list[UplinkEvent] = []
         options = MqttSessionOptions(
             client_id=device.id, session_expiry_s=SESSION_EXPIRY_S, max_packet_bytes=CONTROL_PACKET_BYTES
@@ -41,19 +41,19 @@ class MqttUplink:
     def open(self) -> None:
         """See Uplink."""
         self._session.open()
-        self._session.subscribe(f"{self._base}/ack")
-        self._session.subscribe(f"{self._base}/config")
+        self._session.subscribe(self._topics[DeviceChannel.ACK])
+        self._session.subscribe(self._topics[DeviceChannel.CONFIG])
 
     def send(self, batch: OutgoingBatch) -> None:
         """See Uplink. What the broker would end the connection for is refused here."""
         if len(batch.data) + PUBLISH_BYTES > self._session.max_packet_bytes:
             self._events.append(RefusedBatch("larger-than-the-broker-takes", batch.epoch, batch.seqs))
         else:
-            self._session.publish(f"{self._base}/batch", batch.data)
+            self._session.publish(self._topics[DeviceChannel.BATCH], batch.data)
 
     def report(self, text: bytes) -> None:
         """See Uplink."""
-        self._session.publish(f"{self._base}/config-result", text)
+        self._session.publish(self._topics[DeviceChannel.CONFIG_RESULT], text)
 
     def poll(self, timeout_s: float) -> list[UplinkEvent]:
         """See Uplink."""
@@ -61,7 +61,7 @@ class MqttUplink:
         for topic, reason in self._session.take_publish_results():
             if reason.is_failure:
                 raise LinkRefused(f"{self.region}: the broker does not take batches: {reason}")
-            if reason.value == NO_MATCHING_SUBSCRIBERS and topic == f"{self._base}/batch":
+            if reason.value == NO_MATCHING_SUBSCRIBERS and topic == self._topics[DeviceChannel.BATCH]:
                 self._events.append(NoGateway())
         events, self._events = self._events, []
         return events
@@ -79,22 +79,22 @@ class MqttUplink:
         self._session.close()
 
     def _receive(self, message: MqttMessage) -> None:
-        self._events.extend(control_events(message.topic.removeprefix(f"{self._base}/"), message.payload))
+        self._events.extend(control_events(self._channels.get(message.topic, message.topic), message.payload))
         self._session.acknowledge(message.mid)
 
 
-def control_events(kind: str, payload: bytes) -> list[UplinkEvent]:
-    """What a message of the gateway says, by the last part of its topic. Never raises: it would come again."""
+def control_events(source: str, payload: bytes) -> list[UplinkEvent]:
+    """What a message of the gateway says, by its channel, else its topic. Never raises: it would come again."""
     try:
-        if kind == "config":
+        if source == DeviceChannel.CONFIG:
             return [PushedSettings(payload)]
-        if kind == "ack":
+        if source == DeviceChannel.ACK:
             return _acknowledgement(payload)
-        return [MalformedControl(kind, "a topic that was not subscribed to", payload)]
+        return [MalformedControl(source, "a topic that was not subscribed to", payload)]
     except Malformed as error:
-        return [MalformedControl(kind, str(error), payload)]
+        return [MalformedControl(source, str(error), payload)]
     except Exception as error:  # noqa: BLE001 - see above
-        return [MalformedControl(kind, repr(error), payload)]
+        return [MalformedControl(source, repr(error), payload)]
 
 
 def _acknowledgement(payload: bytes) -> list[UplinkEvent]:

@@ -1,0 +1,84 @@
+"""The MQTT topics, built and parsed. No other module holds one.
+
+Between a device and the gateways of its region there are `waybill/1/{tenant}/{device}/` and a channel:
+
+    batch          to a gateway   a batch on the wire
+    config-result  to a gateway   what became of pushed settings
+    ack            to the device  which records are safe, or refused
+    config         to the device  pushed settings
+
+Inside a vehicle, sensors publish on `vehicle/{name}`; the names of the contract are the constants below.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from telemetry.record import DEVICE_PATTERN
+
+_VERSION = ("waybill", "1")
+_SHARE = "$share/gateway"
+_VEHICLE = "vehicle"
+_LEVELS = 5
+
+
+class DeviceChannel(StrEnum):
+    """The last level of a topic between a device and a gateway."""
+
+    BATCH = "batch"
+    ACK = "ack"
+    CONFIG = "config"
+    CONFIG_RESULT = "config-result"
+
+
+_CHANNELS = {channel.value: channel for channel in DeviceChannel}
+
+
+class DeviceTopic(NamedTuple):
+    """What a topic between a device and a gateway says."""
+
+    tenant: str
+    device: str
+    channel: DeviceChannel
+
+
+def device_topic(tenant: str, device: str, channel: DeviceChannel) -> str:
+    """The topic of a device's channel. Raises ValueError for names that no tenant or device can have."""
+    if not (DEVICE_PATTERN.fullmatch(tenant) and DEVICE_PATTERN.fullmatch(device)):
+        raise ValueError(f"{tenant!r} and {device!r} are not the names of a tenant and a device")
+    return "/".join((*_VERSION, tenant, device, channel))
+
+
+def parse_device_topic(topic: str) -> DeviceTopic | None:
+    """What the topic says; None for a topic that is not a device's."""
+    levels = topic.split("/", _LEVELS)  # bounded: a publisher may send 65,535 slashes
+    if len(levels) != _LEVELS or (levels[0], levels[1]) != _VERSION:
+        return None
+    _, _, tenant, device, last = levels
+    channel = _CHANNELS.get(last)
+    if channel is None or not (DEVICE_PATTERN.fullmatch(tenant) and DEVICE_PATTERN.fullmatch(device)):
+        return None
+    return DeviceTopic(tenant, device, channel)
+
+
+def device_filter(channel: DeviceChannel, tenant: str = "+") -> str:
+    """The topic filter of one channel of all devices, or of all devices of a tenant."""
+    return "/".join((*_VERSION, tenant, "+", channel))
+
+
+def shared_filter(channel: DeviceChannel) -> str:
+    """The filter by which all gateways of a region share a channel: the broker gives each message to one of them."""
+    return f"{_SHARE}/{device_filter(channel)}"
+
+
+def vehicle_topic(name: str) -> str:
+    """The topic of a sensor's messages inside a vehicle. Names outside of the contract are carried raw."""
+    return f"{_VEHICLE}/{name}"
+
+
+VEHICLE_POSITION = vehicle_topic("position")
+VEHICLE_SIGNAL = vehicle_topic("signal")
+VEHICLE_EVENT = vehicle_topic("event")
+VEHICLE_CANARY = vehicle_topic("canary")
+VEHICLE_FILTER = vehicle_topic("#")
