@@ -12,9 +12,27 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from cloud_jobs.pulsar_source.columns import ALL_COLUMNS
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
+
+ALL_COLUMNS = (
+    "value",
+    "key",
+    "properties",
+    "publish_time",
+    "event_time",
+    "topic",
+    "message_id",
+    "cluster",
+    "malformed",
+)
+"""The names of the columns, in their order.
+
+`key`, `event_time` and `value` are null where the producer set none; `topic` is the topic's full name without its
+partition; `message_id` is `ledger:entry:partition` (-1: not partitioned), with `:batch-index` for a message that was
+sent in a batch; `cluster` is where it entered (see `topics.origin_cluster`). `malformed` says what of the message its
+columns cannot hold, which is null there; null when all is well. Only the columns that are wanted are looked at.
+"""
 
 _MAX_WAIT_S = 86_400
 _MAX_MESSAGES = 10_000_000

@@ -1,6 +1,6 @@
-"""Positions within one cluster, and the offset that Spark keeps of them. Pure."""
+"""Positions within one cluster, walks over the entries between them, and the offset that Spark keeps. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
@@ -128,3 +128,24 @@ def _texts(positions: Mapping[str, LedgerPosition]) -> dict[str, str]:
 
 def _positions(texts: Mapping[str, str]) -> dict[str, LedgerPosition]:
     return {topic: LedgerPosition.parse(text) for topic, text in texts.items()}
+
+
+def positions_backwards(
+    ledgers: Sequence[tuple[int, int]], end: LedgerPosition, after: LedgerPosition
+) -> Iterator[LedgerPosition]:
+    """The places from `end` back to the one behind `after`, by (number, entries) of the ledgers in order."""
+    for number, entries in reversed(ledgers):
+        newest = min(entries - 1, end.entry) if number == end.ledger else entries - 1
+        if number <= end.ledger:
+            for entry in range(newest, -1, -1):
+                if (number, entry) <= (after.ledger, after.entry):
+                    return
+                yield LedgerPosition(number, entry)
+
+
+def next_entry(ledgers: Sequence[tuple[int, int]], position: LedgerPosition) -> LedgerPosition:
+    """The entry that is stored after a place, by (number, entries) of the ledgers in order."""
+    if position.entry + 1 < dict(ledgers).get(position.ledger, 0):
+        return LedgerPosition(position.ledger, position.entry + 1)
+    later = (LedgerPosition(number, 0) for number, entries in ledgers if number > position.ledger and entries)
+    return next(later, LedgerPosition(position.ledger, position.entry + 1))

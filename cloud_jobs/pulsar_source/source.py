@@ -1,12 +1,130 @@
-"""The format `pulsar` for Spark 4.2."""
+"""The format `pulsar` for Spark 4.2: what Spark calls, in its driver and in its Python workers."""
 
-from pyspark.sql.datasource import DataSource
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import structlog
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
-from cloud_jobs.pulsar_source.batch import PulsarBatchReader
-from cloud_jobs.pulsar_source.columns import spark_schema
-from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.stream import PulsarStreamReader
+from cloud_jobs.pulsar_source.cluster.partition_state import PartitionState
+from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey, check_topics
+from cloud_jobs.pulsar_source.driver.driver import Driver
+from cloud_jobs.pulsar_source.errors import AccessRefused, SourceClusterUnreachable
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, Offset, PartitionRange
+from cloud_jobs.pulsar_source.reading.columns import spark_schema
+from cloud_jobs.pulsar_source.reading.planned import PlannedRange, batch_range
+from cloud_jobs.pulsar_source.reading.range_reader import isolate_retry, read_range
+
+
+class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """One streaming query's source.
+
+    It is pickled to the workers, so it holds nothing but options; the driver's part is built at its first use.
+    """
+
+    def __init__(self, options: PulsarOptions) -> None:
+        options.check_stream()
+        self._options = options
+        self._built: Driver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_built": None}
+
+    @property
+    def _driver(self) -> Driver:
+        if self._built is None:
+            self._built = Driver(self._options)
+        return self._built
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802, D102  # Spark's name and contract, like those below
+        return self._driver.initial_offset().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, D102
+        if self._options.max_messages_per_trigger:
+            return ReadMaxRows(self._options.max_messages_per_trigger)
+        if self._options.max_bytes_per_trigger:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, D102
+        limited = not isinstance(limit, ReadAllAvailable)
+        return self._driver.next_offset(Offset.from_json(start), limited=limited).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802, D102
+        return self._driver.newest_offset()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, D102
+        self._driver.fix_target()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[PlannedRange]:  # noqa: D102
+        return self._driver.plan(Offset.from_json(start), Offset.from_json(end))
+
+    def commit(self, end: Mapping[str, Any]) -> None:  # noqa: D102
+        self._driver.commit(Offset.from_json(end))
+
+    def read(self, partition: PlannedRange) -> Iterator[pa.RecordBatch]:  # noqa: D102
+        return read_range(self._options, isolate_retry(partition))
+
+    def stop(self) -> None:  # noqa: D102
+        if self._built is not None:
+            self._built.close()
+            self._built = None
+
+
+_log = structlog.get_logger(__name__)
+
+
+class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
+    """One task for each topic partition, through readers, from startingPosition to endingPosition.
+
+    Of several clusters the first that answers is read.
+    """
+
+    def __init__(self, options: PulsarOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[PlannedRange]:  # noqa: D102  # Spark's name and contract
+        *preferred, last = self._options.all_clusters()
+        for cluster in preferred:
+            try:
+                return self._partitions_on(cluster)
+            except (SourceClusterUnreachable, AccessRefused) as error:
+                _log.warning("cluster_skipped", cluster=cluster.name, error=str(error))
+        return self._partitions_on(last)
+
+    def _partitions_on(self, cluster: SourceCluster) -> list[PlannedRange]:
+        with closing(ClusterSurvey(cluster, self._options)) as survey:
+            known = survey.known_clusters()
+            states = survey.states()
+            check_topics(self._options, cluster, states)
+            return [
+                batch_range(PartitionRange(topic, self._start(state), state.last), state, cluster, self._options, known)
+                for topic, state in states.items()
+                if self._has_messages(state)
+            ]
+
+    def read(self, partition: PlannedRange | None) -> Iterator[pa.RecordBatch]:  # noqa: D102
+        # Spark makes one task of its own when there are no partitions.
+        return read_range(self._options, isolate_retry(partition)) if isinstance(partition, PlannedRange) else iter(())
+
+    def _has_messages(self, state: PartitionState) -> bool:
+        start = self._start(state)
+        # What was compacted can outlive the ledgers.
+        return state.has_entries_after(start) or (self._options.read_compacted and start == BEGINNING)
+
+    def _start(self, state: PartitionState) -> LedgerPosition:
+        return state.last if self._options.starting_position == "latest" else BEGINNING
 
 
 class PulsarDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here

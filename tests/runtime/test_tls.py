@@ -6,8 +6,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from cloud_jobs.pulsar_source import OptionError
-from cloud_jobs.pulsar_source.admin import PulsarAdmin
-from cloud_jobs.pulsar_source.clients import shared_client
+from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.cluster.clients import shared_client
 from cloud_jobs.pulsar_source.options import Access, PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.topics import TopicName
 from deploy.local import CertificateAuthority

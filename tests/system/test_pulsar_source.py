@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from cloud_jobs.pulsar_source.columns import arrow_schema
+from cloud_jobs.pulsar_source.reading.columns import arrow_schema
 from deploy.local import LocalStack
 from deploy.local.jvm import pulsar_home
 from tests.cloud_jobs.pulsar_source.world import (

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cloud_jobs.pulsar_source.cumulative_ack import acknowledge
+from cloud_jobs.pulsar_source.driver.acknowledging import acknowledge
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually

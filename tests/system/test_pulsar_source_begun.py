@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.pulsar_source.admin import PulsarAdmin
-from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.reading import read_range
+from cloud_jobs.pulsar_source.reading.range_reader import read_range
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 pytestmark = pytest.mark.system

@@ -9,11 +9,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from cloud_jobs.pulsar_source import AccessRefused
-from cloud_jobs.pulsar_source.admin import PulsarAdmin
-from cloud_jobs.pulsar_source.driver import Driver
-from cloud_jobs.pulsar_source.entries import open_entry_store
+from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.errors import PulsarSourceError
 from cloud_jobs.pulsar_source.position import LedgerPosition
+from cloud_jobs.pulsar_source.reading.entry_store import open_entry_store
 from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, inspect_clusters
 from geo.replication.connection import check_addresses
 from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster

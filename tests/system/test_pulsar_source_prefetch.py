@@ -5,10 +5,10 @@ from contextlib import closing
 import pulsar
 import pytest
 
-from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.prefetching import FIRST_QUEUE
-from cloud_jobs.pulsar_source.reading import read_range
+from cloud_jobs.pulsar_source.reading.feeds import FIRST_QUEUE
+from cloud_jobs.pulsar_source.reading.range_reader import read_range
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 pytestmark = pytest.mark.system

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.pulsar_source.batch import PulsarBatchReader
-from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.errors import DataLoss, PulsarSourceError, ReadIncomplete, SubscriptionBusy
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.planned import PlannedRange
 from cloud_jobs.pulsar_source.position import Offset
-from cloud_jobs.pulsar_source.reading import open_feed, read_range
+from cloud_jobs.pulsar_source.reading.planned import PlannedRange
+from cloud_jobs.pulsar_source.reading.range_reader import open_feed, read_range
+from cloud_jobs.pulsar_source.source import PulsarBatchReader
 from deploy.local import LocalStack, PulsarCluster
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 

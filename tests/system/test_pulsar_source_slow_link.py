@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.reading import read_range
+from cloud_jobs.pulsar_source.reading.range_reader import read_range
 from tests.cloud_jobs.pulsar_source.slow_link import slow_link
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 

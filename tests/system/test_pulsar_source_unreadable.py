@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.raw import Fields, metadata, raw_producer

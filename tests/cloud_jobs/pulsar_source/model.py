@@ -8,18 +8,16 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from cloud_jobs.pulsar_source.cumulative_ack import to_whole_entry
-from cloud_jobs.pulsar_source.entries import Chunk, EntryStore, LeftS, StoredEntry
-from cloud_jobs.pulsar_source.entry_fates import BOUNDS
+from cloud_jobs.pulsar_source.cluster.partition_state import LedgerInfo, PartitionState, Role, SubscriptionProperties
+from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey
+from cloud_jobs.pulsar_source.driver.acknowledging import to_whole_entry
 from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable, TopicMissing
-from cloud_jobs.pulsar_source.feeds import Feed
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
-from cloud_jobs.pulsar_source.partition_state import LedgerInfo, PartitionState, Role
-from cloud_jobs.pulsar_source.planned import PlannedRange
-from cloud_jobs.pulsar_source.planning import ClusterSurvey
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
-from cloud_jobs.pulsar_source.reading import read_range
-from cloud_jobs.pulsar_source.subscription import SubscriptionProperties
+from cloud_jobs.pulsar_source.reading.entries import BOUNDS, Chunk, EntryStore, LeftS, StoredEntry
+from cloud_jobs.pulsar_source.reading.feeds import Feed
+from cloud_jobs.pulsar_source.reading.planned import PlannedRange
+from cloud_jobs.pulsar_source.reading.range_reader import read_range
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
 
 Entry = tuple[int, ...]

@@ -1,11 +1,11 @@
 import pytest
 
 from cloud_jobs.pulsar_source import SourceClusterUnreachable
-from cloud_jobs.pulsar_source.batch import PulsarBatchReader
+from cloud_jobs.pulsar_source.cluster.partition_state import LedgerInfo, PartitionState
+from cloud_jobs.pulsar_source.driver.planning import newest_positions, start_positions
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.partition_state import LedgerInfo, PartitionState
-from cloud_jobs.pulsar_source.planning import newest_positions, start_positions
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
+from cloud_jobs.pulsar_source.source import PulsarBatchReader
 from tests.cloud_jobs.pulsar_source.addresses import STATS, Reply, address, cluster_says, document, page
 
 TOPIC = "persistent://t/n/x"

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.pulsar_source import OptionError
-from cloud_jobs.pulsar_source.batch import PulsarBatchReader
-from cloud_jobs.pulsar_source.credentials import Token
+from cloud_jobs.pulsar_source.cluster.credentials import Token
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.stream import PulsarStreamReader
+from cloud_jobs.pulsar_source.source import PulsarBatchReader, PulsarStreamReader
 
 ONE = {"clusters": "hq=pulsar://h:6650|http://h:8080", "topics": "t"}
 TWO = ONE | {"clusters": "hq=pulsar://h:6650|http://h:8080, dr=pulsar://d:6650|http://d:8080/"}

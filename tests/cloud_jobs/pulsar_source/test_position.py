@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.cumulative_ack import to_whole_entry
+from cloud_jobs.pulsar_source.driver.acknowledging import to_whole_entry
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, Offset, ranges
 
 positions = st.builds(LedgerPosition, st.integers(0, 9), st.integers(-1, 9)) | st.builds(

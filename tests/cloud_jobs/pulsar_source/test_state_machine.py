@@ -16,10 +16,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor
-from cloud_jobs.pulsar_source.driver import Driver
-from cloud_jobs.pulsar_source.entries import Chunk
-from cloud_jobs.pulsar_source.entry_fates import InquiryBounds
+from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
+from cloud_jobs.pulsar_source.driver.driver import Driver
+from cloud_jobs.pulsar_source.driver.ownership import Ownership
 from cloud_jobs.pulsar_source.errors import (
     DataLoss,
     FailoverFileError,
@@ -28,8 +27,8 @@ from cloud_jobs.pulsar_source.errors import (
     SubscriptionBusy,
 )
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.ownership import Ownership
 from cloud_jobs.pulsar_source.position import LedgerPosition, Offset
+from cloud_jobs.pulsar_source.reading.entries import Chunk, InquiryBounds
 from tests.cloud_jobs.pulsar_source.model import Broken, ChunkPart, Entry, ModelTopic, ModelWorld
 
 TOPIC = "persistent://public/default/t"

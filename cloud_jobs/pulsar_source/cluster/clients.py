@@ -1,0 +1,164 @@
+"""Pulsar clients, kept for the life of the process: a micro-batch must not pay for connections."""
+
+import atexit
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pulsar
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+
+from cloud_jobs.pulsar_source.cluster.credentials import Token
+from cloud_jobs.pulsar_source.errors import (
+    AccessRefused,
+    OptionError,
+    PulsarSourceError,
+    SourceClusterUnreachable,
+    SubscriptionBusy,
+)
+from cloud_jobs.pulsar_source.options import Access, PulsarOptions, SourceCluster
+from runtime import check_key_pair
+
+_lock = threading.Lock()
+_clients: dict[tuple[int, SourceCluster, Access, int], Any] = {}
+_CONNECT_TIMEOUT_MS = 3000
+
+
+def shared_client(cluster: SourceCluster, options: PulsarOptions) -> Any:
+    """This process's client of a cluster (`pulsar.Client`), built at the first call."""
+    access = Access.model_validate(options.model_dump(include=set(Access.model_fields)))
+    # The process number is part of the key: Spark forks its Python workers, and a forked client is dead.
+    key = (os.getpid(), cluster, access, options.call_timeout_s())
+    with _lock:
+        if key not in _clients:
+            _clients[key] = _build(cluster, access, options.call_timeout_s())
+        return _clients[key]
+
+
+def close_clients() -> None:
+    """Closes every client of this process; the next call builds new ones."""
+    with _lock:
+        clients = [client for (process, *_), client in _clients.items() if process == os.getpid()]
+        _clients.clear()
+    for client in clients:
+        with suppress(pulsar.PulsarException):
+            client.close()
+
+
+atexit.register(close_clients)
+
+
+def _build(cluster: SourceCluster, access: Access, timeout_s: int) -> Any:
+    authentication = None
+    if access.tls_certificate_file:
+        _refuse_passphrase(access.tls_certificate_file, access.tls_key_file)
+        authentication = pulsar.AuthenticationTLS(str(access.tls_certificate_file), str(access.tls_key_file))
+    if token := Token(access):
+        # Asked for at each new connection: a rotated token needs no other client.
+        authentication = pulsar.AuthenticationToken(token)
+    return pulsar.Client(
+        cluster.service_url,
+        authentication=authentication,
+        operation_timeout_seconds=timeout_s,
+        connection_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_s * 1000),
+        tls_trust_certs_file_path=str(access.tls_trust_certs_file) if access.tls_trust_certs_file else None,
+        tls_validate_hostname=access.tls_validate_hostname,
+        tls_certificate_file_path=str(access.tls_certificate_file) if access.tls_certificate_file else None,
+        tls_private_key_file_path=str(access.tls_key_file) if access.tls_key_file else None,
+        # What matters comes as an exception; the client's own log repeats it for each attempt to connect.
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+    )
+
+
+def _refuse_passphrase(certificate: Path, key: Path | None) -> None:
+    """Raises OptionError for a key that the client would ask a terminal for; of other files it says itself."""
+    try:
+        check_key_pair(certificate, key)
+    except OSError:
+        return  # half rotated, for instance: the client reads them again with each connection
+    except ValueError as error:
+        raise OptionError(f"option tlsKeyFile: {key}: {error}") from error
+
+
+def to_source_error(cluster: SourceCluster, action: str, error: Exception) -> PulsarSourceError:
+    """A client's exception -> ours."""
+    refused = (pulsar.AuthenticationError, pulsar.AuthorizationError)
+    kind = AccessRefused if isinstance(error, refused) else SourceClusterUnreachable
+    return kind(cluster.name, f"{action} at {cluster.service_url}", f"{type(error).__name__}: {error}")
+
+
+def broker_timeout_s(options: PulsarOptions) -> float:
+    """How long to wait for a broker that is not there: one that restarts is waited for, unless there is another."""
+    if len(options.all_clusters()) == 1:
+        return options.read_timeout_seconds
+    return options.cluster_lost_after_seconds
+
+
+def subscription_settings(options: PulsarOptions) -> dict[str, Any]:
+    """What each consumer of the durable subscription has in common, as the client's `subscribe` calls it."""
+    return {
+        "consumer_type": pulsar.ConsumerType.Exclusive,
+        # Where somebody deleted it since: what is stored is kept, and the next plan reports it.
+        "initial_position": pulsar.InitialPosition.Earliest,
+        "replicate_subscription_state_enabled": options.replicate_subscription,
+        "is_read_compacted": options.read_compacted,
+        # The client's own choice is to deliver an encrypted message never, and to stop there.
+        "crypto_failure_action": pulsar.ConsumerCryptoFailureAction.CONSUME,
+    }
+
+
+def _is_transient(error: BaseException) -> bool:
+    final = (pulsar.AuthenticationError, pulsar.AuthorizationError, pulsar.TopicNotFound)
+    return isinstance(error, pulsar.PulsarException) and not isinstance(error, final)
+
+
+def _is_busy(outcome: Any) -> bool:
+    return isinstance(outcome.exception(), pulsar.ConsumerBusy)
+
+
+@contextmanager
+def durable_consumer(
+    cluster: SourceCluster,
+    options: PulsarOptions,
+    topic: str,
+    *,
+    queue: int,
+    wait_s: float,
+    policy: Any = None,
+) -> Iterator[Any]:
+    """The exclusive consumer of the durable subscription on one topic partition; closed on leaving.
+
+    Waits up to `wait_s` for whoever holds the subscription (a task that is being cancelled), then SubscriptionBusy; and
+    for a broker that does not answer as long as `broker_timeout_s` says.
+    """
+    client = shared_client(cluster, options)
+    name = options.subscription_name()
+    busy, silent = stop_after_delay(wait_s), stop_after_delay(broker_timeout_s(options))
+    attempts = Retrying(
+        retry=retry_if_exception(_is_transient),
+        stop=lambda state: busy(state) if _is_busy(state.outcome) else silent(state),
+        wait=wait_exponential_jitter(multiplier=0.05, max=1.0, jitter=0.05),
+        reraise=True,
+    )
+    try:
+        consumer = attempts(
+            client.subscribe,
+            topic,
+            name,
+            receiver_queue_size=queue,
+            batch_receive_policy=policy,
+            **subscription_settings(options),
+        )
+    except pulsar.ConsumerBusy:
+        raise SubscriptionBusy(cluster.name, topic, name, wait_s) from None
+    except pulsar.PulsarException as error:
+        raise to_source_error(cluster, f"subscribing {name!r} to {topic}", error) from error
+    try:
+        yield consumer
+    finally:
+        # A cluster that is gone cannot be said good-bye to: its broker forgets the consumer with the connection.
+        with suppress(pulsar.PulsarException):
+            consumer.close()

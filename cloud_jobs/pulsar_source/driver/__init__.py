@@ -1,0 +1,1 @@
+"""In Spark's driver: which cluster is read, what a batch takes, what is acknowledged."""

@@ -1,0 +1,139 @@
+"""Moves the durable subscription's cursor: the position that travels to the other clusters.
+
+Only an acknowledgement of a consumer of the subscription takes a replicated position along, and the consumers belong to
+the tasks while a batch is read. So each commit opens a consumer for each partition that has moved, acknowledges and
+leaves; all at once, because each step is a wait for the broker. One thread takes the answers and makes the calls: with
+the client's coroutines a commit costs twice the processor time, and in the client's own thread an acknowledgement can
+come before its consumer is ready for it.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from queue import Empty, Queue
+from typing import Any
+
+import _pulsar
+import pulsar
+import structlog
+from pulsar.asyncio import PulsarException
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponential_jitter
+
+from cloud_jobs.pulsar_source.cluster.clients import shared_client, subscription_settings
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.position import WHOLE_ENTRY, LedgerPosition
+from cloud_jobs.pulsar_source.reading.messages import id_of
+
+_log = structlog.get_logger(__name__)
+_MAX_CONSUMERS = 500
+"""How many partitions have a consumer of ours at one moment."""
+_MARGIN_S = 1.0
+"""How much longer than the client's own bound of a call an answer is waited for."""
+_CLIENT_NAMES = {"initial_position": "subscription_initial_position", "is_read_compacted": "read_compacted"}
+"""Settings that the client's configuration calls otherwise than its `subscribe`."""
+
+_Answer = Callable[[Any], None]
+_Steps = Generator[None, Any, PulsarException | None]
+
+
+def acknowledge(
+    cluster: SourceCluster, options: PulsarOptions, ends: Mapping[str, LedgerPosition]
+) -> dict[str, LedgerPosition]:
+    """Acknowledges each topic partition cumulatively up to its position; returns those that the broker took.
+
+    Waits for a task that is being cancelled and holds the subscription still. Those that fail are logged and left: the
+    next acknowledgement is cumulative and takes them along.
+    """
+    positions = {topic: position for topic, end in ends.items() if (position := to_whole_entry(end)).entry >= 0}
+    failed = _acknowledge_once(cluster, options, positions)
+    if _busy(failed):
+        failed = _acknowledge_busy(cluster, options, positions, failed)
+    if failed:
+        topic, error = next(iter(failed.items()))
+        _log.warning(
+            "acknowledgements_left", cluster=cluster.name, topics=len(failed), first_topic=topic, first_error=str(error)
+        )
+    return {topic: end for topic, end in ends.items() if topic not in failed}
+
+
+def _acknowledge_busy(
+    cluster: SourceCluster,
+    options: PulsarOptions,
+    positions: Mapping[str, LedgerPosition],
+    failed: dict[str, PulsarException],
+) -> dict[str, PulsarException]:
+    """Tries those again that somebody else holds, while `operationTimeoutSeconds` last."""
+
+    def again() -> bool:
+        nonlocal failed
+        busy = _busy(failed)
+        failed = {topic: error for topic, error in failed.items() if topic not in busy}
+        failed |= _acknowledge_once(cluster, options, {topic: positions[topic] for topic in busy})
+        return bool(_busy(failed))
+
+    Retrying(
+        retry=retry_if_result(bool),
+        stop=stop_after_delay(options.operation_timeout_seconds),
+        wait=wait_exponential_jitter(multiplier=0.05, max=1.0, jitter=0.05),
+        retry_error_callback=lambda _: None,
+    )(again)
+    return failed
+
+
+def _busy(failed: Mapping[str, PulsarException]) -> list[str]:
+    return [topic for topic, error in failed.items() if error.error() == pulsar.Result.ConsumerBusy]
+
+
+def _acknowledge_once(
+    cluster: SourceCluster, options: PulsarOptions, positions: Mapping[str, LedgerPosition]
+) -> dict[str, PulsarException]:
+    """Topic partition -> why it was not acknowledged."""
+    # The client's public calls wait for one answer at a time.
+    subscribe = shared_client(cluster, options)._client.subscribe_async_v2  # noqa: SLF001
+    name, settings = options.subscription_name(), _configuration(options)
+    answers: Queue[tuple[str, Any]] = Queue()
+    waiting, under_way, failed = list(positions), dict[str, _Steps](), dict[str, PulsarException]()
+    while waiting or under_way:
+        while waiting and len(under_way) < _MAX_CONSUMERS:
+            topic = waiting.pop()
+            under_way[topic] = _steps(
+                partial(subscribe, topic, name, settings), positions[topic], partial(_put, answers, topic)
+            )
+            next(under_way[topic])
+        try:
+            topic, answer = answers.get(timeout=options.call_timeout_s() + _MARGIN_S)
+            under_way[topic].send(answer)
+        except StopIteration as ended:
+            del under_way[topic]
+            failed |= {topic: ended.value} if ended.value else {}
+        except Empty:
+            return failed | dict.fromkeys((*under_way, *waiting), PulsarException(pulsar.Result.Timeout))
+    return failed
+
+
+def _put(answers: Queue[tuple[str, Any]], topic: str, answer: Any) -> None:
+    answers.put((topic, answer))
+
+
+def _steps(subscribe: Callable[[_Answer], Any], position: LedgerPosition, answer: _Answer) -> _Steps:
+    """Is sent the answer to each call; returns why the broker did not take the acknowledgement, None when it did."""
+    consumer = yield subscribe(answer)
+    if isinstance(consumer, _pulsar.Error):
+        return PulsarException(consumer.error, consumer.message)
+    acknowledged = yield consumer.acknowledge_cumulative_async(id_of(position)._msg_id, answer)  # noqa: SLF001
+    # The broker takes one command after the other: when it has closed the consumer, it has the acknowledgement.
+    closed = yield consumer.close_async(answer)
+    result = closed if acknowledged == pulsar.Result.Ok else acknowledged
+    return None if result == pulsar.Result.Ok else PulsarException(result)
+
+
+def _configuration(options: PulsarOptions) -> Any:
+    """The consumers' settings as the client's own object; without a queue the broker sends them nothing."""
+    configuration = _pulsar.ConsumerConfiguration()
+    for name, value in (subscription_settings(options) | {"receiver_queue_size": 0}).items():
+        getattr(configuration, _CLIENT_NAMES.get(name, name))(value)
+    return configuration
+
+
+def to_whole_entry(position: LedgerPosition) -> LedgerPosition:
+    """The position one entry back when it ends inside an entry: the broker's cursor moves by whole entries."""
+    return position if position.batch == WHOLE_ENTRY else LedgerPosition(position.ledger, position.entry - 1)

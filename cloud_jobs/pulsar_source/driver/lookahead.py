@@ -1,0 +1,219 @@
+"""The driver's look ahead: which messages wait, and how big they are. Needed only for a limited batch.
+
+The broker counts entries, and an entry can hold a thousand messages; only who receives it knows. A lookahead is a
+reader that stays open from batch to batch and runs at most one batch ahead, so a limit holds exactly, at the price of
+one more delivery of what is limited.
+"""
+
+import resource
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import structlog
+
+from cloud_jobs.pulsar_source.cluster.clients import to_source_error
+from cloud_jobs.pulsar_source.cluster.partition_state import PartitionState
+from cloud_jobs.pulsar_source.driver.planning import PendingMessage
+from cloud_jobs.pulsar_source.errors import ReadStalled
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, PartitionRange
+from cloud_jobs.pulsar_source.reading.feeds import SIZES, Feed, reader_feed
+from cloud_jobs.pulsar_source.reading.isolation import ReaderTask, isolated_feed
+from cloud_jobs.pulsar_source.reading.messages import batch_size_of
+from cloud_jobs.pulsar_source.reading.planned import queue_size
+
+_log = structlog.get_logger(__name__)
+_NO_LIMIT = 2**62
+
+_MAX_HELD_BYTES = 1 << 30
+"""Beside what the readers may prefetch."""
+
+FeedOpener = Callable[[SourceCluster, PulsarOptions, str, LedgerPosition, int], AbstractContextManager[Feed]]
+
+
+def resident_bytes() -> int:
+    """The memory of this process; 0 where the machine does not say so."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class Lookahead:
+    """One topic partition's look ahead."""
+
+    def __init__(
+        self, cluster: SourceCluster, options: PulsarOptions, topic: str, queue: int, opener: FeedOpener = reader_feed
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._topic = topic
+        self._queue = queue
+        self._opener = opener
+        self._opened = ExitStack()
+        self._feed: Feed | None = None
+        self._opened_for = 0
+        self._pending: deque[PendingMessage] = deque()
+        self._from = BEGINNING
+        self._reached = BEGINNING
+
+    def close(self) -> None:
+        """Gives the reader back."""
+        self._opened.close()
+        self._feed = None
+        self._pending.clear()
+
+    def messages_between(
+        self, after: LedgerPosition, upto: LedgerPosition, clock: Callable[[], float] = time.monotonic
+    ) -> Iterator[PendingMessage]:
+        """The messages after a position, as far as `upto` and as far as the caller asks for them."""
+        self._move_to(after)
+        index = 0
+        while True:
+            while index < len(self._pending):
+                if self._pending[index].position > upto:
+                    return
+                yield self._pending[index]
+                index += 1
+            if self._reached >= upto or not self._receive(upto, clock):
+                return
+
+    def _move_to(self, after: LedgerPosition) -> None:
+        queue = SIZES.queue(self._topic, self._queue, self._options.prefetch_bytes)
+        fits = self._feed is not None and not SIZES.differ(queue, self._opened_for)
+        if not fits or not self._from <= after <= max(self._reached, self._from):
+            self.close()
+            self._opened_for = queue
+            self._feed = self._opened.enter_context(
+                self._opener(self._cluster, self._options, self._topic, after, self._queue)
+            )
+            self._reached = after
+        self._from = after
+        while self._pending and self._pending[0].position <= after:
+            self._pending.popleft()
+
+    def _receive(self, upto: LedgerPosition, clock: Callable[[], float]) -> bool:
+        assert self._feed is not None  # _move_to opened it
+        since = clock()
+        try:
+            while True:
+                if messages := self._feed.receive():
+                    break
+                if self._feed.last() <= self._reached:
+                    return False
+                if self._feed.connected() and self._feed.exhausted(upto):
+                    # Looked at, and not to be waited for again; who reads it finds a message that began before `after`.
+                    self._pending.append(PendingMessage(upto, 0))
+                    self._reached = upto
+                    return True
+                if clock() - since > self._options.read_timeout_seconds:
+                    waited_s = clock() - since
+                    raise ReadStalled(self._cluster.name, self._topic, str(self._reached), "the newest", waited_s)
+        except pulsar.PulsarException as error:
+            raise to_source_error(self._cluster, f"looking ahead on {self._topic}", error) from error
+        for message in messages:
+            self._append(message.message_id(), message.length())
+        return True
+
+    def _append(self, message_id: object, size: int) -> None:
+        ledger, entry, batch = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()  # type: ignore[attr-defined]
+        alone_or_last = batch < 0 or batch + 1 >= batch_size_of(message_id)
+        at = LedgerPosition(ledger, entry) if alone_or_last else LedgerPosition(ledger, entry, batch)
+        if at > self._reached:
+            self._pending.append(PendingMessage(at, size))
+            self._reached = at
+
+
+class Lookaheads:
+    """The look ahead of all topic partitions; their readers stay open from batch to batch."""
+
+    def __init__(
+        self,
+        options: PulsarOptions,
+        opener: Callable[[SourceCluster, PulsarOptions, str, int], Lookahead] = Lookahead,
+        resident: Callable[[], int] = resident_bytes,
+    ) -> None:
+        self._options = options
+        self._open = opener
+        self._resident = resident
+        self._lookaheads: dict[tuple[str, str], Lookahead] = {}
+        self._idle_bytes = 0
+
+    def close(self) -> None:
+        """Gives the readers back."""
+        for lookahead in self._lookaheads.values():
+            lookahead.close()
+        self._lookaheads.clear()
+
+    def messages_by_topic(
+        self,
+        cluster: SourceCluster,
+        states: Mapping[str, PartitionState],
+        ranges: Sequence[PartitionRange],
+        *,
+        isolated: bool,
+    ) -> dict[str, Iterable[PendingMessage]]:
+        """Topic partition -> the messages of its range, as far as the caller asks for them."""
+        if not isolated:
+            return {
+                part.topic: self._lookahead(cluster, states, part).messages_between(part.start, part.end)
+                for part in ranges
+            }
+        self.close()
+        return {
+            part.topic: look_ahead_isolated(
+                states[part.topic], cluster, self._options, part, self._queue(states[part.topic])
+            )
+            for part in ranges
+        }
+
+    def close_if_large(self) -> None:
+        """A batch is planned: gives the readers back where this process holds much more than they may prefetch.
+
+        The client takes what the header of a chunk claims, up to 4 GiB, and holds it while its reader is open.
+        """
+        held = self._resident() - self._idle_bytes
+        if self._lookaheads and held > _MAX_HELD_BYTES + 2 * len(self._lookaheads) * self._options.prefetch_bytes:
+            _log.warning("look_ahead_closed", held_bytes=held, readers=len(self._lookaheads))
+            self.close()
+
+    def _lookahead(
+        self, cluster: SourceCluster, states: Mapping[str, PartitionState], part: PartitionRange
+    ) -> Lookahead:
+        key = (cluster.name, part.topic)
+        if not self._lookaheads:
+            self._idle_bytes = self._resident()
+        if key not in self._lookaheads:
+            self._lookaheads[key] = self._open(cluster, self._options, part.topic, self._queue(states[part.topic]))
+        return self._lookaheads[key]
+
+    def _queue(self, state: PartitionState) -> int:
+        return queue_size(state, self._options.prefetch_bytes)
+
+
+def look_ahead_isolated(
+    state: PartitionState, cluster: SourceCluster, options: PulsarOptions, part: PartitionRange, queue: int
+) -> list[PendingMessage]:
+    """The messages of a range as far as one batch can take them, by a client in another process.
+
+    An entry that ends that client is a piece without size.
+    """
+
+    def opener(cluster: SourceCluster, options: PulsarOptions, topic: str, after: LedgerPosition, queue: int) -> Any:
+        work = ReaderTask(cluster, options, topic, after, queue, with_content=False)
+        return isolated_feed(work, state.entry_counts_between(after, part.end))
+
+    messages, size = options.max_messages_per_trigger or _NO_LIMIT, options.max_bytes_per_trigger or _NO_LIMIT
+    pending: list[PendingMessage] = []
+    with closing(Lookahead(cluster, options, part.topic, queue, opener)) as lookahead:
+        for one in lookahead.messages_between(part.start, part.end):
+            pending.append(one)
+            messages, size = messages - 1, size - one.size
+            if messages <= 0 or size < 0:
+                break
+    return pending

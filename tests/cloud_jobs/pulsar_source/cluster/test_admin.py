@@ -1,0 +1,296 @@
+"""What an admin address answers, and what is made of it."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from cloud_jobs.pulsar_source import (
+    AccessRefused,
+    NamespaceMissing,
+    OptionError,
+    SourceClusterUnreachable,
+    TopicMissing,
+)
+from cloud_jobs.pulsar_source.cluster import admin_response as judged
+from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.cluster.admin_response import (
+    NAMES,
+    PARTITIONED_STATS,
+    PARTITIONS,
+    AdminRequest,
+    AdminResponse,
+    parse_response,
+)
+from cloud_jobs.pulsar_source.cluster.partition_state import PartitionState
+from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey
+from cloud_jobs.pulsar_source.options import Access, PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.position import LedgerPosition
+from cloud_jobs.pulsar_source.topics import TopicName
+from tests.cloud_jobs.pulsar_source.addresses import (
+    JSON,
+    STATS,
+    FakeAdmin,
+    Reply,
+    address,
+    cluster_says,
+    document,
+    page,
+)
+
+TOPIC = TopicName("t", "n", "x")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[FakeAdmin]:
+    with address() as one:
+        yield one
+
+
+@pytest.fixture
+def place(shared: FakeAdmin) -> FakeAdmin:
+    shared.says = cluster_says
+    shared.asked.clear()
+    shared.authorizations.clear()
+    return shared
+
+
+def admin(place: FakeAdmin, timeout_s: float = 5, **access: Any) -> PulsarAdmin:
+    cluster = SourceCluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=place.url)
+    return PulsarAdmin(cluster, Access(**access), timeout_s)
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in STATS.items() if key != name}
+
+
+NO_ANSWER_OF_PULSAR = {
+    "a page with 200": page(200),
+    "a page with 404": page(404),
+    "a page with 400": page(400),
+    "429": page(429),
+    "429 in JSON": document({"reason": "busy"}, 429),
+    "503": page(503),
+    "500 in JSON": document({"reason": "broken"}, 500),
+    "204": Reply(204),
+    "302 to nowhere": Reply(302),
+    "307 to itself": Reply(307, headers={"Location": "/admin/v2/again"}),
+    "404 in other JSON": document({"message": "no route"}, 404),
+    "404 that says it is JSON": Reply(404, b"<html>"),
+    "nothing": Reply(200),
+    "no content type": Reply(200, json.dumps(STATS).encode(), ""),
+    "JSON that ends early": Reply(200, json.dumps(STATS).encode()[:-3]),
+    "not UTF-8": Reply(200, b'{"a": "\xff"}'),
+    "NaN": Reply(200, b'{"partitions": NaN}'),
+    "depth": Reply(200, b"[" * 100_000),
+    "a list": document([]),
+    "null": document(None),
+    "an object": document({}),
+    "a number as text": document(STATS | {"currentLedgerSize": "100"}),
+    "a truth as number": document(STATS | {"currentLedgerSize": True}),
+    "no ledgers": document(without("ledgers")),
+    "a ledger without entries": document(STATS | {"ledgers": [{"ledgerId": 1, "size": 0}]}),
+    "a cursor without a position": document(STATS | {"cursors": {"s": {}}}),
+    "a position that is none": document(STATS | {"lastConfirmedEntry": "here"}),
+    "a cursor's position that is none": document(STATS | {"cursors": {"s": {"markDeletePosition": "a:b"}}}),
+    "2^64": document(STATS | {"currentLedgerSize": 2**64}),
+}
+
+
+@pytest.mark.parametrize("reply", NO_ANSWER_OF_PULSAR.values(), ids=NO_ANSWER_OF_PULSAR.keys())
+def test_what_pulsar_would_not_answer_counts_as_no_answer(place: FakeAdmin, reply: Reply) -> None:
+    place.says = lambda path: reply if path.endswith(("internalStats", "again")) else cluster_says(path)
+    with closing(admin(place)) as one, pytest.raises(SourceClusterUnreachable, match=r"GET|telling"):
+        one.partition_states(TOPIC, "s")
+
+
+def test_only_a_404_with_pulsars_reason_is_a_missing_topic(place: FakeAdmin) -> None:
+    place.says = lambda _: document({"reason": "Topic not found"}, 404)
+    with closing(admin(place)) as one, pytest.raises(TopicMissing):
+        one.partition_states(TOPIC, "s")
+
+
+@pytest.mark.parametrize(
+    "reply", [page(401), page(403), document({"reason": "no"}, 401), document({"reason": "x"}, 412)]
+)
+def test_who_refuses_us_is_told_from_who_is_silent(place: FakeAdmin, reply: Reply) -> None:
+    place.says = lambda _: reply
+    with closing(admin(place)) as one:
+        with pytest.raises(AccessRefused, match=str(reply.status)):
+            one.partition_states(TOPIC, "s")
+        assert one.cluster_names() == frozenset()
+
+
+def test_a_topic_that_comes_back_in_the_other_form_is_asked_anew(place: FakeAdmin) -> None:
+    with closing(admin(place)) as one:
+        assert list(one.partition_states(TOPIC, "s")) == [str(TOPIC)]
+        place.says = lambda _: document({"reason": "Topic not found"}, 404)
+        with pytest.raises(TopicMissing):
+            one.partition_states(TOPIC, "s")
+        parts = {f"{TOPIC}-partition-0": STATS}
+        place.says = lambda path: document(
+            {"partitions": 1} if path.endswith("/partitions") else {"metadata": {"partitions": 1}, "partitions": parts}
+        )
+        assert one.partition_states(TOPIC, "s") == {
+            f"{TOPIC}-partition-0": PartitionState.from_stats(STATS, "s"),
+        }
+        assert one.partition_states(TOPIC, "s")[f"{TOPIC}-partition-0"].cursor == LedgerPosition(3, 4)
+
+
+def partitioned(answered: set[int], alone: Callable[[int], Reply]) -> Callable[[str], Reply]:
+    """A cluster with a topic of three partitions, whose statistics of all at once have only those `answered`."""
+    parts = {f"{TOPIC}-partition-{number}": STATS for number in answered}
+    none = {"stackTrace": [{"lineNumber": 1582}], "cause": None}
+    together = {"metadata": {"partitions": 3}, "partitions": parts} if parts else none
+
+    def says(path: str) -> Reply:
+        if path.endswith("/partitions"):
+            return document({"partitions": 3})
+        if path.endswith("/partitioned-internalStats"):
+            return document(together)
+        return alone(int(path.removesuffix("/internalStats")[-1]))
+
+    return says
+
+
+@pytest.mark.parametrize("answered", [{0, 2}, {1}, set()])
+def test_a_partition_that_the_statistics_of_all_leave_out_is_asked_by_itself(
+    place: FakeAdmin, answered: set[int]
+) -> None:
+    place.says = partitioned(answered, lambda _: document(STATS))
+    with closing(admin(place)) as one:
+        assert list(one.partition_states(TOPIC, "s")) == [f"{TOPIC}-partition-{number}" for number in range(3)]
+        place.says = partitioned(answered, lambda _: document({"reason": "busy"}, 500))
+        with pytest.raises(SourceClusterUnreachable, match="partition-"):
+            one.partition_states(TOPIC, "s")
+
+
+def test_only_a_partition_that_does_not_exist_is_left_out(place: FakeAdmin) -> None:
+    missing = document({"reason": "Topic not found"}, 404)
+    place.says = partitioned({0}, lambda number: missing if number == 1 else document(STATS))
+    with closing(admin(place)) as one:
+        assert list(one.partition_states(TOPIC, "s")) == [f"{TOPIC}-partition-{number}" for number in (0, 2)]
+
+
+def test_an_answer_without_end_is_given_up(place: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud_jobs.pulsar_source.cluster.admin.MAX_BYTES", 1 << 20)
+    place.says = lambda _: Reply(200, b"[" * 65536, endless=True)
+    with closing(admin(place)) as one, pytest.raises(SourceClusterUnreachable, match="more than 1048576 bytes"):
+        one.partition_states(TOPIC, "s")
+
+
+def test_an_answer_that_trickles_is_given_up_with_the_time_of_one_call(place: FakeAdmin) -> None:
+    ticks = itertools.count(0, 4)
+    cluster = SourceCluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=place.url)
+    place.says = lambda _: Reply(200, b"[" * 65536, endless=True)
+    one = PulsarAdmin(cluster, Access(), 5, clock=lambda: float(next(ticks)))
+    with closing(one), pytest.raises(SourceClusterUnreachable, match="not whole after 5 s"):
+        one.partition_states(TOPIC, "s")
+
+
+@pytest.mark.parametrize(
+    ("name", "quoted"),
+    [("a+b", "a%2Bb"), ("a%20b", "a%2520b"), ("a?b", "a%3Fb"), ("a#b", "a%23b"), ("ü ", "%C3%BC%20"), ("..a", "..a")],
+)
+def test_names_are_quoted(place: FakeAdmin, name: str, quoted: str) -> None:
+    with closing(admin(place)) as one:
+        one.partition_states(TopicName("t", "n", name), "s")
+    assert place.asked == [
+        f"/admin/v2/persistent/t/n/{quoted}/partitions",
+        f"/admin/v2/persistent/t/n/{quoted}/internalStats",
+    ]
+
+
+def test_a_redirect_is_followed_with_the_token(place: FakeAdmin) -> None:
+    with address() as owner:
+        place.says = lambda path: Reply(307, headers={"Location": owner.url + path})
+        with closing(admin(place, token="abc")) as one:
+            assert list(one.partition_states(TOPIC, "s")) == [str(TOPIC)]
+        assert set(owner.authorizations) == {"Bearer abc"}
+
+
+def test_a_rotated_token_is_shown_with_the_next_question(place: FakeAdmin, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first")
+    with closing(admin(place, token_file=file)) as one:
+        one.partition_states(TOPIC, "s")
+        file.write_text("second")
+        one.partition_states(TOPIC, "s")
+        file.write_text("")
+        one.partition_states(TOPIC, "s")
+    assert place.authorizations == ["Bearer first"] * 2 + ["Bearer second"] * 2
+
+
+def test_topics_that_are_kept_nowhere_are_left_out(place: FakeAdmin) -> None:
+    place.says = lambda path: document(
+        ["persistent://t/n/p"]
+        if path.endswith("/partitioned")
+        else ["persistent://t/n/a+b", "persistent://t/n/p-partition-0", "non-persistent://t/n/c"]
+    )
+    with closing(admin(place)) as one:
+        assert [topic.name for topic in one.list_topics(TOPIC).topics] == ["a+b", "p"]
+
+
+def test_topics_that_cannot_be_read_are_told_once_by_name_and_the_others_are_read(place: FakeAdmin) -> None:
+    def says(path: str) -> Reply:
+        if path.endswith("/partitioned"):
+            return document([])
+        if path.endswith("/t/n"):
+            return document([f"persistent://t/n/{name}" for name in (".", "..", "b ", "x-partition-0")])
+        return cluster_says(path)
+
+    place.says = says
+    cluster, options = f"hq=pulsar://x:1|{place.url}", {"topicsPattern": "t/n/.*", "topicDiscoverySeconds": "0"}
+    parsed = PulsarOptions.parse({"clusters": cluster, "subscription": "s"} | options)
+    with closing(ClusterSurvey(parsed.clusters[0], parsed)) as survey, capture_logs() as logs:
+        for _ in range(3):
+            assert sorted(survey.states()) == ["persistent://t/n/b ", "persistent://t/n/x-partition-0"]
+    told = [log for log in logs if log["event"] == "topics_unreadable"]
+    assert [(log["count"], log["topics"]) for log in told] == [(2, ["persistent://t/n/.", "persistent://t/n/.."])]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*STATS, "partitions"]), inner),
+    max_leaves=10,
+)
+bodies = values.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20)
+shapes = st.sampled_from([NAMES, PARTITIONS, judged.STATS, PARTITIONED_STATS])
+statuses = st.sampled_from([200, 204, 301, 400, 401, 404, 409, 429, 500, 599])
+
+
+@given(statuses, st.sampled_from([JSON, JSON + ";charset=utf-8", "text/html", ""]), bodies, shapes)
+def test_any_answer_is_a_value_or_an_error_of_ours(status: int, content_type: str, body: bytes, shape: Any) -> None:
+    with suppress(TopicMissing, AccessRefused, SourceClusterUnreachable):
+        value = parse_response(AdminRequest("hq", "GET x", "t"), AdminResponse(status, content_type, body), shape)
+        assert status == 200
+        shape.validate_python(value)
+
+
+def test_tls_files_that_cannot_be_used_are_named(place: FakeAdmin, tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").write_text("")
+    for name in ("empty.pem", "missing.pem"):
+        with pytest.raises(OptionError, match=name):
+            admin(place, tls_trust_certs_file=tmp_path / name)
+
+
+def test_an_error_names_the_address_that_did_not_answer(place: FakeAdmin) -> None:
+    place.says = lambda _: page(503)
+    with (
+        closing(admin(place)) as one,
+        pytest.raises(SourceClusterUnreachable, match=f"{place.url}/admin/v2/.*/t/n/x/part"),
+    ):
+        one.partition_states(TOPIC, "s")
+
+
+def test_a_pattern_in_a_namespace_that_does_not_exist_is_told_as_that(place: FakeAdmin) -> None:
+    place.says = lambda _: document({"reason": "Namespace not found"}, 404)
+    with closing(admin(place)) as one, pytest.raises(NamespaceMissing, match="namespace t/n does not exist"):
+        one.list_topics(TopicName("t", "n", "x.*"))

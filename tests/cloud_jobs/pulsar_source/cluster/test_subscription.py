@@ -1,0 +1,261 @@
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.pulsar_source.cluster.partition_state import MAX_PLANNED, SubscriptionProperties
+from cloud_jobs.pulsar_source.errors import DataLoss
+from cloud_jobs.pulsar_source.position import LedgerPosition
+from tests.cloud_jobs.pulsar_source.model import ModelTopic, ModelWorld
+from tests.cloud_jobs.pulsar_source.test_state_machine import PARTITIONS, Crash, ModelQuery
+
+openings = st.lists(st.integers(0, 99).map("{:02d}".format), unique=True, max_size=40).map(sorted)
+
+
+@given(openings)
+def test_what_is_kept_on_the_broker_is_read_back_with_the_newest_openings_beside_the_properties_of_others(
+    names: list[str],
+) -> None:
+    notes = SubscriptionProperties("4f")
+    for name in names:
+        notes = notes.with_planned(name).with_planned(name)
+    assert SubscriptionProperties.from_properties({"team": "a"} | notes.to_properties()) == notes
+    assert list(notes.planned) == names[-MAX_PLANNED:]
+    assert SubscriptionProperties.from_properties({"team": "a"}) is None
+
+
+@given(openings, openings)
+def test_a_mark_is_known_by_the_disks_on_which_it_was_planned_and_not_by_older_ones(
+    before: list[str], after: list[str]
+) -> None:
+    old = SubscriptionProperties("4f")
+    for name in before:
+        old = old.with_planned(name)
+    new = old
+    for name in after:
+        new = new.with_planned(f"later {name}")
+    for name in before:
+        assert new.has_read(old.generation(name))  # also when it was forgotten
+    for name in after:
+        assert not old.has_read(new.generation(f"later {name}"))
+    assert old.has_read(old.generation())
+    assert not SubscriptionProperties("5e", new.planned).has_read(new.generation())
+
+
+def test_a_broker_is_beyond_a_mark_when_a_later_opening_was_acknowledged():
+    notes = SubscriptionProperties("4f").with_planned("1").with_planned("2").with_planned("3").with_acknowledged("2")
+    assert [notes.acknowledged_after(notes.generation(opening)) for opening in ("", "1", "2", "3")] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+class RestoredTopic:
+    """One query on one topic partition of one model cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = ModelWorld()
+        self.reported: list[str] = []
+        for cluster in self.world.clusters.values():
+            cluster.create(PARTITIONS[0])
+        self.query = ModelQuery(self.world, folder, self.reported.append)
+        self.count = 0
+
+    @property
+    def topic(self) -> ModelTopic:
+        return self.world.clusters["hq"].topics[PARTITIONS[0]]
+
+    def send(self, count: int) -> None:
+        newest = self.topic.ledgers[max(self.topic.ledgers)]
+        newest += [(number,) for number in range(self.count, self.count + count)]
+        self.count += count
+
+    def drain(self, *, strict: bool = True) -> None:
+        while self.query.trigger(strict=strict):
+            pass
+
+    def roll(self) -> None:
+        self.world.clusters["hq"].open_again(PARTITIONS[0])
+
+    def missing(self) -> set[int]:
+        return set(range(self.count)) - self.query.delivered().keys()
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Any:
+    one = RestoredTopic(tmp_path)
+    one.drain()
+    yield one
+    one.query.stop()
+
+
+@contextmanager
+def set_back(story: RestoredTopic) -> Any:
+    """Checkpoint and table as they are now come back at the end."""
+    log, done, sink = list(story.query.log), story.query.done, dict(story.query.sink)
+    failover = story.query._folder / "failover.json"
+    kept = failover.read_bytes()
+    yield
+    story.query.stop()
+    story.query.log, story.query.done, story.query.sink = log, done, sink
+    failover.write_bytes(kept)
+
+
+@pytest.mark.parametrize(
+    "normal", [True, False], ids=["the cursor in the next ledger", "the cursor in a removed ledger"]
+)
+def test_a_checkpoint_that_was_set_back_misses_what_was_removed_since_and_says_so(
+    story: RestoredTopic, *, normal: bool
+) -> None:
+    story.send(10)
+    story.drain()
+    with set_back(story):
+        for _ in range(3):
+            story.roll()
+            story.send(10)
+            story.drain()
+        acknowledged = story.topic.last
+        story.roll()
+        story.topic.trim()
+        if not normal:
+            story.topic.cursor = acknowledged  # a broker can leave it there
+    story.send(10)
+    with pytest.raises(DataLoss):
+        story.drain()
+    story.query.stop()
+    story.drain(strict=False)
+    assert story.missing() == set(range(10, 40))
+
+
+def test_a_checkpoint_that_was_set_back_reads_again_what_is_still_stored(story: RestoredTopic) -> None:
+    story.send(10)
+    story.drain()
+    with set_back(story):
+        for _ in range(MAX_PLANNED + 2):
+            story.roll()
+            story.send(1)
+            story.drain()
+    story.drain()
+    assert not story.missing()
+
+
+def test_a_ledger_that_was_read_to_its_end_and_removed_is_no_loss_for_a_query_that_was_stopped(
+    story: RestoredTopic,
+) -> None:
+    story.send(10)
+    story.drain()
+    story.query.stop()
+    for _ in range(3):
+        story.roll()
+        story.topic.trim()
+    story.drain()
+    story.send(1)
+    story.drain()
+    assert not story.missing()
+    assert not story.reported
+
+
+@pytest.mark.parametrize("rolls", [0, 1, 2])
+def test_a_cluster_that_comes_back_with_older_disks_is_told_by_its_openings(story: RestoredTopic, rolls: int) -> None:
+    hq = story.world.clusters["hq"]
+    story.send(100)
+    story.drain()
+    disks = (
+        {number: list(rows) for number, rows in story.topic.ledgers.items()},
+        story.topic.cursor,
+        story.topic.notes,
+    )
+    story.roll()
+    story.send(100)
+    story.drain()
+    story.query.stop()
+    number = max(story.topic.ledgers)
+    story.topic.ledgers, story.topic.cursor, story.topic.notes = disks
+    story.topic.ledgers[number] = []
+    story.topic.opened = f"restored {uuid4().hex}"
+    story.send(150)
+    for _ in range(rolls):
+        story.roll()
+        story.send(5)
+    with pytest.raises(DataLoss, match="older disks"):
+        story.drain()
+    story.query.stop()
+    story.drain(strict=False)
+    assert hq.topics[PARTITIONS[0]].messages() <= story.query.delivered().keys()
+
+
+def test_a_cluster_that_comes_back_with_disks_of_a_moment_ago_has_never_had_the_position(story: RestoredTopic) -> None:
+    story.send(10)
+    story.drain()
+    ledger = story.topic.ledgers[max(story.topic.ledgers)]
+    del ledger[7:]  # within one opening
+    story.topic.cursor = LedgerPosition(1, 6)
+    story.roll()
+    story.send(5)
+    with pytest.raises(DataLoss, match="has never had"):
+        story.drain()
+    story.query.stop()
+    story.drain(strict=False)
+    assert not story.missing() - {7, 8, 9}
+
+
+@pytest.mark.parametrize("by_a_task", [False, True])
+def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_next_plan(
+    story: RestoredTopic, *, by_a_task: bool
+) -> None:
+    story.send(10)
+    story.drain()
+    for _ in range(2):
+        story.send(10)
+        story.roll()
+    story.topic.cursor = None
+    story.topic.ledgers = {number: rows for number, rows in story.topic.ledgers.items() if not rows}
+    if by_a_task:
+        story.topic.subscribe()
+    with pytest.raises(DataLoss):
+        story.drain()
+
+
+def test_a_subscription_made_anew_in_the_same_ledger_is_not_taken_for_the_one_before(story: RestoredTopic) -> None:
+    story.send(10)
+    story.drain()
+    story.topic.cursor = None
+    story.topic.subscribe()
+    with pytest.raises(DataLoss, match="not the one that the query read"):
+        story.drain()
+
+
+def test_a_subscription_whose_creator_ended_at_once_is_brought_to_its_start_by_the_next_start(tmp_path: Path) -> None:
+    def end(_: str) -> None:
+        raise Crash
+
+    story = RestoredTopic(tmp_path)
+    story.send(10)
+    for cluster in story.world.clusters.values():
+        cluster.created = end
+    with pytest.raises(Crash):
+        story.query.trigger()
+    story.query.stop()
+    assert story.topic.unread() == set()  # as a broker creates it
+    for cluster in story.world.clusters.values():
+        cluster.created = lambda _: None
+    story.drain()
+    assert story.query.delivered() == Counter(range(10))
+    story.query.stop()
+
+
+def test_what_is_noted_is_the_opening_and_not_each_batch(story: RestoredTopic) -> None:
+    for _ in range(3):
+        story.send(1)
+        story.drain()
+    assert story.topic.notes is not None
+    assert story.topic.notes.planned == (story.topic.opened,)
+    assert story.topic.notes.acknowledged == story.topic.opened
+    assert story.topic.cursor == story.topic.last

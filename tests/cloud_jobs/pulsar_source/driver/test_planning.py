@@ -1,0 +1,67 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.pulsar_source.driver.planning import BatchLimits, PendingMessage, limit_batch
+from cloud_jobs.pulsar_source.position import LedgerPosition
+
+sizes_by_topic = st.dictionaries(
+    st.sampled_from("abcd"), st.lists(st.integers(0, 50), min_size=1, max_size=15), min_size=1
+)
+limits = st.builds(BatchLimits, st.none() | st.integers(1, 20), st.none() | st.integers(1, 200)).filter(bool)
+
+
+def pieces(sizes: list[int]) -> list[PendingMessage]:
+    return [PendingMessage(LedgerPosition(1, number), size) for number, size in enumerate(sizes)]
+
+
+def taken(waiting: dict[str, list[int]], limit: BatchLimits, turn: int) -> dict[str, list[int]]:
+    weights = {topic: float(len(sizes)) for topic, sizes in waiting.items()}
+    ends = limit_batch({topic: pieces(sizes) for topic, sizes in waiting.items()}, weights, limit, turn)
+    return {topic: waiting[topic][: end.entry + 1] for topic, end in ends.items()}
+
+
+@given(sizes_by_topic, limits, st.integers(0, 9))
+def test_limits_hold_but_for_one_message_that_goes_alone(
+    waiting: dict[str, list[int]], limit: BatchLimits, turn: int
+) -> None:
+    admitted = [size for sizes in taken(waiting, limit, turn).values() for size in sizes]
+    assert limit.messages is None or len(admitted) <= limit.messages
+    assert limit.bytes is None or sum(admitted) <= limit.bytes or len([size for size in admitted if size]) == 1
+
+
+@given(sizes_by_topic, limits, st.integers(0, 9))
+def test_a_batch_is_filled_as_long_as_any_next_message_fits(
+    waiting: dict[str, list[int]], limit: BatchLimits, turn: int
+) -> None:
+    batch = taken(waiting, limit, turn)
+    count = sum(len(sizes) for sizes in batch.values())
+    size = sum(sum(sizes) for sizes in batch.values())
+    assert count >= 1
+    for topic, sizes in waiting.items():
+        following = sizes[len(batch.get(topic, [])) :]
+        if following and (limit.messages is None or count < limit.messages):
+            assert limit.bytes is not None
+            assert size + following[0] > limit.bytes
+
+
+@given(sizes_by_topic, limits)
+def test_no_partition_starves(waiting: dict[str, list[int]], limit: BatchLimits) -> None:
+    assert set().union(*(taken(waiting, limit, turn) for turn in range(len(waiting)))) == set(waiting)
+
+
+@given(sizes_by_topic)
+def test_batch_after_batch_takes_every_message_once(waiting: dict[str, list[int]]) -> None:
+    left, total = waiting, 0
+    for turn in range(sum(map(len, waiting.values()))):
+        batch = taken(left, BatchLimits(3, 40), turn)
+        total += sum(map(len, batch.values()))
+        left = {topic: rest for topic, sizes in left.items() if (rest := sizes[len(batch.get(topic, [])) :])}
+        if not left:
+            break
+    assert not left
+    assert total == sum(map(len, waiting.values()))
+
+
+def test_shares_follow_what_waits():
+    batch = taken({"a": [1] * 300, "b": [1] * 100}, BatchLimits(100, None), 0)
+    assert {topic: len(sizes) for topic, sizes in batch.items()} == {"a": 75, "b": 25}

@@ -1,0 +1,46 @@
+"""What is read of Pulsar's own protocol: right where it is right, a ValueError where it is anything else."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.pulsar_source.reading.entry_store import EntryMetadata, decode, encode, entry_metadata, frame, numbers
+from tests.cloud_jobs.pulsar_source.raw import fields_of, message, metadata
+
+FIELDS = st.dictionaries(st.integers(1, 200), st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=300)))
+
+
+@given(fields=FIELDS)
+def test_fields_are_read_as_they_were_written_and_as_others_write_them(fields: dict[int, int | bytes]) -> None:
+    assert decode(encode(fields)) == fields
+    assert encode(fields) == message(list(fields.items()))
+    assert fields_of(encode(fields)) == fields
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_fields_or_a_value_error(data: bytes) -> None:
+    with suppress(ValueError):
+        entry_metadata(data)
+    with suppress(ValueError):
+        numbers(decode(data), 1, 2)
+
+
+@pytest.mark.parametrize("data", [b"\x08", b"\x0a\x05ab", b"\x80" * 11, b"\x0b", b"\x09abc"])
+def test_what_breaks_off_or_is_no_protobuf_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match="at byte"):
+        decode(data)
+
+
+def test_the_head_of_an_entry_says_which_chunk_it_is():
+    chunk = metadata(uuid=b"\xffu", num_chunks_from_msg=3, chunk_id=2**64 - 1, num_messages_in_batch=7)
+    assert entry_metadata(message(chunk)) == EntryMetadata(7, "\ufffdu", -1, 3)
+    assert entry_metadata(message(metadata())) == EntryMetadata(1, "", 0, 0)
+
+
+def test_a_command_has_its_lengths_before_it():
+    data = frame(11, {1: 1, 2: 1000})
+    assert data[:4] == (len(data) - 4).to_bytes(4)
+    assert data[4:8] == (len(data) - 8).to_bytes(4)
+    assert decode(data[8:]) == {1: 11, 11: encode({1: 1, 2: 1000})}

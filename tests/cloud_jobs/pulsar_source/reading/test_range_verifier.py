@@ -1,0 +1,214 @@
+"""What was planned is read, or the range fails: each way to leave an entry out, on the model of a cluster."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from cloud_jobs.pulsar_source.errors import EntriesUnknown, ReadIncomplete, ReadStalled
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.position import LedgerPosition, PartitionRange
+from cloud_jobs.pulsar_source.reading.columns import EntryRuns
+from cloud_jobs.pulsar_source.reading.entries import InquiryBounds
+from cloud_jobs.pulsar_source.reading.planned import PlannedRange, stream_range
+from cloud_jobs.pulsar_source.reading.range_verifier import DeliveredEntries
+from tests.cloud_jobs.pulsar_source.model import Broken, ChunkPart, Entry, ModelTopic, ModelWorld
+
+TOPIC = "persistent://public/default/t"
+KNOWN = {"clusters": "hq=pulsar://h:1|http://h:2", "topics": TOPIC, "subscription": "s", "columns": "value"}
+OPTIONS = PulsarOptions.parse(KNOWN)
+COMPACTED = PulsarOptions.parse(KNOWN | {"readCompacted": "true"})
+
+
+class RangeCase:
+    """A topic with these entries, and a batch planned over all of it."""
+
+    def __init__(self, *entries: Entry, options: PulsarOptions = OPTIONS, compacted: int = -1) -> None:
+        self.world, self.options = ModelWorld(), options
+        self.topic: ModelTopic = self.world.clusters["hq"].create(TOPIC)
+        self.topic.subscribe()
+        (ledger,) = self.topic.ledgers
+        self.topic.ledgers[ledger] += entries
+        self.topic.compacted = LedgerPosition(ledger, compacted)
+        state = self.topic.state()
+        start = LedgerPosition(ledger, -1)
+        whole = PartitionRange(TOPIC, start, state.last)
+        cluster = options.all_clusters()[0]
+        self.planned: PlannedRange = stream_range(whole, state, cluster, options, frozenset())
+
+    def place(self, entry: int) -> LedgerPosition:
+        return LedgerPosition(min(self.topic.ledgers), entry)
+
+    def after(self, receives: int, happens: Callable[[], None]) -> None:
+        """Something happens after so many calls for messages."""
+        left = receives
+
+        def meanwhile() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                happens()
+
+        self.world.meanwhile = meanwhile
+
+    def read(self) -> list[int]:
+        batches = self.world.read(self.options, self.planned)
+        return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def test_a_range_with_nothing_left_out_is_read():
+    assert RangeCase((0,), (1, 2), (3,)).read() == [0, 1, 2, 3]
+
+
+def test_markers_are_left_out_and_nobody_is_to_blame():
+    assert RangeCase((), (0,), (), (), (1,), ()).read() == [0, 1]
+
+
+@pytest.mark.parametrize("receives", [1, 2, 3])
+def test_a_cursor_that_moves_within_the_read_fails_it(receives: int) -> None:
+    case = RangeCase((0,), (1,), (2,), (3,), (4,), (5,))
+    case.after(receives, lambda: case.topic.skip(5))
+    with pytest.raises(ReadIncomplete, match="somebody"):
+        case.read()
+    case.planned = case.planned.isolated_copy()
+    assert case.read() == list(range(6))
+
+
+def test_a_cursor_that_moves_to_the_end_fails_it():
+    case = RangeCase((0,), (1,), (2,))
+    case.after(1, lambda: case.topic.skip(9))
+    with pytest.raises(ReadIncomplete, match="somebody"):
+        case.read()
+
+
+@pytest.mark.parametrize("entries", [[1], [2], [3], [1, 2], [3, 4], [4]])
+def test_entries_that_another_consumer_acknowledged_fail_it(entries: list[int]) -> None:
+    case = RangeCase((0,), (1,), (2,), (3,), (4,))
+    for entry in entries:
+        case.topic.acknowledge_one(case.place(entry))
+    with pytest.raises(ReadIncomplete, match="somebody acknowledged it"):
+        case.read()
+
+
+def test_a_marker_that_was_acknowledged_by_the_broker_fails_nothing():
+    case = RangeCase((0,), (), (1,), ())
+    case.topic.acknowledge_one(case.place(1))
+    case.topic.acknowledge_one(case.place(3))
+    assert case.read() == [0, 1]
+
+
+BOTH = pytest.mark.parametrize("options", [OPTIONS, COMPACTED], ids=["plain", "compacted"])
+
+
+@BOTH
+@pytest.mark.parametrize("single", [0, 5, 500])
+def test_what_another_consumer_acknowledged_behind_many_gaps_fails_it(options: PulsarOptions, single: int) -> None:
+    chunked = [ChunkPart.of(number, part, 2) for number in range(200) for part in range(2)]
+    case = RangeCase(*chunked, (200,), (201,), (202,), options=options)
+    case.world.bounds = InquiryBounds(single=single)
+    case.topic.acknowledge_one(case.place(len(chunked) + 1))
+    with pytest.raises(ReadIncomplete, match="somebody acknowledged it"):
+        case.read()
+
+
+def test_what_was_compacted_is_read_by_a_reader_which_knows_no_acknowledgement():
+    case = RangeCase((0,), (1,), (2,), options=COMPACTED, compacted=1)
+    case.topic.acknowledge_one(case.place(1))
+    assert case.read() == [0, 1, 2]
+
+
+def test_what_was_compacted_within_the_read_is_looked_for_by_a_reader():
+    case = RangeCase((0,), (1,), (2,), (3,), options=COMPACTED)
+    case.topic.acknowledge_one(case.place(2))
+    case.topic.compacted = case.place(3)
+    with pytest.raises(ReadIncomplete, match=":2:-1 was planned and not delivered"):
+        case.read()
+
+
+def test_what_every_client_drops_is_no_message_and_hides_no_last_chunk_before_it():
+    case = RangeCase(ChunkPart.of(0, 0, 2), (1,), ChunkPart.of(0, 1, 2), Broken(), (2,))
+    case.planned = replace(case.planned, start=case.place(1))
+    case.topic.acknowledge(case.place(1))
+    assert case.read() == [2, 0]
+
+
+def test_beyond_its_bound_nothing_counts_as_complete():
+    case = RangeCase((0,), (), (), (), (1,))
+    case.world.bounds = InquiryBounds(entries=2)
+    with pytest.raises(EntriesUnknown, match=r"1:1 and 0 more .* more than 2 entries of one batch were not delivered"):
+        case.read()
+    case.options = PulsarOptions.parse(KNOWN | {"failOnDataLoss": "false"})
+    assert case.read() == [0, 1]
+
+
+def test_what_nobody_says_anything_of_is_unknown():
+    case = RangeCase((0,), ChunkPart.of(1, 0, 2), ChunkPart.of(2, 0, 2), (3,))
+    case.world.hides, case.world.sends = (lambda chunk: chunk.message == "1"), False
+    with pytest.raises(
+        EntriesUnknown, match=r"entry 1:1 and 0 more .* did not say so, or said nothing at all for 60 s"
+    ):
+        case.read()
+
+
+@BOTH
+@pytest.mark.parametrize("held_from", [0, 1, 2])
+def test_an_open_transaction_is_waited_for_and_then_all_is_read(held_from: int, options: PulsarOptions) -> None:
+    case = RangeCase((0,), (1,), (2,), (), options=options)
+    case.topic.held_from = case.place(held_from)
+
+    def ended() -> None:
+        case.topic.held_from = None
+
+    case.after(5, ended)
+    assert case.read() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("held_from", [0, 1, 2])
+def test_a_transaction_that_stays_open_stalls_the_range_and_takes_nothing_away(held_from: int) -> None:
+    case = RangeCase((0,), (1,), (2,), ())
+    case.topic.held_from = case.place(held_from)
+    with pytest.raises(ReadStalled):
+        case.read()
+
+
+def runs_of(*runs: tuple[int, int, int, int]) -> EntryRuns:
+    """(entry, first index, length, size of the batch) of ledger 7."""
+    found = EntryRuns()
+    for entry, index, length, size in runs:
+        found.ledgers.append(7)
+        found.entries.append(entry)
+        found.first_batch_indexes.append(index)
+        found.lengths.append(length)
+        found.batch_sizes.append(size)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "runs", "partly"),
+    [
+        (LedgerPosition(7, -1), LedgerPosition(7, 1), [(0, 0, 5, 5), (1, -1, 1, 1)], None),
+        (LedgerPosition(7, -1), LedgerPosition(7, 1), [(0, 0, 2, 5), (0, 2, 3, 5), (1, 0, 4, 4)], None),
+        (LedgerPosition(7, -1), LedgerPosition(7, 1), [(0, 0, 2, 5), (0, 3, 2, 5), (1, 0, 4, 4)], 0),
+        (LedgerPosition(7, -1), LedgerPosition(7, 1), [(0, 0, 4, 5), (1, 0, 4, 4)], 0),
+        (LedgerPosition(7, -1), LedgerPosition(7, 1), [(0, 0, 5, 5), (1, 1, 3, 4)], 1),
+        (LedgerPosition(7, -1), LedgerPosition(7, 1), [(0, 0, 5, 5), (1, 0, 3, 4)], 1),
+        (LedgerPosition(7, -1), LedgerPosition(7, 1, 2), [(0, 0, 5, 5), (1, 0, 3, 4)], None),
+        (LedgerPosition(7, -1), LedgerPosition(7, 1, 2), [(0, 0, 5, 5), (1, 0, 2, 4)], 1),
+        (LedgerPosition(7, 0, 1), LedgerPosition(7, 1), [(0, 2, 3, 5), (1, 0, 4, 4)], None),
+        (LedgerPosition(7, 0, 1), LedgerPosition(7, 1), [(0, 3, 2, 5), (1, 0, 4, 4)], 0),
+        (LedgerPosition(7, 0, 1), LedgerPosition(7, 1), [(1, 0, 4, 4)], 0),
+        (LedgerPosition(7, 0, 1), LedgerPosition(7, 0, 3), [(0, 2, 2, 5)], None),
+        (LedgerPosition(7, 0), LedgerPosition(7, 1), [(1, 0, 4, 4)], None),
+    ],
+)
+def test_a_batch_of_which_messages_are_left_out_is_found(
+    start: LedgerPosition, end: LedgerPosition, runs: list[tuple[int, int, int, int]], partly: int | None
+) -> None:
+    planned = PlannedRange(OPTIONS.all_clusters()[0], TOPIC, start, end, True, 1, frozenset(), ((7, 2),))
+    at_once, one_by_one = DeliveredEntries(planned), DeliveredEntries(planned)
+    at_once.add(runs_of(*runs))
+    for number in range(len(runs)):
+        one_by_one.add(runs_of(*runs[: number + 1]), number)
+    for track in (at_once, one_by_one):
+        found = track.partial_entry()
+        assert (found.entry if found else None) == partly
