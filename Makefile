@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 REPLAY ?=
 
-.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
+.PHONY: help setup python demo test test-shared-servers test-others check unit format nightly drills bench-replication bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -17,8 +17,18 @@ python:
 demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv sends a recorded track instead
 	@$(PYTHON) -m deploy demo $(if $(REPLAY),--replay '$(REPLAY)')
 
-test: setup  ## Unit tests, then the system tests on the real servers
-	@$(PYTHON) -m pytest -m "not nightly" --durations=15
+# The system tests mostly wait for servers, so the unit tests run beside them. Both run to their end, whatever fails.
+test: setup  ## Unit tests, and beside them the system tests on the real servers
+	@$(MAKE) --no-print-directory --jobs=2 test-shared-servers test-others
+
+test-shared-servers:
+	@$(PYTHON) -m pytest -m "system and not own_servers and not nightly" --durations=15
+
+# What it says comes in one piece, when it ends.
+test-others:
+	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
+	$(PYTHON) -m pytest -m "(not system or own_servers) and not nightly" -q --durations=15 >$$log 2>&1; failed=$$?; \
+	printf '\n'; cat $$log; exit $$failed
 
 unit: python  ## The tests that need no server
 	@$(PYTHON) -m pytest -m "not system and not nightly" -q

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ MODULES = {
 TWICE: dict[str, str] = {}
 
 
+@cache
 def classes() -> dict[str, list[Path]]:
     """Each public class at the top of a module, and the modules that define it."""
     found = defaultdict(list)
@@ -33,6 +35,7 @@ def classes() -> dict[str, list[Path]]:
     return dict(found)
 
 
+@cache
 def identifiers() -> set[str]:
     """Every name in the code: modules, classes, functions, attributes, parameters, and its texts of one word."""
     return {name for path, tree in MODULES.items() for name in (*path.parts, path.stem, *_names(tree))}

@@ -11,7 +11,7 @@ from deploy.local import MosquittoBroker
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors, number_of
 from tests.edge_agent.region import MqttRegion
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from deploy.local import MosquittoBroker, MosquittoSettings
 from tests.edge_agent.process import AgentProcess, VehicleSensors, number_of
 from tests.edge_agent.region import MqttRegion
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 MESSAGES = 300
 NO_SAVE_OF_ITS_OWN_S = 3_600
 

@@ -12,7 +12,7 @@ from telemetry import IntervalSet
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors, number_of
 from tests.edge_agent.region import MqttRegion
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 MESSAGES_A_SECOND = 800
 
 

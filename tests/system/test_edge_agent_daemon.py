@@ -18,7 +18,7 @@ from telemetry import Event
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
 
 def free_port() -> int:

@@ -18,7 +18,7 @@ from gateway.mqtt_connection import MqttConnection, PublishResult
 from gateway.packets import InboundMessage
 from tests.gateway.strategies import settings
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
 
 class BrokerWithRules(MosquittoBroker):

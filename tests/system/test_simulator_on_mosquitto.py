@@ -27,7 +27,7 @@ from simulator import (
     publish,
 )
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 HOST = "127.0.0.1"
 
 
