@@ -1,0 +1,78 @@
+"""Packages and imports of `docs/architecture.md`, from the code: `python docs/pictures/architecture.py`.
+
+The page keeps what stands outside of the two marks. A structure test compares what stands between them with the code.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+PACKAGES = ("cloud_jobs", "deploy", "edge_agent", "gateway", "geo", "runtime", "settings", "simulator", "telemetry")
+BEGIN, END = "<!-- made from the code: begin -->", "<!-- made from the code: end -->"
+COMMAND = "python docs/pictures/architecture.py"
+
+
+def sentences() -> dict[str, str]:
+    """Each package with the first sentence of its docstring."""
+    found = {}
+    for top in PACKAGES:
+        for file in sorted((ROOT / top).rglob("__init__.py")):
+            text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+            found[".".join(file.parent.relative_to(ROOT).parts)] = text.partition("\n")[0]
+    return found
+
+
+def imports(graph: grimp.ImportGraph, packages: set[str]) -> dict[str, set[str]]:
+    """The packages that the modules of each package import; a module belongs to the innermost package around it."""
+    found: dict[str, set[str]] = {package: set() for package in packages}
+    for module in graph.modules:
+        home = _home(module, packages)
+        found[home] |= {_home(other, packages) for other in graph.find_modules_directly_imported_by(module)} - {home}
+    return found
+
+
+def _home(module: str, packages: set[str]) -> str:
+    while module not in packages:
+        module = module.rpartition(".")[0]
+    return module
+
+
+def arrows(edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The imports between top packages, without those that a way through another package says already."""
+    tops: dict[str, set[str]] = {top: set() for top in PACKAGES}
+    for package, targets in edges.items():
+        top = package.partition(".")[0]
+        tops[top] |= {target.partition(".")[0] for target in targets} - {top}
+    return {
+        top: {target for target in targets if not any(target in tops[other] for other in targets)}
+        for top, targets in tops.items()
+    }
+
+
+def drawn() -> str:
+    """What stands between the marks: a drawing of the top packages, then every package in a table."""
+    said = sentences()
+    edges = imports(grimp.build_graph(*PACKAGES), set(said))
+    lines = ["```mermaid", "graph TD"]
+    lines += [f"    {top} --> {target}" for top, targets in sorted(arrows(edges).items()) for target in sorted(targets)]
+    lines += ["```", "", "| package | what it is | imports |", "|---|---|---|"]
+    lines += [
+        f"| `{package}` | {said[package]} | {', '.join(f'`{target}`' for target in sorted(edges[package])) or '–'} |"
+        for package in sorted(said)
+    ]
+    return "\n".join(lines)
+
+
+def renewed(page: str) -> str:
+    """The page with what the code says now between the marks."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{drawn()}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

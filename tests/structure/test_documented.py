@@ -1,0 +1,118 @@
+"""What has no page fails: each setting, command, option and metric is named in `docs/`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import typer
+from pydantic import BaseModel
+
+from cloud_jobs.config import CloudSettings
+from edge_agent.config import AgentSettings
+from gateway.config import GatewaySettings
+from tests.structure.test_help import APPS, commands
+from tests.structure.test_vocabulary import MODULES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+EVERYTHING = "\n".join(PAGES.values())
+# The settings of each program, and the pages that may explain them.
+SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
+    AgentSettings: ("edge-agent.md",),
+    GatewaySettings: ("gateway.md",),
+    CloudSettings: ("ingest.md", "spatial-jobs.md"),
+}
+TYPERS_OWN = {"--install-completion", "--show-completion"}
+# Every page that a reader finds from the README, itself or through one of these.
+LINK = re.compile(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)")
+
+
+def settings_of(model: type[BaseModel]) -> Iterator[str]:
+    """The name of each setting, sections and what is in them."""
+    for name, field in model.model_fields.items():
+        yield name
+        for inner in _models(field.annotation):
+            yield from settings_of(inner)
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
+
+
+@pytest.mark.parametrize("model", SETTINGS, ids=lambda model: model.__name__)
+def test_each_setting_is_explained(model: type[BaseModel]) -> None:
+    text = "\n".join(PAGES[name] for name in SETTINGS[model])
+    named = {word for quoted in re.findall(r"`([^`\n]+)`", text) for word in re.split(r"[^\w]+", quoted)}
+    assert sorted(set(settings_of(model)) - named) == []
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_each_command_and_option_is_explained(name: str) -> None:
+    program, _, only = name.partition(" ")  # of `waybill` each command is an app, in which the others are names alone
+    missing = []
+    for path, command in commands(typer.main.get_command(APPS[name])):
+        if only and path[:1] != (only,):
+            continue
+        spoken = " ".join((program, *path))
+        if not getattr(command, "commands", {}) and not re.search(rf"\b{re.escape(spoken)}\b", EVERYTHING):
+            missing.append(spoken)
+        options = (option for parameter in command.params for option in parameter.opts if option.startswith("--"))
+        missing += [
+            f"{spoken} {option}"
+            for option in options
+            if option not in TYPERS_OWN and not re.search(rf"{re.escape(option)}(?![\w-])", EVERYTHING)
+        ]
+    assert missing == []
+
+
+def metrics() -> set[str]:
+    """Each metric's name, as the code writes it: whole, or behind the prefix of its module."""
+    found = set()
+    for tree in MODULES.values():
+        texts = {
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        if any(text.startswith("prometheus_client") for text in _imported(tree)):
+            found |= {text for text in texts if re.fullmatch(r"(edge_agent|waybill)(_[a-z0-9]+)+", text)}
+    return found
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_each_metric_is_explained() -> None:
+    assert len(metrics()) > 30
+    assert sorted(metric for metric in metrics() if f"`{metric}`" not in EVERYTHING) == []
+
+
+def test_each_page_is_found_from_the_readme() -> None:
+    found, waiting = set(), [(ROOT / "README.md")]
+    while waiting:
+        page = waiting.pop()
+        if page not in found:
+            found.add(page)
+            waiting += [(page.parent / link).resolve() for link in LINK.findall(page.read_text(encoding="utf-8"))]
+    assert sorted(path.name for path in found if not path.is_file()) == []
+    assert sorted(path.name for path in (ROOT / "docs").rglob("*.md") if path not in found) == []
+
+
+def test_each_page_begins_with_what_it_is_for_and_an_example() -> None:
+    late = []
+    for name, text in PAGES.items():
+        begin = "\n## ".join(text.split("\n## ", 2)[:2])
+        if name not in {"glossary.md", "architecture.md"} and "```" not in begin:
+            late.append(name)
+    assert late == []
