@@ -15,7 +15,7 @@ python:
 	@deploy/bootstrap.sh python
 
 demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv sends a recorded track instead
-	@$(PYTHON) -m deploy demo $(if $(REPLAY),--replay '$(REPLAY)')
+	@$(PYTHON) -m waybill demo $(if $(REPLAY),--replay '$(REPLAY)')
 
 # The system tests mostly wait for servers, so the unit tests run beside them. Both run to their end, whatever fails.
 test: setup  ## Unit tests, and beside them the system tests on the real servers
@@ -38,7 +38,7 @@ nightly: setup  ## The long forms of the proofs
 
 drills: setup  ## Each drill, and the centre lost twice more at its worst moments: every record counted
 	@failed=0; for drill in failback region-loss link-cut "sweep --snapshot-period-s 1 --trigger-s 1 --moment planned --moment written"; do \
-		$(PYTHON) -m deploy drill $$drill || failed=1; done; exit $$failed
+		$(PYTHON) -m waybill drill $$drill || failed=1; done; exit $$failed
 
 bench-source: setup  ## The Pulsar source against plain readers, and a light micro-batch
 	@$(PYTHON) -m benchmarks.source

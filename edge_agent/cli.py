@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,10 @@ _LIGHT = (
 @app.command()
 def run(config: Config) -> None:
     """Take records in, keep them, and deliver them, until SIGTERM."""
+    # The process that takes over could say what is not installed only by a stack of calls.
+    for package in ("paho", "prometheus_client"):
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     command = [sys.executable, "-c", _LIGHT, str(config.absolute())]
     os.execve(command[0], command, {**os.environ, "MALLOC_ARENA_MAX": "2"})  # noqa: S606 - the light process takes over
 

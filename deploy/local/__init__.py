@@ -1,6 +1,5 @@
 """The local stack: real servers on loopback, started, watched and stopped by this process."""
 
-from deploy.local.certificates import CertificateAuthority
 from deploy.local.daemon import DaemonProcess
 from deploy.local.errors import (
     FolderDamaged,
@@ -25,7 +24,6 @@ from deploy.local.stack import LocalStack, StackSettings
 from deploy.local.state import StackState
 
 __all__ = [
-    "CertificateAuthority",
     "CuttableLink",
     "CuttableLinks",
     "DaemonProcess",

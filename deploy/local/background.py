@@ -32,7 +32,7 @@ def start_in_background(
     log = folder / DETACHED_LOG
     with log.open("wb") as output:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "deploy", "up", "--folder", str(folder), *arguments],
+            [sys.executable, "-m", "waybill", "up", "--folder", str(folder), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

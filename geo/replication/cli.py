@@ -64,7 +64,7 @@ class TopologyCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as mistake:
-            if hasattr(mistake, "exit_code"):
+            if getattr(mistake, "exit_code", 0) == 2:
                 mistake.exit_code = 1
             raise
 

@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import deploy.local
-from deploy.__main__ import COMMANDS
-from deploy.lazy import LazyCommand, command_line
+from waybill.commands import SUBCOMMANDS, command_line
 
 
 @pytest.fixture(autouse=True)
@@ -26,35 +25,23 @@ def _signals_of_the_tests() -> Iterator[None]:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(command_line(COMMANDS, arguments, "help"), list(arguments))
+    result = CliRunner().invoke(command_line(SUBCOMMANDS, arguments, "help"), list(arguments))
     return result.exit_code, result.output
 
 
 @pytest.mark.parametrize("name", ["up", "down", "status", "link", "topology"])
 def test_every_command_is_offered_and_explains_itself(name: str) -> None:
-    assert COMMANDS[name].exists()
     code, output = run(name, "--help")
     assert code == 0
     assert "Usage" in output
     assert name in run("--help")[1]
 
 
-def test_a_command_whose_module_does_not_exist_is_not_offered() -> None:
-    commands = {
-        "fly": LazyCommand(target="deploy.wings:app", help="x"),
-        "swim": LazyCommand(target="nowhere.at.all:app", help="x"),
-    }
-    assert not any(command.exists() for command in commands.values())
-    result = CliRunner().invoke(command_line(commands | {"up": COMMANDS["up"]}, ["--help"], "help"), ["--help"])
-    assert "fly" not in result.output
-    assert "swim" not in result.output
-
-
 def test_status_imports_neither_spark_nor_the_pulsar_client(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.argv = ['waybill', 'status', '--folder', {str(tmp_path)!r}]\n"
-        "from deploy.__main__ import app\n"
-        "try:\n    app()\nexcept SystemExit as end:\n"
+        "from waybill.commands import waybill\n"
+        "try:\n    waybill()\nexcept SystemExit as end:\n"
         "    heavy = {'pyspark', 'pulsar', 'pandas', 'numpy'} & set(sys.modules)\n"
         "    raise SystemExit(f'{end.code} {sorted(heavy)}')\n"
     )

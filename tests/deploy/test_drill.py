@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from cloud_jobs.ingest.coverage import DeviceStream
 from cloud_jobs.lake import Lake
-from deploy.__main__ import COMMANDS
 from deploy.drill.cli import app
 from deploy.drill.drills import Outcome
 from deploy.drill.findings import compute_findings
@@ -35,7 +34,6 @@ def printed(table: object) -> str:
 
 
 def test_waybill_offers_the_drill_and_every_drill_explains_itself() -> None:
-    assert COMMANDS["drill"].exists()
     for name in [*(drill.value for drill in Drill), "sweep"]:
         answer = CliRunner().invoke(app, [name, "--help"])
         assert answer.exit_code == 0

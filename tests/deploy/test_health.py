@@ -15,8 +15,6 @@ from threading import Event
 import pytest
 from typer.testing import CliRunner
 
-from deploy.__main__ import COMMANDS
-from deploy.lazy import command_line
 from deploy.local import (
     DaemonProcess,
     LocalStack,
@@ -28,6 +26,7 @@ from deploy.local import (
     http_health,
 )
 from deploy.local.health import ask_all
+from waybill.commands import SUBCOMMANDS, command_line
 
 SERVE = (
     "import http.server, sys\n"
@@ -76,7 +75,7 @@ def frozen(stack: LocalStack) -> Iterator[None]:
 
 def status(stack: LocalStack, *words: str) -> tuple[int, str]:
     arguments = ["status", "--folder", str(stack.folder), *words]
-    done = CliRunner().invoke(command_line(COMMANDS, arguments, "help"), arguments)
+    done = CliRunner().invoke(command_line(SUBCOMMANDS, arguments, "help"), arguments)
     return done.exit_code, done.stdout
 
 

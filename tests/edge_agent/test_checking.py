@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deploy.local import CertificateAuthority
 from edge_agent.cli import app
 from edge_agent.config import AgentSettings, DeviceSettings, TlsSettings, UplinkSettings
 from edge_agent.errors import LinkError
 from edge_agent.mqtt_session import tls_context
 from edge_agent.uplink.pulsar import PulsarUplink
 from settings import SettingsError, parse
+from tests.certificates import CertificateAuthority
 from tests.runtime.test_tls import with_passphrase
 
 NO_HOST = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'

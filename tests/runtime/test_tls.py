@@ -10,10 +10,10 @@ from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
 from cloud_jobs.pulsar_source.cluster.clients import shared_client
 from cloud_jobs.pulsar_source.options import Access, PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.topics import TopicName
-from deploy.local import CertificateAuthority
 from gateway.config import Tls
 from gateway.mqtt_connection import tls_context
 from runtime import check_key_pair
+from tests.certificates import CertificateAuthority
 
 
 def with_passphrase(own):

@@ -11,14 +11,13 @@ import typer
 from typer.testing import CliRunner
 
 from cloud_jobs.__main__ import app as cloud_jobs
-from deploy.__main__ import COMMANDS
-from deploy.lazy import command_line
 from edge_agent.cli import app as edge_agent
 from gateway.cli import app as gateway
 from simulator.__main__ import app as simulator
+from waybill.commands import SUBCOMMANDS, command_line
 
 APPS = {"cloud-jobs": cloud_jobs, "edge-agent": edge_agent, "fleet-gateway": gateway, "fleet-simulator": simulator} | {
-    f"waybill {name}": command_line(COMMANDS, [name], "Waybill.") for name in COMMANDS
+    f"waybill {name}": command_line(SUBCOMMANDS, [name], "Waybill.") for name in SUBCOMMANDS
 }
 
 

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 def test_a_small_fleet_ends_in_bills_that_equal_the_truth_and_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    command = [sys.executable, "-m", "deploy", "demo", "--vehicles", "4", "--drive-s", "15", "--json"]
+    command = [sys.executable, "-m", "waybill", "demo", "--vehicles", "4", "--drive-s", "15", "--json"]
     done = subprocess.run([*command, "--folder", str(folder)], capture_output=True, text=True, timeout=540, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
@@ -31,7 +31,7 @@ def test_a_small_fleet_ends_in_bills_that_equal_the_truth_and_leaves_no_process(
 
 
 def test_a_replay_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "deploy", "demo", "--replay", "nowhere.csv", "--folder", str(tmp_path / "demo")]
+    command = [sys.executable, "-m", "waybill", "demo", "--replay", "nowhere.csv", "--folder", str(tmp_path / "demo")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "nowhere.csv" in done.stderr

@@ -13,8 +13,9 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from deploy.local import CertificateAuthority, MosquittoBroker, MosquittoSettings, TlsFiles
+from deploy.local import MosquittoBroker, MosquittoSettings, TlsFiles
 from telemetry import Event
+from tests.certificates import CertificateAuthority
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 

@@ -24,7 +24,6 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from deploy.local import (
-    CertificateAuthority,
     DaemonProcess,
     MosquittoBroker,
     MosquittoSettings,
@@ -38,6 +37,7 @@ from edge_agent.store.buffer import DATABASE
 from gateway import GatewayStatus, read_status
 from gateway.config import StatusEndpoint
 from telemetry import Ack, Batch, Canary, IntervalSet, Record, decode_ack, encode, read_header
+from tests.certificates import CertificateAuthority
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
 from tests.pulsar_clients import open_client
 

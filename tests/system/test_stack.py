@@ -19,7 +19,6 @@ from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from deploy.local import (
-    CertificateAuthority,
     DaemonProcess,
     LocalStack,
     MosquittoBroker,
@@ -30,6 +29,7 @@ from deploy.local import (
     StackNotRunning,
     StackState,
 )
+from tests.certificates import CertificateAuthority
 from tests.pulsar_clients import open_client
 
 pytestmark = pytest.mark.system
@@ -68,7 +68,7 @@ class Up:
         self.folder = folder
         self.log = folder.with_suffix(".log")
         with self.log.open("wb") as log:
-            command = [sys.executable, "-m", "deploy", "up", "--folder", str(folder)]
+            command = [sys.executable, "-m", "waybill", "up", "--folder", str(folder)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def phase(self) -> str:
@@ -128,7 +128,7 @@ def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(
 
 def test_a_stack_runs_in_the_background_until_it_is_told_to_stop(tmp_path: Path) -> None:
     def waybill(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "deploy", *words, "--folder", str(tmp_path / "stack")]
+        command = [sys.executable, "-m", "waybill", *words, "--folder", str(tmp_path / "stack")]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
     started = waybill("up", "--detach")

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from deploy.local.mosquitto import TlsFiles
+from deploy.local import TlsFiles
 
 __all__ = ["CertificateAuthority"]
 

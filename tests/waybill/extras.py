@@ -1,0 +1,139 @@
+"""What each extra brings, by what is declared, and what each command imports, by its source."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PACKAGES = frozenset(path.parent.name for path in ROOT.glob("*/__init__.py")) - {"tests", "benchmarks"}
+
+
+def declared(extra: str | None) -> list[Requirement]:
+    """The requirements of `waybill[extra]`, those of the extras that it names in the place of them; None: of all."""
+    requirements = [Requirement(line) for line in PROJECT["dependencies"]]
+    for line in PROJECT["optional-dependencies"][extra] if extra else ():
+        requirement = Requirement(line)
+        if requirement.name == PROJECT["name"]:
+            requirements += [inner for name in sorted(requirement.extras) for inner in declared(name)]
+        else:
+            requirements.append(requirement)
+    return requirements
+
+
+@cache
+def brought(extra: str | None) -> frozenset[str]:
+    """The distributions that installing `waybill[extra]` brings, by the metadata of what is installed here."""
+    waiting, found = declared(extra), set[tuple[str, frozenset[str]]]()
+    while waiting:
+        requirement = waiting.pop()
+        key = _normal(requirement.name), frozenset(requirement.extras)
+        if key in found:
+            continue
+        found.add(key)
+        for line in metadata.requires(requirement.name) or ():
+            inner = Requirement(line)
+            if any(
+                inner.marker is None or inner.marker.evaluate({"extra": name}) for name in (*requirement.extras, "")
+            ):
+                waiting.append(inner)
+    return frozenset(name for name, _ in found)
+
+
+@cache
+def modules_brought(extra: str | None) -> frozenset[str]:
+    """The top-level modules of those distributions."""
+    return frozenset(
+        module
+        for module, distributions in _distributions_of_modules().items()
+        if brought(extra) & {_normal(name) for name in distributions}
+    )
+
+
+def modules_of(distribution: str) -> frozenset[str]:
+    """The top-level modules of one distribution."""
+    return frozenset(
+        module
+        for module, distributions in _distributions_of_modules().items()
+        if _normal(distribution) in {_normal(name) for name in distributions}
+    )
+
+
+def modules_hidden(extra: str | None) -> frozenset[str]:
+    """The top-level modules that are installed here and that `waybill[extra]` does not bring."""
+    return frozenset(_distributions_of_modules()) - modules_brought(extra) - PACKAGES
+
+
+def imported(*roots: str) -> dict[str, set[str]]:
+    """The foreign top-level modules that these modules of ours import, directly or not, each with who imports it."""
+    waiting, seen, foreign = list(roots), set[str](), dict[str, set[str]]()
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        for name in (*_imports(module), *_packages_of(module)):
+            top = name.partition(".")[0]
+            if top in PACKAGES:
+                waiting.append(name)
+            elif top not in sys.stdlib_module_names:
+                foreign.setdefault(top, set()).add(module)
+    return foreign
+
+
+@cache
+def _distributions_of_modules() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
+
+
+def _packages_of(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts)))
+
+
+@cache
+def _imports(module: str) -> frozenset[str]:
+    file = ROOT.joinpath(*module.split("."))
+    is_package = file.is_dir()
+    file = file / "__init__.py" if is_package else file.with_suffix(".py")
+    if not file.is_file():
+        return frozenset()
+    names: set[str] = set()
+    for node in _executed(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{module} imports relatively"
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names if _is_module(node.module, alias.name)}
+        elif is_package and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # A package whose names are loaded when they are asked for names their modules in a table.
+            names |= {node.value} if re.fullmatch(rf"{re.escape(module)}\.\w+", node.value) else set()
+    return frozenset(names)
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those that only a type checker reads."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _executed(child)
+
+
+def _is_module(package: str, name: str) -> bool:
+    folder = ROOT.joinpath(*package.split("."))
+    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,133 @@
+"""Every command, the extra that it needs, and how it is started.
+
+A command is imported when it is used: `waybill status` must not wait for Spark's imports, and with `waybill[edge]`
+alone the other commands say what to install. So this module imports the standard library only.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import typer
+
+__all__ = [
+    "EXIT_MISSING_EXTRA",
+    "PROGRAMS",
+    "SUBCOMMANDS",
+    "LazyCommand",
+    "cloud_jobs",
+    "command_line",
+    "edge_agent",
+    "extra_installed",
+    "fleet_gateway",
+    "fleet_simulator",
+    "waybill",
+]
+
+EXIT_MISSING_EXTRA = 69
+"""EX_UNAVAILABLE of sysexits.h: a package that the command needs is not installed."""
+
+
+class LazyCommand(NamedTuple):
+    """Where a command lives, `module:attribute` (a Typer app or a function), the extra it needs, and a line of help."""
+
+    target: str
+    extra: str
+    help: str
+
+    def load(self) -> Any:
+        """The app or function; imports its module."""
+        module, _, attribute = self.target.partition(":")
+        return getattr(import_module(module), attribute)
+
+
+PROGRAMS = {
+    "cloud-jobs": LazyCommand("cloud_jobs.__main__:app", "cloud", "The jobs of the centre."),
+    "edge-agent": LazyCommand("edge_agent.__main__:app", "edge", "The daemon on the vehicle."),
+    "fleet-gateway": LazyCommand("gateway.cli:app", "gateway", "From a region's MQTT broker to Pulsar."),
+    "fleet-simulator": LazyCommand("simulator.__main__:app", "simulator", "A simulated fleet and the truth about it."),
+}
+"""The commands of their own."""
+
+SUBCOMMANDS = {
+    "up": LazyCommand("deploy.local.cli:up", "local", "Start the local stack."),
+    "status": LazyCommand("deploy.local.cli:status", "local", "Show servers, addresses, memory and links."),
+    "link": LazyCommand("deploy.local.cli:link", "local", "Cut, heal or slow a link of the local stack."),
+    "down": LazyCommand("deploy.local.cli:down", "local", "Stop the local stack."),
+    "demo": LazyCommand("deploy.demo.cli:demo", "local", "From vehicles to a checked bill on real servers."),
+    "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
+    "drill": LazyCommand("deploy.drill.cli:app", "local", "Lose a cluster or a link on purpose, and count."),
+    "bill": LazyCommand("cloud_jobs.billing.cli:app", "cloud", "Compute, explain and adjust bills."),
+}
+"""The subcommands of `waybill`."""
+
+
+@contextmanager
+def extra_installed(command: str, extra: str) -> Iterator[None]:
+    """Where an import fails because a package is not installed, say which extra brings it and exit with 69."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        # A dotted name is a module missing from a package that is there: a defect, not a missing extra.
+        if error.name is None or "." in error.name:
+            raise
+        sys.stderr.write(f"{command} needs the package {error.name}: pip install 'waybill[{extra}]'\n")
+        raise SystemExit(EXIT_MISSING_EXTRA) from error
+
+
+def command_line(commands: Mapping[str, LazyCommand], arguments: Sequence[str], help_text: str) -> "typer.Typer":
+    """The app for these arguments: the command they name is real, of the others only the line of help."""
+    import typer  # noqa: PLC0415 - the agent blocks a signal before anything that takes long is imported
+
+    app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False, help=help_text)
+    app.callback()(_root)
+    asked = next(iter(arguments), None)
+    for name, command in commands.items():
+        target = command.load() if name == asked else _root
+        if isinstance(target, typer.Typer):
+            app.add_typer(target, name=name, help=command.help)
+        else:
+            app.command(name, help=None if name == asked else command.help)(target)
+    return app
+
+
+def waybill() -> None:
+    """Run the subcommand that the arguments name."""
+    arguments = sys.argv[1:]
+    asked = next(iter(arguments), "")
+    extra = SUBCOMMANDS[asked].extra if asked in SUBCOMMANDS else "local"
+    with extra_installed(f"waybill {asked}".strip(), extra):
+        command_line(SUBCOMMANDS, arguments, "Waybill: from the vehicle to the invoice.")()
+
+
+def cloud_jobs() -> None:
+    """Run `cloud-jobs`."""
+    _run("cloud-jobs")
+
+
+def edge_agent() -> None:
+    """Run `edge-agent`."""
+    _run("edge-agent")
+
+
+def fleet_gateway() -> None:
+    """Run `fleet-gateway`."""
+    _run("fleet-gateway")
+
+
+def fleet_simulator() -> None:
+    """Run `fleet-simulator`."""
+    _run("fleet-simulator")
+
+
+def _run(program: str) -> None:
+    command = PROGRAMS[program]
+    with extra_installed(program, command.extra):
+        command.load()()
+
+
+def _root() -> None:
+    """Do nothing: the group itself, and the commands that were not asked for."""
