@@ -63,7 +63,8 @@ class TopologyCommand(TyperCommand):
         """As typer does."""
         try:
             return super().parse_args(ctx, args)
-        except Exception as mistake:
+        except Exception as error:
+            mistake: Any = error
             if getattr(mistake, "exit_code", 0) == 2:
                 mistake.exit_code = 1
             raise

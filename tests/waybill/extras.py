@@ -102,32 +102,50 @@ def _packages_of(module: str) -> Iterator[str]:
 
 @cache
 def _imports(module: str) -> frozenset[str]:
-    file = ROOT.joinpath(*module.split("."))
-    is_package = file.is_dir()
-    file = file / "__init__.py" if is_package else file.with_suffix(".py")
-    if not file.is_file():
-        return frozenset()
     names: set[str] = set()
-    for node in _executed(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in _executed(_tree(module)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{module} imports relatively"
             names.add(node.module)
-            names |= {f"{node.module}.{alias.name}" for alias in node.names if _is_module(node.module, alias.name)}
-        elif is_package and isinstance(node, ast.Constant) and isinstance(node.value, str):
-            # A package whose names are loaded when they are asked for names their modules in a table.
-            names |= {node.value} if re.fullmatch(rf"{re.escape(module)}\.\w+", node.value) else set()
+            for alias in node.names:
+                names.add(_homes(node.module).get(alias.name, node.module))
+                names |= {f"{node.module}.{alias.name}"} if _is_module(node.module, alias.name) else set()
     return frozenset(names)
+
+
+@cache
+def _homes(package: str) -> Mapping[str, str]:
+    """Of a package whose names are loaded when they are asked for: the module of each."""
+    return {
+        alias.name: inner.module
+        for node in ast.walk(_tree(package))
+        if _for_type_checkers(node)
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.ImportFrom) and inner.module
+        for alias in inner.names
+    }
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    file = ROOT.joinpath(*module.split("."))
+    file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8") if file.is_file() else "")
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
     """Every node but those that only a type checker reads."""
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+    if _for_type_checkers(node):
         return
     yield node
     for child in ast.iter_child_nodes(node):
         yield from _executed(child)
+
+
+def _for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def _is_module(package: str, name: str) -> bool:
