@@ -1,1 +1,1 @@
-"""How Waybill is run: the local stack for a laptop and the tests, and the `waybill` command."""
+"""Waybill on one machine, to try it out: the local stack, the demo and the drills. Also what an installation copies."""

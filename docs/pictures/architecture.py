@@ -12,7 +12,18 @@ import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
-PACKAGES = ("cloud_jobs", "deploy", "edge_agent", "gateway", "geo", "runtime", "settings", "simulator", "telemetry")
+PACKAGES = (
+    "cloud_jobs",
+    "deploy",
+    "edge_agent",
+    "gateway",
+    "geo",
+    "runtime",
+    "settings",
+    "simulator",
+    "telemetry",
+    "waybill",
+)
 BEGIN, END = "<!-- made from the code: begin -->", "<!-- made from the code: end -->"
 COMMAND = "python docs/pictures/architecture.py"
 
