@@ -6,20 +6,18 @@ The agent runs also with these problems: what cannot be delivered now is stored.
 from __future__ import annotations
 
 import importlib.util
-import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge_agent.config import AgentSettings, BrokerSettings, UplinkSettings
-from edge_agent.errors import LinkError
-from edge_agent.mqtt_session import read_password, tls_context
+from edge_agent.config import AgentSettings, UplinkSettings
+from runtime.broker_settings import BrokerSettings, is_this_machine, unusable_files
 
 PULSAR_MISSING = 'kind "pulsar" needs the Pulsar client: install waybill[edge-pulsar]'
 
 
 def problems(settings: AgentSettings) -> list[str]:
     """Files, folders and addresses that cannot be used or are missing, a line for each."""
-    lines = [problem for table, broker in _brokers(settings) for problem in _unusable_files(table, broker)]
+    lines = [problem for table, broker in _brokers(settings) for problem in unusable_files(table, broker)]
     for number, uplink in enumerate(settings.uplinks):
         if uplink.kind == "pulsar" and importlib.util.find_spec("pulsar") is None:
             lines.append(f"uplinks.{number}.kind: {PULSAR_MISSING}")
@@ -31,7 +29,7 @@ def warnings(settings: AgentSettings) -> list[str]:
     lines = [
         f"{table}: plain text to {broker.host}: who is on the way can read and change it; give {table}.tls"
         for table, broker in _brokers(settings)
-        if not _is_pulsar(broker) and broker.tls is None and not _is_this_machine(broker.host)
+        if not _is_pulsar(broker) and broker.tls is None and not is_this_machine(broker.host)
     ]
     for number, uplink in enumerate(settings.uplinks):
         if uplink.service_url and uplink.service_url.startswith("pulsar:"):
@@ -43,31 +41,6 @@ def _brokers(settings: AgentSettings) -> Iterator[tuple[str, BrokerSettings]]:
     yield "intake", settings.intake
     for number, uplink in enumerate(settings.uplinks):
         yield f"uplinks.{number}", uplink
-
-
-def _unusable_files(table: str, broker: BrokerSettings) -> Iterator[str]:
-    if broker.password_file is not None:
-        try:
-            if not read_password(broker.password_file):
-                yield f"{table}.password_file: its first line is empty"
-        except (OSError, ValueError) as error:
-            yield f"{table}.password_file: cannot be read: {error}"
-    if broker.tls is None:
-        return
-    files = {"ca": broker.tls.ca, "certificate": broker.tls.certificate, "key": broker.tls.key}
-    unreadable = False
-    for key, path in files.items():
-        try:
-            if path is not None:
-                path.read_bytes()
-        except OSError as error:
-            unreadable = True
-            yield f"{table}.tls.{key}: cannot be read: {error}"
-    if not unreadable:
-        try:
-            tls_context(broker.tls)
-        except LinkError as error:
-            yield f"{table}.tls: {error}"
 
 
 def _unusable_folder(folder: Path) -> Iterator[str]:
@@ -84,10 +57,3 @@ def _unusable_folder(folder: Path) -> Iterator[str]:
 
 def _is_pulsar(broker: BrokerSettings) -> bool:
     return isinstance(broker, UplinkSettings) and broker.kind == "pulsar"
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
+from runtime.broker_settings import BrokerSettings, Seconds
+from runtime.logs import LogSettings
 from settings import Settings
 from telemetry import (
     DEVICE_PATTERN,
@@ -34,11 +36,8 @@ def _topic_filter(text: str) -> str:
 
 TopicFilter = Annotated[str, AfterValidator(_topic_filter)]
 Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
-Host = Annotated[str, StringConstraints(pattern=r"^[^\s/@]{1,253}$")]
-Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
 UncertaintySeconds = Annotated[float, Field(gt=0, le=MAX_UNCERTAINTY_MS // 1000)]
 """A duration that becomes part of a record's uncertainty, and so has to fit there."""
-Port = Annotated[int, Field(ge=1, le=65_535)]
 Link = Literal["wifi", "ethernet", "cellular", "satellite"]
 MAX_CLASSES = 16
 MAX_TOPIC_FILTERS = 256
@@ -57,52 +56,6 @@ class DeviceSettings(Settings):
     """Whose device it is; the third part of its topics."""
 
 
-class TlsSettings(Settings):
-    """Mutual TLS towards a broker."""
-
-    ca: Path
-    """Certificates of the authorities that may have signed the broker's certificate (PEM)."""
-    certificate: Path | None = None
-    """This device's certificate (PEM)."""
-    key: Path | None = None
-    """This device's private key (PEM)."""
-
-    @model_validator(mode="after")
-    def _pair(self) -> Self:
-        if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key belong together: give both or neither")
-        return self
-
-
-class BrokerSettings(Settings):
-    """An MQTT 5 broker to connect to."""
-
-    host: Host = "127.0.0.1"
-    """Name or address of the broker."""
-    port: Port = 1883
-    """Its TCP port."""
-    username: str | None = None
-    """User name, where the broker asks for one."""
-    password_file: Path | None = None
-    """File whose first line is the password."""
-    tls: TlsSettings | None = None
-    """Certificates; without them the connection is not encrypted."""
-    keepalive_s: int = Field(default=30, ge=5, le=3600)
-    """A silent connection is probed after this time and given up after twice of it."""
-    connect_timeout_s: Seconds = 5.0
-    """How long one attempt to connect may take."""
-    backoff_first_s: Seconds = 0.5
-    """The wait after the first failed attempt; it doubles, with jitter, up to `backoff_max_s`."""
-    backoff_max_s: Seconds = 60.0
-    """The longest wait between two attempts."""
-
-    @model_validator(mode="after")
-    def _has_whole_credentials(self) -> Self:
-        if self.password_file is not None and self.username is None:
-            raise ValueError("password_file is used together with username: give both or neither")
-        return self
-
-
 class IntakeSettings(BrokerSettings):
     """The vehicle's own broker."""
 
@@ -112,7 +65,7 @@ class IntakeSettings(BrokerSettings):
     """What to subscribe to."""
     receive_maximum: int = Field(default=1000, ge=1, le=65_535)
     """Messages that may be unacknowledged; so many, and the last commit's, are known again when redelivered."""
-    max_message_bytes: int = Field(default=16 << 20, ge=1024, le=256 << 20)
+    max_packet_bytes: int = Field(default=16 << 20, ge=1024, le=256 << 20)
     """A larger MQTT packet is not kept: it becomes an event `waybill.refused` with its size."""
 
 
@@ -300,7 +253,7 @@ class AgentSettings(Settings):
     failover: FailoverSettings = FailoverSettings()
     push: PushSettings = PushSettings()
     status: StatusSettings = StatusSettings()
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log: LogSettings = LogSettings()
 
     @field_validator("classes")
     @classmethod

@@ -31,11 +31,11 @@ from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, PushRefused, Trial, effective_settings
 from edge_agent.status import read_status
 from edge_agent.trial_evaluator import RetryTimes, TrialEvaluator
-from runtime.logs import LogSettings, start_logging
+from runtime.logs import start_logging
 from settings import SettingsError, load
 
 if TYPE_CHECKING:
-    from edge_agent.status_server import AgentStatusServer
+    from runtime.status_server import StatusServer
 
 log = structlog.get_logger("edge_agent")
 
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return _EXIT_CONFIG
-    start_logging(LogSettings(level=base.log_level))
+    start_logging(base.log)
     for problem in problems(base):
         log.error("settings", problem=problem)
     for warning in warnings(base):
@@ -89,7 +89,7 @@ class Daemon:
         self._present = self._settings()
         self._agent = self._new_agent()
         self._shown: tuple[Agent, dict[str, Any]] = (self._agent, {})
-        self._health: AgentStatusServer | None = None
+        self._health: StatusServer | None = None
         self._serve_health()
         self._evaluator: TrialEvaluator | None = None
         self._former = base
@@ -312,7 +312,7 @@ class Daemon:
 
     def _new_agent(self) -> Agent:
         """An agent with the present settings."""
-        start_logging(LogSettings(level=self._present.settings.log_level))
+        start_logging(self._present.settings.log)
         if self._present.reason:
             log.warning("pushed settings are passed over", reason=self._present.reason)
         log.info("settings", pushed=self._present.pushed)
@@ -328,10 +328,10 @@ class Daemon:
             self._health = None
         if port == 0:
             return
-        from edge_agent.status_server import AgentStatusServer  # noqa: PLC0415 - only who is asked pays for it
+        from edge_agent.status_server import serve_status  # noqa: PLC0415 - only who is asked pays for it
 
         try:
-            self._health = AgentStatusServer(port, self._state, lambda: health_state(self._agent))
+            self._health = serve_status(port, self._state, lambda: health_state(self._agent))
         except OSError as error:
             log.error("no health endpoint", port=port, error=str(error))
 

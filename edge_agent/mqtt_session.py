@@ -1,166 +1,32 @@
-"""One MQTT 5 connection, driven by the thread that owns it: no thread of its own, no call-back between threads.
-
-paho reads a packet in three system calls, makes some twenty objects of it, and writes each acknowledgement by itself.
-`_BufferedClient` gives it a buffer on both sides and reads PUBLISH packets itself, so that one core takes in more than
-twice as much; everything else is paho's public interface.
-"""
+"""One MQTT 5 connection, driven by the thread that owns it: no thread of its own, no call-back between threads."""
 
 from __future__ import annotations
 
-import errno
 import select
 import socket
-import ssl
 import struct
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from paho.mqtt.client import Client
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from edge_agent.config import BrokerSettings, TlsSettings
 from edge_agent.errors import LinkClosed, LinkError, LinkRefused
-from runtime import load_key_pair
+from runtime.broker_settings import BrokerSettings
+from runtime.mqtt_client import LARGEST_PACKET, RECEIVE_MAXIMUM, MqttClient, MqttMessage, MqttSessionOptions
+from runtime.wakeup import WakeUp
 
-RECEIVE_BYTES = 1 << 16
-MAX_PACKETS = 100
-MAX_PACKETS_BYTES = 4 << 20
-"""Packets handed on by one `poll`, so that its caller looks at the time, and at its memory, in between."""
-NEVER_EXPIRES = 0xFFFFFFFF
-LARGEST_PACKET = 0xFFFFFFF
-"""Of MQTT itself, in bytes (1.5.5)."""
-RECEIVE_MAXIMUM = 65_535
-"""Of a broker that names none (3.2.2.3.3)."""
-TRUNCATED_BYTES = 128 << 10
-"""Kept of a packet that is too large while it comes: room for the longest topic."""
-TRUNCATED_PAYLOAD_BYTES = 512
-"""Kept of the payload of a message that is too large."""
-MAX_PASSWORD_CHARACTERS = 65_535
 SESSION_TAKEN_OVER = 0x8E
 """Of a DISCONNECT (3.14.2.1)."""
 HEADERS_BYTES = {socket.AF_INET: 40, socket.AF_INET6: 60}
 """IP and TCP headers of one segment, without options."""
 
 
-class MqttMessage(NamedTuple):
-    """A PUBLISH packet. Its topic is text: what is no UTF-8 in it is replaced. `missing`: bytes that were not kept."""
-
-    mid: int
-    qos: int
-    dup: bool
-    topic: str
-    payload: bytes
-    missing: int = 0
-
-
 OnMessage = Callable[[MqttMessage], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MqttSessionOptions:
-    """What a connection asks of its broker.
-
-    A broker silently drops what is larger than CONNECT's Maximum Packet Size. With `truncates_larger` none is set:
-    of a packet larger than `max_packet_bytes` the first TRUNCATED_PAYLOAD_BYTES of the payload and the size of the rest
-    are kept.
-    """
-
-    client_id: str
-    session_expiry_s: int = NEVER_EXPIRES
-    receive_maximum: int = 1000
-    max_packet_bytes: int = 16 << 20
-    truncates_larger: bool = False
-
-
-class _BufferedClient(Client):
-    """paho's client with a buffer between it and the socket, and a short way for messages.
-
-    A packet larger than `max_packet_bytes` is not read where the broker was told not to send it, else cut.
-    """
-
-    def __init__(self, options: MqttSessionOptions, **kwargs: Any) -> None:
-        super().__init__(CallbackAPIVersion.VERSION2, **kwargs)
-        self._max_packet_bytes = options.max_packet_bytes
-        self._truncates_larger = options.truncates_larger
-        self._is_truncating = False
-        self.messages: list[MqttMessage] = []
-        self._unread = b""
-        self._at = 0
-        self._outgoing = bytearray()
-        self.delivered_bytes = 0
-        self.is_closed_by_broker = False
-
-    def _sock_recv(self, bufsize: int) -> bytes:
-        if bufsize > self._max_packet_bytes:
-            if not self._truncates_larger or self._in_packet["command"] & 0xF0 != PacketTypes.PUBLISH << 4:
-                raise OSError(errno.EMSGSIZE, "a packet larger than the broker was told to send")
-            self._is_truncating = True
-        if self._is_truncating:
-            del self._in_packet["packet"][TRUNCATED_BYTES:]
-        if self._at >= len(self._unread):
-            self._unread, self._at = self._receive(), 0
-            if not self._unread:
-                return b""
-        chunk = self._unread[self._at : self._at + bufsize]
-        self._at += len(chunk)
-        return chunk
-
-    def _receive(self) -> bytes:
-        try:
-            received = super()._sock_recv(RECEIVE_BYTES)
-        except ConnectionError:
-            self.is_closed_by_broker = True
-            raise
-        self.is_closed_by_broker = not received
-        return received
-
-    def _sock_send(self, buf: bytes | bytearray) -> int:
-        self._outgoing += buf
-        return len(buf)
-
-    def _handle_publish(self) -> MQTTErrorCode:
-        try:
-            message = read_publish(self._in_packet["command"], bytes(self._in_packet["packet"]))
-            if self._is_truncating:
-                self._is_truncating = False
-                cut = self._in_packet["remaining_length"] - len(self._in_packet["packet"])
-                begin = message.payload[:TRUNCATED_PAYLOAD_BYTES]
-                message = message._replace(payload=begin, missing=cut + len(message.payload) - len(begin))
-        except (IndexError, struct.error):
-            return MQTTErrorCode.MQTT_ERR_PROTOCOL
-        if message.qos > 1 or bool(message.qos) != bool(message.mid):
-            return MQTTErrorCode.MQTT_ERR_PROTOCOL
-        self.messages.append(message)
-        self.delivered_bytes += len(message.payload)
-        return MQTTErrorCode.MQTT_ERR_SUCCESS
-
-    @property
-    def has_unread(self) -> bool:
-        """Whether bytes wait that were received and not yet read."""
-        return self._at < len(self._unread)
-
-    @property
-    def has_outgoing(self) -> bool:
-        """Whether bytes wait to be sent."""
-        return bool(self._outgoing)
-
-    def flush(self) -> None:
-        """Sends what the socket takes now. Raises OSError."""
-        while self._outgoing:
-            try:
-                sent = super()._sock_send(memoryview(self._outgoing)[:RECEIVE_BYTES].tobytes())
-            except BlockingIOError:
-                return
-            del self._outgoing[:sent]
 
 
 class MqttSession:
@@ -186,9 +52,7 @@ class MqttSession:
         self._subscribed_by_s = 0.0
         self._topics: dict[int, str] = {}
         self._published: list[tuple[str, ReasonCode]] = []
-        self._wake_out, self._wake_in = socket.socketpair()
-        self._wake_out.setblocking(False)
-        self._wake_in.setblocking(False)
+        self._wake_up = WakeUp()
         self._poll = select.poll()
 
     def open(self) -> None:
@@ -198,22 +62,16 @@ class MqttSession:
         """
         deadline_s = time.monotonic() + self._broker.connect_timeout_s
         try:
-            self._client.connect(
-                self._broker.host,
-                self._broker.port,
-                keepalive=self._broker.keepalive_s,
-                clean_start=False,
-                properties=self._connect_properties(),
-            )
+            self._client.start()
         except (OSError, ValueError) as error:
-            raise LinkError(f"{self._broker.host}:{self._broker.port}: {error}") from error
+            raise self._error(str(error)) from error
         self._register()
         self._wait_for(lambda: self._connack is not None, deadline_s, "no answer to CONNECT")
         assert self._connack is not None
         if self._connack.is_failure:
-            raise LinkRefused(f"{self._broker.host}:{self._broker.port} refused: {self._connack}")
+            raise LinkRefused(f"{self._address} refused: {self._connack}")
         if not self._takes_qos_1:
-            raise LinkRefused(f"{self._broker.host}:{self._broker.port} takes no QoS 1")
+            raise LinkRefused(f"{self._address} takes no QoS 1")
         self._is_open = True
 
     def subscribe(self, topic: str) -> None:
@@ -239,34 +97,32 @@ class MqttSession:
 
     def acknowledge(self, mid: int) -> None:
         """Queues the PUBACK of a message; it is sent by the next `poll`. A message of QoS 0 has the id 0, and none."""
-        if mid:
-            self._client.ack(mid, 1)
+        self._client.acknowledge(mid)
 
     def poll(self, timeout_s: float) -> None:
         """Sends what waits, then waits for bytes and hands on the messages in them. Raises LinkError."""
         self._flush()
         if self._is_open and self._client.messages:
-            self._deliver()
+            self._client.deliver(self._on_message)
             timeout_s = 0
         if self._client.has_unread:
             self._read()
             timeout_s = 0
         timeout_ms = max(0, int(timeout_s * 1000 + 0.999))
         for descriptor, events in self._poll.poll(timeout_ms):
-            if descriptor == self._wake_out.fileno():
-                self._drain_wake()
+            if descriptor == self._wake_up.socket.fileno():
+                self._wake_up.clear()
             elif events & ~select.POLLOUT:
                 self._read()
         self._client.loop_misc()
         self._publish_waiting()
         if self._pending_subscriptions and time.monotonic() > self._subscribed_by_s:
-            raise LinkError(f"{self._broker.host}:{self._broker.port}: no answer to SUBSCRIBE")
+            raise self._error("no answer to SUBSCRIBE")
         self._flush()
 
     def wake(self) -> None:
         """Makes a waiting `poll` return. Any thread may call this."""
-        with suppress(OSError):
-            self._wake_in.send(b"\0")
+        self._wake_up.wake()
 
     def wire_bytes(self) -> tuple[int, int]:
         """Bytes (sent, received) by this connection, with headers and repetitions, as the kernel counted them."""
@@ -275,95 +131,51 @@ class MqttSession:
 
     def close(self) -> None:
         """Says goodbye if it can; never raises."""
-        with suppress(OSError, LinkError, ValueError):
+        with suppress(OSError, ValueError):
             self._client.disconnect()
             self._client.flush()
         sock = self._client.socket()
         if sock is not None:
             with suppress(OSError):
                 sock.close()
-        self._wake_out.close()
-        self._wake_in.close()
+        self._wake_up.close()
 
-    def _new_client(self) -> _BufferedClient:
-        client = _BufferedClient(
-            self._options,
-            client_id=self._options.client_id,
-            protocol=MQTTProtocolVersion.MQTTv5,
-            manual_ack=True,
-            reconnect_on_failure=False,
-        )
-        client.connect_timeout = self._broker.connect_timeout_s
-        client.max_inflight_messages_set(0)
-        client.max_queued_messages_set(0)
-        if self._broker.username is not None:
-            client.username_pw_set(self._broker.username, self._password())
-        if self._broker.tls is not None:
-            client.tls_set_context(tls_context(self._broker.tls))
+    @property
+    def _address(self) -> str:
+        return f"{self._broker.host}:{self._broker.port}"
+
+    def _error(self, text: str) -> LinkError:
+        return LinkError(f"{self._address}: {text}")
+
+    def _new_client(self) -> MqttClient:
+        try:
+            client = MqttClient(self._broker, self._options)
+        except (OSError, ValueError) as error:
+            raise self._error(f"certificates or password file cannot be loaded: {error}") from error
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_publish = self._on_publish
         client.on_disconnect = self._on_disconnect
-        # An event loop of its own is registered, so paho queues packets instead of writing each at once.
-        client.on_socket_register_write = lambda *_: None
-        client.on_socket_unregister_write = lambda *_: None
         return client
-
-    def _password(self) -> str | None:
-        if self._broker.password_file is None:
-            return None
-        try:
-            return read_password(self._broker.password_file)
-        except (OSError, ValueError) as error:
-            raise LinkError(f"password file cannot be read: {error}") from error
-
-    def _connect_properties(self) -> Properties:
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = self._options.session_expiry_s
-        properties.ReceiveMaximum = self._options.receive_maximum
-        if not self._options.truncates_larger:
-            properties.MaximumPacketSize = self._options.max_packet_bytes
-        return properties
 
     def _register(self) -> None:
         sock = self._client.socket()
         if sock is None:
             raise LinkError("the connection ended at once")
-        if isinstance(sock, socket.socket):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._descriptor = sock.fileno()
         self._poll.register(self._descriptor, select.POLLIN)
-        self._poll.register(self._wake_out.fileno(), select.POLLIN)
+        self._poll.register(self._wake_up.socket.fileno(), select.POLLIN)
 
     def _wait_for(self, done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
         while not done():
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:
-                raise LinkError(f"{self._broker.host}:{self._broker.port}: {otherwise}")
+                raise self._error(otherwise)
             self.poll(remaining_s)
 
     def _read(self) -> None:
-        enough = self._client.delivered_bytes + MAX_PACKETS_BYTES
-        self._read_packets()
-        for _ in range(MAX_PACKETS):
-            if not self._client.has_unread or self._ended is not None or self._client.delivered_bytes >= enough:
-                break
-            self._read_packets()
+        self._client.receive(self._on_message if self._is_open else None)
         self._check_end()
-
-    def _read_packets(self) -> None:
-        try:
-            self._client.loop_read()
-        except Exception as error:
-            # paho raises a dozen kinds for packets that are not what they should be; none of them may end the thread.
-            raise LinkError(f"{self._broker.host}:{self._broker.port}: unreadable packet: {error!r}") from error
-        if self._is_open:
-            self._deliver()
-
-    def _deliver(self) -> None:
-        messages, self._client.messages = self._client.messages, []
-        for message in messages:
-            self._on_message(message)
 
     def _publish_waiting(self) -> None:
         while self._to_publish and self._unacked < self._receive_maximum:
@@ -373,14 +185,7 @@ class MqttSession:
 
     def _flush(self) -> None:
         self._check_end()
-        if self._client.want_write():
-            self._client.loop_write()
-        try:
-            self._client.flush()
-        except ConnectionError as error:
-            raise LinkClosed(f"the broker closed the connection: {error}") from error
-        except OSError as error:
-            raise LinkError(f"connection lost while sending: {error}") from error
+        self._client.flush()
         self._check_end()
         wanted = select.POLLIN | (select.POLLOUT if self._client.has_outgoing else 0)
         self._poll.modify(self._descriptor, wanted)
@@ -388,12 +193,7 @@ class MqttSession:
     def _check_end(self) -> None:
         if self._ended is not None or self._client.socket() is None:
             kind = LinkClosed if self._client.is_closed_by_broker else LinkError
-            raise kind(f"{self._broker.host}:{self._broker.port}: {self._ended or 'connection lost'}")
-
-    def _drain_wake(self) -> None:
-        with suppress(BlockingIOError):
-            while self._wake_out.recv(4096):
-                pass
+            raise kind(f"{self._address}: {self._ended or 'connection lost'}")
 
     def _on_connect(self, _client: Client, _data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
         self._connack = reason
@@ -419,46 +219,7 @@ class MqttSession:
         elif self._client.is_closed_by_broker:
             self._ended = "the broker closed the connection"
         else:
-            self._ended = f"connection ended: {reason}"
-
-
-def tls_context(tls: TlsSettings) -> ssl.SSLContext:
-    """What a connection with these certificates needs. Raises LinkError."""
-    try:
-        context = ssl.create_default_context(cafile=str(tls.ca))
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if tls.certificate is not None:
-            load_key_pair(context, tls.certificate, tls.key)
-    except (OSError, ValueError) as error:
-        raise LinkError(f"certificates cannot be loaded: {error}") from error
-    return context
-
-
-def read_password(file: Path) -> str:
-    """The first line of a password file. Raises OSError, ValueError."""
-    with file.open(encoding="utf-8") as lines:
-        return lines.readline(MAX_PASSWORD_CHARACTERS).partition("\n")[0]
-
-
-def read_publish(first: int, packet: bytes) -> MqttMessage:
-    """A PUBLISH packet of MQTT 5 after its length (3.3). Raises IndexError or struct.error when it is cut off."""
-    qos = (first >> 1) & 3
-    (length,) = struct.unpack_from(">H", packet)
-    at = 2 + length
-    mid = 0
-    if qos:
-        (mid,) = struct.unpack_from(">H", packet, at)
-        at += 2
-    properties = shift = 0
-    while True:
-        digit = packet[at]
-        at += 1
-        properties |= (digit & 0x7F) << shift
-        shift += 7
-        if digit < 0x80:
-            break
-    topic = packet[2 : 2 + length].decode("utf-8", "replace")
-    return MqttMessage(mid, qos, bool(first & 8), topic, packet[at + properties :])
+            self._ended = self._client.failure or f"connection ended: {reason}"
 
 
 def _counted_bytes(sock: socket.socket) -> tuple[int, int]:

@@ -46,7 +46,7 @@ PUSHABLE: Mapping[str, set[str] | None] = {
         "backoff_max_s",
     },
     "failover": None,
-    "log_level": None,
+    "log": {"level"},
     ALLOW_DELETION: None,
 }
 """What may be pushed; None: each of its keys. Who the device is, its files and where its data come from may not."""

@@ -6,29 +6,28 @@ from collections.abc import Callable
 
 from gateway.config import Mqtt
 from runtime.backoff import Backoff
+from runtime.takeovers import Takeovers
 
-_MANY = 3
 _TAKEN_OVER = "Session taken over"
 
 
 class BrokerLink:
     """The attempts and the connections of one session, without its socket. `jitter` gives numbers between 0 and 1.
 
-    A connection counts as good when it has lasted `lasting_s`. One that ends sooner counts as a failed attempt, so
-    that two gateways of one name, which take the session from each other, slow down, and are recognised.
+    A connection counts as good when it has lasted twice `backoff_max_s`. One that ends sooner counts as a failed
+    attempt, so that two gateways of one name, which take the session from each other, slow down, and are recognised.
     """
 
     def __init__(self, name: str, settings: Mqtt, jitter: Callable[[], float], now_s: float) -> None:
-        self.lasting_s = 2 * settings.backoff_max_s
         self.is_up = False
-        self._name = name
+        self._advice = f"each gateway needs a name of its own, and this one is {name!r}"
+        cause = f"another client of the same name takes the session over: {self._advice}"
+        self._takeovers = Takeovers(cause, 2 * settings.backoff_max_s)
         self._timeout_s = settings.connect_timeout_s
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, jitter)
         self._connect_at_s = now_s
         self._answer_by_s: float | None = None
-        self._up_since_s = now_s
-        self._short_lived = 0
-        self._taken_over = False
+        self._was_taken_over = False
 
     @property
     def is_in_use(self) -> bool:
@@ -49,30 +48,27 @@ class BrokerLink:
 
     def on_connected(self, now_s: float) -> None:
         """The subscriptions stand."""
-        self.is_up, self._answer_by_s, self._up_since_s = True, None, now_s
+        self.is_up, self._answer_by_s = True, None
+        self._takeovers.on_connected(now_s)
 
     def on_alive(self, now_s: float) -> None:
         """To be called now and then while it is up: it may have become a good one."""
-        if self.is_up and now_s - self._up_since_s >= self.lasting_s:
+        self._takeovers.on_alive(now_s)
+        if self._takeovers.has_lasted(now_s):
             self._backoff.reset()
-            self._short_lived, self._taken_over = 0, False
+            self._was_taken_over = False
 
     def on_ended(self, reason: str, now_s: float) -> None:
         """An attempt failed, or the connection ended."""
         self.on_alive(now_s)
-        if self.is_up:
-            self._short_lived += now_s - self._up_since_s < self.lasting_s
-            self._taken_over |= _TAKEN_OVER in reason
+        self._was_taken_over |= self.is_up and _TAKEN_OVER in reason
+        self._takeovers.on_ended(now_s)
         self.is_up, self._answer_by_s = False, None
         self._connect_at_s = now_s + self._backoff.next_delay_s()
 
     @property
     def problem(self) -> str:
         """Why connections do not last; empty while they do, as far as is known."""
-        advice = f"each gateway needs a name of its own, and this one is {self._name!r}"
-        if self._taken_over:
-            return f"another client of the same name took the session over: {advice}"
-        if self._short_lived >= _MANY:
-            times = f"the last {self._short_lived} connections to the MQTT broker ended within {self.lasting_s:g} s"
-            return f"{times}, probably because another client of the same name takes the session over: {advice}"
-        return ""
+        if self._was_taken_over:
+            return f"another client of the same name took the session over: {self._advice}"
+        return self._takeovers.problem

@@ -7,52 +7,29 @@ from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, StringConstraints, model_validator
 
+from runtime.broker_settings import BrokerSettings, Host, Port, Seconds
 from runtime.logs import LogSettings
+from runtime.tls import TlsSettings
 from settings import Settings
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-Port = Annotated[int, Field(ge=1, le=65_535)]
 
 PUBLISH_BYTES = 128 << 10
 """What a PUBLISH has beside its payload, generously: topic and properties."""
 
 
-class Tls(Settings):
-    """PEM files: who signs the broker's certificate, and this gateway's own certificate and key."""
-
-    ca: Path
-    certificate: Path | None = None
-    key: Path | None = None
-
-    @model_validator(mode="after")
-    def _key_belongs_to_a_certificate(self) -> Self:
-        if self.key is not None and self.certificate is None:
-            raise ValueError("key without certificate has no effect")
-        return self
-
-
-class Mqtt(Settings):
+class Mqtt(BrokerSettings):
     """The regional broker. `receive_maximum` is how many batches may be in flight: taken and not yet in Pulsar."""
 
-    host: Annotated[str, StringConstraints(pattern=r"^[^\s/:@]+$|^[0-9a-fA-F:.]+$")]
-    port: Port = 1883
-    username: str | None = None
-    password: SecretStr | None = None
-    tls: Tls | None = None
-    keepalive_s: int = Field(default=30, ge=5, le=600)
+    host: Host
+    # The loop stands still while it connects, and receipts wait.
     connect_timeout_s: float = Field(default=5, gt=0, le=60)
-    backoff_first_s: float = Field(default=0.2, gt=0, le=600)
-    backoff_max_s: float = Field(default=15, gt=0, le=600)
+    backoff_first_s: Seconds = 0.2
+    backoff_max_s: Seconds = 15
     session_expiry_s: int = Field(default=60, ge=0, le=86_400)
     receive_maximum: int = Field(default=256, ge=1, le=10_000)
     max_packet_bytes: int = Field(default=8 << 20, ge=64 << 10, le=64 << 20)
     max_in_flight_bytes: int = Field(default=64 << 20, ge=1 << 20)
-
-    @model_validator(mode="after")
-    def _password_belongs_to_a_username(self) -> Self:
-        if self.password is not None and self.username is None:
-            raise ValueError("password without username has no effect")
-        return self
 
 
 class Pulsar(Settings):
@@ -66,11 +43,11 @@ class Pulsar(Settings):
     batches: Word = "batches"
     refused: Word = "refused"
     token: SecretStr | None = None
-    ca: Path | None = None
+    tls: TlsSettings | None = None
     operation_timeout_s: int = Field(default=10, ge=1, le=120)
     send_timeout_s: float = Field(default=30, gt=0, le=600)
-    backoff_first_s: float = Field(default=0.2, gt=0, le=600)
-    backoff_max_s: float = Field(default=15, gt=0, le=600)
+    backoff_first_s: Seconds = 0.2
+    backoff_max_s: Seconds = 15
     batching_delay_ms: int = Field(default=5, ge=1, le=1000)
     batching_max_messages: int = Field(default=256, ge=1, le=10_000)
     batching_max_bytes: int = Field(default=512 << 10, ge=1024)
@@ -81,9 +58,11 @@ class Pulsar(Settings):
         return self.service_url.startswith("pulsar+ssl://")
 
     @model_validator(mode="after")
-    def _ca_belongs_to_tls(self) -> Self:
-        if self.ca is not None and not self.is_encrypted:
-            raise ValueError("ca has no effect without pulsar+ssl:// in service_url")
+    def _tls_has_an_effect(self) -> Self:
+        if self.tls is not None and not self.is_encrypted:
+            raise ValueError("tls needs a service_url that begins with pulsar+ssl://")
+        if self.tls is not None and self.tls.certificate is not None and self.token is not None:
+            raise ValueError("token and tls.certificate: Pulsar takes one of them")
         return self
 
 

@@ -145,8 +145,12 @@ class PulsarProducer:
             options["authentication"] = pulsar.AuthenticationToken(settings.token.get_secret_value())
         if settings.is_encrypted:
             options["tls_validate_hostname"] = True
-        if settings.ca is not None:
-            options["tls_trust_certs_file_path"] = str(settings.ca)
+        if settings.tls is not None:
+            options["tls_trust_certs_file_path"] = str(settings.tls.ca)
+            if settings.tls.certificate is not None:
+                options["authentication"] = pulsar.AuthenticationTLS(
+                    str(settings.tls.certificate), str(settings.tls.key)
+                )
         return options
 
 

@@ -26,13 +26,13 @@ from gateway.health import PublicationResults, stall_problem
 from gateway.inflight import Delivery
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection, PublishResult
-from gateway.packets import InboundMessage
 from gateway.pulsar_producer import TOO_BIG, PulsarProducer, Receipt
 from gateway.push import PushQueue
 from gateway.status import GatewayStatus, SilentDevices
-from gateway.status_server import StatusHolder, StatusServer
+from gateway.status_server import StatusHolder, serve_status
 from gateway.validation import UNKNOWN_SENDER, Refusal, Sender, sender_of
 from runtime.backoff import Backoff
+from runtime.mqtt_client import MqttMessage
 from runtime.wakeup import WakeUp
 from telemetry import DeviceChannel, encode_ack, parse_device_topic
 
@@ -86,7 +86,7 @@ class Service:
         """Serve until SIGTERM or SIGINT, then finish what is in flight within the stop time-out."""
         threading.excepthook = self._on_thread_ended
         with (
-            StatusServer(self._settings.status, self._metrics.registry, self._status_holder) as self._status_server,
+            serve_status(self._settings.status, self._metrics.registry, self._status_holder) as self._status_server,
             self._wake.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals,
         ):
             _LOG.info("started", gateway=self._settings.name, region=self._settings.region)
@@ -186,7 +186,7 @@ class Service:
             self._link.on_ended(why, now_s)
             self._log_error(BrokerUnreachable(self._link.problem or why))
 
-    def _on_message(self, message: InboundMessage) -> None:
+    def _on_message(self, message: MqttMessage) -> None:
         self._arrived_s = now_s = time.monotonic()
         # Whatever becomes of what it sent, the device is not silent.
         if (sender := sender_of(message.topic)) != UNKNOWN_SENDER:
@@ -197,9 +197,9 @@ class Service:
             self._handle_message(message, now_s)
         except Exception as error:  # noqa: BLE001 - whatever one message raises, the next one is served
             refusal = Refusal(_INTERNAL, self._internal_error(error))
-            self._send(self._engine.dead_letter(*message, refusal, now_s))
+            self._send(self._engine.dead_letter(message.topic, message.payload, message.mid, refusal, now_s))
 
-    def _handle_message(self, message: InboundMessage, now_s: float) -> None:
+    def _handle_message(self, message: MqttMessage, now_s: float) -> None:
         topic = parse_device_topic(message.topic)
         if topic is not None and topic.channel is DeviceChannel.CONFIG_RESULT:
             sender = Sender(topic.tenant, topic.device)
@@ -208,7 +208,7 @@ class Service:
             self._metrics.on_config_result(answer.outcome)
             self._engine.acknowledge_only(message.mid)
         else:
-            self._send(self._engine.on_batch(*message, now_s))
+            self._send(self._engine.on_batch(message.topic, message.payload, message.mid, now_s))
 
     def _send(self, effect: Produce | NotSent) -> None:
         if isinstance(effect, Produce):

@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runtime.backoff import Backoff
+    from runtime.broker_settings import BrokerSettings
     from runtime.durable_file import create_durably, replace_durably, sync_folder, writing_durably
     from runtime.logs import LogSettings, start_logging
-    from runtime.tls import check_key_pair, load_key_pair
+    from runtime.mqtt_client import MqttClient, MqttMessage, MqttSessionOptions
+    from runtime.tls import TlsSettings, check_key_pair, load_key_pair, tls_context
     from runtime.token_bucket import TokenBucket
     from runtime.wakeup import WakeUp
 
 __all__ = [
     "Backoff",
+    "BrokerSettings",
     "LogSettings",
+    "MqttClient",
+    "MqttMessage",
+    "MqttSessionOptions",
+    "TlsSettings",
     "TokenBucket",
     "WakeUp",
     "check_key_pair",
@@ -25,13 +32,16 @@ __all__ = [
     "replace_durably",
     "start_logging",
     "sync_folder",
+    "tls_context",
     "writing_durably",
 ]
 _HOMES = {
     "runtime.backoff": ("Backoff",),
+    "runtime.broker_settings": ("BrokerSettings",),
     "runtime.durable_file": ("create_durably", "replace_durably", "sync_folder", "writing_durably"),
     "runtime.logs": ("LogSettings", "start_logging"),
-    "runtime.tls": ("check_key_pair", "load_key_pair"),
+    "runtime.mqtt_client": ("MqttClient", "MqttMessage", "MqttSessionOptions"),
+    "runtime.tls": ("TlsSettings", "check_key_pair", "load_key_pair", "tls_context"),
     "runtime.token_bucket": ("TokenBucket",),
     "runtime.wakeup": ("WakeUp",),
 }

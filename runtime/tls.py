@@ -1,9 +1,60 @@
-"""Key pairs for TLS, loaded without ever asking a terminal."""
+"""TLS: certificates and key pairs from files, loaded without ever asking a terminal."""
 
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
-__all__ = ["check_key_pair", "load_key_pair"]
+from pydantic import model_validator
+
+from settings import Settings
+
+__all__ = ["TlsSettings", "check_key_pair", "load_key_pair", "tls_context", "unusable_tls_files"]
+
+
+class TlsSettings(Settings):
+    """TLS towards a server, mutual where a certificate is given."""
+
+    ca: Path
+    """Certificates of the authorities that may have signed the server's certificate (PEM)."""
+    certificate: Path | None = None
+    """The client's own certificate (PEM)."""
+    key: Path | None = None
+    """The private key of that certificate (PEM)."""
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key belong together: give both or neither")
+        return self
+
+
+def tls_context(tls: TlsSettings) -> ssl.SSLContext:
+    """What a connection with these files needs. Raises OSError (which ssl.SSLError is); ValueError for a passphrase."""
+    context = ssl.create_default_context(cafile=str(tls.ca))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if tls.certificate is not None:
+        load_key_pair(context, tls.certificate, tls.key)
+    return context
+
+
+def unusable_tls_files(table: str, tls: TlsSettings | None) -> Iterator[str]:
+    """The files that cannot be used, one line each; `table` names the settings."""
+    if tls is None:
+        return
+    unreadable = False
+    for key, path in {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}.items():
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            unreadable = True
+            yield f"{table}.{key}: cannot be read: {error}"
+    if not unreadable:
+        try:
+            tls_context(tls)
+        except (OSError, ValueError) as error:
+            yield f"{table}: certificates cannot be loaded: {error}"
 
 
 def load_key_pair(context: ssl.SSLContext, certificate: Path | str, key: Path | str | None) -> None:

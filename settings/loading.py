@@ -71,17 +71,24 @@ def _problem(model: type[BaseModel], detail: ErrorDetails) -> str:
         )
     if detail["type"] != "extra_forbidden":
         return f"{where}: {detail['msg']}" if where else str(detail["msg"])
-    known = _keys_at(model, detail["loc"][:-1])
-    nearest = get_close_matches(str(detail["loc"][-1]), known, n=1, cutoff=SIMILAR)
+    here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
+    known = list(here.model_fields)
+    # A key of this table; else one that has moved into a table below: `log_level` is `log.level`.
+    nearest = get_close_matches(wrong, known, 1, SIMILAR) or get_close_matches(wrong, _keys_below(here), 1, SIMILAR)
     advice = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(sorted(known))}"
     return f"{where}: no such setting; {advice}"
 
 
-def _keys_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
     for part in location:
         if isinstance(part, str) and part in model.model_fields:
             model = _model_inside(model.model_fields[part].annotation) or model
-    return list(model.model_fields)
+    return model
+
+
+def _keys_below(model: type[BaseModel]) -> list[str]:
+    tables = ((name, _model_inside(field.annotation)) for name, field in model.model_fields.items())
+    return [f"{name}.{key}" for name, table in tables if table is not None for key in table.model_fields]
 
 
 def _model_inside(annotation: Any) -> type[BaseModel] | None:

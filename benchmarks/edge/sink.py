@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from benchmarks.edge.load import FIRST_MS, packet, text
-from edge_agent.mqtt_session import MqttMessage, read_publish
+from runtime.mqtt_client import MqttMessage, read_publish
 from telemetry import VEHICLE_FILTER, Ack, DeviceChannel, decode, device_filter, encode_ack, read_header
 
 LIVE_MS = FIRST_MS + 10**9

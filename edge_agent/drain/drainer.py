@@ -25,8 +25,8 @@ from edge_agent.store.stored_batch import StoredBatch
 from edge_agent.uplink.probe import Probe
 from edge_agent.uplink.protocol import NoGateway, PushedSettings, RefusedBatch, Uplink, UplinkEvent
 from edge_agent.uplink.regions import Regions
-from edge_agent.uplink.takeovers import Takeovers
 from runtime.backoff import Backoff
+from runtime.takeovers import Takeovers
 from telemetry import Ack
 
 log = structlog.get_logger("edge_agent.drain")
@@ -71,7 +71,8 @@ class Drainer:
         self._buffer = parts.buffer
         first = settings.uplinks[0]
         self._backoff = Backoff(first.backoff_first_s, first.backoff_max_s, parts.random.random)
-        self.takeovers = Takeovers(settings.device.id, 2 * first.backoff_max_s)
+        cause = f"another agent has the id {settings.device.id!r}: each needs an id of its own"
+        self.takeovers = Takeovers(cause, 2 * first.backoff_max_s)
         self._regions = Regions(len(settings.uplinks), settings.failover, parts.random)
         self._now_s = parts.monotonic_s
         self._urgent = frozenset(index for index, one in enumerate(settings.classes) if one.urgent)
@@ -358,8 +359,10 @@ class Drainer:
         region = self.connected_region or self._settings.uplinks[self._regions.index].region
         self._close_uplink()
         self.dispatcher.on_disconnected()
-        advice = self.takeovers.on_closed(self._now_s()) if isinstance(error, LinkClosed) else ""
-        log.warning("uplink lost", region=region, error=f"{error}{advice}")
+        if isinstance(error, LinkClosed):
+            self.takeovers.on_ended(self._now_s())
+        problem = self.takeovers.problem if isinstance(error, LinkClosed) else ""
+        log.warning("uplink lost", region=region, error="; ".join(filter(None, (str(error), problem))))
         if isinstance(error, LinkError) and self._regions.on_failure(self._now_s()):
             log.warning("going to another region", region=self._settings.uplinks[self._regions.index].region)
             self._backoff.reset()

@@ -11,8 +11,9 @@ import structlog
 from edge_agent.config import IntakeSettings
 from edge_agent.errors import LinkError
 from edge_agent.intake.record_intake import Intake
-from edge_agent.mqtt_session import MqttMessage, MqttSession, MqttSessionOptions
+from edge_agent.mqtt_session import MqttSession
 from runtime.backoff import Backoff
+from runtime.mqtt_client import MqttMessage, MqttSessionOptions
 
 log = structlog.get_logger("edge_agent.intake")
 
@@ -64,7 +65,7 @@ class IntakeLoop:
         options = MqttSessionOptions(
             client_id=settings.client_id,
             receive_maximum=settings.receive_maximum,
-            max_packet_bytes=settings.max_message_bytes,
+            max_packet_bytes=settings.max_packet_bytes,
             truncates_larger=True,
         )
         self._session = session = MqttSession(settings, options, self._on_message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkRefused
-from edge_agent.mqtt_session import MqttMessage, MqttSession, MqttSessionOptions
+from edge_agent.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import (
     MalformedControl,
     NoGateway,
@@ -13,14 +13,13 @@ from edge_agent.uplink.protocol import (
     RefusedBatch,
     UplinkEvent,
 )
+from runtime.mqtt_client import NO_MATCHING_SUBSCRIBERS, MqttMessage, MqttSessionOptions
 from telemetry import Ack, DeviceChannel, Malformed, decode_ack, device_topic
 
 SESSION_EXPIRY_S = 3600
 """How long the broker keeps acknowledgements for a device that is away."""
 CONTROL_PACKET_BYTES = 320 << 10
 """The largest packet that we take from the gateway: room for the largest acknowledgement, and its topic."""
-NO_MATCHING_SUBSCRIBERS = 0x10
-"""Of a PUBACK (3.4.2.1): a success that reached nobody."""
 PUBLISH_BYTES = 256
 """What a PUBLISH packet holds beside its payload, at most: names of tenant and device have 63 letters."""
 

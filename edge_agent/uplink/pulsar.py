@@ -10,8 +10,8 @@ import pulsar
 
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError
-from edge_agent.mqtt_session import tls_context
 from edge_agent.uplink.protocol import OutgoingBatch, RefusedBatch, UplinkEvent
+from runtime.tls import tls_context
 from telemetry import Ack
 
 MAX_PENDING = 1024
@@ -117,7 +117,10 @@ class PulsarUplink:
         tls = self._settings.tls
         if tls is None:
             return {}
-        tls_context(tls)  # for its refusals: the library would ask a terminal for a passphrase
+        try:
+            tls_context(tls)  # for its refusals: the library would ask a terminal for a passphrase
+        except (OSError, ValueError) as error:
+            raise LinkError(f"certificates cannot be loaded: {error}") from error
         options: dict[str, Any] = {"tls_trust_certs_file_path": str(tls.ca), "tls_validate_hostname": True}
         if tls.certificate is not None:
             options["authentication"] = pulsar.AuthenticationTLS(str(tls.certificate), str(tls.key))

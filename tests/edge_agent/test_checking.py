@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.cli import app
-from edge_agent.config import AgentSettings, DeviceSettings, TlsSettings, UplinkSettings
+from edge_agent.config import AgentSettings, DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError
-from edge_agent.mqtt_session import tls_context
+from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.pulsar import PulsarUplink
+from runtime import TlsSettings
 from settings import SettingsError, parse
 from tests.certificates import CertificateAuthority
 from tests.runtime.test_tls import with_passphrase
@@ -105,8 +106,11 @@ def test_a_subscription_that_mqtt_allows_is_taken(topic: str) -> None:
         ("[bufer]\n", "did you mean 'buffer'?"),
         ("[observe]\n", "known are"),
         ("[buffer]\nport = 1\n", "known are commit_bytes"),
+        ("[log_level]\n", "did you mean 'log.level'?"),
         ("[status]\nprot = 1\n", "did you mean 'port'?"),
         ("[intake]\nreceive_max = 1\n", "did you mean 'receive_maximum'?"),
+        ("[intake]\nmax_message_bytes = 1024\n", "did you mean 'max_packet_bytes'?"),
+        ("[intake]\npassword = 'p'\n", "did you mean 'password_file'?"),
     ],
 )
 def test_only_a_near_key_of_the_same_table_is_suggested(text: str, said: str) -> None:
@@ -125,7 +129,7 @@ def test_a_key_with_a_passphrase_is_an_error_and_no_question(tmp_path: Path) -> 
     own = with_passphrase(CertificateAuthority(tmp_path).client("eu-0001"))
     tls = TlsSettings(ca=own.authority, certificate=own.certificate, key=own.key)
     with pytest.raises(LinkError, match="passphrase"):
-        tls_context(tls)
+        MqttUplink(DeviceSettings(id="eu-0001"), UplinkSettings(region="eu", host="127.0.0.1", tls=tls))
     direct = UplinkSettings(region="eu", kind="pulsar", service_url="pulsar+ssl://127.0.0.1:1", topic="t", tls=tls)
     with pytest.raises(LinkError, match="passphrase"):
         PulsarUplink(DeviceSettings(id="eu-0001"), direct).open()

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from edge_agent.clock.jumps import ClockJump, ClockMonitor, CorrectionRules
 from edge_agent.config import TimeSettings
-from edge_agent.mqtt_session import MqttMessage
 from edge_agent.store.clock_correction import ClockCorrector
+from runtime.mqtt_client import MqttMessage
 from settings import SettingsError, parse, validate
 from telemetry import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, TooLarge, decode, encode
 from tests.edge_agent.intake_parts import IntakeHarness

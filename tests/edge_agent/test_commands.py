@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from edge_agent.cli import app
 from edge_agent.config import AgentSettings
 from edge_agent.live import add_counters
 from edge_agent.status import is_running
-from edge_agent.status_server import MAX_CONNECTIONS, TIMEOUT_S, AgentStatusServer
 from settings import load
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 
@@ -79,27 +75,3 @@ def test_counters_go_on_when_settings_are_loaded_anew() -> None:
         "malformed": {"x": 2, "y": 3},
     }
     assert add_counters({"malformed": {"x": 1}}, {"malformed": {}}) == {"malformed": {"x": 1}}
-
-
-def test_clients_that_send_a_byte_now_and_then_do_not_hold_the_endpoint_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("edge_agent.status_server.TIMEOUT_S", 0.5)
-    server = AgentStatusServer(0, dict, lambda: {"healthy": True})
-    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(MAX_CONNECTIONS)]
-    began_s, answer = time.monotonic(), None
-    while answer is None and time.monotonic() - began_s < TIMEOUT_S:
-        for sock in slow:
-            try:
-                sock.send(b"G")
-            except OSError:
-                continue
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=1) as found:
-                answer = json.load(found)
-        except OSError:
-            continue
-    for sock in slow:
-        sock.close()
-    server.close()
-    assert answer == {"healthy": True}

@@ -8,7 +8,7 @@ from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFull
 from edge_agent.live import buffer_state, health_state
-from edge_agent.mqtt_session import MqttMessage
+from runtime.mqtt_client import MqttMessage
 from tests.edge_agent.makers import DEVICE
 
 

@@ -1,8 +1,6 @@
 """What comes in: what it becomes, when it is committed, and what is known again."""
 
 import json
-import struct
-from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -13,7 +11,6 @@ from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import CommitBudget, GroupCommit
 from edge_agent.intake.parse import REFUSED_EVENT, parse_message
 from edge_agent.intake.redelivery import Arrival, RecentArrivals, arrival_of, pack_arrivals, unpack_arrivals
-from edge_agent.mqtt_session import MqttMessage, read_publish
 from telemetry import MAX_RAW_BYTES, Canary, Event, Position, Raw, Signal
 
 BUDGET = CommitBudget(delay_s=0.2, records=100, size=10_000)
@@ -173,25 +170,6 @@ def test_the_same_id_with_another_topic_or_payload_is_another_arrival():
         len({arrival_of(1, "a", b"b"), arrival_of(1, "a", b"c"), arrival_of(1, "ab", b""), arrival_of(2, "a", b"b")})
         == 4
     )
-
-
-@given(st.text(max_size=40), st.binary(max_size=300), st.integers(1, 65_535), st.binary(max_size=200), st.booleans())
-def test_a_publish_packet_is_read_as_it_was_written(topic, payload, mid, properties, dup):
-    name = topic.encode()
-    length = (
-        bytes([len(properties)])
-        if len(properties) < 128
-        else bytes([len(properties) & 127 | 128, len(properties) >> 7])
-    )
-    packet = len(name).to_bytes(2) + name + mid.to_bytes(2) + length + properties + payload
-    first = 0x32 | (8 if dup else 0)
-    assert read_publish(first, packet) == MqttMessage(mid, 1, dup, topic, payload)
-
-
-@given(st.binary(max_size=12))
-def test_a_publish_packet_that_is_cut_off_is_noticed(packet):
-    with suppress(IndexError, struct.error):
-        assert isinstance(read_publish(0x32, packet).topic, str)
 
 
 NO_NUMBERS: tuple[object, ...] = (True, False, "1", " 52.5 ", "1e1", [1], {})

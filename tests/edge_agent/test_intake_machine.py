@@ -18,12 +18,12 @@ from edge_agent.clock.jumps import ClockJump
 from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.intake.redelivery import SET_CLOCK_US
-from edge_agent.mqtt_session import MqttMessage
 from edge_agent.pushed import PushRefused, Trial, effective_settings
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.lineage import next_epoch
 from edge_agent.store.stored_batch import StoredBatch
+from runtime.mqtt_client import MqttMessage
 from settings import load
 from telemetry import IntervalSet, Raw, Record, Signal, decode, read_header
 from tests.edge_agent.intake_parts import RING, IntakeHarness, mending_of
@@ -52,7 +52,7 @@ region = "us"
 host = "127.0.0.1"
 """
 PUSHES = (
-    b'log_level = "error"',
+    b'[log]\nlevel = "error"',
     b"[drain]\nwindow = 3",
     b"[buffer]\nmax_age_s = 3600.0",
     b"[buffer]\nmax_bytes = 65536",

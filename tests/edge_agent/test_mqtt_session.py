@@ -15,18 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.config import BrokerSettings, DeviceSettings, UplinkSettings
+from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError, LinkRefused
-from edge_agent.mqtt_session import (
-    RECEIVE_BYTES,
-    TRUNCATED_BYTES,
-    MqttMessage,
-    MqttSession,
-    MqttSessionOptions,
-    read_publish,
-)
+from edge_agent.mqtt_session import MqttSession
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import NoGateway, OutgoingBatch, PushedSettings, UplinkEvent
+from runtime.broker_settings import BrokerSettings
+from runtime.mqtt_client import RECEIVE_BYTES, TRUNCATED_BYTES, MqttMessage, MqttSessionOptions
 from telemetry import IntervalSet
 
 CONNACK = b"\x20\x03\x00\x00\x00"
@@ -105,15 +100,6 @@ def test_whatever_a_broker_answers_to_connect_the_only_error_is_a_lost_link(data
             link.open()
             poll_until_it_ends(link)
         link.close()
-
-
-@given(st.integers(0, 255), st.binary(max_size=100))
-def test_a_publish_packet_is_read_or_refused(first: int, packet: bytes) -> None:
-    try:
-        message = read_publish(first, packet)
-    except (IndexError, struct.error):
-        return
-    assert len(message.payload) <= len(packet)
 
 
 def test_a_packet_larger_than_allowed_is_not_read_into_memory() -> None:

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from edge_agent.inspection import dead_letters
 from edge_agent.intake import record_intake
-from edge_agent.mqtt_session import MqttMessage
 from edge_agent.status import read_status
 from edge_agent.store import message_dead_letters as bounds
 from edge_agent.store.eviction import BatchOwner
 from edge_agent.store.message_dead_letters import MAX_DEAD_LETTERS, add_dead_letters
 from edge_agent.store.packing import BATCH_CONTENT_BYTES, DeadLetter, packed
+from runtime.mqtt_client import MqttMessage
 from telemetry import Raw, Signal, decode
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import fill, open_buffer, unnamed

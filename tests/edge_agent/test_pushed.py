@@ -371,8 +371,8 @@ def test_a_push_that_nobody_thought_of_is_remembered_too(config: Path, monkeypat
 
     monkeypatch.setattr("edge_agent.pushed.validate", broken)
     with pytest.raises(ZeroDivisionError):
-        Trial(config, load(AgentSettings, config)).begin(b'log_level = "debug"')
-    assert "refused before" in refusal(config, 'log_level = "debug"')
+        Trial(config, load(AgentSettings, config)).begin(b'log.level = "debug"')
+    assert "refused before" in refusal(config, 'log.level = "debug"')
 
 
 def test_a_change_of_path_or_device_waits_for_a_restart_and_no_push_is_tried_until_then(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_a_change_of_path_or_device_waits_for_a_restart_and_no_push_is_tried_unt
         config.write_text(changed)
         daemon._reload()
         daemon._restart()
-        daemon._try_pushed(b'log_level = "debug"')
+        daemon._try_pushed(b'log.level = "debug"')
         assert daemon._agent is agent
         assert not (tmp_path / "new").exists()
         assert not list((tmp_path / "old").glob("pushed*")), "neither tried nor refused for good"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.mqtt_session import MqttMessage
+from runtime.mqtt_client import MqttMessage
 from telemetry import Raw
 from tests.edge_agent.intake_parts import IntakeHarness
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from edge_agent.agent import Agent
@@ -17,41 +15,10 @@ from edge_agent.errors import LinkClosed, LinkError
 from edge_agent.live import health_state, uplink_state
 from edge_agent.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
-from edge_agent.uplink.takeovers import MANY, Takeovers
+from runtime.takeovers import MANY
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 from tests.edge_agent.test_control import Road, acks, drive
 from tests.edge_agent.test_mqtt_session import CONNACK, broker, session
-
-
-def test_connections_that_the_broker_closes_one_after_the_other_are_told_with_the_id_until_one_lasts() -> None:
-    takeovers = Takeovers("eu-0001", 120.0)
-    told = []
-    for number in range(4):
-        takeovers.on_connected(number * 10.0)
-        takeovers.on_alive(number * 10.0 + 5)
-        told.append(takeovers.on_closed(number * 10.0 + 5))
-    assert [bool(one) for one in told] == [False, False, True, True]
-    assert "another agent has the id 'eu-0001'" in told[-1]
-    takeovers.on_connected(100.0)
-    takeovers.on_alive(219.0)
-    assert takeovers.is_suspected
-    takeovers.on_alive(220.0)
-    assert not takeovers.is_suspected
-    assert takeovers.on_closed(221.0) == ""  # type: ignore[unreachable]
-
-
-def test_attempts_that_never_became_a_connection_are_no_takeover() -> None:
-    takeovers = Takeovers("eu-0001", 120.0)
-    assert [takeovers.on_closed(float(number)) for number in range(2 * MANY)] == [""] * 2 * MANY
-
-
-@given(st.lists(st.floats(120, 1e6), max_size=20))
-def test_connections_that_last_are_never_many(lengths: list[float]) -> None:
-    takeovers, now_s = Takeovers("eu-0001", 120.0), 0.0
-    for length_s in lengths:
-        takeovers.on_connected(now_s)
-        now_s += length_s
-        assert takeovers.on_closed(now_s) == ""
 
 
 class Shared(Road):
@@ -101,7 +68,7 @@ def test_health_says_it_steadily_also_while_it_is_connected(tmp_path: Path) -> N
     )
     for number in range(MANY):
         it.drainer.takeovers.on_connected(float(number))
-        it.drainer.takeovers.on_closed(float(number))
+        it.drainer.takeovers.on_ended(float(number))
     for it.drainer.connected_region, it.drainer.is_healthy in (("eu", True), (None, False)):
         assert uplink_state(it) == "taken over"
         assert health_state(it)["healthy"] is False

@@ -18,10 +18,10 @@ from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.errors import StoreError
 from edge_agent.intake.record_intake import Intake, IntakeParts
-from edge_agent.mqtt_session import MqttMessage
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferOptions
 from edge_agent.store.retention import BufferRetention
+from runtime.mqtt_client import MqttMessage
 from telemetry import IntervalSet, Record, decode
 from tests.edge_agent.power import Computer, Disk, PowerCut
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway import Engine, GatewaySettings
+from runtime.mqtt_client import MqttMessage
 from telemetry import Batch, Canary, Record, Tombstone, encode
 
 
@@ -30,3 +31,8 @@ def batch(device: str, first: int, last: int, *, epoch: int = 1, lost: tuple[int
 
 def topic(device: str, tenant: str = "fleet") -> str:
     return f"waybill/1/{tenant}/{device}/batch"
+
+
+def message(topic: str, payload: bytes, mid: int) -> MqttMessage:
+    """As the broker delivers it with QoS 1."""
+    return MqttMessage(mid, 1, False, topic, payload)

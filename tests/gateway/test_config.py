@@ -131,10 +131,12 @@ def checked(tmp_path: Path, text: str) -> Any:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ('tls = { ca = "/nowhere/ca.pem" }', "mqtt.tls.ca: /nowhere/ca.pem is not a file"),
-        ('tls = { ca = "/etc/hostname", key = "k" }', "key without certificate has no effect"),
-        ('tls = { ca = "/etc/passwd" }', "cannot be used together"),
-        ('password = "p"', "password without username has no effect"),
+        ('tls = { ca = "/nowhere/ca.pem" }', "mqtt.tls.ca: cannot be read"),
+        ('tls = { ca = "/etc/hostname", key = "k" }', "certificate and key belong together"),
+        ('tls = { ca = "/etc/passwd" }', "mqtt.tls: certificates cannot be loaded"),
+        ('password_file = "p"', "password_file is used together with username"),
+        ('username = "u"\npassword_file = "/nowhere"', "mqtt.password_file: cannot be read"),
+        ('password = "p"', "did you mean 'password_file'?"),
         ("max_packet_bytes = 65536", "mqtt.max_packet_bytes must be at least"),
     ],
 )
@@ -161,7 +163,11 @@ def test_plain_text_to_another_machine_is_warned_of(tmp_path: Path) -> None:
 
 def test_a_file_with_a_secret_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
     answer = checked(tmp_path, MINIMAL + 'token = "t"\n')
-    assert "others can read the password or token" in answer.output
+    assert "others can read the token" in answer.output
+    (tmp_path / "password").write_text("p\n")
+    login = f'host = "127.0.0.1"\nusername = "u"\npassword_file = "{tmp_path}/password"'
+    answer = checked(tmp_path, MINIMAL.replace('host = "127.0.0.1"', login))
+    assert "others can read the password" in answer.output
 
 
 def test_settings_nested_without_end_are_a_mistake_in_the_file(tmp_path: Path) -> None:
@@ -222,11 +228,11 @@ def test_an_authority_of_pulsar_that_holds_no_certificate_is_a_mistake(tmp_path:
     (tmp_path / "authority.pem").write_text("no certificate")
     text = re.sub(
         r'service_url = "[^"]*"',
-        f'service_url = "pulsar+ssl://x:6651"\nca = "{tmp_path}/authority.pem"',
+        f'service_url = "pulsar+ssl://x:6651"\ntls = {{ ca = "{tmp_path}/authority.pem" }}',
         MINIMAL,
     )
     answer = checked(tmp_path, text)
-    assert (answer.exit_code, "holds no certificate" in answer.output) == (2, True)
+    assert (answer.exit_code, "pulsar.tls: certificates cannot be loaded" in answer.output) == (2, True)
 
 
 def test_settings_nested_deeper_than_a_device_reads_are_not_pushed(tmp_path: Path) -> None:

@@ -15,11 +15,10 @@ from deploy.local import free_port
 from gateway import Service, ThreadEnded
 from gateway.dead_letters import MAX_ATTEMPTS
 from gateway.mqtt_connection import PublishResult
-from gateway.packets import InboundMessage
 from gateway.pulsar_producer import UNSENDABLE, Receipt
 from gateway.push import PushQueue
 from gateway.validation import Sender
-from tests.gateway.strategies import batch, settings, topic
+from tests.gateway.strategies import batch, message, settings, topic
 
 
 @pytest.fixture
@@ -44,8 +43,8 @@ def test_a_message_that_makes_the_handling_raise_is_a_dead_letter_and_the_next_i
 
     with monkeypatch.context() as broken:
         broken.setattr(service._engine, "on_batch", fail)
-        service._on_message(InboundMessage(topic("d1"), b"poison", 1))
-    service._on_message(InboundMessage(topic("d2"), batch("d2", 1, 3), 2))
+        service._on_message(message(topic("d1"), b"poison", 1))
+    service._on_message(message(topic("d2"), batch("d2", 1, 3), 2))
     poisoned, served = deliveries(service)
     assert poisoned.refusal.reason == "internal-error"
     assert "RecursionError" in poisoned.refusal.detail
@@ -55,13 +54,13 @@ def test_a_message_that_makes_the_handling_raise_is_a_dead_letter_and_the_next_i
 
 
 def test_a_config_result_of_eighty_thousand_brackets_is_counted_and_acknowledged(service: Service) -> None:
-    service._on_message(InboundMessage("waybill/1/fleet/d1/config-result", b"[" * 80_000, 1))
+    service._on_message(message("waybill/1/fleet/d1/config-result", b"[" * 80_000, 1))
     assert service._metrics.counts["pushes_unknown"] == 1
     assert service._engine.release() == [1]
 
 
 def test_a_config_result_on_a_topic_that_no_device_has_is_a_dead_letter(service: Service) -> None:
-    service._on_message(InboundMessage("waybill/1/fleet//config-result", b"{}", 1))
+    service._on_message(message("waybill/1/fleet//config-result", b"{}", 1))
     (letter,) = deliveries(service)
     assert letter.refusal.reason == "bad-topic"
 
@@ -70,7 +69,7 @@ def test_a_receipt_whose_handling_raises_does_not_hold_up_the_others(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for mid, device in ((1, "d1"), (2, "d2")):
-        service._on_message(InboundMessage(topic(device), batch(device, 1, 3), mid))
+        service._on_message(message(topic(device), batch(device, 1, 3), mid))
     first, second = (delivery.token for delivery in deliveries(service))
     answers = [Receipt(first, "Ok"), Receipt(second, "Ok")]
     monkeypatch.setattr(service._pulsar, "take_receipts", lambda: answers)
@@ -92,7 +91,7 @@ def test_a_receipt_whose_handling_raises_does_not_hold_up_the_others(
 def test_what_the_client_can_never_send_is_refused_and_a_dead_letter_it_cannot_send_is_given_up(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service._on_message(InboundMessage(topic("d1"), batch("d1", 1, 3), 1))
+    service._on_message(message(topic("d1"), batch("d1", 1, 3), 1))
     (delivery,) = deliveries(service)
     monkeypatch.setattr(service._pulsar, "take_receipts", lambda: [Receipt(delivery.token, UNSENDABLE)])
     service._handle_receipts(1.0)
@@ -108,8 +107,8 @@ def test_what_the_client_can_never_send_is_refused_and_a_dead_letter_it_cannot_s
 def test_a_dead_letter_is_given_up_after_some_attempts_and_a_batch_never(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service._on_message(InboundMessage(topic("d1"), b"garbage", 1))
-    service._on_message(InboundMessage(topic("d2"), batch("d2", 1, 3), 2))
+    service._on_message(message(topic("d1"), b"garbage", 1))
+    service._on_message(message(topic("d2"), batch("d2", 1, 3), 2))
     tokens = [delivery.token for delivery in deliveries(service)]
     monkeypatch.setattr(service._pulsar, "take_receipts", lambda: [Receipt(token, "Timeout") for token in tokens])
     for _ in range(MAX_ATTEMPTS + 5):
@@ -125,7 +124,7 @@ def test_a_client_that_cannot_send_a_message_says_so_instead_of_raising(service:
         def send_async(self, *_: object, **__: object) -> None:
             raise UnicodeEncodeError("utf-8", "\ud83d", 0, 1, "surrogates not allowed")
 
-    service._on_message(InboundMessage(topic("d1"), batch("d1", 1, 3), 1))
+    service._on_message(message(topic("d1"), batch("d1", 1, 3), 1))
     assert [receipt.result for receipt in service._pulsar.take_receipts()] == ["NotConnected"]
     service._pulsar._batches = Broken()
     service._pulsar.send(service._engine.next_attempt(deliveries(service)[0].token))
@@ -148,11 +147,11 @@ def test_a_thread_that_ends_takes_the_gateway_with_it(service: Service) -> None:
 
 def test_every_device_that_sends_anything_is_heard_whatever_becomes_of_it(service: Service) -> None:
     for number in range(1000):
-        service._on_message(InboundMessage(topic(f"d{number}"), b"no batch", number + 1))
+        service._on_message(message(topic(f"d{number}"), b"no batch", number + 1))
     assert service._metrics.counts["dead_letters_not_kept"] > 500
     assert service._status_now(0.0).devices_known == 1000
-    service._on_message(InboundMessage("waybill/1/fleet/other/config-result", b"{}", 1001))
-    service._on_message(InboundMessage("waybill/1/no body/x/batch", b"", 1002))
+    service._on_message(message("waybill/1/fleet/other/config-result", b"{}", 1001))
+    service._on_message(message("waybill/1/no body/x/batch", b"", 1002))
     assert service._status_now(0.0).devices_known == 1001
 
 
@@ -192,7 +191,7 @@ def test_who_is_silent_is_unknown_while_nobody_listens_and_known_again_with_the_
         assert silent_of(service)[:2] == (None, None)
     listen(service, after_s + 9_000, after_s + 9_000)
     assert silent_of(service) == (1, 1, 1.0), "a new connection ends no silence"
-    service._on_message(InboundMessage(topic("d1"), b"no batch", 1))
+    service._on_message(message(topic("d1"), b"no batch", 1))
     listen(service, after_s + 9_000, after_s + 9_001)
     assert silent_of(service) == (0, 0, 0.0)
 

@@ -10,9 +10,7 @@ from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
 from cloud_jobs.pulsar_source.cluster.clients import shared_client
 from cloud_jobs.pulsar_source.options import Access, PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.topics import TopicName
-from gateway.config import Tls
-from gateway.mqtt_connection import tls_context
-from runtime import check_key_pair
+from runtime import TlsSettings, check_key_pair, tls_context
 from tests.certificates import CertificateAuthority
 
 
@@ -31,10 +29,10 @@ def test_a_key_without_a_passphrase_is_loaded(tmp_path: Path) -> None:
         check_key_pair(own.certificate, tmp_path / "none")
 
 
-def test_a_key_with_a_passphrase_is_refused_by_the_gateway_and_the_source(tmp_path: Path) -> None:
+def test_a_key_with_a_passphrase_is_refused_by_agent_and_gateway_and_the_source(tmp_path: Path) -> None:
     own = with_passphrase(CertificateAuthority(tmp_path).client("eu-0001"))
     with pytest.raises(ValueError, match="has a passphrase"):
-        tls_context(Tls(ca=own.authority, certificate=own.certificate, key=own.key))
+        tls_context(TlsSettings(ca=own.authority, certificate=own.certificate, key=own.key))
     files = {"tls_certificate_file": own.certificate, "tls_key_file": own.key}
     cluster = SourceCluster(name="hq", service_url="pulsar+ssl://127.0.0.1:1", admin_url="https://127.0.0.1:1")
     with pytest.raises(OptionError, match="has a passphrase"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("cloud_jobs", "deploy", "edge_agent", "gateway", "geo", "settings", "simulator", "telemetry")
+ROOMS = ("cloud_jobs", "deploy", "edge_agent", "gateway", "geo", "runtime", "settings", "simulator", "telemetry")
 HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "pulsar", "shapely", "pyproj", "deltalake"}
 
 
@@ -48,11 +48,21 @@ def test_the_edge_extra_pulls_nothing_heavy() -> None:
 def test_the_agent_imports_nothing_heavy() -> None:
     program = "import sys, edge_agent.daemon, edge_agent.agent; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert not {module.partition(".")[0] for module in done.stdout.split()} & HEAVY
+    modules = {module.partition(".")[0] for module in done.stdout.split()}
+    assert not modules & HEAVY
+    assert "prometheus_client" not in modules, "only who is asked pays for it"
+
+
+def test_a_durable_write_needs_no_mqtt_client_and_no_metrics() -> None:
+    program = "import sys; from runtime import replace_durably; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    extras = {"paho", "prometheus_client", "pydantic", "structlog", "tenacity"}
+    assert not {module.partition(".")[0] for module in done.stdout.split()} & extras
 
 
 @pytest.mark.parametrize(
-    "package", ["edge_agent", "settings", "telemetry", "geo.spatial", "geo.replication", "simulator", "deploy.local"]
+    "package",
+    ["edge_agent", "runtime", "settings", "telemetry", "geo.spatial", "geo.replication", "simulator", "deploy.local"],
 )
 def test_public_names_are_listed_sorted_and_there(package: str) -> None:
     module = importlib.import_module(package)

@@ -200,7 +200,7 @@ def test_without_a_gateway_health_says_so_and_a_message_above_the_limit_becomes_
     port = free_port()
     agent = AgentProcess(tmp_path, brokers["car"].port, {"eu": brokers["eu"].port}, f"[status]\nport = {port}\n")
     text = agent.config.read_text()
-    agent.config.write_text(text.replace("[intake]\n", "[intake]\nmax_message_bytes = 1024\n"))
+    agent.config.write_text(text.replace("[intake]\n", "[intake]\nmax_packet_bytes = 1024\n"))
 
     def uplink() -> str:
         try:

@@ -15,7 +15,7 @@ from paho.mqtt.properties import Properties
 
 from deploy.local import MosquittoBroker
 from gateway.mqtt_connection import MqttConnection, PublishResult
-from gateway.packets import InboundMessage
+from runtime.mqtt_client import MqttMessage
 from tests.gateway.strategies import settings
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
@@ -34,7 +34,7 @@ class Session:
     """The gateway's side of the broker, turned by hand."""
 
     def __init__(self, port: int, name: str = "gateway-1", **changes: Any) -> None:
-        self.inbound: list[InboundMessage] = []
+        self.inbound: list[MqttMessage] = []
         self.published: list[PublishResult] = []
         made = settings(name=name, mqtt={"host": "127.0.0.1", "port": port, "receive_maximum": 8, **changes})
         self.side = MqttConnection(made, self.inbound.append, self.published.append)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from gateway import Produce
 from gateway.config_results import OUTCOMES, UNKNOWN, parse_config_result
-from gateway.packets import read_publish
 from gateway.validation import UNKNOWN_SENDER, sender_of
+from runtime.mqtt_client import read_publish
 from telemetry import decode, decode_ack, encode_ack
 from tests.gateway.strategies import batch, engine, topic
 

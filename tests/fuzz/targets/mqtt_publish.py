@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 
-from edge_agent.mqtt_session import read_publish
+from runtime.mqtt_client import read_publish
 
 
 def seeds() -> Iterable[bytes]:
@@ -23,7 +22,7 @@ def judge(data: bytes) -> None:
         return
     try:
         message = read_publish(data[0], data[1:])
-    except (IndexError, struct.error):
+    except ValueError:
         return
     assert len(message.payload) <= len(data)
     message.topic.encode("utf-8")

@@ -20,7 +20,7 @@ def seeds() -> Iterable[bytes]:
     yield b'[[uplinks]]\nregion = "eu"\nhost = "new"\nport = 8883\n'
     yield b"allow_deletion = true\n[buffer]\nmax_bytes = 65536\n"
     yield b"[link]\nbytes_per_day = 2000000\nmetered = ['cellular']\n"
-    yield b"log_level = 'debug'\n[time]\njump_s = 3\n[failover]\nafter_s = 30\n"
+    yield b"log.level = 'debug'\n[time]\njump_s = 3\n[failover]\nafter_s = 30\n"
     yield b"a=" + b"[" * 5000
     yield b"a = 0x" + b"f" * 5000
     yield b'a=["""""""",' * 500

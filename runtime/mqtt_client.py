@@ -1,0 +1,288 @@
+"""One MQTT 5 session over paho, driven by the thread that owns it: the only place that replaces paho's private parts.
+
+paho reads a packet in three system calls, makes some twenty objects of it, writes each acknowledgement by itself, and
+ends the connection over properties that it does not like, at a cost that grows with their square: one message of one
+device would stop a gateway, at every redelivery. So there is a buffer on both sides here, and PUBLISH packets are read
+without looking at what nobody needs. The rest is paho's public interface.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from runtime.broker_settings import BrokerSettings, read_password
+from runtime.tls import tls_context
+
+__all__ = [
+    "LARGEST_PACKET",
+    "NO_MATCHING_SUBSCRIBERS",
+    "RECEIVE_MAXIMUM",
+    "MqttClient",
+    "MqttMessage",
+    "MqttSessionOptions",
+    "read_publish",
+]
+
+RECEIVE_BYTES = 1 << 16
+MAX_PACKETS = 100
+MAX_PACKETS_BYTES = 4 << 20
+"""Packets read by one `receive`, so that its caller looks at the time, and at its memory, in between."""
+NEVER_EXPIRES = 0xFFFFFFFF
+LARGEST_PACKET = 0xFFFFFFF
+"""Of MQTT itself, in bytes (1.5.5)."""
+RECEIVE_MAXIMUM = 65_535
+"""Of a broker that names none (3.2.2.3.3)."""
+NO_MATCHING_SUBSCRIBERS = 0x10
+"""Of a PUBACK (3.4.2.1): a success that reached nobody."""
+TRUNCATED_BYTES = 128 << 10
+"""Kept of a packet that is too large while it comes: room for the longest topic."""
+TRUNCATED_PAYLOAD_BYTES = 512
+"""Kept of the payload of a message that is too large."""
+_LENGTH = struct.Struct(">H")
+
+
+class MqttMessage(NamedTuple):
+    """A PUBLISH packet. Its topic is text: what is no UTF-8 in it is replaced. `missing`: bytes that were not kept.
+
+    `mid`: the packet id, 0 for QoS 0, which is not acknowledged.
+    """
+
+    mid: int
+    qos: int
+    dup: bool
+    topic: str
+    payload: bytes
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MqttSessionOptions:
+    """What a session asks of its broker.
+
+    A broker silently drops what is larger than CONNECT's Maximum Packet Size. With `truncates_larger` none is set:
+    of a packet larger than `max_packet_bytes` the first TRUNCATED_PAYLOAD_BYTES of the payload and the size of the rest
+    are kept.
+    """
+
+    client_id: str
+    session_expiry_s: int = NEVER_EXPIRES
+    receive_maximum: int = 1000
+    max_packet_bytes: int = 16 << 20
+    truncates_larger: bool = False
+
+
+class MqttClient(Client):
+    """paho's client with a buffer between it and the socket, and a short way for messages: they wait in `messages`.
+
+    `on_connect` and its like are the owner's, and are called by `start`, `receive`, `flush` and `loop_misc`. A
+    connection ends by `on_disconnect`, never by an exception; `failure` says what this side noticed. A message is
+    acknowledged by `acknowledge` alone. A packet larger than `max_packet_bytes` is not read where the broker was told
+    not to send it, else truncated.
+    """
+
+    def __init__(self, broker: BrokerSettings, options: MqttSessionOptions) -> None:
+        """Raises OSError and ValueError for certificates and password files that cannot be used."""
+        super().__init__(
+            CallbackAPIVersion.VERSION2,
+            client_id=options.client_id,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            manual_ack=True,
+            reconnect_on_failure=False,
+        )
+        self._broker, self._options = broker, options
+        self._is_truncating = False
+        self.messages: list[MqttMessage] = []
+        self._unread = b""
+        self._at = 0
+        self._outgoing = bytearray()
+        self._delivered_bytes = 0
+        self.is_closed_by_broker = False
+        self.failure = ""
+        self.connect_timeout = broker.connect_timeout_s
+        self.max_inflight_messages_set(0)  # the owner counts: paho's own bound never looks at the broker's
+        if broker.username is not None:
+            password = read_password(broker.password_file) if broker.password_file is not None else None
+            self.username_pw_set(broker.username, password)
+        if broker.tls is not None:
+            self.tls_set_context(tls_context(broker.tls))
+        # With these callbacks paho takes it that an event loop is there, and queues packets instead of writing each.
+        self.on_socket_register_write = lambda *_: None
+        self.on_socket_unregister_write = lambda *_: None
+
+    def start(self) -> None:
+        """Opens a connection and sends CONNECT; the answer comes by `receive`. Raises OSError, ValueError.
+
+        Publications that an earlier connection left unanswered are sent again.
+        """
+        self._unread, self._at, self._is_truncating = b"", 0, False
+        self._outgoing.clear()
+        self.messages.clear()
+        self.is_closed_by_broker, self.failure = False, ""
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = self._options.session_expiry_s
+        properties.ReceiveMaximum = self._options.receive_maximum
+        if not self._options.truncates_larger:
+            properties.MaximumPacketSize = self._options.max_packet_bytes
+        self.connect(
+            self._broker.host,
+            self._broker.port,
+            keepalive=self._broker.keepalive_s,
+            clean_start=False,
+            properties=properties,
+        )
+        sock = self.socket()
+        if isinstance(sock, socket.socket):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def receive(self, on_message: Callable[[MqttMessage], None] | None = None) -> None:
+        """Reads what has arrived, a bounded number of packets; without `on_message` it waits in `messages`."""
+        enough = self._delivered_bytes + MAX_PACKETS_BYTES
+        for _ in range(MAX_PACKETS):
+            try:
+                self.loop_read()
+            except Exception as error:  # noqa: BLE001 - paho raises a dozen kinds for packets that are not as they should be
+                self._fail(f"unreadable packet: {error!r}")
+            if on_message is not None:
+                self.deliver(on_message)
+            if not self.has_unread or self._delivered_bytes >= enough:
+                break
+
+    def deliver(self, on_message: Callable[[MqttMessage], None]) -> None:
+        """Hands on the messages that wait."""
+        messages, self.messages = self.messages, []
+        for message in messages:
+            on_message(message)
+
+    def acknowledge(self, mid: int) -> None:
+        """Queues the PUBACK of a message. A message of QoS 0 has the id 0, and none."""
+        if mid:
+            self.ack(mid, 1)
+
+    def flush(self) -> None:
+        """Sends what the socket takes now."""
+        if self.want_write():
+            self.loop_write()
+        try:
+            if self.socket() is not None:
+                self._send_outgoing()
+        except OSError as error:
+            self.is_closed_by_broker = isinstance(error, ConnectionError)
+            self._fail(f"connection lost while sending: {error}")
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes wait that were received and not yet read: no poll would show them."""
+        return self._at < len(self._unread) and self.socket() is not None
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether bytes wait to be sent."""
+        return bool(self._outgoing) or self.want_write()
+
+    @property
+    def unanswered(self) -> int:
+        """Publications that were sent, by this connection or an earlier one, and have no PUBACK."""
+        return len(self._out_messages)
+
+    def _fail(self, why: str) -> None:
+        self.failure = why
+        self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        if bufsize > self._options.max_packet_bytes:
+            if not self._options.truncates_larger or self._in_packet["command"] & 0xF0 != PacketTypes.PUBLISH << 4:
+                raise OSError(errno.EMSGSIZE, "a packet larger than the broker was told to send")
+            self._is_truncating = True
+        if self._is_truncating:
+            del self._in_packet["packet"][TRUNCATED_BYTES:]
+        if self._at >= len(self._unread):
+            self._unread, self._at = self._receive_bytes(), 0
+            if not self._unread:
+                return b""
+        chunk = self._unread[self._at : self._at + bufsize]
+        self._at += len(chunk)
+        return chunk
+
+    def _receive_bytes(self) -> bytes:
+        try:
+            received = super()._sock_recv(RECEIVE_BYTES)
+        except ConnectionError:
+            self.is_closed_by_broker = True
+            raise
+        self.is_closed_by_broker = not received
+        return received
+
+    def _sock_send(self, buf: bytes | bytearray) -> int:
+        self._outgoing += buf
+        if buf[0] == PacketTypes.DISCONNECT << 4:  # paho closes the socket as soon as it has handed this over
+            self._send_outgoing()
+        return len(buf)
+
+    def _send_outgoing(self) -> None:
+        while self._outgoing:
+            try:
+                sent = super()._sock_send(memoryview(self._outgoing)[:RECEIVE_BYTES].tobytes())
+            except BlockingIOError:
+                return
+            del self._outgoing[:sent]
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        packet = self._in_packet
+        try:
+            message = read_publish(packet["command"], bytes(packet["packet"]), packet["remaining_length"])
+        except ValueError:
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        if self._is_truncating:
+            self._is_truncating = False
+            begin = message.payload[:TRUNCATED_PAYLOAD_BYTES]
+            message = message._replace(payload=begin, missing=message.missing + len(message.payload) - len(begin))
+        # Nobody subscribes with QoS 2, and a packet id of 0 could never be acknowledged.
+        if message.qos > 1 or bool(message.qos) != bool(message.mid):
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        self.messages.append(message)
+        self._delivered_bytes += len(message.payload)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+
+def read_publish(first: int, packet: bytes, length: int | None = None) -> MqttMessage:
+    """The message of an MQTT 5 PUBLISH (3.3): its first byte, and what follows the remaining length.
+
+    `length`: what the packet had before it was truncated. The properties are passed over as a whole, in constant time:
+    no value that a publisher puts there can matter. Raises ValueError when the packet ends before what it announces.
+    """
+    whole = len(packet) if length is None else length
+    qos = (first >> 1) & 3
+    mid = 0
+    try:
+        (topic_bytes,) = _LENGTH.unpack_from(packet)
+        at = 2 + topic_bytes
+        if qos:
+            (mid,) = _LENGTH.unpack_from(packet, at)
+            at += 2
+        properties = shift = 0
+        while True:
+            digit = packet[at]
+            at += 1
+            properties |= (digit & 0x7F) << shift
+            if digit < 0x80:
+                break
+            shift += 7
+            if shift > 21:  # four bytes at most (1.5.5)
+                raise IndexError(at)
+        at += properties
+        if at > whole:
+            raise IndexError(at)
+    except (IndexError, struct.error) as error:
+        raise ValueError(f"a PUBLISH of {whole} bytes ends early") from error
+    topic = packet[2 : 2 + topic_bytes].decode("utf-8", "replace")
+    return MqttMessage(mid, qos, bool(first & 8), topic, packet[at:], whole - max(at, len(packet)))

@@ -1,0 +1,133 @@
+"""Metrics, health and status over HTTP, from threads of their own: bounded in connections and in time."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import structlog
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import CollectorRegistry
+
+__all__ = ["MAX_CONNECTIONS", "MAX_REQUEST_S", "HttpAnswer", "Routes", "StatusServer", "json_answer", "metrics_answer"]
+
+MAX_CONNECTIONS = 8
+"""So many are served at a time; others are closed at once."""
+MAX_REQUEST_S = 5.0
+"""A connection gets so long in all, however slowly its request comes: a time-out for each read never ends it."""
+_DAY_S = 86_400.0
+_LOG = structlog.get_logger("status")
+
+
+class HttpAnswer(NamedTuple):
+    """What a path answers."""
+
+    code: int
+    content_type: str
+    body: bytes
+
+
+Routes = Mapping[str, Callable[[], HttpAnswer]]
+"""What each path answers. It is called in a thread of the server."""
+
+
+def json_answer(body: str, *, is_good: bool = True) -> HttpAnswer:
+    """A JSON text: 200, or 503 where it says that something is wrong."""
+    return HttpAnswer(200 if is_good else 503, "application/json", body.encode() + b"\n")
+
+
+def metrics_answer(registry: CollectorRegistry) -> HttpAnswer:
+    """All metrics of a registry, for Prometheus."""
+    return HttpAnswer(200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry))
+
+
+class StatusServer:
+    """Serves from when it is made until `close`. Port 0: any free one, which `port` names. Raises OSError."""
+
+    def __init__(self, host: str, port: int, routes: Routes) -> None:
+        self._server = _BoundedServer((host, port), _handler(routes))
+        # Nothing is done between two requests, so nothing has to wake up for it.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(_DAY_S,), name="status", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.server_address[1])
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Stops listening."""
+        with suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self.close()
+
+
+class _BoundedServer(ThreadingHTTPServer):
+    """At most MAX_CONNECTIONS threads, each for MAX_REQUEST_S."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class names them
+        return self._room.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        timer = threading.Timer(MAX_REQUEST_S, _hang_up, (request,))
+        timer.daemon = True
+        try:
+            timer.start()
+            super().process_request_thread(request, client_address)
+        finally:
+            timer.cancel()
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):  # who breaks off a request is no news
+            _LOG.warning("a request for the status failed", error=repr(error))
+
+
+def _hang_up(request: socket.socket) -> None:
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
+def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
+    no_such_path = HttpAnswer(404, "text/plain", f"there are {', '.join(sorted(routes))}\n".encode())
+
+    class StatusRequestHandler(BaseHTTPRequestHandler):
+        timeout = MAX_REQUEST_S
+
+        def do_GET(self) -> None:
+            answer = routes.get(self.path.partition("?")[0], lambda: no_such_path)()
+            self.send_response(answer.code)
+            self.send_header("Content-Type", answer.content_type)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
+            """Says nothing: a scrape every few seconds is no news."""
+
+    return StatusRequestHandler

@@ -1,0 +1,126 @@
+"""A PUBLISH is taken apart whatever a publisher put into it, and what is replaced of paho is there."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import time
+
+import paho.mqtt.client as mqtt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from runtime.mqtt_client import MqttClient, MqttMessage, read_publish
+
+QOS_1 = 0x32
+
+
+def packet(topic: bytes, payload: bytes, *, mid: int | None = 7, properties: bytes = b"\0") -> bytes:
+    packet_id = b"" if mid is None else mid.to_bytes(2, "big")
+    return len(topic).to_bytes(2, "big") + topic + packet_id + properties + payload
+
+
+@given(st.text(max_size=50), st.binary(max_size=50), st.integers(1, 65_535), st.text(max_size=20))
+def test_topic_payload_and_id_are_read_whatever_the_properties_are(
+    topic: str, payload: bytes, mid: int, text: str
+) -> None:
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.UserProperty = ("a", text.encode("utf-8", "replace").decode())
+    made = packet(topic.encode("utf-8", "replace"), payload, mid=mid, properties=properties.pack())
+    read = read_publish(QOS_1, made)
+    assert read == MqttMessage(mid, 1, False, topic.encode("utf-8", "replace").decode(), payload)
+
+
+@given(st.text(max_size=40), st.binary(max_size=300), st.integers(1, 65_535), st.binary(max_size=200), st.booleans())
+def test_a_publish_packet_is_read_as_it_was_written(
+    topic: str, payload: bytes, mid: int, properties: bytes, dup: bool
+) -> None:
+    name = topic.encode()
+    length = (
+        bytes([len(properties)])
+        if len(properties) < 128
+        else bytes([len(properties) & 127 | 128, len(properties) >> 7])
+    )
+    packet = len(name).to_bytes(2, "big") + name + mid.to_bytes(2, "big") + length + properties + payload
+    first = 0x32 | (8 if dup else 0)
+    assert read_publish(first, packet) == MqttMessage(mid, 1, dup, topic, payload)
+
+
+def test_a_message_of_qos_0_has_no_id() -> None:
+    assert read_publish(0x30, packet(b"t", b"x", mid=None)) == MqttMessage(0, 0, False, "t", b"x")
+
+
+def test_a_topic_that_is_not_utf_8_is_still_a_topic() -> None:
+    assert read_publish(QOS_1, packet(b"\xff\xfe", b"x")).topic == "\ufffd\ufffd"
+
+
+@given(st.integers(0, 255), st.binary(max_size=300))
+def test_any_bytes_are_a_message_or_a_value_error(command: int, content: bytes) -> None:
+    try:
+        message = read_publish(command, content)
+    except ValueError:
+        return
+    assert len(message.payload) <= len(content)
+    assert message.missing == 0
+
+
+@given(st.integers(0, 20))
+def test_a_packet_that_is_cut_is_refused(cut: int) -> None:
+    whole = packet(b"waybill/1/t/d/batch", b"", properties=b"\x03\x26\x00\x00")
+    assert read_publish(QOS_1, whole).payload == b""
+    with pytest.raises(ValueError, match="ends early"):
+        read_publish(QOS_1, whole[: min(cut, len(whole) - 1)])
+
+
+def test_the_cost_of_four_million_bytes_of_properties_is_that_of_passing_over_them() -> None:
+    area = b"\x26\x00\x01a\x00\x01b" * 600_000
+    length = bytes(
+        [len(area) & 0x7F | 0x80, len(area) >> 7 & 0x7F | 0x80, len(area) >> 14 & 0x7F | 0x80, len(area) >> 21]
+    )
+    began = time.thread_time()
+    assert read_publish(QOS_1, packet(b"t", b"x", properties=length + area)).payload == b"x"
+    assert time.thread_time() - began < 0.25  # 0.01 s; a step for each property takes seconds
+
+
+@given(st.binary(max_size=600), st.binary(max_size=600), st.integers(0, 1200))
+def test_of_a_truncated_packet_what_is_kept_and_what_is_missing_make_the_payload(
+    properties: bytes, payload: bytes, kept: int
+) -> None:
+    length = bytes([len(properties) & 0x7F | 0x80, len(properties) >> 7])
+    whole = packet(b"t", payload, properties=length + properties)
+    message = read_publish(QOS_1, whole[: 7 + kept], len(whole))
+    assert len(message.payload) + message.missing == len(payload)
+    assert payload.startswith(message.payload)
+
+
+def test_the_length_of_properties_has_four_bytes_at_most() -> None:
+    with pytest.raises(ValueError, match="ends early"):
+        read_publish(QOS_1, packet(b"t", b"x" * 100, properties=b"\x80\x80\x80\x80\x00"))
+
+
+PRIVATE = {
+    "_sock_recv": ["self", "bufsize"],
+    "_sock_send": ["self", "buf"],
+    "_handle_publish": ["self"],
+    "_loop_rc_handle": ["self", "rc"],
+}
+"""What `MqttClient` replaces or calls of paho's private methods, with their parameters."""
+
+
+@pytest.mark.parametrize(("name", "parameters"), PRIVATE.items())
+def test_a_private_method_of_paho_that_is_used_is_there_with_its_parameters(name: str, parameters: list[str]) -> None:
+    assert list(inspect.signature(getattr(mqtt.Client, name)).parameters) == parameters
+
+
+def test_nothing_else_of_paho_s_private_parts_is_used_and_none_of_its_names_is_taken() -> None:
+    client = mqtt.Client(CallbackAPIVersion.VERSION2)
+    assert client._in_packet.keys() >= {"command", "packet", "remaining_length"}
+    assert client._out_messages == {}
+    theirs = {name for name in {*dir(mqtt.Client), *vars(client)} if not name.startswith("__")}
+    used = set(re.findall(r"(?:self|super\(\))\.(_\w+)", inspect.getsource(MqttClient))) & theirs
+    assert used == PRIVATE.keys() - {"_handle_publish"} | {"_in_packet", "_out_messages"}
+    assert theirs & vars(MqttClient).keys() == PRIVATE.keys() - {"_loop_rc_handle"}

@@ -1,0 +1,85 @@
+"""The server of metrics, health and status over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.registry import CollectorRegistry
+from structlog.testing import capture_logs
+
+from runtime import status_server
+from runtime.status_server import MAX_CONNECTIONS, StatusServer, json_answer, metrics_answer
+
+
+@pytest.fixture
+def server() -> Iterator[StatusServer]:
+    def broken() -> status_server.HttpAnswer:
+        raise KeyError("x")
+
+    routes = {
+        "/metrics": lambda: metrics_answer(CollectorRegistry()),
+        "/good": lambda: json_answer(json.dumps({"healthy": True})),
+        "/bad": lambda: json_answer("{}", is_good=False),
+        "/broken": broken,
+    }
+    with StatusServer("127.0.0.1", 0, routes) as made:
+        yield made
+
+
+def fetch(server: StatusServer, path: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=10) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_each_path_answers_what_it_is_asked_with_its_code(server: StatusServer) -> None:
+    assert fetch(server, "/good?pretty") == (200, b'{"healthy": true}\n')
+    assert fetch(server, "/bad") == (503, b"{}\n")
+    assert fetch(server, "/metrics")[0] == 200
+    assert fetch(server, "/none") == (404, b"there are /bad, /broken, /good, /metrics\n")
+
+
+def test_an_answer_that_fails_is_logged_and_the_next_is_served(server: StatusServer) -> None:
+    with capture_logs() as lines:
+        with pytest.raises(OSError):  # noqa: PT011 - the connection ends without an answer
+            fetch(server, "/broken")
+        assert fetch(server, "/good")[0] == 200
+    assert [line["event"] for line in lines] == ["a request for the status failed"]
+
+
+def test_it_ends_at_once_and_leaves_its_port() -> None:
+    first = StatusServer("127.0.0.1", 0, {})
+    with pytest.raises(OSError, match="in use"):
+        StatusServer("127.0.0.1", first.port, {})
+    assert first.is_serving
+    first.close()
+    StatusServer("127.0.0.1", first.port, {}).close()
+
+
+def test_connections_that_send_a_byte_now_and_then_are_closed_in_time_and_make_room(
+    server: StatusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_server, "MAX_REQUEST_S", 0.3)
+    slow = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(MAX_CONNECTIONS)]
+    answer, deadline = None, time.monotonic() + 20
+    while answer is None and time.monotonic() < deadline:
+        for one in slow:
+            try:
+                one.send(b"G")
+            except OSError:
+                continue
+        try:
+            answer = fetch(server, "/good")
+        except OSError:
+            continue
+    for one in slow:
+        one.close()
+    assert answer == (200, b'{"healthy": true}\n')
