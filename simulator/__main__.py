@@ -13,12 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from simulator import reports
-from simulator.brokers import parse_brokers
 from simulator.drive import drive as drive_fleet
 from simulator.errors import SimulatorError
-from simulator.fault_options import parse_faults
 from simulator.fleet import START, generated_scenario, recorded_scenario
 from simulator.folder import read_folder, write_folder
+from simulator.options import parse_brokers, parse_faults
 from simulator.publisher import Progress as Published
 from simulator.publisher import PublishSettings, publish
 from simulator.replay import read_recording

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from simulator.city_zones import city_fences, extent_fences
 from simulator.drive import Track
 from simulator.errors import ScenarioError
 from simulator.plane import Plane
@@ -26,7 +27,6 @@ from simulator.scenario import (
     ScenarioTariff,
     ScenarioVehicle,
 )
-from simulator.zones import city_fences, extent_fences
 
 CITIES = {
     "eu": ScenarioRegion(id="eu", city="Hamburg", latitude=53.5503, longitude=10.0006),

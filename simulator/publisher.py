@@ -22,10 +22,9 @@ from paho.mqtt.properties import Properties
 from pydantic import Field
 
 from simulator.errors import NoSubscriber, PublishError, SimulatorError
-from simulator.journal import journal_line
-from simulator.messages import VehicleMessage
+from simulator.messages import VehicleMessage, journal_line
+from simulator.scenario import Strict
 from simulator.send_queue import SendQueue
-from simulator.strict import Strict
 
 NO_MATCHING_SUBSCRIBERS = 16
 TICK_S = 0.1

@@ -6,11 +6,28 @@ The same scenario always gives the same records: it holds the seed, and nothing 
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Literal, Self
+from difflib import get_close_matches
+from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from simulator.strict import Strict
+from settings import Settings
+
+
+class Strict(Settings):
+    """Settings that suggest the nearest known key also where they are read from JSON or made by hand."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            for key in given:
+                if key not in cls.model_fields:
+                    near = get_close_matches(str(key), cls.model_fields, n=1)
+                    hint = f"; did you mean {near[0]!r}?" if near else ""
+                    raise ValueError(f"unknown key {key!r} in {cls.__name__}{hint}")
+        return given
+
 
 LonLat = tuple[float, float]
 Ring = tuple[LonLat, ...]

@@ -18,8 +18,15 @@ from cloud_jobs.reference import publish as publish_reference
 from cloud_jobs.reference import read_folder as read_reference
 from deploy.demo.audit import Audit, audit
 from deploy.demo.errors import DemoError
-from deploy.demo.services import cloud_config, cloud_settings, start_gateways, start_ingest, usage_job
-from deploy.demo.vehicles import DemoVehicle, start_vehicles
+from deploy.demo.processes import (
+    DemoVehicle,
+    cloud_config,
+    cloud_settings,
+    start_gateways,
+    start_ingest,
+    start_vehicles,
+    usage_job,
+)
 from deploy.local import DaemonProcess, LocalStack
 from settings import Settings
 from simulator import (

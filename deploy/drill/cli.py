@@ -19,9 +19,8 @@ from rich.console import Console
 from deploy.drill.drills import Outcome, run_drill
 from deploy.drill.environment import Say, drill_stack, open_environment
 from deploy.drill.errors import DrillError
-from deploy.drill.fleet import FleetSettings
 from deploy.drill.report import as_json, drill_table
-from deploy.drill.settings import Drill, DrillSettings, Moment
+from deploy.drill.settings import Drill, DrillSettings, FleetSettings, Moment
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep, sweep_table
 from deploy.local import LocalStackError, empty
 from geo.replication import ReplicationError

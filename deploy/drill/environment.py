@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.drill.cursor_lag import cursor_follows
 from deploy.drill.errors import DrillError
-from deploy.drill.ingest import IngestProcess
+from deploy.drill.ingest_process import IngestProcess
 from deploy.drill.settings import DrillSettings, Moment
 from deploy.local import LocalStack, PulsarCluster, PulsarSettings, StackSettings
 from geo.replication import AdminClient, Topology, admins
-from geo.replication.observe import observe
+from geo.replication.observe import Observation, observe
 
 Say = Callable[[str], None]
 TOPOLOGY = Path(__file__).parents[1] / "local" / "topology-dr.toml"
@@ -133,3 +132,26 @@ def open_environment(stack: LocalStack, folder: Path, settings: DrillSettings, s
 def _files(folder: Path) -> set[str]:
     # Spark writes a hidden draft and renames it.
     return {file.name for file in folder.iterdir() if not file.name.startswith(".")} if folder.exists() else set()
+
+
+_FEW_MESSAGES = 50
+_BATCHES = "/batches-partition-"
+
+
+def cursor_follows(seen: Observation, cluster: str, read: str, close: float) -> bool:
+    """Whether the cursor in `cluster` waits for at most `close` messages more than that in the cluster that is `read`.
+
+    That it moved is not enough: a cluster that comes back first hears of positions from before it was lost. Every link
+    to it must be connected and nearly empty, or what it lacks does not count as waiting there.
+    """
+    links = [one for one in seen.links if one.target == cluster and one.source not in seen.unreachable]
+    if not all(one.connected and one.backlog is not None and one.backlog <= _FEW_MESSAGES for one in links):
+        return False
+    mine, theirs = _waiting(seen, cluster), _waiting(seen, read)
+    return mine is not None and theirs is not None and mine - theirs <= close
+
+
+def _waiting(seen: Observation, cluster: str) -> int | None:
+    """Messages before the cursor in a cluster, over all partitions; None where there is no cursor."""
+    backlogs = [one.backlog for one in seen.cursors if one.cluster == cluster and _BATCHES in one.topic]
+    return sum(backlogs) if backlogs else None

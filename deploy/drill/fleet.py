@@ -20,27 +20,16 @@ from itertools import cycle
 from typing import Any
 
 import pulsar
-from pydantic import Field
 
 from cloud_jobs.ingest.coverage import DeviceStream
 from deploy.drill.record_ids import SeenRange
-from settings import Settings
+from deploy.drill.settings import FleetSettings
 from telemetry import Batch, Position, Record, encode
 
 TENANT = "fleet"
 _TICK_S = 0.02
 _CLIENT_S = 5
 _CRAWL_S = 0.5
-
-
-class FleetSettings(Settings):
-    """How much one region sends."""
-
-    records_per_s: float = Field(default=400, gt=0, le=50_000)
-    devices: int = Field(default=8, ge=1, le=1000)
-    records_per_batch: int = Field(default=20, ge=1, le=1000)
-    unanswered_batches: int = Field(default=64, ge=1, description="more are not sent: the devices store and wait")
-    silence_s: float = Field(default=10.0, gt=0, description="without an answer for so long, the next region is tried")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from random import randrange
 
 from cloud_jobs.ingest.coverage import DeviceStream
+from deploy.drill.central_table import CentralTable
 from deploy.drill.environment import DrillEnvironment
 from deploy.drill.findings import DrillObservations
 from deploy.drill.fleet import Fleet
 from deploy.drill.follower import Follower
 from deploy.drill.record_ids import RecordIds, SeenRange, common, count, minus, record_ids_of
-from deploy.drill.table import CentralTable
 from telemetry import new_epoch
 
 _ON_THE_WAY_S = 2.0

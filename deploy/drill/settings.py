@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from deploy.drill.fleet import FleetSettings
 from settings import Settings
 
 
@@ -26,6 +25,16 @@ class Moment(StrEnum):
     PLANNED = "planned"
     WRITTEN = "written"
     DONE = "done"
+
+
+class FleetSettings(Settings):
+    """How much one region sends."""
+
+    records_per_s: float = Field(default=400, gt=0, le=50_000)
+    devices: int = Field(default=8, ge=1, le=1000)
+    records_per_batch: int = Field(default=20, ge=1, le=1000)
+    unanswered_batches: int = Field(default=64, ge=1, description="more are not sent: the devices store and wait")
+    silence_s: float = Field(default=10.0, gt=0, description="without an answer for so long, the next region is tried")
 
 
 class DrillSettings(Settings):

@@ -1,4 +1,4 @@
-"""Which process: an id together with the moment at which the process started."""
+"""A process as Linux's /proc shows it: its id with the moment of its start, its children, its memory."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from typing import Self
 
 from settings import Settings
 
-__all__ = ["ProcessIdentity"]
+__all__ = ["ProcessIdentity", "children", "resident_bytes"]
 
 _START_TICKS = 19  # field 22 of /proc/PID/stat, counted from the first one behind the command's name
 
@@ -58,3 +58,32 @@ class ProcessIdentity(Settings):
             finally:
                 os.close(descriptor)
         return False
+
+
+_PROC = Path("/proc")
+
+
+def children(pid: int) -> list[int]:
+    """Ids of the direct children of all threads of a process; empty when it is gone."""
+    found: list[int] = []
+    for file in (_PROC / str(pid) / "task").glob("*/children"):
+        try:
+            found += [int(word) for word in file.read_text().split()]
+        except OSError:
+            continue
+    return found
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident bytes of a process and all its descendants; shared pages are counted in proportion (PSS)."""
+    return _proportional_bytes(pid) + sum(resident_bytes(child) for child in children(pid))
+
+
+def _proportional_bytes(pid: int) -> int:
+    try:
+        for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        return 0
+    return 0

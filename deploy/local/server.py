@@ -13,8 +13,7 @@ from threading import RLock
 
 from deploy.local.errors import ServerFailed
 from deploy.local.health import Health
-from deploy.local.memory import resident_bytes
-from deploy.local.process import ProcessIdentity
+from deploy.local.process import ProcessIdentity, resident_bytes
 from deploy.local.spawn import spawn
 
 __all__ = ["Server", "ServerState", "wait_all"]

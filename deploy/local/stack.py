@@ -1,6 +1,7 @@
 """The whole local stack: Pulsar clusters, regional brokers, links, and any daemon that is added."""
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -22,11 +23,11 @@ from deploy.local.process import ProcessIdentity
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import Server, ServerState, wait_all
 from deploy.local.state import LinkRecord, Phase, ServerRecord, StackState
-from deploy.local.topology_addresses import with_addresses
 from geo.replication import ReplicationError, Topology, admins, apply
+from runtime import replace_durably
 from settings import Settings, load
 
-__all__ = ["DEFAULT_TOPOLOGY", "LocalStack", "StackSettings"]
+__all__ = ["DEFAULT_TOPOLOGY", "LocalStack", "StackSettings", "with_addresses"]
 
 DEFAULT_TOPOLOGY = Path(__file__).with_name("topology.toml")
 
@@ -252,3 +253,29 @@ class LocalStack:
                 for name, link in self.links.items()
             },
         ).save(self.folder)
+
+
+def with_addresses(
+    source: Path, clusters: Mapping[str, PulsarCluster], links: Mapping[str, CuttableLink], file: Path
+) -> Topology:
+    """The topology of `source` with every cluster's address, as it is then written to `file`.
+
+    Clusters see each other over the links, so that a link can be cut.
+    """
+    tables = [line for name in sorted(clusters) for line in _tables(name, clusters[name], links)]
+    text = source.read_text() + "\n# Addresses, added when the stack started.\n" + "\n".join(tables) + "\n"
+    replace_durably(file, text.encode())
+    return load(Topology, file)
+
+
+def _tables(name: str, cluster: PulsarCluster, links: Mapping[str, CuttableLink]) -> list[str]:
+    here = f"[clusters.{json.dumps(name)}.address"  # a bare key of TOML has no dot in it
+    lines = [f"{here}]"]
+    lines += [f'service_url = "{cluster.service_url}"', f'admin_url = "{cluster.admin_url}"']
+    for peer in sorted(cluster.peers):
+        lines += [
+            f"{here}.seen_from.{json.dumps(peer)}]",
+            f'service_url = "pulsar://127.0.0.1:{links[f"{peer}->{name}"].port}"',
+            f'listener = "from-{peer}"',
+        ]
+    return lines

@@ -11,8 +11,7 @@ from deploy.local.errors import FolderDamaged, LinkControlError, StackNotRunning
 from deploy.local.folder import holder
 from deploy.local.health import Health, ask_all
 from deploy.local.link import CuttableLink
-from deploy.local.memory import resident_bytes
-from deploy.local.process import ProcessIdentity
+from deploy.local.process import ProcessIdentity, resident_bytes
 from runtime import replace_durably
 from settings import Settings
 

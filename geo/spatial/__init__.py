@@ -3,7 +3,7 @@
 Use it in four steps, all on columns (numpy arrays):
 
     report = fences_from_geojson(text)                 # .fences, .refused and .repaired (messages with their line)
-    zones = ZoneSet(report.fences)                     # priorities settled, versions in their time, index built
+    zones = ZoneSet(report.fences)                     # priorities resolved, versions in their time, index built
     tracks = build_tracks(Fixes(device=..., t_ms=..., lat=..., lon=...), TrackSettings(max_gap_s=300))
     pieces = zones.split(tracks)                       # .end_fix .zone .metres .ms .entry
 
@@ -17,8 +17,7 @@ For every fence on its own, in place of a zone set: `use_by_fence(tracks, FenceS
 """
 
 from geo.spatial.activity import ALWAYS, Activity
-from geo.spatial.approaches import find_approaches
-from geo.spatial.encounters import Encounters, find_encounters
+from geo.spatial.encounters import Encounters, find_approaches, find_encounters
 from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
 from geo.spatial.events import EventSettings, GeofenceEvent, find_events
 from geo.spatial.fence_set import FenceSet
@@ -26,10 +25,9 @@ from geo.spatial.fences import Fence
 from geo.spatial.fix_csv import FixFile, bounded_lines, read_fixes
 from geo.spatial.fixes import Fixes, valid_positions
 from geo.spatial.gates import Crossings, Gate, GateSet
-from geo.spatial.geojson import fences_from_geojson
+from geo.spatial.geojson import FenceReport, fences_from_geojson
 from geo.spatial.measure import FenceUse, pieces_by_fence, use_by_fence
 from geo.spatial.pieces import OUTSIDE, Pieces
-from geo.spatial.report import FenceReport
 from geo.spatial.revisions import EventRevision, in_force, new_revisions
 from geo.spatial.tracks import Tracks, TrackSettings, Verdict, build_tracks
 from geo.spatial.visits import Visits, VisitSettings, find_visits

@@ -27,7 +27,7 @@ def border_distance_m(
     """Metres from each point to the border of its fence, by the radii of curvature at the point.
 
     Within 1e-3 of the geodesic distance up to some kilometres: made for hysteresis, not for metering. Where a fence
-    goes on beyond 180° the cut is no border; nor is a pole. What is farther than `up_to_m` may be told as infinite:
+    goes on beyond 180° the cut is no border; nor is a pole. What is farther than `up_to_m` may be returned as infinite:
     then only edges in boxes that reach that near take their step.
     """
     boxes, numbers = _EdgeBoxes.of(outlines, fence)
@@ -262,7 +262,7 @@ def _one_sided(east: Bools, start: Floats, end: Floats) -> list[tuple[float, flo
     found: list[tuple[float, float]] = []
     for south, north in pairwise(ends.tolist()):
         over = (low <= south) & (high >= north)
-        # the corners of a cut are rounded: what is shorter than places are told apart is none
+        # the corners of a cut are rounded: a distance below the resolution of a place is zero
         if (over & east).any() != (over & ~east).any() and north - south > RESOLUTION_DEG:
             found.append((south, north))
     return found

@@ -106,18 +106,18 @@ def _marks(
     dx, dy = bx - ax, by - ay
     beside = (ay <= mark_y) != (by <= mark_y)
     corner, there = dx * (mark_y - ay), dy * (mark_x - ax)
-    at_mark, mark_doubt = corner - there, beside & (np.abs(corner - there) <= ROUNDING * (abs(corner) + abs(there)))
+    at_mark, unsure_mark = corner - there, beside & (np.abs(corner - there) <= ROUNDING * (abs(corner) + abs(there)))
     for place in range(CHILDREN):
         x, y = (part[pair] for part in _mark(lattice, number, crowded, cell, place))
         over, upright = (ax <= x) != (bx <= x), (ax == x) | (bx == x)
         across, here = dy * (x - ax), dx * (y - ay)
         at_point, at_corner = here - across, corner - across
         turn = (over & ((at_point > 0) != (at_corner > 0))) ^ (beside & ((at_corner > 0) != (at_mark > 0)))
-        doubt = np.abs(at_point) <= ROUNDING * (np.abs(here) + np.abs(across))
-        doubt |= np.abs(at_corner) <= ROUNDING * (np.abs(corner) + np.abs(across))
-        doubt = (doubt & (over | beside | upright)) | mark_doubt
+        unsure_edge = np.abs(at_point) <= ROUNDING * (np.abs(here) + np.abs(across))
+        unsure_edge |= np.abs(at_corner) <= ROUNDING * (np.abs(corner) + np.abs(across))
+        unsure_edge = (unsure_edge & (over | beside | upright)) | unsure_mark
         turns[:, place] = np.bitwise_xor.reduceat(turn, first_edge)
-        unsure[:, place] = np.bitwise_or.reduceat(doubt, first_edge)
+        unsure[:, place] = np.bitwise_or.reduceat(unsure_edge, first_edge)
     return turns, unsure
 
 

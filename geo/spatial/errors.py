@@ -34,5 +34,5 @@ class TooManyEncounters(SpatialError):
         self.most = most
         super().__init__(
             f"more than {most:,} encounters: take a smaller distance or fewer devices; "
-            "`cloud-jobs proximity` tells crowds in place of such pairs"
+            "`cloud-jobs proximity` reports crowds in place of such pairs"
         )

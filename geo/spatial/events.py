@@ -1,4 +1,4 @@
-"""Events: what visits, gates and speeds mean to somebody who wants to be told."""
+"""Events: what visits, gates and speeds mean to somebody who wants to be notified."""
 
 from __future__ import annotations
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import shapely
 
 from geo.spatial.activity import begin_ms
 from geo.spatial.clip import Meetings, Segments, Stretches, cut, in_parts, meet
@@ -18,8 +20,37 @@ from geo.spatial.predicates import Spots
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, distinct, distinct_pairs, expand, offsets, run_starts
 from geo.spatial.rings import Shape
 from geo.spatial.schedule import Schedule
-from geo.spatial.shared_shapes import SharedShapes
 from geo.spatial.versions import Versions, superseded
+
+
+class SharedShapes:
+    """Fences with the same shape share it: it is indexed, and looked up, once.
+
+    `shapes`: the distinct ones, in order of appearance, `counts`: fences of each; `of_fence[f]`: the shape of f.
+    """
+
+    def __init__(self, shapes: Sequence[Shape]) -> None:
+        number: dict[bytes, int] = {}
+        unique: list[Shape] = []
+        of_fence = np.empty(len(shapes), dtype=np.int64)
+        for fence, shape in enumerate(shapes):
+            digest = hashlib.blake2b(shapely.to_wkb(shape), digest_size=16).digest()
+            of_fence[fence] = at = number.setdefault(digest, len(unique))
+            if at == len(unique):
+                unique.append(shape)
+        self.shapes: Final = tuple(unique)
+        self.of_fence: Ints = of_fence
+        self._fences = np.argsort(of_fence, kind="stable")
+        self.counts: Ints = np.bincount(of_fence, minlength=len(unique))
+        self._first = offsets(self.counts)
+
+    def fences(self, row: Ints, shape: Ints) -> tuple[Ints, Ints]:
+        """Pairs (row, fence) from pairs (row, shape): each fence of the shape."""
+        if len(self.shapes) == len(self.of_fence):
+            return row, shape
+        item, at = expand(self._first[shape], np.diff(self._first)[shape])
+        return row[item], self._fences[at]
+
 
 IndexMaker = Callable[[Sequence[Shape]], FenceIndex]
 
@@ -76,7 +107,7 @@ class FenceSet:
         self._schedule = Schedule([fence.active for fence in ranked])
         self._versions = Versions(self.name_of_fence, [begin_ms(fence.active) for fence in ranked])
         self._first_vertex = self.index.outlines.first_vertices()
-        self._layers = self.index.layers(self.shared.counts)
+        self._overlap_bound = self.index.overlap_bound(self.shared.counts)
 
     def holding(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> tuple[Ints, Ints]:
         """Pairs (point, fence in force that holds it or has it on its border); fence indexes `fences`."""
@@ -122,17 +153,17 @@ class FenceSet:
 
     def _expected(self, segments: Segments) -> Ints:
         """At most how many fences hold each first fix, and the second one where no segment goes on from it."""
-        pairs = self._layers.at(segments.px, segments.py)
+        pairs = self._overlap_bound.at(segments.px, segments.py)
         last = np.ones(len(segments), dtype=np.bool_)
         if segments.follows is not None:
             last[:-1] = ~segments.follows[1:]
         ends = np.flatnonzero(last)
-        pairs[ends] += self._layers.at(wrap_lon(segments.qx[ends]), segments.qy[ends])
+        pairs[ends] += self._overlap_bound.at(wrap_lon(segments.qx[ends]), segments.qy[ends])
         return pairs
 
     def _placed(self, begin: int, segments: Segments) -> Placed | None:
         """None where several segments would make more than `PAIRS_AT_ONCE` pairs: counted, not made."""
-        most = PAIRS_AT_ONCE // self._layers.least
+        most = PAIRS_AT_ONCE // self._overlap_bound.least
         met = meet(segments, self.index, most)
         if met is None:
             return None
@@ -152,7 +183,7 @@ class FenceSet:
         # half a millisecond before: times of fixes and of switches are whole ones
         end = self._in_force(fixes.at_end(rest), segments.end_ms[rest] - 0.5)
         middle = (stretches.start + stretches.end) / 2
-        expected = self._layers.at(*others.at(stretches.segment, middle))
+        expected = self._overlap_bound.at(*others.at(stretches.segment, middle))
         if len(segments) > 1 and expected.sum() > PAIRS_AT_ONCE:
             return None
         stretch = self._stretch_fences(others, stretches, middle)

@@ -18,7 +18,7 @@ class Fixes:
     `device` int64 (the caller's own number for a device), `t_ms` int64 (device time, Unix epoch), `lat` and `lon`
     float64 degrees (180 becomes -180), `accuracy_m` and `speed_mps` float64 with NaN for
     *not reported*, or None. Raises `FixError` for columns of unequal length, for latitudes outside ±90 and for
-    anything that is not finite; `valid_positions` tells beforehand which rows would be refused.
+    anything that is not finite; `valid_positions` says beforehand which rows would be refused.
     """
 
     device: Ints

@@ -18,14 +18,24 @@ from geo.spatial.gates import Gate
 from geo.spatial.hours import YEARS
 from geo.spatial.ids import id_fault
 from geo.spatial.ragged import Floats
-from geo.spatial.report import FenceReport
 from geo.spatial.rings import Shape, world_polygon
 from geo.spatial.shapes import circle, corridor
 from geo.spatial.versions import effective_ms
 from geo.spatial.weekly import weekly_faults, weekly_of
 
+
+@dataclass(frozen=True, slots=True)
+class FenceReport:
+    """The usable fences and gates, and a message with its line for each refused or repaired one."""
+
+    fences: tuple[Fence, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    refused: tuple[str, ...] = ()
+    repaired: tuple[str, ...] = ()
+
+
 MAX_REFUSED: Final = 10_000
-"""So many refusals are told, the others are counted."""
+"""So many refusals have a message each, the others are counted."""
 RESERVED_ID: Final = "*"  # stands for the whole track, or for a crowd
 _SHOWN_CHARS: Final = 60
 _NUMBERS: Final = frozenset({int, float})  # true and false are none

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from geo.spatial.cells import build_cells
 from geo.spatial.fences import Outlines
+from geo.spatial.index import OverlapBound
 from geo.spatial.lattice import FOLD, CellWindow, cells_of_lines, most_cells
-from geo.spatial.layers import Layers
 from geo.spatial.predicates import ROUNDING, Spots, on_or_odd, turn_of
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, Points, blocks, expand, offsets
 from geo.spatial.raster import FIRST, HARD, INSIDE, LENGTH_SHIFT, MAX_EDGES
@@ -48,9 +48,9 @@ class GridIndex:
         outlines = self.outlines
         return self._cells.nbytes() + sum(part.nbytes for part in (outlines.points, outlines.rings, outlines.fence))
 
-    def layers(self, weight: Ints) -> Layers:
+    def overlap_bound(self, weight: Ints) -> OverlapBound:
         """How many fences, counted by their weights, may hold a place."""
-        return Layers(self._cells, weight)
+        return OverlapBound(self._cells, weight)
 
     def locate(self, spots: Spots) -> tuple[Ints, Ints]:
         """Pairs (spot, fence) of each spot with each fence that contains it or has it on its border."""
@@ -277,6 +277,6 @@ def _turns(ends: tuple[Points, Points], point: Points, mark: Points, owner: Ints
     unsure = np.abs(at_point) <= ROUNDING * (np.abs(here) + across_size) + slop * (np.abs(dx) + np.abs(dy))
     unsure |= np.abs(at_corner) <= ROUNDING * (corner_size + across_size)
     unsure |= beside & (np.abs(at_mark) <= ROUNDING * (corner_size + np.abs(there)))
-    turns, doubts = np.zeros(len(owner), dtype=np.bool_), np.zeros(len(owner), dtype=np.bool_)
-    turns[some], doubts[some] = turn, unsure
-    return turns, doubts
+    turns, uncertain = np.zeros(len(owner), dtype=np.bool_), np.zeros(len(owner), dtype=np.bool_)
+    turns[some], uncertain[some] = turn, unsure
+    return turns, uncertain

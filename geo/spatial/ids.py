@@ -1,4 +1,4 @@
-"""What an id of a device or a fence may be: rows of a file are told apart by it, and it is shown on terminals."""
+"""What an id of a device or a fence may be: rows of a file are distinguished by it, and it is shown on terminals."""
 
 from __future__ import annotations
 

@@ -141,18 +141,18 @@ def _pairs(
     low, high = _boxes(segments, parts, distance_m)
     boxed = _Boxed(parts, device[parts.segment], None if apart is None else apart[parts.segment], low, high)
     rows: Ints | None = None  # all
-    settled = np.zeros(len(parts.segment), dtype=np.bool_)
+    done = np.zeros(len(parts.segment), dtype=np.bool_)
     cell_m = max(2.0 * distance_m, 2.0 * float(np.median(high - low)), 1.0)
     while True:
         low_cell = np.floor(low / cell_m).astype(np.int64)
         span = np.floor(_of(high, rows) / cell_m).astype(np.int64) - _of(low_cell, rows) + 1
         large = span.astype(np.float64).prod(axis=0) > MAX_CELLS_PER_PART
-        yield from _pairs_in_cells(boxed, rows, (low_cell, np.where(large, 0, span)), settled)
+        yield from _pairs_in_cells(boxed, rows, (low_cell, np.where(large, 0, span)), done)
         if not large.any():
             return
         # what reaches too many cells waits for larger ones, and so do those that it may meet
-        rows = np.arange(len(settled)) if rows is None else rows
-        settled[rows[~large]] = True
+        rows = np.arange(len(done)) if rows is None else rows
+        done[rows[~large]] = True
         waiting = rows[large]
         rows = rows[np.isin(parts.slice_number[rows], parts.slice_number[waiting])]
         cell_m = max(4.0 * cell_m, 0.5 * float(np.median((high - low)[:, waiting].max(axis=0))))
@@ -162,8 +162,8 @@ def _of(columns: NDArray[T], rows: Ints | None) -> NDArray[T]:
     return columns if rows is None else columns[:, rows]
 
 
-def _pairs_in_cells(boxed: _Boxed, rows: Ints | None, cells: tuple[Ints, Ints], settled: Bools) -> Iterator[Candidates]:
-    """Pairs of rows whose boxes share a cell; of two that are settled the pairs were told in smaller cells.
+def _pairs_in_cells(boxed: _Boxed, rows: Ints | None, cells: tuple[Ints, Ints], done: Bools) -> Iterator[Candidates]:
+    """Pairs of rows whose boxes share a cell; of two that are done the pairs were found in smaller cells.
 
     `cells`: the lowest cell of each part, and how many each row reaches.
     """
@@ -171,7 +171,7 @@ def _pairs_in_cells(boxed: _Boxed, rows: Ints | None, cells: tuple[Ints, Ints], 
     row, cell = _cells(_of(low_cell, rows), span)
     row = row if rows is None else rows[row]
     key = (cell * _MIXERS[:3, None]).sum(axis=0) ^ (parts.slice_number[row] * _MIXERS[3])
-    alike = settled.astype(np.int64) if settled.any() else boxed.apart
+    alike = done.astype(np.int64) if done.any() else boxed.apart
     group = None if alike is None else alike[row]
     order = np.argsort(key, kind="stable") if group is None else np.lexsort((group, key))
     row, key, cell = row[order], key[order], cell[:, order]

@@ -33,26 +33,26 @@ class Resumption:
         The elements of the open list are such objects, and those of a list `features`. Where a value does not end, the
         first object that lies right in its lists or coordinates is taken. None: there is none.
         """
-        is_open, doubtful, at = self._first(begin) if is_value else bytearray(), None, begin
+        is_open, uncertain, at = self._first(begin) if is_value else bytearray(), None, begin
         for found in _MARK.finditer(self._text, begin + len(is_open)):
             at = found.start()
             mark = found.group() if found.end() == at + 1 else ""
             if mark in ("}", "]"):
-                if not _close(is_open, mark) and doubtful is not None:
+                if not _close(is_open, mark) and uncertain is not None:
                     break
-                doubtful = doubtful if is_open else None
+                uncertain = uncertain if is_open else None
             elif mark == "[":
                 self._open_list(is_open, at)
             elif mark == "{":
                 apart = self._is_apart(is_open, at)
-                if doubtful is None and (apart or self._is_doubtful(is_open, at)):
-                    doubtful = at
-                if apart or at - (doubtful or at) > self._patience:
+                if uncertain is None and (apart or self._is_uncertain(is_open, at)):
+                    uncertain = at
+                if apart or at - (uncertain or at) > self._patience:
                     break
                 is_open.append(_OBJECT)
-        if doubtful is not None:
-            self._patience -= at - doubtful  # nothing, if it is certain
-        return doubtful
+        if uncertain is not None:
+            self._patience -= at - uncertain  # nothing, if it is certain
+        return uncertain
 
     def in_list(self, at: int) -> bool:
         """Is what begins here an element of a list?"""
@@ -78,7 +78,7 @@ class Resumption:
             return before != ":"
         return is_open[-1] == _OBJECT and before != ":" and (comma or before != '"')
 
-    def _is_doubtful(self, is_open: bytearray, at: int) -> bool:
+    def _is_uncertain(self, is_open: bytearray, at: int) -> bool:
         """Is it a part only if what is open ends?"""
         return bool(is_open) and (
             is_open[-1] in (_ELEMENT, _COORDINATES) or (is_open[-1] == _OBJECT and self._follows(at)[0] == '"')

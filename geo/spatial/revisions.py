@@ -1,6 +1,6 @@
 """Corrections: what must be said anew when late fixes change the events of a device.
 
-Every event that was told has an id and a revision. Computed again with more fixes, an event is the same (nothing is
+Every event that was emitted has an id and a revision. Computed again with more fixes, an event is the same (nothing is
 said), moved (same id, next revision), gone (its id is retracted), or new.
 """
 
@@ -15,7 +15,7 @@ from geo.spatial.events import GeofenceEvent
 
 @dataclass(frozen=True, slots=True)
 class EventRevision:
-    """An event as it was told. A retracted one did not happen."""
+    """An event as it was emitted. A retracted one did not happen."""
 
     id: str
     revision: int
@@ -26,7 +26,7 @@ class EventRevision:
 def new_revisions(
     known: Sequence[EventRevision], events: Iterable[GeofenceEvent], namespace: str = ""
 ) -> list[EventRevision]:
-    """What to tell, given all that was told so far (every revision, in any order) and the events as they are now.
+    """What to emit, given all that was emitted so far (every revision, in any order) and the events as they are now.
 
     Both must be of the same devices and the same stretch of time. Events of one device, place and kind are matched
     first by equal time, then in order of time, so that a late fix moves the event that it explains. An id is drawn
@@ -86,10 +86,10 @@ def _id_seed(event: GeofenceEvent, namespace: str) -> str:
 
 
 def new_id(seed: str, used: set[str]) -> str:
-    """A name that nothing else has, and that is taken from then on: drawn from how something was first told.
+    """A name that nothing else has, and that is taken from then on: drawn from how an event was first emitted.
 
     Pure: the same tellings in the same order have the same names in every replay. In another order of arrival the
-    first telling is another one, so names tell the history, never the facts.
+    first revision is another one, so names follow the history, never the facts.
     """
     count = 0
     while True:

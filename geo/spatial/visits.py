@@ -1,6 +1,6 @@
 """Visits: from entering a fence to leaving it, with hysteresis, so that jitter at a border makes no visit.
 
-Metering counts every metre exactly (`pieces`); visits are what people are told of. A device is taken to be on the
+Metering counts every metre exactly (`pieces`); visits are what is reported to people. A device is taken to be on the
 other side of a border only once it is there for sure: at least `min_stay_s` long and, at one place of it, at least
 `buffer_m` (or the accuracy that the fix reported, if that is worse) away from the border. The time of an entry or
 exit stays the exact crossing that began it.
@@ -164,7 +164,7 @@ class _Parts:
 
 
 class _Samples:
-    """Places on a track: are they farther from a fence's border than the doubt about them?
+    """Places on a track: are they farther from a fence's border than their uncertainty?
 
     The border is that of the version in force; where none is, there is no border near.
     """
@@ -188,11 +188,11 @@ class _Samples:
         fraction: Floats = np.clip((t_ms - start) / (end - start), 0.0, 1.0)
         return segments.at(segment, fraction)
 
-    def _doubt_m(self, segment: Ints) -> Floats:
-        doubt = np.full(len(segment), self._buffer_m)
+    def _uncertainty_m(self, segment: Ints) -> Floats:
+        uncertainty_m = np.full(len(segment), self._buffer_m)
         if self._accuracy_m is None:
-            return doubt
-        return np.asarray(np.fmax(doubt, self._accuracy_m[self._course.tracks.row[self._course.ends[segment]]]))
+            return uncertainty_m
+        return np.asarray(np.fmax(uncertainty_m, self._accuracy_m[self._course.tracks.row[self._course.ends[segment]]]))
 
     def deep(self, track: Ints, name: Ints, start_ms: Floats, end_ms: Floats) -> Bools:
         """Is the place in the middle of each stretch so far away? That says enough of most."""
@@ -201,19 +201,21 @@ class _Samples:
         fence = self._fences.version_at(name, _judged_ms(start_ms, t_ms))
         deep: Bools = fence < 0
         near = np.flatnonzero(~deep)
-        (x, y), doubt = self._places(segment[near], t_ms[near]), self._doubt_m(segment[near])
+        (x, y), uncertainty_m = self._places(segment[near], t_ms[near]), self._uncertainty_m(segment[near])
         shape = self._fences.shared.of_fence[fence[near]]
-        deep[near] = border_distance_m(self._fences.index.outlines, shape, wrap_lon(x), y, doubt) >= doubt
+        deep[near] = (
+            border_distance_m(self._fences.index.outlines, shape, wrap_lon(x), y, uncertainty_m) >= uncertainty_m
+        )
         return deep
 
     def anywhere_deep(self, parts: _Parts) -> Bools:
         """Is any place of each part so far away?"""
-        doubt = self._doubt_m(parts.segment)
-        deep: Bools = (parts.fence < 0) | (doubt == 0.0)
+        uncertainty_m = self._uncertainty_m(parts.segment)
+        deep: Bools = (parts.fence < 0) | (uncertainty_m == 0.0)
         near = np.flatnonzero(~deep)
         segment, shape = parts.segment[near], self._fences.shared.of_fence[parts.fence[near]]
         start, end = self._places(segment, parts.start_ms[near]), self._places(segment, parts.end_ms[near])
-        deep[near] = anywhere_away(self._fences.index.outlines, shape, start, end, doubt[near])
+        deep[near] = anywhere_away(self._fences.index.outlines, shape, start, end, uncertainty_m[near])
         return deep
 
     def parts(self, track: Ints, name: Ints, start_ms: Floats, end_ms: Floats) -> Iterator[_Parts]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.drill.cursor_lag import cursor_follows
+from deploy.drill.environment import cursor_follows
 from geo.replication.observe import CursorState, LinkState, Observation
 
 TOPIC = "fleet/telemetry-eu/batches-partition-0"

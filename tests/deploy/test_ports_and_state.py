@@ -25,8 +25,8 @@ from deploy.local import (
 from deploy.local.errors import TopologyHasAddresses
 from deploy.local.folder import hold
 from deploy.local.process import ProcessIdentity
+from deploy.local.stack import with_addresses
 from deploy.local.state import LinkRecord, ServerRecord
-from deploy.local.topology_addresses import with_addresses
 
 
 def state() -> StackState:

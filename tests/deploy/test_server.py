@@ -14,7 +14,7 @@ from threading import Thread
 import pytest
 
 from deploy.local import DaemonProcess, ServerFailed, ServerState, wait_all
-from deploy.local.memory import children
+from deploy.local.process import children
 
 SLEEP = "import time; time.sleep(60)"
 STUBBORN = (

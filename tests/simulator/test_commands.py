@@ -9,8 +9,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from simulator.__main__ import app
-from simulator.brokers import parse_brokers
 from simulator.errors import SimulatorError
+from simulator.options import parse_brokers
 from simulator.publisher import BrokerAddress
 from tests.simulator.runs import RECORDING
 

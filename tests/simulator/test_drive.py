@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import Faults, Scenario, VehicleMessage, drive, generated_scenario, write_journal
-from simulator.journal import journal_line
-from simulator.messages import TOPIC_KINDS
+from simulator.messages import TOPIC_KINDS, journal_line
 from simulator.truth.track import metres
 
 

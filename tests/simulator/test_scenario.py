@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from simulator import Faults, Scenario, ScenarioError, generated_scenario, read_folder, write_folder
-from simulator.fault_options import parse_faults
+from simulator.options import parse_faults
 
 
 def fleet(**changes: Any) -> Scenario:

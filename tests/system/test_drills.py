@@ -12,8 +12,7 @@ import pytest
 
 from deploy.drill.drills import Outcome, run_drill
 from deploy.drill.environment import DrillEnvironment, drill_stack, open_environment
-from deploy.drill.fleet import FleetSettings
-from deploy.drill.settings import Drill, DrillSettings
+from deploy.drill.settings import Drill, DrillSettings, FleetSettings
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]

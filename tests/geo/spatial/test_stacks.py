@@ -65,4 +65,4 @@ def test_at_least_as_many_are_expected_at_a_place_as_lie_over_it() -> None:
     point, _ = fences.holding(lon, lat, np.full(2_000, START_MS))
     held = np.bincount(point, minlength=2_000)
     assert held.max() > 200
-    assert (fences.index.layers(fences.shared.counts).at(lon, lat) >= held).all()
+    assert (fences.index.overlap_bound(fences.shared.counts).at(lon, lat) >= held).all()

@@ -1,4 +1,4 @@
-"""Each vehicle's own broker and agent, as they would be on the vehicle: one of each, on ports of their own."""
+"""What the demo starts on the stack: gateways, jobs of the centre, and for each vehicle its broker and agent."""
 
 from __future__ import annotations
 
@@ -7,13 +7,87 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.local import DaemonProcess, LocalStack, MosquittoBroker, MosquittoSettings, PortBook
+from cloud_jobs.config import CloudSettings
+from deploy.local import DaemonProcess, LocalStack, MosquittoBroker, MosquittoSettings, PortBook, http_health
 from edge_agent.config import AgentSettings
 from edge_agent.status import read_status
 from settings import load
 
+
+def start_gateways(stack: LocalStack) -> None:
+    """One gateway for each region, returned from when all are connected."""
+    book = PortBook(stack.folder / "gateways.json")
+    gateways = [_gateway(stack, region, book.port(region)) for region in stack.topology.regions]
+    for gateway in gateways:
+        stack.add(gateway, wait=False)
+    for gateway in gateways:
+        gateway.wait()
+
+
+def _gateway(stack: LocalStack, region: str, port: int) -> DaemonProcess:
+    folder = stack.folder / f"gateway-{region}"
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "gateway.toml"
+    config.write_text(f"""name = "gateway-{region}"
+region = "{region}"
+
+[mqtt]
+host = "127.0.0.1"
+port = {stack.brokers[region].port}
+
+[pulsar]
+service_url = "{stack.pulsar[region].service_url}"
+
+[status]
+port = {port}
+""")
+    return DaemonProcess.python(
+        f"gateway-{region}",
+        "gateway",
+        ["run", "--config", str(config)],
+        folder,
+        healthy_when=http_health(f"http://127.0.0.1:{port}/health"),
+    )
+
+
+def cloud_config(stack: LocalStack) -> Path:
+    """The settings of the jobs, written to the stack's folder."""
+    hq = stack.pulsar["hq"]
+    path = stack.folder / "cloud.toml"
+    path.write_text(f"""lake = "{stack.folder / "lake"}"
+checkpoints = "{stack.folder / "checkpoints"}"
+
+[[clusters]]
+name = "hq"
+service_url = "{hq.service_url}"
+admin_url = "{hq.admin_url}"
+""")
+    return path
+
+
+def cloud_settings(config: Path) -> CloudSettings:
+    """The settings as the jobs read them."""
+    return load(CloudSettings, config)
+
+
+def start_ingest(stack: LocalStack, config: Path) -> DaemonProcess:
+    """The ingest, not waited for: what comes before Spark is up waits in Pulsar."""
+    job = DaemonProcess.python(
+        "cloud-jobs-ingest", "cloud_jobs", ["ingest", "--config", str(config)], stack.folder / "ingest"
+    )
+    stack.add(job, wait=False)
+    return job
+
+
+def usage_job(stack: LocalStack, config: Path) -> DaemonProcess:
+    """The usage job, not started yet; it ends by itself."""
+    return DaemonProcess.python(
+        "cloud-jobs-usage", "cloud_jobs", ["usage", "--config", str(config)], stack.folder / "usage"
+    )
+
+
 TENANT = "fleet"
-_SETTLE_S = 0.3
+_PRUNE_DELAY_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +151,7 @@ port = {broker_port}
 
 [buffer]
 path = "{stream}"
-prune_delay_s = {_SETTLE_S}
+prune_delay_s = {_PRUNE_DELAY_S}
 
 [[uplinks]]
 region = "{region}"

@@ -69,11 +69,6 @@ class IngestProcess:
         draft.replace(self._request_file)
 
     @property
-    def switchover_pending(self) -> bool:
-        """Whether a switchover request is still pending."""
-        return self._request_file.exists()
-
-    @property
     def _request_file(self) -> Path:
         return self.reading_from.with_name(self.reading_from.name + ".switchover")
 

@@ -1,11 +1,14 @@
-"""Reads where the local broker of each vehicle listens."""
+"""Reads options of the command line that hold several values: brokers and faults."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from simulator.errors import SimulatorError
+from pydantic import ValidationError
+
+from simulator.errors import ScenarioError, SimulatorError
 from simulator.publisher import BrokerAddress
+from simulator.scenario import Faults
 
 
 def parse_address(text: str) -> BrokerAddress:
@@ -31,3 +34,17 @@ def parse_brokers(given: Sequence[str], file: Path | None) -> dict[str, BrokerAd
             raise SimulatorError(f"{word!r} is no DEVICE=HOST:PORT")
         brokers[device] = parse_address(address)
     return brokers
+
+
+def parse_faults(text: str) -> Faults:
+    """`duplicates=0.01,wrong_clocks=2,late=1` as Faults; empty: none. Raises ScenarioError."""
+    given: dict[str, str] = {}
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ScenarioError(f"{word!r} is no FAULT=NUMBER; faults are {', '.join(Faults.model_fields)}")
+        given[name.strip()] = value.strip()
+    try:
+        return Faults.model_validate(given)
+    except ValidationError as error:
+        raise ScenarioError(f"faults {text!r}: {error.errors()[0]['msg']}") from error
