@@ -20,7 +20,7 @@ from edge_agent.store import buffer, prune, retention
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.lineage import resume_lineage
 from telemetry import IntervalSet
-from tests.edge_agent.test_intake_machine import ELEVEN_YEARS_US, MAY_DELETE, WOULD_DELETE, IntakeMachine
+from tests.edge_agent.intake_machine import ELEVEN_YEARS_US, MAY_DELETE, WOULD_DELETE, IntakeMachine
 
 Step = tuple[str, dict[str, Any]]
 Change = Callable[[pytest.MonkeyPatch], None]

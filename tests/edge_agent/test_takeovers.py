@@ -17,7 +17,7 @@ from edge_agent.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
 from runtime.takeovers import MANY
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
-from tests.edge_agent.test_control import Road, acks, drive
+from tests.edge_agent.scripted_region import Road, acks, drive
 from tests.edge_agent.test_mqtt_session import CONNACK, broker, session
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pulsar
 import pytest
 from typer.testing import CliRunner, Result
 
-from deploy.local import LocalStack, PulsarSettings, StackSettings
+from deploy.local import LocalStack
 from geo.replication import (
     AdminClient,
     Namespace,
@@ -32,37 +28,18 @@ from geo.replication import (
 )
 from geo.replication.cli import app
 from geo.replication.model import Retention, Tenant
-from geo.replication.observe import Observation, observe
+from geo.replication.observe import observe
 from geo.replication.probe import verify
-from geo.replication.reconnect import reconnect
 from tests.pulsar_clients import open_client
+from tests.system.topology_parts import BATCHES, known, look, until
 
 pytestmark = pytest.mark.system
-
-QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
-BATCHES = "persistent://fleet/telemetry-eu/batches"
-
-
-def until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.2)
-    return False
 
 
 @pytest.fixture
 def clients(stack: LocalStack) -> Iterator[dict[str, AdminClient]]:
     with admins(stack.topology) as opened:
         yield opened
-
-
-def known(client: AdminClient, path: str) -> Any:
-    """What the cluster says at this path, which exists."""
-    answer: Any = client.get(path)
-    assert answer is not None
-    return answer
 
 
 def topology_file(stack: LocalStack) -> str:
@@ -116,11 +93,7 @@ def test_verify_names_a_cut_link_and_its_backlog_and_it_heals(stack: LocalStack)
 
 def _connected(stack: LocalStack) -> bool:
     with admins(stack.topology) as opened:
-        return all(link.connected and link.backlog == 0 for link in _look(stack, opened).links)
-
-
-def _look(stack: LocalStack, clients: dict[str, AdminClient]) -> Observation:
-    return observe(stack.topology, clients, time.time)
+        return all(link.connected and link.backlog == 0 for link in look(stack, opened).links)
 
 
 def test_the_position_of_the_replicated_subscription_travels_to_the_region(
@@ -135,7 +108,7 @@ def test_the_position_of_the_replicated_subscription_travels_to_the_region(
         def travels() -> bool:
             producer.send(b"x", partition_key=str(time.monotonic_ns()))
             consumer.acknowledge(consumer.receive(10_000))
-            cursors = [one for one in _look(stack, clients).cursors if one.subscription == "travel"]
+            cursors = [one for one in look(stack, clients).cursors if one.subscription == "travel"]
             return any(one.cluster == "eu" and one.age_s is not None and (one.behind_s or 0) < 30 for one in cursors)
 
         assert until(travels, 60)
@@ -264,113 +237,6 @@ def test_what_a_cluster_knows_of_itself_and_of_others_is_restored_and_the_rest_o
     finally:
         eu.post("clusters/eu", own)
         eu.post("clusters/hq", hq)
-
-
-SMALL = (
-    'centre = "hq"\n[clusters.eu]\n[clusters.hq]\n[regions.eu]\ncluster = "eu"\n[tenants.fleet]\n'
-    '[namespaces."fleet/telemetry-{region}".topics.batches]\npartitions = 2\nsubscriptions.ingest = {}\n'
-)
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    """Two clusters that tests may break; as by Pulsar's default, they delete no namespace by force."""
-    folder = tmp_path_factory.mktemp("own")
-    (folder / "topology.toml").write_text(SMALL)
-    cautious = PulsarSettings(broker={"forceDeleteNamespaceAllowed": "false"})
-    settings = StackSettings(pulsar=cautious)
-    with LocalStack(folder / "stack", topology=folder / "topology.toml", settings=settings) as running:
-        yield running
-
-
-def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer_waits_for_them(
-    own: LocalStack,
-) -> None:
-    with admins(own.topology) as opened:
-        eu = own.pulsar["eu"]
-        client = open_client(eu.service_url)
-        producer = client.create_producer(BATCHES, send_timeout_millis=0)
-        producer.send(b"before")
-        centre = open_client(own.pulsar["hq"].service_url)
-        sender = centre.create_producer(BATCHES)
-        sender.send(b"first")
-        assert until(lambda: all(link.connected for link in _look(own, opened).links), 60)
-        eu.kill()
-        for lost in ("metadata", "bookkeeper"):
-            shutil.rmtree(eu.folder / lost)
-        sender.send(b"while it was away")
-        eu.start()
-        eu.wait()
-        producer.send_async(b"after", lambda *_: None)
-        # Its neighbour's replicators must have been refused, or there is nothing to bring back.
-        assert until(lambda: not _look(own, opened).links[1].connected, 60)
-        with ThreadPoolExecutor(1) as pool:  # another client, that asks until it is let in
-            late = pool.submit(until, lambda: _produces(eu.service_url), 60)
-            assert apply(own.topology, opened).held_back == ()
-            assert late.result()
-        assert known(opened["eu"], "persistent/fleet/telemetry-eu/batches/partitions")["partitions"] == 2
-        assert read_plan(own.topology, opened) == []
-        reconnect(own.topology, opened)
-        assert until(lambda: all(link.connected and not link.backlog for link in _look(own, opened).links), 60)
-        reader = client.create_reader(BATCHES, pulsar.MessageId.earliest)
-        found = {reader.read_next(20_000).data()}
-        while b"while it was away" not in found:
-            found.add(reader.read_next(20_000).data())
-        client.close()
-        centre.close()
-
-
-def test_a_namespace_is_deleted_where_force_is_not_allowed_and_a_registration_only_when_it_is_named(
-    own: LocalStack,
-) -> None:
-    with admins(own.topology) as opened:
-        held = {"held/a": Namespace(clusters=("eu", "hq"), topics={"one": Topic(partitions=2), "two": Topic()})}
-        tenants = {**own.topology.tenants, "held": Tenant()}
-        more = own.topology.model_copy(update={"tenants": tenants, "namespaces": {**own.topology.namespaces, **held}})
-        less = own.topology.model_copy(update={"tenants": tenants})
-        apply(more, opened)
-        opened["hq"].put(
-            "clusters/gone", {"serviceUrl": "http://127.0.0.1:9", "brokerServiceUrl": "pulsar://127.0.0.1:9"}
-        )
-        assert {change.subject for change in apply(less, opened).held_back} == {"held/a", "gone"}
-        assert known(opened["hq"], "namespaces/held/a")["replication_clusters"] == ["eu", "hq"]
-        left = apply(less, opened, allow_delete=["held/a"])
-        assert [change.subject for change in left.held_back] == ["gone"]
-        assert [client.get("namespaces/held/a") for client in opened.values()] == [None, None]
-        assert read_plan(less.model_copy(update={"other_clusters": ("gone",)}), opened) == []
-        assert apply(less, opened, allow_delete=["gone"]).held_back == ()
-        assert opened["hq"].get("clusters/gone") is None
-        assert apply(less, opened, allow_delete=["gone", "held/a"]).changed == (), "a repeated command is done already"
-
-
-def test_while_a_cluster_is_away_the_others_are_applied_to_and_it_is_named(own: LocalStack, tmp_path: Path) -> None:
-    raised = tmp_path / "raised.toml"
-    text = (own.folder / "topology.toml").read_text()
-    raised.write_text(text + '[namespaces."fleet/telemetry-{region}".backlog_quota]\nsize_mb = 7\n')
-    own.pulsar["eu"].kill()
-    try:
-        done = CliRunner().invoke(app, ["apply", "--topology", str(raised)])
-        assert done.exit_code == 1
-        assert "hq: update policy fleet/telemetry-eu backlog_quota" in done.output
-        assert "eu is left out" in done.output
-        assert CliRunner().invoke(app, ["plan", "--topology", str(raised)]).exit_code == 1
-    finally:
-        own.pulsar["eu"].start()
-        own.pulsar["eu"].wait()
-    with admins(own.topology) as opened:
-        assert {change.cluster for change in read_plan(own.topology, opened)} == {"hq"}
-
-
-def _produces(service_url: str) -> bool:
-    client = pulsar.Client(service_url, logger=QUIET, operation_timeout_seconds=2)
-    try:
-        client.create_producer(BATCHES).send(b"late")
-    except pulsar.PulsarException:
-        return False
-    else:
-        return True
-    finally:
-        client.close()
 
 
 def test_plan_says_by_its_exit_status_whether_something_differs(stack: LocalStack, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from cloud_jobs.geofence.units import DAY_MS, units_of
 from geo.spatial import EventSettings, FenceSet, Fixes, GeofenceEvent, find_events
-from tests.geo.spatial.timed_fuzz import TimedWorld, timed_world, tracks_of
+from tests.geo.spatial.timed_world import TimedWorld, timed_world, tracks_of
 from tests.geo.spatial.worlds import every_fix
 
 SETTINGS = EventSettings(buffer_m=1.0, min_stay_s=5.0, dwell_s=60.0)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 
-from cloud_jobs.pulsar_source.cluster.partition_state import LedgerInfo, PartitionState, Role, SubscriptionProperties
+from cloud_jobs.pulsar_source.cluster.partition_state import PartitionState, Role, SubscriptionProperties
 from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey
 from cloud_jobs.pulsar_source.driver.acknowledging import to_whole_entry
 from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable, TopicMissing
@@ -19,29 +19,7 @@ from cloud_jobs.pulsar_source.reading.feeds import Feed
 from cloud_jobs.pulsar_source.reading.planned import PlannedRange
 from cloud_jobs.pulsar_source.reading.range_reader import read_range
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
-
-Entry = tuple[int, ...]
-"""The messages of an entry, by number; an empty one is a marker, which no consumer is given."""
-
-
-class ChunkPart(tuple[int, ...]):
-    """The entry of a chunk: it holds its message where it is the last one, and nothing before that."""
-
-    chunk: Chunk
-
-    @classmethod
-    def of(cls, message: int, number: int, of: int) -> "ChunkPart":
-        part = cls((message,) if number == of - 1 else ())
-        part.chunk = Chunk(str(message), number, of)
-        return part
-
-
-class Broken(tuple[int, ...]):
-    """The entry of something that a broker gives every consumer, and every client drops."""
-
-
-def is_marker(entry: Entry) -> bool:
-    return not entry and not isinstance(entry, ChunkPart | Broken)
+from tests.cloud_jobs.pulsar_source.model_topic import ChunkPart, ModelTopic, is_marker
 
 
 class Time:
@@ -55,92 +33,6 @@ class Time:
 
     def pause(self, seconds: float) -> None:
         self.now_s += max(seconds, 0.001)
-
-
-@dataclass
-class ModelTopic:
-    """One topic partition: its ledgers, the newest open, and one durable subscription."""
-
-    ledgers: dict[int, list[Entry]]
-    opened: str
-    cursor: LedgerPosition | None = None
-    notes: SubscriptionProperties | None = None
-    subscribed: int = 0
-    present: dict[Role, set[str]] = field(default_factory=lambda: {"owner": set(), "candidate": set()})
-    """The queries that have a reader here."""
-    held_from: LedgerPosition | None = None
-    """The first entry of an open transaction: nothing from there on is delivered."""
-    holes: set[LedgerPosition] = field(default_factory=set)
-    """Entries that somebody acknowledged one by one."""
-    compacted: LedgerPosition = BEGINNING
-    """The end of the last compaction; each message has a key of its own, so all of them are kept."""
-
-    def is_held(self, place: LedgerPosition) -> bool:
-        return self.held_from is not None and place >= self.held_from
-
-    @property
-    def last(self) -> LedgerPosition:
-        number = max(self.ledgers)
-        return LedgerPosition(number, len(self.ledgers[number]) - 1)
-
-    def entries(self) -> Iterator[tuple[LedgerPosition, Entry]]:
-        for number, entries in sorted(self.ledgers.items()):
-            for index, entry in enumerate(entries):
-                yield LedgerPosition(number, index), entry
-
-    def messages(self) -> set[int]:
-        return {message for _, entry in self.entries() for message in entry}
-
-    def unread(self) -> set[int]:
-        """What the cursor has not passed."""
-        return {message for at, entry in self.entries() if self.cursor is None or at > self.cursor for message in entry}
-
-    def subscribe(self) -> None:
-        if self.cursor is None:
-            self.cursor = LedgerPosition(min(self.ledgers), -1)
-            self.notes = None
-            self.subscribed += 1
-
-    def acknowledge(self, place: LedgerPosition) -> None:
-        assert self.cursor is not None
-        if self.cursor < place <= self.last:
-            self.cursor = place
-            self._follow()
-
-    def acknowledge_one(self, place: LedgerPosition) -> None:
-        """By a consumer that is not ours; the cursor goes on where nothing is left before it."""
-        self.holes.add(place)
-        self._follow()
-
-    def _follow(self) -> None:
-        for position, _ in list(self.entries()):
-            if self.cursor is not None and position > self.cursor:
-                if position not in self.holes:
-                    break
-                self.cursor = position
-
-    def skip(self, count: int) -> None:
-        for position, _ in list(self.entries()):
-            if self.cursor is not None and position > self.cursor and count > 0:
-                self.cursor, count = position, count - 1
-
-    def trim(self) -> set[int]:
-        """Removes the ledgers that the cursor has left; returns what they held."""
-        gone: set[int] = set()
-        for number in sorted(self.ledgers)[:-1]:
-            if self.cursor is not None and self.cursor < LedgerPosition(number, len(self.ledgers[number]) - 1):
-                break
-            gone |= {message for entry in self.ledgers.pop(number) for message in entry}
-            if self.cursor is not None and self.cursor.ledger == number:
-                self.cursor = LedgerPosition(min(self.ledgers), -1)
-        return gone
-
-    def state(self) -> PartitionState:
-        rows = tuple(LedgerInfo(number, len(rows), 10 * len(rows)) for number, rows in sorted(self.ledgers.items()))
-        owners, candidates = frozenset(self.present["owner"]), frozenset(self.present["candidate"])
-        return PartitionState(
-            rows, self.last, self.cursor, self.opened, owners, str(self.subscribed), candidates, self.compacted
-        )
 
 
 class ModelCluster:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from cloud_jobs.pulsar_source.cluster.partition_state import MAX_PLANNED, SubscriptionProperties
 from cloud_jobs.pulsar_source.errors import DataLoss
 from cloud_jobs.pulsar_source.position import LedgerPosition
-from tests.cloud_jobs.pulsar_source.model import ModelTopic, ModelWorld
-from tests.cloud_jobs.pulsar_source.test_state_machine import PARTITIONS, Crash, ModelQuery
+from tests.cloud_jobs.pulsar_source.model import ModelWorld
+from tests.cloud_jobs.pulsar_source.model_query import PARTITIONS, Crash, ModelQuery
+from tests.cloud_jobs.pulsar_source.model_topic import ModelTopic
 
 openings = st.lists(st.integers(0, 99).map("{:02d}".format), unique=True, max_size=40).map(sorted)
 

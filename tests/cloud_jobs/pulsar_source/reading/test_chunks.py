@@ -11,7 +11,8 @@ from cloud_jobs.pulsar_source.position import LedgerPosition, PartitionRange
 from cloud_jobs.pulsar_source.reading.chunks import MAX_BACK
 from cloud_jobs.pulsar_source.reading.entries import EntryStore, LeftS, StoredEntry
 from cloud_jobs.pulsar_source.reading.planned import stream_range
-from tests.cloud_jobs.pulsar_source.model import ChunkPart, Entry, ModelWorld
+from tests.cloud_jobs.pulsar_source.model import ModelWorld
+from tests.cloud_jobs.pulsar_source.model_topic import ChunkPart, Entry
 
 TOPIC = "persistent://public/default/t"
 FIRST, MIDDLE, LAST = (ChunkPart.of(7, number, 3) for number in range(3))

@@ -12,7 +12,8 @@ from cloud_jobs.pulsar_source.reading.columns import EntryRuns
 from cloud_jobs.pulsar_source.reading.entries import InquiryBounds
 from cloud_jobs.pulsar_source.reading.planned import PlannedRange, stream_range
 from cloud_jobs.pulsar_source.reading.range_verifier import DeliveredEntries
-from tests.cloud_jobs.pulsar_source.model import Broken, ChunkPart, Entry, ModelTopic, ModelWorld
+from tests.cloud_jobs.pulsar_source.model import ModelWorld
+from tests.cloud_jobs.pulsar_source.model_topic import Broken, ChunkPart, Entry, ModelTopic
 
 TOPIC = "persistent://public/default/t"
 KNOWN = {"clusters": "hq=pulsar://h:1|http://h:2", "topics": TOPIC, "subscription": "s", "columns": "value"}

@@ -1,0 +1,136 @@
+"""Spark's micro-batch loop around the driver, on clusters in memory."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
+from cloud_jobs.pulsar_source.driver.driver import Driver
+from cloud_jobs.pulsar_source.driver.ownership import Ownership
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.position import Offset
+from tests.cloud_jobs.pulsar_source.model import ModelWorld
+
+TOPIC = "persistent://public/default/t"
+PARTITIONS = [f"{TOPIC}-partition-{number}" for number in range(3)]
+_REFUSED = re.compile(r"message '(\d+)' of \d chunks cannot be put together")
+CRASHES = ["begun", "asked", "log written", "planned", "read", "sink written"]
+
+
+class Crash(Exception):
+    """The process is killed here."""
+
+
+class ReportingDriver(Driver):
+    """The driver, with a note of each loss that it reports, by error or by log."""
+
+    reported: Callable[[str], None]
+
+    def _report_losses(self, cluster: str, losses: Mapping[str, str]) -> None:
+        for topic in losses:
+            self.reported(topic)
+        super()._report_losses(cluster, losses)
+
+
+class ModelQuery:
+    """Spark's micro-batch loop around the driver: offsets written ahead, a sink that knows batch numbers, commits."""
+
+    def __init__(self, world: ModelWorld, folder: Path, reported: Callable[[str], None]) -> None:
+        self._world, self._folder, self._reported = world, folder, reported
+        self.compacted = False
+        """Whether it reads with `readCompacted`."""
+        self.log: list[tuple[Any, Any]] = []
+        self.done = 0
+        self.sink: dict[int, list[int]] = {}
+        self.refused: set[int] = set()
+        """The messages of which the table says that they cannot be put together."""
+        self.closed_unread = False
+        self._driver: ReportingDriver | None = None
+        self._start: Any = None
+
+    def options(self, *, strict: bool) -> PulsarOptions:
+        return PulsarOptions.parse(
+            {
+                "clusters": "hq=pulsar://hq:1|http://hq:2,dr=pulsar://dr:1|http://dr:2",
+                "topics": TOPIC,
+                "subscription": "s",
+                "failoverFile": str(self._folder / "failover.json"),
+                "columns": "value,message_id,malformed",
+                "failOnDataLoss": str(strict).lower(),
+                "readCompacted": str(self.compacted).lower(),
+                "readTimeoutSeconds": "4",
+                "clusterLostAfterSeconds": "1",
+            }
+        )
+
+    def trigger(self, crash: str | None = None, *, strict: bool = True) -> bool:
+        """Starts the query if it does not run, and runs one batch; whether there was one."""
+        reached: Callable[[str], None] = lambda place: _crash_at(place, crash)  # noqa: E731
+        if self._driver is None:
+            self._driver = self._new_driver(strict=strict)
+            self._start = None if self.done else json.loads(json.dumps(self._driver.initial_offset().to_json()))
+            reached("begun")
+            if len(self.log) > self.done:
+                self._run_batch(reached)
+                return True
+        start = self.log[-1][1] if self.log else self._start
+        end = json.loads(json.dumps(self._driver.next_offset(Offset.from_json(start), limited=False).to_json()))
+        reached("asked")
+        if end == start:
+            return False
+        self.log.append((start, end))
+        reached("log written")
+        if len(self.log) > 1:
+            self._driver.commit(Offset.from_json(self.log[-2][1]))
+        self._run_batch(reached)
+        return True
+
+    def _run_batch(self, reached: Callable[[str], None]) -> None:
+        assert self._driver is not None
+        start, end = self.log[-1]
+        if len(self.log) == 1:
+            start = self._start  # Spark does not keep where the first batch began
+        options = self._driver._options
+        tasks = self._driver.plan(Offset.from_json(start), Offset.from_json(end))
+        self.closed_unread |= not tasks
+        reached("planned")
+        read = [row for task in tasks for batch in self._world.read(options, task) for row in batch.to_pylist()]
+        rows = [int(row["value"]) for row in read if row["malformed"] is None]
+        for row in read:
+            if row["malformed"] is not None:
+                refused = _REFUSED.match(row["malformed"])
+                assert refused is not None, row["malformed"]
+                self.refused.add(int(refused[1]))
+        reached("read")
+        self.sink.setdefault(len(self.log), rows)
+        reached("sink written")
+        self.done = len(self.log)
+
+    def _new_driver(self, *, strict: bool) -> ReportingDriver:
+        options, time = self.options(strict=strict), self._world.time
+        driver = ReportingDriver(
+            options,
+            monitor=ClusterMonitor(options, time, time.pause, self._world.survey),
+            ownership=Ownership(options, self._world.own, time, time.pause),
+            acknowledger=self._world.acknowledge,
+            store=self._world.store,
+            pause=time.pause,
+        )
+        driver.reported = self._reported
+        return driver
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+        self._driver = None
+
+    def delivered(self) -> Counter[int]:
+        return Counter(number for rows in self.sink.values() for number in rows)
+
+
+def _crash_at(place: str, crash: str | None) -> None:
+    if place == crash:
+        raise Crash(place)

@@ -1,0 +1,135 @@
+"""Clusters of their own that lose their disks, are away, or give up a namespace."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pulsar
+import pytest
+from typer.testing import CliRunner
+
+from deploy.local import LocalStack, PulsarSettings, StackSettings
+from geo.replication import (
+    Namespace,
+    Topic,
+    admins,
+    apply,
+    read_plan,
+)
+from geo.replication.cli import app
+from geo.replication.model import Tenant
+from geo.replication.reconnect import reconnect
+from tests.pulsar_clients import open_client
+from tests.system.topology_parts import BATCHES, QUIET, known, look, until
+
+pytestmark = pytest.mark.system
+
+
+SMALL = (
+    'centre = "hq"\n[clusters.eu]\n[clusters.hq]\n[regions.eu]\ncluster = "eu"\n[tenants.fleet]\n'
+    '[namespaces."fleet/telemetry-{region}".topics.batches]\npartitions = 2\nsubscriptions.ingest = {}\n'
+)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """Two clusters that tests may break; as by Pulsar's default, they delete no namespace by force."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "topology.toml").write_text(SMALL)
+    cautious = PulsarSettings(broker={"forceDeleteNamespaceAllowed": "false"})
+    settings = StackSettings(pulsar=cautious)
+    with LocalStack(folder / "stack", topology=folder / "topology.toml", settings=settings) as running:
+        yield running
+
+
+def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer_waits_for_them(
+    own: LocalStack,
+) -> None:
+    with admins(own.topology) as opened:
+        eu = own.pulsar["eu"]
+        client = open_client(eu.service_url)
+        producer = client.create_producer(BATCHES, send_timeout_millis=0)
+        producer.send(b"before")
+        centre = open_client(own.pulsar["hq"].service_url)
+        sender = centre.create_producer(BATCHES)
+        sender.send(b"first")
+        assert until(lambda: all(link.connected for link in look(own, opened).links), 60)
+        eu.kill()
+        for lost in ("metadata", "bookkeeper"):
+            shutil.rmtree(eu.folder / lost)
+        sender.send(b"while it was away")
+        eu.start()
+        eu.wait()
+        producer.send_async(b"after", lambda *_: None)
+        # Its neighbour's replicators must have been refused, or there is nothing to bring back.
+        assert until(lambda: not look(own, opened).links[1].connected, 60)
+        with ThreadPoolExecutor(1) as pool:  # another client, that asks until it is let in
+            late = pool.submit(until, lambda: _produces(eu.service_url), 60)
+            assert apply(own.topology, opened).held_back == ()
+            assert late.result()
+        assert known(opened["eu"], "persistent/fleet/telemetry-eu/batches/partitions")["partitions"] == 2
+        assert read_plan(own.topology, opened) == []
+        reconnect(own.topology, opened)
+        assert until(lambda: all(link.connected and not link.backlog for link in look(own, opened).links), 60)
+        reader = client.create_reader(BATCHES, pulsar.MessageId.earliest)
+        found = {reader.read_next(20_000).data()}
+        while b"while it was away" not in found:
+            found.add(reader.read_next(20_000).data())
+        client.close()
+        centre.close()
+
+
+def test_a_namespace_is_deleted_where_force_is_not_allowed_and_a_registration_only_when_it_is_named(
+    own: LocalStack,
+) -> None:
+    with admins(own.topology) as opened:
+        held = {"held/a": Namespace(clusters=("eu", "hq"), topics={"one": Topic(partitions=2), "two": Topic()})}
+        tenants = {**own.topology.tenants, "held": Tenant()}
+        more = own.topology.model_copy(update={"tenants": tenants, "namespaces": {**own.topology.namespaces, **held}})
+        less = own.topology.model_copy(update={"tenants": tenants})
+        apply(more, opened)
+        opened["hq"].put(
+            "clusters/gone", {"serviceUrl": "http://127.0.0.1:9", "brokerServiceUrl": "pulsar://127.0.0.1:9"}
+        )
+        assert {change.subject for change in apply(less, opened).held_back} == {"held/a", "gone"}
+        assert known(opened["hq"], "namespaces/held/a")["replication_clusters"] == ["eu", "hq"]
+        left = apply(less, opened, allow_delete=["held/a"])
+        assert [change.subject for change in left.held_back] == ["gone"]
+        assert [client.get("namespaces/held/a") for client in opened.values()] == [None, None]
+        assert read_plan(less.model_copy(update={"other_clusters": ("gone",)}), opened) == []
+        assert apply(less, opened, allow_delete=["gone"]).held_back == ()
+        assert opened["hq"].get("clusters/gone") is None
+        assert apply(less, opened, allow_delete=["gone", "held/a"]).changed == (), "a repeated command is done already"
+
+
+def test_while_a_cluster_is_away_the_others_are_applied_to_and_it_is_named(own: LocalStack, tmp_path: Path) -> None:
+    raised = tmp_path / "raised.toml"
+    text = (own.folder / "topology.toml").read_text()
+    raised.write_text(text + '[namespaces."fleet/telemetry-{region}".backlog_quota]\nsize_mb = 7\n')
+    own.pulsar["eu"].kill()
+    try:
+        done = CliRunner().invoke(app, ["apply", "--topology", str(raised)])
+        assert done.exit_code == 1
+        assert "hq: update policy fleet/telemetry-eu backlog_quota" in done.output
+        assert "eu is left out" in done.output
+        assert CliRunner().invoke(app, ["plan", "--topology", str(raised)]).exit_code == 1
+    finally:
+        own.pulsar["eu"].start()
+        own.pulsar["eu"].wait()
+    with admins(own.topology) as opened:
+        assert {change.cluster for change in read_plan(own.topology, opened)} == {"hq"}
+
+
+def _produces(service_url: str) -> bool:
+    client = pulsar.Client(service_url, logger=QUIET, operation_timeout_seconds=2)
+    try:
+        client.create_producer(BATCHES).send(b"late")
+    except pulsar.PulsarException:
+        return False
+    else:
+        return True
+    finally:
+        client.close()

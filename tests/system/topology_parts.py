@@ -1,0 +1,39 @@
+"""What the tests of the topology ask of a cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+
+from deploy.local import LocalStack
+from geo.replication import (
+    AdminClient,
+)
+from geo.replication.observe import Observation, observe
+
+QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+BATCHES = "persistent://fleet/telemetry-eu/batches"
+
+
+def until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def known(client: AdminClient, path: str) -> Any:
+    """What the cluster says at this path, which exists."""
+    answer: Any = client.get(path)
+    assert answer is not None
+    return answer
+
+
+def look(stack: LocalStack, clients: dict[str, AdminClient]) -> Observation:
+    return observe(stack.topology, clients, time.time)
