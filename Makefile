@@ -22,7 +22,7 @@ test: setup  ## Unit tests, and beside them the system tests on the real servers
 	@$(MAKE) --no-print-directory --jobs=2 test-shared-servers test-others
 
 test-shared-servers:
-	@$(PYTHON) -m pytest -m "system and not own_servers and not nightly" --durations=15
+	@$(PYTHON) -m pytest tests/system -m "system and not own_servers and not nightly" --durations=15
 
 # What it says comes in one piece, when it ends.
 test-others:

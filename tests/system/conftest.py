@@ -15,9 +15,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from cloud_jobs.spark import SparkSettings, start_spark
 from deploy.local import LocalStack
-from tests.cloud_jobs.pulsar_source.world import LiveCluster
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, session
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +25,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hq(stack: LocalStack) -> Iterator[LiveCluster]:
     """The centre's cluster, as the tests of the source speak to it."""
     server = stack.pulsar["hq"]
@@ -37,7 +36,7 @@ def hq(stack: LocalStack) -> Iterator[LiveCluster]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One Spark with Delta for all tests of this process."""
-    session = start_spark("waybill-tests", SparkSettings())
-    yield session
-    session.stop()
+    """One Spark with Delta and the format `pulsar` for all tests of this process."""
+    running = session()
+    yield running
+    running.stop()

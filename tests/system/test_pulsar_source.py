@@ -1,7 +1,7 @@
 """The conformance suite of the format `pulsar`: a real cluster, a real Spark, one sentence a test."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -23,24 +23,10 @@ from tests.cloud_jobs.pulsar_source.world import (
     offsets,
     read_available,
     running,
-    session,
     stream,
 )
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return session()
-
-
-@pytest.fixture(scope="module")
-def hq(stack: LocalStack) -> Iterator[LiveCluster]:
-    server = stack.pulsar["hq"]
-    place = LiveCluster("hq", server.service_url, server.admin_url)
-    yield place
-    place.close()
 
 
 @pytest.fixture

@@ -1,24 +1,14 @@
 """Messages in chunks that lie in two batches: each one is delivered once, or the table says that it was not."""
 
 import zlib
-from collections.abc import Iterator
 
 import pytest
 
-from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.by_hand import QueryByHand
 from tests.cloud_jobs.pulsar_source.raw import RawProducer, metadata, raw_producer
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def hq(stack: LocalStack) -> Iterator[LiveCluster]:
-    server = stack.pulsar["hq"]
-    place = LiveCluster("hq", server.service_url, server.admin_url)
-    yield place
-    place.close()
 
 
 def send(producer: RawProducer, step: str, *, compressed: bool = False) -> None:

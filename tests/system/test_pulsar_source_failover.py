@@ -17,7 +17,6 @@ from tests.cloud_jobs.pulsar_source.world import (
     eventually,
     offsets,
     running_again,
-    session,
     stream,
 )
 
@@ -45,11 +44,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     (folder / "topology.toml").write_text(TOPOLOGY)
     with LocalStack(folder / "stack", topology=folder / "topology.toml") as running_stack:
         yield running_stack
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return session()
 
 
 @pytest.fixture

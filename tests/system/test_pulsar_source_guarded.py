@@ -18,15 +18,10 @@ from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, 
 from geo.replication.connection import check_addresses
 from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
 from tests.cloud_jobs.pulsar_source.held import guarded_options, halves, held_over
-from tests.cloud_jobs.pulsar_source.world import DeliveredBatches, read_available, session, stream
+from tests.cloud_jobs.pulsar_source.world import DeliveredBatches, read_available, stream
 
 pytestmark = pytest.mark.system
 TOPIC = "persistent://public/default/guarded"
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return session()
 
 
 @pytest.fixture(scope="module")

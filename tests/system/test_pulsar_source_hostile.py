@@ -1,6 +1,5 @@
 """Messages and names that a producer or an operator can choose freely, through the real Pulsar and Spark."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +7,8 @@ import pulsar
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.raw import Fields, message, metadata, pair, raw_producer
-from tests.cloud_jobs.pulsar_source.world import DeliveredBatches, LiveCluster, offsets, read_available, session, stream
+from tests.cloud_jobs.pulsar_source.world import DeliveredBatches, LiveCluster, offsets, read_available, stream
 
 pytestmark = pytest.mark.system
 NANOSECONDS = 1_767_603_422_000_000_000
@@ -53,19 +51,6 @@ NOT_DELIVERED: dict[str, Fields] = {
     "does not decompress": metadata(compression=2, uncompressed_size=100),
     "first chunk of three": metadata(uuid=b"v", num_chunks_from_msg=3, total_chunk_msg_size=21, chunk_id=0),
 }
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return session()
-
-
-@pytest.fixture(scope="module")
-def hq(stack: LocalStack) -> Iterator[LiveCluster]:
-    server = stack.pulsar["hq"]
-    place = LiveCluster("hq", server.service_url, server.admin_url)
-    yield place
-    place.close()
 
 
 class Rows:

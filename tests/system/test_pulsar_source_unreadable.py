@@ -1,6 +1,6 @@
 """Messages that end the native client's process, through the real Pulsar and Spark."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,25 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.raw import Fields, metadata, raw_producer
-from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually, session, stream
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually, stream
 
 pytestmark = pytest.mark.system
 _MOST_STARTS = 6
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return session()
-
-
-@pytest.fixture(scope="module")
-def hq(stack: LocalStack) -> Iterator[LiveCluster]:
-    server = stack.pulsar["hq"]
-    place = LiveCluster("hq", server.service_url, server.admin_url)
-    yield place
-    place.close()
 
 
 ENDS_THE_CLIENT: dict[str, tuple[Fields, bytes]] = {

@@ -26,8 +26,7 @@ _numbers = itertools.count(1)
 
 def session() -> SparkSession:
     """The Spark session of the tests, with the format `pulsar`."""
-    # Spark matches what a stopped query raised with a recursive expression, for which the usual stack is too small.
-    spark = start_spark("pulsar-source", SparkSettings(extra={"spark.driver.extraJavaOptions": "-Xss16m"}))
+    spark = start_spark("waybill-tests", SparkSettings())
     spark.dataSource.register(PulsarDataSource)
     return spark
 
