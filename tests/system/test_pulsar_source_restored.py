@@ -16,17 +16,10 @@ from cloud_jobs.pulsar_source.position import Offset
 from cloud_jobs.pulsar_source.reading.planned import PlannedRange
 from cloud_jobs.pulsar_source.reading.range_reader import open_feed, read_range
 from cloud_jobs.pulsar_source.source import PulsarBatchReader
-from deploy.local import LocalStack, PulsarCluster
+from deploy.local import PulsarCluster
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def hq(stack: LocalStack) -> Iterator[LiveCluster]:
-    server = stack.pulsar["hq"]
-    with closing(LiveCluster("hq", server.service_url, server.admin_url)) as place:
-        yield place
 
 
 class LoggedQuery:
