@@ -66,6 +66,7 @@ def main(arguments: list[str]) -> int:
     for warning in warnings(base):
         log.warning("settings", problem=warning)
     os.umask(0o077)
+    # Blocked in every thread, and waited for in `serve`: no handler may run in the middle of a commit.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         return Daemon(config, base).serve()

@@ -1,0 +1,136 @@
+"""A connection ends by `on_disconnect` and never by an exception, and begins anew with nothing of the old one."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from runtime import BrokerSettings, MqttClient, MqttMessage, MqttSessionOptions
+
+CONNACK = b"\x20\x03\x00\x00\x00"
+MESSAGE = b"\x32\x08\x00\x01t\x00\x07\x00ab"
+
+
+class Listener:
+    """A broker's socket, handled by hand."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+
+    def accept(self) -> socket.socket:
+        """The next connection, after its CONNECT."""
+        accepted, _ = self._listener.accept()
+        accepted.settimeout(10)
+        return accepted
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    made = Listener()
+    yield made
+    made.close()
+
+
+class Owner:
+    """What drives a client: it waits for bytes, and notes what it hears."""
+
+    def __init__(self, port: int, max_packet_bytes: int = 1 << 20) -> None:
+        options = MqttSessionOptions(client_id="x", max_packet_bytes=max_packet_bytes)
+        self.client = MqttClient(BrokerSettings(port=port), options)
+        self.ended: list[str] = []
+        self.messages: list[MqttMessage] = []
+        self.client.on_disconnect = lambda *about: self.ended.append(str(about[3]))
+
+    def start(self, listener: Listener) -> socket.socket:
+        self.client.start()
+        self.client.flush()
+        other = listener.accept()
+        assert other.recv(4096)[:1] == b"\x10"
+        other.sendall(CONNACK)
+        self.receive()
+        return other
+
+    def receive(self) -> None:
+        """Waits for bytes and reads them."""
+        sock = self.client.socket()
+        assert sock is not None
+        assert select.select([sock.fileno()], [], [], 10)[0]
+        self.client.receive(self.messages.append)
+
+
+def test_a_packet_that_cannot_be_read_ends_the_connection(listener: Listener) -> None:
+    owner = Owner(listener.port)
+    other = owner.start(listener)
+    other.sendall(b"\x40\x00")  # a PUBACK of nothing
+    owner.receive()
+    assert owner.client.socket() is None
+    assert len(owner.ended) == 1
+    other.close()
+
+
+def test_a_packet_larger_than_the_broker_was_told_to_send_ends_the_connection_before_it_is_read(
+    listener: Listener,
+) -> None:
+    owner = Owner(listener.port, max_packet_bytes=1000)
+    other = owner.start(listener)
+    other.sendall(b"\x32\xe9\x07" + bytes(1001))
+    owner.receive()
+    assert (owner.client.socket(), owner.messages, len(owner.ended)) == (None, [], 1)
+    other.close()
+
+
+def test_a_broker_that_went_away_is_noticed_by_sending_too(listener: Listener) -> None:
+    owner = Owner(listener.port)
+    other = owner.start(listener)
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    other.close()
+    for _ in range(100):
+        owner.client.publish("t", bytes(100_000), qos=1)
+        owner.client.flush()
+        if owner.client.socket() is None:
+            break
+    assert len(owner.ended) == 1
+    assert owner.client.is_closed_by_broker
+    assert "connection lost while sending" in owner.client.failure
+
+
+def test_a_new_connection_has_nothing_of_the_old_one_but_unanswered_publications(listener: Listener) -> None:
+    owner = Owner(listener.port)
+    other = owner.start(listener)
+    other.sendall(MESSAGE + MESSAGE[:5])
+    owner.receive()
+    owner.client.acknowledge(7)  # was not sent yet, and belongs to the old connection
+    owner.client.publish("t", b"unanswered", qos=1)
+    other.close()
+    owner.receive()
+    assert [message.mid for message in owner.messages] == [7]
+    again = owner.start(listener)
+    again.sendall(MESSAGE)
+    owner.receive()
+    assert [(message.mid, message.payload) for message in owner.messages] == [(7, b"ab"), (7, b"ab")]
+    assert owner.client.unanswered == 1
+    owner.client.flush()
+    sent = again.recv(4096)
+    assert (sent[0] >> 4, b"unanswered" in sent, b"\x40" in sent[:1]) == (3, True, False)
+    again.close()
+
+
+def test_what_waits_is_sent_before_the_goodbye_and_the_goodbye_is_sent(listener: Listener) -> None:
+    owner = Owner(listener.port)
+    other = owner.start(listener)
+    owner.client.acknowledge(7)
+    owner.client.disconnect()
+    owner.client.flush()
+    sent = b""
+    while piece := other.recv(4096):
+        sent += piece
+    assert (sent[0] >> 4, sent[-2:-1]) == (4, b"\xe0")
+    assert owner.client.socket() is None
+    other.close()

@@ -1,0 +1,60 @@
+"""A loop is woken from another thread and by signals, and never left asleep."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+
+from runtime import WakeUp
+
+
+def is_awake(wake_up: WakeUp, timeout_s: float = 0.0) -> bool:
+    return bool(select.select([wake_up.socket], [], [], timeout_s)[0])
+
+
+def test_many_wakings_before_the_loop_looks_are_one_and_the_next_one_wakes_again() -> None:
+    wake_up = WakeUp()
+    for _ in range(100_000):  # more than a socket holds: no waking may block
+        wake_up.wake()
+    assert is_awake(wake_up)
+    wake_up.clear()
+    assert not is_awake(wake_up)
+    wake_up.wake()
+    assert is_awake(wake_up)
+    wake_up.close()
+
+
+def test_nothing_that_another_thread_hands_over_before_it_wakes_is_missed() -> None:
+    wake_up, handed, taken = WakeUp(), [0], 0
+
+    def hand_over() -> None:
+        for number in range(1, 5001):
+            handed[0] = number
+            wake_up.wake()
+
+    thread = threading.Thread(target=hand_over)
+    thread.start()
+    while taken < 5000:
+        assert is_awake(wake_up, 30), f"asleep with {handed[0] - taken} waiting"
+        wake_up.clear()
+        taken = handed[0]
+    thread.join()
+    wake_up.close()
+
+
+def test_signals_wake_and_are_collected_while_they_are_asked_for_and_then_go_to_whom_they_went_before() -> None:
+    wake_up, before = WakeUp(), signal.getsignal(signal.SIGHUP)
+    with wake_up.on_signals((signal.SIGHUP,)) as seen:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert is_awake(wake_up, 30)
+        assert seen == {signal.SIGHUP}
+    assert signal.getsignal(signal.SIGHUP) is before
+    wake_up.close()
+
+
+def test_waking_what_is_closed_is_no_error() -> None:
+    wake_up = WakeUp()
+    wake_up.close()
+    wake_up.wake()
