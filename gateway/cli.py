@@ -14,8 +14,7 @@ from rich.text import Text
 
 from gateway.checks import problems, warnings
 from gateway.config import Drain, GatewaySettings
-from gateway.dead_letters import last_line
-from gateway.errors import GatewayError, NoAnswer
+from gateway.errors import GatewayError, NoAnswer, last_line
 from gateway.service import Service
 from gateway.status import read_silent, read_status, silent_table, status_table
 from runtime.logs import start_logging

@@ -15,14 +15,20 @@ from itertools import count
 
 from gateway.ack_coalescer import AckCoalescer
 from gateway.config import GatewaySettings
-from gateway.dead_letters import BURST, KEPT_BYTES, PER_S, properties
 from gateway.drain import DrainControl
 from gateway.inflight import Delivery, InFlight
 from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, sender_of, validate_batch
 from runtime.token_bucket import TokenBucket
 from telemetry import Ack, Header
 
+KEPT_BYTES = 256 << 10
+"""Of a refused message, so much is kept in its dead letter."""
+DEAD_LETTERS_PER_S = 10.0
+"""So many dead letters a second are kept in the long run ..."""
+DEAD_LETTERS_BURST = 200.0
+"""... and so many at once. Those above are refused and counted without a copy: anybody can send garbage."""
 _TOPIC_KEPT = 1024
+_MAX_TEXT = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class Engine:
         self.acks = AckCoalescer(settings.acks.interval_ms / 1000)
         self.drain = DrainControl(settings.drain, jitter)
         self._on_refused = on_refused
-        self._dead_letters = TokenBucket(PER_S, BURST)
+        self._dead_letters = TokenBucket(DEAD_LETTERS_PER_S, DEAD_LETTERS_BURST)
         self._region = settings.region
         self._receive_maximum = settings.mqtt.receive_maximum
         self._max_bytes = settings.mqtt.max_in_flight_bytes
@@ -94,7 +100,7 @@ class Engine:
         if not mid and not self._has_room_for_qos_0:
             return NotSent.NO_ROOM
         verdict = validate_batch(self._rules, sender, payload)
-        delivery = self._delivery(topic, payload, now_s)
+        delivery = self._delivery(sender, topic, payload, now_s)
         if isinstance(verdict, Refusal):
             return self._dead_letter(delivery, verdict, mid)
         delivery.records = verdict.record_seqs.count
@@ -103,7 +109,7 @@ class Engine:
 
     def dead_letter(self, topic: str, payload: bytes, mid: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
         """A message that could not be handled at all: it is refused, whatever is inside."""
-        return self._dead_letter(self._delivery(topic, payload, now_s), refusal, mid)
+        return self._dead_letter(self._delivery(sender_of(topic), topic, payload, now_s), refusal, mid)
 
     def next_attempt(self, token: int) -> Produce:
         """The effect that sends a delivery, for the first time or again."""
@@ -165,13 +171,9 @@ class Engine:
         waiting = len(self.in_flight) + len(self.acks)
         return waiting < self._receive_maximum and self.in_flight.bytes < self._max_bytes / 2
 
-    def _delivery(self, topic: str, payload: bytes, now_s: float) -> Delivery:
+    def _delivery(self, sender: Sender, topic: str, payload: bytes, now_s: float) -> Delivery:
         return Delivery(
-            token=next(self._tokens),
-            sender=sender_of(topic),
-            topic=topic[:_TOPIC_KEPT],
-            payload=payload,
-            arrived_s=now_s,
+            token=next(self._tokens), sender=sender, topic=topic[:_TOPIC_KEPT], payload=payload, arrived_s=now_s
         )
 
     def _dead_letter(self, delivery: Delivery, refusal: Refusal, mid: int) -> Produce | NotSent:
@@ -199,7 +201,7 @@ class Engine:
         tenant, device = delivery.sender
         about = {"tenant": tenant, "device": device, "region": self._region}
         if delivery.refusal is not None:
-            about |= properties(delivery)
+            about |= _dead_letter_properties(delivery, delivery.refusal)
             return Produce(delivery.token, True, device, delivery.payload[:KEPT_BYTES], about)
         about["epoch"] = str(delivery.epoch)
         return Produce(delivery.token, False, device, delivery.payload, about)
@@ -220,3 +222,13 @@ class Engine:
 
 def _note_header(delivery: Delivery, header: Header) -> None:
     delivery.epoch, delivery.seqs = header.epoch, header.seqs
+
+
+def _dead_letter_properties(delivery: Delivery, refusal: Refusal) -> dict[str, str]:
+    """What is said of a dead letter beside its bytes. `size`: before it was cut to `KEPT_BYTES`."""
+    return {
+        "reason": refusal.reason,
+        "detail": refusal.detail[:_MAX_TEXT],
+        "topic": delivery.topic[:_MAX_TEXT],
+        "size": str(len(delivery.payload)),
+    }

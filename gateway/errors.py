@@ -10,6 +10,10 @@ GatewayError
 
 from __future__ import annotations
 
+import traceback
+
+_MAX_TEXT = 500
+
 
 class GatewayError(Exception):
     """Base of everything this package raises."""
@@ -33,3 +37,10 @@ class NoAnswer(GatewayError):
 
 class ThreadEnded(GatewayError):
     """Half a gateway is none: the process ends, and whoever supervises it starts it again."""
+
+
+def last_line(error: BaseException) -> str:
+    """What was raised, and where: the last line of its traceback, and the last line of ours that it went through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].name}:{frames[-1].lineno}" if frames else ""
+    return f"{traceback.format_exception_only(error)[-1].strip()[:_MAX_TEXT]}{where}"

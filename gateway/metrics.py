@@ -7,8 +7,8 @@ from math import nan
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from gateway.config_results import OUTCOMES
 from gateway.inflight import Delivery
+from gateway.push import OUTCOMES
 from gateway.status import GatewayStatus
 from telemetry import Ack
 

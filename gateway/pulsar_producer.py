@@ -20,6 +20,9 @@ UNSENDABLE = "Unsendable"
 """The client cannot make a message of it."""
 _PERMANENT = {TOO_BIG, UNSENDABLE, "InvalidMessage"}
 _REOPEN = {"AlreadyClosed", "ProducerFenced", "TopicTerminated", "TopicNotFound", "NotConnected"}
+NewClient = Callable[..., Any]
+"""`pulsar.Client`, or what takes its place in a test."""
+new_client: NewClient = pulsar.Client
 _LOGGED = {"error": pulsar.LoggerLevel.Error}
 
 
@@ -49,9 +52,8 @@ class PulsarProducer:
     window of the gateway is smaller than the producer's.
     """
 
-    def __init__(self, settings: GatewaySettings, wake: Callable[[], None]) -> None:
-        self._settings = settings
-        self._wake = wake
+    def __init__(self, settings: GatewaySettings, wake: Callable[[], None], client: NewClient = new_client) -> None:
+        self._settings, self._wake, self._new_client = settings, wake, client
         self._client: Any = None
         self._batches: Any = None
         self._refused: Any = None
@@ -72,7 +74,7 @@ class PulsarProducer:
         """Connect and create the producers; takes at most the operation time-out. Raises PulsarUnreachable."""
         self.close()
         try:
-            self._client = pulsar.Client(**self._client_options())
+            self._client = self._new_client(**self._client_options())
             self._batches = self._producer(self._settings.pulsar.batches)
             self._refused = self._producer(self._settings.pulsar.refused)
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Settings for devices: a folder of files, each published where its device listens and kept there by the broker."""
+"""Settings for devices: files that are published where their devices listen, and what the devices say of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ import structlog
 
 from gateway.validation import Sender
 from settings import MAX_PUSHED_BYTES, parse_toml
-from telemetry import DEVICE_PATTERN
+from telemetry import DEVICE_PATTERN, InvalidJson, parse_json
 
+OUTCOMES = ("applied", "refused", "taken back")
+UNKNOWN = "unknown"
+MAX_RESULT_BYTES = 16 << 10
+_MAX_RESULT_DEPTH = 4
+_MAX_REASON = 500
 _LOG = structlog.get_logger("gateway")
 
 
@@ -65,3 +70,21 @@ def read_push(path: Path) -> PushedFile:
     parse_toml(text.decode("utf-8"), MAX_PUSHED_BYTES)  # by the device's own measure
     # Empty would mean to a broker that there is nothing to keep; to a device a blank line says the same as nothing.
     return PushedFile(device, text or b"\n")
+
+
+class ConfigResult(NamedTuple):
+    """`outcome`: one of OUTCOMES, or UNKNOWN for an answer that cannot be read; then `reason` says why."""
+
+    outcome: str
+    reason: str
+
+
+def parse_config_result(payload: bytes) -> ConfigResult:
+    """The answer in a `config-result`. Never raises: an answer decides nothing, it is counted and logged."""
+    try:
+        answer = parse_json(payload, max_bytes=MAX_RESULT_BYTES, max_depth=_MAX_RESULT_DEPTH)
+    except InvalidJson as error:
+        return ConfigResult(UNKNOWN, f"not an answer: {error}"[:_MAX_REASON])
+    if not isinstance(answer, dict) or answer.get("outcome") not in OUTCOMES:
+        return ConfigResult(UNKNOWN, f"not one of the outcomes that are known: {payload[:100]!r}")
+    return ConfigResult(answer["outcome"], str(answer.get("reason", ""))[:_MAX_REASON])

@@ -33,6 +33,6 @@ def topic(device: str, tenant: str = "fleet") -> str:
     return f"waybill/1/{tenant}/{device}/batch"
 
 
-def message(topic: str, payload: bytes, mid: int) -> MqttMessage:
+def message(topic: str, payload: bytes, mid: int = 1) -> MqttMessage:
     """As the broker delivers it with QoS 1."""
     return MqttMessage(mid, 1, False, topic, payload)

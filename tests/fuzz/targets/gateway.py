@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway import Produce
-from gateway.config_results import OUTCOMES, UNKNOWN, parse_config_result
+from gateway.push import OUTCOMES, UNKNOWN, parse_config_result
 from gateway.validation import UNKNOWN_SENDER, sender_of
 from runtime.mqtt_client import read_publish
 from telemetry import decode, decode_ack, encode_ack

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config_results import MAX_BYTES, OUTCOMES, UNKNOWN, ConfigResult, parse_config_result
+from gateway.push import MAX_RESULT_BYTES, OUTCOMES, UNKNOWN, ConfigResult, parse_config_result
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
@@ -29,7 +29,7 @@ def test_an_answer_is_read(outcome: str) -> None:
         b'{"outcome": "done"}',
         b'["applied"]',
         b'{"outcome": "applied", "outcome": "refused"}',
-        b'{"outcome": "applied", "reason": "' + b"x" * MAX_BYTES + b'"}',
+        b'{"outcome": "applied", "reason": "' + b"x" * MAX_RESULT_BYTES + b'"}',
     ],
 )
 def test_an_answer_that_cannot_be_read_is_unknown_and_says_why(payload: bytes) -> None:

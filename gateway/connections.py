@@ -1,0 +1,122 @@
+"""Both connections of a gateway: opened when they are due, watched, and why they are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from gateway.broker_link import BrokerLink
+from gateway.config import GatewaySettings
+from gateway.errors import BrokerUnreachable, GatewayError, PulsarUnreachable
+from gateway.metrics import GatewayMetrics
+from gateway.mqtt_connection import MqttConnection
+from gateway.pulsar_producer import PulsarProducer
+from runtime.backoff import Backoff
+
+_LOG = structlog.get_logger("gateway")
+
+
+class Connections:
+    """The broker's and Pulsar's. `clock` is asked again after what takes time; `random` gives numbers from 0 to 1.
+
+    `before_connect` is called before a new connection to the broker: message ids of the old one mean nothing then.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        mqtt: MqttConnection,
+        pulsar: PulsarProducer,
+        metrics: GatewayMetrics,
+        *,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+        before_connect: Callable[[], None],
+    ) -> None:
+        self._settings, self._mqtt, self._pulsar, self._metrics = settings, mqtt, pulsar, metrics
+        self._clock, self._before_connect = clock, before_connect
+        self._link = BrokerLink(settings.name, settings.mqtt, random, clock())
+        self._pulsar_backoff = Backoff(settings.pulsar.backoff_first_s, settings.pulsar.backoff_max_s, random)
+        self._open_at_s = clock()
+        self.last_error = ""
+
+    @property
+    def is_mqtt_up(self) -> bool:
+        """Whether messages come from the broker."""
+        return self._mqtt.is_subscribed
+
+    @property
+    def is_pulsar_up(self) -> bool:
+        """Whether the producer of batches is connected at this moment."""
+        return self._pulsar.is_connected
+
+    @property
+    def are_up(self) -> bool:
+        """Whether both are."""
+        return self.is_mqtt_up and self.is_pulsar_up
+
+    @property
+    def problem(self) -> str:
+        """Why connections to the broker do not last; empty while they do."""
+        return self._link.problem
+
+    def retry_delay_s(self, attempts: int) -> float:
+        """How long to wait before a message is sent to Pulsar again."""
+        return self._pulsar_backoff.delay_s(attempts)
+
+    def open_due(self, now_s: float, *, has_room: bool) -> None:
+        """Open what is not open and due. Pulsar first: without a producer nothing may be taken."""
+        if not self._pulsar.is_open and now_s >= self._open_at_s:
+            self._open_pulsar()
+        if self._pulsar.is_open and has_room and self._link.is_due(now_s):
+            self._connect_mqtt()
+
+    def watch(self, now_s: float) -> None:
+        """Notice that the subscription stands, or that the connection ended or does not come up."""
+        if self._mqtt.is_subscribed:
+            if not self._link.is_up:
+                self._link.on_connected(now_s)
+                self.last_error = ""
+                _LOG.info("subscribed", host=self._settings.mqtt.host, port=self._settings.mqtt.port)
+            return
+        lost = self._mqtt.socket is None or bool(self._mqtt.last_error)
+        if self._link.is_in_use and (lost or self._link.is_overdue(now_s)):
+            why = self._mqtt.last_error or "the MQTT broker does not answer in time"
+            self._metrics.on_connection_failed()
+            self._link.on_ended(why, now_s)
+            self._log_error(BrokerUnreachable(self._link.problem or why))
+
+    def keep_alive(self, now_s: float) -> None:
+        """Once a second or so: pings, and whether the connection has become a good one."""
+        if self._mqtt.socket is not None:
+            self._mqtt.keep_alive()
+        self._link.on_alive(now_s)
+
+    def on_send_failed(self, why: str) -> None:
+        """Pulsar did not take a message; it is sent again."""
+        self.last_error = why
+
+    def _open_pulsar(self) -> None:
+        try:
+            self._pulsar.open()
+        except PulsarUnreachable as error:
+            self._log_error(error)
+            self._open_at_s = self._clock() + self._pulsar_backoff.next_delay_s()
+        else:
+            self._pulsar_backoff.reset()
+            _LOG.info("pulsar is open", topic=self._settings.topic(self._settings.pulsar.batches))
+
+    def _connect_mqtt(self) -> None:
+        self._before_connect()
+        try:
+            self._mqtt.connect()
+        except BrokerUnreachable as error:
+            self._log_error(error)
+            self._link.on_ended(str(error), self._clock())
+        else:
+            self._link.on_attempt(self._clock())
+
+    def _log_error(self, error: GatewayError) -> None:
+        self.last_error = str(error)
+        _LOG.warning("not connected", error=self.last_error)

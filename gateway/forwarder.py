@@ -1,0 +1,145 @@
+"""From the broker to Pulsar: a message becomes one for Pulsar, and each receipt has its consequence."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from gateway.engine import Engine, NotSent, Produce
+from gateway.errors import last_line
+from gateway.inflight import Delivery
+from gateway.metrics import GatewayMetrics
+from gateway.pulsar_producer import TOO_BIG, Receipt
+from gateway.push import parse_config_result
+from gateway.validation import Refusal, Sender
+from runtime.mqtt_client import MqttMessage
+from telemetry import DeviceChannel, parse_device_topic
+
+MAX_ATTEMPTS = 5
+"""How often a dead letter is sent to Pulsar before it is given up: it must not hold up others."""
+_REOPENED_S = 1.0
+"""How often a retry looks whether there is a producer again."""
+_INTERNAL = "internal-error"
+_LOG = structlog.get_logger("gateway")
+
+
+class Producer(Protocol):
+    """What is needed of Pulsar's side. Each message that is sent has one receipt."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are producers."""
+
+    def send(self, effect: Produce) -> None:
+        """Hand a message to Pulsar, without waiting for it."""
+
+    def take_receipts(self) -> list[Receipt]:
+        """The receipts that came since the last call, in any order."""
+
+
+class Forwarder:
+    """Sends batches and dead letters, and sends again what failed for a time.
+
+    `delay_s(attempts)`: how long to wait before the next attempt. `on_send_failed` hears what Pulsar did not take.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        producer: Producer,
+        metrics: GatewayMetrics,
+        *,
+        delay_s: Callable[[int], float],
+        on_send_failed: Callable[[str], None],
+    ) -> None:
+        self._engine, self._producer, self._metrics = engine, producer, metrics
+        self._delay_s, self._on_send_failed = delay_s, on_send_failed
+        self._retries: list[tuple[float, int]] = []
+
+    @property
+    def next_retry_s(self) -> float | None:
+        """When the next attempt is due; None if none waits."""
+        return self._retries[0][0] if self._retries else None
+
+    def on_message(self, message: MqttMessage, now_s: float) -> None:
+        """A batch goes on to Pulsar; what a device says of its settings is counted. Never raises."""
+        try:
+            self._handle_message(message, now_s)
+        except Exception as error:  # noqa: BLE001 - whatever one message raises, the next one is served
+            refusal = Refusal(_INTERNAL, self._internal_error(error))
+            self._send(self._engine.dead_letter(message.topic, message.payload, message.mid, refusal, now_s))
+
+    def handle_receipts(self, now_s: float) -> None:
+        """Whatever Pulsar answered since the last call. Never raises."""
+        for receipt in self._producer.take_receipts():
+            if receipt.token not in self._engine.in_flight:
+                continue
+            try:
+                self._handle_receipt(receipt, now_s)
+            except Exception as error:  # noqa: BLE001 - one batch must not hold up the others
+                self._internal_error(error)
+                self._engine.abandon(receipt.token)
+
+    def retry_due(self, now_s: float) -> None:
+        """Send again what is due, if there is a producer."""
+        while self._retries and self._retries[0][0] <= now_s:
+            if not self._producer.is_open:
+                heapq.heapreplace(self._retries, (now_s + _REOPENED_S, self._retries[0][1]))
+                continue
+            token = heapq.heappop(self._retries)[1]
+            if token in self._engine.in_flight:
+                self._producer.send(self._engine.next_attempt(token))
+
+    def _handle_message(self, message: MqttMessage, now_s: float) -> None:
+        topic = parse_device_topic(message.topic)
+        if topic is not None and topic.channel is DeviceChannel.CONFIG_RESULT:
+            sender = Sender(topic.tenant, topic.device)
+            answer = parse_config_result(message.payload)
+            _LOG.info("settings answered", sender=sender, outcome=answer.outcome, reason=answer.reason)
+            self._metrics.on_config_result(answer.outcome)
+            self._engine.acknowledge_only(message.mid)
+        else:
+            self._send(self._engine.on_batch(message.topic, message.payload, message.mid, now_s))
+
+    def _send(self, effect: Produce | NotSent) -> None:
+        if isinstance(effect, Produce):
+            self._producer.send(effect)
+        elif effect is NotSent.JOINED:
+            self._metrics.on_joined()
+        elif effect is NotSent.NO_ROOM:
+            self._metrics.on_qos_0_dropped()
+
+    def _handle_receipt(self, receipt: Receipt, now_s: float) -> None:
+        delivery = self._engine.in_flight.get(receipt.token)
+        if receipt.ok:
+            self._engine.on_persisted(receipt.token, now_s)
+            if delivery.refusal is None:
+                self._metrics.on_persisted(delivery, now_s)
+        elif delivery.refusal is not None and (receipt.is_permanent or delivery.attempts >= MAX_ATTEMPTS):
+            self._engine.on_persisted(receipt.token, now_s)
+            self._metrics.on_dead_letter_lost()
+            _LOG.error("Pulsar does not take a dead letter", result=receipt.result, topic=delivery.topic)
+        elif receipt.is_permanent:
+            reason = "too-large" if receipt.result == TOO_BIG else "not-for-pulsar"
+            refusal = Refusal(reason, f"Pulsar never takes this message: {receipt.result}")
+            self._send(self._engine.refuse(receipt.token, refusal, now_s))
+        else:
+            self._metrics.on_pulsar_failed(receipt.result)
+            self._on_send_failed(f"Pulsar did not take a batch: {receipt.result}")
+            heapq.heappush(self._retries, (now_s + self._delay_s(delivery.attempts), receipt.token))
+
+    def _internal_error(self, error: Exception) -> str:
+        self._metrics.on_internal_error()
+        _LOG.error("internal error", error=(said := last_line(error)))
+        return said
+
+
+def log_refusal(metrics: GatewayMetrics, delivery: Delivery, kept: bool) -> None:
+    """Count and log that a delivery is refused. `kept`: as a dead letter."""
+    assert delivery.refusal is not None
+    why = delivery.refusal
+    metrics.on_refused(why.reason, kept=kept)
+    _LOG.warning("refused", reason=why.reason, detail=why.detail, topic=delivery.topic, kept=kept)

@@ -1,0 +1,63 @@
+"""When each side is opened, and what is said of one that does not come up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from tests.gateway.sides import FakeBroker, Region
+from tests.gateway.strategies import batch, topic
+
+
+@pytest.fixture
+def region() -> Iterator[Region]:
+    made = Region(FakeBroker(greets=False))
+    yield made
+    made.close()
+
+
+def test_a_broker_that_does_not_answer_is_given_up_after_the_timeout_and_tried_again(region: Region) -> None:
+    region.until(lambda: region.broker.connections == 1)
+    region.now_s += 4.9
+    region.turn()
+    assert region.status.last_error == "not connected yet"
+    region.now_s += 1.1
+    region.turn()
+    region.now_s += 1
+    region.turn()
+    assert region.status.last_error == "the MQTT broker does not answer in time"
+    region.broker.greets = True
+    region.connect()
+    assert region.broker.connections > 1
+    assert region.status.healthy
+
+
+def test_attempts_at_pulsar_become_rarer(region: Region) -> None:
+    tried_s: list[float] = []
+    region.pulsar.is_up = False
+    while region.now_s < 1100:
+        region.now_s += 0.05
+        region.loop.run_once()
+        tried_s += [region.now_s] * (region.pulsar.tried - len(tried_s))
+    waits_s = [later - earlier for earlier, later in pairwise(tried_s)]
+    assert waits_s[0] < 1
+    assert waits_s[-1] > 5
+    assert max(waits_s) <= 15.1
+    assert region.status.last_error.startswith("no producer from pulsar://")
+
+
+def test_a_full_window_connects_to_nothing(region: Region) -> None:
+    region.broker.greets = True
+    region.connect()
+    for seq in range(1, 17):
+        region.broker.deliver(topic("d1"), batch("d1", seq, seq))
+    region.until(lambda: len(region.pulsar.waiting) == 16)
+    region.broker.hang_up()
+    for _ in range(30):
+        region.now_s += 1
+        region.turn(2)
+    assert region.broker.connections == 1, "nothing could be taken there"
+    region.pulsar.answer()
+    region.until(lambda: region.broker.connections == 2, step_s=1)

@@ -1,0 +1,104 @@
+"""What goes out to devices: no more than the broker takes, and one error does not keep the others from theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway import Engine, Produce
+from gateway.device_publisher import DevicePublisher
+from gateway.health import PublicationResults
+from gateway.metrics import GatewayMetrics
+from gateway.mqtt_connection import PublishResult
+from gateway.push import PushQueue
+from telemetry import DeviceChannel, device_topic
+from tests.gateway.strategies import batch, engine, topic
+
+
+class Taking:
+    """A broker's side that notes what it is given, in its order."""
+
+    def __init__(self) -> None:
+        self.free_slots, self.is_subscribed = 100, True
+        self.fails_on = ""
+        self.out: list[str | int] = []
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        if topic == self.fails_on:
+            raise ValueError("a packet that cannot be made")
+        self.free_slots -= 1
+        self.out.append(topic)
+
+    def puback(self, mid: int) -> None:
+        self.out.append(mid)
+
+
+def ack_topic(device: str) -> str:
+    return device_topic("fleet", device, DeviceChannel.ACK)
+
+
+def publisher(made: Engine, broker: Taking, folder: Path | None = None) -> tuple[DevicePublisher, GatewayMetrics]:
+    metrics = GatewayMetrics()
+    return DevicePublisher(made, broker, PushQueue(folder), metrics, PublicationResults()), metrics
+
+
+def persisted(made: Engine, *devices: str) -> None:
+    for mid, device in enumerate(devices, start=1):
+        effect = made.on_batch(topic(device), batch(device, 1, 3), mid, 0.0)
+        assert isinstance(effect, Produce)
+        made.on_persisted(effect.token, 0.0)
+
+
+def test_acknowledgements_leave_before_the_pubacks_that_they_allow() -> None:
+    made, broker = engine(), Taking()
+    persisted(made, "d1", "d2")
+    publisher(made, broker)[0].publish_due(0.0)
+    assert broker.out == [ack_topic("d1"), ack_topic("d2"), 1, 2]
+
+
+def test_an_acknowledgement_that_cannot_be_published_keeps_nobody_from_theirs() -> None:
+    made, broker = engine(), Taking()
+    persisted(made, "d1", "d2")
+    broker.fails_on = ack_topic("d1")
+    it, metrics = publisher(made, broker)
+    it.publish_due(0.0)
+    assert broker.out == [ack_topic("d2"), 1, 2], "d1 sends again"
+    assert (metrics.counts["internal_errors"], metrics.counts["acks_published"]) == (1, 1)
+
+
+def test_without_a_connection_nothing_leaves_and_nothing_is_forgotten() -> None:
+    made, broker = engine(), Taking()
+    broker.free_slots, broker.is_subscribed = 0, False
+    persisted(made, "d1")
+    it, _ = publisher(made, broker)
+    it.publish_due(99.0)
+    assert (broker.out, it.next_due_s(99.0)) == ([], None)
+    broker.free_slots, broker.is_subscribed = 1, True
+    assert it.next_due_s(99.0) is not None
+    it.publish_due(99.0)
+    assert broker.out == [ack_topic("d1"), 1]
+
+
+def test_files_of_settings_are_looked_at_one_by_one_without_waiting(tmp_path: Path) -> None:
+    (tmp_path / "fleet").mkdir()
+    for number in range(6):
+        (tmp_path / "fleet" / f"d{number}.toml").write_text("[drain]\nwindow = 9\n" if number % 2 else "wrong")
+    broker = Taking()
+    it, metrics = publisher(engine(), broker, tmp_path)
+    for turn in range(6):
+        assert it.next_due_s(7.0) == 7.0
+        it.publish_due(7.0)
+        assert len(broker.out) == (turn + 1) // 2
+    assert it.next_due_s(7.0) is None
+    assert broker.out == [device_topic("fleet", f"d{number}", DeviceChannel.CONFIG) for number in (1, 3, 5)]
+    assert metrics.counts["pushes_published"] == 3
+
+
+@pytest.mark.parametrize(("channel", "count"), [(DeviceChannel.ACK, 1), (DeviceChannel.CONFIG, 0)])
+def test_settings_that_the_broker_keeps_for_a_device_are_no_acknowledgement_without_a_subscriber(
+    channel: DeviceChannel, count: int
+) -> None:
+    it, metrics = publisher(engine(), Taking())
+    it.on_publish_result(PublishResult(device_topic("fleet", "d1", channel), "", has_no_subscriber=True), 0.0)
+    assert metrics.counts["acks_without_subscriber"] == count

@@ -1,0 +1,168 @@
+"""What becomes of one bad message, one bad receipt, one failed attempt; the next one is served all the same."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf
+from typing import Any
+
+import pytest
+
+from gateway import Engine, Produce
+from gateway.forwarder import MAX_ATTEMPTS, Forwarder, log_refusal
+from gateway.inflight import Delivery
+from gateway.metrics import GatewayMetrics
+from gateway.pulsar_producer import TOO_BIG, UNSENDABLE, Receipt
+from telemetry import DeviceChannel, device_topic
+from tests.gateway.strategies import batch, message, settings, topic
+
+
+class Recorded:
+    """A producer that notes what it is sent, and gives the receipts that the test puts there."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.sent: list[Produce] = []
+        self.receipts: list[Receipt] = []
+
+    def send(self, effect: Produce) -> None:
+        self.sent.append(effect)
+
+    def take_receipts(self) -> list[Receipt]:
+        taken, self.receipts = self.receipts, []
+        return taken
+
+
+class Forwarding:
+    """A forwarder with its engine, metrics and producer. A message waits `attempts` seconds for its next attempt."""
+
+    def __init__(self) -> None:
+        self.metrics, self.producer = GatewayMetrics(), Recorded()
+        self.errors: list[str] = []
+        self.engine = Engine(settings(), jitter=lambda: 0.5, on_refused=partial(log_refusal, self.metrics))
+        self.forwarder = Forwarder(
+            self.engine, self.producer, self.metrics, delay_s=float, on_send_failed=self.errors.append
+        )
+
+    def receive(self, name: str, payload: bytes, mid: int = 1) -> None:
+        self.forwarder.on_message(message(name, payload, mid), 0.0)
+
+    def answer(self, *receipts: Receipt, now_s: float = 1.0) -> None:
+        self.producer.receipts.extend(receipts)
+        self.forwarder.handle_receipts(now_s)
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        return list(self.engine.in_flight)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [delivery.token for delivery in self.deliveries]
+
+
+@pytest.fixture
+def forwarding() -> Forwarding:
+    return Forwarding()
+
+
+def test_a_message_that_makes_the_handling_raise_is_a_dead_letter_and_the_next_is_served(
+    forwarding: Forwarding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(forwarding.engine, "on_batch", fail)
+        forwarding.receive(topic("d1"), b"poison", 1)
+    forwarding.receive(topic("d2"), batch("d2", 1, 3), 2)
+    poisoned, served = forwarding.deliveries
+    assert poisoned.refusal is not None
+    assert poisoned.refusal.reason == "internal-error"
+    assert "RecursionError" in poisoned.refusal.detail
+    assert poisoned.payload == b"poison"
+    assert served.refusal is None
+    assert forwarding.metrics.counts["internal_errors"] == 1
+
+
+def test_a_config_result_of_eighty_thousand_brackets_is_counted_and_acknowledged(forwarding: Forwarding) -> None:
+    forwarding.receive(device_topic("fleet", "d1", DeviceChannel.CONFIG_RESULT), b"[" * 80_000)
+    assert forwarding.metrics.counts["pushes_unknown"] == 1
+    assert forwarding.engine.release() == [1]
+    assert forwarding.producer.sent == []
+
+
+def test_a_config_result_on_a_topic_that_no_device_has_is_a_dead_letter(forwarding: Forwarding) -> None:
+    forwarding.receive("waybill/1/fleet//config-result", b"{}")
+    (letter,) = forwarding.deliveries
+    assert letter.refusal is not None
+    assert letter.refusal.reason == "bad-topic"
+
+
+def test_a_receipt_whose_handling_raises_does_not_hold_up_the_others(
+    forwarding: Forwarding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mid, device in ((1, "d1"), (2, "d2")):
+        forwarding.receive(topic(device), batch(device, 1, 3), mid)
+    first, second = forwarding.tokens
+    queue_ack = forwarding.engine._queue_ack
+
+    def fail_once(delivery: Any, now_s: float) -> None:
+        if delivery.token == first:
+            raise MemoryError("too many ranges")
+        queue_ack(delivery, now_s)
+
+    monkeypatch.setattr(forwarding.engine, "_queue_ack", fail_once)
+    forwarding.answer(Receipt(first, "Ok"), Receipt(second, "Ok"))
+    assert forwarding.deliveries == []
+    assert [due.sender.device for due in forwarding.engine.take_due_acks(9.0, 10)] == ["d2"]
+    assert forwarding.engine.release() == [1, 2]
+    assert forwarding.metrics.counts["internal_errors"] == 1
+
+
+@pytest.mark.parametrize(("result", "reason"), [(UNSENDABLE, "not-for-pulsar"), (TOO_BIG, "too-large")])
+def test_what_pulsar_never_takes_is_refused_and_a_dead_letter_that_it_never_takes_is_given_up(
+    forwarding: Forwarding, result: str, reason: str
+) -> None:
+    forwarding.receive(topic("d1"), batch("d1", 1, 3))
+    (token,) = forwarding.tokens
+    forwarding.answer(Receipt(token, result))
+    assert [effect.refused for effect in forwarding.producer.sent] == [False, True]
+    forwarding.answer(Receipt(token, result))
+    assert forwarding.deliveries == []
+    (due,) = forwarding.engine.take_due_acks(9.0, 10)
+    assert (due.ack.refused, due.ack.seqs.ranges) == (reason, ((1, 3),))
+    assert forwarding.engine.release() == [1]
+    assert forwarding.metrics.counts["dead_letters_not_kept"] == 1
+
+
+def test_a_dead_letter_is_given_up_after_some_attempts_and_a_batch_never(forwarding: Forwarding) -> None:
+    forwarding.receive(topic("d1"), b"garbage", 1)
+    forwarding.receive(topic("d2"), batch("d2", 1, 3), 2)
+    for attempt in range(MAX_ATTEMPTS + 5):
+        forwarding.answer(*(Receipt(token, "Timeout") for token in forwarding.tokens), now_s=100.0 * attempt)
+        forwarding.forwarder.retry_due(100.0 * attempt + 99)
+    assert [delivery.sender.device for delivery in forwarding.deliveries] == ["d2"]
+    assert set(forwarding.errors) == {"Pulsar did not take a batch: Timeout"}
+
+
+def test_a_failed_attempt_waits_for_its_delay_and_for_a_producer(forwarding: Forwarding) -> None:
+    forwarding.receive(topic("d1"), batch("d1", 1, 3))
+    forwarding.answer(Receipt(forwarding.tokens[0], "Timeout"), now_s=10.0)
+    assert forwarding.forwarder.next_retry_s == 11.0
+    forwarding.forwarder.retry_due(10.9)
+    forwarding.producer.is_open = False
+    forwarding.forwarder.retry_due(11.0)
+    assert len(forwarding.producer.sent) == 1
+    forwarding.producer.is_open = True
+    forwarding.forwarder.retry_due(12.0)
+    assert len(forwarding.producer.sent) == 2
+    assert forwarding.forwarder.next_retry_s is None
+
+
+def test_a_receipt_of_what_is_no_longer_in_flight_means_nothing(forwarding: Forwarding) -> None:
+    forwarding.receive(topic("d1"), batch("d1", 1, 3))
+    (token,) = forwarding.tokens
+    forwarding.answer(Receipt(token, "Timeout"), Receipt(token, "Ok"), Receipt(token, "Ok"), Receipt(99, "Timeout"))
+    forwarding.forwarder.retry_due(inf)
+    assert len(forwarding.producer.sent) == 1, "nothing is sent again that is persisted"
+    assert forwarding.metrics.counts["batches_persisted"] == 1

@@ -1,0 +1,131 @@
+"""The broker's side, against a broker that answers as the test says: what it refuses, bounds, and leaves unanswered."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gateway import BrokerUnreachable
+from gateway.mqtt_connection import MqttConnection, PublishResult
+from tests.gateway.sides import NO_SUBSCRIBER, NOT_AUTHORIZED, FakeBroker
+from tests.gateway.strategies import settings, topic
+
+ACK = topic("d1").replace("batch", "ack")
+
+
+class Session:
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.inbound: list[Any] = []
+        self.published: list[PublishResult] = []
+        made = settings(mqtt={"host": "127.0.0.1", "port": broker.port}, acks={"window": 3})
+        self.side = MqttConnection(made, self.inbound.append, self.published.append)
+
+    def turn(self) -> None:
+        self.broker.turn()
+        socket = self.side.socket
+        if socket is None:
+            return
+        if select.select([socket], [], [], 0)[0] or self.side.has_buffered:
+            self.side.read()
+        if self.side.socket is not None and self.side.wants_write:
+            self.side.write()
+        self.broker.turn()
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        ends_s = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < ends_s, f"it did not happen in time: {self.side.last_error}"
+            self.turn()
+
+    def connect(self) -> Session:
+        self.side.connect()
+        self.until(lambda: self.side.is_subscribed)
+        return self
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    broker = FakeBroker()
+    yield Session(broker)
+    broker.close()
+
+
+def test_a_subscription_that_is_refused_or_granted_without_acknowledgement_is_no_connection(session: Session) -> None:
+    for suback, said in ((b"\x01\x87", "refuses a subscription"), (b"\x01\x00", "grants QoS 0 only")):
+        session.broker.suback = suback
+        session.side.connect()
+        session.until(lambda: session.side.last_error)
+        assert said in session.side.last_error
+        assert not session.side.is_subscribed
+        assert session.side.free_slots == 0
+
+
+@pytest.mark.parametrize(("receive_maximum", "free"), [(2, 2), (100, 3)])
+def test_publications_are_bounded_by_the_window_and_by_the_broker_and_freed_by_its_answers(
+    receive_maximum: int, free: int
+) -> None:
+    session = Session(FakeBroker(receive_maximum=receive_maximum)).connect()
+    assert session.side.free_slots == free
+    for _ in range(free):
+        session.side.publish(ACK, b"x")
+    assert session.side.free_slots == 0
+    session.until(lambda: len(session.broker.acks) == free)
+    session.broker.answer(session.broker.acks[0])
+    session.broker.answer(session.broker.acks[1], NO_SUBSCRIBER)
+    session.until(lambda: len(session.published) == 2)
+    assert session.published == [PublishResult(ACK, ""), PublishResult(ACK, "", has_no_subscriber=True)]
+    assert session.side.free_slots == 2
+    session.broker.close()
+
+
+def test_publications_that_a_lost_connection_left_unanswered_are_sent_again_and_take_their_slots(
+    session: Session,
+) -> None:
+    session.connect()
+    session.side.publish(ACK, b"x")
+    session.until(lambda: session.broker.acks)
+    session.broker.hang_up()
+    session.until(lambda: not session.side.is_subscribed)
+    assert session.side.free_slots == 0
+    assert "the connection to the MQTT broker ended" in session.side.last_error
+    session.connect()
+    assert session.side.free_slots == 2
+    session.until(lambda: len(session.broker.acks) == 2)
+    session.broker.answer(session.broker.acks[1], NOT_AUTHORIZED)
+    session.until(lambda: session.published)
+    assert session.published == [PublishResult(ACK, "Not authorized")]
+    assert session.side.free_slots == 3
+
+
+def test_a_message_is_acknowledged_only_when_it_is_said_and_one_of_qos_0_never(session: Session) -> None:
+    session.connect()
+    session.broker.deliver(topic("d1"), b"first")
+    session.broker.deliver(topic("d1"), b"second", qos=0)
+    session.until(lambda: len(session.inbound) == 2)
+    assert [(it.payload, bool(it.mid)) for it in session.inbound] == [(b"first", True), (b"second", False)]
+    session.turn()
+    assert session.broker.pubacks == []
+    for it in session.inbound:
+        session.side.puback(it.mid)
+    session.until(lambda: session.broker.pubacks)
+    session.turn()
+    assert session.broker.pubacks == [session.inbound[0].mid]
+
+
+def test_after_unsubscribing_what_was_on_its_way_still_comes(session: Session) -> None:
+    session.connect()
+    session.side.unsubscribe()
+    session.broker.deliver(topic("d1"), b"late")
+    session.until(lambda: session.side.is_unsubscribed and session.inbound)
+    assert session.side.is_subscribed, "the connection is still there: what was taken is acknowledged on it"
+
+
+def test_a_broker_that_is_not_there_is_said_with_its_address(session: Session) -> None:
+    session.broker.close()
+    with pytest.raises(BrokerUnreachable, match=rf"127\.0\.0\.1:{session.broker.port} cannot be reached"):
+        session.side.connect()

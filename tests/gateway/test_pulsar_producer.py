@@ -1,0 +1,118 @@
+"""Pulsar's side: each message that is handed over has exactly one receipt, also when the client cannot take it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulsar
+import pytest
+
+from gateway import Produce, PulsarUnreachable
+from gateway.pulsar_producer import PulsarProducer, Receipt
+from tests.gateway.sides import FakePulsar
+from tests.gateway.strategies import settings
+
+
+def produce(token: int, *, refused: bool = False) -> Produce:
+    return Produce(token, refused, "d1", b"payload", {"device": "d1"})
+
+
+class Side:
+    def __init__(self) -> None:
+        self.pulsar, self.wakes = FakePulsar(), 0
+        self.options: list[dict[str, Any]] = []
+        self.producer = PulsarProducer(settings(), self._wake, self._client)
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def _client(self, **options: Any) -> FakePulsar:
+        self.options.append(options)
+        return self.pulsar(**options)
+
+
+@pytest.fixture
+def side() -> Side:
+    return Side()
+
+
+def test_a_receipt_comes_once_wakes_the_loop_and_says_what_pulsar_said(side: Side) -> None:
+    side.producer.open()
+    for token in (1, 2, 3):
+        side.producer.send(produce(token, refused=token == 3))
+    assert side.producer.take_receipts() == []
+    side.pulsar.answer(1)
+    side.pulsar.answer(1, "Timeout")
+    assert side.wakes == 2
+    assert side.producer.take_receipts() == [Receipt(2, "Ok"), Receipt(3, "Timeout", refused=True)]
+    assert side.producer.take_receipts() == []
+    assert [it.topic.rsplit("/")[-1] for it in (*side.pulsar.kept, *side.pulsar.waiting)] == ["batches", "batches"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_permanent"),
+    [
+        (UnicodeEncodeError("utf-8", "\ud83d", 0, 1, "surrogates not allowed"), True),
+        (pulsar.MessageTooBig("5 MiB"), True),
+        (pulsar.AlreadyClosed("closed"), False),
+    ],
+)
+def test_what_the_client_does_not_take_has_a_receipt_too(side: Side, error: Exception, is_permanent: bool) -> None:
+    side.producer.open()
+    side.pulsar.raises = error
+    side.producer.send(produce(1))
+    (receipt,) = side.producer.take_receipts()
+    assert (receipt.ok, receipt.is_permanent) == (False, is_permanent)
+    assert side.wakes == 1
+
+
+def test_before_it_is_open_a_message_fails_for_now(side: Side) -> None:
+    side.producer.send(produce(1))
+    assert side.producer.take_receipts() == [Receipt(1, "NotConnected")]
+    assert not side.producer.is_open
+
+
+def test_a_producer_that_is_gone_wants_to_be_opened_again_and_one_of_dead_letters_does_not_stop_the_batches(
+    side: Side,
+) -> None:
+    side.producer.open()
+    side.producer.send(produce(1, refused=True))
+    side.pulsar.answer(0, "AlreadyClosed")
+    side.producer.take_receipts()
+    assert not side.producer.wants_reopening
+    side.producer.send(produce(2))
+    side.pulsar.answer(0, "AlreadyClosed")
+    side.producer.take_receipts()
+    assert not side.producer.is_open
+    side.producer.open()
+    side.producer.send(produce(3))
+    assert len(side.pulsar.waiting) == 1
+
+
+def test_closing_leaves_no_message_without_a_receipt(side: Side) -> None:
+    side.producer.open()
+    side.producer.send(produce(1))
+    side.producer.close()
+    assert side.producer.take_receipts() == [Receipt(1, "AlreadyClosed")]
+    assert not side.producer.is_connected
+
+
+def test_a_pulsar_that_is_not_there_is_said_with_its_address(side: Side) -> None:
+    side.pulsar.is_up = False
+    with pytest.raises(PulsarUnreachable, match=r"no producer from .* nobody there"):
+        side.producer.open()
+    assert not side.producer.is_open
+
+
+def test_an_encrypted_connection_checks_the_name_of_its_host() -> None:
+    opened: list[dict[str, Any]] = []
+
+    def client(**options: Any) -> FakePulsar:
+        opened.append(options)
+        return FakePulsar()
+
+    address = {"service_url": "pulsar+ssl://pulsar:6651", "token": "secret", "ca": "/ca.pem"}
+    PulsarProducer(settings(pulsar=address), lambda: None, client).open()
+    assert opened[0]["tls_validate_hostname"] is True
+    assert opened[0]["tls_trust_certs_file_path"] == "/ca.pem"
+    assert isinstance(opened[0]["authentication"], pulsar.AuthenticationToken)
