@@ -1,0 +1,208 @@
+"""A region for the gateway's tests: its Pulsar and broker, gateway processes, and devices that send again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pulsar
+from paho.mqtt.enums import CallbackAPIVersion
+
+from deploy.local import (
+    DaemonProcess,
+    MosquittoBroker,
+    PulsarCluster,
+    TlsFiles,
+    free_port,
+    http_health,
+)
+from gateway import GatewayStatus, read_status
+from gateway.config import StatusEndpoint
+from telemetry import Ack, Batch, Canary, IntervalSet, Record, decode_ack, encode, read_header
+from tests.pulsar_clients import open_client
+
+NAMESPACE = "fleet/telemetry-eu"
+RECORDS = 20
+
+
+@dataclass
+class PulsarRegion:
+    """One region's servers."""
+
+    pulsar: PulsarCluster
+    broker: MosquittoBroker
+    folder: Path
+
+    def persisted(self, tenant: str) -> dict[str, IntervalSet]:
+        """What Pulsar has of a tenant's devices, read from the beginning."""
+        found: dict[str, IntervalSet] = {}
+        for payload, properties in self.messages("batches-partition-0", "batches-partition-1"):
+            if properties["tenant"] == tenant:
+                device = properties["device"]
+                found[device] = found.get(device, IntervalSet()) | read_header(payload).seqs
+        return found
+
+    def messages(self, *topics: str) -> list[tuple[bytes, dict[str, str]]]:
+        """Every message of the topics."""
+        client = open_client(self.pulsar.service_url)
+        found = []
+        try:
+            for topic in topics:
+                reader = client.create_reader(f"persistent://{NAMESPACE}/{topic}", pulsar.MessageId.earliest)
+                while reader.has_message_available():
+                    message = reader.read_next(timeout_millis=10_000)
+                    found.append((message.data(), message.properties()))
+        finally:
+            client.close()
+        return found
+
+    @contextmanager
+    def gateway(
+        self, name: str, broker: MosquittoBroker | None = None, tls: str = "", more: str = ""
+    ) -> Iterator[GatewayProcess]:
+        gateway = GatewayProcess(self, name, broker or self.broker, tls, more)
+        gateway.start()
+        try:
+            yield gateway
+        finally:
+            gateway.process.stop()
+
+
+class GatewayProcess:
+    """A gateway process and its configuration."""
+
+    def __init__(self, region: PulsarRegion, name: str, broker: MosquittoBroker, tls: str, more: str = "") -> None:
+        self.observe = StatusEndpoint(port=free_port())
+        self.config = region.folder / f"{name}.toml"
+        self.text = f"""
+            name = "{name}"
+            region = "eu"
+            {more}
+            [mqtt]
+            host = "127.0.0.1"
+            port = {broker.port}
+            {tls}
+            receive_maximum = 64
+            backoff_max_s = 1
+            session_expiry_s = 5
+            [pulsar]
+            service_url = "{region.pulsar.service_url}"
+            send_timeout_s = 3
+            backoff_max_s = 1
+            operation_timeout_s = 5
+            [status]
+            port = {self.observe.port}
+            """
+        self.config.write_text(self.text, encoding="utf-8")
+        self.process = DaemonProcess.python(
+            name,
+            "gateway",
+            ["run", "--config", str(self.config)],
+            region.folder / name,
+            healthy_when=http_health(f"http://127.0.0.1:{self.observe.port}/health"),
+        )
+
+    def start(self) -> None:
+        self.process.start()
+        self.process.wait(40)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def status(self) -> GatewayStatus:
+        return read_status(self.observe)
+
+
+class Devices:
+    """A tenant's devices: each sends its records in batches, and sends again what it was not told of."""
+
+    def __init__(
+        self, broker: MosquittoBroker, tenant: str, devices: int, batches: int, tls: TlsFiles | None = None
+    ) -> None:
+        self.tenant = tenant
+        self.acks: list[tuple[str, Ack]] = []
+        self.told: dict[str, IntervalSet] = {}
+        self._lock = threading.Lock()
+        self.batches = {
+            (f"{tenant}-{device}", first): encode(
+                Batch(
+                    f"{tenant}-{device}",
+                    7,
+                    batches * RECORDS,
+                    tuple(Record(seq, 0, Canary(id=tenant)) for seq in range(first, first + RECORDS)),
+                )
+            )
+            for device in range(devices)
+            for first in range(1, batches * RECORDS, RECORDS)
+        }
+        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=tenant, protocol=mqtt.MQTTv5)
+        self.client.on_message = self._heard
+        self.client.on_connect = lambda client, *_: client.subscribe(f"waybill/1/{tenant}/+/ack", qos=1)
+        self.client.reconnect_delay_set(1, 1)
+        if tls is not None:
+            self.client.tls_set(str(tls.authority), str(tls.certificate), str(tls.key))
+        self.client.connect("127.0.0.1", broker.port)
+        self.client.loop_start()
+        until(self.client.is_connected, 10)
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def send(self, device: str, payload: bytes) -> None:
+        self.client.publish(f"waybill/1/{self.tenant}/{device}/batch", payload, qos=1)
+
+    def send_untold(self, up_to: int = 1 << 62) -> int:
+        """Send every batch, of those that begin up to a number, that is not acknowledged yet; how many there were."""
+        untold = [key for key in self.batches if key[1] <= up_to and not self.knows(*key)]
+        for device, first in untold:
+            self.send(device, self.batches[device, first])
+        return len(untold)
+
+    def knows(self, device: str, first: int) -> bool:
+        with self._lock:
+            told = self.told.get(device, IntervalSet())
+        return told.covers(IntervalSet([(first, first + RECORDS - 1)]))
+
+    def count(self) -> int:
+        with self._lock:
+            return sum(ranges.count for ranges in self.told.values())
+
+    def snapshot(self) -> dict[str, IntervalSet]:
+        with self._lock:
+            return dict(self.told)
+
+    def heard_more_than(self, acks: int) -> bool:
+        return len(self.acks) > acks
+
+    @property
+    def all_told(self) -> bool:
+        return self.count() == len(self.batches) * RECORDS
+
+    def _heard(self, _: object, __: object, message: mqtt.MQTTMessage) -> None:
+        device, ack = message.topic.split("/")[3], decode_ack(bytes(message.payload))
+        with self._lock:
+            self.acks.append((device, ack))
+            if not ack.refused:
+                self.told[device] = self.told.get(device, IntervalSet()) | ack.seqs
+
+
+def until(condition: Callable[[], Any], timeout_s: float, pause_s: float = 0.02) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(pause_s)
+
+
+def assert_safe(told: dict[str, IntervalSet], persisted: dict[str, IntervalSet]) -> None:
+    for device, ranges in told.items():
+        assert persisted.get(device, IntervalSet()).covers(ranges), f"{device} was told of records that Pulsar lacks"
