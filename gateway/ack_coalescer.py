@@ -60,7 +60,7 @@ class AckCoalescer:
             self._ranges -= len(pending.seqs.ranges)
             pending.seqs |= chunk
             self._ranges += len(pending.seqs.ranges)
-        pending.tokens.append(token)
+        pending.tokens.append(token)  # with the last chunk: its PUBACK leaves when all of them were sent
         return True
 
     def request_pause(self, device: Sender, epoch: int, pause_s: float, *, refused: str = "") -> None:

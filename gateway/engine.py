@@ -95,6 +95,7 @@ class Engine:
     def on_batch(self, topic: str, payload: bytes, mid: int, now_s: float) -> Produce | NotSent:
         """A batch from the broker; `mid` is 0 for QoS 0. If it raises, nothing was taken."""
         sender = sender_of(topic)
+        # First: what is in flight was validated when it came.
         if self.in_flight.try_join(sender, payload, mid):
             return NotSent.JOINED
         if not mid and not self._has_room_for_qos_0:
@@ -117,7 +118,7 @@ class Engine:
 
     def on_persisted(self, token: int, now_s: float) -> Delivery:
         """Pulsar's receipt, or the end of a dead letter's attempts: an acknowledgement to the device is pending."""
-        load = self.load
+        load = self.load  # before it is removed: the window as this batch met it
         delivery = self.in_flight.remove(token)
         self._queue_ack(delivery, now_s)
         waited_s = now_s - delivery.arrived_s
@@ -192,7 +193,7 @@ class Engine:
         return kept
 
     def _add(self, delivery: Delivery, mid: int) -> Produce:
-        effect = self._new_produce(delivery)
+        effect = self._new_produce(delivery)  # may raise: then nothing is in flight, and it becomes a dead letter
         self.in_flight.add(delivery, mid)
         return effect
 

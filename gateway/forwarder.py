@@ -76,7 +76,7 @@ class Forwarder:
         """Whatever Pulsar answered since the last call. Never raises."""
         for receipt in self._producer.take_receipts():
             if receipt.token not in self._engine.in_flight:
-                continue
+                continue  # it was abandoned, or a second receipt came when its client was closed
             try:
                 self._handle_receipt(receipt, now_s)
             except Exception as error:  # noqa: BLE001 - one batch must not hold up the others

@@ -101,6 +101,7 @@ class InFlight:
 
     def mark_acked(self, token: int) -> None:
         """The device has its acknowledgement: the PUBACK may leave."""
+        # A token without message ids is of QoS 0, or of a connection that is gone: nothing would ever remove it.
         if token in self._ids_of:
             self._done.add(token)
 

@@ -19,6 +19,7 @@ TOO_BIG = "MessageTooBig"
 UNSENDABLE = "Unsendable"
 """The client cannot make a message of it."""
 _PERMANENT = {TOO_BIG, UNSENDABLE, "InvalidMessage"}
+# After these the client's producer does not come back by itself; after others it reconnects.
 _REOPEN = {"AlreadyClosed", "ProducerFenced", "TopicTerminated", "TopicNotFound", "NotConnected"}
 NewClient = Callable[..., Any]
 """`pulsar.Client`, or what takes its place in a test."""
@@ -110,6 +111,7 @@ class PulsarProducer:
         """Close the client; whatever it takes longer than `timeout_s` is left to the end of the process."""
         client, self._client, self._batches, self._refused = self._client, None, None, None
         if client is not None:
+            # Closing waits for the cluster, which may be why it is closed.
             closing = threading.Thread(target=_close_quietly, args=(client,), name="pulsar-close", daemon=True)
             closing.start()
             closing.join(timeout_s)
@@ -126,6 +128,7 @@ class PulsarProducer:
         return self._client.create_producer(
             self._settings.topic(name),
             send_timeout_millis=int(settings.send_timeout_s * 1000),
+            # More than the loop ever has in flight, so it never blocks.
             max_pending_messages=2 * self._settings.mqtt.receive_maximum + 1,
             block_if_queue_full=True,
             batching_enabled=True,
