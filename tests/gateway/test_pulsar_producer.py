@@ -111,7 +111,7 @@ def test_an_encrypted_connection_checks_the_name_of_its_host() -> None:
         opened.append(options)
         return FakePulsar()
 
-    address = {"service_url": "pulsar+ssl://pulsar:6651", "token": "secret", "ca": "/ca.pem"}
+    address = {"service_url": "pulsar+ssl://pulsar:6651", "token": "secret", "tls": {"ca": "/ca.pem"}}
     PulsarProducer(settings(pulsar=address), lambda: None, client).open()
     assert opened[0]["tls_validate_hostname"] is True
     assert opened[0]["tls_trust_certs_file_path"] == "/ca.pem"
