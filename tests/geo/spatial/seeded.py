@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+import pytest
+
 
 class Comparison(Protocol):
     """What was compared so far."""
@@ -35,6 +37,18 @@ def compared(
             raise
         seed += 1
     return tally, seed - 1
+
+
+def compared_for_long(
+    run: Callable[[int, int, float], tuple[Tally, int]], pairs: int, seconds: float, capsys: pytest.CaptureFixture[str]
+) -> Tally:
+    """What many worlds from a seed of today gave, none of which differed; the seeds are told."""
+    seed = time.time_ns() // 1_000_000_000 * 1000
+    tally, last = run(seed, pairs, seconds)
+    with capsys.disabled():
+        sys.stdout.write(f"seeds {seed} to {last}: {tally.summary()}\n")  # what was tried is part of the result
+    assert tally.faults == []
+    return tally
 
 
 def command(run: Callable[[int, int, float], tuple[Comparison, int]], what: str | None, pairs: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 from geo.spatial import Encounters, Fixes, find_encounters
 from geo.spatial.geodesic import distance_m
 from tests.geo.spatial import event_fuzz
+from tests.geo.spatial.seeded import compared_for_long
 from tests.geo.spatial.worlds import START_MS, every_fix
 
 PLACES = [(179.999, 0.0), (-180.0, 60.0), (10.0, 89.995), (-170.0, -89.9), (0.0, 85.0), (10.0, 50.0)]
@@ -31,12 +30,7 @@ def test_visits_with_hysteresis_are_those_of_their_definition_and_corrections_en
 def test_visits_with_hysteresis_are_those_of_their_definition_in_many_worlds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    seed = time.time_ns() // 1_000_000_000 * 1000
-    tally, last = event_fuzz.run(seed, pairs=100_000, seconds=1800)
-    with capsys.disabled():
-        print(f"seeds {seed} to {last}: {tally.summary()}")  # noqa: T201
-    assert tally.faults == []
-    assert tally.pairs > 1_000
+    assert compared_for_long(event_fuzz.run, 100_000, 1800, capsys).pairs > 1_000
 
 
 @st.composite

@@ -19,6 +19,7 @@ from geo.spatial.shapes import corridor
 from tests.geo.spatial import timed_fuzz
 from tests.geo.spatial.exact import ExactFence, bits_of
 from tests.geo.spatial.exact_fuzz import run
+from tests.geo.spatial.seeded import compared_for_long
 from tests.geo.spatial.worlds import START_MS, every_fix, joined, line
 
 
@@ -67,11 +68,7 @@ def test_a_border_so_near_a_fix_that_time_cannot_tell_them_apart_is_before_the_s
 
 @pytest.mark.nightly
 def test_the_engine_finds_what_whole_numbers_find_in_millions_of_pairs(capsys: pytest.CaptureFixture[str]) -> None:
-    seed = time.time_ns() // 1_000_000_000 * 1000
-    tally, last = run(seed, pairs=3_000_000, seconds=3600)
-    with capsys.disabled():
-        print(f"seeds {seed} to {last}: {tally.summary()}")  # noqa: T201  # what was tried is part of the result
-    assert tally.faults == []
+    tally = compared_for_long(run, 3_000_000, 3600, capsys)
     assert tally.pairs > 50_000
     assert tally.switches <= 2 + tally.pairs // 20_000
 
@@ -80,12 +77,7 @@ def test_the_engine_finds_what_whole_numbers_find_in_millions_of_pairs(capsys: p
 def test_versions_windows_and_dates_are_what_whole_numbers_say_in_a_million_pairs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    seed = time.time_ns() // 1_000_000_000 * 1000
-    tally, last = timed_fuzz.run(seed, pairs=1_000_000, seconds=1800)
-    with capsys.disabled():
-        print(f"seeds {seed} to {last}: {tally.summary()}")  # noqa: T201
-    assert tally.faults == []
-    assert tally.pairs > 50_000
+    assert compared_for_long(timed_fuzz.run, 1_000_000, 1800, capsys).pairs > 50_000
 
 
 def test_a_corner_that_lies_next_to_the_middle_of_a_stretch_is_a_touch() -> None:
