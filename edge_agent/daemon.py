@@ -103,6 +103,7 @@ class Daemon:
     def serve(self) -> int:
         """Until SIGTERM; the exit code."""
         self._agent.start()
+        # What lives as long as the process is not looked at again by every collection.
         gc.collect()
         gc.freeze()
         notify("READY=1")

@@ -102,12 +102,14 @@ class MqttSession:
     def poll(self, timeout_s: float) -> None:
         """Sends what waits, then waits for bytes and hands on the messages in them. Raises LinkError."""
         self._flush()
+        # They came with the answer to CONNECT, before the caller knew whether the session was resumed.
         if self._is_open and self._client.messages:
             self._client.deliver(self._on_message)
             timeout_s = 0
         if self._client.has_unread:
             self._read()
             timeout_s = 0
+        # Rounded up: a wait of less than a millisecond would turn into a loop that does not wait.
         timeout_ms = max(0, int(timeout_s * 1000 + 0.999))
         for descriptor, events in self._poll.poll(timeout_ms):
             if descriptor == self._wake_up.socket.fileno():

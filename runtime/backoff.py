@@ -28,6 +28,7 @@ class Backoff:
 
     def delay_s(self, attempt: int) -> float:
         """The seconds to wait after attempt 1, 2, …; notes nothing."""
+        # The strategy looks at the number of the attempt and at nothing else.
         state = RetryCallState(Retrying(), None, (), {})
         state.attempt_number = attempt
         return self._ceiling(state) * (0.5 + self._random() / 2)

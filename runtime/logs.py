@@ -76,6 +76,7 @@ class LineLimit:
 def start_logging(settings: LogSettings) -> LineLimit:
     """Log to standard error as these settings say; the limit that the lines pass through."""
     limit = LineLimit()
+    # After the limit, which cuts values: a traceback stays whole.
     as_json = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[

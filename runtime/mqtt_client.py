@@ -124,6 +124,7 @@ class MqttClient(Client):
 
         Publications that an earlier connection left unanswered are sent again.
         """
+        # Broker and paho both send again what has no PUBACK, so bytes of the old connection are only in the way.
         self._unread, self._at, self._is_truncating = b"", 0, False
         self._outgoing.clear()
         self.messages.clear()
@@ -141,6 +142,7 @@ class MqttClient(Client):
             properties=properties,
         )
         sock = self.socket()
+        # Packets are gathered here already: Nagle would hold back the last of them for a round trip.
         if isinstance(sock, socket.socket):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -199,6 +201,7 @@ class MqttClient(Client):
         self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)
 
     def _sock_recv(self, bufsize: int) -> bytes:
+        # paho asks for the whole rest of a packet, so its size is known before a byte of it is kept.
         if bufsize > self._options.max_packet_bytes:
             if not self._options.truncates_larger or self._in_packet["command"] & 0xF0 != PacketTypes.PUBLISH << 4:
                 raise OSError(errno.EMSGSIZE, "a packet larger than the broker was told to send")
@@ -214,6 +217,7 @@ class MqttClient(Client):
         return chunk
 
     def _receive_bytes(self) -> bytes:
+        # More than a TLS record holds: nothing stays decrypted in OpenSSL, where no poll would show it.
         try:
             received = super()._sock_recv(RECEIVE_BYTES)
         except ConnectionError:
@@ -280,6 +284,7 @@ def read_publish(first: int, packet: bytes, length: int | None = None) -> MqttMe
             if shift > 21:  # four bytes at most (1.5.5)
                 raise IndexError(at)
         at += properties
+        # Against what the packet had: of a truncated one the properties may be what is cut off.
         if at > whole:
             raise IndexError(at)
     except (IndexError, struct.error) as error:

@@ -32,6 +32,7 @@ class TlsSettings(Settings):
 def tls_context(tls: TlsSettings) -> ssl.SSLContext:
     """What a connection with these files needs. Raises OSError (which ssl.SSLError is); ValueError for a passphrase."""
     context = ssl.create_default_context(cafile=str(tls.ca))
+    # Said here, because what Python allows by default is its builder's choice.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if tls.certificate is not None:
         load_key_pair(context, tls.certificate, tls.key)

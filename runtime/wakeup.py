@@ -21,6 +21,7 @@ class WakeUp:
 
     def wake(self) -> None:
         """Wake the loop; many calls before it wakes are one."""
+        # Without a lock: where two threads come at once, the loop wakes once for nothing.
         if not self._is_set:
             self._is_set = True
             with contextlib.suppress(OSError):
@@ -30,6 +31,7 @@ class WakeUp:
         """Make ready for the next `wake`. To be called before looking at what it was for."""
         with contextlib.suppress(BlockingIOError):
             self.socket.recv(4096)
+        # Last: who calls `wake` before this has handed over what the loop looks at after it.
         self._is_set = False
 
     @contextlib.contextmanager

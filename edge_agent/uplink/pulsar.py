@@ -94,6 +94,7 @@ class PulsarUplink:
             if event is not None:
                 self._received += BYTES_A_MESSAGE
                 events.append(event)
+            # Something came: the others are taken as they are, without another wait.
             until_s = time.monotonic()
 
     def wake(self) -> None:
