@@ -23,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 Config = Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)]
+Follow = Annotated[bool, typer.Option("--follow", help="Go on with new records until stopped.")]
 
 
 def _settings(path: Path) -> CloudSettings:
@@ -71,7 +72,7 @@ def usage(config: Config) -> None:
 
     Example: cloud-jobs usage --config cloud.toml
     """
-    from cloud_jobs.usage.cli import run_usage
+    from cloud_jobs.jobs import run_usage
 
     with _errors_as_messages():
         run_usage(_settings(config))
@@ -81,13 +82,13 @@ def usage(config: Config) -> None:
 def geofence(
     config: Config,
     *,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new records until stopped.")] = False,
+    follow: Follow = False,
 ) -> None:
     """Compute the events at fences and gates, and revise what late records change.
 
     Example: cloud-jobs geofence --config cloud.toml --follow
     """
-    from cloud_jobs.geofence.cli import run_geofence
+    from cloud_jobs.jobs import run_geofence
 
     with _errors_as_messages():
         run_geofence(_settings(config), follow=follow)
@@ -97,13 +98,13 @@ def geofence(
 def proximity(
     config: Config,
     *,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new records until stopped.")] = False,
+    follow: Follow = False,
 ) -> None:
     """Compute which devices were near each other, each pair once, and revise what late records change.
 
     Example: cloud-jobs proximity --config cloud.toml
     """
-    from cloud_jobs.proximity.cli import run_proximity
+    from cloud_jobs.jobs import run_proximity
 
     with _errors_as_messages():
         run_proximity(_settings(config), follow=follow)

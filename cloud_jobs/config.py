@@ -8,7 +8,7 @@ from typing import Final, Self
 from pydantic import Field, model_validator
 
 from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.spark import SparkSettings
 from geo.spatial import TrackSettings

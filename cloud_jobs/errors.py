@@ -2,10 +2,11 @@
 
 CloudError
 ├── SparkNotReady       Spark, Java or Delta's jars are not there
-├── LakeError           a table is missing or is not what this version writes
+├── LakeError           a table is missing, damaged, or not what this version writes
 ├── Fenced              another writer has written to the records: this one must stop
-├── Overtaken           another run of the same job has written its table: this one must stop
-└── NotPublished        no cluster took the messages; they are published by the next run
+├── CommitConflict      another run of the same job has written its table: this one must stop
+├── NotPublished        no cluster took the messages; they are published by the next run
+└── BillingError        no bill can be made: see `billing.errors`
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class SparkNotReady(CloudError):
 
 
 class LakeError(CloudError):
-    """A table of the lake is missing, or has another schema than this version writes."""
+    """A table of the lake is missing, cannot be read, or has another schema than this version writes."""
 
 
 class Fenced(CloudError):

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from cloud_jobs.errors import CloudError
-from cloud_jobs.tables import publication_order
+from cloud_jobs.lake.schemas import publication_order
 from geo.spatial import Fence, FenceError
 from geo.spatial.features import read_features
 from geo.spatial.gates import Gate

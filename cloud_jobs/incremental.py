@@ -6,47 +6,58 @@ of the table that the run read: of two runs at the same time one is told so, and
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cloud_jobs.errors import CommitConflict
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.frames import append_once, read_inserted, read_table
+from cloud_jobs.lake.tables import Lake, covering
 
-_RECORDS_VERSION = "records_version"
-"""Under which name a commit says what version of the records it covers."""
-_RECENT_COMMITS = 20
-
-
-def covered_version(lake: Lake, table: str) -> int:
-    """The version of the records that a table covers; -1: none yet."""
-    for commit in lake.open(table).history(_RECENT_COMMITS):
-        if commit.get("userMetadata"):
-            return int(json.loads(commit["userMetadata"])[_RECORDS_VERSION])
-    return -1
+# clocks far off have no partition: what they say of a time is nothing that an hour or a day can be computed from
+_POSITIONS: Final = "kind = 'position' AND device_date IS NOT NULL"
 
 
-def positions_since(spark: SparkSession, lake: Lake, since: int, until: int) -> DataFrame:
-    """Device and device time of the positions that came after version `since`, up to `until`.
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """The records that a derived table does not cover yet: those of versions after `since`, up to `until`.
 
-    Positions of clocks far off (which have no partition) are left out.
+    `table_version`: the version of the table that a run over them reads.
     """
-    if since < 0:
+
+    table: str
+    table_version: int
+    since: int
+    until: int
+
+    def __bool__(self) -> bool:
+        return self.since < self.until
+
+
+def next_increment(lake: Lake, table: str) -> Increment:
+    """What is to be covered now."""
+    # the table's version first: a commit that another run makes from here on makes that of this run a conflict
+    table_version = lake.open(table).version()
+    return Increment(table, table_version, lake.covered_version(table), lake.open("records").version())
+
+
+def new_positions(spark: SparkSession, lake: Lake, increment: Increment) -> DataFrame:
+    """Device and device time of the positions of an increment."""
+    if increment.since < 0:
         # the first run reads the table itself: the log of a lake that ran before does not reach back to its beginning
-        found = positions_at(spark, lake, until)
+        found = positions_at(spark, lake, increment.until)
     else:
-        found = (
-            spark.read.format("delta")
-            .option("readChangeFeed", "true")
-            .option("startingVersion", since + 1)
-            .option("endingVersion", until)
-            .load(lake.path("records"))
-            .where("kind = 'position' AND device_date IS NOT NULL AND _change_type = 'insert'")
-        )
+        found = read_inserted(spark, lake, "records", increment.since, increment.until).where(_POSITIONS)
     return found.select("device", "device_time")
+
+
+def positions_at(spark: SparkSession, lake: Lake, version: int) -> DataFrame:
+    """The positions of a version of the records, without those of clocks far off."""
+    return read_table(spark, lake, "records", version).where(_POSITIONS)
 
 
 def touched_spans(positions: DataFrame, name: str, *, span_ms: int, margin_ms: int) -> DataFrame:
@@ -59,31 +70,20 @@ def touched_spans(positions: DataFrame, name: str, *, span_ms: int, margin_ms: i
     return positions.select("device", f.explode(around).alias(name)).distinct()
 
 
-def positions_at(spark: SparkSession, lake: Lake, version: int) -> DataFrame:
-    """The positions of a version of the records, without those of clocks far off."""
-    table = spark.read.format("delta").option("versionAsOf", version).load(lake.path("records"))
-    return table.where("kind = 'position' AND device_date IS NOT NULL")
+def commit(lake: Lake, increment: Increment, rows: DataFrame, *, stamp: str = "emitted_at") -> None:
+    """Appends the rows that were computed for an increment, with the version that they cover. No rows: only that.
 
-
-def commit(
-    lake: Lake, table: str, rows: DataFrame, *, read_version: int, covers: int, stamp: str = "emitted_at"
-) -> None:
-    """Appends rows, with the version of the records that they cover. No rows: only that.
-
-    `stamp`: the column that takes the time of now. `read_version`: the version of the table from which the rows were
-    computed. Raises Overtaken if it is not the newest any more; nothing is written then.
+    `stamp`: the column that takes the time of now. Raises CommitConflict if the table is another one than the run read;
+    nothing is written then.
     """
-    token = uuid4().hex
-    (
-        rows.withColumn(stamp, f.lit(datetime.now(UTC)))
-        .coalesce(1)
-        .write.format("delta")
-        .mode("append")
-        # Delta drops, without an error, a commit under a number that was used: compare and swap on the version
-        .option("txnAppId", table)
-        .option("txnVersion", read_version + 1)
-        .option("userMetadata", json.dumps({_RECORDS_VERSION: covers, "token": token}))
-        .save(lake.path(table))
+    made = append_once(
+        rows.withColumn(stamp, f.lit(datetime.now(UTC))),
+        lake,
+        increment.table,
+        # a writer's numbers are versions of the table: compare and swap
+        writer=increment.table,
+        number=increment.table_version + 1,
+        metadata=covering(increment.until, token=uuid4().hex),
     )
-    if all(token not in (done.get("userMetadata") or "") for done in lake.open(table).history(_RECENT_COMMITS)):
-        raise CommitConflict(table)
+    if not made:
+        raise CommitConflict(increment.table)

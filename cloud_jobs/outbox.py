@@ -17,7 +17,7 @@ import pulsar
 import pyarrow as pa
 
 from cloud_jobs.errors import NotPublished
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.tables import Lake
 from runtime import replace_durably
 
 _TIMEOUT_S = 10

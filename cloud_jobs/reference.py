@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.errors import CloudError
 from cloud_jobs.fences import PublishedFences, published_fences
-from cloud_jobs.lake import Lake
-from cloud_jobs.tables import REFERENCE, publication_order
+from cloud_jobs.lake.schemas import REFERENCE, publication_order
+from cloud_jobs.lake.tables import Lake
 from geo.spatial.features import read_features
 from geo.spatial.geojson import named
 from telemetry import InvalidJson, parse_json

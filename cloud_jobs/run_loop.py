@@ -22,12 +22,12 @@ def run_repeatedly(
         stop.wait(interval_s)
 
 
-def stop_on_signals() -> threading.Event:
-    """An event that SIGTERM and SIGINT set."""
-    stop = threading.Event()
+def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
+    """An event, a new one if none is given, that SIGTERM and SIGINT set from now on."""
+    event = stop or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
+        signal.signal(number, lambda *_: event.set())
+    return event
 
 
 class PeriodicTrigger:

@@ -18,7 +18,7 @@ import pulsar
 from rich.console import Console
 from rich.table import Table
 
-from cloud_jobs.ingest.coverage import DeviceStream
+from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.follower import Follower
 from deploy.drill.record_ids import SeenRange
 from deploy.local import LocalStack, PulsarSettings, StackSettings

@@ -23,11 +23,11 @@ from pyspark.sql import SparkSession
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.fence_changes import AppliedFences
 from cloud_jobs.geofence.job import compute_events
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.schemas import RECORDS
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.job import compute_encounters
 from cloud_jobs.spark import SparkSettings, start_spark
-from cloud_jobs.tables import RECORDS
 from geo.spatial import TrackSettings
 
 START_MS = 1_767_603_600_000  # 2026-01-05T09:00:00Z

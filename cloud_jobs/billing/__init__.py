@@ -1,20 +1,20 @@
 """The bill: what an account owes for a period, computed from usage, tariffs and the moment of knowledge. No Spark.
 
-Everything but `lake` and `cli` is pure: no I/O, no clock.
+Everything but `lake_reader` and `cli` is pure: no I/O, no clock.
 """
 
 from cloud_jobs.billing.adjustment import Adjustment, AdjustmentLine, Direction, adjustment
 from cloud_jobs.billing.bill import Bill, BillStatus, bill
-from cloud_jobs.billing.completeness import Certificate, Completeness, CoverageRow, certify
+from cloud_jobs.billing.completeness import Certificate, certify
 from cloud_jobs.billing.document import adjustment_document, bill_document, read_bill, to_json
 from cloud_jobs.billing.errors import (
     BadPeriod,
     BadReference,
     BillingError,
     ContradictoryUsage,
-    LakeReadError,
     NoTariffInForce,
     NotTheSameBill,
+    UnknownAccount,
     UnknownCurrency,
     UnknownLine,
 )
@@ -23,8 +23,9 @@ from cloud_jobs.billing.lines import Line, LineKey
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account, BilledVehicle, Price, Tariff, parse
-from cloud_jobs.billing.seq_ranges import SeqRanges
 from cloud_jobs.billing.usage import UsageRow
+from cloud_jobs.lake.coverage import Completeness
+from cloud_jobs.lake.seq_ranges import SeqRanges
 
 __all__ = [
     "Account",
@@ -39,9 +40,7 @@ __all__ = [
     "Certificate",
     "Completeness",
     "ContradictoryUsage",
-    "CoverageRow",
     "Direction",
-    "LakeReadError",
     "Line",
     "LineKey",
     "Meter",
@@ -51,6 +50,7 @@ __all__ = [
     "Price",
     "SeqRanges",
     "Tariff",
+    "UnknownAccount",
     "UnknownCurrency",
     "UnknownLine",
     "UsageRow",

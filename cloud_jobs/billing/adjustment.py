@@ -11,7 +11,7 @@ from cloud_jobs.billing.errors import NotTheSameBill
 from cloud_jobs.billing.lines import Line, LineKey
 from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account
-from cloud_jobs.billing.seq_ranges import SeqRanges
+from cloud_jobs.lake.seq_ranges import SeqRanges
 
 
 class Direction(StrEnum):

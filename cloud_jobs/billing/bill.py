@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from cloud_jobs.billing.completeness import Certificate, Completeness, certify
+from cloud_jobs.billing.completeness import Certificate, certify
 from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import BadReference, UnknownLine
 from cloud_jobs.billing.lines import Line, LineKey, total_minor, totals_by_region
 from cloud_jobs.billing.meters import Meter, line_amount_minor
 from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account, PriceHistory, Tariff
-from cloud_jobs.billing.seq_ranges import SeqRanges
 from cloud_jobs.billing.usage import UsageRow, known_at
+from cloud_jobs.lake.coverage import Completeness
+from cloud_jobs.lake.seq_ranges import SeqRanges
 
 
 class BillStatus(StrEnum):
@@ -84,7 +85,7 @@ def bill(
         _line(number, key, grouped[key], period, exponent(account.currency))
         for number, key in enumerate(sorted(grouped, key=lambda key: key.order), start=1)
     )
-    certificates = tuple(completeness.get(device) or certify(device, ()) for device in sorted(region_of))
+    certificates = tuple(completeness.get(device) or certify(device, {}) for device in sorted(region_of))
     status = _status(period, as_of, certificates)
     made = Bill(account=account, period=period, as_of=as_of, status=status, lines=lines, certificates=certificates)
     assert sum(made.totals_by_region.values()) == made.total_minor

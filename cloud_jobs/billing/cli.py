@@ -21,10 +21,12 @@ from cloud_jobs.billing.bill import Bill
 from cloud_jobs.billing.document import adjustment_document, bill_document, read_bill, to_json
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.invoice import to_html
-from cloud_jobs.billing.lake import LakeReader
+from cloud_jobs.billing.lake_reader import bill_from_lake, line_records
 from cloud_jobs.billing.lines import Line
 from cloud_jobs.billing.period import Period, stamp
-from cloud_jobs.billing.tables import adjustment_table, bill_table, seq_ranges_table
+from cloud_jobs.billing.terminal import adjustment_table, bill_table, seq_ranges_table
+from cloud_jobs.errors import CloudError
+from cloud_jobs.lake.tables import Lake
 
 app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Bills: shown, opened down to the records, issued and adjusted."
@@ -49,7 +51,7 @@ def _errors_as_messages(command: Callable[_Parameters, _Result]) -> Callable[_Pa
     def wrapped(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         try:
             return command(*args, **kwargs)
-        except BillingError as error:
+        except CloudError as error:
             Console(stderr=True).print(Text(f"bill: {error}"), soft_wrap=True)
             raise typer.Exit(1) from error
 
@@ -94,9 +96,9 @@ def open_line(
     limit: Annotated[int, typer.Option("--limit", min=0, help="The most records to print.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """Open a line down to the names of its records, and read those records from the lake."""
+    """Open a line down to the ids of its records, and read those records from the lake."""
     opened = _bill(lake, account, period, as_of).line(line)
-    records = LakeReader(lake).records(opened)
+    records = line_records(Lake(lake), opened)
     if as_json:
         rows = [{name: _plain(value) for name, value in row.items()} for row in records]
         found = {"device": opened.key.device, "seq_ranges": opened.seq_ranges.document(), "records": rows}
@@ -150,7 +152,7 @@ def adjust(
         before = read_bill(issued.read_bytes())
     except OSError as error:
         raise BillingError(f"{issued} cannot be read: {error.strerror}") from error
-    made = adjustment(before, LakeReader(lake).bill(before.account.id, before.period, _moment(as_of)))
+    made = adjustment(before, bill_from_lake(Lake(lake), before.account.id, before.period, _moment(as_of)))
     if as_json:
         _write(to_json(adjustment_document(made)))
     else:
@@ -158,7 +160,7 @@ def adjust(
 
 
 def _bill(lake: Path, account: str, period: str, as_of: str | None) -> Bill:
-    return LakeReader(lake).bill(account, Period.parse(period), _moment(as_of))
+    return bill_from_lake(Lake(lake), account, Period.parse(period), _moment(as_of))
 
 
 def _moment(text: str | None) -> datetime:

@@ -14,14 +14,15 @@ from typing import Any
 
 from cloud_jobs.billing.adjustment import Adjustment, AdjustmentLine
 from cloud_jobs.billing.bill import Bill, BillStatus
-from cloud_jobs.billing.completeness import Certificate, Completeness
+from cloud_jobs.billing.completeness import Certificate
 from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.lines import Line, LineKey
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, quantity_text
 from cloud_jobs.billing.period import Period, stamp
 from cloud_jobs.billing.reference import Account
-from cloud_jobs.billing.seq_ranges import SeqRanges
+from cloud_jobs.lake.coverage import Completeness
+from cloud_jobs.lake.seq_ranges import SeqRanges
 
 Document = dict[str, Any]
 

@@ -8,16 +8,21 @@ BillingError
 ├── NotTheSameBill       an adjustment between bills of other accounts, periods or currencies
 ├── BadPeriod            a period that cannot be read or is empty
 ├── UnknownLine          a bill has no line of that number
-└── LakeReadError            a table of the lake is missing or is not what the format says
+└── UnknownAccount       no account of that id was published
+
+A table that is missing or is not what the format says is a `LakeError`; both are a `CloudError`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
+from cloud_jobs.errors import CloudError
 
-class BillingError(Exception):
-    """Base of everything this package raises."""
+
+class BillingError(CloudError):
+    """Base of everything that keeps a bill from being made."""
 
 
 class BadReference(BillingError):
@@ -69,5 +74,11 @@ class UnknownLine(BillingError):
         self.number = number
 
 
-class LakeReadError(BillingError):
-    """The lake cannot answer."""
+class UnknownAccount(BillingError):
+    """No account of that id was published by then."""
+
+    def __init__(self, account: str, as_of: datetime, there: Sequence[str]) -> None:
+        super().__init__(
+            f"no account {account!r} was published by {as_of.isoformat()}; there are: {', '.join(there) or 'none'}"
+        )
+        self.account = account

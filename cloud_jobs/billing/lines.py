@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.period import Period
-from cloud_jobs.billing.seq_ranges import SeqRanges
+from cloud_jobs.lake.seq_ranges import SeqRanges
 
 _METER_ORDER = {meter: order for order, meter in enumerate(Meter)}
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from cloud_jobs.billing.errors import ContradictoryUsage
 from cloud_jobs.billing.meters import Meter
-from cloud_jobs.billing.seq_ranges import SeqRanges
+from cloud_jobs.lake.seq_ranges import SeqRanges
 
 UsageKey = tuple[str, datetime, str]
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.fence_changes import AppliedFences, FenceChange
 from cloud_jobs.geofence.revisions import INPUT, REVISIONS, EventRules, revise
 from cloud_jobs.geofence.units import DAY_MS
-from cloud_jobs.incremental import commit, covered_version, positions_at, positions_since
+from cloud_jobs.incremental import commit, new_positions, next_increment, positions_at
 from cloud_jobs.key_groups import group_by_key
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until, read_table
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import fences_in
 from geo.spatial import TrackSettings
 
 TABLE = "geofence_events"
 _ROWS_AT_ONCE = 200_000
-_Transform = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,41 +46,36 @@ def compute_events(
     """Brings the events up to the records and the fences as they are now. Running it again writes nothing.
 
     The revisions and the version of the records that they cover are one commit; the fences are noted in `applied`
-    after it, so that after a crash between the two the days of new fences are looked at once more. Raises Overtaken.
+    after it, so that after a crash between the two the days of new fences are looked at once more. Raises
+    CommitConflict.
     """
-    read_version = lake.open(TABLE).version()
-    since, until = covered_version(lake, TABLE), lake.open("records").version()
+    increment = next_increment(lake, TABLE)
+    since, until = increment.since, increment.until
     published = fences_in(lake)
     fences, refused = published.features, len(published.refused)
     reach_ms = round(settings.reach_h * 3_600_000)
     # the first run computes every day that there is, whatever the fences
     changes = applied.changes(fences, reach_ms) if since >= 0 else []
-    if since >= until and not changes:
+    if not increment and not changes:
         return GeofenceRun(since, until, 0, 0, 0, refused)
     EventRules.of((), tracks, settings)
-    touched = _touched_days(positions_since(spark, lake, since, until), reach_ms) if since < until else None
+    touched = _touched_days(new_positions(spark, lake, increment), reach_ms) if increment else None
     if changes:
         near = _days_near(spark, positions_at(spark, lake, until), changes)
         touched = near if touched is None else touched.unionByName(near).distinct()
     assert touched is not None
     with ExitStack() as held:
-        held.callback(touched.persist().unpersist)
-        count, revision_count = touched.count(), 0
+        count, revision_count = persist_until(held, touched).count(), 0
         if count:
-            revisions = _revisions(
-                _rows(spark, lake, touched, until, reach_ms), _revise_in_groups(fences, tracks, settings)
-            )
-            held.callback(revisions.persist().unpersist)
+            rows = _rows(spark, lake, touched, until, reach_ms)
+            revise_days = _revise_days(fences, tracks, settings)
+            revisions = persist_until(held, map_sorted(rows, "unit", revise_days, REVISIONS, "t_ms", "epoch", "seq"))
             revision_count = int(revisions.count())
-            commit(lake, TABLE, revisions, read_version=read_version, covers=until)
+            commit(lake, increment, revisions)
+        # after the commit: a crash between the two has the days of new fences looked at once more, and skips none
         if changes or since < 0:
             applied.save(fences)
         return GeofenceRun(since, until, len(changes), count, revision_count, refused)
-
-
-def _revisions(rows: DataFrame, transform: _Transform) -> DataFrame:
-    in_order = rows.repartition("unit").sortWithinPartitions("unit", "t_ms", "epoch", "seq")
-    return in_order.mapInArrow(transform, from_arrow_schema(REVISIONS))
 
 
 def _days_near(spark: SparkSession, positions: DataFrame, changes: list[FenceChange]) -> DataFrame:
@@ -128,7 +122,7 @@ def _touched_days(positions: DataFrame, reach_ms: int) -> DataFrame:
 
 
 def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int, reach_ms: int) -> DataFrame:
-    """What each touched day of a device needs (schema ROWS): a day is a key, so that no device is a hot one."""
+    """What each touched day of a device needs (schema INPUT): a day is a key, so that no device is a hot one."""
     days = touched.agg(f.min("day").alias("first"), f.max("day").alias("last")).collect()[0]
     around = touched.withColumn("device_date", f.explode(f.array(*(f.date_add("day", by) for by in (-1, 0, 1)))))
     midnight_ms = f.unix_date("day").cast("bigint") * DAY_MS
@@ -140,34 +134,24 @@ def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int, rea
         .where(f.col("t_ms").between(midnight_ms - reach_ms, midnight_ms + (DAY_MS + reach_ms)))
         .withColumn("touched", f.col("device_date") == f.col("day"))
         .withColumn("unit", f.concat_ws("\n", "device", "day"))
+        .drop("kind")
     )
     known = (
-        spark.read.format("delta")
-        .load(lake.path(TABLE))
+        read_table(spark, lake, TABLE)
         .where(f.col("day").between(days["first"], days["last"]))
         .join(touched, ["device", "day"])
         .withColumn("t_ms", f.unix_millis("time"))
         .withColumn("unit", f.concat_ws("\n", "device", "day"))
     )
-    types = {field.name: field.dataType for field in from_arrow_schema(INPUT)}
-    both = [
-        frame.select(
-            *(
-                f.col(name) if name in frame.columns and name not in absent else f.lit(None).cast(kind).alias(name)
-                for name, kind in types.items()
-            )
-        )
-        for frame, absent in ((fixes, {"kind"}), (known, set[str]()))
-    ]
-    return both[0].unionByName(both[1])
+    return cast_to(INPUT, fixes).unionByName(cast_to(INPUT, known))
 
 
-def _revise_in_groups(fences: Sequence[str], tracks: TrackSettings, settings: GeofenceSettings) -> _Transform:
-    """A function from rows sorted by unit to what is to be told: a shard of units is one columnar value."""
+def _revise_days(fences: Sequence[str], tracks: TrackSettings, settings: GeofenceSettings) -> Transform:
+    """A function from rows sorted by unit to their revisions: many units are one columnar value."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rules = EventRules.of(fences, tracks, settings)
-        for shard in group_by_key(batches, INPUT, "unit", _ROWS_AT_ONCE):
-            yield from revise(shard, rules).to_batches()
+        for units in group_by_key(batches, INPUT, "unit", _ROWS_AT_ONCE):
+            yield from revise(units, rules).to_batches()
 
     return run

@@ -1,4 +1,4 @@
-"""From fixes and what was told before to what must be told now: a pure function of both. Knows no Spark.
+"""From fixes and the revisions told before to those that follow now: a pure function of both. Knows no Spark.
 
 Events of one UTC day of a device depend on its fixes of that day and of the stretch around it, never on the order in
 which these came. So a run over everything at once ends with the same events as any number of runs over parts of it.
@@ -18,6 +18,8 @@ from cloud_jobs.errors import CloudError
 from cloud_jobs.fences import parse_fences
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.units import DAY_MS, Units, units_of
+from cloud_jobs.lake.schemas import GEOFENCE_EVENTS, without
+from cloud_jobs.revisions import latest_by_id
 from geo.spatial import (
     EventRevision,
     FenceSet,
@@ -53,20 +55,8 @@ INPUT: Final = pa.schema(
 """What one day of a device needs: the fixes of the day (`touched`) and around it, and the revisions told of it before
 (`id` is not null). `unit` names the device and the day: see `device_of`."""
 
-REVISIONS: Final = pa.schema(
-    [
-        pa.field("id", pa.string()),
-        pa.field("revision", pa.int32()),
-        pa.field("device", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("place", pa.string()),
-        pa.field("time", pa.timestamp("us", tz="UTC")),
-        pa.field("value", pa.float64()),
-        pa.field("retracted", pa.bool_()),
-        pa.field("day", pa.date32()),
-    ]
-)
-"""Revisions to be told: the columns of the table `geofence_events` without the time of telling."""
+REVISIONS: Final = without(GEOFENCE_EVENTS, "emitted_at")
+"""Revisions on their way to the table `geofence_events`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +85,9 @@ def device_of(unit: str) -> str:
 
 
 def revise(rows: pa.Table, rules: EventRules) -> pa.Table:
-    """New revisions (schema NEWS) of the days asked for.
+    """New revisions (schema REVISIONS) of the days asked for.
 
-    `rows` (schema ROWS): whole units, sorted by unit, time, epoch, seq.
+    `rows` (schema INPUT): whole units, sorted by unit, time, epoch, seq.
     """
     is_fix = pc.is_null(rows["id"])
     fixes, before = rows.filter(is_fix), _latest_revisions(rows.filter(pc.invert(is_fix)))
@@ -151,26 +141,23 @@ def _events_by_unit(units: Units, columns: dict[str, Any], rules: EventRules) ->
 
 def _latest_revisions(rows: pa.Table) -> dict[str, list[EventRevision]]:
     """The latest revision of each event told, by unit, in the order of ids."""
-    latest: dict[str, dict[str, EventRevision]] = {}
+    told: dict[str, list[EventRevision]] = {}
     for row in rows.to_pylist():
         event = GeofenceEvent(0, row["t_ms"], row["kind"], row["place"], row["value"])
-        one = EventRevision(row["id"], row["revision"], event, row["retracted"])
-        unit = latest.setdefault(row["unit"], {})
-        if one.id not in unit or unit[one.id].revision < one.revision:
-            unit[one.id] = one
-    return {key: [unit[name] for name in sorted(unit)] for key, unit in latest.items()}
+        told.setdefault(row["unit"], []).append(EventRevision(row["id"], row["revision"], event, row["retracted"]))
+    return {unit: [one for _, one in sorted(latest_by_id(of).items())] for unit, of in told.items()}
 
 
-def _row(device: str, revisions: EventRevision) -> dict[str, Any]:
-    event = revisions.event
+def _row(device: str, told: EventRevision) -> dict[str, Any]:
+    event = told.event
     return {
-        "id": revisions.id,
-        "revision": revisions.revision,
+        "id": told.id,
+        "revision": told.revision,
         "device": device,
         "kind": event.kind,
         "place": event.place,
         "time": event.t_ms * 1000,
         "value": event.value,
-        "retracted": revisions.retracted,
+        "retracted": told.retracted,
         "day": event.t_ms // DAY_MS,
     }

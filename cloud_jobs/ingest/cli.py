@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pyspark.sql import SparkSession
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
 from cloud_jobs.ingest.job import IngestQuery, start_ingest
+from cloud_jobs.run_loop import stop_on_signals
 from cloud_jobs.spark import start_spark
 
 _log = structlog.get_logger("ingest")
@@ -27,9 +27,7 @@ def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
     `restarts` failures in a row without a completed micro-batch, or when another writer is there, CloudError is raised.
     """
     spark = start_spark("waybill-ingest", settings.spark)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on_signals()
     try:
         _run(spark, settings, stop, available_now=available_now)
     finally:

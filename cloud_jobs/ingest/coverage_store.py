@@ -1,9 +1,9 @@
-"""The coverage of all buffers, kept in memory by the one ingest that runs, and as a table for everybody else.
+"""The coverage of all device streams, kept in memory by the one ingest that runs, and as a table for everybody else.
 
 The records table is the truth and coverage is a view of it: the coverage table's commit notes the version of the
-records up to which it was made. Whoever opens the ledger adds the names in files that came after that version. So a
+records up to which it was made. Whoever opens the store adds the seqs in files that came after that version. So a
 crash between the two tables, and a restart with other batch boundaries, on another cluster or after the checkpoint
-was lost, finds every name that is in the records.
+was lost, finds every record id that is in the records.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from cloud_jobs.errors import Fenced
-from cloud_jobs.ingest.coverage import Coverage, DeviceStream, from_row, to_row
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, to_row
+from cloud_jobs.lake.tables import Lake
 from telemetry import IntervalSet
 
 WRITER = "ingest"
 """The name under which commits to the records are counted: the fence between two ingests."""
-_RECORDS_VERSION = "records_version"
-_RECENT_COMMITS = 10
 
 
 class CoverageStore:
@@ -37,44 +35,42 @@ class CoverageStore:
     @classmethod
     def open(cls, lake: Lake) -> CoverageStore:
         """Reads the coverage table and catches up with the records."""
-        seen = int(lake.commit_metadata("coverage").get(_RECORDS_VERSION, -1))
-        known = dict(from_row(row) for row in lake.rows("coverage").to_pylist())
-        ledger = cls(lake, known, seen)
+        # only the newest commit counts: one that says nothing may have taken rows away, and then all records are read
+        seen = lake.covered_version("coverage", commits=1)
+        known = lake.coverage()
+        store = cls(lake, known, seen)
         records = lake.open("records")
         if records.version() > seen:
             for stream, seqs in _seqs_since(records, lake, seen):
                 known[stream] = known.get(stream, Coverage()).with_received(seqs)
-            ledger.records_version = records.version()
-            ledger.save()
-        return ledger
+            store.records_version = records.version()
+            store.save()
+        return store
 
     @property
     def next_version(self) -> int:
         """The number under which the next commit to the records is to be made: compare-and-swap on their version."""
         return self.records_version + 1
 
-    def confirm_commit(self, token: str) -> None:
-        """Checks that the commit that carries `token` is in the records. Raises Fenced.
-
-        Delta drops, without an error, a commit whose number another writer has used.
-        """
-        records = self._lake.open("records")
-        if all(commit.get("userMetadata") != token for commit in records.history(_RECENT_COMMITS)):
-            raise Fenced(expected_version=self.next_version, found_version=records.version())
-        self.records_version = records.version()
+    def after_commit(self, *, made: bool) -> None:
+        """Takes over the records' version after a commit under `next_version`. Raises Fenced if it was not made."""
+        version = self._lake.open("records").version()
+        if not made:
+            raise Fenced(expected_version=self.next_version, found_version=version)
+        self.records_version = version
 
     def update(self, coverage: dict[DeviceStream, Coverage]) -> None:
-        """Takes over the new state of the buffers that a micro-batch touched."""
+        """Takes over the new state of the streams that a micro-batch touched."""
         self.streams.update(coverage)
 
     def save(self) -> None:
         """Writes the coverage table, as of the records' version that it reflects."""
         rows = [to_row(stream, coverage) for stream, coverage in sorted(self.streams.items())]
-        self._lake.replace("coverage", rows, {_RECORDS_VERSION: str(self.records_version)})
+        self._lake.replace("coverage", rows, covers=self.records_version)
 
 
 def _seqs_since(records: DeltaTable, lake: Lake, version: int) -> Iterator[tuple[DeviceStream, IntervalSet]]:
-    """The names in data files that a version of the records did not have."""
+    """The seqs in data files that a version of the records did not have."""
     for path in sorted(set(records.file_uris()) - _files_at(lake, version)):
         yield from _seqs_in(path)
 
@@ -82,7 +78,7 @@ def _seqs_since(records: DeltaTable, lake: Lake, version: int) -> Iterator[tuple
 def _files_at(lake: Lake, version: int) -> set[str]:
     """The data files of a version of the records; none where the version is no longer kept: then all are read."""
     try:
-        return set(DeltaTable(lake.path("records"), version=version).file_uris()) if version >= 0 else set()
+        return set(lake.open("records", version).file_uris()) if version >= 0 else set()
     except DeltaError:
         return set()
 

@@ -15,13 +15,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cloud_jobs.ingest.deduplication import MessageRef
-from cloud_jobs.tables import RECORDS
+from cloud_jobs.lake.schemas import RECORDS, without
 from telemetry import IntervalSet, Kind, WireError
 from telemetry.columns import RecordColumns, decode_columns
 
-RECORD_COLUMNS = pa.schema(
-    [pa.field(field.name, field.type) for field in RECORDS if field.name not in {"ingested_at", "batch_id"}]
-)
+RECORD_COLUMNS = without(RECORDS, "ingested_at", "batch_id")
 """The records table without what the driver adds: when and by which micro-batch a record was let in."""
 
 HEADER_COLUMNS = pa.schema(

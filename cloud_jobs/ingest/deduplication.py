@@ -1,4 +1,4 @@
-"""Which records of a micro-batch are let in: those whose names the centre does not have yet. Pure."""
+"""Which records of a micro-batch are let in: those whose ids the centre does not have yet. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cloud_jobs.ingest.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from telemetry import Header, IntervalSet
 
 
@@ -28,9 +28,9 @@ class ReceivedBatch(NamedTuple):
 class DeduplicationResult:
     """The decision on a micro-batch.
 
-    `admitted`, `duplicates`: for each message the names let in and those that the centre has already (or that an
+    `admitted`, `duplicates`: for each message the seqs let in and those that the centre has already (or that an
     earlier message of the same micro-batch brought); messages without any are left out.
-    `coverage`: the new state of the buffers that were touched.
+    `coverage`: the new state of the streams that were touched.
     """
 
     admitted: dict[MessageRef, IntervalSet] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class DeduplicationResult:
 def deduplicate(known: Mapping[DeviceStream, Coverage], batches: Iterable[ReceivedBatch]) -> DeduplicationResult:
     """Decides on a micro-batch, in the order in which its messages are given.
 
-    The records let in are always the same set: the union of all names less those known. Which copy of a name that
+    The records let in are always the same set: the union of all ids less those known. Which copy of a record that
     comes twice is let in depends on the order.
     """
     decision = DeduplicationResult()

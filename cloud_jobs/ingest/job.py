@@ -16,12 +16,12 @@ from pyspark.sql.streaming import StreamingQuery
 
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import Fenced
-from cloud_jobs.ingest.conflicts import find_conflicts
 from cloud_jobs.ingest.coverage_store import WRITER, CoverageStore
 from cloud_jobs.ingest.decoding import DECODED, HEADER_COLUMNS, RECORD_COLUMNS, decode_messages, selected_records
 from cloud_jobs.ingest.deduplication import DeduplicationResult, MessageRef, ReceivedBatch, deduplicate
-from cloud_jobs.ingest.quarantine import quarantine, rejected_rows
-from cloud_jobs.lake import Lake
+from cloud_jobs.ingest.quarantine import find_conflicts, quarantine, rejected_rows
+from cloud_jobs.lake.frames import append_once
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.pulsar_source import PulsarDataSource
 from telemetry import Header, IntervalSet, Tombstone
 
@@ -107,20 +107,20 @@ class MicroBatchWriter:
     def _write_records(self, messages: DataFrame, result: DeduplicationResult, batch_id: int) -> None:
         if not result.admitted:
             return
-        token = json.dumps({"batch_id": batch_id, "token": uuid4().hex})
-        rows = self._rows(messages, result.admitted)
-        (
-            rows.withColumn("ingested_at", f.lit(datetime.now(UTC)))
+        rows = (
+            self._rows(messages, result.admitted)
+            .withColumn("ingested_at", f.lit(datetime.now(UTC)))
             .withColumn("batch_id", f.lit(batch_id).cast("bigint"))
-            .coalesce(1)
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", WRITER)
-            .option("txnVersion", self._coverage.next_version)
-            .option("userMetadata", token)
-            .save(self._lake.path("records"))
         )
-        self._coverage.confirm_commit(token)
+        made = append_once(
+            rows,
+            self._lake,
+            "records",
+            writer=WRITER,
+            number=self._coverage.next_version,
+            metadata=json.dumps({"batch_id": batch_id, "token": uuid4().hex}),
+        )
+        self._coverage.after_commit(made=made)
 
     def _conflicts(self, messages: DataFrame, result: DeduplicationResult) -> list[dict[str, Any]]:
         if not result.duplicates:

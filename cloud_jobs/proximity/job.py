@@ -9,7 +9,7 @@ are in a crowd, and meet that instead of each other (see `crowds`): so what is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -20,9 +20,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cloud_jobs.incremental import commit, covered_version, positions_at, positions_since, touched_spans
+from cloud_jobs.incremental import commit, new_positions, next_increment, positions_at, touched_spans
 from cloud_jobs.key_groups import group_by_key
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until, read_table
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.crowds import (
     CROWD,
@@ -35,7 +36,7 @@ from cloud_jobs.proximity.crowds import (
     parts_of_crowds,
     places_of,
 )
-from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of
+from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of, slice_day
 from cloud_jobs.proximity.revisions import INPUT, REVISIONS, parts_from, revise
 from cloud_jobs.proximity.slices import SLICE_MS
 from geo.spatial import TrackSettings
@@ -45,7 +46,6 @@ TABLE = "encounters"
 MAX_GROUPS = 64
 _FIXES_AT_ONCE = 200_000
 _PAIR_ROWS_AT_ONCE = 50_000
-_Transform = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _TASK = pa.schema([*PIECES, pa.field("task", pa.int64())])
 
 
@@ -66,22 +66,22 @@ def compute_encounters(
 ) -> ProximityRun:
     """Brings the encounters up to the records as they are now. Running it again writes nothing.
 
-    The revisions and the version of the records that they cover are one commit. Raises Overtaken.
+    The revisions and the version of the records that they cover are one commit. Raises CommitConflict.
     """
-    read_version = lake.open(TABLE).version()
-    since, until = covered_version(lake, TABLE), lake.open("records").version()
-    if since >= until:
+    increment = next_increment(lake, TABLE)
+    since, until = increment.since, increment.until
+    if not increment:
         return ProximityRun(since, until, 0, 0, 0)
     with ExitStack() as held:
         margin = margin_ms(tracks)
-        new = positions_since(spark, lake, since, until)
-        touched = _persist_until(held, touched_spans(new, "slice", span_ms=SLICE_MS, margin_ms=margin))
+        new = new_positions(spark, lake, increment)
+        touched = persist_until(held, touched_spans(new, "slice", span_ms=SLICE_MS, margin_ms=margin))
         count = touched.count()
         if not count:
             return ProximityRun(since, until, 0, 0, 0)
         slices = np.sort(touched.select("slice").distinct().toArrow()["slice"].to_numpy())
         cutting = _cut_pieces(slices, tracks, settings)
-        pieces = _persist_until(
+        pieces = persist_until(
             held, _pieces(spark, lake, touched, slices, version=until, cutting=cutting, margin=margin)
         )
         in_crowd = _in_crowd(held, pieces, settings)
@@ -91,21 +91,15 @@ def compute_encounters(
         if crowd_count or known_crowds.num_rows:
             # one device more or less decides whether all around it are in a crowd: all of them are asked for
             crowds = in_crowd.select("device", "slice").unionByName(spark.createDataFrame(known_crowds))
-            asked = _persist_until(held, touched.unionByName(crowds).distinct())
-            pieces = _persist_until(held, _with_crowds(pieces, asked, in_crowd))
+            asked = persist_until(held, touched.unionByName(crowds).distinct())
+            pieces = persist_until(held, _with_crowds(pieces, asked, in_crowd))
         parts = _parts(pieces, settings).unionByName(
             in_crowd.mapInArrow(_crowd_parts(settings), from_arrow_schema(PARTS))
         )
-        revisions = _persist_until(held, _revisions(spark, lake, asked, parts))
+        revisions = persist_until(held, _revisions(spark, lake, asked, parts))
         revision_count = revisions.count()
-        commit(lake, TABLE, revisions, read_version=read_version, covers=until)
+        commit(lake, increment, revisions)
         return ProximityRun(since, until, count, crowd_count, revision_count)
-
-
-def _persist_until(held: ExitStack, frame: DataFrame) -> DataFrame:
-    frame.persist()
-    held.callback(frame.unpersist)
-    return frame
 
 
 def _slice(t_ms: Column) -> Column:
@@ -119,7 +113,7 @@ def _pieces(
     slices: Ints,
     *,
     version: int,
-    cutting: _Transform,
+    cutting: Transform,
     margin: int,
 ) -> DataFrame:
     """Pieces of all devices in the touched slices (schema PIECES)."""
@@ -135,19 +129,18 @@ def _pieces(
         .withColumn("asked", f.lit(None).cast("bigint"))
     )
     asked = touched.select("device", f.col("slice").alias("asked"))
-    rows = _cast_to(FIXES, fixes).unionByName(_cast_to(FIXES, asked)).repartition("device")
-    in_order = rows.sortWithinPartitions("device", "t_ms", "epoch", "seq")
-    return in_order.mapInArrow(cutting, from_arrow_schema(PIECES))
+    rows = cast_to(FIXES, fixes).unionByName(cast_to(FIXES, asked))
+    return map_sorted(rows, "device", cutting, PIECES, "t_ms", "epoch", "seq")
 
 
 def _in_crowd(held: ExitStack, pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
     """Which devices are in a crowd when (schema IN_CROWD, a row for each device and slice)."""
     home = pieces.where("home")
-    near = _persist_until(held, _crowds(home, settings, rough=True))
+    near = persist_until(held, _crowds(home, settings, rough=True))
     if near.isEmpty():
         return near
-    home = _cast_to(PIECES, home.drop("minutes").join(near, ["device", "slice"]))
-    return _persist_until(held, _crowds(home.sortWithinPartitions("device", "start_ms"), settings, rough=False))
+    home = cast_to(PIECES, home.drop("minutes").join(near, ["device", "slice"]))
+    return persist_until(held, _crowds(home.sortWithinPartitions("device", "start_ms"), settings, rough=False))
 
 
 def _crowds(home: DataFrame, settings: ProximitySettings, *, rough: bool) -> DataFrame:
@@ -160,20 +153,16 @@ def _crowds(home: DataFrame, settings: ProximitySettings, *, rough: bool) -> Dat
         for shard in group_by_key(batches, PLACES, "span", _FIXES_AT_ONCE):
             yield from (near_crowds if rough else crowded)(shard, settings.crowd_devices)
 
-    by_span = home.mapInArrow(places, from_arrow_schema(PLACES)).repartition("span")
-    found = by_span.sortWithinPartitions("span").mapInArrow(crowds, from_arrow_schema(IN_CROWD))
+    found = map_sorted(home.mapInArrow(places, from_arrow_schema(PLACES)), "span", crowds, IN_CROWD)
     return found.groupBy("device", "slice").agg(f.bit_or("minutes").alias("minutes"))
 
 
 def _known_crowds(lake: Lake, slices: Ints) -> pa.Table:
     """Which devices were ever told to be in a crowd in these slices: columns `device` and `slice`."""
-    first, last = (pa.scalar(int(number) * SLICE_MS // 86_400_000).cast(pa.int32()) for number in slices[[0, -1]])
-    of_crowds = (pc.field("device_a") == CROWD) & (pc.field("day") >= first.cast(pa.date32()))
-    rows = (
-        lake.open(TABLE)
-        .to_pyarrow_dataset()
-        .to_table(columns=["device_b", "parts"], filter=of_crowds & (pc.field("day") <= last.cast(pa.date32())))
-    )
+    first, last = (pa.scalar(slice_day(int(number)), pa.int32()).cast(pa.date32()) for number in slices[[0, -1]])
+    day = pc.field("day")
+    of_crowds = (pc.field("device_a") == CROWD) & (day >= first) & (day <= last)
+    rows = lake.rows(TABLE, ["device_b", "parts"], where=of_crowds)
     wanted = set(slices.tolist())
     known = {(row["device_b"], part.slice) for row in rows.to_pylist() for part in parts_from(row["parts"])}
     found = [{"device": device, "slice": number} for device, number in sorted(known) if number in wanted]
@@ -185,10 +174,10 @@ def _with_crowds(pieces: DataFrame, asked: DataFrame, in_crowd: DataFrame) -> Da
     marked = asked.join(in_crowd, ["device", "slice"], "left").withColumn("now_asked", f.lit(True))
     both = pieces.withColumnRenamed("minutes", "none").join(marked, ["device", "slice"], "left")
     both = both.withColumn("asked", f.coalesce("now_asked", f.lit(False)))
-    return _cast_to(PIECES, both.withColumn("minutes", f.coalesce("minutes", "none")))
+    return cast_to(PIECES, both.withColumn("minutes", f.coalesce("minutes", "none")))
 
 
-def _crowd_parts(settings: ProximitySettings) -> _Transform:
+def _crowd_parts(settings: ProximitySettings) -> Transform:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield from parts_of_crowds(pa.Table.from_batches([batch]), settings.distance_m)
@@ -196,7 +185,7 @@ def _crowd_parts(settings: ProximitySettings) -> _Transform:
     return run
 
 
-def _cut_pieces(slices: Ints, tracks: TrackSettings, settings: ProximitySettings) -> _Transform:
+def _cut_pieces(slices: Ints, tracks: TrackSettings, settings: ProximitySettings) -> Transform:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for shard in group_by_key(batches, FIXES, "device", _FIXES_AT_ONCE):
             yield from pieces_of(shard, slices, tracks, distance_m=settings.distance_m, cell_m=settings.cell_m)
@@ -206,8 +195,7 @@ def _cut_pieces(slices: Ints, tracks: TrackSettings, settings: ProximitySettings
 
 def _parts(pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
     """Parts of encounters (schema PARTS): every piece meets those of its cell, block by block."""
-    tasks = _blocks(pieces, settings.segments_per_task).repartition("task").sortWithinPartitions("task")
-    return tasks.mapInArrow(_meet(settings), from_arrow_schema(PARTS))
+    return map_sorted(_blocks(pieces, settings.segments_per_task), "task", _meet(settings), PARTS)
 
 
 def _blocks(pieces: DataFrame, most: int) -> DataFrame:
@@ -230,7 +218,7 @@ def _blocks(pieces: DataFrame, most: int) -> DataFrame:
     )
 
 
-def _meet(settings: ProximitySettings) -> _Transform:
+def _meet(settings: ProximitySettings) -> Transform:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for shard in group_by_key(batches, _TASK, "task", settings.segments_per_task):
             yield from parts_of(shard, settings.distance_m)
@@ -239,7 +227,7 @@ def _meet(settings: ProximitySettings) -> _Transform:
 
 
 def _revisions(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFrame) -> DataFrame:
-    """What is to be told (schema NEWS) of pairs of which a device is asked for."""
+    """What is to be told (schema REVISIONS) of pairs of which a device is asked for."""
     per_day = f.expr(f"date_from_unix_date(cast(floor(slice * {SLICE_MS} / 86400000) as int))")
     asked = asked.groupBy("device", per_day.alias("day")).agg(f.collect_set("slice").alias("slices"))
     of_a = asked.select(f.col("device").alias("device_a"), "day", f.col("slices").alias("slices_a"))
@@ -247,8 +235,7 @@ def _revisions(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFra
     days = asked.agg(f.min("day").alias("first"), f.max("day").alias("last")).collect()[0]
     none = f.array().cast("array<bigint>")
     known = (
-        spark.read.format("delta")
-        .load(lake.path(TABLE))
+        read_table(spark, lake, TABLE)
         .where(f.col("day").between(days["first"], days["last"]))
         .join(of_a, ["device_a", "day"], "left")
         .join(of_b, ["device_b", "day"], "left")
@@ -257,8 +244,8 @@ def _revisions(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFra
         .withColumn("slice", f.floor(f.unix_date("day") * f.lit(86_400_000 // SLICE_MS)))
         .drop("min_m")
     )
-    rows = _cast_to(INPUT, _paired(parts)).unionByName(_cast_to(INPUT, _paired(known))).repartition("pair")
-    return rows.sortWithinPartitions("pair").mapInArrow(_revise_pairs, from_arrow_schema(REVISIONS))
+    rows = cast_to(INPUT, _paired(parts)).unionByName(cast_to(INPUT, _paired(known)))
+    return map_sorted(rows, "pair", _revise_pairs, REVISIONS)
 
 
 def _paired(frame: DataFrame) -> DataFrame:
@@ -268,14 +255,3 @@ def _paired(frame: DataFrame) -> DataFrame:
 def _revise_pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for shard in group_by_key(batches, INPUT, "pair", _PAIR_ROWS_AT_ONCE):
         yield from revise(shard).to_batches()
-
-
-def _cast_to(schema: pa.Schema, frame: DataFrame) -> DataFrame:
-    """The columns of a schema; those that are not there are null."""
-    types = {field.name: field.dataType for field in from_arrow_schema(schema)}
-    return frame.select(
-        *(
-            f.col(name).cast(kind) if name in frame.columns else f.lit(None).cast(kind).alias(name)
-            for name, kind in types.items()
-        )
-    )

@@ -10,7 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from cloud_jobs.lake.schemas import ENCOUNTERS, without
 from cloud_jobs.proximity.meeting import slice_day
+from cloud_jobs.revisions import latest_by_id
 from geo.spatial.revisions import new_id
 
 JOINED_MS: Final = 1e-3
@@ -36,22 +38,8 @@ INPUT: Final = pa.schema(
 """Parts (`id` is null) and revisions told before; of these `slice` is one of their day, and `asked` are the slices
 whose parts are computed anew."""
 
-REVISIONS: Final = pa.schema(
-    [
-        pa.field("id", pa.string()),
-        pa.field("revision", pa.int32()),
-        pa.field("device_a", pa.string()),
-        pa.field("device_b", pa.string()),
-        pa.field("start", pa.timestamp("us", tz="UTC")),
-        pa.field("end", pa.timestamp("us", tz="UTC")),
-        pa.field("min_m", pa.float64()),
-        pa.field("min_at", pa.timestamp("us", tz="UTC")),
-        pa.field("retracted", pa.bool_()),
-        pa.field("parts", pa.string()),
-        pa.field("day", pa.date32()),
-    ]
-)
-"""Revisions to be told: the columns of the table `encounters` without the time of telling."""
+REVISIONS: Final = without(ENCOUNTERS, "emitted_at")
+"""Revisions on their way to the table `encounters`."""
 
 
 class Part(NamedTuple):
@@ -89,24 +77,31 @@ class EncounterRevision:
         return min(self.parts, key=lambda part: (part.min_m, part.t_min_ms))
 
 
+class _Pair(NamedTuple):
+    """The rows of two devices on one day."""
+
+    parts: list[Part]
+    told: list[EncounterRevision]
+    asked: set[int]
+
+
 def revise(rows: pa.Table) -> pa.Table:
-    """New revisions (schema NEWS) from whole pairs (schema ROWS)."""
-    pairs: dict[tuple[str, str, int], tuple[list[Part], dict[str, EncounterRevision], set[int]]] = {}
+    """New revisions (schema REVISIONS) from whole pairs (schema INPUT)."""
+    pairs: dict[tuple[str, str, int], _Pair] = {}
     for row in rows.to_pylist():
         key = (row["device_a"], row["device_b"], slice_day(row["slice"]))
-        parts, known, asked = pairs.setdefault(key, ([], {}, set()))
+        pair = pairs.setdefault(key, _Pair([], [], set()))
         if row["id"] is None:
-            parts.append(Part(*(row[name] for name in Part._fields)))
-            continue
-        asked.update(row["asked"])
-        one = EncounterRevision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"])
-        if one.id not in known or known[one.id].revision < one.revision:
-            known[one.id] = one
+            pair.parts.append(Part(*(row[name] for name in Part._fields)))
+        else:
+            pair.asked.update(row["asked"])
+            pair.told.append(EncounterRevision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"]))
     revisions: list[dict[str, Any]] = []
-    for (a, b, day), (parts, known, asked) in sorted(pairs.items()):
+    for (a, b, day), pair in sorted(pairs.items()):
+        known = latest_by_id(pair.told)
         current = [one for one in known.values() if not one.retracted]
-        kept = [part for one in current for part in one.parts if part.slice not in asked]
-        changed = new_revisions(current, joined_parts([*parts, *kept]), {*known}, f"{a}|{b}")
+        kept = [part for one in current for part in one.parts if part.slice not in pair.asked]
+        changed = new_revisions(current, joined_parts([*pair.parts, *kept]), {*known}, f"{a}|{b}")
         revisions += [_row(a, b, day, one) for one in changed]
     return pa.Table.from_pylist(revisions, schema=REVISIONS)
 

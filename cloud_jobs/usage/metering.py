@@ -6,7 +6,6 @@ half to even, to whole millimetres and milliseconds.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from math import fsum
 from typing import Any, Final
@@ -15,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cloud_jobs.lake.schemas import USAGE, without
+from cloud_jobs.lake.seq_ranges import SeqRanges
 from geo.spatial import OUTSIDE, Fixes, Pieces, Tracks, TrackSettings, ZoneSet, build_tracks
 from telemetry import IntervalSet
 
@@ -34,17 +35,7 @@ FIXES = pa.schema(
 )
 """Fixes of whole neighbourhoods of hours, each device's in ascending (epoch, seq). `touched`: its hour is asked for."""
 
-METERED = pa.schema(
-    [
-        pa.field("device", pa.string()),
-        pa.field("hour", pa.timestamp("us", tz="UTC")),
-        pa.field("zone", pa.string()),
-        pa.field("distance_mm", pa.int64()),
-        pa.field("duration_ms", pa.int64()),
-        pa.field("entries", pa.int32()),
-        pa.field("seq_ranges", pa.string()),
-    ]
-)
+METERED = without(USAGE, "computed_at")
 """One row for each device, touched hour and zone in which the device was."""
 
 
@@ -113,14 +104,12 @@ class _Grouped:
         }
 
     def _seq_ranges(self, members: NDArray[np.int64]) -> str:
-        """The names of the fixes at both ends of the pieces' segments, as JSON `{"epoch": [[first, last], …]}`."""
+        """The ids of the fixes at both ends of the pieces' segments."""
         ends = self._pieces.end_fix[members]
         rows = np.unique(np.concatenate([ends, self._before[ends]]))
         epochs, seqs = self._columns["epoch"][rows], self._columns["seq"][rows]
-        named = {
-            str(epoch): IntervalSet.of(seqs[epochs == epoch].tolist()).ranges for epoch in np.unique(epochs).tolist()
-        }
-        return json.dumps(named, separators=(",", ":"))
+        sets = {epoch: IntervalSet.of(seqs[epochs == epoch].tolist()) for epoch in np.unique(epochs).tolist()}
+        return SeqRanges.of(sets).text()
 
 
 def _fix_before(track: Tracks) -> NDArray[np.int64]:

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 from cloud_jobs.billing import Bill, Period
-from cloud_jobs.billing.lake import LakeReader as BillingLake
+from cloud_jobs.billing.lake_reader import bill_from_lake
 from cloud_jobs.billing.meters import MEASURE_OF
-from cloud_jobs.ingest.coverage import Coverage, from_row
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.coverage import Completeness, Coverage, completeness
+from cloud_jobs.lake.tables import Lake
 from simulator.truth import Made, TrueBill, Truth, made_canary, made_event, made_position, made_raw, made_signal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,7 +37,7 @@ class DeviceAudit:
     received: int
     declared: int
     missing: int
-    state: str
+    state: Completeness
 
     @property
     def equal(self) -> bool:
@@ -46,7 +45,7 @@ class DeviceAudit:
         return (
             self.lost == self.unexpected == 0
             and self.made == self.stored == self.ingested == self.received
-            and self.state == "complete"
+            and self.state is Completeness.COMPLETE
         )
 
 
@@ -105,7 +104,7 @@ def audit(lake: Lake, truth: Truth, agents: Mapping[str, tuple[str, dict[str, An
             )
             for device in sorted(agents)
         ),
-        bills=tuple(_bill(lake.folder, truth, account, now) for account in sorted(truth.accounts)),
+        bills=tuple(_bill(lake, truth, account, now) for account in sorted(truth.accounts)),
         duplicates_removed=sum(counted["duplicates"]),
         conflicts=sum(counted["conflicts"]),
         refused=sum(counted["refused"]),
@@ -122,7 +121,6 @@ def _device(  # noqa: PLR0917 - the three stations of one device
     ingested: Counter[Made],
     coverage: list[Coverage],
 ) -> DeviceAudit:
-    states = {one.state for one in coverage}
     return DeviceAudit(
         device=device,
         region=region,
@@ -136,7 +134,7 @@ def _device(  # noqa: PLR0917 - the three stations of one device
         received=sum(one.received.count for one in coverage),
         declared=sum(one.declared_lost.count for one in coverage),
         missing=sum(one.missing.count for one in coverage),
-        state=max(states, key=("complete", "complete with declared loss", "open").index) if states else "open",
+        state=completeness(coverage),
     )
 
 
@@ -169,8 +167,7 @@ def _made(row: dict[str, Any]) -> Made:
 
 def _coverage(lake: Lake) -> dict[str, list[Coverage]]:
     found: dict[str, list[Coverage]] = {}
-    for row in lake.rows("coverage").to_pylist():
-        stream, coverage = from_row(row)
+    for stream, coverage in lake.coverage().items():
         found.setdefault(stream.device, []).append(coverage)
     return found
 
@@ -189,9 +186,9 @@ def _usage(lake: Lake, truth: Truth) -> tuple[int, int]:
     return len(ours), len(ours ^ theirs)
 
 
-def _bill(folder: Path, truth: Truth, account: str, now: datetime) -> BillAudit:
+def _bill(lake: Lake, truth: Truth, account: str, now: datetime) -> BillAudit:
     period = Period(truth.period.start, truth.period.end)
-    ours, theirs = BillingLake(folder).bill(account, period, now), truth.bill(account)
+    ours, theirs = bill_from_lake(lake, account, period, now), truth.bill(account)
     our_lines = {
         (line.key.meter.value, line.key.zone, line.key.device): (
             Decimal(line.quantity) / MEASURE_OF[line.key.meter].base_per_unit,

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.meters import MEASURE_OF, quantity_text
+from cloud_jobs.lake.coverage import Completeness
 from deploy.demo.audit import Audit, BillAudit, DeviceAudit
 
 _NUMBERS = ("made", "stored", "forwarded", "ingested", "lost", "unexpected")
@@ -82,8 +83,8 @@ def verdict_table(audit: Audit) -> Table:
         ),
         (
             "every device complete",
-            f"{sum(one.state == 'complete' for one in devices)} of {len(devices)}",
-            all(one.state == "complete" for one in devices),
+            f"{sum(one.state is Completeness.COMPLETE for one in devices)} of {len(devices)}",
+            all(one.state is Completeness.COMPLETE for one in devices),
         ),
         ("nothing in quarantine", f"{audit.conflicts + audit.refused}", not audit.conflicts + audit.refused),
         (

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from cloud_jobs.ingest.coverage import from_row
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import publish as publish_reference
 from cloud_jobs.reference import read_folder as read_reference
 from deploy.demo.audit import Audit, audit
@@ -210,7 +209,7 @@ class DemoScenario:
 
 
 def _received(lake: Lake) -> int:
-    return sum(from_row(row)[1].received.count for row in lake.rows("coverage").to_pylist())
+    return sum(coverage.received.count for coverage in lake.coverage().values())
 
 
 def _failed(what: str, lines: Sequence[str]) -> str:

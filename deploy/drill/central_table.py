@@ -11,8 +11,8 @@ from urllib.parse import unquote
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cloud_jobs.ingest.coverage import DeviceStream
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.coverage import DeviceStream
+from cloud_jobs.lake.tables import Lake
 from deploy.drill.findings import BatchCounts, Commit
 from deploy.drill.record_ids import RecordIds, union
 from telemetry import IntervalSet

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cloud_jobs.ingest.coverage import DeviceStream
+from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.environment import DrillEnvironment
 from deploy.drill.findings import Findings, compute_findings
 from deploy.drill.run import DrillRun, drill_run

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cloud_jobs.ingest.coverage import DeviceStream
+from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.record_ids import RecordIds, SeenRange, common, count, minus, record_ids_of
 from telemetry import IntervalSet
 

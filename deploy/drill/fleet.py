@@ -21,7 +21,7 @@ from typing import Any
 
 import pulsar
 
-from cloud_jobs.ingest.coverage import DeviceStream
+from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.record_ids import SeenRange
 from deploy.drill.settings import FleetSettings
 from telemetry import Batch, Position, Record, encode

@@ -12,7 +12,7 @@ from typing import Any, Self
 import pulsar
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from cloud_jobs.ingest.coverage import DeviceStream
+from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.record_ids import SeenRange
 from telemetry import WireError, read_header
 

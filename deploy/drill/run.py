@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import randrange
 
-from cloud_jobs.ingest.coverage import DeviceStream
+from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.central_table import CentralTable
 from deploy.drill.environment import DrillEnvironment
 from deploy.drill.findings import DrillObservations

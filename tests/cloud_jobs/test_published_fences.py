@@ -18,7 +18,7 @@ from cloud_jobs.errors import CloudError
 from cloud_jobs.fences import parse_fences, published_fences
 from cloud_jobs.geofence.fence_changes import AppliedFences, changes_between
 from cloud_jobs.geofence.revisions import EventRules
-from cloud_jobs.usage.job import _meter_shards
+from cloud_jobs.usage.job import _meter_devices
 from cloud_jobs.usage.metering import FIXES
 from geo.spatial import TrackSettings, features
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
@@ -59,7 +59,7 @@ def test_the_bound_of_a_text_is_for_one_fence_and_not_for_all_of_them(
 def usage_zones(fences: tuple[str, ...]) -> set[str]:
     """The zones of a drive through the square at the origin, as the job has them."""
     fixes = [fix._asdict() | {"epoch": 7, "touched": True} for fix in THROUGH]
-    meter = _meter_shards(fences, TrackSettings())
+    meter = _meter_devices(fences, TrackSettings())
     metered = meter(pa.Table.from_pylist(fixes, schema=FIXES).to_batches())
     return {zone for batch in metered for zone in batch.column("zone").to_pylist()}
 

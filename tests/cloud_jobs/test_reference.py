@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from cloud_jobs.errors import CloudError
 from cloud_jobs.fences import PublishedFences, parse_fences, published_fences
 from cloud_jobs.geofence.fence_changes import changes_between
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.schemas import REFERENCE
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import Kind, _version, changing, collect, fences_in, read_folder, versions_in
-from cloud_jobs.tables import REFERENCE
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 GOOD: dict[str, Any] = {

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cloud_jobs.ingest.coverage import DeviceStream
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.coverage import DeviceStream
+from cloud_jobs.lake.tables import Lake
 from deploy.drill.central_table import CentralTable
 from deploy.drill.cli import app
 from deploy.drill.drills import Outcome

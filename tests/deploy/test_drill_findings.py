@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.ingest.coverage import DeviceStream
+from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.findings import BatchCounts, Commit, DrillObservations, compute_findings
 from deploy.drill.record_ids import SeenRange, common, count, minus, record_ids_of, union
 from telemetry import IntervalSet

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from cloud_jobs.lake import Lake
-from cloud_jobs.tables import RECORDS
+from cloud_jobs.lake.schemas import RECORDS
+from cloud_jobs.lake.tables import Lake
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 NIGHT = datetime(2026, 1, 5, 23, 40, tzinfo=UTC)

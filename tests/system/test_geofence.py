@@ -24,11 +24,11 @@ from cloud_jobs.geofence import job
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.fence_changes import AppliedFences
 from cloud_jobs.geofence.job import TABLE, GeofenceRun, compute_events
-from cloud_jobs.geofence.message import event_message
 from cloud_jobs.incremental import commit
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.outbox import Outbox, topic_sender
 from cloud_jobs.reference import publish, read_folder
+from cloud_jobs.revisions import event_message
 from deploy.local import LocalStack
 from geo.spatial import TrackSettings
 from tests.pulsar_clients import open_client

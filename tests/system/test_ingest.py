@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.config import CloudSettings, ClusterSettings, IngestSettings
 from cloud_jobs.errors import Fenced
-from cloud_jobs.ingest.coverage import DeviceStream
-from cloud_jobs.ingest.coverage_store import CoverageStore
+from cloud_jobs.ingest.coverage_store import WRITER, CoverageStore
 from cloud_jobs.ingest.job import start_ingest
+from cloud_jobs.lake.coverage import DeviceStream
+from cloud_jobs.lake.frames import append_once, read_table
 from deploy.local import LocalStack
 from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
 from tests.pulsar_clients import open_client
@@ -103,10 +104,10 @@ def test_a_crash_between_records_and_coverage_lets_nothing_in_twice(centre: Inge
     lake = centre.settings.tables
     centre.send(batch(1, 2))
     centre.ingest()
-    stale, note = lake.rows("coverage").to_pylist(), lake.commit_metadata("coverage")["records_version"]
+    stale, covered = lake.rows("coverage").to_pylist(), lake.covered_version("coverage")
     centre.send(batch(3, 4))
     centre.ingest()
-    lake.replace("coverage", stale, {"records_version": note})
+    lake.replace("coverage", stale, covers=covered)
     assert CoverageStore.open(lake).streams[DeviceStream("eu-0001", EPOCH)].received == IntervalSet([(1, 4)])
     centre.send(batch(3, 4, 5))
     centre.ingest()
@@ -142,13 +143,10 @@ def test_a_second_ingest_on_the_same_lake_is_fenced_off(centre: IngestCentre) ->
     slow = CoverageStore.open(lake)
     centre.send(batch(2))
     centre.ingest()
-    frame = centre.spark.read.format("delta").load(lake.path("records")).where("seq = 1")
-    write = (
-        frame.write.format("delta").mode("append").option("txnAppId", "ingest").option("txnVersion", slow.next_version)
-    )
-    write.option("userMetadata", "mine").save(lake.path("records"))
+    frame = read_table(centre.spark, lake, "records").where("seq = 1")
+    made = append_once(frame, lake, "records", writer=WRITER, number=slow.next_version, metadata="mine")
     with pytest.raises(Fenced):
-        slow.confirm_commit("mine")
+        slow.after_commit(made=made)
     assert centre.names() == [1, 2]
 
 

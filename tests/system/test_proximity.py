@@ -15,13 +15,13 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.outbox import Outbox
 from cloud_jobs.proximity import job
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.crowds import CROWD
 from cloud_jobs.proximity.job import TABLE, ProximityRun, compute_encounters
-from cloud_jobs.proximity.message import encounter_message
+from cloud_jobs.revisions import encounter_message
 from deploy.local import LocalStack
 from geo.spatial import TrackSettings
 from tests.pulsar_clients import open_client

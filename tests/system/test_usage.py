@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cloud_jobs.lake import Lake
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.usage.job import UsageRun, compute_usage
 from geo.spatial import TrackSettings
 from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from cloud_jobs.billing import Certificate, Completeness, CoverageRow, SeqRanges, certify
-from telemetry import IntervalSet
+from cloud_jobs.billing import Certificate, Completeness, SeqRanges, certify
+from cloud_jobs.lake.coverage import Coverage
+from telemetry import IntervalSet, Tombstone
 
 
-def coverage(received: str, *, declared: str = "", head: int = 10, epoch: int = 1, device: str = "d") -> CoverageRow:
-    return CoverageRow(device=device, epoch=epoch, received=ranges(received), declared_lost=ranges(declared), head=head)
+def coverage(received: str, *, declared: str = "", head: int = 10) -> Coverage:
+    tombstones = tuple(Tombstone(first, last, "quota") for first, last in ranges(declared).ranges)
+    return Coverage(ranges(received), tombstones, head)
 
 
 def ranges(text: str) -> IntervalSet:
@@ -15,8 +17,8 @@ def ranges(text: str) -> IntervalSet:
     return IntervalSet((int(pair[0]), int(pair[-1])) for pair in pairs)
 
 
-def certified(*rows: CoverageRow) -> Certificate:
-    return certify("d", rows)
+def certified(*epochs: Coverage) -> Certificate:
+    return certify("d", dict(enumerate(epochs, 1)))
 
 
 def test_a_device_is_complete_when_everything_up_to_its_head_was_received() -> None:
@@ -40,13 +42,8 @@ def test_a_hole_leaves_a_device_open_and_is_named() -> None:
 
 
 def test_each_epoch_counts_for_itself() -> None:
-    assert certified(coverage("1-10"), coverage("1-4", head=5, epoch=2)).state is Completeness.OPEN
-    assert certified(coverage("1-10"), coverage("1-5", head=5, epoch=2)).state is Completeness.COMPLETE
-
-
-def test_rows_of_one_epoch_are_united_and_rows_of_other_devices_passed_over() -> None:
-    found = certified(coverage("1-5", head=5), coverage("6-10"), coverage("1", head=9, device="other"))
-    assert found.state is Completeness.COMPLETE
+    assert certified(coverage("1-10"), coverage("1-4", head=5)).state is Completeness.OPEN
+    assert certified(coverage("1-10"), coverage("1-5", head=5)).state is Completeness.COMPLETE
 
 
 def test_a_device_that_nothing_was_heard_of_is_open() -> None:

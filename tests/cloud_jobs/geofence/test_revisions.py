@@ -15,7 +15,7 @@ from cloud_jobs.errors import CloudError
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.revisions import INPUT, REVISIONS, revise
 from cloud_jobs.geofence.units import DAY_MS
-from cloud_jobs.tables import GEOFENCE_EVENTS
+from cloud_jobs.lake.schemas import GEOFENCE_EVENTS
 from geo.spatial import FenceSet, TrackSettings
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, latest, rules
 

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from cloud_jobs.ingest.decoding import DECODED, RECORD_COLUMNS, decode_messages, selected_records
 from cloud_jobs.ingest.deduplication import MessageRef
-from cloud_jobs.tables import RECORDS
+from cloud_jobs.lake.schemas import RECORDS
 from telemetry import Batch, Canary, IntervalSet, Position, Raw, Record, Tombstone, encode
 from tests.strategies import batches
 from tests.telemetry.test_wire import framed

@@ -12,11 +12,13 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from cloud_jobs.billing import BillStatus, LakeReadError
+from cloud_jobs.billing import BillStatus, UnknownAccount
 from cloud_jobs.billing.cli import app
-from cloud_jobs.billing.lake import LakeReader
+from cloud_jobs.billing.lake_reader import account_at, bill_from_lake, tariff_versions
 from cloud_jobs.billing.period import Period
-from cloud_jobs.tables import REFERENCE
+from cloud_jobs.errors import LakeError
+from cloud_jobs.lake.schemas import REFERENCE
+from cloud_jobs.lake.tables import Lake
 
 MARCH = Period.parse("2026-03")
 DAY = datetime(2026, 3, 5, 6, tzinfo=UTC)
@@ -146,7 +148,7 @@ def asked(lake: Path) -> tuple[str | Path, ...]:
 
 
 def test_a_bill_is_read_from_the_lake(lake: Path) -> None:
-    found = LakeReader(lake).bill("acme", MARCH, datetime.now(UTC))
+    found = bill_from_lake(Lake(lake), "acme", MARCH, datetime.now(UTC))
     assert found.status is BillStatus.FINAL
     assert found.totals_by_region == {"eu": 450, "us": 45}
 
@@ -179,9 +181,9 @@ def test_a_device_that_became_complete_was_open_before(lake: Path) -> None:
     write_deltalake(lake / "coverage", hole, mode="overwrite")
     moment = datetime.now(UTC)
     write_deltalake(lake / "coverage", complete, mode="overwrite")
-    assert LakeReader(lake).bill("acme", MARCH, before_anything).status is BillStatus.PROVISIONAL
-    assert LakeReader(lake).bill("acme", MARCH, moment).status is BillStatus.PROVISIONAL
-    assert LakeReader(lake).bill("acme", MARCH, datetime.now(UTC)).status is BillStatus.FINAL
+    assert bill_from_lake(Lake(lake), "acme", MARCH, before_anything).status is BillStatus.PROVISIONAL
+    assert bill_from_lake(Lake(lake), "acme", MARCH, moment).status is BillStatus.PROVISIONAL
+    assert bill_from_lake(Lake(lake), "acme", MARCH, datetime.now(UTC)).status is BillStatus.FINAL
 
 
 def test_a_line_opens_down_to_its_records(lake: Path) -> None:
@@ -227,13 +229,13 @@ def test_an_unknown_account_names_those_there_are(lake: Path) -> None:
 
 
 def test_a_lake_without_tables_says_which_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(LakeReadError, match="no table 'reference'"):
-        LakeReader(tmp_path).bill("acme", MARCH, COMPUTED)
+    with pytest.raises(LakeError, match="no table 'reference'"):
+        bill_from_lake(Lake(tmp_path), "acme", MARCH, COMPUTED)
 
 
 def test_before_it_was_published_there_is_no_account(lake: Path) -> None:
-    with pytest.raises(LakeReadError, match="there are: none"):
-        LakeReader(lake).bill("acme", MARCH, PUBLISHED - timedelta(seconds=1))
+    with pytest.raises(UnknownAccount, match="there are: none"):
+        account_at(Lake(lake), "acme", PUBLISHED - timedelta(seconds=1))
 
 
 def test_of_two_tariffs_of_one_millisecond_the_one_later_in_the_topic_holds(lake: Path) -> None:
@@ -245,5 +247,5 @@ def test_of_two_tariffs_of_one_millisecond_the_one_later_in_the_topic_holds(lake
             for body, place in ((last, "2"), (first, "1"))
         ]
         add(lake, "reference", REFERENCE, rows)
-        (held,) = LakeReader(lake).tariff_versions("standard-eur", PUBLISHED + timedelta(100))
+        (held,) = tariff_versions(Lake(lake), "standard-eur", PUBLISHED + timedelta(100))
         assert len(held.prices) == len(last["prices"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -54,8 +54,8 @@ CONTENT = (
     "monotonic_us",
     "boot",
 )
-"""The columns that two records of the same name must agree on, or they are in conflict. The repaired uncertainty is
-left out: a device may learn more of its clock between two sendings, and that is no other record."""
+"""The columns that two records of the same id must agree on, or they are in conflict. The corrected uncertainty
+is left out: a device may learn more of its clock between two sendings, and that is no other record."""
 
 COVERAGE = pa.schema(
     [
@@ -66,7 +66,8 @@ COVERAGE = pa.schema(
         pa.field("head", pa.int64(), nullable=False),
     ]
 )
-"""What is known of each buffer. `received`: JSON `[[first, last], …]`; `tombstones`: `[[first, last, reason], …]`."""
+"""What is known of each device stream. `received`: JSON `[[first, last], …]`; `tombstones`: the same, with a reason:
+`[[first, last, reason], …]`."""
 
 QUARANTINE = pa.schema(
     [
@@ -165,6 +166,30 @@ REFERENCE = pa.schema(
 """Fences, tariffs and accounts as they were published: every version that reached the centre, under the id that it
 gives itself. In order of `published_at` and, within a millisecond, of `place`: where the message stood in its topic, as
 a text that sorts so (null comes first: a row of before there were places)."""
+
+
+class TableSchema(NamedTuple):
+    """The columns of a table, and those of them that its files are parted by."""
+
+    schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+
+
+TABLES: Final = {
+    "records": TableSchema(RECORDS, ("device_date",)),
+    "coverage": TableSchema(COVERAGE),
+    "quarantine": TableSchema(QUARANTINE),
+    "ingest_batches": TableSchema(INGEST_BATCHES),
+    "usage": TableSchema(USAGE),
+    "geofence_events": TableSchema(GEOFENCE_EVENTS, ("day",)),
+    "encounters": TableSchema(ENCOUNTERS, ("day",)),
+    "reference": TableSchema(REFERENCE),
+}
+
+
+def without(schema: pa.Schema, *names: str) -> pa.Schema:
+    """The columns of a table without some that its writer adds: rows on their way to it."""
+    return pa.schema([pa.field(field.name, field.type) for field in schema if field.name not in names])
 
 
 def publication_order(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -53,7 +53,11 @@ class SeqRanges:
         """The inverse of `document`. Raises ValueError."""
         return cls.of({int(epoch): IntervalSet(ranges) for epoch, ranges in document.items()})
 
+    def text(self) -> str:
+        """As a column of a table has it: `document`, without spaces."""
+        return json.dumps(self.document(), separators=(",", ":"))
+
     @classmethod
     def parse(cls, text: str) -> SeqRanges:
-        """Seq ranges from its JSON text. Raises ValueError."""
+        """The inverse of `text`. Raises ValueError."""
         return cls.read(json.loads(text or "{}"))

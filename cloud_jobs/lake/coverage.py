@@ -1,44 +1,57 @@
-"""What the centre has of each buffer, and whether a buffer is complete. Pure."""
+"""What the centre has of each device stream, and whether that is everything. Pure."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from telemetry import Header, IntervalSet, Tombstone
 
 
 class DeviceStream(NamedTuple):
-    """One device's buffer, which names records: the first two parts of every name."""
+    """All records that one device made with one buffer: the first two parts of their record ids."""
 
     device: str
     epoch: int
 
 
+class Completeness(StrEnum):
+    """Whether the centre accounts for every record that was made."""
+
+    COMPLETE = "complete"
+    DECLARED_LOSS = "complete with declared loss"
+    OPEN = "open"
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The names that are known of one buffer.
+    """The seqs that are known of one device stream.
 
-    `received`: in the records table. `tombstones`: tombstones, apart from each other. `head`: the highest name that the
-    device is known to have given. Joining is a union: any order, any number of times.
+    `received`: in the records table. `tombstones`: apart from each other. `head`: the highest seq that the device is
+    known to have given. Joining is a union: any order, any number of times.
     """
 
     received: IntervalSet = field(default_factory=IntervalSet)
     tombstones: tuple[Tombstone, ...] = ()
     head: int = 0
 
-    def merged(self, header: Header, admitted: IntervalSet) -> Coverage:
-        """This, and what a batch said, of whose records `admitted` were let in."""
+    def __or__(self, other: Coverage) -> Coverage:
         return Coverage(
-            self.received | admitted,
-            _merged_tombstones(self.tombstones, header.tombstones),
-            max(self.head, header.head),
+            self.received | other.received,
+            _merged_tombstones(self.tombstones, other.tombstones),
+            max(self.head, other.head),
         )
 
+    def merged(self, header: Header, admitted: IntervalSet) -> Coverage:
+        """This, and what a batch said, of whose records `admitted` were let in."""
+        return self | Coverage(admitted, header.tombstones, header.head)
+
     def with_received(self, seqs: IntervalSet) -> Coverage:
-        """This, and names found in the records table."""
-        return Coverage(self.received | seqs, self.tombstones, max(self.head, seqs.last or 0))
+        """This, and seqs found in the records table."""
+        return self | Coverage(seqs, head=seqs.last or 0)
 
     @property
     def declared_lost(self) -> IntervalSet:
@@ -51,15 +64,22 @@ class Coverage:
         return self.received.gaps(1, self.head) - self.declared_lost
 
     @property
-    def state(self) -> str:
-        """`complete`, `complete with declared loss`, or `open`."""
-        if self.missing:
-            return "open"
-        return "complete with declared loss" if self.declared_lost else "complete"
+    def state(self) -> Completeness:
+        """Whether this stream is complete."""
+        return completeness([self])
+
+
+def completeness(streams: Iterable[Coverage]) -> Completeness:
+    """The state of a device, given all its streams. Nothing heard of it at all is open: it may have driven."""
+    streams = list(streams)
+    if not streams or any(stream.missing for stream in streams):
+        return Completeness.OPEN
+    lost = any(stream.declared_lost for stream in streams)
+    return Completeness.DECLARED_LOSS if lost else Completeness.COMPLETE
 
 
 def _merged_tombstones(known: tuple[Tombstone, ...], more: tuple[Tombstone, ...]) -> tuple[Tombstone, ...]:
-    """The union; where two reasons are given for one name, the first one stays."""
+    """The union; where two reasons are given for one seq, the first one stays."""
     taken = IntervalSet((first, last) for first, last, _ in known)
     added: list[Tombstone] = []
     for first, last, reason in more:
@@ -81,7 +101,7 @@ def to_row(stream: DeviceStream, coverage: Coverage) -> dict[str, Any]:
 
 
 def from_row(row: dict[str, Any]) -> tuple[DeviceStream, Coverage]:
-    """The coverage in a row of its table."""
+    """The coverage in a row of its table. Raises ValueError, TypeError, KeyError."""
     tombstones = tuple(Tombstone(*parts) for parts in json.loads(row["tombstones"]))
     coverage = Coverage(IntervalSet(json.loads(row["received"])), tombstones, row["head"])
     return DeviceStream(row["device"], row["epoch"]), coverage

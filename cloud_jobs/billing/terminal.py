@@ -14,7 +14,7 @@ from cloud_jobs.billing.completeness import Certificate
 from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.lines import LineKey
 from cloud_jobs.billing.meters import MEASURE_OF, quantity_text
-from cloud_jobs.billing.seq_ranges import SeqRanges
+from cloud_jobs.lake.seq_ranges import SeqRanges
 
 
 def bill_table(bill: Bill) -> RenderableType:
@@ -72,8 +72,8 @@ def seq_ranges_table(device: str, seq_ranges: SeqRanges) -> Table:
         table.add_column(heading, no_wrap=True)
     for heading in ("first", "last", "records"):
         table.add_column(heading, justify="right")
-    for epoch, names in seq_ranges:
-        for first, last in names.ranges:
+    for epoch, seqs in seq_ranges:
+        for first, last in seqs.ranges:
             table.add_row(Text(device), str(epoch), str(first), str(last), str(last - first + 1))
     return table
 

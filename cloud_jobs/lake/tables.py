@@ -1,0 +1,162 @@
+"""The folder of Delta tables: created, read as it is or as it was at a moment, and written, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from cloud_jobs.errors import LakeError
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, from_row
+from cloud_jobs.lake.schemas import TABLES
+
+_CONFIGURATION: Final = {
+    "delta.enableChangeDataFeed": "true",
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+}
+_RECORDS_VERSION: Final = "records_version"
+"""Under which name a commit says what version of the records it covers."""
+_RECENT_COMMITS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """The folder of the centre's tables. Whatever reads a table raises LakeError if it is missing or damaged."""
+
+    folder: Path
+
+    def path(self, table: str) -> str:
+        """Where a table is."""
+        return str(self.folder / table)
+
+    def create(self) -> None:
+        """Makes the tables that are not there yet, and the columns that an earlier version did not know: null there.
+
+        Raises LakeError for a table with columns that this version does not know.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name, (schema, partitions) in TABLES.items():
+            if not DeltaTable.is_deltatable(self.path(name)):
+                DeltaTable.create(
+                    self.path(name),
+                    schema=schema,
+                    mode="ignore",
+                    partition_by=[*partitions],
+                    configuration=_CONFIGURATION,
+                )
+                continue
+            table = self.open(name)
+            there = {field.name for field in table.schema().fields}
+            if other := there - set(schema.names):
+                raise LakeError(
+                    f"table {name} in {self.folder} has columns of another version ({', '.join(sorted(other))});"
+                    " begin with a new lake"
+                )
+            if new := [field for field in schema if field.name not in there and field.nullable]:
+                table.alter.add_columns(DeltaSchema.from_arrow(pa.schema(new)).fields)
+
+    def open(self, table: str, version: int | None = None) -> DeltaTable:
+        """A table as it is now, or a version of it. Raises LakeError; DeltaError for a version that is not kept."""
+        try:
+            return DeltaTable(self.path(table), version=version)
+        except TableNotFoundError as error:
+            raise LakeError(
+                f"there is no table {table!r} in the lake {self.folder}; run the job that writes it"
+            ) from error
+
+    def rows(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        *,
+        where: pc.Expression | None = None,
+        as_of: datetime | None = None,
+    ) -> pa.Table:
+        """Rows of a table, in no order, as they are or as they were at a moment: none from before its first commit."""
+        with self._damage_as_error(table):
+            opened = self.open(table)
+            known = as_of is None or _load_as_of(opened, as_of)
+            dataset = opened.to_pyarrow_dataset()
+            return dataset.to_table(columns=columns and [*columns], filter=where if known else pc.scalar(False))
+
+    def coverage(
+        self, devices: Collection[str] | None = None, as_of: datetime | None = None
+    ) -> dict[DeviceStream, Coverage]:
+        """What the centre has of the streams of some devices, or of all, as it is or was at a moment."""
+        where = None if devices is None else pc.field("device").isin(pa.array(devices, pa.string()))
+        found: dict[DeviceStream, Coverage] = {}
+        for row in self.rows("coverage", where=where, as_of=as_of).to_pylist():
+            with row_fault_as_error("coverage", row):
+                stream, coverage = from_row(row)
+                found[stream] = found.get(stream, Coverage()) | coverage
+        return found
+
+    def append(self, table: str, rows: list[dict[str, Any]]) -> None:
+        """Adds rows to a small table, in one commit."""
+        if rows:
+            write_deltalake(self.path(table), pa.Table.from_pylist(rows, schema=TABLES[table].schema), mode="append")
+
+    def replace(self, table: str, rows: list[dict[str, Any]], *, covers: int) -> None:
+        """Puts rows in the place of all rows of a small table, in one commit that says what records it covers."""
+        write_deltalake(
+            self.path(table),
+            pa.Table.from_pylist(rows, schema=TABLES[table].schema),
+            mode="overwrite",
+            commit_properties=CommitProperties(custom_metadata={"userMetadata": covering(covers)}),
+        )
+
+    def covered_version(self, table: str, commits: int = _RECENT_COMMITS) -> int:
+        """The version of the records that a table covers, as the newest of its last `commits` says; -1: none."""
+        for commit in self.open(table).history(commits):
+            if text := commit.get("userMetadata"):
+                return int(json.loads(text).get(_RECORDS_VERSION, -1))
+        return -1
+
+    def is_committed(self, table: str, metadata: str) -> bool:
+        """Whether one of a table's last commits carries this metadata."""
+        return any(commit.get("userMetadata") == metadata for commit in self.open(table).history(_RECENT_COMMITS))
+
+    @contextmanager
+    def _damage_as_error(self, table: str) -> Iterator[None]:
+        try:
+            yield
+        except (DeltaError, ValueError, OSError) as error:
+            raise LakeError(f"table {table!r} of the lake {self.folder} cannot be read: {error}") from error
+
+
+def covering(records_version: int, **more: str) -> str:
+    """The metadata of a commit that covers a version of the records."""
+    return json.dumps({_RECORDS_VERSION: records_version, **more})
+
+
+@contextmanager
+def row_fault_as_error(table: str, row: dict[str, Any]) -> Iterator[None]:
+    """A row that is not what the format says is a LakeError that shows it."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        raise LakeError(f"table {table!r} holds a row that cannot be read: {row}: {error}") from error
+
+
+def _load_as_of(table: DeltaTable, as_of: datetime) -> bool:
+    """Load the table's version of that moment; False when the table did not exist yet."""
+    stamps = sorted((entry["timestamp"], entry["version"]) for entry in table.history())
+    moment_ms = as_of.timestamp() * 1000
+    if moment_ms >= stamps[-1][0]:
+        return True
+    known = [version for committed_ms, version in stamps if committed_ms <= moment_ms]
+    if known:
+        table.load_as_version(max(known))
+    return bool(known)
