@@ -40,7 +40,7 @@ class Outbox:
         """The version of the table up to which everything was published; -1: nothing."""
         try:
             return int(json.loads(self.progress_file.read_text(encoding="utf-8"))["version"])
-        except (FileNotFoundError, ValueError, KeyError):
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return -1
 
     def flush(self, send: Send) -> int:

@@ -8,7 +8,6 @@ from contextlib import suppress
 
 import structlog
 from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
 
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
@@ -29,16 +28,17 @@ def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
     spark = start_spark("waybill-ingest", settings.spark)
     stop = stop_on_signals()
     try:
-        _run(spark, settings, stop, available_now=available_now)
+        run_query(lambda: start_ingest(spark, settings, available_now=available_now), settings, stop)
     finally:
         _stop_if_running(spark.stop)
     _log.info("stopped")
 
 
-def _run(spark: SparkSession, settings: CloudSettings, stop: threading.Event, *, available_now: bool) -> None:
+def run_query(start: Callable[[], IngestQuery], settings: CloudSettings, stop: threading.Event) -> None:
+    """Starts the query, again if it fails, until it ends in order or `stop` is set. Raises CloudError."""
     failures = 0
     while not stop.is_set():
-        ingest = start_ingest(spark, settings, available_now=available_now)
+        ingest = start()
         _log.info("started", lake=str(settings.lake), topics=list(settings.ingest.topics), failures=failures)
         failure = _wait_for_end(ingest, stop)
         if failure is None:

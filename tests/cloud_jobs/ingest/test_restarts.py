@@ -1,0 +1,76 @@
+"""A query that fails is started again, so many times in a row, and never beside another writer."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cloud_jobs.config import CloudSettings
+from cloud_jobs.errors import CloudError, Fenced
+from cloud_jobs.ingest.cli import run_query
+
+CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
+
+
+class Queries:
+    """Queries that end as the script says: None in order, an error with how many micro-batches were done before."""
+
+    def __init__(self, *script: tuple[Exception | None, int], fenced: Fenced | None = None) -> None:
+        self._script = iter(script)
+        self._fenced = fenced
+        self.started = self.stopped = 0
+
+    def start(self) -> Any:
+        self.started += 1
+        failure, completed = next(self._script)
+        query = SimpleNamespace(isActive=False, exception=lambda: failure, stop=self._stop)
+        return SimpleNamespace(query=query, micro_batch=SimpleNamespace(completed=completed, fenced=self._fenced))
+
+    def _stop(self) -> None:
+        self.stopped += 1
+
+
+def settings(tmp_path: Path, restarts: int) -> CloudSettings:
+    document = {"lake": tmp_path, "checkpoints": tmp_path, "clusters": [CLUSTER]}
+    return CloudSettings.model_validate(document | {"ingest": {"restarts": restarts, "restart_wait_s": 1e-6}})
+
+
+GONE = OSError("the cluster is gone")
+
+
+def test_a_query_that_ends_in_order_is_not_started_again(tmp_path: Path) -> None:
+    queries = Queries((None, 3))
+    run_query(queries.start, settings(tmp_path, 0), threading.Event())
+    assert (queries.started, queries.stopped) == (1, 1)
+
+
+def test_a_micro_batch_that_was_completed_begins_the_count_of_failures_anew(tmp_path: Path) -> None:
+    queries = Queries((GONE, 0), (GONE, 0), (GONE, 1), (GONE, 0), (None, 0))
+    run_query(queries.start, settings(tmp_path, 2), threading.Event())
+    assert (queries.started, queries.stopped) == (5, 5)
+
+
+def test_more_failures_in_a_row_than_allowed_end_it_with_the_last_one(tmp_path: Path) -> None:
+    queries = Queries(*[(GONE, 0)] * 3)
+    with pytest.raises(CloudError, match="3 times in a row: the cluster is gone") as failed:
+        run_query(queries.start, settings(tmp_path, 2), threading.Event())
+    assert failed.value.__cause__ is GONE
+
+
+def test_another_writer_ends_it_at_once(tmp_path: Path) -> None:
+    queries = Queries((GONE, 5), fenced=Fenced(expected_version=3, found_version=4))
+    with pytest.raises(CloudError, match="another ingest wrote"):
+        run_query(queries.start, settings(tmp_path, 10), threading.Event())
+    assert queries.started == 1
+
+
+def test_nothing_is_started_after_it_was_told_to_stop(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    queries = Queries()
+    run_query(queries.start, settings(tmp_path, 0), stop)
+    assert queries.started == 0

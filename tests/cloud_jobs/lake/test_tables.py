@@ -1,0 +1,119 @@
+"""The lake on real Delta tables, without Spark: made, read at a moment, and what its commits say that they cover."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from cloud_jobs.errors import LakeError
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, to_row
+from cloud_jobs.lake.schemas import TABLES, USAGE, without
+from cloud_jobs.lake.tables import Lake, covering
+from telemetry import IntervalSet, Tombstone
+
+MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = Lake(tmp_path)
+    made.create()
+    return made
+
+
+def published(name: str, place: str | None = None) -> dict[str, Any]:
+    return {"kind": "fence", "id": name, "body": "{}", "published_at": MOMENT, "place": place}
+
+
+def covered(device: str, epoch: int, *received: tuple[int, int], head: int = 9) -> dict[str, Any]:
+    return to_row(DeviceStream(device, epoch), Coverage(IntervalSet(received), (Tombstone(8, 9, "age"),), head))
+
+
+def test_a_lake_is_made_with_all_its_tables_and_making_it_again_changes_nothing(lake: Lake) -> None:
+    versions = {name: lake.open(name).version() for name in TABLES}
+    lake.create()
+    assert {name: lake.open(name).version() for name in TABLES} == versions
+    assert lake.open("records").metadata().partition_columns == ["device_date"]
+
+
+def test_a_column_that_this_version_does_not_know_is_refused_by_name(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    DeltaTable.create(lake.path("usage"), schema=USAGE.append(pa.field("colour", pa.string())))
+    with pytest.raises(LakeError, match=r"usage .* another version \(colour\)"):
+        lake.create()
+
+
+def test_rows_are_those_of_a_moment_and_none_from_before_the_table(lake: Lake) -> None:
+    lake.append("reference", [published("a")])
+    between = datetime.now(UTC)
+    lake.append("reference", [published("b")])
+    assert lake.rows("reference", ["id"], as_of=between)["id"].to_pylist() == ["a"]
+    assert sorted(lake.rows("reference", ["id"])["id"].to_pylist()) == ["a", "b"]
+    assert lake.rows("reference", as_of=between - timedelta(days=1)).num_rows == 0
+    assert lake.rows("reference", where=pc.field("id") == "b").num_rows == 1
+
+
+def test_a_text_in_a_condition_is_a_value_whatever_it_holds(lake: Lake) -> None:
+    for name in ("it's", "' OR '1' = '1", "a\\", ""):
+        lake.append("reference", [published(name)])
+        (row,) = lake.rows("reference", where=pc.field("id") == name).to_pylist()
+        assert row["id"] == name
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="no table 'usage'"):
+        Lake(tmp_path).rows("usage")
+
+
+def test_a_table_whose_files_are_gone_is_named(lake: Lake) -> None:
+    lake.append("reference", [published("a")])
+    for file in Path(lake.path("reference")).glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(LakeError, match=r"'reference' .* cannot be read"):
+        lake.rows("reference")
+
+
+def test_coverage_is_that_of_the_devices_asked_for_and_rows_of_one_stream_are_united(lake: Lake) -> None:
+    lake.append("coverage", [covered("d", 1, (1, 3)), covered("d", 1, (3, 5)), covered("d", 2), covered("e", 1)])
+    found = lake.coverage(["d", "nobody"])
+    assert sorted(found) == [DeviceStream("d", 1), DeviceStream("d", 2)]
+    assert found["d", 1].received == IntervalSet([(1, 5)])  # type: ignore[index]  # a stream is a tuple
+    assert sorted(lake.coverage()) == [("d", 1), ("d", 2), ("e", 1)]
+    assert lake.coverage([]) == {}
+
+
+def test_a_row_of_coverage_that_cannot_be_read_is_shown(lake: Lake) -> None:
+    lake.append("coverage", [covered("d", 1) | {"received": "[[9, 1]"}])
+    with pytest.raises(LakeError, match=r"'coverage' holds a row that cannot be read: .*'device': 'd'"):
+        lake.coverage()
+
+
+def test_the_newest_commit_that_says_so_tells_what_a_table_covers(lake: Lake) -> None:
+    assert lake.covered_version("coverage") == -1
+    lake.replace("coverage", [covered("d", 1)], covers=4)
+    assert lake.covered_version("coverage") == lake.covered_version("coverage", commits=1) == 4
+    lake.append("coverage", [covered("e", 1)])
+    assert lake.covered_version("coverage") == 4
+    assert lake.covered_version("coverage", commits=1) == -1
+
+
+def test_a_commit_is_known_by_the_whole_of_what_it_carries(lake: Lake) -> None:
+    lake.replace("coverage", [], covers=4)
+    assert lake.is_committed("coverage", covering(4))
+    assert not lake.is_committed("coverage", covering(4, token="mine"))
+    assert not lake.is_committed("usage", covering(4))
+
+
+def test_rows_on_their_way_have_the_columns_of_the_table_but_those_that_its_writer_adds(lake: Lake) -> None:
+    on_the_way = without(USAGE, "computed_at")
+    row = dict.fromkeys(on_the_way.names) | {"device": "d", "hour": MOMENT, "zone": "", "seq_ranges": "{}"}
+    made = pa.Table.from_pylist([row | {"distance_mm": 0, "duration_ms": 0, "entries": 0}], schema=on_the_way)
+    stamped = made.append_column("computed_at", pa.array([MOMENT], pa.timestamp("us", tz="UTC")))
+    write_deltalake(lake.path("usage"), stamped.cast(USAGE), mode="append")
+    assert lake.rows("usage").column_names == USAGE.names

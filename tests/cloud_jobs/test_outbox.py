@@ -1,0 +1,78 @@
+"""Every row of a table is handed over at least once, and again only after a crash or a lost note."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_jobs.errors import NotPublished
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.outbox import Outbox
+
+TIME = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+class Topic:
+    """Takes rows, or only the first ones and then fails."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.fails_after: int | None = None
+
+    def send(self, rows: Iterator[dict[str, Any]]) -> None:
+        for number, row in enumerate(rows):
+            if number == self.fails_after:
+                raise NotPublished("events", "gone")
+            self.ids.append(row["id"])
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Outbox:
+    lake = Lake(tmp_path / "lake")
+    lake.create()
+    return Outbox(lake, "geofence_events", tmp_path / "notes" / "events")
+
+
+def add(outbox: Outbox, *ids: str) -> None:
+    facts = {"revision": 1, "device": "d", "kind": "enter", "place": "p", "value": 0.0, "retracted": False}
+    rows = [facts | {"id": name, "time": TIME, "day": TIME.date(), "emitted_at": TIME} for name in ids]
+    outbox.lake.append(outbox.table, rows)
+
+
+def test_rows_of_new_commits_are_published_once(outbox: Outbox) -> None:
+    topic = Topic()
+    add(outbox, "a", "b")
+    assert (outbox.flush(topic.send), sorted(topic.ids)) == (2, ["a", "b"])
+    assert outbox.flush(topic.send) == 0
+    add(outbox, "c")
+    add(outbox, "d")
+    assert outbox.flush(topic.send) == 2
+    assert sorted(topic.ids) == ["a", "b", "c", "d"]
+
+
+def test_what_a_topic_did_not_take_stays_due_with_all_of_its_commit(outbox: Outbox) -> None:
+    topic = Topic()
+    add(outbox, "a")
+    outbox.flush(topic.send)
+    add(outbox, "b", "c")
+    topic.fails_after = 1
+    with pytest.raises(NotPublished):
+        outbox.flush(topic.send)
+    topic.fails_after = None
+    assert outbox.flush(topic.send) == 2
+    assert set(topic.ids) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("note", ["", "{", "[]", '{"version": "x"}', "{}"])
+def test_without_a_note_that_can_be_read_the_whole_table_is_published_again(outbox: Outbox, note: str) -> None:
+    topic = Topic()
+    add(outbox, "a")
+    add(outbox, "b")
+    outbox.flush(topic.send)
+    outbox.progress_file.write_text(note, encoding="utf-8")
+    assert outbox.flush(topic.send) == 2
+    assert sorted(topic.ids) == ["a", "a", "b", "b"]

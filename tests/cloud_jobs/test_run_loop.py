@@ -1,0 +1,86 @@
+"""A job that follows runs until it is told to stop, and a topic that cannot be reached does not end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cloud_jobs.errors import CommitConflict, NotPublished
+from cloud_jobs.run_loop import PeriodicTrigger, run_repeatedly, stop_on_signals
+
+
+class Pauses(threading.Event):
+    """An event that takes no time to wait for, and is set after so many waits."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.waited: list[float | None] = []
+        self._last = last
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout)
+        if len(self.waited) == self._last:
+            self.set()
+        return self.is_set()
+
+
+def test_it_runs_at_once_and_after_each_pause_until_told_to_stop() -> None:
+    stop, runs = Pauses(3), list[int]()
+    run_repeatedly(lambda: runs.append(1), interval_s=5.0, on_error=runs.append, stop=stop)
+    assert (len(runs), stop.waited) == (3, [5.0, 5.0, 5.0])
+
+
+def test_what_was_told_to_stop_does_not_begin() -> None:
+    stop = Pauses(1)
+    stop.set()
+    run_repeatedly(pytest.fail, interval_s=5.0, on_error=pytest.fail, stop=stop)
+    assert stop.waited == []
+
+
+def test_messages_that_no_cluster_took_are_reported_and_the_next_run_comes_after_the_pause() -> None:
+    stop, errors = Pauses(2), list[NotPublished]()
+
+    def run() -> None:
+        raise NotPublished("events", "no cluster answers")
+
+    run_repeatedly(run, interval_s=1.0, on_error=errors.append, stop=stop)
+    assert [error.topic for error in errors] == ["events", "events"]
+
+
+def test_any_other_error_ends_it() -> None:
+    stop = Pauses(9)
+
+    def run() -> None:
+        raise CommitConflict("usage")
+
+    with pytest.raises(CommitConflict):
+        run_repeatedly(run, interval_s=1.0, on_error=pytest.fail, stop=stop)
+    assert stop.waited == []
+
+
+def test_a_trigger_is_due_at_first_and_then_once_in_an_interval() -> None:
+    times = iter([100.0, 100.0, 159.9, 160.0, 219.9, 400.0])
+    due = PeriodicTrigger(60.0, clock=lambda: next(times))
+    assert [due() for _ in range(6)] == [True, False, False, True, False, True]
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_sets_the_event_also_after_another_library_took_it(number: signal.Signals) -> None:
+    stop = stop_on_signals()
+    signal.signal(number, signal.SIG_IGN)
+    assert stop_on_signals(stop) is stop
+    os.kill(os.getpid(), number)
+    assert stop.wait(10)
