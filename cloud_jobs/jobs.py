@@ -112,6 +112,7 @@ def _run(
 @contextmanager
 def _session(name: str, settings: CloudSettings) -> Iterator[SparkSession]:
     """The lake's tables, and a Spark session that can read them and the topics."""
+    # before Spark, which takes seconds to start: a lake of another version is refused at once
     settings.tables.create()
     spark = start_spark(f"waybill-{name}", settings.spark)
     try:

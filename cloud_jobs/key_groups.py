@@ -15,6 +15,7 @@ def group_by_key(
     held: list[pa.Table] = []
     count = 0
     for batch in batches:
+        # batches of one stream may differ in what may be null, and then are no one table
         part = pa.Table.from_batches([batch]).cast(schema)
         if not part.num_rows:
             continue
@@ -23,6 +24,7 @@ def group_by_key(
         if count < rows_at_once:
             continue
         table = pa.concat_tables(held)
+        # rows of the last key may still come
         split = _start_of_last(table, key)
         if split:
             yield table.slice(0, split)

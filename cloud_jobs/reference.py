@@ -58,10 +58,9 @@ class ReferenceVersion:
 
 @dataclass(frozen=True, slots=True)
 class CollectedReference:
-    """Rows of the reference table, how many of its fences cannot be used, and how many messages are no versions."""
+    """Rows of the reference table, and how many messages are no versions."""
 
     rows: int
-    refused_fences: int
     refused_messages: int
 
 
@@ -161,10 +160,9 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
     same = " AND ".join(f"old.{name} = new.{name}" for name in REFERENCE.names)
     source = pa.Table.from_pylist(_changing(found, lake), schema=REFERENCE)
     table.merge(source, same, source_alias="new", target_alias="old").when_not_matched_insert_all().execute()
-    fences = fences_in(lake).refused
     _log_refused("not_a_version", refused)
-    _log_refused("fences_refused", fences)
-    return CollectedReference(lake.open("reference").count(), len(fences), len(refused))
+    _log_refused("fences_refused", fences_in(lake).refused)
+    return CollectedReference(lake.open("reference").count(), len(refused))
 
 
 def _log_refused(event: str, refused: Sequence[str]) -> None:
@@ -266,6 +264,7 @@ def fences_in(lake: Lake) -> PublishedFences:
     return _fences_at(lake, table.metadata().id, table.version())
 
 
+# a job that follows asks every few seconds, and the fences of a country take longer than that to judge
 @lru_cache(maxsize=1)
 def _fences_at(lake: Lake, _table_id: str, _version: int) -> PublishedFences:
     return published_fences(row for row in lake.rows("reference").to_pylist() if row["kind"] == "fence")

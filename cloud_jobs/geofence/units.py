@@ -25,9 +25,6 @@ class Units:
     row: Ints
     unit: Ints
 
-    def __len__(self) -> int:
-        return len(self.device)
-
 
 def units_of(device: Ints, t_ms: Ints, touched: Bools, *, max_gap_ms: float, reach_ms: int) -> Units:
     """The units of fixes that are sorted by (device, time); `touched`: the fix's own day is asked for.

@@ -86,12 +86,14 @@ class MicroBatchWriter:
 
     def _process(self, messages: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
+        # opened once: headers, records that are let in and records that came again are three reads of it
         messages = messages.select(*_READ).mapInArrow(decode_messages, from_arrow_schema(DECODED)).persist()
         try:
             found = messages.where("seq IS NULL").select(*_HEADER_COLUMNS).toArrow().to_pylist()
             refused = [row for row in found if row["refused"] is not None]
             arrivals = [_received_batch(row) for row in found if row["refused"] is None]
             result = deduplicate(self._coverage.streams, arrivals)
+            # the records first: whatever is written after them is made good from them, or written again, after a crash
             self._write_records(messages, result, batch_id)
             in_conflict = self._conflicts(messages, result)
         finally:

@@ -42,6 +42,7 @@ def append_once(rows: DataFrame, lake: Lake, table: str, *, writer: str, number:
     `metadata` tells this commit from every other one.
     """
     (
+        # a run writes little and often: one file for each commit keeps their number, and the cost of reading them, low
         rows.coalesce(1)
         .write.format("delta")
         .mode("append")

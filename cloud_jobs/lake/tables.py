@@ -21,6 +21,7 @@ from cloud_jobs.lake.coverage import Coverage, DeviceStream, from_row
 from cloud_jobs.lake.schemas import TABLES
 
 _CONFIGURATION: Final = {
+    # the jobs and the outbox read what a version added, not the table
     "delta.enableChangeDataFeed": "true",
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 7 days",

@@ -43,6 +43,7 @@ from geo.spatial import TrackSettings
 from geo.spatial.ragged import Ints
 
 TABLE = "encounters"
+# 64 groups are 2,080 blocks of one cell; a cell that needs more gets larger blocks instead
 MAX_GROUPS = 64
 _FIXES_AT_ONCE = 200_000
 _PAIR_ROWS_AT_ONCE = 50_000
@@ -136,6 +137,7 @@ def _pieces(
 def _in_crowd(held: ExitStack, pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
     """Which devices are in a crowd when (schema IN_CROWD, a row for each device and slice)."""
     home = pieces.where("home")
+    # counted roughly first: most devices are near no crowd, and only the others are worth the fine count
     near = persist_until(held, _crowds(home, settings, rough=True))
     if near.isEmpty():
         return near
