@@ -28,16 +28,20 @@ class Pauses(threading.Event):
         return self.is_set()
 
 
+def _unexpected(error: NotPublished) -> None:
+    raise AssertionError(error)
+
+
 def test_it_runs_at_once_and_after_each_pause_until_told_to_stop() -> None:
     stop, runs = Pauses(3), list[int]()
-    run_repeatedly(lambda: runs.append(1), interval_s=5.0, on_error=runs.append, stop=stop)
+    run_repeatedly(lambda: runs.append(1), interval_s=5.0, on_error=_unexpected, stop=stop)
     assert (len(runs), stop.waited) == (3, [5.0, 5.0, 5.0])
 
 
 def test_what_was_told_to_stop_does_not_begin() -> None:
     stop = Pauses(1)
     stop.set()
-    run_repeatedly(pytest.fail, interval_s=5.0, on_error=pytest.fail, stop=stop)
+    run_repeatedly(pytest.fail, interval_s=5.0, on_error=_unexpected, stop=stop)
     assert stop.waited == []
 
 
@@ -58,7 +62,7 @@ def test_any_other_error_ends_it() -> None:
         raise CommitConflict("usage")
 
     with pytest.raises(CommitConflict):
-        run_repeatedly(run, interval_s=1.0, on_error=pytest.fail, stop=stop)
+        run_repeatedly(run, interval_s=1.0, on_error=_unexpected, stop=stop)
     assert stop.waited == []
 
 
