@@ -1,0 +1,95 @@
+"""What a job does around its computing: tables first, then Spark, a run, publishing, and Spark is stopped."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cloud_jobs import jobs, proximity
+from cloud_jobs.config import CloudSettings
+from cloud_jobs.errors import NotPublished
+from cloud_jobs.proximity.job import TABLE, ProximityRun
+
+CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
+TIME = datetime(2026, 3, 1, tzinfo=UTC)
+ROW = {"id": "i", "revision": 1, "device_a": "a", "device_b": "b", "min_m": 1.0, "retracted": False, "parts": "[]"}
+ROW |= dict.fromkeys(("start", "end", "min_at", "emitted_at"), TIME) | {"day": TIME.date()}
+
+
+class Centre:
+    """Spark and a topic that only note what they are asked for, and a proximity job that adds a row in each run."""
+
+    def __init__(self, folder: Path) -> None:
+        document = {"lake": folder / "lake", "checkpoints": folder / "notes", "clusters": [CLUSTER]}
+        self.settings = CloudSettings.model_validate(document | {"proximity": {"interval_s": 0.1}})
+        self.events: list[str] = []
+        self.failures: list[Exception] = []
+        self.last_run = 1
+
+    def start_spark(self, name: str, _: object) -> Any:
+        assert self.settings.tables.open(TABLE).version() == 0, "the tables are there before Spark is"
+        self.events.append(name)
+        return SimpleNamespace(
+            dataSource=SimpleNamespace(register=lambda _: None), stop=lambda: self.events.append("stopped")
+        )
+
+    def compute(self, *_: object) -> ProximityRun:
+        self.events.append("run")
+        self.settings.tables.append(TABLE, [ROW])
+        if self.events.count("run") == self.last_run:
+            signal.raise_signal(signal.SIGTERM)
+        return ProximityRun(0, 1, 1, 0, 1)
+
+    def topic_sender(self, _: object, topic: str, message: Any) -> Any:
+        def send(rows: Iterator[dict[str, Any]]) -> None:
+            messages = [message(row) for row in rows]
+            if self.failures:
+                raise self.failures.pop()
+            self.events.append(f"{len(messages)} to {topic.rpartition('/')[2]}")
+
+        return send
+
+
+@pytest.fixture
+def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
+    made = Centre(tmp_path)
+    monkeypatch.setattr(jobs, "start_spark", made.start_spark)
+    monkeypatch.setattr(jobs, "topic_sender", made.topic_sender)
+    monkeypatch.setattr(proximity.job, "compute_encounters", made.compute)
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield made
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def test_a_single_run_computes_publishes_and_stops_spark(centre: Centre) -> None:
+    centre.last_run = 0
+    jobs.run_proximity(centre.settings)
+    assert centre.events == ["waybill-proximity", "run", "1 to encounters", "stopped"]
+
+
+def test_following_goes_on_until_a_signal_and_ends_after_the_run(centre: Centre) -> None:
+    centre.last_run = 2
+    jobs.run_proximity(centre.settings, follow=True)
+    assert centre.events == ["waybill-proximity", *["run", "1 to encounters"] * 2, "stopped"]
+
+
+def test_what_could_not_be_published_is_published_by_the_next_run(centre: Centre) -> None:
+    centre.last_run = 2
+    centre.failures = [NotPublished("encounters", "no cluster answers")]
+    jobs.run_proximity(centre.settings, follow=True)
+    assert centre.events == ["waybill-proximity", "run", "run", "2 to encounters", "stopped"]
+
+
+def test_a_single_run_that_fails_stops_spark_too(centre: Centre) -> None:
+    centre.last_run = 0
+    centre.failures = [NotPublished("encounters", "no cluster answers")]
+    with pytest.raises(NotPublished):
+        jobs.run_proximity(centre.settings)
+    assert centre.events[-1] == "stopped"
