@@ -4,7 +4,7 @@ from simulator.drive import drive
 from simulator.errors import NoSubscriber, PublishError, ScenarioError, SimulatorError, TrackError
 from simulator.fleet import generated_scenario, recorded_scenario
 from simulator.folder import read_folder, write_folder
-from simulator.messages import VehicleMessage, write_journal
+from simulator.messages import VehicleMessage
 from simulator.publisher import BrokerAddress, Progress, PublishSettings, Summary, publish
 from simulator.replay import read_recording
 from simulator.scenario import Faults, Scenario
@@ -29,5 +29,4 @@ __all__ = [
     "read_recording",
     "recorded_scenario",
     "write_folder",
-    "write_journal",
 ]

@@ -2,9 +2,8 @@
 
 import base64
 import json
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from telemetry import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION, VEHICLE_SIGNAL
 
@@ -86,11 +85,3 @@ def _json(body: dict[str, Any]) -> bytes:
 def journal_line(message: VehicleMessage) -> str:
     """The line of a message: device, kind, time and content."""
     return json.dumps(journal_entry(message), separators=(",", ":")) + "\n"
-
-
-def write_journal(messages: Iterable[VehicleMessage], out: TextIO) -> int:
-    """Write the journal of messages that nobody publishes; returns how many there were."""
-    count = 0
-    for count, message in enumerate(messages, start=1):  # noqa: B007 - the count is what is returned
-        out.write(journal_line(message))
-    return count

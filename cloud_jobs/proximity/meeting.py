@@ -17,7 +17,7 @@ from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES, SLICE_MS, cell
 from geo.spatial import Encounters, Fixes, TrackSettings, build_tracks, valid_positions
 from geo.spatial.clip import Segments, segments_of
 
-# the engine's evaluation of pairs of segments; `encounters_among` cuts them in slices that depend on the whole call
+# the engine's evaluation of pairs of segments; `find_encounters` cuts them in slices that depend on the whole call
 from geo.spatial.encounters import joined, meetings
 from geo.spatial.nearby import Candidates, candidates
 from geo.spatial.ragged import Ints, distinct, run_starts

@@ -1,7 +1,7 @@
 """Geo-replication as code: a topology file, the plan that leads to it, and the state of every link."""
 
 from geo.replication.admin import AdminClient
-from geo.replication.apply import Applied, Inspection, admins, apply, inspect_clusters, read_plan
+from geo.replication.apply import Applied, Inspection, admins, apply, inspect_clusters
 from geo.replication.desired import address, desired
 from geo.replication.errors import (
     AdminRefused,
@@ -50,5 +50,4 @@ __all__ = [
     "desired",
     "inspect_clusters",
     "plan",
-    "read_plan",
 ]

@@ -23,7 +23,7 @@ from geo.replication.rest_types import CLUSTER
 from geo.replication.state import ClusterState, Registration, TenantState
 from settings import Settings
 
-__all__ = ["Applied", "Inspection", "admins", "apply", "cluster_data", "inspect_clusters", "read_plan"]
+__all__ = ["Applied", "Inspection", "admins", "apply", "cluster_data", "inspect_clusters"]
 
 # The brokers create topics in each other while we do, so one look may be a moment too early.
 _ROUNDS = 3
@@ -76,11 +76,6 @@ def inspect_clusters(topology: Topology, clients: Mapping[str, AdminClient]) -> 
     unchecked = _own_addresses(topology, alive)
     changes = _pending(topology, alive, gone)
     return Inspection(changes=tuple(changes), unreachable=gone, unchecked=tuple(unchecked))
-
-
-def read_plan(topology: Topology, clients: Mapping[str, AdminClient]) -> list[Change]:
-    """What would have to change now; every cluster must answer. Service addresses are not asked."""
-    return plan(desired(topology), actual(clients, topology.tenants))
 
 
 def apply(

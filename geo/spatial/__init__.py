@@ -17,7 +17,7 @@ For every fence on its own, in place of a zone set: `use_by_fence(tracks, FenceS
 """
 
 from geo.spatial.activity import ALWAYS, Activity
-from geo.spatial.encounters import Encounters, find_approaches, find_encounters
+from geo.spatial.encounters import Encounters, find_encounters
 from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
 from geo.spatial.events import EventSettings, GeofenceEvent, find_events
 from geo.spatial.fence_set import FenceSet
@@ -64,7 +64,6 @@ __all__ = [
     "bounded_lines",
     "build_tracks",
     "fences_from_geojson",
-    "find_approaches",
     "find_encounters",
     "find_events",
     "find_visits",

@@ -53,15 +53,7 @@ def find_encounters(tracks: Tracks, within_m: float) -> Encounters:
     """Every encounter of every pair of devices, each once. Raises `TooManyEncounters`."""
     segments = segments_of(tracks)
     device = tracks.fixes.device[tracks.row[tracks.segments()]]
-    return encounters_among(segments, device, within_m)
-
-
-def encounters_among(segments: Segments, device: Ints, within_m: float, apart: Ints | None = None) -> Encounters:
-    """Encounters of the owners of segments; two segments with the same number above 0 in `apart` do not meet.
-
-    Raises `TooManyEncounters`.
-    """
-    pairs = candidates(segments, device, within_m, apart)
+    pairs = candidates(segments, device, within_m)
     return joined(meetings(device, segments, found, within_m) for found in pairs)
 
 
@@ -267,29 +259,3 @@ def _meetings(segments: Segments, pairs: Candidates, row: Ints, within_m: float)
     end[leaves] = motion.rows(leaves).reaches(within_m, end[leaves], time[leaves])
     number = row[near][met]
     return Encounters(number, np.zeros_like(number), start, end, least, time)
-
-
-def find_approaches(tracks: Tracks, lon: Floats, lat: Floats, within_m: float) -> Encounters:
-    """Each time that a device comes within a distance of a place: `device_a` is the place's number, `device_b` the
-    device. A place is a thing that stands still: the same interpolation as between two devices, the same closest
-    approach.
-    """
-    segments = segments_of(tracks)
-    if not len(segments) or not len(lon):
-        return joined([])
-    device = tracks.fixes.device[tracks.row[tracks.segments()]]
-    start, end = float(segments.start_ms.min()), float(segments.end_ms.max())
-    places, ones = len(lon), np.ones(len(lon))
-    both = Segments(
-        px=np.concatenate([lon, segments.px]),
-        py=np.concatenate([lat, segments.py]),
-        qx=np.concatenate([lon, segments.qx]),
-        qy=np.concatenate([lat, segments.qy]),
-        start_ms=np.concatenate([start * ones, segments.start_ms]),
-        end_ms=np.concatenate([end * ones, segments.end_ms]),
-    )
-    shift = places - int(device.min())
-    numbers = np.concatenate([np.arange(places), device + shift])
-    kind = np.repeat([1, 2], [places, len(segments)])
-    found = encounters_among(both, numbers, within_m, apart=kind)
-    return Encounters(found.device_a, found.device_b - shift, found.start_ms, found.end_ms, found.min_m, found.t_min_ms)

@@ -104,10 +104,6 @@ class Outlines:
         starts[self.rings[1:] - 1] = False
         return np.flatnonzero(starts)
 
-    def fence_of_vertex(self) -> Ints:
-        """The fence of each vertex."""
-        return np.repeat(self.fence, np.diff(self.rings))
-
 
 def _fits_int32(degrees: Floats | NDArray[np.int32]) -> bool:
     """Is every value a whole number of 1e-7 degrees, and such that 32 bits hold it (up to 214.748 degrees)?"""

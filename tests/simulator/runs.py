@@ -1,12 +1,22 @@
 """A run without a broker: the files of a scenario and its journal, and the truth about it."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TextIO
 
-from simulator import Scenario, drive, write_folder, write_journal
+from simulator import Scenario, VehicleMessage, drive, write_folder
 from simulator.drive import Track
+from simulator.messages import journal_line
 from simulator.truth import Truth
 
 RECORDING = Path(__file__).parents[2].parent / "shared" / "data" / "liverpool_bus_route14.csv"
+
+
+def write_journal(messages: Iterable[VehicleMessage], out: TextIO) -> int:
+    """The journal of messages that nobody publishes; how many there were."""
+    lines = [journal_line(message) for message in messages]
+    out.writelines(lines)
+    return len(lines)
 
 
 def run_in(folder: Path, scenario: Scenario, track: Track | None = None) -> Truth:

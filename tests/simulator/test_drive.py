@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import Faults, Scenario, VehicleMessage, drive, generated_scenario, write_journal
+from simulator import Faults, Scenario, VehicleMessage, drive, generated_scenario
 from simulator.messages import TOPIC_KINDS, journal_line
 from simulator.truth.track import metres
+from tests.simulator.runs import write_journal
 
 
 def fleet(seed: int = 7, faults: Faults | None = None) -> Scenario:

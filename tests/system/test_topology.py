@@ -24,12 +24,12 @@ from geo.replication import (
     admins,
     apply,
     inspect_clusters,
-    read_plan,
 )
 from geo.replication.cli import app
 from geo.replication.model import Retention, Tenant
 from geo.replication.observe import observe
 from geo.replication.probe import verify
+from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
 from tests.system.topology_parts import BATCHES, known, look, until
 

@@ -17,11 +17,11 @@ from geo.replication import (
     Topic,
     admins,
     apply,
-    read_plan,
 )
 from geo.replication.cli import app
 from geo.replication.model import Tenant
 from geo.replication.reconnect import reconnect
+from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
 from tests.system.topology_parts import BATCHES, QUIET, known, look, until
 

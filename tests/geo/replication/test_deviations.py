@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from geo.replication import AdminClient, Change, ClusterUnreachable, ReplicationError, Topology, read_plan
+from geo.replication import AdminClient, Change, ClusterUnreachable, ReplicationError, Topology
 from geo.replication.apply import _make, _pending
 from geo.replication.cli import _summary
 from geo.replication.observe import Observation, observe
 from geo.replication.reconnect import _disconnected
 from geo.replication.rest_response import RestResponse
 from geo.replication.watch import ReplicationCollector
+from tests.geo.replication.plan_model import read_plan
 from tests.geo.spatial.json_values import GONE, Place, places, put
 
 RECORDED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "recorded.json").read_text())

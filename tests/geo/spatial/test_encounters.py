@@ -13,7 +13,7 @@ from geographiclib.geodesic import Geodesic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geo.spatial import Encounters, Fixes, find_approaches, find_encounters
+from geo.spatial import Encounters, Fixes, find_encounters
 from geo.spatial.clip import segments_of
 from geo.spatial.geodesic import distance_m
 from geo.spatial.nearby import Candidates, candidates, earth_centred
@@ -119,14 +119,6 @@ def rows(found: Encounters) -> list[tuple[float, ...]]:
     return list(
         zip(found.device_a, found.device_b, found.start_ms, found.end_ms, found.min_m, found.t_min_ms, strict=True)
     )
-
-
-def test_the_distance_to_a_place_is_interpolated_too() -> None:
-    tracks = every_fix(line([(10.00, 50.0), (10.02, 50.0)], 60_000, device=4))
-    found = find_approaches(tracks, np.array([0.0, 10.01]), np.array([0.0, 50.001]), 300.0)
-    assert (found.device_a.tolist(), found.device_b.tolist()) == ([1], [4])
-    assert found.t_min_ms[0] == pytest.approx(START_MS + 30_000, abs=1)
-    assert found.min_m[0] == pytest.approx(Geodesic.WGS84.Inverse(50.0, 10.01, 50.001, 10.01)["s12"], abs=1e-3)
 
 
 def test_nobody_meets_when_nobody_is_there() -> None:

@@ -1,12 +1,19 @@
-"""What changes do, as a model: the laws of `plan` are stated with it. Pure."""
+"""What changes do, as a model: the laws of `plan` are stated with it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from geo.replication.plan import Change, new_namespace_state
+from geo.replication.actual import actual
+from geo.replication.admin import AdminClient
+from geo.replication.desired import desired
+from geo.replication.model import Topology
+from geo.replication.plan import Change, new_namespace_state, plan
 from geo.replication.state import ClusterState, TopicState
 
-__all__ = ["with_changes"]
+
+def read_plan(topology: Topology, clients: Mapping[str, AdminClient]) -> list[Change]:
+    """What would have to change now; every cluster must answer. Service addresses are not asked."""
+    return plan(desired(topology), actual(clients, topology.tenants))
 
 
 def with_changes(actual: Mapping[str, ClusterState], changes: Sequence[Change]) -> dict[str, ClusterState]:
