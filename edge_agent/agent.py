@@ -26,10 +26,10 @@ from edge_agent.intake.intake_loop import IntakeLoop
 from edge_agent.intake.record_intake import Intake, IntakeParts
 from edge_agent.process import flash_bytes
 from edge_agent.store.buffer import Buffer
+from edge_agent.store.buffer_file import RESERVE_BYTES
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.database import BufferOptions
 from edge_agent.store.lineage import next_epoch
-from edge_agent.store.reserve import RESERVE_BYTES
 from edge_agent.store.retention import BufferRetention
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import Uplink
@@ -66,7 +66,7 @@ class Agent:
         rules = _correction_rules(settings.time)
         clock_corrector = ClockCorrector(self.buffer, rules)
         offset_us, _ = clock_corrector.resume(self._clocks.boot, self._clocks.wall_us() - self._clocks.monotonic_us())
-        self.link_budget = LinkBudget(settings, self.buffer)
+        self.link_budget = LinkBudget(settings, self.buffer.counters)
         self.dead_letters = ControlDeadLetters(settings.buffer.path)
         drain = DrainParts(
             buffer=self.buffer,
@@ -85,13 +85,13 @@ class Agent:
             clocks=self._clocks,
             clock_monitor=ClockMonitor(self._clocks.boot, offset_us, rules.jump_us),
             correction=rules,
-            on_commit=self.drainer.on_committed,
-            on_missed=self.drainer.on_missed,
-            on_jump=self.drainer.on_jump,
+            on_commit=self.drainer.inbox.on_committed,
+            on_missed=self.drainer.inbox.on_missed,
+            on_jump=self.drainer.inbox.on_jump,
         )
         self.intake = Intake(settings, parts)
         self.intake_loop = IntakeLoop(settings.intake, self.intake, random.Random())
-        self.flash = FlashMeter(self.buffer, flash_bytes)
+        self.flash = FlashMeter(self.buffer.counters, flash_bytes)
         self._threads = [
             threading.Thread(target=self.intake_loop.run, name="intake", daemon=True),
             threading.Thread(target=self.drainer.run, name="drain", daemon=True),
@@ -111,7 +111,7 @@ class Agent:
         """
         deadline_s = time.monotonic() + within_s
         self.intake_loop.stop()
-        self.drainer.stop()
+        self.drainer.inbox.stop()
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))
         stuck = [thread.name for thread in self._threads if thread.is_alive()]

@@ -126,7 +126,7 @@ class Daemon:
 
     def _tick(self, now_s: float) -> None:
         if is_alive(self._agent):
-            notify("WATCHDOG=1", f"STATUS={self._agent.drainer.connected_region or 'no uplink'}")
+            notify("WATCHDOG=1", f"STATUS={self._agent.drainer.health.connected_region or 'no uplink'}")
         self._agent.flash.sample(time.time())
         if self._evaluator is not None:
             self._evaluate_trial(now_s, self._evaluator)
@@ -212,9 +212,9 @@ class Daemon:
         held = self._held_by(self._agent.settings)
         verdict = evaluator.evaluate(
             now_s,
-            is_connected=drainer.connected_region is not None,
-            is_acked=drainer.region_acked is not None,
-            is_well=drainer.is_healthy,
+            is_connected=drainer.health.connected_region is not None,
+            is_acked=drainer.health.region_acked is not None,
+            is_well=drainer.health.is_healthy,
             batches=drainer.dispatcher.counters.batches,
             holds_back=bool(held),
         )
@@ -263,7 +263,7 @@ class Daemon:
 
     def _report(self, outcome: str, reason: str) -> None:
         log.info("pushed settings", outcome=outcome, reason=reason)
-        self._agent.drainer.report(json.dumps({"outcome": outcome, "reason": reason}).encode())
+        self._agent.drainer.inbox.report(json.dumps({"outcome": outcome, "reason": reason}).encode())
 
     def _restart_if_changed(self) -> None:
         """A restart, if other settings are to be in force than are."""

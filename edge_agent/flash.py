@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge_agent.drain.link_budget import PersistentCounters
-from edge_agent.drain.link_policy import DataUsage
+from edge_agent.drain.link_budget import DataUsage
+from edge_agent.store.counters import BufferCounters
 
 _DAY, _BYTES = "flash_day", "flash_bytes_today"
 
@@ -13,7 +13,7 @@ _DAY, _BYTES = "flash_day", "flash_bytes_today"
 class FlashMeter:
     """Adds up what this process causes to be written, from now on. `written`: bytes since the process began."""
 
-    def __init__(self, counters: PersistentCounters, written: Callable[[], int]) -> None:
+    def __init__(self, counters: BufferCounters, written: Callable[[], int]) -> None:
         self._counters = counters
         self._written = written
         self._counted = written()
@@ -22,7 +22,7 @@ class FlashMeter:
         """Counts what was written since the last look."""
         written = self._written()
         new, self._counted = written - self._counted, written
-        day, size = self._counters.counter(_DAY), self._counters.counter(_BYTES)
+        day, size = self._counters.value(_DAY), self._counters.value(_BYTES)
         today = DataUsage(day=day, day_bytes=size).add(wall_s, new)
-        self._counters.count(_DAY, today.day - day, lazily=True)
-        self._counters.count(_BYTES, today.day_bytes - size, lazily=True)
+        self._counters.add(_DAY, today.day - day, lazily=True)
+        self._counters.add(_BYTES, today.day_bytes - size, lazily=True)

@@ -15,9 +15,9 @@ STALE_S = 60.0
 
 def counters_of(agent: Agent) -> dict[str, Any]:
     """Counters since the settings were loaded. The agent may have been stopped."""
-    drain, intake, sent = agent.drainer, agent.intake.counters, agent.drainer.dispatcher.counters
+    intake, sent = agent.intake.counters, agent.drainer.dispatcher.counters
     return {
-        "acks_ignored": drain.acks_ignored,
+        "acks_ignored": sent.acks_ignored,
         "control_dead_letters": agent.dead_letters.count,
         "messages": intake.messages,
         "payload_bytes": intake.payload_bytes,
@@ -46,8 +46,8 @@ def live_state(agent: Agent) -> dict[str, Any]:
     return {
         **counters_of(agent),
         "local_broker": intake.connected,
-        "region": drain.connected_region,
-        "uplink_healthy": drain.is_healthy,
+        "region": drain.health.connected_region,
+        "uplink_healthy": drain.health.is_healthy,
         "uplink": uplink_state(agent),
         "paused_for_s": round(drain.paused_for_s, 1),
         "link": agent.link_budget.link,
@@ -69,15 +69,15 @@ def uplink_state(agent: Agent) -> str:
     probably because another agent has this device's id.
     """
     drain = agent.drainer
-    if drain.takeovers.is_suspected:
+    if drain.regions.takeovers.is_suspected:
         return "taken over"
-    if drain.connected_region is None:
+    if drain.health.connected_region is None:
         return "not connected"
-    if drain.gateway_absent:
+    if drain.health.gateway_absent:
         return "no gateway"
-    if not drain.is_healthy:
+    if not drain.health.is_healthy:
         return "silent"
-    return "acknowledges" if drain.region_acked else "unknown"
+    return "acknowledges" if drain.health.region_acked else "unknown"
 
 
 def buffer_state(agent: Agent) -> str:

@@ -13,9 +13,8 @@ from typing import Any
 from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFailing, StoreForeign
-from edge_agent.store.buffer import DATABASE
-from edge_agent.store.connection import mapped_errors
-from edge_agent.store.gaps import gaps
+from edge_agent.store.connection import DATABASE, mapped_errors
+from edge_agent.store.counters import gaps
 from edge_agent.store.stored_batch import ordinal_of
 
 

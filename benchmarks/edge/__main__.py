@@ -21,8 +21,8 @@ from benchmarks.edge.sink import LIVE_MS, Sink, percentile
 from deploy.local import MosquittoBroker
 from edge_agent.config import AgentSettings
 from edge_agent.intake.parse import parse_message
-from edge_agent.intake.redelivery import arrival_of
 from edge_agent.status import read_status
+from edge_agent.store.arrivals import arrival_of
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferOptions
 from edge_agent.store.stored_batch import PendingRecord

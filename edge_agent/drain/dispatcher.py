@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge_agent.config import DrainSettings
-from edge_agent.drain.backlog import Backlog, BatchReader
-from edge_agent.drain.fair_share import FairShare
-from edge_agent.drain.live_queue import LiveQueue
-from edge_agent.drain.merge import merged
+from edge_agent.drain.queues import Backlog, BatchReader, FairShare, LiveQueue
 from edge_agent.drain.retry_queue import RetryQueue
-from edge_agent.drain.send_window import InFlightBatch, SendWindow
-from edge_agent.drain.sent import SentSeqs
+from edge_agent.drain.send_window import InFlightBatch, SendWindow, SentSeqs
 from edge_agent.errors import StoreDamaged
+from edge_agent.store.batch_rows import joined
 from edge_agent.store.stored_batch import StoredBatch
 from edge_agent.uplink.protocol import OutgoingBatch
-from telemetry import IntervalSet, TooLarge, WireError, read_header
+from telemetry import Batch, IntervalSet, TooLarge, WireError, decode, encode, read_header
 
 
 class BatchStore(BatchReader, Protocol):
@@ -51,6 +48,8 @@ class DrainCounters:
     records: int = 0
     size: int = 0
     resent: int = 0
+    acks_ignored: int = 0
+    """Answers about nothing that was sent."""
 
 
 class Dispatcher:
@@ -127,16 +126,18 @@ class Dispatcher:
 
     def on_acked(self, epoch: int, seqs: IntervalSet) -> int:
         """Record ids are safe in the region; how many of them it was really sent. All others stay as they are."""
-        seqs = self._sent_seqs.take_acked(self._region, epoch, seqs)
-        if not seqs:
+        # An acknowledgement, true or forged, takes nothing that this region was not sent.
+        acked = self._sent_seqs.take_acked(self._region, epoch, seqs)
+        if not acked:
+            self.counters.acks_ignored += bool(seqs)
             return 0
-        self._source.acknowledge(epoch, seqs)
-        for entry in self._window.on_acked(epoch, seqs):
+        self._source.acknowledge(epoch, acked)
+        for entry in self._window.on_acked(epoch, acked):
             self._retries.on_acked(entry.sent_s)
             for batch in entry.stored:
                 self._retries.remove(batch.id)
                 self.maybe_sent.discard(batch.id)
-        return seqs.count
+        return acked.count
 
     def on_refused(self, now_s: float, epoch: int, seqs: IntervalSet, reason: str) -> int:
         """The region refuses these record ids; how many batches are dead-lettered. Raises StoreError."""
@@ -267,3 +268,19 @@ class Dispatcher:
 
 def _without_data(batch: StoredBatch) -> StoredBatch:
     return StoredBatch(batch.id, batch.epoch, batch.last, batch.class_index, batch.records, batch.size, batch.wall_ms)
+
+
+def merged(encoded: Sequence[bytes], head: int) -> bytes:
+    """One encoded batch with the records and tombstones of all: of one device and epoch, without overlap.
+
+    `head`: the highest number that the epoch has committed now. A single batch stays as it is. Raises WireError.
+    """
+    if len(encoded) == 1:
+        return encoded[0]
+    batches = sorted((decode(data) for data in encoded), key=lambda batch: batch.header.seqs.first or 0)
+    first = batches[0]
+    assert all((batch.device, batch.epoch) == (first.device, first.epoch) for batch in batches)
+    records = tuple(record for batch in batches for record in batch.records)
+    tombstones = joined(tombstone for batch in batches for tombstone in batch.tombstones)
+    head = max(head, *(batch.head for batch in batches))
+    return encode(Batch(first.device, first.epoch, head, records, tombstones))

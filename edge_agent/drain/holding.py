@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from edge_agent.config import AgentSettings
-from edge_agent.drain.link_budget import link_in
-from edge_agent.drain.link_policy import DataUsage, LinkPolicy
-from edge_agent.intake.topic_moves import topic_moves
+from edge_agent.drain.link_budget import DataUsage, LinkPolicy, link_in
+from edge_agent.intake.classes import topic_moves
 
 
 def held_classes(settings: AgentSettings, usage: DataUsage) -> dict[str, str]:

@@ -1,35 +1,79 @@
-"""Counts what goes over the wire, and says from it what may be sent now."""
+"""What may be sent now: a rate, a data plan, classes that wait for a cheaper link, and the bytes counted for them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
-from edge_agent.config import AgentSettings
-from edge_agent.drain.link_policy import PACKET_OVERHEAD, DataUsage, LinkPolicy
+from edge_agent.config import MAX_CLASSES, AgentSettings, ClassSettings, LinkSettings
+from edge_agent.store.counters import BufferCounters
 from runtime.token_bucket import TokenBucket
 
 LINK_CHECK_S = 1.0
+PACKET_OVERHEAD = 0.04
+"""Headers of TCP and IP for each byte of payload, before the kernel has counted the real ones."""
 _NAMES = ("wire_day", "wire_day_bytes", "wire_month", "wire_month_bytes")
 
 
-class PersistentCounters(Protocol):
-    """Counters that outlive a restart."""
+@dataclass(frozen=True, slots=True)
+class DataUsage:
+    """Bytes on the wire in the UTC day and month that `day` (20261121) and `month` (202611) name."""
 
-    def counter(self, name: str) -> int:
-        """The value of a counter."""
+    day: int = 0
+    day_bytes: int = 0
+    month: int = 0
+    month_bytes: int = 0
 
-    def count(self, name: str, increase: int, *, lazily: bool = False) -> None:
-        """Increases a counter; it is stored with the next transaction, which it calls for unless `lazily`."""
+    def add(self, wall_s: float, size: int) -> DataUsage:
+        """With bytes that were sent or received at a time; a new day or month begins with nothing."""
+        now = datetime.fromtimestamp(wall_s, UTC)
+        day, month = int(now.strftime("%Y%m%d")), int(now.strftime("%Y%m"))
+        day_bytes = size + (self.day_bytes if day == self.day else 0)
+        return DataUsage(day, day_bytes, month, size + (self.month_bytes if month == self.month else 0))
+
+
+class LinkPolicy:
+    """Which classes may be sent over which link with what is left of the plan. Pure: handed counts."""
+
+    def __init__(self, settings: LinkSettings, classes: Sequence[ClassSettings]) -> None:
+        self._settings = settings
+        self._classes = classes
+
+    def is_metered(self, link: str | None) -> bool:
+        """Whether this kind of link counts against the plan."""
+        return link is None or link in self._settings.metered
+
+    def allowed_classes(self, link: str | None, usage: DataUsage) -> frozenset[int]:
+        """The classes that may be sent, by index. `usage`: today and this month."""
+        left = self._left(usage) if self.is_metered(link) else 1.0
+        if left <= 0:
+            return frozenset()
+        only_urgent = left <= self._settings.plan_reserve
+        named = range(len(self._classes))
+        allowed = {index for index in named if self._may(self._classes[index], link, only_urgent=only_urgent)}
+        return frozenset(allowed | set(range(len(self._classes), MAX_CLASSES)))
+
+    @staticmethod
+    def _may(one: ClassSettings, link: str | None, *, only_urgent: bool) -> bool:
+        return (not one.links or link in one.links) and (one.urgent or not only_urgent)
+
+    def _left(self, usage: DataUsage) -> float:
+        """The smaller share of a plan that is left."""
+        plans = (
+            (self._settings.bytes_per_day, usage.day_bytes),
+            (self._settings.bytes_per_month, usage.month_bytes),
+        )
+        return min((1 - used / plan for plan, used in plans if plan is not None), default=1.0)
 
 
 class LinkBudget:
     """The budget of one agent, used by the drain's thread."""
 
     def __init__(
-        self, settings: AgentSettings, counters: PersistentCounters, wall_s: Callable[[], float] = time.time
+        self, settings: AgentSettings, counters: BufferCounters, wall_s: Callable[[], float] = time.time
     ) -> None:
         link = settings.link
         self._settings = link
@@ -52,7 +96,7 @@ class LinkBudget:
     @property
     def usage(self) -> DataUsage:
         """What this day and month have cost."""
-        return DataUsage(*(self._counters.counter(name) for name in _NAMES))
+        return DataUsage(*(self._counters.value(name) for name in _NAMES))
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until the rate allows to send."""
@@ -100,7 +144,7 @@ class LinkBudget:
         old = (before.day, before.day_bytes, before.month, before.month_bytes)
         new = (after.day, after.day_bytes, after.month, after.month_bytes)
         for name, was, becomes in zip(_NAMES, old, new, strict=True):
-            self._counters.count(name, becomes - was, lazily=True)
+            self._counters.add(name, becomes - was, lazily=True)
 
 
 def link_in(file: Path | None) -> str | None:

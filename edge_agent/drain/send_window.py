@@ -1,13 +1,17 @@
-"""The batches that are on their way: sent, and not yet acknowledged."""
+"""What was sent and is not acknowledged: the batches that are on their way, and the record ids by region."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from edge_agent.store.stored_batch import StoredBatch
 from telemetry import IntervalSet
+
+MAX_RANGES = 4096
+"""Of one region and epoch; beyond it the lowest are forgotten."""
+MAX_STREAMS = 64
+"""Pairs of region and epoch; beyond it the one that was used longest ago is forgotten."""
 
 
 @dataclass(slots=True)
@@ -97,9 +101,31 @@ class SendWindow:
             self._backlog_size += sign * entry.size
 
 
-def first_ids(batches: Iterable[StoredBatch]) -> dict[int, int]:
-    """The lowest id of each class among batches."""
-    lowest: dict[int, int] = {}
-    for batch in batches:
-        lowest[batch.class_index] = min(batch.id, lowest.get(batch.class_index, batch.id))
-    return lowest
+class SentSeqs:
+    """Record ids that were handed to regions since the agent started: an acknowledgement takes nothing else.
+
+    What was forgotten, or was sent before a restart, counts as not sent: its acknowledgement is ignored, the records
+    are sent again, and the centre removes the duplicates.
+    """
+
+    def __init__(self) -> None:
+        self._sent: OrderedDict[tuple[str, int], IntervalSet] = OrderedDict()
+
+    def add(self, region: str, epoch: int, seqs: IntervalSet) -> None:
+        """These were handed to a region."""
+        sent = self._sent.pop((region, epoch), IntervalSet()) | seqs
+        if len(sent.ranges) > MAX_RANGES:
+            sent = IntervalSet(sent.ranges[-MAX_RANGES:])
+        self._sent[region, epoch] = sent
+        if len(self._sent) > MAX_STREAMS:
+            self._sent.popitem(last=False)
+
+    def take_acked(self, region: str, epoch: int, seqs: IntervalSet) -> IntervalSet:
+        """Those of an acknowledgement that were sent to this region; no region will be asked for them any more."""
+        safe = self._sent.get((region, epoch), IntervalSet()) & seqs
+        if safe:
+            for life in [life for life in self._sent if life[1] == epoch]:
+                self._sent[life] -= safe
+                if not self._sent[life]:
+                    del self._sent[life]
+        return safe

@@ -14,7 +14,7 @@ from edge_agent.errors import StoreDamaged, StoreError, StoreFull
 from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import CommitBudget, GroupCommit
 from edge_agent.intake.parse import Parsed, parse_message
-from edge_agent.intake.redelivery import Arrival, RedeliveryMatcher, arrival_of
+from edge_agent.store.arrivals import Arrival, RedeliveryMatcher, arrival_of
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.retention import BufferRetention
 from edge_agent.store.stored_batch import PendingRecord, StoredBatch
@@ -96,7 +96,7 @@ class Intake:
             return False
         parsed = _parsed(message)
         if message.qos and self._match_redelivery(message, arrival, parsed):
-            self._parts.buffer.count("duplicates", 1)
+            self._parts.buffer.counters.add("duplicates", 1)
             return True
         self._enqueue(message, arrival, parsed, now_s)
         return False
@@ -120,7 +120,7 @@ class Intake:
         return mids
 
     def _match_redelivery(self, message: MqttMessage, arrival: Arrival, parsed: Parsed) -> bool:
-        """Whether the message is stored already; see `edge_agent.intake.redelivery`."""
+        """Whether the message is stored already; see `edge_agent.store.arrivals`."""
         resumption = self._resumption
         is_marked = message.dup and self._parts.buffer.recent.is_newest_of_its_id(arrival)
         if resumption is None:
@@ -139,7 +139,7 @@ class Intake:
         if not self._unproven or self._unknown_commit is not None:
             return
         kept = [one for one in self._waiting if one.arrival not in self._unproven]
-        self._parts.buffer.count("duplicates", len(self._waiting) - len(kept))
+        self._parts.buffer.counters.add("duplicates", len(self._waiting) - len(kept))
         self._waiting = kept
         self._arrivals -= self._unproven
         self._unproven.clear()
@@ -197,7 +197,7 @@ class Intake:
                 self._on_committed(now_s, batches)
         except StoreError as error:
             log.error("the buffer cannot commit", reason=error.reason, error=str(error), waiting=self.waiting)
-            buffer.count(f"failed_commits_{error.reason}", 1)
+            buffer.counters.add(f"failed_commits_{error.reason}", 1)
             self._recover(error, generation)
             self.is_failing = True
             return False
@@ -212,7 +212,7 @@ class Intake:
         self._waiting_bytes = 0
         self._arrivals.clear()
         if self._unproven:
-            self._parts.buffer.count("possible_duplicates", len(self._unproven))
+            self._parts.buffer.counters.add("possible_duplicates", len(self._unproven))
             self._unproven.clear()
         self._parts.on_commit(batches)
         self._enforce_retention()

@@ -17,11 +17,10 @@ import structlog
 
 from edge_agent.clock.jumps import ClockJump, CorrectionRules
 from edge_agent.errors import StoreDamaged
+from edge_agent.store.batch_rows import Changes, read_batch, replace_batch
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection
-from edge_agent.store.database import SENDING, SENT_THROUGH
-from edge_agent.store.prune import replace_batch, stored_batch
+from edge_agent.store.counters import SENDING, SENT_THROUGH
 from telemetry import WireError
 
 log = structlog.get_logger("edge_agent.store")
@@ -35,12 +34,12 @@ class ClockCorrector:
     def __init__(self, buffer: Buffer, rules: CorrectionRules) -> None:
         self._buffer = buffer
         self._rules = rules
-        if buffer.counter(SENDING):
+        if buffer.counters.value(SENDING):
             self._set({SENDING: 0, SENT_THROUGH: buffer.last_id()})
 
     def mark_sending(self) -> None:
         """From now on records may be sent. Raises StoreError."""
-        if not self._buffer.counter(SENDING):
+        if not self._buffer.counters.value(SENDING):
             self._set({SENDING: 1})
 
     def resume(self, boot: str, offset_us: int) -> tuple[int, int]:
@@ -63,7 +62,7 @@ class ClockCorrector:
 
     def correct(self, jump: ClockJump, through: int, sent: Collection[int]) -> int:
         """Corrects what is stored up to the id `through`, but for what may have been sent; the batches that changed."""
-        after = self._buffer.counter(SENT_THROUGH)
+        after = self._buffer.counters.value(SENT_THROUGH)
 
         def begin(connection: Connection, _: Changes) -> None:
             for identity in sent:
@@ -111,7 +110,7 @@ class ClockCorrector:
         self, connection: Connection, identity: int, before: tuple[int, int, int], jump: ClockJump, changes: Changes
     ) -> int:
         try:
-            corrected = self._rules.correct(stored_batch(connection, identity), jump)
+            corrected = self._rules.correct(read_batch(connection, identity), jump)
         except StoreDamaged:
             return 0
         if corrected is None:
@@ -138,7 +137,7 @@ class ClockCorrector:
     def _set(self, counters: dict[str, int]) -> None:
         def change(_: Connection, changes: Changes) -> None:
             for name, value in counters.items():
-                changes.counts[name] = value - self._buffer.counter(name)
+                changes.counts[name] = value - self._buffer.counters.value(name)
 
         self._buffer.edit(change)
 

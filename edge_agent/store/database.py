@@ -1,31 +1,36 @@
-"""An open file and its totals, and the beginning of a new epoch in it."""
+"""An open file: its connections, its totals, and what is read from it."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from edge_agent.config import MAX_CLASSES
 from edge_agent.errors import StoreDamaged, StoreForeign
-from edge_agent.intake.redelivery import Arrival, unpack_arrivals
-from edge_agent.store.connection import Connection, Connector, connect_sqlite, mapped_errors, prepare, transaction
-from edge_agent.store.gaps import UNCOUNTED
-from edge_agent.store.lineage import Lineage, machine_id
-from edge_agent.store.salvage import is_sound
-from edge_agent.store.schema import create_tables
-from edge_agent.store.stored_batch import SEQ_MASK, batch_row_id, ordinal_of
-from telemetry import Batch, Tombstone, encode
+from edge_agent.store.arrivals import Arrival, unpack_arrivals
+from edge_agent.store.batch_rows import Changes
+from edge_agent.store.connection import (
+    PAGE_BYTES,
+    Connection,
+    Connector,
+    connect_sqlite,
+    create_tables,
+    is_sound,
+    mapped_errors,
+    prepare,
+)
+from edge_agent.store.lineage import machine_id
+from edge_agent.store.stored_batch import SEQ_MASK, BatchOwner, StoredBatch, batch_row_id, first_of, ordinal_of
 
 CHECKED_BYTES = 16 << 20
 """A file up to this size is checked page by page when it is opened; a larger one would keep the start waiting."""
-RESTORED = "restored"
-"""Why ids are lost that were given after the image was made from which the buffer was put back."""
-SENDING, SENT_THROUGH = "sending", "sent_through"
-"""Counters of what may have been sent; see `edge_agent.store.clock_correction`."""
+_COLUMNS = "id, last, class, records, size, wall_ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +58,12 @@ class Depth:
 
 @dataclass(slots=True)
 class OpenDatabase:
-    """The state that a damaged or re-opened file replaces as a whole."""
+    """The state that a damaged or re-opened file replaces as a whole.
 
+    `epochs` and `heads`: by ordinal. `acked_rows`: (id, last), ascending. `counters`: as the file had them when opened.
+    """
+
+    device: str
     writer: Connection
     reader: Connection
     ordinal: int = 0
@@ -65,22 +74,106 @@ class OpenDatabase:
     counters: dict[str, int] = field(default_factory=dict)
     is_new: bool = False
 
+    @property
+    def epoch(self) -> int:
+        """The number of the present epoch."""
+        return self.epochs[self.ordinal]
+
+    @property
+    def head(self) -> int:
+        """The highest seq of the present epoch; 0 before the first record."""
+        return self.heads[self.ordinal]
+
+    def head_of(self, epoch: int) -> int:
+        """The highest seq that an epoch committed, as far as is known."""
+        return next((self.heads[ordinal] for ordinal, number in self.epochs.items() if number == epoch), 0)
+
+    def last_id(self) -> int:
+        """The highest id that a batch can have now."""
+        return batch_row_id(self.ordinal, self.head)
+
+    def owner_of(self, identity: int) -> BatchOwner:
+        """Whose a batch is."""
+        ordinal = ordinal_of(identity)
+        return BatchOwner(self.device, self.epochs[ordinal], self.heads[ordinal])
+
+    def expired_rows(self, recent_size: int) -> list[tuple[int, int]]:
+        """The acknowledged rows whose messages cannot be delivered again any more."""
+
+        def is_expired(row: tuple[int, int]) -> bool:
+            identity, last = row
+            return self.head - recent_size >= (last if ordinal_of(identity) == self.ordinal else 0)
+
+        return list(takewhile(is_expired, self.acked_rows))
+
+    def add(self, batches: Iterable[StoredBatch]) -> None:
+        """Counts batches whose commit is stored."""
+        for batch in batches:
+            assert batch.first == self.head + 1, "record ids are given without a hole"
+            self.heads[self.ordinal] = batch.last
+            depth = self.depth.setdefault(batch.class_index, Depth())
+            depth.records += batch.records
+            depth.size += batch.size
+
+    def apply(self, changes: Changes) -> None:
+        """Counts what a transaction did to the rows, now that it is stored."""
+        for _ in changes.expired:
+            self.acked_rows.popleft()
+        self.acked_rows.extend(changes.acked_rows)
+        for index, (records, size) in changes.removed.items():
+            depth = self.depth.setdefault(index, Depth())
+            depth.records -= records
+            depth.size -= size
+            assert depth.records >= 0, "more was taken out than waited"
+
+    def read_after(self, identity: int, class_index: int, limit: int) -> list[StoredBatch]:
+        """The next batches of a class that are to be sent, without their data, in the order of their ids."""
+        with mapped_errors():
+            rows = self.reader.execute(
+                f"SELECT {_COLUMNS} FROM batches WHERE id > ? AND class = ? AND batch IS NOT NULL"  # noqa: S608
+                " AND id NOT IN (SELECT id FROM dead_letter_batches) ORDER BY id LIMIT ?",
+                (identity, class_index, limit),
+            ).fetchall()
+            return [self._stored_batch(row) for row in rows]
+
+    def find(self, identity: int) -> StoredBatch:
+        """A batch that is there, without its data."""
+        row = self.query_one(f"SELECT {_COLUMNS} FROM batches WHERE id = ?", (identity,))  # noqa: S608
+        return self._stored_batch(row)
+
+    def load(self, identity: int) -> bytes | None:
+        """The encoded form of a batch; None if it is gone."""
+        row = self.query_one("SELECT batch FROM batches WHERE id = ?", (identity,))
+        return row[0] if row else None
+
+    def pruned_through(self) -> int:
+        """Records of the present epoch up to this one wait no more."""
+        after = (batch_row_id(self.ordinal, 0),)
+        (least,) = self.query_one("SELECT min(id) FROM batches WHERE id > ? AND batch IS NOT NULL", after)
+        return self.head if least is None else first_of(least) - 1
+
+    def free_pages_bytes(self) -> int:
+        """Space inside the file that is not used."""
+        return int(self.query_one("PRAGMA freelist_count", ())[0]) * PAGE_BYTES
+
+    def query_one(self, sql: str, parameters: tuple[Any, ...]) -> Any:
+        """The first row of a query, or None. Raises StoreError."""
+        with mapped_errors():
+            return self.reader.execute(sql, parameters).fetchone()
+
     def close(self) -> None:
         """Gives the file back."""
         for connection in (self.reader, self.writer):
             _close(connection)
 
+    def _stored_batch(self, row: tuple[int, int, int, int, int, int]) -> StoredBatch:
+        identity, last, class_index, records, size, wall_ms = row
+        return StoredBatch(identity, self.epochs[ordinal_of(identity)], last, class_index, records, size, wall_ms)
+
 
 def _close(connection: Connection) -> None:
     with suppress(sqlite3.Error):
         connection.close()
-
-
-def private_folder(folder: Path) -> None:
-    """Makes the folder, for its owner alone: what a vehicle did is nobody else's. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if folder.stat().st_mode & 0o077:
-        folder.chmod(0o700)
 
 
 def open_database(path: Path, options: BufferOptions, least: int = 0) -> OpenDatabase:
@@ -100,7 +193,7 @@ def open_database(path: Path, options: BufferOptions, least: int = 0) -> OpenDat
         on_error.callback(_close, reader)
         for pragma in ("query_only = ON", "cache_size = -512"):
             reader.execute(f"PRAGMA {pragma}").fetchall()
-        database = OpenDatabase(writer, reader)
+        database = OpenDatabase(options.device, writer, reader)
         _read_epochs(database, path, options, least)
         _read_totals(database)
         on_error.pop_all()
@@ -113,40 +206,6 @@ def _make_private(path: Path) -> None:
         path.touch(mode=0o600, exist_ok=True)
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)
-
-
-def begin_epoch(database: OpenDatabase, options: BufferOptions, reason: str, lost: tuple[int, int]) -> None:
-    """Ends the present epoch and begins another, and declares the ids from lost[0] to lost[1] of the former.
-
-    What waits keeps its ids and is sent. It may have been sent before, so no clock is corrected in it any more.
-    """
-    ordinal, head = database.ordinal, database.heads[database.ordinal]
-    epoch = options.epoch_for(max(database.epochs.values()))
-    counted = {f"epochs_{reason}": 1, SENDING: -database.counters.get(SENDING, 0)}
-    with transaction(database.writer):
-        if lost[0] <= lost[1]:
-            counted |= {f"lost_{RESTORED}": lost[1] - lost[0] + 1, UNCOUNTED: lost[0] - 1 - head}
-            head = lost[1]
-            _declare(database.writer, ordinal, Batch(options.device, database.epochs[ordinal], head), lost)
-        counted[SENT_THROUGH] = batch_row_id(ordinal, head) - database.counters.get(SENT_THROUGH, 0)
-        database.writer.execute("UPDATE epochs SET head = ? WHERE ordinal = ?", (head, ordinal))
-        database.writer.execute("INSERT INTO epochs VALUES (?, ?, ?, 0)", (ordinal + 1, epoch, options.device))
-        for name, increase in counted.items():
-            value = database.counters.get(name, 0) + increase
-            database.writer.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", (name, value))
-
-
-def adopt_lineage(database: OpenDatabase, lineage: Lineage, options: BufferOptions) -> None:
-    """Gives a new file the epoch that the small file knows of: its buffer is gone. Another epoch has to begin."""
-    with transaction(database.writer):
-        database.writer.execute("DELETE FROM epochs")
-        row = (lineage.ordinal, lineage.epoch, options.device)
-        database.writer.execute("INSERT INTO epochs VALUES (?, ?, ?, 0)", row)
-    database.epochs, database.heads, database.ordinal = (
-        {lineage.ordinal: lineage.epoch},
-        {lineage.ordinal: 0},
-        lineage.ordinal,
-    )
 
 
 def stored_arrivals(connection: Connection, most: int) -> Iterator[Arrival]:
@@ -165,16 +224,6 @@ def stored_arrivals(connection: Connection, most: int) -> Iterator[Arrival]:
         newest_first.append(unpack_arrivals(row[1]))
         found += len(newest_first[-1])
     return (arrival for arrivals in reversed(newest_first) for arrival in arrivals)
-
-
-def _declare(connection: Connection, ordinal: int, empty: Batch, lost: tuple[int, int]) -> None:
-    first, last = lost
-    data = encode(Batch(empty.device, empty.epoch, empty.head, (), (Tombstone(first, last, RESTORED),)))
-    connection.execute(
-        "INSERT INTO batches (id, last, class, records, lost, size, wall_ms, boot, batch)"
-        " VALUES (?, ?, 0, 0, ?, ?, 0, '', ?)",
-        (batch_row_id(ordinal, first), last, last - first + 1, len(data), data),
-    )
 
 
 def _read_epochs(database: OpenDatabase, path: Path, options: BufferOptions, least: int) -> None:

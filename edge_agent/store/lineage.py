@@ -1,6 +1,6 @@
-"""Whose a buffer is, and whether it is the one that was left: a small file beside it, and a mark inside it.
+"""Whose a buffer is, and whether it is the one that was left: small files beside it, and a mark inside it.
 
-The file (`lineage.json`) is synced apart from the buffer. It names device, machine and epoch, and a number that the
+The lineage (`lineage.json`) is synced apart from the buffer. It names device, machine and epoch, and a number that the
 head never was beyond. It has a token, and the buffer's mark has the same token and the file's change time, which nobody
 can set. So a buffer is known to be another one than that which was left when
 
@@ -12,6 +12,12 @@ Then a new epoch begins, so that no id is given to a second record. The token ch
 every 65,536 records, and before the first record after a checkpoint. So the present token is in SQLite's log and not in
 the main file, which has an older one if its log is lost. The buffer is told the next token first, so a crash in between
 is none of these.
+
+The high-water mark (`head`) is not synced: it is the head behind the last commit, and shows a log that was cut.
+SQLite takes a log that was cut, or of which a frame is damaged, for one that ends there. The commits behind the cut are
+gone without a trace, and the lineage file knows only what the head never was beyond. This file is written behind each
+commit. What it says can be too old (after a power cut) and never too new: a head that it knows was committed. It is
+believed within the bound of the lineage, so a damaged one declares no more than a lost log does.
 """
 
 from __future__ import annotations
@@ -23,14 +29,16 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from struct import Struct
 
 from edge_agent.store.connection import Connection, transaction, without_checkpoints
 from runtime import replace_durably
 from telemetry import new_epoch
 
-LINEAGE = "lineage.json"
+LINEAGE, HIGH_WATER = "lineage.json", "head"
 HEAD_STEP = 65_536
 _VERSION = 2
+_HIGH_WATER = Struct(">QQ")
 _MACHINE_FILES = ("/etc/machine-id", "/sys/firmware/devicetree/base/serial-number", "/sys/class/dmi/id/product_uuid")
 
 
@@ -149,3 +157,22 @@ def _set_mark(connection: Connection, mark: LineageMark) -> None:
     with transaction(connection):
         row = (1, mark.token, mark.next_token, mark.changed_ns)
         connection.execute("INSERT OR REPLACE INTO mark VALUES (?, ?, ?, ?)", row)
+
+
+def read_high_water(folder: Path, epoch: int) -> int:
+    """The highest head that is known of an epoch; 0 if none is."""
+    with suppress(OSError):
+        data = (folder / HIGH_WATER).read_bytes()
+        if len(data) == _HIGH_WATER.size and _HIGH_WATER.unpack(data)[0] == epoch:
+            return int(_HIGH_WATER.unpack(data)[1])
+    return 0
+
+
+def write_high_water(folder: Path, epoch: int, head: int) -> None:
+    """Notes the head of an epoch, in place, as far as the file system lets it."""
+    with suppress(OSError):
+        descriptor = os.open(folder / HIGH_WATER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, _HIGH_WATER.pack(epoch, head), 0)
+        finally:
+            os.close(descriptor)

@@ -2,11 +2,12 @@
 
 A batch that cannot be written is halved until the records that spoil it stand alone. Such a record is carried as the
 raw message that it came as; if even that cannot be written, the message is a dead letter, and all others are stored.
+A dead letter is kept with its bytes for whoever has to find out why, up to a bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -14,8 +15,9 @@ from typing import NamedTuple
 
 import structlog
 
-from edge_agent.store.eviction import BatchOwner
-from edge_agent.store.stored_batch import PendingRecord, StoredBatch, batch_row_id
+from edge_agent.store.batch_rows import Changes
+from edge_agent.store.connection import Connection
+from edge_agent.store.stored_batch import BatchOwner, PendingRecord, StoredBatch, batch_row_id
 from telemetry import MAX_CONTENT_BYTES, Batch, Raw, Record, encode
 
 log = structlog.get_logger("edge_agent.store")
@@ -24,6 +26,11 @@ BATCH_CONTENT_BYTES = MAX_CONTENT_BYTES // 2
 """A batch's records unpack to about so much at most; `encode` refuses what a decoder would, and then it is halved."""
 _EXPANSION, _FIXED_BYTES = 4, 512
 """A record unpacks to at most so many times its message (`\\u00e9` for two bytes, `1e15` written out), and so much."""
+MAX_DEAD_LETTERS = 256
+MAX_DEAD_LETTER_BYTES = 4 << 20
+"""Of all payloads together; the oldest go first."""
+MAX_KEPT_BYTES = 1 << 20
+"""Of one payload; `bytes` says how long it was."""
 
 
 class DeadLetter(NamedTuple):
@@ -102,3 +109,27 @@ def _batch(pending: Sequence[PendingRecord], owner: BatchOwner, seq: int) -> byt
         for number, one in enumerate(pending, seq + 1)
     )
     return encode(Batch(owner.device, owner.epoch, seq + len(pending), records))
+
+
+def add_dead_letters(connection: Connection, letters: Iterable[DeadLetter], wall_ms: int, changes: Changes) -> None:
+    """Stores and counts dead letters, and drops the oldest beyond the bounds. Inside the caller's transaction."""
+    added = 0
+    for letter in letters:
+        topic = letter.topic.encode("utf-8", "backslashreplace").decode("utf-8")
+        row = (wall_ms, topic, len(letter.payload), letter.payload[:MAX_KEPT_BYTES], letter.reason)
+        connection.execute(
+            "INSERT INTO dead_letters (wall_ms, topic, bytes, payload, reason) VALUES (?, ?, ?, ?, ?)", row
+        )
+        added += 1
+    if not added:
+        return
+    changes.counts["dead_letters"] += added
+    (before,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
+    connection.execute(
+        "DELETE FROM dead_letters WHERE id NOT IN (SELECT id FROM (SELECT id, count(*) OVER newest AS place,"
+        " sum(length(payload)) OVER newest AS size FROM dead_letters WINDOW newest AS (ORDER BY id DESC))"
+        " WHERE place <= ? AND size <= ?)",
+        (MAX_DEAD_LETTERS, MAX_DEAD_LETTER_BYTES),
+    )
+    (after,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
+    changes.counts["dead_letters_dropped"] += before - after

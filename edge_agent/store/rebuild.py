@@ -4,40 +4,43 @@
                                                                                         └─ buffer.rebuilt to buffer.db
 
 Broken off on the left of `buffer.rebuilt` nothing has happened; on its right the next start goes on.
+
+If the structure of the file is sound and only the content of some batches is not, exactly those are lost. Otherwise a
+batch may be missing without a trace, so every record id that was not found, and is not known to be acknowledged, is
+declared lost: who has received a record does not mind hearing that it was lost on the device.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from edge_agent.config import MAX_CLASSES
 from edge_agent.errors import StoreFull
 from edge_agent.notify import notify
-from edge_agent.store.connection import Connection, Connector, mapped_errors, transaction
-from edge_agent.store.gaps import UNCOUNTED, count_missing
-from edge_agent.store.lineage import Lineage, read_lineage
-from edge_agent.store.salvage import (
-    CORRUPT,
-    Salvage,
+from edge_agent.store.archive import (
     archive_database,
     archived_databases,
-    declare_rest_lost,
-    declare_tail_lost,
+    delete_damaged,
+    delete_database,
     finish_archiving,
-    is_sound,
-    owners,
-    read_tables,
-    readable_rows,
 )
-from edge_agent.store.schema import create_tables
-from edge_agent.store.stored_batch import batch_row_id, ordinal_of
+from edge_agent.store.batch_rows import insert_tombstones
+from edge_agent.store.connection import Connection, Connector, create_tables, is_sound, mapped_errors, transaction
+from edge_agent.store.counters import UNCOUNTED, count_missing
+from edge_agent.store.lineage import Lineage, read_lineage
+from edge_agent.store.packing import MAX_DEAD_LETTERS
+from edge_agent.store.stored_batch import batch_row_id, first_of, ordinal_of
 from runtime import sync_folder
-from telemetry import Batch, IntervalSet, Tombstone, encode
+from telemetry import Batch, IntervalSet, WireError, validate
 
+CORRUPT = "corrupt"
+"""The reason of tombstones for what cannot be read."""
 REBUILDING, REBUILT = "rebuilding", "rebuilt"
 """What the new file is called until it is complete and synced, and then until it has its place."""
 _UNFIT = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
@@ -47,6 +50,34 @@ COPY_OVERHEAD_BYTES = 1 << 20
 ROWS_PER_NOTIFY = 256
 EXTEND_TIMEOUT_S = 60
 """systemd is asked for so long with each sign of life."""
+_DEAD_LETTERS = "SELECT wall_ms, topic, bytes, payload, reason FROM dead_letters ORDER BY id DESC LIMIT ?"
+_ROW = "id, last, class, records, lost, size, wall_ms, boot, sent, arrivals, batch"
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What came out of a damaged file. `lost_seqs`: by ordinal, ids that cannot be read.
+
+    `known_seqs`: by ordinal, the ids that wait or are acknowledged.
+    """
+
+    epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    boots: list[Any] = field(default_factory=list)
+    dead_letters: list[Any] = field(default_factory=list)
+    lost_seqs: dict[int, IntervalSet] = field(default_factory=dict)
+    known_seqs: dict[int, IntervalSet] = field(default_factory=dict)
+    batches: int = 0
+    tail: int | None = None
+
+    def add_known(self, ordinal: int, seqs: IntervalSet) -> None:
+        """Ids that wait or are acknowledged."""
+        self.known_seqs[ordinal] = self.known_seqs.get(ordinal, IntervalSet()) | seqs
+
+    def add_lost(self, ordinal: int, first: int, last: int) -> None:
+        """Ids whose records cannot be read."""
+        if first <= last:
+            self.lost_seqs[ordinal] = self.lost_seqs.get(ordinal, IntervalSet()) | IntervalSet([(first, last)])
 
 
 def rebuild(database: Path, device: str, epoch_for: Callable[[int], int], connect: Connector) -> Salvage:
@@ -56,7 +87,7 @@ def rebuild(database: Path, device: str, epoch_for: Callable[[int], int], connec
     nothing, and `finish_rebuild` ends it after. Raises StoreError: StoreFull where a second copy has no room.
     """
     beside = database.with_name(f"{database.stem}.{REBUILDING}")
-    _remove(beside)
+    delete_database(beside)
     _check_room(database, connect)
     lineage = read_lineage(database.parent)
     if lineage is not None and lineage.device != device:
@@ -67,7 +98,7 @@ def rebuild(database: Path, device: str, epoch_for: Callable[[int], int], connec
             create_tables(new)
             salvage = _fill(new, database, device, epoch_for, connect, lineage)
     except BaseException:
-        _remove(beside)
+        delete_database(beside)
         raise
     beside.replace(beside.with_name(f"{database.stem}.{REBUILT}"))
     sync_folder(database.parent)
@@ -87,19 +118,6 @@ def finish_rebuild(database: Path) -> None:
     rebuilt.replace(database)
     sync_folder(database.parent)
     delete_damaged(database, keep=1)
-
-
-def delete_damaged(database: Path, keep: int) -> int:
-    """Deletes the oldest of the files that were rebuilt: what can be read of them was taken over. How many."""
-    old = archived_databases(database)[: -keep or None]
-    for path in old:
-        _remove(path)
-    return len(old)
-
-
-def _remove(database: Path) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        database.with_name(database.name + suffix).unlink(missing_ok=True)
 
 
 def _check_room(database: Path, connect: Connector) -> None:
@@ -138,18 +156,18 @@ def _fill(  # noqa: PLR0917 - the parts of one step
         try:
             with closing(connect(damaged_file)) as damaged:
                 sound = is_sound(damaged)
-                if owners(damaged) - {device}:
+                if _owners(damaged) - {device}:
                     # Another device's ids are not ours to send, nor to declare.
                     with mapped_errors():
                         _write_tables(new, device, Salvage(), epoch_for)
                     return Salvage()
-                salvage = read_tables(damaged, lineage)
+                salvage = _read_tables(damaged, lineage)
                 if lineage is not None and salvage.epochs[lineage.ordinal][0] != lineage.epoch:
                     lineage = None
                 _copy_rows(new, damaged, device, salvage)
-                declare_tail_lost(salvage, lineage)
+                _declare_tail_lost(salvage, lineage)
                 if not sound:
-                    declare_rest_lost(salvage, lineage)
+                    _declare_rest_lost(salvage, lineage)
         except (sqlite3.Error, UnicodeDecodeError):
             # Not one page can be read: all that the small file beside it knows of is lost.
             salvage = salvage if salvage.epochs else _nothing_but(lineage)
@@ -160,7 +178,7 @@ def _fill(  # noqa: PLR0917 - the parts of one step
 
 
 def _copy_rows(new: Connection, damaged: Connection, device: str, salvage: Salvage) -> None:
-    for number, row in enumerate(readable_rows(damaged, device, salvage)):
+    for number, row in enumerate(_readable_rows(damaged, device, salvage)):
         if number % ROWS_PER_NOTIFY == 0:
             notify(
                 f"EXTEND_TIMEOUT_USEC={EXTEND_TIMEOUT_S * 1_000_000}", f"STATUS=rebuilding the buffer: {number} batches"
@@ -191,7 +209,7 @@ def _write_tables(new: Connection, device: str, salvage: Salvage, epoch_for: Cal
     for ordinal, (epoch, _) in sorted(salvage.epochs.items()):
         new.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", (ordinal, epoch, device, heads[ordinal]))
         seqs = salvage.lost_seqs.get(ordinal, IntervalSet())
-        _declare(new, ordinal, Batch(device, epoch, heads[ordinal]), seqs)
+        insert_tombstones(new, ordinal, Batch(device, epoch, heads[ordinal]), seqs, CORRUPT)
     newest = max(salvage.epochs, default=0) + 1
     least = max((epoch for epoch, _ in salvage.epochs.values()), default=0)
     new.execute("INSERT INTO epochs VALUES (?, ?, ?, 0)", (newest, epoch_for(least), device))
@@ -216,11 +234,110 @@ def _write_dead_letters(new: Connection, salvage: Salvage) -> None:
             )
 
 
-def _declare(new: Connection, ordinal: int, empty: Batch, seqs: IntervalSet) -> None:
-    for first, last in seqs.ranges:
-        data = encode(replace(empty, tombstones=(Tombstone(first, last, CORRUPT),)))
-        new.execute(
-            "INSERT OR REPLACE INTO batches (id, last, class, records, lost, size, wall_ms, boot, batch)"
-            " VALUES (?, ?, 0, 0, ?, ?, 0, '', ?)",
-            (batch_row_id(ordinal, first), last, last - first + 1, len(data), data),
-        )
+def _read_tables(damaged: Connection, lineage: Lineage | None) -> Salvage:
+    """Everything but the batches, as far as it can be read."""
+    salvage = Salvage()
+    with suppress(sqlite3.Error, TypeError, ValueError):
+        for ordinal, epoch, head in damaged.execute("SELECT ordinal, epoch, head FROM epochs").fetchall():
+            salvage.epochs[int(ordinal)] = (int(epoch), int(head))
+    with suppress(sqlite3.Error, TypeError, ValueError):
+        for name, value in damaged.execute("SELECT name, value FROM counters").fetchall():
+            salvage.counters[str(name)] = int(value)
+    with suppress(sqlite3.Error, ValueError):
+        salvage.boots = damaged.execute("SELECT * FROM boots").fetchall()
+    with suppress(sqlite3.Error, ValueError):
+        salvage.dead_letters.extend(damaged.execute(_DEAD_LETTERS, (MAX_DEAD_LETTERS,)))
+    if lineage is not None:
+        salvage.epochs.setdefault(lineage.ordinal, (lineage.epoch, 0))
+    return salvage
+
+
+def _owners(damaged: Connection) -> set[str]:
+    """The devices that the file says it belongs to; none where it cannot be read."""
+    with suppress(sqlite3.Error, UnicodeDecodeError):
+        return {str(device) for (device,) in damaged.execute("SELECT DISTINCT device FROM epochs").fetchall()}
+    return set()
+
+
+def _readable_rows(damaged: Connection, device: str, salvage: Salvage) -> Iterator[tuple[Any, ...]]:
+    """The rows of `batches` whose batch is whole, ascending. The ids of the others go to `lost_seqs`.
+
+    A row that is not whole may be wrong about its end too: what lies between it and the next whole row goes with it.
+    """
+    distrusted: int | None = None
+    for row in _rows(damaged, max(salvage.epochs, default=1)):
+        seqs = _seqs_in(row, device, salvage)
+        if seqs is None:
+            distrusted = row[0] if distrusted is None else distrusted
+            continue
+        if distrusted is not None:
+            _declare_lost_up_to(salvage, distrusted, row[0])
+            distrusted = None
+        salvage.batches += row[10] is not None
+        salvage.add_known(ordinal_of(row[0]), seqs)
+        yield row
+    if distrusted is not None:
+        salvage.tail = distrusted
+
+
+def _declare_tail_lost(salvage: Salvage, lineage: Lineage | None) -> None:
+    """Declares what followed the last whole row, if rows that are not whole did."""
+    if salvage.tail is None:
+        return
+    ordinal = ordinal_of(salvage.tail)
+    bound = lineage.head_limit if lineage and lineage.ordinal == ordinal else salvage.epochs.get(ordinal, (0, 0))[1]
+    salvage.add_lost(ordinal, first_of(salvage.tail), max(bound, first_of(salvage.tail)))
+
+
+def _declare_lost_up_to(salvage: Salvage, identity: int, following: int) -> None:
+    ordinal = ordinal_of(identity)
+    head = salvage.epochs.get(ordinal, (0, 0))[1]
+    last = first_of(following) - 1 if ordinal_of(following) == ordinal else max(head, first_of(identity))
+    salvage.add_lost(ordinal, first_of(identity), last)
+
+
+def _declare_rest_lost(salvage: Salvage, lineage: Lineage | None) -> None:
+    """Declares every record id that was not found and is not known to have been acknowledged."""
+    for ordinal, (_, head) in salvage.epochs.items():
+        first, last = 1, max(head, salvage.known_seqs.get(ordinal, IntervalSet()).last or 0)
+        if lineage is not None and lineage.ordinal == ordinal:
+            first, last = lineage.pruned_through + 1, max(last, lineage.head_limit)
+        salvage.add_lost(ordinal, first, last)
+
+
+def _seqs_in(row: tuple[Any, ...], device: str, salvage: Salvage) -> IntervalSet | None:
+    """The record ids that a row covers; None when it cannot be trusted."""
+    identity, last, class_index, records, lost, data = *row[:5], row[10]
+    try:
+        span = IntervalSet([(first_of(identity), last)])
+        if data is None:
+            return span if records == lost == 0 else None
+        header = validate(data)
+        counts = (header.record_seqs.count, header.lost_seqs.count, len(data))
+        if counts != (records, lost, row[5]) or class_index not in range(MAX_CLASSES):
+            return None
+        epoch = salvage.epochs.get(ordinal_of(identity), (header.epoch, 0))[0]
+        seqs = header.seqs
+        return seqs if span.covers(seqs) and (header.device, header.epoch) == (device, epoch) else None
+    except (WireError, TypeError, ValueError):
+        return None
+
+
+def _rows(damaged: Connection, newest: int) -> Iterator[tuple[Any, ...]]:
+    """Every row that can be read, ascending; at an error one of an id and ten times None, and a step that grows."""
+    end = batch_row_id(newest + 1, 0)
+    at, step = 0, 1
+    while at < end:
+        try:
+            row = damaged.execute(
+                f"SELECT {_ROW} FROM batches WHERE id > ? ORDER BY id LIMIT 1",  # noqa: S608 - fixed columns
+                (at,),
+            ).fetchone()
+        except (sqlite3.Error, UnicodeDecodeError):
+            yield (max(at + 1, batch_row_id(1, 1)), *(None,) * 10)
+            at, step = max(at + step, batch_row_id(1, 0)), step * 2
+            continue
+        if row is None:
+            return
+        at, step = max(row[0], at + 1), 1
+        yield tuple(row)

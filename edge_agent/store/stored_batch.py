@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edge_agent.intake.redelivery import Arrival
+from edge_agent.store.arrivals import Arrival
 from telemetry import Body
 
 SEQ_BITS = 44
@@ -48,6 +48,14 @@ class StoredBatch:
     def first(self) -> int:
         """The first sequence number that it covers."""
         return first_of(self.id)
+
+
+class BatchOwner(NamedTuple):
+    """Whose a batch is, for one that has to be written anew though it cannot be read."""
+
+    device: str
+    epoch: int
+    head: int
 
 
 class PendingRecord(NamedTuple):

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from edge_agent.clock.jumps import ClockJump
 from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.intake.redelivery import SET_CLOCK_US
 from edge_agent.pushed import PushRefused, Trial, effective_settings
+from edge_agent.store.arrivals import SET_CLOCK_US
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.lineage import next_epoch
@@ -25,7 +25,7 @@ from settings import load
 from telemetry import IntervalSet, Raw, Record, Signal, decode, read_header
 from tests.edge_agent.centre_model import CentreModel, Name
 from tests.edge_agent.intake_parts import RING, IntakeHarness, mending_of
-from tests.edge_agent.makers import DEVICE, options, stored_bytes
+from tests.edge_agent.makers import DEVICE, missing_in, options, stored_bytes
 from tests.edge_agent.world import SteadyClocks
 
 ELEVEN_YEARS_US = 11 * 365 * 86_400 * 1_000_000
@@ -113,7 +113,7 @@ class IntakeMachine(RuleBasedStateMachine):
         )
         self.dispatcher.on_connected(self.region)
         self.lost_before = self.lost()
-        self.doubted = buffer.counter("possible_duplicates")
+        self.doubted = buffer.counters.value("possible_duplicates")
         self.expire()
         self.intake.connect(resumed=resumed)
 
@@ -136,7 +136,7 @@ class IntakeMachine(RuleBasedStateMachine):
                 is_second = self.named.setdefault(number, name) != name
                 assert not (is_second and number in self.anchors), "a time of its own tells it from all others"
                 again += is_second
-        counted = self.intake.buffer.counter("possible_duplicates")
+        counted = self.intake.buffer.counters.value("possible_duplicates")
         assert again <= counted - self.doubted, "one message, one id, unless it is counted as a possible duplicate"
         self.doubted = counted
         self.dispatcher.on_committed(self.now_s, blocks)
@@ -146,7 +146,7 @@ class IntakeMachine(RuleBasedStateMachine):
         return self.clocks.now_us / 1_000_000
 
     def lost(self) -> Counter[str]:
-        tallies = self.intake.buffer.counters() if hasattr(self, "intake") else {}
+        tallies = self.intake.buffer.counters.stored if hasattr(self, "intake") else {}
         return Counter({name: count for name, count in tallies.items() if name.startswith("lost_")})
 
     def teardown(self) -> None:
@@ -164,7 +164,7 @@ class IntakeMachine(RuleBasedStateMachine):
         assert self.acknowledged == set(range(self.made)) == self.named.keys(), "every message has its id"
         for name in self.given.keys() - self.gone:
             assert name[1] in self.centre.accounted[name[0]], "every id is at the region or declared lost"
-        assert self.intake.buffer.count_missing() == 0
+        assert missing_in(self.intake.buffer) == 0
         self.intake.buffer.close()
         shutil.rmtree(self.root)
 
@@ -291,9 +291,9 @@ class IntakeMachine(RuleBasedStateMachine):
         self.intake.buffer.prune_acknowledged()
 
     def expire(self):
-        before = self.intake.buffer.counter("lost_age")
+        before = self.intake.buffer.counters.value("lost_age")
         self.intake.retention.expire(self.clocks.wall_us() // 1000, self.clocks.now_us // 1000)
-        assert self.intake.buffer.counter("lost_age") == before, "nothing here is old"
+        assert self.intake.buffer.counters.value("lost_age") == before, "nothing here is old"
 
     @rule(delta_us=st.sampled_from([ELEVEN_YEARS_US, -ELEVEN_YEARS_US, -3_600_000_000, 60_000_000]), busy=st.booleans())
     def jump_for_one_tick(self, delta_us, busy):
@@ -364,7 +364,7 @@ class IntakeMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_id_has_its_place(self):
-        assert self.intake.buffer.count_missing() == 0
+        assert missing_in(self.intake.buffer) == 0
         here = dict(self.centre.accounted)
         for index in range(4):
             for block in self.intake.buffer.read_after(0, index, 10_000):

@@ -8,8 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from edge_agent.intake.redelivery import arrival_of
+from edge_agent.store.arrivals import arrival_of
 from edge_agent.store.buffer import Buffer
+from edge_agent.store.counters import count_missing
 from edge_agent.store.database import BufferOptions
 from edge_agent.store.stored_batch import PendingRecord
 from telemetry import Event, Position, Signal
@@ -66,3 +67,8 @@ def stored_bytes(buffer: Buffer, identity: int) -> bytes:
     data = buffer.load(identity)
     assert data is not None
     return data
+
+
+def missing_in(buffer: Buffer) -> int:
+    """How many record ids are neither waiting nor acknowledged nor declared lost; 0 unless something is wrong."""
+    return count_missing(buffer._database.writer, buffer.head, buffer.counters.stored)

@@ -38,7 +38,7 @@ class Road:
         self.now_s += max(0.05, seconds)
         if self.now_s >= self.until_s:
             assert self.drainer
-            self.drainer.stop()
+            self.drainer.inbox.stop()
 
     def wait(self, alarm: threading.Event, seconds: float) -> None:
         self.advance(seconds)
@@ -88,7 +88,7 @@ def drive(
     parts = DrainParts(
         buffer=buffer,
         clock_corrector=ClockCorrector(buffer, CorrectionRules(same_clock_us=1, drift_ppm=0, jump_us=1)),
-        link_budget=LinkBudget(settings, buffer),
+        link_budget=LinkBudget(settings, buffer.counters),
         make_uplink=lambda uplink: ScriptedUplink(road, uplink.region),
         random=Random(1),
         dead_letters=ControlDeadLetters(buffer.path.parent),

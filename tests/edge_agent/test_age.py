@@ -28,7 +28,7 @@ def test_nor_does_it_at_the_start_of_the_next_run(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11), wall_ms=WALL_MS)
     BufferRetention(buffer, BufferSettings(), CLASSES, lambda _: ROOM).expire(WALL_MS, 0)
-    buffer.count("written", 1)
+    buffer.counters.add("written", 1)
     buffer.close()
     buffer = open_buffer(tmp_path)
     assert BufferRetention(buffer, BufferSettings(), CLASSES, lambda _: ROOM).expire(WALL_MS + YEARS_11_MS, 0) == 0

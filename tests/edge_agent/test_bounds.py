@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config import BufferSettings, ClassSettings
-from edge_agent.store.downsampling import downsampled
 from edge_agent.store.eviction_policy import StorageUsage, next_eviction_step
-from edge_agent.store.retention import BufferRetention
+from edge_agent.store.retention import BufferRetention, downsampled
 from telemetry import Batch, Event, IntervalSet, Record, Signal, decode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer
 from tests.strategies import batches
@@ -52,7 +51,7 @@ def test_the_quota_holds_and_every_record_is_kept_or_declared(tmp_path, share):
     assert delivered | declared == IntervalSet([(1, 4000)])
     assert not delivered & declared
     assert sum(one.records for one in buffer.depth().values()) == delivered.count
-    assert buffer.counter("lost_downsampled") + buffer.counter("lost_quota") == declared.count
+    assert buffer.counters.value("lost_downsampled") + buffer.counters.value("lost_quota") == declared.count
 
 
 def test_what_may_be_thinned_is_thinned_before_anything_is_dropped(tmp_path):

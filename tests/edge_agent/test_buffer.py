@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.eviction import downsample_batch, drop_batch, oldest_rows
+from edge_agent.store.retention import downsample_batch, drop_batch, oldest_rows
 from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, stored_bytes, unnamed
 
@@ -95,7 +95,7 @@ class BufferLaws(RuleBasedStateMachine):
         assert stored(self.buffer) == (self.waiting, self.lost)
         assert sum(one.records for one in self.buffer.depth().values()) == self.waiting.count
         assert (self.buffer.epoch, self.buffer.head) == (self.epoch, self.head)
-        assert self.buffer.counter("acknowledged") == self.acknowledged
+        assert self.buffer.counters.value("acknowledged") == self.acknowledged
 
     @invariant()
     def the_ring_knows_the_last_messages(self):
@@ -140,4 +140,4 @@ def test_neighbouring_tombstones_become_one_block(tmp_path):
     buffer.acknowledge(buffer.epoch, IntervalSet([(61, 100)]))
     buffer.prune_acknowledged()
     assert stored(buffer) == (IntervalSet(), IntervalSet())
-    assert buffer.counter("acknowledged") == 100
+    assert buffer.counters.value("acknowledged") == 100

@@ -82,7 +82,7 @@ def test_what_was_never_sent_is_mended_and_what_was_sent_is_not(tmp_path, delta_
         *(max(0, seq + delta_s) for seq in range(4, 11)),
     ]
     assert [corrected[seq][1] > 0 for seq in range(1, 11)] == [False] * 3 + [True] * 7
-    assert buffer.counter("corrected") == 7
+    assert buffer.counters.value("corrected") == 7
 
 
 def test_a_mending_that_a_crash_interrupted_ends_at_the_next_start_and_mends_nothing_twice(tmp_path, monkeypatch):
@@ -170,12 +170,12 @@ def test_a_batch_that_cannot_be_written_with_its_mended_times_stays_and_the_othe
             raise TooLarge(9, 8)
         return encode(batch)
 
-    monkeypatch.setattr("edge_agent.store.prune.encode", full)
+    monkeypatch.setattr("edge_agent.store.batch_rows.encode", full)
     mender = ClockCorrector(buffer, MENDING)
     mender.resume("boot", 0)
     assert mender.correct(jump_of(10_000), buffer.last_id(), set()) == 9
     assert times(buffer)[5] == (5, 0)
-    assert (buffer.counter("corrected"), buffer.counter("uncorrected")) == (9, 1)
+    assert (buffer.counters.value("corrected"), buffer.counters.value("uncorrected")) == (9, 1)
     assert ClockCorrector(buffer, MENDING).resume("boot", 0) == (10_000 * SECOND, 0), "it is over"
 
 
@@ -191,7 +191,7 @@ def test_messages_that_wait_while_the_clock_jumps_far_are_stored(tmp_path):
     intake.clocks.offset_us += 400 * 86_400 * SECOND
     assert len(intake.deliver([message(number) for number in range(11, 21)])) == 20
     assert len(intake.records()) == 20
-    assert intake.buffer.counter("dead_letters") == 0
+    assert intake.buffer.counters.value("dead_letters") == 0
 
 
 def test_a_clock_beyond_all_times_still_stamps_what_has_no_time_of_its_own(tmp_path):

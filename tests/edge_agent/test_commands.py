@@ -59,7 +59,7 @@ def test_what_the_system_refuses_is_said_in_a_line(tmp_path: Path, to: str) -> N
 def test_inspect_and_status_show_the_same_epoch_and_ids_as_they_are(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11))
-    buffer.count("acknowledged", 3)
+    buffer.counters.add("acknowledged", 3)
     fill(buffer, range(11, 12))
     epoch = buffer.epoch
     buffer.close()

@@ -20,9 +20,10 @@ from edge_agent.inspection import exported_lines, stored_batches
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.status import read_status
 from edge_agent.store.connection import connect_sqlite
-from edge_agent.store.eviction import drop_batch, oldest_rows
+from edge_agent.store.counters import BufferCounters
+from edge_agent.store.retention import drop_batch, oldest_rows
 from telemetry import IntervalSet
-from tests.edge_agent.makers import DEVICE, fill, open_buffer
+from tests.edge_agent.makers import DEVICE, fill, missing_in, open_buffer
 from tests.edge_agent.process import AgentProcess
 
 UNIT = Path(__file__).parents[2] / "deploy/systemd/edge-agent.service"
@@ -133,7 +134,7 @@ def test_status_tells_a_name_that_is_nowhere_and_where_it_must_have_been(tmp_pat
     buffer._database.writer.execute("DELETE FROM batches WHERE id & 65535 = 11")
     state = read_status(settings(tmp_path))
     assert (state["gaps"], state["gap_ranges"]) == (10, [[11, 20]])
-    assert buffer.count_missing() == 10
+    assert missing_in(buffer) == 10
 
 
 def test_a_buffer_of_another_version_is_refused_and_stays_as_it_is(tmp_path):
@@ -171,23 +172,16 @@ def test_two_agents_never_share_a_buffer(tmp_path):
 
 
 def test_flash_is_counted_by_the_day_beyond_restarts():
-    class FakeCounters(dict[str, int]):
-        def counter(self, name):
-            return self.get(name, 0)
-
-        def count(self, name, increase, *, lazily=False):
-            self[name] = self.get(name, 0) + increase
-
-    counters, written = FakeCounters(), [100]
+    counters, written = BufferCounters(), [100]
     meter = FlashMeter(counters, lambda: written[0])
     written[0] = 150
     meter.sample(1_795_262_400)
     written[0] = 170
     meter.sample(1_795_262_460)
-    assert counters["flash_bytes_today"] == 70
+    assert counters.value("flash_bytes_today") == 70
     written[0] = 180
     meter.sample(1_795_262_400 + 86_400)
-    assert counters["flash_bytes_today"] == 10
+    assert counters.value("flash_bytes_today") == 10
 
 
 @pytest.mark.parametrize("stage", ["the command line is not loaded yet", "the daemon is being loaded"])

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.config import DrainSettings
-from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.drain.fair_share import FairShare
-from edge_agent.drain.live_queue import QUEUE_BATCHES, LiveQueue
-from edge_agent.drain.merge import joined, merged
+from edge_agent.drain.dispatcher import Dispatcher, merged
+from edge_agent.drain.queues import QUEUE_BATCHES, FairShare, LiveQueue
 from edge_agent.drain.send_window import InFlightBatch, SendWindow
+from edge_agent.store.batch_rows import joined
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.stored_batch import StoredBatch, batch_row_id
 from telemetry import Batch, IntervalSet, Tombstone, decode, encode

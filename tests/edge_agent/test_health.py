@@ -30,7 +30,7 @@ def test_records_that_are_dropped_for_want_of_space_are_said_for_a_minute(tmp_pa
     it = agent(tmp_path, floor_bytes=1 << 60)
     assert buffer_state(it) == "stores"
     take(it)
-    assert it.buffer.counter("lost_space") == 1
+    assert it.buffer.counters.value("lost_space") == 1
     assert buffer_state(it) == "drops records"
     assert it.retention.dropped_at_s is not None
     it.retention.dropped_at_s -= 61

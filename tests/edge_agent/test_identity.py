@@ -8,11 +8,11 @@ import pytest
 
 from edge_agent.errors import StoreFailing
 from edge_agent.store import lineage
-from edge_agent.store.buffer import DATABASE, Buffer
-from edge_agent.store.high_water import HIGH_WATER
-from edge_agent.store.lineage import HEAD_STEP, LINEAGE, next_epoch
+from edge_agent.store.buffer import Buffer
+from edge_agent.store.connection import DATABASE
+from edge_agent.store.lineage import HEAD_STEP, HIGH_WATER, LINEAGE, next_epoch
 from telemetry import IntervalSet, decode
-from tests.edge_agent.makers import WALL_MS, fill, open_buffer, options, stored_bytes, unnamed
+from tests.edge_agent.makers import WALL_MS, fill, missing_in, open_buffer, options, stored_bytes, unnamed
 
 LOG_HEADER_BYTES, LOG_FRAME_BYTES = 32, 24 + 4096
 """Of SQLite's write-ahead log with pages of 4 KiB."""
@@ -77,14 +77,14 @@ def test_a_buffer_that_was_put_back_from_an_image_begins_a_new_epoch_and_sends_w
     leave(buffer, clean)
     put_back(image, folder)
     buffer = open_buffer(folder)
-    assert buffer.counter("epochs_restored") == 1
+    assert buffer.counters.value("epochs_restored") == 1
     fill(buffer, range(101, 121))
     again = records_of(buffer)
     assert len(again) == 30
     assert all(again[name] == sent[name] for name in again.keys() & sent.keys()), "one id, one content"
-    assert buffer.count_missing() == 0
+    assert missing_in(buffer) == 0
     leave(buffer, clean)
-    assert open_buffer(folder).counter("epochs_restored") == 1, "once"
+    assert open_buffer(folder).counters.value("epochs_restored") == 1, "once"
 
 
 def test_ids_that_a_younger_lineage_knows_of_are_declared(tmp_path):
@@ -103,7 +103,7 @@ def test_ids_that_a_younger_lineage_knows_of_are_declared(tmp_path):
     assert declared.first == 11
     assert declared.last is not None
     assert 20 <= declared.last <= 20 + HEAD_STEP
-    assert buffer.counter("lost_restored") == declared.count
+    assert buffer.counters.value("lost_restored") == declared.count
 
 
 def test_a_clone_on_another_machine_begins_its_own_epoch_and_declares_nothing(tmp_path):
@@ -114,7 +114,7 @@ def test_a_clone_on_another_machine_begins_its_own_epoch_and_declares_nothing(tm
     buffer.close()
     clone = Buffer(folder, replace(options(), machine="another machine"))
     assert clone.epoch != epoch
-    assert (clone.head, clone.counter("epochs_moved")) == (0, 1)
+    assert (clone.head, clone.counters.value("epochs_moved")) == (0, 1)
     assert len(records_of(clone)) == 500
     assert not declared_of(clone, epoch)
 
@@ -142,9 +142,14 @@ def test_the_buffer_of_another_device_is_kept_aside_and_nothing_of_it_is_sent_or
     overwrite_file(tmp_path / "other", tmp_path / "mine")
     mine = open_buffer(tmp_path / "mine")
     assert mine.epoch != epoch
-    assert (mine.head, records_of(mine), mine.counter("lost_corrupt"), mine.counter("lost_restored")) == (0, {}, 0, 0)
+    assert (mine.head, records_of(mine), mine.counters.value("lost_corrupt"), mine.counters.value("lost_restored")) == (
+        0,
+        {},
+        0,
+        0,
+    )
     fill(mine, range(11, 21))
-    assert mine.counter("foreign_archived") == 1
+    assert mine.counters.value("foreign_archived") == 1
     assert (tmp_path / "mine" / "buffer.foreign-1").exists()
 
 
@@ -162,7 +167,7 @@ def test_a_buffer_beside_the_lineage_of_another_device_invents_no_losses(tmp_pat
     assert not declared_of(mine, epoch)
     mine.repair(mine.generation)
     assert len(records_of(mine)) == 10
-    assert mine.counter("lost_corrupt") == 0
+    assert mine.counters.value("lost_corrupt") == 0
 
 
 def test_a_buffer_that_is_gone_is_declared_as_far_as_its_lineage_knows(tmp_path):
@@ -174,7 +179,7 @@ def test_a_buffer_that_is_gone_is_declared_as_far_as_its_lineage_knows(tmp_path)
     buffer = open_buffer(tmp_path)
     assert buffer.epoch != epoch
     assert declared_of(buffer, epoch).covers(IntervalSet([(1, 10)]))
-    assert buffer.count_missing() == 0
+    assert missing_in(buffer) == 0
 
 
 @pytest.mark.parametrize("wall_ms", [30_000, WALL_MS], ids=["clock not set", "clock set"])
@@ -224,7 +229,7 @@ def test_a_main_file_whose_log_was_lost_begins_a_new_epoch_and_declares_what_may
     assert buffer.epoch != epoch
     there = IntervalSet((block.first, block.last) for block in buffer.read_after(0, 1, 10_000))
     assert (there | declared_of(buffer, epoch)).covers(IntervalSet([(1, head)] if head else []))
-    assert buffer.count_missing() == 0
+    assert missing_in(buffer) == 0
 
 
 @pytest.mark.parametrize("commits", [1, 4])
@@ -247,7 +252,7 @@ def test_a_log_that_was_cut_behind_any_frame_begins_a_new_epoch_and_declares_wha
         assert (buffer.epoch == epoch) == (kept == frames), f"{kept} of {frames} frames"
         there = IntervalSet((block.first, block.last) for block in buffer.read_after(0, 1, 10_000))
         assert (there | declared_of(buffer, epoch)).covers(IntervalSet([(1, head)]))
-        assert buffer.count_missing() == 0
+        assert missing_in(buffer) == 0
         kept += 1
 
 
@@ -265,8 +270,9 @@ def test_the_small_file_is_written_again_only_after_a_checkpoint(tmp_path):
     tokens = set()
     for number in range(1000):
         fill(buffer, range(number * 10 + 1, number * 10 + 11))
-        assert buffer._lineage is not None
-        tokens.add(buffer._lineage.token)
+        present = lineage.read_lineage(tmp_path)
+        assert present is not None
+        tokens.add(present.token)
     written = (tmp_path / f"{DATABASE}-wal").stat().st_size
     assert 2 <= len(tokens) <= 4, written
 
@@ -288,10 +294,10 @@ def test_a_token_that_could_not_be_noted_twice_in_a_row_costs_no_epoch(tmp_path,
     set_mark = lineage._set_mark
     monkeypatch.setattr(lineage, "_set_mark", once)
     with pytest.raises(StoreFailing):
-        buffer._renew_lineage(0)
+        buffer._file.identity.renew(buffer._database)
     monkeypatch.setattr(lineage, "write_lineage", never)
     with pytest.raises(OSError, match="next file"):
-        buffer._renew_lineage(0)
+        buffer._file.identity.renew(buffer._database)
     assert len(marked) == 3
     monkeypatch.undo()
     leave(buffer, clean=False)

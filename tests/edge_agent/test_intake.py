@@ -10,7 +10,7 @@ from edge_agent.config import DEFAULT_CLASSES
 from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import CommitBudget, GroupCommit
 from edge_agent.intake.parse import REFUSED_EVENT, parse_message
-from edge_agent.intake.redelivery import Arrival, RecentArrivals, arrival_of, pack_arrivals, unpack_arrivals
+from edge_agent.store.arrivals import Arrival, RecentArrivals, arrival_of, pack_arrivals, unpack_arrivals
 from telemetry import MAX_RAW_BYTES, Canary, Event, Position, Raw, Signal
 
 BUDGET = CommitBudget(delay_s=0.2, records=100, size=10_000)

@@ -11,12 +11,11 @@ import pytest
 from edge_agent import pushed
 from edge_agent.clock.age import AgeClock
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.drain.send_window import SendWindow
-from edge_agent.drain.sent import SentSeqs
+from edge_agent.drain.send_window import SendWindow, SentSeqs
 from edge_agent.intake.record_intake import Intake
-from edge_agent.intake.redelivery import RedeliveryMatcher
 from edge_agent.pushed import Trial
-from edge_agent.store import buffer, prune, retention
+from edge_agent.store import batch_rows, buffer, identity, retention
+from edge_agent.store.arrivals import RedeliveryMatcher
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.lineage import resume_lineage
 from telemetry import IntervalSet
@@ -69,13 +68,13 @@ def deleted_when_sent(patch):
 
 
 def all_of_a_batch_acknowledged_in_part(patch):
-    def trim(connection, identity, class_index, _acknowledged, changes):
-        row = connection.execute("SELECT last, records, size FROM batches WHERE id = ?", (identity,)).fetchone()
+    def trim(connection, row_id, class_index, _acknowledged, changes):
+        row = connection.execute("SELECT last, records, size FROM batches WHERE id = ?", (row_id,)).fetchone()
         last, *before = row
-        prune.clear_batch(connection, identity, last, changes)
+        batch_rows.clear_batch(connection, row_id, last, changes)
         changes.count_removed(class_index, *before)
 
-    patch.setattr(prune, "_trim", trim)
+    patch.setattr(batch_rows, "_trim", trim)
 
 
 def redelivery_is_new(patch):
@@ -104,19 +103,19 @@ def puback_before_the_commit(patch):
 
 
 def epoch_kept(patch):
-    patch.setattr(buffer, "resume_lineage", lambda *_: True)
+    patch.setattr(identity, "resume_lineage", lambda *_: True)
 
 
 def machine_not_asked(patch):
     def is_the_one(connection, lineage, folder, _machine, real=resume_lineage):
         return real(connection, lineage, folder, lineage.machine if lineage else "")
 
-    patch.setattr(buffer, "resume_lineage", is_the_one)
+    patch.setattr(identity, "resume_lineage", is_the_one)
 
 
 def loss_undeclared(patch):
     def drop_batch(connection, row, _owner, _reason, changes):
-        prune.clear_batch(connection, row.id, row.last, changes)
+        batch_rows.clear_batch(connection, row.id, row.last, changes)
         changes.count_removed(row.class_index, row.records, row.size)
         return row.size
 

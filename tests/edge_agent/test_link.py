@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from edge_agent.config import AgentSettings, ClassSettings, FailoverSettings, LinkSettings
-from edge_agent.drain.link_budget import LinkBudget
-from edge_agent.drain.link_policy import DataUsage, LinkPolicy
+from edge_agent.drain.link_budget import DataUsage, LinkBudget, LinkPolicy
+from edge_agent.store.counters import BufferCounters
 from edge_agent.uplink.regions import Regions
 
 CALM = FailoverSettings(after_s=20, return_after_s=300, hold_s=30, jitter=0)
@@ -94,14 +94,6 @@ def test_classes_wait_for_their_link_and_the_plans_reserve_is_for_urgent_ones(li
     assert allowed & {0, 1, 2} == expected
 
 
-class CountersInMemory(dict[str, int]):
-    def counter(self, name):
-        return self.get(name, 0)
-
-    def count(self, name, increase, *, lazily=False):
-        self[name] = self.get(name, 0) + increase
-
-
 def link_budget(counters, **link):
     settings = AgentSettings.model_validate(
         {"device": {"id": "d"}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}], "link": link}
@@ -110,7 +102,7 @@ def link_budget(counters, **link):
 
 
 def test_bytes_are_counted_as_the_kernel_saw_them_and_outlive_a_restart():
-    counters = CountersInMemory()
+    counters = BufferCounters()
     it = link_budget(counters, bytes_per_day=100_000)
     it.on_connected()
     it.charge_estimate(0.0, 1000)
@@ -122,7 +114,7 @@ def test_bytes_are_counted_as_the_kernel_saw_them_and_outlive_a_restart():
 
 
 def test_the_rate_follows_what_was_really_sent():
-    it = link_budget(CountersInMemory(), bytes_per_s=1000, burst_bytes=2000)
+    it = link_budget(BufferCounters(), bytes_per_s=1000, burst_bytes=2000)
     it.on_connected()
     it.charge_estimate(0.0, 1000)
     assert it.wait_s(0.0) == 0
@@ -132,7 +124,7 @@ def test_the_rate_follows_what_was_really_sent():
 
 def test_the_link_is_read_from_the_file_that_the_system_writes(tmp_path):
     file = tmp_path / "link"
-    it = link_budget(CountersInMemory(), link="cellular", link_file=str(file))
+    it = link_budget(BufferCounters(), link="cellular", link_file=str(file))
     it.allowed_classes(0.0)
     assert it.link == "cellular"
     file.write_text("wifi home\n")

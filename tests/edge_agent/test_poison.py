@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from edge_agent.inspection import dead_letters
 from edge_agent.intake import record_intake
 from edge_agent.status import read_status
-from edge_agent.store import message_dead_letters as bounds
-from edge_agent.store.eviction import BatchOwner
-from edge_agent.store.message_dead_letters import MAX_DEAD_LETTERS, add_dead_letters
-from edge_agent.store.packing import BATCH_CONTENT_BYTES, DeadLetter, packed
+from edge_agent.store import packing as bounds
+from edge_agent.store.packing import BATCH_CONTENT_BYTES, MAX_DEAD_LETTERS, DeadLetter, add_dead_letters, packed
+from edge_agent.store.stored_batch import BatchOwner
 from runtime.mqtt_client import MqttMessage
 from telemetry import Raw, Signal, decode
 from tests.edge_agent.intake_parts import IntakeHarness
-from tests.edge_agent.makers import fill, open_buffer, unnamed
+from tests.edge_agent.makers import fill, missing_in, open_buffer, unnamed
 from tests.edge_agent.test_daemon import settings as agent_settings
 from tests.edge_agent.test_intake import FIELDS, json_values
 
@@ -67,7 +66,7 @@ def test_a_body_that_encode_refuses_is_carried_as_the_message_that_it_was(tmp_pa
     records = [record for block in blocks for record in decode(block.data).records]
     assert [record.seq for record in records] == list(range(1, 9))
     assert records[4].body == Raw(topic="vehicle/signal", payload=b"as it came")
-    assert buffer.counter("unencodable") == 1
+    assert buffer.counters.value("unencodable") == 1
 
 
 def test_what_not_even_a_raw_record_carries_is_a_dead_letter_that_inspection_shows(tmp_path):
@@ -81,7 +80,7 @@ def test_what_not_even_a_raw_record_carries_is_a_dead_letter_that_inspection_sho
     (shown,) = dead_letters(agent_settings(tmp_path), 10)
     assert (shown["topic"], shown["bytes"], shown["reason"]) == ("\\ud83d", 5, "Malformed")
     assert read_status(agent_settings(tmp_path))["dead_letters"] == 1
-    assert buffer.count_missing() == 0
+    assert missing_in(buffer) == 0
 
 
 def test_dead_letters_are_bounded_in_count_and_bytes_and_what_goes_is_counted(tmp_path, monkeypatch):
@@ -92,7 +91,7 @@ def test_dead_letters_are_bounded_in_count_and_bytes_and_what_goes_is_counted(tm
 
     add([DeadLetter("t", bytes([n % 256]), "E") for n in range(MAX_DEAD_LETTERS + 10)])
     assert len(dead_letters(agent_settings(tmp_path), 1_000)) == MAX_DEAD_LETTERS
-    assert buffer.counter("dead_letters_dropped") == 10
+    assert buffer.counters.value("dead_letters_dropped") == 10
     monkeypatch.setattr(bounds, "MAX_DEAD_LETTER_BYTES", 1_000)
     add([DeadLetter("t", bytes(300), "E")] * 5)
     assert [row["bytes"] for row in dead_letters(agent_settings(tmp_path), 1_000)] == [300, 300, 300]
@@ -137,4 +136,4 @@ def test_a_buffer_that_is_rebuilt_keeps_its_dead_letters(tmp_path):
     buffer.close()
     assert [one["reason"] for one in dead_letters(agent_settings(tmp_path), 10)] == ["why 2", "why 1", "why 0"]
     with closing(open_buffer(tmp_path)) as again:
-        assert again.counter("dead_letters") == 3
+        assert again.counters.value("dead_letters") == 3

@@ -68,7 +68,7 @@ class Sure:
 
 def told(daemon: Daemon) -> list[dict[str, str]]:
     """What waits to be told to the region."""
-    return [json.loads(text) for text in daemon._agent.drainer._reports]
+    return [json.loads(text) for text in daemon._agent.drainer.inbox.reports]
 
 
 def end_well(daemon: Daemon) -> None:

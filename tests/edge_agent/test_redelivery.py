@@ -42,7 +42,7 @@ def test_a_broker_that_was_killed_delivers_again_without_saying_so_and_nothing_i
     messages = [timed(n, n) for n in range(1, 301)]
     intake = taken(tmp_path, messages, [*messages, timed(301, 301)])
     assert len(intake.records()) == 301
-    assert intake.buffer.counter("duplicates") == 300
+    assert intake.buffer.counters.value("duplicates") == 300
 
 
 def test_what_it_delivers_again_ends_before_what_was_taken_last(tmp_path):
@@ -56,14 +56,14 @@ def test_messages_without_a_time_are_known_by_the_one_that_follows_them(tmp_path
     messages = [untimed(1), untimed(2, b"closed"), timed(3, 3)]
     intake = taken(tmp_path, messages, messages)
     assert len(intake.records()) == 3
-    assert intake.buffer.counter("duplicates") == 3
+    assert intake.buffer.counters.value("duplicates") == 3
 
 
 @pytest.mark.parametrize("dup", [False, True])
 def test_a_message_that_may_be_new_is_stored_and_counted_and_one_that_the_broker_marks_is_not(tmp_path, dup):
     intake = taken(tmp_path, [untimed(1)], [untimed(1, dup=dup)])
     assert len(intake.records()) == 1 + (not dup)
-    assert intake.buffer.counter("possible_duplicates") == (not dup)
+    assert intake.buffer.counters.value("possible_duplicates") == (not dup)
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -90,7 +90,7 @@ def test_a_value_that_repeats_is_stored_again_when_its_ids_come_again_too(tmp_pa
     messages = [timed(mid, 7) for mid in range(1, 4)]
     intake = taken(tmp_path, messages, messages)
     assert len(intake.records()) == 6
-    assert intake.buffer.counter("possible_duplicates") == 3
+    assert intake.buffer.counters.value("possible_duplicates") == 3
 
 
 def test_a_clock_that_nobody_set_proves_nothing(tmp_path):
@@ -121,7 +121,7 @@ def test_the_order_of_what_came_outlives_a_restart_whatever_its_classes(tmp_path
     again.connect(resumed=True)
     again.deliver(messages)
     assert len(again.records()) == 41
-    assert again.buffer.counter("duplicates") == 41
+    assert again.buffer.counters.value("duplicates") == 41
 
 
 @settings(max_examples=50)

@@ -16,14 +16,14 @@ from edge_agent.drain.dispatcher import UNACKNOWLEDGED, Dispatcher
 from edge_agent.inspection import exported_lines, stored_batches
 from edge_agent.metrics import COUNTERS, GAUGES, AgentCollector
 from edge_agent.status import read_status
+from edge_agent.store.batch_rows import Changes
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.changes import Changes
 from edge_agent.store.connection import Connection
-from edge_agent.store.eviction import downsample_batch, drop_batch, row_of
+from edge_agent.store.retention import downsample_batch, drop_batch, oldest_rows
 from edge_agent.store.stored_batch import batch_row_id
 from edge_agent.uplink.protocol import OutgoingBatch
 from telemetry import IntervalSet, decode
-from tests.edge_agent.makers import DEVICE, fill, open_buffer, stored_bytes
+from tests.edge_agent.makers import DEVICE, fill, missing_in, open_buffer, stored_bytes
 
 SETTINGS = DrainSettings(
     batch_records=100, merge_below_records=50, window=8, ack_timeout_s=5, max_refusals=3, refusal_backoff_s=10
@@ -102,8 +102,7 @@ def test_a_block_that_is_halved_keeps_its_names_its_messages_and_its_tombstones(
     identity = batch_row_id(1, 1)
 
     def downsample(connection: Connection, changes: Changes) -> None:
-        row = row_of(connection, identity)
-        assert row is not None
+        (row,) = oldest_rows(connection, 1, 0, 1)
         downsample_batch(connection, row, 10, changes)
 
     buffer.edit(downsample)
@@ -118,7 +117,7 @@ def test_a_block_that_is_halved_keeps_its_names_its_messages_and_its_tombstones(
     assert buffer.depth()[1].size == one.size + other.size
     buffer.close()
     buffer = open_buffer(tmp_path)
-    assert (buffer.head, buffer.count_missing(), len(buffer.recent)) == (20, 0, 20)
+    assert (buffer.head, missing_in(buffer), len(buffer.recent)) == (20, 0, 20)
 
 
 def test_a_batch_that_is_passed_over_is_refused_and_one_that_is_only_late_is_not(tmp_path):
@@ -176,8 +175,7 @@ def test_what_was_set_aside_and_has_to_go_is_declared_as_refused(tmp_path):
     (row,) = buffer.query_one("SELECT id FROM dead_letter_batches", ())[:1]
 
     def drop(connection: Connection, changes: Changes) -> None:
-        dead_letter = row_of(connection, row)
-        assert dead_letter is not None
+        (dead_letter,) = oldest_rows(connection, 1, row - 1, 1)
         drop_batch(connection, dead_letter, buffer.owner_of(row), "quota", changes)
 
     buffer.edit(drop)

@@ -11,10 +11,11 @@ import pytest
 
 from edge_agent.errors import StoreDamaged, StoreFailing
 from edge_agent.store import rebuild as rebuild_module
-from edge_agent.store.buffer import DATABASE, Buffer
+from edge_agent.store.buffer import Buffer
+from edge_agent.store.connection import DATABASE
 from edge_agent.store.lineage import HEAD_STEP
 from telemetry import IntervalSet, decode
-from tests.edge_agent.makers import fill, open_buffer, stored_bytes
+from tests.edge_agent.makers import fill, missing_in, open_buffer, stored_bytes
 
 BLOCKS, RECORDS = 40, 25
 HEAD = BLOCKS * RECORDS
@@ -90,7 +91,7 @@ def test_after_any_damage_every_record_is_delivered_declared_or_was_acknowledged
         assert buffer.epoch > epoch
         assert buffer.head == 0
         assert list(tmp_path.glob("*.damaged-1"))
-        assert buffer.count_missing() == 0
+        assert missing_in(buffer) == 0
     fill(buffer, range(1, 11))
     assert told(buffer, buffer.epoch)[0].last == buffer.head
 
@@ -106,9 +107,9 @@ def test_one_rotten_batch_costs_only_itself(tmp_path: Path) -> None:
     delivered, declared = told(buffer, epoch)
     assert declared == IntervalSet([(victim.first, victim.last)])
     assert delivered == IntervalSet([(1, HEAD)]) - acknowledged() - declared
-    assert buffer.counter("lost_corrupt") == RECORDS
-    assert buffer.counter("rebuilt") == 1
-    assert buffer.count_missing() == 0
+    assert buffer.counters.value("lost_corrupt") == RECORDS
+    assert buffer.counters.value("rebuilt") == 1
+    assert missing_in(buffer) == 0
 
 
 def test_a_file_of_which_nothing_is_left_is_declared_up_to_what_it_may_have_held(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_a_rebuilding_that_was_interrupted_between_any_two_steps_loses_nothing_a
     (tmp_path / "buffer.rebuilding").write_bytes(b"half done")
     again = open_buffer(tmp_path)
     assert told(again, epoch)[0] == IntervalSet([(1, HEAD + 1)]) - acknowledged()
-    assert again.count_missing() == 0
+    assert missing_in(again) == 0
     assert not list(tmp_path.glob("buffer.rebuilt*"))
     assert again.epoch == epoch if steps < 2 else again.epoch > epoch
 

@@ -33,7 +33,7 @@ class Shared(Road):
 
     def speak(self, now_s: float, _region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
         assert self.drainer
-        self.states.append((now_s, self.drainer.takeovers.is_suspected))
+        self.states.append((now_s, self.drainer.regions.takeovers.is_suspected))
         self.connected_s = now_s if self.connected_s is None else self.connected_s
         if now_s - self.connected_s >= 0.5 and now_s < self.alone_from_s and not new:
             self.ended_s.append(now_s)
@@ -67,9 +67,9 @@ def test_health_says_it_steadily_also_while_it_is_connected(tmp_path: Path) -> N
         AgentSettings.model_validate({"device": {"id": DEVICE}, "uplinks": [uplink], "buffer": {"path": str(tmp_path)}})
     )
     for number in range(MANY):
-        it.drainer.takeovers.on_connected(float(number))
-        it.drainer.takeovers.on_ended(float(number))
-    for it.drainer.connected_region, it.drainer.is_healthy in (("eu", True), (None, False)):
+        it.drainer.regions.takeovers.on_connected(float(number))
+        it.drainer.regions.takeovers.on_ended(float(number))
+    for it.drainer.health.connected_region, it.drainer.health.is_healthy in (("eu", True), (None, False)):
         assert uplink_state(it) == "taken over"
         assert health_state(it)["healthy"] is False
     it.buffer.close()

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from edge_agent.config import AgentSettings, ClassSettings
 from edge_agent.drain.holding import newly_held
-from edge_agent.drain.link_policy import DataUsage
-from edge_agent.intake.classes import Classifier
-from edge_agent.intake.topic_moves import MAX_EXAMPLES, UNCOMPARED, topic_moves
+from edge_agent.drain.link_budget import DataUsage
+from edge_agent.intake.classes import MAX_EXAMPLES, UNCOMPARED, Classifier, topic_moves
 
 levels = st.lists(st.sampled_from(["a", "b", "+"]), max_size=3)
 filters = st.builds(

@@ -23,6 +23,7 @@ from edge_agent.store.database import BufferOptions
 from edge_agent.store.retention import BufferRetention
 from runtime.mqtt_client import MqttMessage
 from telemetry import IntervalSet, Record, decode
+from tests.edge_agent.makers import missing_in
 from tests.edge_agent.power import Computer, Disk, PowerCut
 
 DEVICE = "eu-0001"
@@ -229,7 +230,7 @@ class SimulatedWorld:
         self._quietly(self._account)
 
     def _account(self) -> None:
-        found = self.buffer.count_missing()
+        found = missing_in(self.buffer)
         assert found == 0, f"{found} names are neither waiting nor acknowledged nor declared"
 
     def _now_s(self) -> float:

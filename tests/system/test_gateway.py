@@ -24,7 +24,7 @@ from deploy.local import (
     free_port,
     wait_all,
 )
-from edge_agent.store.buffer import DATABASE
+from edge_agent.store.connection import DATABASE
 from telemetry import Batch, Canary, IntervalSet, Record, encode
 from tests.certificates import CertificateAuthority
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors

@@ -1,8 +1,11 @@
-"""Is each record id that was given waiting, acknowledged, or declared lost?"""
+"""Counters that outlive a restart, and what they prove: each id given waits, is acknowledged or declared lost."""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from edge_agent.store.connection import Connection
@@ -12,6 +15,50 @@ from telemetry import WireError, read_header
 MAX_GAP_RANGES = 20
 UNCOUNTED = "uncounted"
 """A counter: record ids that a rebuilt buffer cannot count any more, because it lost the counters with the file."""
+
+SENDING, SENT_THROUGH = "sending", "sent_through"
+"""Counters of what may have been sent; see `edge_agent.store.clock_correction`."""
+
+
+class BufferCounters:
+    """Any thread may use them. `lock`: the buffer's, so that nothing is counted while a transaction stores them."""
+
+    def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
+        self._lock = lock or threading.RLock()
+        self.stored: dict[str, int] = {}
+        self.unstored: Counter[str] = Counter()
+        """Increases since the last transaction."""
+        self.is_due = False
+        """Whether an increase calls for a transaction."""
+
+    def value(self, name: str) -> int:
+        """A counter, with the increases that are not stored yet."""
+        with self._lock:
+            return self.stored.get(name, 0) + self.unstored[name]
+
+    def add(self, name: str, increase: int, *, lazily: bool = False) -> None:
+        """Increases a counter; it is stored with the next transaction.
+
+        `lazily`: it does not call for a transaction of its own; at most the last few seconds of counting are lost.
+        """
+        with self._lock:
+            if increase:
+                self.unstored[name] += increase
+                self.is_due = self.is_due or not lazily
+
+    def store(self, connection: Connection, increases: Mapping[str, int]) -> None:
+        """Writes the counters that grow, inside the caller's transaction."""
+        for name, increase in increases.items():
+            if increase:
+                row = (name, self.stored.get(name, 0) + increase)
+                connection.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", row)
+
+    def on_stored(self, increases: Mapping[str, int]) -> None:
+        """A transaction that stored these has ended; it had what was unstored in it."""
+        for name, increase in increases.items():
+            self.stored[name] = self.stored.get(name, 0) + increase
+        self.unstored.clear()
+        self.is_due = False
 
 
 def count_missing(connection: Connection, head: int, counters: Mapping[str, int]) -> int:

@@ -1,0 +1,90 @@
+"""What other threads hand to the drain's thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from edge_agent.clock.jumps import ClockJump
+from edge_agent.store.stored_batch import StoredBatch
+
+MAX_NEW_BATCHES = 256
+"""Committed batches that may wait for the drain; beyond it they are found on disk."""
+MAX_REPORTS = 8
+
+
+class DrainInbox:
+    """Any thread may put something in; it wakes the drain. `last_id`: the highest id that a batch can have now."""
+
+    def __init__(self, last_id: Callable[[], int]) -> None:
+        self._last_id = last_id
+        self._lock = threading.Lock()
+        self._batches: deque[StoredBatch] = deque(maxlen=MAX_NEW_BATCHES)
+        self._missed = False
+        self._wakeup = threading.Event()
+        self._wake_uplink: Callable[[], None] | None = None
+        self.jumps: deque[tuple[ClockJump, int]] = deque()
+        """Jumps of the clock, each with the last batch that was stored before it."""
+        self.reports: deque[bytes] = deque(maxlen=MAX_REPORTS)
+        self.is_stopping = False
+
+    def on_committed(self, batches: Sequence[StoredBatch]) -> None:
+        """Hands over new batches."""
+        with self._lock:
+            self._missed = self._missed or len(self._batches) + len(batches) > MAX_NEW_BATCHES
+            self._batches.extend(batches)
+        self._wake()
+
+    def on_missed(self) -> None:
+        """There are batches on the disk that `on_committed` did not hand over."""
+        self._missed = True
+        self._wake()
+
+    def on_jump(self, jump: ClockJump) -> None:
+        """The clock jumped: what was never sent is corrected first."""
+        with self._lock:
+            self.jumps.append((jump, self._last_id()))
+        self._wake()
+
+    def report(self, text: bytes) -> None:
+        """Tells the gateway what became of its settings, as soon as there is a connection."""
+        self.reports.append(text)
+        self._wake()
+
+    def stop(self) -> None:
+        """The drain ends soon; nothing is lost by it."""
+        self.is_stopping = True
+        self._wake()
+
+    def take_batches(self) -> tuple[list[StoredBatch], bool]:
+        """The new batches, and whether others were missed."""
+        with self._lock:
+            batches, missed = list(self._batches), self._missed
+            self._batches.clear()
+            self._missed = False
+        return batches, missed
+
+    def set_uplink(self, wake: Callable[[], None] | None) -> None:
+        """From now on the drain waits in an uplink that `wake` wakes; None: in `wait`."""
+        self._wake_uplink = wake
+
+    def take_wakeup(self) -> bool:
+        """Whether something was put in since this was asked for."""
+        if not self._wakeup.is_set():
+            return False
+        self._wakeup.clear()
+        return True
+
+    def wait(self, wait: Callable[[threading.Event, float], object], timeout_s: float) -> None:
+        """Waits until something is put in, at most so long."""
+        wait(self._wakeup, timeout_s)
+        self._wakeup.clear()
+
+    def _wake(self) -> None:
+        self._wakeup.set()
+        wake = self._wake_uplink
+        if wake is not None:
+            with suppress(OSError):
+                wake()
