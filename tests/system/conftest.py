@@ -23,6 +23,8 @@ from tests.cloud_jobs.pulsar_source.world import LiveCluster, session
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     with LocalStack(tmp_path_factory.mktemp("stack")) as running:
         yield running
+        for server in running.pulsar.values():
+            server.kill()  # nobody needs what it has, and a stop in order may take its 20 s
 
 
 @pytest.fixture(scope="module")
