@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.topics import TopicName, split_partition
+from runtime.pulsar_client import PulsarAccess
 
 ALL_COLUMNS = (
     "value",
@@ -61,29 +62,10 @@ class SourceCluster(BaseModel):
         return cls(name=name.strip(), service_url=service.strip(), admin_url=admin.strip().rstrip("/"))
 
 
-class Access(BaseModel):
-    """How to show who we are, and how to know who they are. The same for every cluster."""
+class PulsarOptions(PulsarAccess):
+    """Every option of the format `pulsar`; the name in Spark is the camelCase form (`maxMessagesPerTrigger`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
-
-    token: SecretStr | None = Field(None, description="token (JWT) of the role that reads")
-    token_file: Path | None = Field(None, description="file that holds the token; read again at each use")
-    tls_trust_certs_file: Path | None = Field(None, description="PEM of the authorities that signed the brokers")
-    tls_certificate_file: Path | None = Field(None, description="PEM of our own certificate (mutual TLS)")
-    tls_key_file: Path | None = Field(None, description="PEM of our own private key (mutual TLS)")
-    tls_validate_hostname: bool = Field(True, description="whether a broker's certificate must name its host")
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.token and self.token_file:
-            raise ValueError("give token or tokenFile, not both")
-        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
-            raise ValueError("tlsCertificateFile and tlsKeyFile belong together")
-        return self
-
-
-class PulsarOptions(Access):
-    """Every option of the format `pulsar`; the name in Spark is the camelCase form (`maxMessagesPerTrigger`)."""
 
     clusters: tuple[SourceCluster, ...] = Field(
         (), description="`name=serviceUrl|adminUrl`, comma-separated, in the order of preference"
@@ -215,6 +197,10 @@ class PulsarOptions(Access):
         assert self.admin_url is not None
         admin = self.admin_url.rstrip("/")
         return (SourceCluster(name=self.cluster, service_url=self.service_url, admin_url=admin),)
+
+    def access(self) -> PulsarAccess:
+        """Who we are, and how we know who they are, without the rest."""
+        return PulsarAccess.model_validate(self.model_dump(include=set(PulsarAccess.model_fields)))
 
     def call_timeout_s(self) -> int:
         """Bound of one call. With another cluster to go to, no more than the silence after which one counts as gone."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +20,7 @@ from geo.replication.model import Topology
 from geo.replication.plan import Change, plan
 from geo.replication.rest_types import CLUSTER
 from geo.replication.state import ClusterState, Registration, TenantState
+from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
 __all__ = ["Applied", "Inspection", "admins", "apply", "cluster_data", "inspect_clusters"]
@@ -53,15 +53,12 @@ class Applied(Settings):
 
 
 @contextmanager
-def admins(
-    topology: Topology, token: str | None = None, ca_file: Path | None = None
-) -> Iterator[dict[str, AdminClient]]:
-    """An admin client for each cluster of a topology, closed at the end. Raises NoAddress, UnusableCa."""
+def admins(topology: Topology, access: PulsarAccess | None = None) -> Iterator[dict[str, AdminClient]]:
+    """An admin client for each cluster of a topology, closed at the end. Raises NoAddress, UnusableAccess."""
+    known = access or PulsarAccess()
     with ExitStack() as opened:
         yield {
-            name: opened.enter_context(
-                AdminClient(name, address(topology, name).admin_url, token=token, ca_file=ca_file)
-            )
+            name: opened.enter_context(AdminClient(name, address(topology, name).admin_url, access=known))
             for name in sorted(topology.clusters)
         }
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from prometheus_client import start_http_server
+from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
 from typer.core import TyperCommand
@@ -27,6 +28,7 @@ from geo.replication.probe import VerifyResult
 from geo.replication.probe import verify as verify_links
 from geo.replication.reconnect import reconnect
 from geo.replication.watch import ReplicationCollector
+from runtime.pulsar_client import PulsarAccess
 from settings import SettingsError, load
 
 __all__ = ["app"]
@@ -219,7 +221,8 @@ def _opened(
     file = _file(topology)
     try:
         wanted = load(Topology, file)
-        with admins(wanted, token, ca) as clients:
+        access = PulsarAccess(token=SecretStr(token) if token else None, tls_trust_certs_file=ca)
+        with admins(wanted, access) as clients:
             yield wanted, clients
     except (ReplicationError, SettingsError) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)

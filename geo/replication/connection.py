@@ -1,6 +1,5 @@
 """A client of a cluster's service address, and whether that address leads to the cluster at all."""
 
-import os
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from geo.replication.admin import AdminClient
 from geo.replication.desired import address
 from geo.replication.model import Topology
 from geo.replication.rest_types import STATS
+from runtime.pulsar_client import open_pulsar_client
 
 __all__ = ["AddressCheck", "ServiceAddress", "check_addresses", "connect"]
 
@@ -56,17 +56,13 @@ class AddressCheck:
 
 
 def connect(admin: AdminClient, way: ServiceAddress, *, operation_s: int = _OPERATION_S) -> pulsar.Client:
-    """A client with the token and the certificate authority of the cluster's admin client."""
-    return pulsar.Client(
+    """A client with the access of the cluster's admin client."""
+    return open_pulsar_client(
         way.service_url,
-        authentication=pulsar.AuthenticationToken(admin.token) if admin.token else None,
-        operation_timeout_seconds=operation_s,
-        connection_timeout_ms=_CONNECT_S * 1000,
-        listener_name=way.listener or None,
-        tls_trust_certs_file_path=str(admin.ca_file) if admin.ca_file else None,
-        tls_validate_hostname=True,
-        # Its console logger writes to standard output, where --json belongs.
-        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+        admin.access,
+        timeout_s=operation_s,
+        connect_timeout_s=_CONNECT_S,
+        listener=way.listener or None,
     )
 
 

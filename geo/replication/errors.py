@@ -3,26 +3,27 @@
 ReplicationError
 ├── NoAddress            the topology does not say where a cluster is
 ├── ClusterUnreachable   a cluster's admin interface did not answer
+│   └── NoConnection     nobody listens at its address
 ├── AdminRefused         a cluster answered a request with an error
 ├── WrongCluster         an address belongs to another cluster than the topology says
-├── UnusableCa           the certificate authority's file cannot be used
+├── UnusableAccess       the token, or a certificate's file, cannot be used
 ├── NothingToDelete      what may be deleted was named, and no change deletes it
 ├── ApplyStopped         a change could not be made; says what was made before
 └── NotConverged         what was applied is not what is there afterwards
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 __all__ = [
     "AdminRefused",
     "ApplyStopped",
     "ClusterUnreachable",
     "NoAddress",
+    "NoConnection",
     "NotConverged",
     "NothingToDelete",
     "ReplicationError",
-    "UnusableCa",
+    "UnusableAccess",
     "WrongCluster",
 ]
 
@@ -47,6 +48,10 @@ class ClusterUnreachable(ReplicationError):
         super().__init__(f"cluster {cluster} did not answer at {url}: {reason}")
 
 
+class NoConnection(ClusterUnreachable):
+    """Nothing takes a connection at a cluster's address: known at once, and of all its answers."""
+
+
 class AdminRefused(ReplicationError):
     """A cluster's admin interface answered with an error."""
 
@@ -66,12 +71,8 @@ class WrongCluster(ReplicationError):
         )
 
 
-class UnusableCa(ReplicationError):
-    """The file of the certificate authority cannot be used."""
-
-    def __init__(self, file: Path, reason: str) -> None:
-        self.file, self.reason = file, reason
-        super().__init__(f"the certificate authority's file {file} cannot be used: {reason}")
+class UnusableAccess(ReplicationError):
+    """The token, or the file of a certificate or key, cannot be used."""
 
 
 class NothingToDelete(ReplicationError):

@@ -10,9 +10,12 @@ too. An answer counts as the cluster's only if it has the form that Pulsar gives
   in JSON;
 - **refused**: 401 and 403, from whomever; any other status with Pulsar's reason: AdminRefused;
 - **all else** is no answer of the cluster: ClusterUnreachable. Busy (408, 425, 429), pages, truncated or foreign JSON.
+
+An entry is answered with headers, and one that the broker cannot unpack with an error of the server (500).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,14 +23,16 @@ from pydantic import TypeAdapter, ValidationError
 from geo.replication.errors import AdminRefused, ClusterUnreachable, ReplicationError
 from telemetry import InvalidJson, parse_json
 
-__all__ = ["MAX_BYTES", "RestRequest", "RestResponse", "parse_response"]
+__all__ = ["MAX_BYTES", "MESSAGE_ID_HEADER", "RestRequest", "RestResponse", "parse_entry_response", "parse_response"]
 
 MAX_BYTES = 64 << 20
+"""The longest answer: the statistics of ten thousand partitions have about a third of it."""
+MESSAGE_ID_HEADER = "x-pulsar-message-id"
 _MAX_VALUES = 10_000_000
 _MAX_DEPTH = 32
 _MAX_REASON = 300
 _OK, _NO_CONTENT = 200, 204
-_FIRST_ERROR, _UNAUTHORISED, _FORBIDDEN = 400, 401, 403
+_FIRST_ERROR, _UNAUTHORISED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 400, 401, 403, 404, 500
 _BUSY = frozenset({408, 425, 429})
 
 _Value = TypeVar("_Value")
@@ -49,6 +54,7 @@ class RestResponse:
     status: int
     content_type: str
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def json(self) -> Any:
         """The value. Raises ValueError for what is not JSON."""
@@ -78,10 +84,34 @@ def parse_response(
         raise _not_from_pulsar(request, response, str(error)) from error
     if response.status == _OK and shape is not None:
         return _of_shape(request, response, value, shape)
-    reason = value.get("reason") if isinstance(value, dict) else None
-    if response.status == passes and isinstance(reason, str):
+    reason = _reason_of(response)
+    if response.status == passes and reason is not None:
         return None
     raise _no(request, response, reason)
+
+
+def parse_entry_response(request: RestRequest, response: RestResponse) -> Mapping[str, str] | None:
+    """The headers with which a cluster answered for an entry; none at all for one that it cannot unpack.
+
+    None for one that is not stored. Raises AdminRefused and ClusterUnreachable.
+    """
+    if response.status == _OK and MESSAGE_ID_HEADER in response.headers:
+        return response.headers
+    if response.status == _SERVER_ERROR:
+        return {}  # without a reason where the headers are too long for the broker's own server
+    reason = _reason_of(response)
+    if response.status == _NOT_FOUND and reason is not None:
+        return None
+    raise _no(request, response, reason)
+
+
+def _reason_of(response: RestResponse) -> str | None:
+    try:
+        value = response.json()
+    except ValueError:
+        return None
+    reason = value.get("reason") if isinstance(value, dict) else None
+    return reason if isinstance(reason, str) else None
 
 
 def _is_done(response: RestResponse) -> bool:
@@ -99,10 +129,10 @@ def _of_shape(request: RestRequest, response: RestResponse, value: Any, shape: T
         raise _not_from_pulsar(request, response, f"{place}: {problem['msg']}"[:_MAX_REASON]) from error
 
 
-def _no(request: RestRequest, response: RestResponse, reason: object) -> ReplicationError:
+def _no(request: RestRequest, response: RestResponse, reason: str | None) -> ReplicationError:
     if response.status in (_UNAUTHORISED, _FORBIDDEN):
-        return _refusal_error(request, response, reason if isinstance(reason, str) else _body_excerpt(response))
-    if response.status < _FIRST_ERROR or response.status in _BUSY or not isinstance(reason, str):
+        return _refusal_error(request, response, reason or _body_excerpt(response))
+    if response.status < _FIRST_ERROR or response.status in _BUSY or reason is None:
         return _not_from_pulsar(request, response, _body_excerpt(response) or "no reason")
     return _refusal_error(request, response, reason)
 

@@ -6,7 +6,7 @@ deviation. Optional is only what Pulsar leaves out.
 
 import re
 from functools import lru_cache
-from typing import Annotated, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from pydantic import (
     AfterValidator,
@@ -16,24 +16,34 @@ from pydantic import (
     ConfigDict,
     Field,
     TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     with_config,
 )
 from typing_extensions import TypedDict
 
 __all__ = [
+    "BROKER",
     "CLUSTER",
     "CLUSTERS",
     "CONFIGURATION",
+    "INTERNAL_STATS",
     "NAMESPACE",
     "NAMESPACES",
+    "PARTITIONED_INTERNAL_STATS",
     "PARTITIONS",
+    "PROPERTIES",
     "STATS",
     "TENANT",
     "BrokerConfiguration",
+    "BrokerLookup",
     "ClusterData",
+    "InternalStats",
     "NamespaceData",
+    "PartitionedInternalStats",
     "ReplicatorStats",
     "SubscriptionStats",
+    "TopicPartitions",
     "TopicStats",
     "topics_of",
 ]
@@ -138,7 +148,9 @@ class NamespaceData(_Response):
     auto_topic_creation: _AutoCreation | None = Field(None, alias="autoTopicCreationOverride")
 
 
-class _TopicPartitions(_Response):
+class TopicPartitions(_Response):
+    """How many partitions a topic has; 0: it is not partitioned."""
+
     partitions: Annotated[int, Field(ge=0, le=_MAX_PARTITIONS)]
 
 
@@ -165,13 +177,81 @@ class TopicStats(_Response):
     replication: dict[str, ReplicatorStats]
 
 
+_STRICT = with_config(ConfigDict(strict=True))
+_POSITION = re.compile(r"-?[0-9]{1,19}:-?[0-9]{1,19}")
+
+
+def _position(text: str) -> str:
+    if not _POSITION.fullmatch(text):
+        raise ValueError("should be ledger:entry")
+    return text
+
+
+_Position = Annotated[str, AfterValidator(_position)]
+
+
+# These are plain dicts: they are asked for many times a second, of many partitions.
+@_STRICT
+class _Ledger(TypedDict):
+    ledgerId: int
+    entries: int
+    size: int
+
+
+@_STRICT
+class _Cursor(TypedDict):
+    markDeletePosition: _Position
+    readPosition: NotRequired[_Position]
+    lastLedgerSwitchTimestamp: NotRequired[str]
+
+
+@_STRICT
+class InternalStats(TypedDict):
+    """The managed ledger of a topic partition, and its cursors by name."""
+
+    lastConfirmedEntry: _Position
+    lastLedgerCreatedTimestamp: NotRequired[str]
+    currentLedgerSize: int
+    ledgers: list[_Ledger]
+    cursors: dict[str, _Cursor]
+
+
+@_STRICT
+class PartitionedInternalStats(TypedDict):
+    """The same of each partition that answered, by its full name; one without an answer is left out.
+
+    Where it got none at all, Pulsar 4.0.8 says the exception itself, with 200: then there are no partitions here.
+    """
+
+    metadata: TopicPartitions
+    partitions: dict[str, InternalStats]
+
+
+def _none_for_an_exception(said: Any, judge: ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(said, dict) and "partitions" not in said and isinstance(said.get("stackTrace"), list):
+        said = {"metadata": {"partitions": 0}, "partitions": {}}
+    return judge(said)
+
+
+@_STRICT
+class BrokerLookup(TypedDict):
+    """The broker that serves a topic; None: it has no such address."""
+
+    brokerUrl: NotRequired[str | None]
+    brokerUrlTls: NotRequired[str | None]
+
+
+BROKER = TypeAdapter(BrokerLookup)
+INTERNAL_STATS = TypeAdapter(InternalStats)
+PARTITIONED_INTERNAL_STATS = TypeAdapter(Annotated[PartitionedInternalStats, WrapValidator(_none_for_an_exception)])
+PROPERTIES = TypeAdapter(dict[str, str])
 CONFIGURATION = TypeAdapter(BrokerConfiguration)
 CLUSTERS = TypeAdapter(list[Annotated[str, AfterValidator(_entities)]])
 NAMESPACES = CLUSTERS
 CLUSTER = TypeAdapter(ClusterData)
 TENANT = TypeAdapter(_Tenant)
 NAMESPACE = TypeAdapter(NamespaceData)
-PARTITIONS = TypeAdapter(_TopicPartitions)
+PARTITIONS = TypeAdapter(TopicPartitions)
 STATS = TypeAdapter(TopicStats)
 
 

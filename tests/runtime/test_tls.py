@@ -6,11 +6,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from cloud_jobs.pulsar_source import OptionError
-from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
 from cloud_jobs.pulsar_source.cluster.clients import shared_client
-from cloud_jobs.pulsar_source.options import Access, PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.topics import TopicName
 from runtime import TlsSettings, check_key_pair, tls_context
+from runtime.pulsar_client import PulsarAccess
 from tests.certificates import CertificateAuthority
 
 
@@ -36,7 +37,7 @@ def test_a_key_with_a_passphrase_is_refused_by_agent_and_gateway_and_the_source(
     files = {"tls_certificate_file": own.certificate, "tls_key_file": own.key}
     cluster = SourceCluster(name="hq", service_url="pulsar+ssl://127.0.0.1:1", admin_url="https://127.0.0.1:1")
     with pytest.raises(OptionError, match="has a passphrase"):
-        PulsarAdmin(cluster, Access(**files), 1.0)
+        SourceAdmin(cluster, PulsarAccess(**files), 1.0)
     options = PulsarOptions(clusters=(cluster,), topics=(TopicName("t", "n", "x"),), subscription="s", **files)
     with pytest.raises(OptionError, match="has a passphrase"):
         shared_client(cluster, options)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
 from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions
@@ -36,14 +36,14 @@ def test_a_start_that_was_interrupted_begins_where_the_first_one_would_have_begu
     moment = datetime.now(UTC).isoformat() if start == "a time" else start
     hq.send(topic, AFTER)
     known = {"clusters": hq.text, "topics": topic, "subscription": "s", "readTimeoutSeconds": "10"}
-    stopping, moving = iter([stop]), PulsarAdmin.set_cursor
+    stopping, moving = iter([stop]), SourceAdmin.set_cursor
 
     def stopped(*asked: Any) -> None:
         if error := next(stopping, None):
             raise error
         moving(*asked)
 
-    monkeypatch.setattr(PulsarAdmin, "set_cursor", stopped)
+    monkeypatch.setattr(SourceAdmin, "set_cursor", stopped)
     options = PulsarOptions.parse(known | {"startingPosition": moment})
     try:
         found = read(options)

@@ -5,23 +5,29 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from cloud_jobs.pulsar_source import AccessRefused
-from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
 from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.errors import PulsarSourceError
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.reading.entry_store import open_entry_store
 from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, inspect_clusters
 from geo.replication.connection import check_addresses
+from runtime.pulsar_client import PulsarAccess
 from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
 from tests.cloud_jobs.pulsar_source.held import guarded_options, halves, held_over
 from tests.cloud_jobs.pulsar_source.world import DeliveredBatches, read_available, stream
 
 pytestmark = pytest.mark.system
 TOPIC = "persistent://public/default/guarded"
+
+
+def access_of(token: str, authority: Path | None = None) -> PulsarAccess:
+    return PulsarAccess(token=SecretStr(token), tls_trust_certs_file=authority)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +82,7 @@ def test_what_a_broker_sends_is_looked_at_over_tls_with_a_token(cluster: Guarded
     file.write_text(cluster.token("reader"))
     options, partition = guarded_options(cluster, file, TOPIC), f"{TOPIC}-partition-0"
     here = options.all_clusters()[0]
-    with closing(PulsarAdmin(here, options, 20)) as admin:
+    with closing(SourceAdmin(here, options, 20)) as admin:
         last = admin.partition_state(partition, "").last
     with open_entry_store(here, options, partition) as stored:
         sent = [place.entry for place, _ in stored.sent(LedgerPosition(last.ledger, 0), last, lambda: 60.0)]
@@ -112,12 +118,12 @@ def test_the_topology_commands_show_their_token_and_trust_their_own_authority_at
             "tenants": {"fleet": {}},
         }
     )
-    with admins(topology, cluster.token("admin"), cluster.certificate) as clients:
+    with admins(topology, access_of(cluster.token("admin"), cluster.certificate)) as clients:
         assert [one.belongs for one in check_addresses(topology, clients)] == [True]
-    with admins(topology, "a.b.c", cluster.certificate) as clients, pytest.raises(AdminRefused, match="401"):
+    with admins(topology, access_of("a.b.c", cluster.certificate)) as clients, pytest.raises(AdminRefused, match="401"):
         inspect_clusters(topology, clients)
     with (
-        admins(topology, cluster.token("admin")) as clients,
+        admins(topology, access_of(cluster.token("admin"))) as clients,
         pytest.raises(ClusterUnreachable, match=r"(?i)certificate"),
     ):
         inspect_clusters(topology, clients)

@@ -5,13 +5,11 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pulsar
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
-from cloud_jobs.pulsar_source.cluster.credentials import Token
 from cloud_jobs.pulsar_source.errors import (
     AccessRefused,
     OptionError,
@@ -19,22 +17,28 @@ from cloud_jobs.pulsar_source.errors import (
     SourceClusterUnreachable,
     SubscriptionBusy,
 )
-from cloud_jobs.pulsar_source.options import Access, PulsarOptions, SourceCluster
-from runtime import check_key_pair
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
 _lock = threading.Lock()
-_clients: dict[tuple[int, SourceCluster, Access, int], Any] = {}
-_CONNECT_TIMEOUT_MS = 3000
+_clients: dict[tuple[int, SourceCluster, PulsarAccess, int], Any] = {}
+_CONNECT_TIMEOUT_S = 3.0
 
 
 def shared_client(cluster: SourceCluster, options: PulsarOptions) -> Any:
     """This process's client of a cluster (`pulsar.Client`), built at the first call."""
-    access = Access.model_validate(options.model_dump(include=set(Access.model_fields)))
+    access, timeout_s = options.access(), options.call_timeout_s()
     # The process number is part of the key: Spark forks its Python workers, and a forked client is dead.
-    key = (os.getpid(), cluster, access, options.call_timeout_s())
+    key = (os.getpid(), cluster, access, timeout_s)
     with _lock:
         if key not in _clients:
-            _clients[key] = _build(cluster, access, options.call_timeout_s())
+            connect_s = min(_CONNECT_TIMEOUT_S, timeout_s)
+            try:
+                _clients[key] = open_pulsar_client(
+                    cluster.service_url, access, timeout_s=timeout_s, connect_timeout_s=connect_s
+                )
+            except PulsarAccessError as error:
+                raise OptionError(str(error)) from error
         return _clients[key]
 
 
@@ -49,38 +53,6 @@ def close_clients() -> None:
 
 
 atexit.register(close_clients)
-
-
-def _build(cluster: SourceCluster, access: Access, timeout_s: int) -> Any:
-    authentication = None
-    if access.tls_certificate_file:
-        _refuse_passphrase(access.tls_certificate_file, access.tls_key_file)
-        authentication = pulsar.AuthenticationTLS(str(access.tls_certificate_file), str(access.tls_key_file))
-    if token := Token(access):
-        # Asked for at each new connection: a rotated token needs no other client.
-        authentication = pulsar.AuthenticationToken(token)
-    return pulsar.Client(
-        cluster.service_url,
-        authentication=authentication,
-        operation_timeout_seconds=timeout_s,
-        connection_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_s * 1000),
-        tls_trust_certs_file_path=str(access.tls_trust_certs_file) if access.tls_trust_certs_file else None,
-        tls_validate_hostname=access.tls_validate_hostname,
-        tls_certificate_file_path=str(access.tls_certificate_file) if access.tls_certificate_file else None,
-        tls_private_key_file_path=str(access.tls_key_file) if access.tls_key_file else None,
-        # What matters comes as an exception; the client's own log repeats it for each attempt to connect.
-        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
-    )
-
-
-def _refuse_passphrase(certificate: Path, key: Path | None) -> None:
-    """Raises OptionError for a key that the client would ask a terminal for; of other files it says itself."""
-    try:
-        check_key_pair(certificate, key)
-    except OSError:
-        return  # half rotated, for instance: the client reads them again with each connection
-    except ValueError as error:
-        raise OptionError(f"option tlsKeyFile: {key}: {error}") from error
 
 
 def to_source_error(cluster: SourceCluster, action: str, error: Exception) -> PulsarSourceError:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import structlog
 
-from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
 from cloud_jobs.pulsar_source.cluster.partition_state import PartitionState, SubscriptionProperties
 from cloud_jobs.pulsar_source.errors import (
     SourceClusterUnreachable,
@@ -51,10 +51,10 @@ class ClusterView:
 class ClusterSurvey:
     """Asks one cluster about the topics of the options; keeps its connections and the list of topics."""
 
-    def __init__(self, cluster: SourceCluster, options: PulsarOptions, admin: PulsarAdmin | None = None) -> None:
+    def __init__(self, cluster: SourceCluster, options: PulsarOptions, admin: SourceAdmin | None = None) -> None:
         self.cluster = cluster
         self._options = options
-        self._admin = admin or PulsarAdmin(cluster, options, options.call_timeout_s())
+        self._admin = admin or SourceAdmin(cluster, options, options.call_timeout_s())
         self._pool = ThreadPoolExecutor(max_workers=_PARALLEL, thread_name_prefix="pulsar-survey")
         self._topics: list[TopicName] = []
         self._topics_at = float("-inf")

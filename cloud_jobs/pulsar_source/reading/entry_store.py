@@ -16,12 +16,13 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin, tls_context
-from cloud_jobs.pulsar_source.cluster.credentials import Token
+from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
 from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.reading.entries import Chunk, EntryStore, LeftS, StoredEntry
+from geo.replication.admin import tls_context
+from runtime.pulsar_client import PulsarToken
 
 Value = int | bytes
 
@@ -221,7 +222,7 @@ class EntryStream:
 
 
 def sent_entries(
-    admin: PulsarAdmin,
+    admin: SourceAdmin,
     options: PulsarOptions,
     partition: str,
     span: tuple[LedgerPosition, LedgerPosition],
@@ -260,7 +261,7 @@ def _connection(address: str, options: PulsarOptions) -> Iterator[socket.socket]
 
 
 def _credentials(options: PulsarOptions) -> tuple[bytes, bytes]:
-    if token := Token(options):
+    if token := PulsarToken(options):
         return b"token", token().encode()
     return (b"tls", b"") if options.tls_certificate_file else (b"", b"")
 
@@ -276,11 +277,11 @@ _MAX_KNOWN = 100_000
 
 
 class AdminEntryStore:
-    """Asks the admin REST and the broker; connected at the first question. As `EntryStore`; raises what `PulsarAdmin`
+    """Asks the admin REST and the broker; connected at the first question. As `EntryStore`; raises what `SourceAdmin`
     raises."""
 
     def __init__(self, cluster: SourceCluster, options: PulsarOptions, partition: str) -> None:
-        self._admin = PulsarAdmin(cluster, options, options.call_timeout_s())
+        self._admin = SourceAdmin(cluster, options, options.call_timeout_s())
         self._options = options
         self._partition = partition
         self._known: dict[tuple[int, int], StoredEntry] = {}

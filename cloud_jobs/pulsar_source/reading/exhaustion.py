@@ -14,7 +14,7 @@ from contextlib import suppress
 import pulsar
 import structlog
 
-from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
 from cloud_jobs.pulsar_source.errors import PulsarSourceError
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
@@ -48,7 +48,7 @@ class ExhaustionProbe:
         self._cursor = cursor
         self._flush = flush
         self._clock = clock
-        self._admin: PulsarAdmin | None = None
+        self._admin: SourceAdmin | None = None
         self._probed_s: float | None = None
         self._probes = 0
         self._upto = BEGINNING
@@ -92,7 +92,7 @@ class ExhaustionProbe:
     def _is_beyond(self, upto: LedgerPosition) -> bool:
         with suppress(PulsarSourceError):  # who does not answer proves nothing
             if self._admin is None:
-                self._admin = PulsarAdmin(self._cluster, self._options, self._options.call_timeout_s())
+                self._admin = SourceAdmin(self._cluster, self._options, self._options.call_timeout_s())
             read = self._admin.read_positions(self._topic)
             # The client makes a reader's name of the one that it is given.
             names = (name for name in read if name == self._cursor or name.startswith(f"{self._cursor}-reader-"))

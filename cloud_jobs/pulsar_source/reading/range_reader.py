@@ -10,7 +10,7 @@ import pyarrow as pa
 import structlog
 from pyspark import TaskContext
 
-from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
 from cloud_jobs.pulsar_source.cluster.clients import broker_timeout_s, to_source_error
 from cloud_jobs.pulsar_source.cluster.partition_state import PartitionState, SubscriptionProperties
 from cloud_jobs.pulsar_source.errors import PulsarSourceError, ReadStalled
@@ -36,13 +36,13 @@ _VERIFY_PERIOD_S = 2.0
 
 def partition_state(options: PulsarOptions, planned: PlannedRange) -> PartitionState:
     """The topic partition of a range as its cluster sees it now."""
-    with closing(PulsarAdmin(planned.cluster, options, options.call_timeout_s())) as admin:
+    with closing(SourceAdmin(planned.cluster, options, options.call_timeout_s())) as admin:
         return admin.partition_state(planned.topic, options.subscription or "")
 
 
 def note_chunks(options: PulsarOptions, planned: PlannedRange) -> None:
     """Tells the driver, by a property of the subscription, that the topic partition has messages in chunks."""
-    with closing(PulsarAdmin(planned.cluster, options, options.call_timeout_s())) as admin:
+    with closing(SourceAdmin(planned.cluster, options, options.call_timeout_s())) as admin:
         try:
             admin.update_subscription_properties(
                 planned.topic, options.subscription_name(), SubscriptionProperties.with_chunks

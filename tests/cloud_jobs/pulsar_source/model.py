@@ -91,7 +91,7 @@ class ModelCluster:
 
 
 class ModelAdmin:
-    """What `admin.PulsarAdmin` answers."""
+    """What `admin.SourceAdmin` answers."""
 
     def __init__(self, cluster: ModelCluster) -> None:
         self._cluster = cluster

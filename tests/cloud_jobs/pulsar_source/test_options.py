@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.pulsar_source import OptionError
-from cloud_jobs.pulsar_source.cluster.credentials import Token
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.source import PulsarBatchReader, PulsarStreamReader
+from runtime.pulsar_client import PulsarToken
 
 ONE = {"clusters": "hq=pulsar://h:6650|http://h:8080", "topics": "t"}
 TWO = ONE | {"clusters": "hq=pulsar://h:6650|http://h:8080, dr=pulsar://d:6650|http://d:8080/"}
 DOCUMENT = Path(__file__).parents[3] / "docs" / "pulsar-source.md"
 
 
-def test_options_are_taken_in_any_case_as_spark_gives_them():
+def test_options_are_taken_in_any_case_as_spark_gives_them() -> None:
     options = PulsarOptions.parse({key.lower(): value for key, value in ONE.items()} | {"maxmessagespertrigger": "7"})
     assert options.max_messages_per_trigger == 7
 
@@ -58,7 +58,7 @@ def test_options_that_do_not_fit_are_refused_with_the_reason(options: dict[str, 
         PulsarOptions.parse(options)
 
 
-def test_clusters_keep_their_order():
+def test_clusters_keep_their_order() -> None:
     options = PulsarOptions.parse(TWO | {"failoverFile": "f"})
     assert [(cluster.name, cluster.admin_url) for cluster in options.all_clusters()] == [
         ("hq", "http://h:8080"),
@@ -68,13 +68,13 @@ def test_clusters_keep_their_order():
         options.cluster_named("moon")
 
 
-def test_a_call_takes_no_longer_than_a_cluster_may_be_silent_when_there_is_another():
+def test_a_call_takes_no_longer_than_a_cluster_may_be_silent_when_there_is_another() -> None:
     times = {"operationTimeoutSeconds": "20", "clusterLostAfterSeconds": "3.5"}
     assert PulsarOptions.parse(ONE | times).call_timeout_s() == 20
     assert PulsarOptions.parse(TWO | times | {"failoverFile": "f"}).call_timeout_s() == 4
 
 
-def test_a_time_without_a_zone_is_utc():
+def test_a_time_without_a_zone_is_utc() -> None:
     options = PulsarOptions.parse(ONE | {"startingPosition": "2026-01-02T03:04:05"})
     assert options.starting_position == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -115,28 +115,10 @@ def test_a_stream_needs_what_a_batch_does_not(options: dict[str, str], message: 
         PulsarStreamReader(PulsarOptions.parse(options))
 
 
-def test_a_token_is_kept_for_the_workers_and_out_of_every_text(tmp_path: Path) -> None:
+def test_a_token_is_kept_for_the_workers_and_out_of_every_text() -> None:
     options = PulsarOptions.parse(ONE | {"token": "s3cret"})
     assert "s3cret" not in repr(options) + str(options)
-    assert Token(pickle.loads(pickle.dumps(options)))() == "s3cret"  # noqa: S301  # as Spark does
-    (tmp_path / "token").write_text("from-file\n")
-    assert Token(PulsarOptions.parse(ONE | {"tokenFile": str(tmp_path / "token")}))() == "from-file"
-
-
-@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe", b"two words", b"line\r\nX-Header: 1", None])
-def test_a_token_file_that_is_being_replaced_leaves_the_token_before_it(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "token"
-    file.write_bytes(b"first")
-    token = Token(PulsarOptions.parse(ONE | {"tokenFile": str(file)}))
-    if content is None:
-        file.unlink()
-    else:
-        file.write_bytes(content)
-    assert token() == "first"
-    with pytest.raises(OptionError, match="tokenFile"):
-        Token(PulsarOptions.parse(ONE | {"tokenFile": str(file)}))
-    file.write_bytes(b"second\n")
-    assert token() == "second"
+    assert PulsarToken(pickle.loads(pickle.dumps(options)))() == "s3cret"  # noqa: S301  # as Spark does
 
 
 NUMBERS = [field.alias for field in PulsarOptions.model_fields.values() if "int" in str(field.annotation)] + [
@@ -151,7 +133,7 @@ def test_a_number_without_bound_is_refused(option: str, number: str) -> None:
         PulsarOptions.parse(ONE | {option: number})
 
 
-def test_every_option_is_documented():
+def test_every_option_is_documented() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     missing = [field.alias for field in PulsarOptions.model_fields.values() if f"`{field.alias}`" not in text]
     assert not missing

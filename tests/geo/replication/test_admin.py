@@ -11,7 +11,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import SecretStr, TypeAdapter
 
 from geo.replication import (
     AdminClient,
@@ -24,7 +24,7 @@ from geo.replication import (
 )
 from geo.replication.actual import read_defaults, read_registration
 from geo.replication.apply import _make, cluster_data
-from geo.replication.errors import UnusableCa
+from geo.replication.errors import UnusableAccess
 from geo.replication.rest_types import (
     CLUSTER,
     CLUSTERS,
@@ -35,6 +35,7 @@ from geo.replication.rest_types import (
     TENANT,
 )
 from geo.replication.state import BrokerDefaults
+from runtime.pulsar_client import PulsarAccess
 from tests.geo.replication.brokers import RUNTIME, Answer, FakeBroker
 
 
@@ -64,7 +65,7 @@ def test_a_redirect_to_the_broker_that_owns_a_topic_keeps_the_token_the_method_a
     path = "/admin/v2/persistent/fleet/a/b/partitions"
     first.answers[path] = (307, {"location": f"{owner.url}{path}"}, b"")
     owner.answers[path] = (204, {}, b"")
-    with AdminClient("eu", first.url, token="secret") as client:
+    with AdminClient("eu", first.url, access=PulsarAccess(token=SecretStr("secret"))) as client:
         client.post("persistent/fleet/a/b/partitions", 4)
     assert owner.asked == [("POST", path, "Bearer secret", b"4")]
 
@@ -233,8 +234,8 @@ def test_an_answer_that_comes_byte_by_byte_ends_at_the_time_out(head: bytes) -> 
 
 
 def test_a_certificate_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnusableCa, match="absent"):
-        AdminClient("eu", "https://x:1", ca_file=tmp_path / "absent.pem")
+    with pytest.raises(UnusableAccess, match="absent"):
+        AdminClient("eu", "https://x:1", access=PulsarAccess(tls_trust_certs_file=tmp_path / "absent.pem"))
 
 
 @pytest.mark.parametrize("admin_url", ["http://x:8080", "https://x:8443"])

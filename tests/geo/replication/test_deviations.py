@@ -41,7 +41,9 @@ class Recorded(AdminClient):
     def says(self, answers: Mapping[str, Any]) -> None:
         self.answers, self._configuration = answers, None
 
-    def _request(self, method: str, path: str, body: object, query: Mapping[str, str | bool]) -> RestResponse:
+    def _request(
+        self, method: str, path: str, body: object, query: Mapping[str, str | bool], *, unread_with: str | None = None
+    ) -> RestResponse:
         if method != "GET":
             json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
             return RestResponse(204, "", b"")

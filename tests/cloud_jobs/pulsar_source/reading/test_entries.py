@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.cluster.admin import PulsarAdmin
+from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
 from cloud_jobs.pulsar_source.errors import AccessRefused, SourceClusterUnreachable, SourceConnectionRefused
 from cloud_jobs.pulsar_source.options import Access, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition
@@ -133,7 +133,7 @@ def test_long_content_is_left_where_it_is():
         assert admin.entry_headers("persistent://t/n/x", LedgerPosition(7, 1)) is not None
 
 
-def _admin(url: str) -> PulsarAdmin:
-    return PulsarAdmin(
+def _admin(url: str) -> SourceAdmin:
+    return SourceAdmin(
         SourceCluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=url), Access(), _TIMEOUT_S
     )

@@ -1,0 +1,160 @@
+"""How to reach a Pulsar cluster: who we are, how we know who they are, and the one way to open a client of its brokers.
+
+Only who opens a client needs the package `pulsar-client`; it is imported there and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import string
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from runtime.tls import check_key_pair
+
+if TYPE_CHECKING:
+    import pulsar
+
+__all__ = ["PulsarAccess", "PulsarAccessError", "PulsarToken", "open_pulsar_client"]
+
+_log = structlog.get_logger(__name__)
+_MAX_TOKEN_BYTES = 64 << 10
+_TOKEN_CHARACTERS = frozenset(string.ascii_letters + string.digits + string.punctuation)
+
+
+class PulsarAccessError(ValueError):
+    """A token or a file of an access cannot be used; the message names the field and the file."""
+
+
+class PulsarAccess(BaseModel):
+    """How to show who we are, and how to know who they are. The same for brokers and admin REST, and every cluster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    token: SecretStr | None = Field(None, description="token (JWT) of our role")
+    token_file: Path | None = Field(None, description="file that holds the token; read again at each use")
+    tls_trust_certs_file: Path | None = Field(None, description="PEM of the authorities that signed the brokers")
+    tls_certificate_file: Path | None = Field(None, description="PEM of our own certificate (mutual TLS)")
+    tls_key_file: Path | None = Field(None, description="PEM of our own private key (mutual TLS)")
+    tls_validate_hostname: bool = Field(True, description="whether a broker's certificate must name its host")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.token and self.token_file:
+            raise ValueError(f"give {self._named('token')} or {self._named('token_file')}, not both")
+        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
+            raise ValueError(f"{self._named('tls_certificate_file')} and {self._named('tls_key_file')} belong together")
+        return self
+
+    def key_pair(self) -> tuple[Path, Path] | None:
+        """Our own certificate and key; None without mutual TLS."""
+        if self.tls_certificate_file is None or self.tls_key_file is None:
+            return None
+        return self.tls_certificate_file, self.tls_key_file
+
+    @classmethod
+    def _named(cls, field: str) -> str:
+        return cls.model_fields[field].alias or field
+
+
+class PulsarToken:
+    """The token of an access; from a file it is read anew at each use, so that a rotated one counts at once.
+
+    A file that cannot be read, is empty or half written leaves the token that it held before. It is a callable, as the
+    Pulsar client wants it for each connection; once built it raises nothing.
+    """
+
+    def __init__(self, access: PulsarAccess) -> None:
+        """Raises PulsarAccessError when there is to be a token, and there is none to begin with."""
+        self._file = access.token_file
+        self._warned = False
+        self._last = access.token.get_secret_value() if access.token else None
+        if self._file:
+            self._last = _read_token(self._file)
+        elif self._last is not None and not _is_token(self._last):
+            raise PulsarAccessError("token: that is no token")
+
+    def __bool__(self) -> bool:
+        return self._last is not None
+
+    def __call__(self) -> str:
+        """The token in clear."""
+        if self._file:
+            try:
+                self._last = _read_token(self._file)
+                self._warned = False
+            except PulsarAccessError as error:
+                if not self._warned:
+                    _log.warning("token_kept", error=str(error))
+                self._warned = True
+        assert self._last is not None  # callers look first whether there is one
+        return self._last
+
+
+def open_pulsar_client(
+    service_url: str,
+    access: PulsarAccess,
+    *,
+    timeout_s: int,
+    connect_timeout_s: float | None = None,
+    listener: str | None = None,
+) -> pulsar.Client:
+    """A client of a cluster's brokers. It connects when it is first used; its log is silent.
+
+    `timeout_s` bounds each operation, `connect_timeout_s` each connection (None: as an operation). A token file is read
+    at each new connection. Raises PulsarAccessError; ValueError and RuntimeError for an address that is none.
+    """
+    import pulsar  # noqa: PLC0415 - an agent is installed without it
+
+    authentication = None
+    if pair := access.key_pair():
+        _refuse_passphrase(*pair)
+        authentication = pulsar.AuthenticationTLS(*map(str, pair))
+    if token := PulsarToken(access):
+        authentication = pulsar.AuthenticationToken(token)
+    return pulsar.Client(
+        service_url,
+        authentication=authentication,
+        operation_timeout_seconds=timeout_s,
+        connection_timeout_ms=int((timeout_s if connect_timeout_s is None else connect_timeout_s) * 1000),
+        listener_name=listener,
+        tls_trust_certs_file_path=_text(access.tls_trust_certs_file),
+        tls_validate_hostname=access.tls_validate_hostname,
+        tls_certificate_file_path=_text(access.tls_certificate_file),
+        tls_private_key_file_path=_text(access.tls_key_file),
+        # What matters comes as an exception or a receipt. The client's own log repeats it for each attempt to connect,
+        # and its console form writes to standard output, where the answers of commands belong.
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+    )
+
+
+def _refuse_passphrase(certificate: Path, key: Path) -> None:
+    """Raises for a key that the client would ask a terminal for; of other files it says itself."""
+    try:
+        check_key_pair(certificate, key)
+    except OSError:
+        return  # half rotated, for instance: the client reads them again with each connection
+    except ValueError as error:
+        raise PulsarAccessError(f"tls_key_file: {key}: {error}") from error
+
+
+def _read_token(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PulsarAccessError(f"token file {path} cannot be read: {error}") from error
+    if not _is_token(text):
+        raise PulsarAccessError(f"token file {path} holds no token")
+    return text
+
+
+def _is_token(text: str) -> bool:
+    return bool(text) and _TOKEN_CHARACTERS.issuperset(text)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
