@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Final, Self
 
 from pydantic import Field, model_validator
+from pydantic.alias_generators import to_camel
 
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.spark import SparkSettings
 from geo.spatial import TrackSettings
+from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
 MAX_GAP_S: Final = 86_400.0
@@ -57,6 +59,9 @@ class CloudSettings(Settings):
     lake: Path
     checkpoints: Path
     clusters: tuple[ClusterSettings, ...] = Field(min_length=1)
+    access: PulsarAccess = Field(
+        default=PulsarAccess(), description="who the jobs are towards the clusters, reading and publishing"
+    )
     ingest: IngestSettings = IngestSettings()
     tracks: TrackSettings = TrackSettings()
     geofence: GeofenceSettings = GeofenceSettings()
@@ -84,4 +89,10 @@ class CloudSettings(Settings):
         """Where the source `pulsar` finds the clusters."""
         listed = ",".join(f"{one.name}={one.service_url}|{one.admin_url}" for one in self.clusters)
         several = {"failoverFile": str(self.checkpoints / "reading-from")} if len(self.clusters) > 1 else {}
-        return {"clusters": listed} | several
+        return {"clusters": listed} | several | self._access_options()
+
+    def _access_options(self) -> dict[str, str]:
+        given = {name: getattr(self.access, name) for name in self.access.model_fields_set}
+        if self.access.token is not None:
+            given["token"] = self.access.token.get_secret_value()
+        return {to_camel(name): str(value) for name, value in given.items() if value is not None}

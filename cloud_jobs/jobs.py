@@ -127,4 +127,4 @@ def _publish(
 ) -> int:
     """Publishes what was not published yet of a table, and returns how many rows that were."""
     outbox = Outbox(settings.tables, table, settings.checkpoints / "published" / table)
-    return outbox.flush(topic_sender(settings.service_urls, topic, message))
+    return outbox.flush(topic_sender(settings.service_urls, topic, message, settings.access))

@@ -19,10 +19,12 @@ import pyarrow as pa
 from cloud_jobs.errors import NotPublished
 from cloud_jobs.lake.tables import Lake
 from runtime import replace_durably
+from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
 _TIMEOUT_S = 10
 _SEND_TIMEOUT_MS = 30_000
 _MAX_PENDING = 5_000
+_ANYBODY = PulsarAccess()
 
 Send = Callable[[Iterator[dict[str, Any]]], None]
 """Sends messages, and returns when all are persisted."""
@@ -76,14 +78,19 @@ class Outbox:
         replace_durably(self.progress_file, json.dumps({"version": version}).encode())
 
 
-def topic_sender(service_urls: Sequence[str], topic: str, of_row: Callable[[dict[str, Any]], dict[str, Any]]) -> Send:
+def topic_sender(
+    service_urls: Sequence[str],
+    topic: str,
+    of_row: Callable[[dict[str, Any]], dict[str, Any]],
+    access: PulsarAccess = _ANYBODY,
+) -> Send:
     """Sends rows as JSON, made by `of_row`, to a topic of the first cluster that answers. Raises NotPublished."""
 
     def send(rows: Iterator[dict[str, Any]]) -> None:
         first = next(rows, None)
         if first is None:
             return
-        client, producer = _producer(service_urls, topic)
+        client, producer = _producer(service_urls, topic, access)
         failures: list[Any] = []
 
         def done(result: Any, _: Any) -> None:
@@ -113,11 +120,13 @@ def _chained(first: dict[str, Any], rows: Iterator[dict[str, Any]]) -> Iterator[
     yield from rows
 
 
-def _producer(service_urls: Sequence[str], topic: str) -> tuple[Any, Any]:
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+def _producer(service_urls: Sequence[str], topic: str, access: PulsarAccess) -> tuple[Any, Any]:
     reason = "no cluster is configured"
     for url in service_urls:
-        client = pulsar.Client(url, operation_timeout_seconds=_TIMEOUT_S, logger=quiet)
+        try:
+            client = open_pulsar_client(url, access, timeout_s=_TIMEOUT_S)
+        except PulsarAccessError as error:
+            raise NotPublished(topic, str(error)) from error
         try:
             return client, client.create_producer(
                 topic,

@@ -15,7 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import pulsar
 import pyarrow as pa
 import structlog
 from pyspark.sql import SparkSession
@@ -26,6 +25,7 @@ from cloud_jobs.lake.schemas import REFERENCE, publication_order
 from cloud_jobs.lake.tables import Lake
 from geo.spatial.features import read_features
 from geo.spatial.geojson import named
+from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 from telemetry import InvalidJson, parse_json
 
 Kind = Literal["fence", "tariff", "account"]
@@ -35,6 +35,7 @@ _TIMEOUT_S = 10
 _MAX_BYTES = 5 << 20
 _MAX_VALUES = 500_000
 _MAX_NAMED = 100
+_ANYBODY = PulsarAccess()
 _SHOWN_CHARS = 60
 _UNKNOWN = "unknown"
 _PUBLICATION = ("kind", "id", "published_at", "place")
@@ -122,10 +123,12 @@ def _stated(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:
     return "" if name is None else str(name), "" if begin is None else str(begin)
 
 
-def publish(service_url: str, versions: Iterable[ReferenceVersion]) -> int:
-    """Publishes versions to their topics and returns their number, once all are persisted."""
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(service_url, operation_timeout_seconds=_TIMEOUT_S, logger=quiet)
+def publish(service_url: str, versions: Iterable[ReferenceVersion], access: PulsarAccess = _ANYBODY) -> int:
+    """Publishes versions to their topics and returns their number, once all are persisted.
+
+    Raises PulsarAccessError, and the client's PulsarException.
+    """
+    client = open_pulsar_client(service_url, access, timeout_s=_TIMEOUT_S)
     try:
         producers = {kind: client.create_producer(f"{NAMESPACE}/{topic}") for kind, topic in TOPICS.items()}
         count = 0

@@ -14,6 +14,7 @@ import pulsar
 from gateway.config import GatewaySettings
 from gateway.engine import Produce
 from gateway.errors import PulsarUnreachable
+from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 
 TOO_BIG = "MessageTooBig"
 UNSENDABLE = "Unsendable"
@@ -22,9 +23,8 @@ _PERMANENT = {TOO_BIG, UNSENDABLE, "InvalidMessage"}
 # After these the client's producer does not come back by itself; after others it reconnects.
 _REOPEN = {"AlreadyClosed", "ProducerFenced", "TopicTerminated", "TopicNotFound", "NotConnected"}
 NewClient = Callable[..., Any]
-"""`pulsar.Client`, or what takes its place in a test."""
-new_client: NewClient = pulsar.Client
-_LOGGED = {"error": pulsar.LoggerLevel.Error}
+"""`open_pulsar_client`, or what takes its place in a test."""
+new_client: NewClient = open_pulsar_client
 
 
 class Receipt(NamedTuple):
@@ -75,7 +75,7 @@ class PulsarProducer:
         """Connect and create the producers; takes at most the operation time-out. Raises PulsarUnreachable."""
         self.close()
         try:
-            self._client = self._new_client(**self._client_options())
+            self._client = self._open_client()
             self._batches = self._producer(self._settings.pulsar.batches)
             self._refused = self._producer(self._settings.pulsar.refused)
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
@@ -138,25 +138,10 @@ class PulsarProducer:
             properties={"gateway": self._settings.name},
         )
 
-    def _client_options(self) -> dict[str, Any]:
+    def _open_client(self) -> Any:
         settings = self._settings.pulsar
-        options: dict[str, Any] = {
-            "service_url": settings.service_url,
-            "operation_timeout_seconds": settings.operation_timeout_s,
-            "connection_timeout_ms": settings.operation_timeout_s * 1000,
-            "logger": pulsar.ConsoleLogger(_LOGGED.get(self._settings.log.level, pulsar.LoggerLevel.Warn)),
-        }
-        if settings.token is not None:
-            options["authentication"] = pulsar.AuthenticationToken(settings.token.get_secret_value())
-        if settings.is_encrypted:
-            options["tls_validate_hostname"] = True
-        if settings.tls is not None:
-            options["tls_trust_certs_file_path"] = str(settings.tls.ca)
-            if settings.tls.certificate is not None:
-                options["authentication"] = pulsar.AuthenticationTLS(
-                    str(settings.tls.certificate), str(settings.tls.key)
-                )
-        return options
+        access = PulsarAccess.of_tls(settings.tls, settings.token)
+        return self._new_client(settings.service_url, access, timeout_s=settings.operation_timeout_s)
 
 
 def _close_quietly(client: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from runtime.tls import check_key_pair
+from runtime.tls import TlsSettings, check_key_pair
 
 if TYPE_CHECKING:
     import pulsar
@@ -48,6 +48,18 @@ class PulsarAccess(BaseModel):
         if bool(self.tls_certificate_file) != bool(self.tls_key_file):
             raise ValueError(f"{self._named('tls_certificate_file')} and {self._named('tls_key_file')} belong together")
         return self
+
+    @classmethod
+    def of_tls(cls, tls: TlsSettings | None, token: SecretStr | None = None) -> Self:
+        """The access of a daemon whose settings have TLS in the form of all its connections."""
+        if tls is None:
+            return cls(token=token)
+        return cls(
+            token=token,
+            tls_trust_certs_file=tls.ca,
+            tls_certificate_file=tls.certificate,
+            tls_key_file=tls.key,
+        )
 
     def key_pair(self) -> tuple[Path, Path] | None:
         """Our own certificate and key; None without mutual TLS."""

@@ -11,6 +11,7 @@ import pulsar
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError
 from edge_agent.uplink.protocol import OutgoingBatch, RefusedBatch, UplinkEvent
+from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 from runtime.tls import tls_context
 from telemetry import Ack
 
@@ -36,14 +37,9 @@ class PulsarUplink:
         """See Uplink."""
         settings = self._settings
         timeout_s = max(1, int(settings.connect_timeout_s))
+        assert settings.service_url is not None  # the settings' own check: this is a Pulsar uplink
         try:
-            self._client = pulsar.Client(
-                settings.service_url,
-                operation_timeout_seconds=timeout_s,
-                connection_timeout_ms=timeout_s * 1000,
-                logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-                **self._tls(),
-            )
+            self._client = open_pulsar_client(settings.service_url, self._access(), timeout_s=timeout_s)
             self._producer = self._client.create_producer(
                 settings.topic,
                 send_timeout_millis=timeout_s * 1000,
@@ -114,15 +110,12 @@ class PulsarUplink:
             except pulsar.PulsarException:
                 client.shutdown()
 
-    def _tls(self) -> dict[str, Any]:
+    def _access(self) -> PulsarAccess:
         tls = self._settings.tls
         if tls is None:
-            return {}
+            return PulsarAccess()
         try:
-            tls_context(tls)  # for its refusals: the library would ask a terminal for a passphrase
+            tls_context(tls)  # for its refusals: of such files the client would say only that it cannot connect
         except (OSError, ValueError) as error:
             raise LinkError(f"certificates cannot be loaded: {error}") from error
-        options: dict[str, Any] = {"tls_trust_certs_file_path": str(tls.ca), "tls_validate_hostname": True}
-        if tls.certificate is not None:
-            options["authentication"] = pulsar.AuthenticationTLS(str(tls.certificate), str(tls.key))
-        return options
+        return PulsarAccess.of_tls(tls)

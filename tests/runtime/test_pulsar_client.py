@@ -12,7 +12,7 @@ from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, 
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe", b"two words", b"line\r\nX-Header: 1", None])
-def test_a_token_file_that_is_being_replaced_leaves_the_token_before_it(tmp_path: Path, content: bytes | None):
+def test_a_token_file_that_is_being_replaced_leaves_the_token_before_it(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "token"
     file.write_bytes(b"first")
     token = PulsarToken(PulsarAccess(token_file=file))

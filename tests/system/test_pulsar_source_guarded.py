@@ -5,16 +5,20 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pulsar import PulsarException
 from pydantic import SecretStr
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from cloud_jobs.errors import NotPublished
+from cloud_jobs.outbox import topic_sender
 from cloud_jobs.pulsar_source import AccessRefused
 from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
 from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.errors import PulsarSourceError
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.reading.entry_store import open_entry_store
+from cloud_jobs.reference import publish
 from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, inspect_clusters
 from geo.replication.connection import check_addresses
 from runtime.pulsar_client import PulsarAccess
@@ -127,3 +131,14 @@ def test_the_topology_commands_show_their_token_and_trust_their_own_authority_at
         pytest.raises(ClusterUnreachable, match=r"(?i)certificate"),
     ):
         inspect_clusters(topology, clients)
+
+
+def test_what_is_published_shows_its_token_and_trusts_its_own_authority(cluster: GuardedCluster) -> None:
+    url, topic = f"pulsar+ssl://127.0.0.1:{cluster.tls_broker_port}", "persistent://public/default/published"
+    rows = [{"id": "a", "revision": 1}]
+    topic_sender([url], topic, dict, access_of(cluster.token("admin"), cluster.certificate))(iter(rows))
+    for wrong in (access_of("a.b.c", cluster.certificate), access_of(cluster.token("admin"))):
+        with pytest.raises(NotPublished):
+            topic_sender([url], topic, dict, wrong)(iter(rows))
+        with pytest.raises(PulsarException):
+            publish(url, [], wrong)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
 from cloud_jobs.pulsar_source.errors import AccessRefused, SourceClusterUnreachable, SourceConnectionRefused
-from cloud_jobs.pulsar_source.options import Access, SourceCluster
+from cloud_jobs.pulsar_source.options import SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.reading.entries import Chunk, LeftS, StoredEntry, ask
+from runtime.pulsar_client import PulsarAccess
 from tests.cloud_jobs.pulsar_source.addresses import Reply, address
 
 _TIMEOUT_S = 60
@@ -135,5 +136,5 @@ def test_long_content_is_left_where_it_is():
 
 def _admin(url: str) -> SourceAdmin:
     return SourceAdmin(
-        SourceCluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=url), Access(), _TIMEOUT_S
+        SourceCluster(name="hq", service_url="pulsar://127.0.0.1:1", admin_url=url), PulsarAccess(), _TIMEOUT_S
     )
