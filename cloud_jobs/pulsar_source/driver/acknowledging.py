@@ -19,9 +19,18 @@ from pulsar.asyncio import PulsarException
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponential_jitter
 
 from cloud_jobs.pulsar_source.cluster.clients import shared_client, subscription_settings
+from cloud_jobs.pulsar_source.cluster.partition_state import ledger_created_in
+from cloud_jobs.pulsar_source.cluster.survey import ClusterView
+from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
+from cloud_jobs.pulsar_source.driver.losses import is_same_generation
+from cloud_jobs.pulsar_source.errors import AccessRefused, SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
-from cloud_jobs.pulsar_source.position import WHOLE_ENTRY, LedgerPosition
+from cloud_jobs.pulsar_source.position import BEGINNING, WHOLE_ENTRY, LedgerPosition, Offset
+from cloud_jobs.pulsar_source.reading.chunks import kept_before
+from cloud_jobs.pulsar_source.reading.entries import IdleTimeout, Inquiry
+from cloud_jobs.pulsar_source.reading.entry_store import open_entry_store
 from cloud_jobs.pulsar_source.reading.messages import id_of
+from cloud_jobs.pulsar_source.reading.planned import OpenEntryStore
 
 _log = structlog.get_logger(__name__)
 _MAX_CONSUMERS = 500
@@ -31,8 +40,76 @@ _MARGIN_S = 1.0
 _CLIENT_NAMES = {"initial_position": "subscription_initial_position", "is_read_compacted": "read_compacted"}
 """Settings that the client's configuration calls otherwise than its `subscribe`."""
 
+SendAcks = Callable[[SourceCluster, PulsarOptions, Mapping[str, LedgerPosition]], Mapping[str, LedgerPosition]]
+"""As `acknowledge`."""
+
 _Answer = Callable[[Any], None]
 _Steps = Generator[None, Any, PulsarException | None]
+
+
+class Acknowledger:
+    """Moves the cursors of a query's clusters behind the batches that Spark has written."""
+
+    def __init__(
+        self,
+        options: PulsarOptions,
+        monitor: ClusterMonitor,
+        send: SendAcks | None = None,
+        store: OpenEntryStore = open_entry_store,
+    ) -> None:
+        self._options = options
+        self._monitor = monitor
+        self._send = send or acknowledge
+        self._store = store
+        self._moved_to: dict[tuple[str, str], LedgerPosition] = {}
+
+    def move_cursors(self, end: Offset, view: ClusterView | None) -> bool:
+        """Acknowledges all up to `end` whose cursor is not there; False when its cluster took nothing of it.
+
+        `view`: the cluster as it stands, if that is known.
+        """
+        properties = view.properties if view else {}
+        moved = {
+            topic: position
+            for topic, position in end.positions.items()
+            # In another life of the topic the same place holds other messages, which nobody has read.
+            if self._moved_to.get((end.cluster, topic)) != position
+            and is_same_generation(properties.get(topic), end.subscription_ids.get(topic))
+        }
+        if not moved:
+            return True
+        done = self._send_recorded(end, moved, view)
+        self._moved_to |= {(end.cluster, topic): position for topic, position in done.items()}
+        return bool(done)
+
+    def _send_recorded(
+        self, end: Offset, moved: Mapping[str, LedgerPosition], view: ClusterView | None
+    ) -> Mapping[str, LedgerPosition]:
+        created_times = {
+            topic: created for topic in moved if (created := ledger_created_in(end.subscription_ids.get(topic, "")))
+        }
+        try:
+            # First the note: once the cursor has moved, the ledger can be gone.
+            self._monitor.record_acknowledged(end.cluster, created_times)
+        except (SourceClusterUnreachable, AccessRefused) as error:
+            _log.warning("acknowledgements_left", cluster=end.cluster, topics=len(moved), first_error=str(error))
+            return {}
+        cluster = self._options.cluster_named(end.cluster)
+        done = self._send(cluster, self._options, {**moved, **self._before_chunks(cluster, moved, view)})
+        return {topic: moved[topic] for topic in done}
+
+    def _before_chunks(
+        self, cluster: SourceCluster, moved: Mapping[str, LedgerPosition], view: ClusterView | None
+    ) -> dict[str, LedgerPosition]:
+        """How far to acknowledge the partitions that are known for messages in chunks."""
+        kept: dict[str, LedgerPosition] = {}
+        left_s = IdleTimeout(self._options.call_timeout_s())
+        for topic in [topic for topic in moved if view and topic in view.properties and view.properties[topic].chunked]:
+            assert view is not None  # it has notes
+            with self._store(cluster, self._options, topic) as stored:
+                ledgers = view.states[topic].entry_counts_between(BEGINNING, moved[topic])
+                kept[topic] = kept_before(moved[topic], ledgers, Inquiry(stored, left_s))
+        return kept
 
 
 def acknowledge(

@@ -1,36 +1,83 @@
-"""Watches the clusters: which one is read, how it stands, and when it counts as gone."""
+"""Watches the clusters: how each one stands, since when one is silent, and that another is read then."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from uuid import uuid4
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
 from cloud_jobs.pulsar_source.cluster.partition_state import SubscriptionProperties
 from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey, ClusterView, Start, States
-from cloud_jobs.pulsar_source.driver.failover import FailoverFile, FailoverState, QueryIdentity
+from cloud_jobs.pulsar_source.driver.failover import Failover
 from cloud_jobs.pulsar_source.errors import (
     AccessRefused,
-    FailoverFileError,
     NoClusterAnswers,
     PulsarSourceError,
     SourceClusterUnreachable,
 )
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
-from cloud_jobs.pulsar_source.position import BEGINNING, Offset
+from cloud_jobs.pulsar_source.position import BEGINNING
 
 _log = structlog.get_logger(__name__)
 _PROBE_PERIOD_S = 0.25
-_TOUCH_PERIOD_S = 1.0
 _FRESH_S = 60.0
 """For how long it counts that another process heard from the cluster."""
 _MIN_PROBE_S = 1.0
 """How long a process looks itself before it calls a cluster silent, whatever others heard."""
 
 
+class SilentClusters:
+    """Since when each cluster leaves us without an answer, and which of them refuse us. Pure; times in seconds.
+
+    A cluster that refuses us serves us as little as a silent one.
+    """
+
+    def __init__(self, clusters: Sequence[str]) -> None:
+        self._clusters = clusters
+        self._since: dict[str, float] = {}
+        self._suspected: dict[str, float] = {}
+        self._refusals: dict[str, AccessRefused] = {}
+        self._last_error = "none of the clusters answers"
+
+    def __contains__(self, cluster: str) -> bool:
+        return cluster in self._since
+
+    def duration_s(self, cluster: str, now_s: float) -> float:
+        """For how long a silent cluster has been so."""
+        return now_s - self._since[cluster]
+
+    def suspect(self, cluster: str, since_s: float) -> None:
+        """It left a call that began then unanswered: silent since then, unless it answers the next look."""
+        self._suspected.setdefault(cluster, since_s)
+
+    def on_failure(self, cluster: str, asked_s: float, error: SourceClusterUnreachable | AccessRefused) -> None:
+        """A look that began at `asked_s` failed. Raises the refusal of the only cluster that there is."""
+        self._last_error = str(error)
+        self._refusals.pop(cluster, None)
+        if isinstance(error, AccessRefused):
+            if len(self._clusters) == 1:
+                raise error
+            self._refusals[cluster] = error
+        if cluster not in self._since:
+            _log.warning("cluster_silent", cluster=cluster, error=str(error))
+        self._since.setdefault(cluster, self._suspected.pop(cluster, asked_s))
+
+    def on_answer(self, cluster: str) -> None:
+        """It answered."""
+        for known in (self._since, self._suspected, self._refusals):
+            known.pop(cluster, None)
+
+    def check_refused(self, active: str) -> None:
+        """Raises the active cluster's refusal when every cluster refuses us: waiting helps nothing."""
+        if len(self._refusals) == len(self._clusters):
+            raise self._refusals[active]
+
+    def error(self) -> NoClusterAnswers:
+        """None of them answered for as long as is waited at most."""
+        return NoClusterAnswers(", ".join(sorted(self._since)), "looking for a cluster to read", self._last_error)
+
+
 class ClusterMonitor:
-    """The clusters of the options, in order, and the one of them that is read."""
+    """The clusters of the options, in order, and the one of them that is read: see `failover`."""
 
     def __init__(
         self,
@@ -38,126 +85,36 @@ class ClusterMonitor:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
         survey: Callable[[SourceCluster, PulsarOptions], ClusterSurvey] = ClusterSurvey,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
+        """Raises FailoverFileError."""
         self._options = options
         self._clock = clock
         self._pause = pause
         self._surveys = {cluster.name: survey(cluster, options) for cluster in options.all_clusters()}
-        self._silent_since: dict[str, float] = {}
-        self._suspect_since: dict[str, float] = {}
-        self._refused_by: dict[str, AccessRefused] = {}
-        self._last_error = "none of the clusters answers"
-        self._file = FailoverFile(options.failover_file) if options.failover_file else None
-        kept = self._file.load() if self._file else None
-        self._identity = kept[0] if kept else None
-        self._state = kept[1] if kept else FailoverState(options.all_clusters()[0].name)
-        if self._state.active not in self._surveys:
-            known = ", ".join(self._surveys)
-            raise self._file_error(f"it speaks of cluster {self._state.active!r}, the options know only {known}")
-        self._begun = self._bound = False
-        self._drawn: str | None = None
-        self._answered_s = time.time()
+        self._silent = SilentClusters(list(self._surveys))
+        self.failover = Failover(options, wall_s)
         self._restore_silence()
 
     def _restore_silence(self) -> None:
         """A query that failed because its cluster is silent need not wait for the whole of that silence again."""
-        heard_s = self._file.last_answer_s() if self._file else None
-        if heard_s is not None and 0 <= self._answered_s - heard_s < _FRESH_S:
+        heard_s = self.failover.last_answer_age_s()
+        if heard_s is not None and 0 <= heard_s < _FRESH_S:
             most_s = max(0.0, self._options.cluster_lost_after_seconds - _MIN_PROBE_S)
-            self.suspect(self._state.active, self._clock() - min(self._answered_s - heard_s, most_s))
-
-    def start_query(self) -> str:
-        """The id of a query that has no checkpoint yet. FailoverFileError when the file belongs to another one."""
-        self._begun = True
-        if self._identity is None:
-            self._drawn = uuid4().hex
-            return self._drawn
-        if self._identity != (mine := self._identity_of(self._identity.query)):
-            raise self._file_error(f"it belongs to another query, of {self._identity.subscription!r}, not of {mine}")
-        return self._identity.query
-
-    def bind_checkpoint(self, offset: Offset, *, planned: bool = False) -> None:
-        """Holds the failover file against the checkpoint; FailoverFileError when they belong to different queries.
-
-        A file that is lost cannot tell whether the batch up to `offset` was closed unread, so unless that batch is only
-        `planned` reading begins at the cursor, which stands before it.
-        """
-        if self._file is None or self._bound:
-            return
-        identity = self._identity_of(offset.query)
-        kept = self._identity
-        if kept and (kept.query, kept.subscription) != (identity.query, identity.subscription):
-            raise self._file_error(f"it belongs to another query, {kept}; the checkpoint is of {identity}")
-        if offset.query == self._drawn:
-            # It begins now: what it created is where it begins.
-            self._state = replace(self._state, created={})
-        if kept is None and (not self._begun or offset.cluster != self._state.active):
-            # Also a query that begins may have its first batch in Spark's log already, planned elsewhere.
-            _log.error("failover_file_lost", path=str(self._options.failover_file), cluster=offset.cluster)
-            self._options.cluster_named(offset.cluster)
-            self._state = FailoverState(offset.cluster, created=self._state.created)
-            self._state = self._state if planned else self._state.with_abandoned(offset)
-        self._identity = identity
-        self._bound = True
-        if kept != identity:
-            self._save(self._state)
-
-    def _identity_of(self, query: str) -> QueryIdentity:
-        topics = ",".join(sorted(map(str, self._options.topics))) or str(self._options.topics_pattern)
-        return QueryIdentity(query, self._options.subscription_name(), topics)
-
-    def _file_error(self, detail: str) -> FailoverFileError:
-        assert self._options.failover_file is not None  # nothing is refused where nothing was read
-        return FailoverFileError(self._options.failover_file, detail)
+            self.suspect(self.failover.state.active, self._clock() - min(heard_s, most_s))
 
     def close(self) -> None:
         """Gives every connection back."""
         for survey in self._surveys.values():
             survey.close()
 
-    @property
-    def state(self) -> FailoverState:
-        """Which cluster is read, and what was abandoned."""
-        return self._state
-
-    def accept_switchover_request(self) -> str | None:
-        """The cluster that an operator wants read instead of the active one.
-
-        A request that moves nothing is removed, so that it cannot move the query on another day.
-        """
-        if self._file is None or (request := self._file.switchover_request()) is None:
-            return None
-        if request in self._surveys and request != self._state.active:
-            return request
-        if request not in self._surveys:
-            _log.error("switchover_request_unknown", requested=request, clusters=sorted(self._surveys))
-        self._file.clear_switchover_request()
-        return None
-
-    def switch_over(self) -> None:
-        """Moves to the cluster that the operator named; one that does not answer is rejected; the request is removed.
-
-        Tells how many entries lie before the cursor there: what was read here already is read once more.
-        """
-        assert self._file is not None  # only called when there is an order
-        if request := self.accept_switchover_request():
-            view = self.view_of(request, create_at=None)
-            if view is None:
-                _log.error("switchover_request_rejected", requested=request, reason="the cluster does not answer")
-            else:
-                waiting = sum(
-                    state.entries_between(state.cursor or BEGINNING, state.last) for state in view.states.values()
-                )
-                self._switch_to(request, "requested", waiting_entries=waiting)
-        self._file.clear_switchover_request()
-
     def is_reachable(self, cluster: str) -> bool:
         """Whether the cluster answered when it was last asked."""
-        return cluster not in self._silent_since
+        return cluster not in self._silent
 
     def suspect(self, cluster: str, since_s: float) -> None:
         """It left a call that began at `since_s` unanswered: silent since then, unless it answers the next look."""
-        self._suspect_since.setdefault(cluster, since_s)
+        self._silent.suspect(cluster, since_s)
 
     def record_planned(self, cluster: str, created_times: Mapping[str, str]) -> Mapping[str, SubscriptionProperties]:
         """Keeps with the subscription that batches are planned in those openings, before Spark's log has them."""
@@ -206,19 +163,18 @@ class ClusterMonitor:
         """
         began = self._clock()
         while self._clock() - began < self._options.read_timeout_seconds:
-            view = self.view_of(self._state.active, create_at)
+            active = self.failover.state.active
+            view = self.view_of(active, create_at)
             if view is not None:
                 return view
             for name in self._surveys:
-                view = self._try(name, create_at) if name != self._state.active else None
+                view = self._try(name, create_at) if name != active else None
                 if view is not None:
-                    self._switch_to(name, "lost")
+                    self.failover.switch_to(name, "lost")
                     return view
-            if len(self._refused_by) == len(self._surveys):
-                raise self._refused_by[self._state.active]
+            self._silent.check_refused(active)
             self._pause(_PROBE_PERIOD_S)
-        lost = ", ".join(sorted(self._silent_since))
-        raise NoClusterAnswers(lost, "looking for a cluster to read", self._last_error)
+        raise self._silent.error()
 
     def view_of(self, name: str, create_at: Start | None = "earliest") -> ClusterView | None:
         """One cluster as it stands; None when it stays silent for `clusterLostAfterSeconds`."""
@@ -226,27 +182,26 @@ class ClusterMonitor:
             view = self._try(name, create_at)
             if view is not None:
                 return view
-            if self._clock() - self._silent_since[name] >= self._options.cluster_lost_after_seconds:
+            if self._silent.duration_s(name, self._clock()) >= self._options.cluster_lost_after_seconds:
                 return None
             self._pause(_PROBE_PERIOD_S)
 
-    def abandon(self, end: Offset) -> None:
-        """Closes a planned batch that cannot be read any more; kept on disk before this returns."""
-        self._keep(self._state.with_abandoned(end))
-        _log.warning("batch_abandoned", cluster=end.cluster)
+    def switch_over(self) -> None:
+        """Moves to the cluster that the operator named; one that does not answer is rejected; the request is removed.
 
-    def clear_abandoned(self, start: Offset) -> None:
-        """Forgets abandoned batches and created subscriptions once the query stands behind them."""
-        state = self._state.without_created(start.cluster)
-        self._keep(state if state.restarts_at_cursor(start) else replace(state, abandoned=()))
-
-    def accept_created(self, cluster: str) -> None:
-        """What was lost because the subscription was missing there is told."""
-        self._keep(self._state.without_created(cluster))
-
-    def caught_up(self) -> None:
-        """All that the active cluster has is read: what others were sent without a subscription is not missing."""
-        self._keep(replace(self._state, created={}))
+        Tells how many entries lie before the cursor there: what was read here already is read once more.
+        """
+        if request := self.failover.accept_switchover_request():
+            view = self.view_of(request, create_at=None)
+            if view is None:
+                _log.error("switchover_request_rejected", requested=request, reason="the cluster does not answer")
+            else:
+                waiting = sum(
+                    state.entries_between(state.cursor or BEGINNING, state.last) for state in view.states.values()
+                )
+                self.failover.switch_to(request, "requested", waiting_entries=waiting)
+        # Only now: whoever is killed before has it still to do.
+        self.failover.clear_switchover_request()
 
     def _try(self, name: str, create_at: Start | None) -> ClusterView | None:
         survey = self._surveys[name]
@@ -257,49 +212,15 @@ class ClusterMonitor:
                 states = survey.states()
             properties = survey.subscription_properties(states) if create_at is not None else {}
         except (SourceClusterUnreachable, AccessRefused) as error:
-            self._on_failure(name, error)
-            if name not in self._silent_since:
-                _log.warning("cluster_silent", cluster=name, error=str(error))
-            self._silent_since.setdefault(name, self._suspect_since.pop(name, asked))
+            self._silent.on_failure(name, asked, error)
             return None
-        self._refused_by.pop(name, None)
-        self._silent_since.pop(name, None)
-        self._suspect_since.pop(name, None)
-        self._on_answer(name)
-        return ClusterView(survey.cluster, states, frozenset(self._state.created.get(name, ())), properties)
+        self._silent.on_answer(name)
+        self.failover.on_answer(name)
+        created = frozenset(self.failover.state.created.get(name, ()))
+        return ClusterView(survey.cluster, states, created, properties)
 
     def _subscribe_missing(self, name: str, states: States, create_at: Start) -> bool:
         """Whether a cursor was moved."""
-        missing = [topic for topic, state in states.items() if state.cursor is None]
         # First the note: afterwards nothing tells that the subscription was not there.
-        self._keep(self._state.creating(name, missing))
+        self.failover.record_created(name, [topic for topic, state in states.items() if state.cursor is None])
         return self._surveys[name].subscribe_missing(states, create_at)
-
-    def _on_failure(self, name: str, error: SourceClusterUnreachable | AccessRefused) -> None:
-        """A cluster that refuses us serves us as little as a silent one; the only one that there is says so at once."""
-        self._last_error = str(error)
-        self._refused_by.pop(name, None)
-        if isinstance(error, AccessRefused):
-            if len(self._surveys) == 1:
-                raise error
-            self._refused_by[name] = error
-
-    def _on_answer(self, name: str) -> None:
-        if self._file and name == self._state.active and time.time() - self._answered_s >= _TOUCH_PERIOD_S:
-            self._answered_s = time.time()
-            if not self._file.record_answer(self._answered_s) and self._bound:
-                self._save(self._state)
-
-    def _switch_to(self, name: str, reason: str, **known: int) -> None:
-        _log.warning("cluster_changed", old=self._state.active, new=name, reason=reason, **known)
-        self._keep(self._state.with_active(name))
-
-    def _keep(self, state: FailoverState) -> None:
-        """Kept on disk before this returns."""
-        if state != self._state:
-            self._save(state)
-            self._state = state
-
-    def _save(self, state: FailoverState) -> None:
-        if self._file and self._identity:
-            self._file.save(self._identity, state)

@@ -9,19 +9,23 @@ and was created for a query that had begun: its cursor there followed nothing.
 
 import json
 import os
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
+from uuid import uuid4
 
 import structlog
 
 from cloud_jobs.pulsar_source.errors import FailoverFileError
+from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import Offset
 from runtime import create_durably, replace_durably
 
 _log = structlog.get_logger(__name__)
 _MAX_ABANDONED = 16
+_TOUCH_PERIOD_S = 1.0
 _MAX_BYTES = 64 << 20
 _VERSION = 2
 _NOT_A_FAILOVER_FILE = "it is not a failover file of the Pulsar source"
@@ -150,6 +154,146 @@ class FailoverFile:
             self._request_path.unlink(missing_ok=True)
         except OSError as error:
             raise FailoverFileError(self._request_path, f"it cannot be removed: {error}") from error
+
+
+class Failover:
+    """Which cluster one query reads, held against its checkpoint; each change is on disk before it counts.
+
+    Without a `failoverFile` it is kept in memory alone. Its calls raise FailoverFileError.
+    """
+
+    def __init__(self, options: PulsarOptions, wall_s: Callable[[], float] = time.time) -> None:
+        """`wall_s`: seconds since 1970."""
+        self._options = options
+        self._wall_s = wall_s
+        self._file = FailoverFile(options.failover_file) if options.failover_file else None
+        self._clusters = [cluster.name for cluster in options.all_clusters()]
+        kept = self._file.load() if self._file else None
+        self._identity = kept[0] if kept else None
+        self._state = kept[1] if kept else FailoverState(self._clusters[0])
+        if self._state.active not in self._clusters:
+            known = ", ".join(self._clusters)
+            raise self._file_error(f"it speaks of cluster {self._state.active!r}, the options know only {known}")
+        self._begun = self._bound = False
+        self._drawn: str | None = None
+        self._answered_s = wall_s()
+
+    @property
+    def state(self) -> FailoverState:
+        """Which cluster is read, and what was abandoned."""
+        return self._state
+
+    def start_query(self) -> str:
+        """The id of a query that has no checkpoint yet. FailoverFileError when the file belongs to another one."""
+        self._begun = True
+        if self._identity is None:
+            self._drawn = uuid4().hex
+            return self._drawn
+        if self._identity != (mine := self._identity_of(self._identity.query)):
+            raise self._file_error(f"it belongs to another query, of {self._identity.subscription!r}, not of {mine}")
+        return self._identity.query
+
+    def bind_checkpoint(self, offset: Offset, *, planned: bool = False) -> None:
+        """Holds the failover file against the checkpoint; FailoverFileError when they belong to different queries.
+
+        A file that is lost cannot tell whether the batch up to `offset` was closed unread, so unless that batch is only
+        `planned` reading begins at the cursor, which stands before it.
+        """
+        if self._file is None or self._bound:
+            return
+        identity = self._identity_of(offset.query)
+        kept = self._identity
+        if kept and (kept.query, kept.subscription) != (identity.query, identity.subscription):
+            raise self._file_error(f"it belongs to another query, {kept}; the checkpoint is of {identity}")
+        if offset.query == self._drawn:
+            # It begins now: what it created is where it begins.
+            self._state = replace(self._state, created={})
+        if kept is None and (not self._begun or offset.cluster != self._state.active):
+            # Also a query that begins may have its first batch in Spark's log already, planned elsewhere.
+            _log.error("failover_file_lost", path=str(self._options.failover_file), cluster=offset.cluster)
+            self._options.cluster_named(offset.cluster)
+            self._state = FailoverState(offset.cluster, created=self._state.created)
+            self._state = self._state if planned else self._state.with_abandoned(offset)
+        self._identity = identity
+        self._bound = True
+        if kept != identity:
+            self._save(self._state)
+
+    def accept_switchover_request(self) -> str | None:
+        """The cluster that an operator wants read instead of the active one.
+
+        A request that moves nothing is removed, so that it cannot move the query on another day.
+        """
+        if self._file is None or (request := self._file.switchover_request()) is None:
+            return None
+        if request in self._clusters and request != self._state.active:
+            return request
+        if request not in self._clusters:
+            _log.error("switchover_request_unknown", requested=request, clusters=sorted(self._clusters))
+        self._file.clear_switchover_request()
+        return None
+
+    def clear_switchover_request(self) -> None:
+        """The request is done, or cannot be."""
+        if self._file:
+            self._file.clear_switchover_request()
+
+    def switch_to(self, cluster: str, reason: str, **known: int) -> None:
+        """Reading goes on there; `known` is logged with it."""
+        _log.warning("cluster_changed", old=self._state.active, new=cluster, reason=reason, **known)
+        self._keep(self._state.with_active(cluster))
+
+    def abandon(self, end: Offset) -> None:
+        """Closes a planned batch that cannot be read any more."""
+        self._keep(self._state.with_abandoned(end))
+        _log.warning("batch_abandoned", cluster=end.cluster)
+
+    def clear_abandoned(self, start: Offset) -> None:
+        """Forgets abandoned batches and created subscriptions once the query stands behind them."""
+        state = self._state.without_created(start.cluster)
+        self._keep(state if state.restarts_at_cursor(start) else replace(state, abandoned=()))
+
+    def record_created(self, cluster: str, topics: Collection[str]) -> None:
+        """The subscription is missing on those topic partitions, and is about to be created there."""
+        self._keep(self._state.creating(cluster, topics))
+
+    def accept_created(self, cluster: str) -> None:
+        """What was lost because the subscription was missing there is told."""
+        self._keep(self._state.without_created(cluster))
+
+    def caught_up(self) -> None:
+        """All that the active cluster has is read: what others were sent without a subscription is not missing."""
+        self._keep(replace(self._state, created={}))
+
+    def on_answer(self, cluster: str) -> None:
+        """Notes in the file, once a second, that the active cluster answered: the next process finds it there."""
+        if self._file and cluster == self._state.active and self._wall_s() - self._answered_s >= _TOUCH_PERIOD_S:
+            self._answered_s = self._wall_s()
+            if not self._file.record_answer(self._answered_s) and self._bound:
+                self._save(self._state)
+
+    def last_answer_age_s(self) -> float | None:
+        """For how long nothing was heard from a cluster, by any process; None when that was never noted."""
+        heard_s = self._file.last_answer_s() if self._file else None
+        return None if heard_s is None else self._wall_s() - heard_s
+
+    def _identity_of(self, query: str) -> QueryIdentity:
+        topics = ",".join(sorted(map(str, self._options.topics))) or str(self._options.topics_pattern)
+        return QueryIdentity(query, self._options.subscription_name(), topics)
+
+    def _file_error(self, detail: str) -> FailoverFileError:
+        assert self._options.failover_file is not None  # nothing is refused where nothing was read
+        return FailoverFileError(self._options.failover_file, detail)
+
+    def _keep(self, state: FailoverState) -> None:
+        """Kept on disk before this returns."""
+        if state != self._state:
+            self._save(state)
+            self._state = state
+
+    def _save(self, state: FailoverState) -> None:
+        if self._file and self._identity:
+            self._file.save(self._identity, state)
 
 
 def _text(offset: Offset) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cloud_jobs.pulsar_source.driver.acknowledging import Acknowledger
+from cloud_jobs.pulsar_source.driver.losses import Loss, LossReporter
 from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
 from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.driver.ownership import Ownership
@@ -24,15 +26,17 @@ class Crash(Exception):
     """The process is killed here."""
 
 
-class ReportingDriver(Driver):
-    """The driver, with a note of each loss that it reports, by error or by log."""
+class NotedLosses(LossReporter):
+    """Notes each loss that is told, by error or by log."""
 
-    reported: Callable[[str], None]
+    def __init__(self, options: PulsarOptions, reported: Callable[[str], None]) -> None:
+        super().__init__(options)
+        self._reported = reported
 
-    def _report_losses(self, cluster: str, losses: Mapping[str, str]) -> None:
+    def report(self, cluster: str, losses: Mapping[str, Loss]) -> None:
         for topic in losses:
-            self.reported(topic)
-        super()._report_losses(cluster, losses)
+            self._reported(topic)
+        super().report(cluster, losses)
 
 
 class ModelQuery:
@@ -48,7 +52,7 @@ class ModelQuery:
         self.refused: set[int] = set()
         """The messages of which the table says that they cannot be put together."""
         self.closed_unread = False
-        self._driver: ReportingDriver | None = None
+        self._driver: Driver | None = None
         self._start: Any = None
 
     def options(self, *, strict: bool) -> PulsarOptions:
@@ -109,18 +113,17 @@ class ModelQuery:
         reached("sink written")
         self.done = len(self.log)
 
-    def _new_driver(self, *, strict: bool) -> ReportingDriver:
+    def _new_driver(self, *, strict: bool) -> Driver:
         options, time = self.options(strict=strict), self._world.time
-        driver = ReportingDriver(
+        monitor = ClusterMonitor(options, time, time.pause, self._world.survey)
+        return Driver(
             options,
-            monitor=ClusterMonitor(options, time, time.pause, self._world.survey),
+            monitor=monitor,
             ownership=Ownership(options, self._world.own, time, time.pause),
-            acknowledger=self._world.acknowledge,
-            store=self._world.store,
+            acknowledger=Acknowledger(options, monitor, self._world.acknowledge, self._world.store),
+            losses=NotedLosses(options, self._reported),
             pause=time.pause,
         )
-        driver.reported = self._reported
-        return driver
 
     def stop(self) -> None:
         if self._driver is not None:
