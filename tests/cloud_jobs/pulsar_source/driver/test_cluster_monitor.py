@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.pulsar_source import AccessRefused, SourceClusterUnreachable
-from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
+from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor, SilentClusters
 from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.driver.ownership import Ownership
 from cloud_jobs.pulsar_source.errors import FailoverFileError, NoClusterAnswers
@@ -265,3 +265,36 @@ def test_a_cluster_that_answers_again_is_suspected_no_more(tmp_path: Path, hq: F
         began_s = clock.now_s
         assert one.active_view().cluster.name == "dr"
         assert clock.now_s - began_s >= 3
+
+
+REFUSED, SILENT = AccessRefused("hq", "GET x", "401"), SourceClusterUnreachable("dr", "GET x", "503")
+
+
+def test_a_cluster_is_silent_from_the_call_that_it_left_unanswered_until_it_answers() -> None:
+    silent = SilentClusters(["hq", "dr"])
+    silent.suspect("hq", 3.0)
+    assert "hq" not in silent  # a suspicion alone moves nothing
+    silent.on_failure("hq", 5.0, SILENT)
+    silent.on_failure("hq", 7.0, SILENT)
+    assert silent.duration_s("hq", 8.0) == 5.0
+    silent.on_answer("hq")
+    assert "hq" not in silent
+    silent.on_failure("hq", 9.0, SILENT)
+    assert silent.duration_s("hq", 9.5) == 0.5
+
+
+def test_only_where_every_cluster_refuses_us_the_refusal_is_raised() -> None:
+    silent = SilentClusters(["hq", "dr"])
+    silent.on_failure("hq", 0.0, REFUSED)
+    silent.check_refused("hq")
+    silent.on_failure("dr", 0.0, AccessRefused("dr", "GET x", "403"))
+    with pytest.raises(AccessRefused, match="401"):
+        silent.check_refused("hq")
+    silent.on_failure("dr", 1.0, SILENT)  # it says nothing any more: perhaps it will answer
+    silent.check_refused("hq")
+    assert "503" in str(silent.error())
+
+
+def test_the_only_clusters_refusal_is_raised_at_once() -> None:
+    with pytest.raises(AccessRefused):
+        SilentClusters(["hq"]).on_failure("hq", 0.0, REFUSED)

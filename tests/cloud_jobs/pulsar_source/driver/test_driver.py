@@ -230,6 +230,7 @@ def test_a_batch_whose_cluster_is_gone_is_closed_unread_and_comes_again_from_the
     for cluster in world.clusters:
         send(world, 0, 1, cluster=cluster)
     end = query.driver.next_offset(start, limited=False)
+    query.driver.close()
     world.clusters["hq"].answers = False
     fresh = Query(world, tmp_path)  # the driver's process ended in between: nothing was seen by this one
     assert fresh.driver.plan(start, end) == []
@@ -282,6 +283,7 @@ def test_a_batch_that_was_planned_before_is_read_in_isolation_and_so_are_some_af
     start = query.driver.initial_offset()
     send(world, 0)
     end = query.driver.next_offset(start, limited=False)
+    query.driver.close()
     fresh = Query(world, tmp_path)  # the process that planned it ended within
     isolated = [task.isolated for task in fresh.driver.plan(start, end)]
     for number in range(ISOLATED_BATCHES):

@@ -1,11 +1,13 @@
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cloud_jobs.pulsar_source.driver.failover import FailoverFile, FailoverState, QueryIdentity
+from cloud_jobs.pulsar_source.driver.failover import Failover, FailoverFile, FailoverState, QueryIdentity
 from cloud_jobs.pulsar_source.errors import FailoverFileError
+from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import LedgerPosition, Offset
 
 ON_HQ = Offset("hq", {"t": LedgerPosition(7, 3)})
@@ -117,3 +119,64 @@ def test_when_the_cluster_was_heard_last_is_kept_for_the_next_process(tmp_path: 
     assert kept.record_answer(1_767_603_422.5)
     assert kept.last_answer_s() == 1_767_603_422.5
     assert kept.load() == (MINE, FailoverState("dr"))
+
+
+HQ, DR = "hq=pulsar://h:1|http://h:2", "dr=pulsar://d:1|http://d:2"
+
+
+def options(folder: Path | None, clusters: str = f"{HQ},{DR}") -> PulsarOptions:
+    file = {"failoverFile": str(folder / "failover.json")} if folder else {}
+    return PulsarOptions.parse({"clusters": clusters, "topics": "t", "subscription": "s"} | file)
+
+
+def bound(folder: Path, wall_s: Callable[[], float]) -> Failover:
+    failover = Failover(options(folder), wall_s)
+    failover.bind_checkpoint(Offset("hq", {}, query=failover.start_query()))
+    return failover
+
+
+def test_an_answer_of_the_active_cluster_is_noted_once_a_second_for_the_next_process(tmp_path: Path) -> None:
+    now = [1000.0]
+    failover = bound(tmp_path, lambda: now[-1])
+    for moment_s, heard_s in ((1000.5, None), (1001.0, 1001.0), (1001.9, 1001.0), (1002.0, 1002.0)):
+        now.append(moment_s)
+        failover.on_answer("dr")  # not the active one: it says nothing
+        failover.on_answer("hq")
+        age_s = Failover(options(tmp_path), lambda: now[-1]).last_answer_age_s()
+        assert age_s is not None
+        assert heard_s is None or age_s == pytest.approx(moment_s - heard_s)
+
+
+def test_a_file_that_somebody_removes_while_the_query_runs_is_there_again_with_the_next_answer(tmp_path: Path) -> None:
+    now = [1000.0]
+    failover = bound(tmp_path, lambda: now[-1])
+    failover.switch_to("dr", "lost")
+    (tmp_path / "failover.json").unlink()
+    now.append(1002.0)
+    failover.on_answer("dr")
+    assert Failover(options(tmp_path)).state.active == "dr"
+
+
+def test_a_change_is_on_disk_before_it_counts(tmp_path: Path) -> None:
+    failover = bound(tmp_path, lambda: 0.0)
+    (tmp_path / "failover.json").unlink()
+    (tmp_path / "failover.json").mkdir()  # nothing can be written there
+    with pytest.raises(FailoverFileError):
+        failover.abandon(ON_HQ)
+    assert not failover.state.is_abandoned(ON_HQ)
+
+
+def test_without_a_file_the_state_is_kept_in_memory_and_nobody_can_ask_for_a_switchover() -> None:
+    failover = Failover(options(None, HQ))
+    failover.bind_checkpoint(Offset("hq", {}, query=failover.start_query()))
+    failover.abandon(ON_HQ)
+    failover.clear_switchover_request()
+    assert failover.state.is_abandoned(ON_HQ)
+    assert failover.accept_switchover_request() is None
+    assert failover.last_answer_age_s() is None
+
+
+def test_a_file_that_names_a_cluster_which_the_options_do_not_know_is_refused(tmp_path: Path) -> None:
+    bound(tmp_path, lambda: 0.0).switch_to("dr", "lost")
+    with pytest.raises(FailoverFileError, match="the options know only hq"):
+        Failover(options(tmp_path, HQ))

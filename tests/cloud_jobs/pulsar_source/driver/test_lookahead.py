@@ -1,11 +1,16 @@
-"""The readers of the look ahead are given back where they hold much more than they may prefetch."""
+"""What a look ahead sees and keeps from batch to batch, and when its readers are given back."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from cloud_jobs.pulsar_source.cluster.partition_state import LedgerInfo, PartitionState
-from cloud_jobs.pulsar_source.driver.lookahead import Lookaheads
+from cloud_jobs.pulsar_source.driver.lookahead import Lookahead, Lookaheads
+from cloud_jobs.pulsar_source.driver.planning import PendingMessage
+from cloud_jobs.pulsar_source.errors import ReadStalled
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import LedgerPosition, PartitionRange
 
@@ -16,7 +21,7 @@ REST, GIB = 5 << 30, 1 << 30
 
 
 class Opened:
-    """Stands for a scout; notes that it was closed."""
+    """Stands for a look ahead; notes that it was closed."""
 
     def __init__(self, *_: Any) -> None:
         self.closed = False
@@ -44,3 +49,125 @@ def test_what_a_header_made_a_reader_hold_is_given_back_when_the_batch_is_planne
         lookaheads.close_if_large()
         assert opened[-1].closed is (closed and batch == 0)  # what is held then at rest is not the readers'
         assert len(opened) == 1 + (closed and batch == 1)
+
+
+class ScriptedFeed:
+    """Gives what was sent after a place, two messages at a time, with the names of the native client."""
+
+    def __init__(self, sent: list[LedgerPosition], after: LedgerPosition, now: "Clock") -> None:
+        self.left = [position for position in sent if position > after]
+        self.newest, self.now = max([after, *sent]), now
+        self.connects, self.is_exhausted = True, False
+        self.received = 0
+
+    def receive(self) -> list[Any]:
+        self.now.s += 1
+        given, self.left = self.left[:2], self.left[2:]
+        self.received += len(given)
+        return [SentMessage(position) for position in given]
+
+    def last(self) -> LedgerPosition:
+        return self.newest
+
+    def connected(self) -> bool:
+        return self.connects
+
+    def exhausted(self, _: LedgerPosition) -> bool:
+        return self.is_exhausted
+
+
+class SentMessage:
+    def __init__(self, position: LedgerPosition) -> None:
+        self._position = position
+
+    def message_id(self) -> "SentMessage":
+        return self
+
+    def ledger_id(self) -> int:
+        return self._position.ledger
+
+    def entry_id(self) -> int:
+        return self._position.entry
+
+    def batch_index(self) -> int:
+        return -1
+
+    def length(self) -> int:
+        return 7
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+class OpenedFeeds:
+    """A look ahead over scripted feeds."""
+
+    def __init__(self, sent: int) -> None:
+        self.sent = [LedgerPosition(7, entry) for entry in range(sent)]
+        self.now = Clock()
+        self.opened: list[ScriptedFeed] = []
+        self.is_exhausted = False
+        self.ahead = Lookahead(OPTIONS.all_clusters()[0], OPTIONS, TOPIC, 10, self._open)
+
+    @contextmanager
+    def _open(self, _: Any, __: Any, topic: str, after: LedgerPosition, queue: int) -> Iterator[ScriptedFeed]:
+        feed = ScriptedFeed(self.sent, after, self.now)
+        feed.is_exhausted = self.is_exhausted
+        self.opened.append(feed)
+        yield feed
+
+    def between(self, after: int, upto: int) -> Iterator[PendingMessage]:
+        return self.ahead.messages_between(LedgerPosition(7, after), LedgerPosition(7, upto), self.now)
+
+
+def entries_of(messages: Iterable[PendingMessage]) -> list[int]:
+    return [message.position.entry for message in messages]
+
+
+def test_a_look_ahead_receives_no_more_than_its_caller_asks_for() -> None:
+    feeds = OpenedFeeds(9)
+    assert next(feeds.between(-1, 8)) == PendingMessage(LedgerPosition(7, 0), 7)
+    assert feeds.opened[0].received == 2
+
+
+def test_what_one_batch_left_is_not_received_again_for_the_next() -> None:
+    feeds = OpenedFeeds(9)
+    assert entries_of(islice(feeds.between(-1, 8), 3)) == [0, 1, 2]
+    assert entries_of(feeds.between(1, 8)) == [2, 3, 4, 5, 6, 7, 8]
+    assert (len(feeds.opened), feeds.opened[0].received) == (1, 9)
+
+
+def test_a_place_behind_what_is_held_is_read_by_another_reader() -> None:
+    feeds = OpenedFeeds(5)
+    assert entries_of(feeds.between(1, 4)) == [2, 3, 4]
+    assert entries_of(feeds.between(-1, 4)) == [0, 1, 2, 3, 4]
+    assert len(feeds.opened) == 2
+
+
+def test_a_look_ahead_ends_where_the_broker_has_no_newer_message() -> None:
+    feeds = OpenedFeeds(3)
+    assert entries_of(feeds.between(-1, 8)) == [0, 1, 2]
+
+
+def test_an_entry_that_is_never_delivered_counts_as_a_message_without_size_and_is_not_waited_for() -> None:
+    feeds = OpenedFeeds(3)
+    feeds.is_exhausted = True
+    messages = feeds.between(-1, 8)
+    first = next(messages)
+    feeds.opened[0].newest = LedgerPosition(7, 8)
+    assert [first, *messages][-1] == PendingMessage(LedgerPosition(7, 8), 0)
+
+
+def test_a_message_that_is_there_and_does_not_come_is_told_after_the_time_of_a_read() -> None:
+    feeds = OpenedFeeds(3)
+    messages = feeds.between(-1, 8)
+    next(messages)
+    feeds.opened[0].newest = LedgerPosition(7, 8)
+    with pytest.raises(ReadStalled, match=r"nothing arrived for 6\d"):
+        list(messages)
+    assert feeds.now.s >= OPTIONS.read_timeout_seconds

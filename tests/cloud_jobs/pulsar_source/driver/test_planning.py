@@ -1,8 +1,19 @@
+"""Where a batch begins and ends, and how its limits are shared."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.driver.planning import BatchLimits, PendingMessage, limit_batch
-from cloud_jobs.pulsar_source.position import LedgerPosition
+from cloud_jobs.pulsar_source.cluster.partition_state import LedgerInfo, PartitionState
+from cloud_jobs.pulsar_source.driver.planning import (
+    BatchLimits,
+    PendingMessage,
+    limit_batch,
+    limit_to_target,
+    newest_positions,
+    start_positions,
+)
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
 
 sizes_by_topic = st.dictionaries(
     st.sampled_from("abcd"), st.lists(st.integers(0, 50), min_size=1, max_size=15), min_size=1
@@ -65,3 +76,49 @@ def test_batch_after_batch_takes_every_message_once(waiting: dict[str, list[int]
 def test_shares_follow_what_waits():
     batch = taken({"a": [1] * 300, "b": [1] * 100}, BatchLimits(100, None), 0)
     assert {topic: len(sizes) for topic, sizes in batch.items()} == {"a": 75, "b": 25}
+
+
+TOPIC = "t"
+places = st.builds(LedgerPosition, st.integers(1, 3), st.integers(-1, 4))
+entries = st.lists(st.integers(0, 5), min_size=1, max_size=3)
+
+
+def options(**more: str) -> PulsarOptions:
+    return PulsarOptions.parse({"clusters": "hq=pulsar://h:1|http://h:2", "topics": "t", "subscription": "s"} | more)
+
+
+def state(counts: list[int], cursor: LedgerPosition | None) -> PartitionState:
+    ledgers = tuple(LedgerInfo(number, count, 10 * count) for number, count in enumerate(counts, start=1))
+    return PartitionState(ledgers, LedgerPosition(len(counts), counts[-1] - 1), cursor)
+
+
+@given(entries, st.none() | places, st.none() | places)
+def test_reading_begins_at_the_querys_position_then_at_the_cursor_then_at_the_beginning(
+    counts: list[int], cursor: LedgerPosition | None, known: LedgerPosition | None
+) -> None:
+    begin = start_positions({TOPIC: known} if known else {}, {TOPIC: state(counts, cursor)}, options())
+    assert begin == {TOPIC: known or cursor or BEGINNING}
+
+
+def test_a_compacted_topic_is_read_from_its_beginning_where_the_cursor_has_passed_nothing() -> None:
+    states = {TOPIC: state([3, 3], LedgerPosition(2, -1))}
+    assert start_positions({}, states, options(readCompacted="true")) == {TOPIC: BEGINNING}
+    assert start_positions({}, states, options()) == {TOPIC: LedgerPosition(2, -1)}
+
+
+@given(entries, places)
+def test_a_partition_without_news_stays_exactly_where_it_is(counts: list[int], start: LedgerPosition) -> None:
+    now = state(counts, None)
+    (end,) = newest_positions({TOPIC: start}, {TOPIC: now}).values()
+    assert end == (now.last if now.has_entries_after(start) else start)
+    assert newest_positions({TOPIC: end}, {TOPIC: now}) == {TOPIC: end}
+
+
+@given(places, places, st.none() | places)
+def test_no_end_lies_beyond_the_target_nor_before_its_beginning(
+    one: LedgerPosition, other: LedgerPosition, target: LedgerPosition | None
+) -> None:
+    begin, end = min(one, other), max(one, other)
+    (limited,) = limit_to_target({TOPIC: begin}, {TOPIC: end}, {TOPIC: target} if target else {}).values()
+    assert begin <= limited <= end
+    assert limited == begin or (target is not None and limited <= target)
