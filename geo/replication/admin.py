@@ -166,6 +166,8 @@ class AdminClient:
         return found
 
     def _retry(self, once: Callable[[], Any]) -> Any:
+        if not self._unavailable_s:
+            return once()
         wait = wait_exponential_jitter(multiplier=0.1, max=1, jitter=0.1)
         return Retrying(stop=self._is_enough, wait=wait, retry=retry_if_exception(_may_pass), reraise=True)(once)
 
