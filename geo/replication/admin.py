@@ -1,23 +1,15 @@
 """A cluster's admin REST interface: bounded in time and size, and its errors are ours."""
 
-import contextlib
-import socket
-import ssl
-from collections import deque
 from collections.abc import Callable, Mapping
-from functools import cache
-from threading import Event, Timer
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import quote, urljoin
+from urllib.parse import quote
 
-import httpx
 from pydantic import TypeAdapter
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
-from geo.replication.errors import AdminRefused, ClusterUnreachable, NoConnection, UnusableAccess, WrongCluster
+from geo.replication.errors import AdminRefused, ClusterUnreachable, WrongCluster
 from geo.replication.rest_response import (
-    MAX_BYTES,
     MESSAGE_ID_HEADER,
     RestRequest,
     RestResponse,
@@ -25,17 +17,14 @@ from geo.replication.rest_response import (
     parse_response,
 )
 from geo.replication.rest_types import BROKER, CONFIGURATION, BrokerConfiguration, BrokerLookup
-from runtime import load_key_pair
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken
+from geo.replication.transport import AdminTransport, Query
+from runtime.pulsar_client import PulsarAccess
 
-__all__ = ["AdminClient", "is_addressable", "tls_context", "topic_path"]
+__all__ = ["AdminClient", "is_addressable", "topic_path"]
 
 _TIMEOUT_S = 15.0
 _ATTEMPTS = 3
 _UNAVAILABLE_S = 15.0
-_MAX_REDIRECTS = 4
-_MAX_CONNECTIONS = 32
-_SHORT_BYTES = 64 << 10
 _MAX_QUOTED = 4096  # Pulsar takes a request of 8 KiB, headers and token included
 _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
 _RUNTIME = "brokers/configuration/runtime"
@@ -45,7 +34,6 @@ _ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any] | list[Any])
 _ANYBODY = PulsarAccess()
 
 _Value = TypeVar("_Value")
-_Query = Mapping[str, str | bool]
 
 
 def topic_path(topic: str) -> str:
@@ -85,16 +73,10 @@ class AdminClient:
     ) -> None:
         """Raises UnusableAccess."""
         self.cluster, self.url, self.access = cluster, url, access
-        self._base = f"{url}/admin/v2/"
-        self._timeout_s, self._unavailable_s = timeout_s, unavailable_s
+        self._unavailable_s = unavailable_s
         self._check_name = check_name
         self._configuration: BrokerConfiguration | None = None
-        self._connections: deque[Any] = deque(maxlen=_MAX_CONNECTIONS)
-        try:
-            self._token = PulsarToken(access)
-            self._http = httpx.Client(timeout=timeout_s, verify=tls_context(access))
-        except PulsarAccessError as error:
-            raise UnusableAccess(str(error)) from error
+        self._transport = AdminTransport(cluster, url, access, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -104,7 +86,7 @@ class AdminClient:
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._transport.close()
 
     def get(self, path: str, shape: TypeAdapter[_Value] = _ANY, **query: str | bool) -> _Value | None:
         """The JSON answer, of that shape; None when Pulsar says that the thing does not exist."""
@@ -151,11 +133,11 @@ class AdminClient:
         """Delete something; False when it was not there."""
         return self._ask("DELETE", path, None, query, passes=_NOT_FOUND)[0] != _NOT_FOUND
 
-    def _write(self, method: str, path: str, body: object, query: _Query) -> bool:
+    def _write(self, method: str, path: str, body: object, query: Query) -> bool:
         return self._ask(method, path, body, query, passes=_CONFLICT)[0] != _CONFLICT
 
     def _ask(
-        self, method: str, path: str, body: object, query: _Query, *, passes: int, shape: TypeAdapter[Any] | None = None
+        self, method: str, path: str, body: object, query: Query, *, passes: int, shape: TypeAdapter[Any] | None = None
     ) -> tuple[int, Any]:
         def once() -> tuple[int, Any]:
             self._check_whose_it_is()
@@ -193,116 +175,9 @@ class AdminClient:
         return RestRequest(self.cluster, self.url, f"{method} {path}")
 
     def _request(
-        self, method: str, path: str, body: object, query: _Query, *, unread_with: str | None = None
+        self, method: str, path: str, body: object, query: Query, *, unread_with: str | None = None
     ) -> RestResponse:
-        """`unread_with`: the body of an answer with this header is not read if it is long."""
-        # A compressed answer could unpack to any size.
-        headers = {"Accept-Encoding": "identity"} | (
-            {"Authorization": f"Bearer {self._token()}"} if self._token else {}
-        )
-        request = self._http.build_request(
-            method,
-            urljoin(self._base, path),
-            json=body,
-            params=query or None,
-            headers=headers,
-            extensions={"trace": self._note_connection},
-        )
-        # A time-out of httpx is one for each piece of an answer; this one is for all of it.
-        late = Event()
-        timer = Timer(self._timeout_s, self._cut, [late])
-        timer.daemon = True
-        timer.start()
-        try:
-            answer = self._exchange(request, late, unread_with)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as broken:
-            kind = NoConnection if isinstance(broken, httpx.ConnectError) else ClusterUnreachable
-            raise kind(self.cluster, self.url, self._why(method, path, late, broken)) from broken
-        finally:
-            timer.cancel()
-        if late.is_set():  # what was cut may look like an end
-            raise ClusterUnreachable(self.cluster, self.url, self._why(method, path, late))
-        return answer
-
-    def _why(self, method: str, path: str, late: Event, broken: Exception | None = None) -> str:
-        ended = f"no whole answer within {self._timeout_s:g} s" if late.is_set() else repr(broken)
-        return f"{method} {path}: {ended}"
-
-    def _exchange(self, request: httpx.Request, late: Event, unread_with: str | None) -> RestResponse:
-        try:
-            return self._follow(request, unread_with)
-        except (httpx.ReadError, httpx.RemoteProtocolError):
-            if request.method != "GET" or late.is_set():
-                raise
-            # Whether it was this answer that broke off, or nobody is there any more, a second try tells at once.
-            return self._follow(request, unread_with)
-
-    def _follow(self, request: httpx.Request, unread_with: str | None) -> RestResponse:
-        for _ in range(_MAX_REDIRECTS):
-            answer = self._http.send(request, stream=True)
-            try:
-                if not answer.has_redirect_location:
-                    short = unread_with is not None and unread_with in answer.headers
-                    kind, body = answer.headers.get("content-type", ""), self._body(answer, short=short)
-                    return RestResponse(answer.status_code, kind, body, dict(answer.headers))
-            finally:
-                answer.close()
-            request = self._redirected(request, answer)
-        raise ClusterUnreachable(self.cluster, self.url, f"it redirected {_MAX_REDIRECTS} times")
-
-    def _body(self, answer: httpx.Response, *, short: bool) -> bytes:
-        """`short`: its beginning is enough. To leave a body unread costs a connection, so what is short is read."""
-        body = bytearray()
-        for part in answer.iter_raw():
-            body += part
-            if short and len(body) > _SHORT_BYTES:
-                break
-            if len(body) > MAX_BYTES:
-                raise ClusterUnreachable(self.cluster, self.url, f"an answer of more than {MAX_BYTES} bytes")
-        return bytes(body)
-
-    def _note_connection(self, event: str, found: Mapping[str, Any]) -> None:
-        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self._connections.append(found["return_value"])
-
-    def _cut(self, late: Event) -> None:
-        late.set()
-        for connection in list(self._connections):
-            with contextlib.suppress(OSError):
-                connection.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-
-    def _redirected(self, request: httpx.Request, answer: httpx.Response) -> httpx.Request:
-        # A broker that does not own a topic names the one that does. By hand, because httpx keeps our token from it.
-        target = request.url.join(answer.headers["location"])
-        if request.url.scheme == "https" and target.scheme != "https":
-            raise ClusterUnreachable(self.cluster, self.url, "it redirected to an address without TLS")
-        headers = {name: value for name, value in request.headers.items() if name not in ("host", "content-length")}
-        return httpx.Request(
-            request.method, target, headers=headers, content=request.content, extensions=request.extensions
-        )
-
-
-def tls_context(access: PulsarAccess) -> ssl.SSLContext:
-    """How to know who they are, and how to show who we are, on a connection with TLS. Raises PulsarAccessError."""
-    pair = access.key_pair()
-    if access.tls_trust_certs_file is None and pair is None and access.tls_validate_hostname:
-        return _usual_context()
-    try:
-        trusted = access.tls_trust_certs_file
-        context = ssl.create_default_context(cafile=str(trusted)) if trusted else httpx.create_ssl_context()
-        if pair:
-            load_key_pair(context, *pair)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        files = ", ".join(str(file) for file in (access.tls_trust_certs_file, *(pair or ())) if file)
-        raise PulsarAccessError(f"the TLS files cannot be used ({files}): {error}") from error
-    context.check_hostname = access.tls_validate_hostname
-    return context
-
-
-@cache
-def _usual_context() -> ssl.SSLContext:
-    """Building one takes 20 ms: it reads every certificate of the machine."""
-    return httpx.create_ssl_context()
+        return self._transport.request(method, path, body, query, unread_with=unread_with)
 
 
 def _may_pass(error: BaseException) -> bool:

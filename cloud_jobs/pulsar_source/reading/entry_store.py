@@ -21,7 +21,7 @@ from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.reading.entries import Chunk, EntryStore, LeftS, StoredEntry
-from geo.replication.admin import tls_context
+from geo.replication.transport import tls_context
 from runtime.pulsar_client import PulsarToken
 
 Value = int | bytes
