@@ -18,7 +18,8 @@ from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition, Offset
 from cloud_jobs.pulsar_source.reading.feeds import Feed
 from cloud_jobs.pulsar_source.reading.planned import PlannedRange
-from tests.cloud_jobs.pulsar_source.model import ModelMessage, ModelTopic, ModelWorld
+from tests.cloud_jobs.pulsar_source.model import ModelMessage, ModelWorld
+from tests.cloud_jobs.pulsar_source.model_topic import ModelTopic
 
 TOPIC = "persistent://public/default/t"
 
