@@ -171,7 +171,7 @@ class FakePulsar:
         self.sent = 0
         self.raises: Exception | None = None
 
-    def __call__(self, **_: Any) -> FakePulsar:
+    def __call__(self, *_: Any, **__: Any) -> FakePulsar:
         self.tried += 1
         if not self.is_up:
             raise pulsar.ConnectError("nobody there")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -9,6 +10,7 @@ import pytest
 
 from gateway import Produce, PulsarUnreachable
 from gateway.pulsar_producer import PulsarProducer, Receipt
+from runtime.pulsar_client import PulsarAccess, PulsarToken
 from tests.gateway.sides import FakePulsar
 from tests.gateway.strategies import settings
 
@@ -26,9 +28,9 @@ class Side:
     def _wake(self) -> None:
         self.wakes += 1
 
-    def _client(self, **options: Any) -> FakePulsar:
+    def _client(self, *address: Any, **options: Any) -> FakePulsar:
         self.options.append(options)
-        return self.pulsar(**options)
+        return self.pulsar(*address, **options)
 
 
 @pytest.fixture
@@ -105,14 +107,15 @@ def test_a_pulsar_that_is_not_there_is_said_with_its_address(side: Side) -> None
 
 
 def test_an_encrypted_connection_checks_the_name_of_its_host() -> None:
-    opened: list[dict[str, Any]] = []
+    opened: list[PulsarAccess] = []
 
-    def client(**options: Any) -> FakePulsar:
-        opened.append(options)
+    def client(_: str, access: PulsarAccess, **__: Any) -> FakePulsar:
+        opened.append(access)
         return FakePulsar()
 
     address = {"service_url": "pulsar+ssl://pulsar:6651", "token": "secret", "tls": {"ca": "/ca.pem"}}
     PulsarProducer(settings(pulsar=address), lambda: None, client).open()
-    assert opened[0]["tls_validate_hostname"] is True
-    assert opened[0]["tls_trust_certs_file_path"] == "/ca.pem"
-    assert isinstance(opened[0]["authentication"], pulsar.AuthenticationToken)
+    (access,) = opened
+    assert access.tls_validate_hostname
+    assert access.tls_trust_certs_file == Path("/ca.pem")
+    assert PulsarToken(access)() == "secret"
