@@ -46,7 +46,7 @@ class Centre:
             signal.raise_signal(signal.SIGTERM)
         return ProximityRun(0, 1, 1, 0, 1)
 
-    def topic_sender(self, _: object, topic: str, message: Any) -> Any:
+    def topic_sender(self, _: object, topic: str, message: Any, __: object) -> Any:
         def send(rows: Iterator[dict[str, Any]]) -> None:
             messages = [message(row) for row in rows]
             if self.failures:
