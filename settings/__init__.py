@@ -1,4 +1,4 @@
-"""Settings as every room reads them: frozen typed models from TOML; a wrong key is named with the nearest right one.
+"""Settings as every package reads them: frozen typed models from TOML; a wrong key is named with the nearest right one.
 
 class Uplink(Settings):
     host: str

@@ -9,6 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cloud_jobs.__main__ import app
+from cloud_jobs.config import CloudSettings
+from edge_agent.config import AgentSettings
+from gateway.config import GatewaySettings
+from settings import Settings, parse
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -42,3 +46,14 @@ def test_the_commands_of_the_spatial_page_write_what_stands_below_them(
         assert CliRunner().invoke(app, command.split()[1:]).exit_code == 0
     assert Path("usage.csv").read_text() == said["cat usage.csv"]
     assert Path("encounters.csv").read_text() == said["cat encounters.csv"]
+
+
+@pytest.mark.parametrize(
+    ("page", "model"),
+    [("edge-agent.md", AgentSettings), ("gateway.md", GatewaySettings), ("ingest.md", CloudSettings)],
+)
+def test_the_settings_in_an_example_can_be_used(page: str, model: type[Settings]) -> None:
+    files = [text for language, text in blocks(page) if language == "toml"]
+    assert files
+    for text in files:
+        parse(model, text, page)
