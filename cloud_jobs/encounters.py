@@ -54,9 +54,9 @@ def encounters(
         raise typer.Exit(REFUSED)
 
 
-def encounter_rows(devices: tuple[str, ...], found: Encounters) -> Iterator[tuple[str, str, int, int, str, int]]:
+def encounter_rows(devices: tuple[str, ...], met: Encounters) -> Iterator[tuple[str, str, int, int, str, int]]:
     """The rows of the CSV; times are rounded to the millisecond, the distance to the millimetre."""
-    columns = (found.device_a, found.device_b, found.start_ms, found.end_ms, found.min_m, found.t_min_ms)
+    columns = (met.device_a, met.device_b, met.start_ms, met.end_ms, met.min_m, met.t_min_ms)
     for a, b, start, end, least, when in zip(*(column.tolist() for column in columns), strict=True):
         yield devices[a], devices[b], round(start), round(end), f"{least:.3f}", round(when)
 

@@ -142,14 +142,14 @@ def _gate_ids(gates: GateSet) -> dict[str, int]:
 
 def _forward(tracks: Tracks, gates: GateSet) -> dict[int, Counter[str]]:
     """How often each device crossed each gate forwards, whichever version of it."""
-    found: dict[int, Counter[str]] = {}
+    forward: dict[int, Counter[str]] = {}
     for crossings in gates.crossings_in_parts(tracks):
         device = tracks.fixes.device[crossings.end_fix[crossings.forward]]
         many = len(gates.gates)
         pairs, counts = np.unique(device * many + crossings.gate[crossings.forward], return_counts=True)
         for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-            found.setdefault(pair // many, Counter())[gates.gates[pair % many].id] += count
-    return found
+            forward.setdefault(pair // many, Counter())[gates.gates[pair % many].id] += count
+    return forward
 
 
 def location_mismatch(tracks: Tracks, report: FenceReport) -> str:

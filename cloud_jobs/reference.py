@@ -146,7 +146,7 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
     A version that was published as A, then as B and then as A again has three rows, so that the newest holds, and what
     held at any moment can be told. Fences that cannot be used are logged.
     """
-    found, refused = list[dict[str, Any]](), list[str]()
+    rows, refused = list[dict[str, Any]](), list[str]()
     for kind, topic in TOPICS.items():
         messages = (
             spark.read.format("pulsar")
@@ -157,11 +157,11 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
             .select("key", "value", "publish_time", "message_id", "malformed")
         )
         taken = versions_in(kind, messages.toArrow().to_pylist())
-        found += taken.rows
+        rows += taken.rows
         refused += taken.refused
     table = lake.open("reference")
     same = " AND ".join(f"old.{name} = new.{name}" for name in REFERENCE.names)
-    source = pa.Table.from_pylist(_changing(found, lake), schema=REFERENCE)
+    source = pa.Table.from_pylist(_changing(rows, lake), schema=REFERENCE)
     table.merge(source, same, source_alias="new", target_alias="old").when_not_matched_insert_all().execute()
     _log_refused("not_a_version", refused)
     _log_refused("fences_refused", fences_in(lake).refused)
@@ -174,12 +174,12 @@ def _log_refused(event: str, refused: Sequence[str]) -> None:
         _log.warning(event, count=len(refused), refused=list(refused[:_MAX_NAMED]), not_named=not_named)
 
 
-def _changing(found: list[dict[str, Any]], lake: Lake) -> list[dict[str, Any]]:
+def _changing(rows: list[dict[str, Any]], lake: Lake) -> list[dict[str, Any]]:
     """What was published, without what says again what held at that moment."""
     table = lake.rows("reference", [*_PUBLICATION])
     known = {tuple(row[name] for name in _PUBLICATION) for row in table.to_pylist()}
     same, new = list[dict[str, Any]](), list[dict[str, Any]]()
-    for row in found:
+    for row in rows:
         (same if tuple(row[name] for name in _PUBLICATION) in known else new).append(row)
     if new:
         things = {(row["kind"], row["id"]) for row in new}

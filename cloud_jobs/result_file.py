@@ -44,9 +44,9 @@ def open_descriptor(path: Path) -> int | None:
     """The number of the open file of this process that a path stands for, through links; None: it stands for none."""
     for _ in range(_MAX_LINKS):
         path = Path(os.path.realpath(path.parent), path.name)
-        found = _OPEN_FILE.fullmatch(str(path))
-        if found is not None and found["process"] in (None, str(os.getpid())):
-            return int(found["number"])
+        match = _OPEN_FILE.fullmatch(str(path))
+        if match is not None and match["process"] in (None, str(os.getpid())):
+            return int(match["number"])
         if not path.is_symlink():
             return None
         path = path.parent / path.readlink()

@@ -269,25 +269,25 @@ def read_publish(first: int, packet: bytes, length: int | None = None) -> MqttMe
     mid = 0
     try:
         (topic_bytes,) = _LENGTH.unpack_from(packet)
-        at = 2 + topic_bytes
+        offset = 2 + topic_bytes
         if qos:
-            (mid,) = _LENGTH.unpack_from(packet, at)
-            at += 2
+            (mid,) = _LENGTH.unpack_from(packet, offset)
+            offset += 2
         properties = shift = 0
         while True:
-            digit = packet[at]
-            at += 1
+            digit = packet[offset]
+            offset += 1
             properties |= (digit & 0x7F) << shift
             if digit < 0x80:
                 break
             shift += 7
             if shift > 21:  # four bytes at most (1.5.5)
-                raise IndexError(at)
-        at += properties
+                raise IndexError(offset)
+        offset += properties
         # Against what the packet had: of a truncated one the properties may be what is cut off.
-        if at > whole:
-            raise IndexError(at)
+        if offset > whole:
+            raise IndexError(offset)
     except (IndexError, struct.error) as error:
         raise ValueError(f"a PUBLISH of {whole} bytes ends early") from error
     topic = packet[2 : 2 + topic_bytes].decode("utf-8", "replace")
-    return MqttMessage(mid, qos, bool(first & 8), topic, packet[at:], whole - max(at, len(packet)))
+    return MqttMessage(mid, qos, bool(first & 8), topic, packet[offset:], whole - max(offset, len(packet)))

@@ -54,13 +54,13 @@ def certificate_table(certificates: Iterable[Certificate]) -> Table:
         table.add_column(heading, no_wrap=True)
     for heading in ("received", "declared lost", "missing"):
         table.add_column(heading, justify="right")
-    for found in certificates:
+    for certificate in certificates:
         table.add_row(
-            Text(found.device),
-            found.state.value,
-            str(found.received),
-            str(found.declared_lost.count),
-            str(found.missing.count),
+            Text(certificate.device),
+            certificate.state.value,
+            str(certificate.received),
+            str(certificate.declared_lost.count),
+            str(certificate.missing.count),
         )
     return table
 

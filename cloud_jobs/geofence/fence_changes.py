@@ -79,13 +79,13 @@ def changes_between(before: Sequence[str], now: Sequence[str], reach_ms: int) ->
 
 def _by_id(features: Iterable[str]) -> dict[str, set[str]]:
     """The features of each id, written in one way."""
-    found: dict[str, set[str]] = {}
+    texts: dict[str, set[str]] = {}
     for feature in features:
         value = json.loads(feature)
         if not isinstance(value, dict):
             raise FenceError("it is not a GeoJSON feature")
-        found.setdefault(str(named(value)), set()).add(json.dumps(value, sort_keys=True))
-    return found
+        texts.setdefault(str(named(value)), set()).add(json.dumps(value, sort_keys=True))
+    return texts
 
 
 def _change(old: set[str], new: set[str], reach_ms: int) -> FenceChange:
@@ -101,12 +101,12 @@ def _end_ms(active: Activity) -> int:
     return int(active.switches[-1]) if len(active.switches) else 0
 
 
-def _bounds(one: Fence | Gate) -> tuple[float, float, float, float]:
-    if isinstance(one, Fence):
-        west, south, east, north = one.shape.bounds
+def _bounds(place: Fence | Gate) -> tuple[float, float, float, float]:
+    if isinstance(place, Fence):
+        west, south, east, north = place.shape.bounds
         return west, south, east, north
-    west, south = np.min(one.line, axis=0).tolist()
-    east, north = np.max(one.line, axis=0).tolist()
+    west, south = np.min(place.line, axis=0).tolist()
+    east, north = np.max(place.line, axis=0).tolist()
     # a line over the antimeridian is near it on both sides
     return (west, south, east, north) if east - west <= 180.0 else (-180.0, south, 180.0, north)
 

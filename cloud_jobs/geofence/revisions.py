@@ -145,7 +145,7 @@ def _latest_revisions(rows: pa.Table) -> dict[str, list[EventRevision]]:
     for row in rows.to_pylist():
         event = GeofenceEvent(0, row["t_ms"], row["kind"], row["place"], row["value"])
         told.setdefault(row["unit"], []).append(EventRevision(row["id"], row["revision"], event, row["retracted"]))
-    return {unit: [one for _, one in sorted(latest_by_id(of).items())] for unit, of in told.items()}
+    return {unit: [revision for _, revision in sorted(latest_by_id(of).items())] for unit, of in told.items()}
 
 
 def _row(device: str, told: EventRevision) -> dict[str, Any]:

@@ -89,9 +89,9 @@ class MicroBatchWriter:
         # opened once: headers, records that are let in and records that came again are three reads of it
         messages = messages.select(*_READ).mapInArrow(decode_messages, from_arrow_schema(DECODED)).persist()
         try:
-            found = messages.where("seq IS NULL").select(*_HEADER_COLUMNS).toArrow().to_pylist()
-            refused = [row for row in found if row["refused"] is not None]
-            arrivals = [_received_batch(row) for row in found if row["refused"] is None]
+            rows = messages.where("seq IS NULL").select(*_HEADER_COLUMNS).toArrow().to_pylist()
+            refused = [row for row in rows if row["refused"] is not None]
+            arrivals = [_received_batch(row) for row in rows if row["refused"] is None]
             result = deduplicate(self._coverage.streams, arrivals)
             # the records first: whatever is written after them is made good from them, or written again, after a crash
             self._write_records(messages, result, batch_id)
@@ -103,7 +103,7 @@ class MicroBatchWriter:
         self._coverage.update(result.coverage)
         if result.coverage:
             self._coverage.save()
-        counted = {"messages": len(found), "conflicts": len(in_conflict), "refused": len(refused)}
+        counted = {"messages": len(rows), "conflicts": len(in_conflict), "refused": len(refused)}
         self._record_counts(batch_id, result, counted, time.monotonic() - began)
 
     def _write_records(self, messages: DataFrame, result: DeduplicationResult, batch_id: int) -> None:

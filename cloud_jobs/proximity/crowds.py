@@ -137,9 +137,11 @@ def _those_in(places: pa.Table, most: int, scale: Scale, *, beside: bool) -> Ite
     who, when = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for begin, end in pairwise(begins):
         if end - begin > most:
-            found = distinct(device[begin:end][_Cubes(device[begin:end], cell[begin:end]).crowded(most, beside=beside)])
-            who.append(found)
-            when.append(np.full(len(found), span[begin] * scale.span_ms // MINUTE_MS))
+            crowded = distinct(
+                device[begin:end][_Cubes(device[begin:end], cell[begin:end]).crowded(most, beside=beside)]
+            )
+            who.append(crowded)
+            when.append(np.full(len(crowded), span[begin] * scale.span_ms // MINUTE_MS))
     device, minute = distinct_pairs(np.concatenate(who), np.concatenate(when))
     number = minute // SLICE_MINUTES
     bit = np.left_shift(1, minute - number * SLICE_MINUTES).astype(np.int32)
@@ -196,24 +198,24 @@ def parts_of_crowds(in_crowd: pa.Table, distance_m: float) -> Iterator[pa.Record
     How close they came is not looked at: `min_m` is the distance itself.
     """
     rows: list[dict[str, Any]] = []
-    for one in in_crowd.to_pylist():
-        for first, last in _stretches(one["minutes"]):
-            start_ms = float((one["slice"] * SLICE_MINUTES + first) * MINUTE_MS)
-            end_ms = float((one["slice"] * SLICE_MINUTES + last) * MINUTE_MS)
-            part = {"slice": one["slice"], "start_ms": start_ms, "end_ms": end_ms}
+    for row in in_crowd.to_pylist():
+        for first, last in _stretches(row["minutes"]):
+            start_ms = float((row["slice"] * SLICE_MINUTES + first) * MINUTE_MS)
+            end_ms = float((row["slice"] * SLICE_MINUTES + last) * MINUTE_MS)
+            part = {"slice": row["slice"], "start_ms": start_ms, "end_ms": end_ms}
             rows.append(
-                {"device_a": CROWD, "device_b": one["device"], "min_m": distance_m, "t_min_ms": start_ms} | part
+                {"device_a": CROWD, "device_b": row["device"], "min_m": distance_m, "t_min_ms": start_ms} | part
             )
     yield from pa.Table.from_pylist(rows, schema=PARTS).to_batches()
 
 
 def _stretches(minutes: int) -> Iterator[tuple[int, int]]:
     """The stretches of bits that are set: from the first to the one after the last."""
-    at = 0
-    while minutes >> at:
-        if minutes >> at & 1:
-            begin = at
-            while minutes >> at & 1:
-                at += 1
-            yield begin, at
-        at += 1
+    minute = 0
+    while minutes >> minute:
+        if minutes >> minute & 1:
+            begin = minute
+            while minutes >> minute & 1:
+                minute += 1
+            yield begin, minute
+        minute += 1

@@ -118,10 +118,10 @@ def parts_of(pieces: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:
         order = np.lexsort((start_ms, device))
         order = order[run_starts(device[order], start_ms[order])]
         row, segments, kind = _kinds(rows_of(segments_in(mine), order), mine.take(order), number)
-        found = _parts(segments, device[order][row], kind, distance_m)
-        columns: dict[str, Any] = {name: getattr(found, name) for name in PARTS.names[3:]}
-        columns |= {"device_a": names.take(pa.array(found.device_a)), "device_b": names.take(pa.array(found.device_b))}
-        columns["slice"] = np.full(len(found), number, dtype=np.int64)
+        parts = _parts(segments, device[order][row], kind, distance_m)
+        columns: dict[str, Any] = {name: getattr(parts, name) for name in PARTS.names[3:]}
+        columns |= {"device_a": names.take(pa.array(parts.device_a)), "device_b": names.take(pa.array(parts.device_b))}
+        columns["slice"] = np.full(len(parts), number, dtype=np.int64)
         yield from pa.table([columns[name] for name in PARTS.names], schema=PARTS).to_batches()
 
 
@@ -149,14 +149,14 @@ def _kinds(segments: Segments, pieces: pa.Table, number: int) -> tuple[Ints, Seg
 def _parts(segments: Segments, device: Ints, kind: Ints, distance_m: float) -> Encounters:
     """Each pair of pieces is compared over all the time that they share, whatever made them candidates."""
     count = np.int64(len(segments))
-    found = []
+    encounters = []
     for near in candidates(segments, device, distance_m, kind):
         pair = distinct(near.one * count + near.other)
-        one, other = pair // count, pair % count
-        start = np.maximum(segments.start_ms[one], segments.start_ms[other])
-        end = np.minimum(segments.end_ms[one], segments.end_ms[other])
-        found.append(meetings(device, segments, Candidates(one, other, start, end), distance_m))
-    return joined(found)
+        first, second = pair // count, pair % count
+        start = np.maximum(segments.start_ms[first], segments.start_ms[second])
+        end = np.minimum(segments.end_ms[first], segments.end_ms[second])
+        encounters.append(meetings(device, segments, Candidates(first, second, start, end), distance_m))
+    return joined(encounters)
 
 
 def segments_in(pieces: pa.Table) -> Segments:

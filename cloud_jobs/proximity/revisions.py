@@ -108,17 +108,17 @@ def revise(rows: pa.Table) -> pa.Table:
 
 def joined_parts(parts: Iterable[Part]) -> list[tuple[Part, ...]]:
     """The encounters of one pair from its parts, in order; parts that come twice or overlap are one in their slice."""
-    found: list[list[Part]] = []
+    runs: list[list[Part]] = []
     end_ms = float("-inf")
     for part in sorted(set(parts), key=lambda part: (part.start_ms, part.slice, part.end_ms)):
         if part.start_ms - end_ms > JOINED_MS:
-            found.append([part])
-        elif found[-1][-1].slice == part.slice:
-            found[-1][-1] = _union(found[-1][-1], part)
+            runs.append([part])
+        elif runs[-1][-1].slice == part.slice:
+            runs[-1][-1] = _union(runs[-1][-1], part)
         else:
-            found[-1].append(part)
+            runs[-1].append(part)
         end_ms = max(end_ms, part.end_ms)
-    return [tuple(one) for one in found]
+    return [tuple(one) for one in runs]
 
 
 def _union(one: Part, other: Part) -> Part:

@@ -131,19 +131,19 @@ def _device(  # noqa: PLR0917 - the three stations of one device
         ingested=ingested.total(),
         lost=(made - ingested).total(),
         unexpected=(ingested - made).total(),
-        received=sum(one.received.count for one in coverage),
-        declared=sum(one.declared_lost.count for one in coverage),
-        missing=sum(one.missing.count for one in coverage),
+        received=sum(stream.received.count for stream in coverage),
+        declared=sum(stream.declared_lost.count for stream in coverage),
+        missing=sum(stream.missing.count for stream in coverage),
         state=completeness(coverage),
     )
 
 
 def _ingested(lake: Lake) -> dict[str, Counter[Made]]:
-    found: dict[str, Counter[Made]] = {}
+    made: dict[str, Counter[Made]] = {}
     for batch in lake.rows("records", _COLUMNS).to_batches():
         for row in batch.to_pylist():
-            found.setdefault(row["device"], Counter())[_made(row)] += 1
-    return found
+            made.setdefault(row["device"], Counter())[_made(row)] += 1
+    return made
 
 
 def _made(row: dict[str, Any]) -> Made:
@@ -166,10 +166,10 @@ def _made(row: dict[str, Any]) -> Made:
 
 
 def _coverage(lake: Lake) -> dict[str, list[Coverage]]:
-    found: dict[str, list[Coverage]] = {}
+    coverages: dict[str, list[Coverage]] = {}
     for stream, coverage in lake.coverage().items():
-        found.setdefault(stream.device, []).append(coverage)
-    return found
+        coverages.setdefault(stream.device, []).append(coverage)
+    return coverages
 
 
 def _usage(lake: Lake, truth: Truth) -> tuple[int, int]:

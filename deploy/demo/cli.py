@@ -49,7 +49,7 @@ def demo(
         signal.signal(number, _interrupt)
     try:
         settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s)
-        found, memory = _run(folder, settings, quiet=as_json_text)
+        audit, memory = _run(folder, settings, quiet=as_json_text)
     except (DemoError, LocalStackError, ReplicationError, SimulatorError, ValidationError, OSError) as error:
         errors.print(str(error), style="red", markup=False)
         raise typer.Exit(2) from error
@@ -57,14 +57,14 @@ def demo(
         errors.print("interrupted; every server was stopped")
         raise typer.Exit(130) from interrupt
     if as_json_text:
-        typer.echo(json.dumps(as_json(found) | {"seconds": round(time.monotonic() - began, 1)}, indent=2))
+        typer.echo(json.dumps(as_json(audit) | {"seconds": round(time.monotonic() - began, 1)}, indent=2))
     else:
-        _print(found, folder)
+        _print(audit, folder)
         console.print(
             f"\n{time.monotonic() - began:.0f} s from start to verdict; the stack's memory at its peak: "
             f"{memory / 2**30:.1f} GiB"
         )
-    raise typer.Exit(0 if found.equal else 1)
+    raise typer.Exit(0 if audit.equal else 1)
 
 
 def _run(folder: Path, settings: DemoSettings, *, quiet: bool) -> tuple[Audit, int]:
@@ -94,13 +94,13 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
         yield progress
 
 
-def _print(found: Audit, folder: Path) -> None:
+def _print(audit: Audit, folder: Path) -> None:
     console.print()
-    console.print(records_table(found), "", completeness_table(found), "")
-    for one in found.bills:
+    console.print(records_table(audit), "", completeness_table(audit), "")
+    for one in audit.bills:
         console.print(bill_table(one), "")
-    console.print(verdict_table(found))
-    first = found.bills[0].bill
+    console.print(verdict_table(audit))
+    first = audit.bills[0].bill
     console.print(
         "\nOpen any line down to its records, for instance:\n"
         f"  .venv/bin/waybill bill open --lake {folder}/lake --account {first.account.id} "

@@ -38,15 +38,15 @@ def completeness_table(audit: Audit) -> Table:
     table = _table(
         "Completeness of each device", "device", "made", "received", "declared lost", "missing", "state", "equal"
     )
-    for one in audit.devices:
-        numbers = (f"{value:,}" for value in (one.made, one.received, one.declared, one.missing))
-        table.add_row(one.device, *numbers, one.state, _verdict(one.equal))
+    for device in audit.devices:
+        numbers = (f"{value:,}" for value in (device.made, device.received, device.declared, device.missing))
+        table.add_row(device.device, *numbers, device.state, _verdict(device.equal))
     return table
 
 
-def bill_table(found: BillAudit) -> Table:
+def bill_table(audit: BillAudit) -> Table:
     """One account's consolidated bill: its lines added up by region, meter and zone, with the truth's total."""
-    bill = found.bill
+    bill = audit.bill
     table = _table(
         f"{bill.account.name}: one bill for {bill.period} ({bill.status.value})",
         *("region", "meter", "zone", "vehicles", "quantity", "unit", "amount"),
@@ -64,9 +64,9 @@ def bill_table(found: BillAudit) -> Table:
             amount,
         )
     table.add_section()
-    for words, minor in (("total", bill.total_minor), ("the truth says", found.truth.total_minor)):
+    for words, minor in (("total", bill.total_minor), ("the truth says", audit.truth.total_minor)):
         table.add_row(words, "", "", "", "", bill.currency, amount_text(minor, bill.currency))
-    table.caption = f"{len(bill.lines)} lines, {found.differing_lines} of them other than the truth's"
+    table.caption = f"{len(bill.lines)} lines, {audit.differing_lines} of them other than the truth's"
     return table
 
 
@@ -75,16 +75,20 @@ def verdict_table(audit: Audit) -> Table:
     table = _table("Against the independent truth", "what", "found", "holds")
     devices, bills = audit.devices, audit.bills
     rows: list[tuple[str, str, bool]] = [
-        ("no record lost", f"{sum(one.lost for one in devices)} lost", all(not one.lost for one in devices)),
+        (
+            "no record lost",
+            f"{sum(device.lost for device in devices)} lost",
+            all(not device.lost for device in devices),
+        ),
         (
             "no record counted twice",
-            f"{sum(one.unexpected for one in devices)} too many",
-            all(not one.unexpected for one in devices),
+            f"{sum(device.unexpected for device in devices)} too many",
+            all(not device.unexpected for device in devices),
         ),
         (
             "every device complete",
-            f"{sum(one.state is Completeness.COMPLETE for one in devices)} of {len(devices)}",
-            all(one.state is Completeness.COMPLETE for one in devices),
+            f"{sum(device.state is Completeness.COMPLETE for device in devices)} of {len(devices)}",
+            all(device.state is Completeness.COMPLETE for device in devices),
         ),
         ("nothing in quarantine", f"{audit.conflicts + audit.refused}", not audit.conflicts + audit.refused),
         (

@@ -62,11 +62,11 @@ class CentralTable:
         return int(dataset.count_rows(filter=pc.field("epoch") == self._epoch))
 
     def _record_ids(self, file: Path) -> dict[DeviceStream, IntervalSet]:
-        found: dict[DeviceStream, list[int]] = {}
+        seqs_of: dict[DeviceStream, list[int]] = {}
         for path in _added(file):
             for device, seqs in self._record_ids_in(self._log.parent / path):
-                found.setdefault(DeviceStream(device, self._epoch), []).extend(seqs)
-        return {stream: IntervalSet.of(seqs) for stream, seqs in found.items()}
+                seqs_of.setdefault(DeviceStream(device, self._epoch), []).extend(seqs)
+        return {stream: IntervalSet.of(seqs) for stream, seqs in seqs_of.items()}
 
     def _record_ids_in(self, path: Path) -> Iterator[tuple[str, list[int]]]:
         seqs = pq.read_table(path, columns=_RECORD_ID, partitioning=None, filters=pc.field("epoch") == self._epoch)

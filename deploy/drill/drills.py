@@ -66,11 +66,13 @@ def _region_loss(environment: DrillEnvironment) -> Outcome:
         cluster.kill()
         environment.say(f"killed region {region} with SIGKILL; its devices go to the next region")
         run.wait_until_through(only_arrived=True)
-        found = compute_findings(run.observations())
-        environment.say(f"{found.lost:,} acknowledged records burnt with region {region}, unless its disks come back")
+        findings = compute_findings(run.observations())
+        environment.say(
+            f"{findings.lost:,} acknowledged records burnt with region {region}, unless its disks come back"
+        )
         environment.start_cluster(cluster.cluster)
         environment.wait_for_or_timeout("what the region still had comes through", lambda: run.lost() == 0)
-        return Outcome(Drill.REGION_LOSS, found, run.restarts, run.lost())
+        return Outcome(Drill.REGION_LOSS, findings, run.restarts, run.lost())
 
 
 def _link_cut(environment: DrillEnvironment) -> Outcome:

@@ -136,9 +136,9 @@ def _all_record_ids(commits: Iterable[Commit]) -> dict[DeviceStream, IntervalSet
 
 def _traffic(seen: DrillObservations, early: Sequence[SeenRange]) -> tuple[int, float]:
     """The largest of the last micro-batches, and the records acknowledged each second of steady traffic."""
-    before = [one for one in seen.batches if one.at_s <= seen.lost_at_s]
-    batches = [one.records for one in before[-_RECENT:] if one.records]
-    steady = record_ids_of(one for one in early if seen.steady_from_s <= one.at_s <= seen.lost_at_s)
+    before = [batch for batch in seen.batches if batch.at_s <= seen.lost_at_s]
+    batches = [batch.records for batch in before[-_RECENT:] if batch.records]
+    steady = record_ids_of(batch for batch in early if seen.steady_from_s <= batch.at_s <= seen.lost_at_s)
     lasted_s = seen.lost_at_s - seen.steady_from_s
     return max(batches, default=0), count(steady) / lasted_s if lasted_s > 0 else 0.0
 

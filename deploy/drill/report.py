@@ -35,30 +35,30 @@ _SINCE = {
 
 def drill_table(outcome: Outcome) -> Table:
     """Each figure, what it must be, and whether it is."""
-    found, verdicts = outcome.found, iter(outcome.found.verdicts.values())
+    counts, verdicts = outcome.found, iter(outcome.found.verdicts.values())
     table = Table(title=_TITLES[outcome.drill], title_justify="left", title_style="bold", caption_justify="left")
     for column, side in (("what", "left"), ("found", "right"), ("must be", "right"), ("holds", "right")):
         table.add_column(column, justify="right" if side == "right" else "left", no_wrap=True)
     since = _SINCE[outcome.drill]
-    oldest = f", the oldest {found.not_replicated_s * 1000:.0f} ms old" if found.not_replicated else ""
-    table.add_row("records acknowledged to devices", f"{found.acknowledged:,}")
-    table.add_row("of them in the central table", f"{found.in_table:,}")
-    table.add_row("lost", f"{found.lost:,}")
-    table.add_row("lost of what was replicated", f"{found.lost_of_replicated:,}", "0", _verdict(next(verdicts)))
-    table.add_row(_NOT_REPLICATED[outcome.drill], f"{found.not_replicated:,}{oldest}")
+    oldest = f", the oldest {counts.not_replicated_s * 1000:.0f} ms old" if counts.not_replicated else ""
+    table.add_row("records acknowledged to devices", f"{counts.acknowledged:,}")
+    table.add_row("of them in the central table", f"{counts.in_table:,}")
+    table.add_row("lost", f"{counts.lost:,}")
+    table.add_row("lost of what was replicated", f"{counts.lost_of_replicated:,}", "0", _verdict(next(verdicts)))
+    table.add_row(_NOT_REPLICATED[outcome.drill], f"{counts.not_replicated:,}{oldest}")
     if outcome.lost_after_return is not None:
         table.add_row("lost once the region was back with its disks", f"{outcome.lost_after_return:,}")
-    table.add_row("duplicates in the table", f"{found.duplicates_in_table:,}", "0", _verdict(next(verdicts)))
-    bound = f"at most {found.duplicates_bound:,}"
-    table.add_row("duplicates before deduplication", f"{found.duplicates_before:,}", bound, _verdict(next(verdicts)))
+    table.add_row("duplicates in the table", f"{counts.duplicates_in_table:,}", "0", _verdict(next(verdicts)))
+    bound = f"at most {counts.duplicates_bound:,}"
+    table.add_row("duplicates before deduplication", f"{counts.duplicates_before:,}", bound, _verdict(next(verdicts)))
     within = f"at most {FIRST_WITHIN_S:.0f} s"
     table.add_row(
-        f"first record through, after {since}", _seconds(found.first_through_s), within, _verdict(next(verdicts))
+        f"first record through, after {since}", _seconds(counts.first_through_s), within, _verdict(next(verdicts))
     )
-    table.add_row(f"last record that was under way through, after {since}", _seconds(found.last_through_s))
+    table.add_row(f"last record that was under way through, after {since}", _seconds(counts.last_through_s))
     table.caption = (
-        f"{found.records_per_s:,.0f} records/s; the largest micro-batch before had {found.largest_batch:,} records; "
-        f"sent again by devices: {found.resent:,}; restarts of the ingest: {outcome.restarts}"
+        f"{counts.records_per_s:,.0f} records/s; the largest micro-batch before had {counts.largest_batch:,} records; "
+        f"sent again by devices: {counts.resent:,}; restarts of the ingest: {outcome.restarts}"
     )
     return table
 

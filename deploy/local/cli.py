@@ -103,12 +103,12 @@ def link(
 ) -> None:
     """Cut, heal or slow a link of the running stack."""
     with _errors_as_messages():
-        one = StackState.load(folder).link(name)
+        controlled = StackState.load(folder).link(name)
         done = {
-            LinkAction.CUT: lambda: one.cut(silent=silent),
-            LinkAction.HEAL: one.heal,
-            LinkAction.DELAY: lambda: one.delay(seconds),
-            LinkAction.STATE: one.state,
+            LinkAction.CUT: lambda: controlled.cut(silent=silent),
+            LinkAction.HEAL: controlled.heal,
+            LinkAction.DELAY: lambda: controlled.delay(seconds),
+            LinkAction.STATE: controlled.state,
         }[action]()
     console.print_json(done.model_dump_json())
 

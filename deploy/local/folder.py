@@ -50,10 +50,10 @@ class _Mark(NamedTuple):
     @classmethod
     def read(cls, mark: int) -> "_Mark | None":
         """The mark in an open file; None when the file is none of ours."""
-        found = os.pread(mark, _MAX_BYTES, 0)
-        line, end, rest = found.removeprefix(_TEXT).partition(b"\n")
+        content = os.pread(mark, _MAX_BYTES, 0)
+        line, end, rest = content.removeprefix(_TEXT).partition(b"\n")
         try:
-            folder, part_of = json.loads(line) if end and found.startswith(_TEXT) else (None, None)
+            folder, part_of = json.loads(line) if end and content.startswith(_TEXT) else (None, None)
         except (ValueError, TypeError, RecursionError):
             return None
         return cls(folder, part_of, rest) if isinstance(folder, str) else None
@@ -141,12 +141,12 @@ def holder(folder: Path) -> ProcessIdentity | None:
 
 def _check(folder: Path, mark: int) -> _Mark:
     """What the open mark says. Raises FolderNotOurs when it does not make the folder ours."""
-    found = _Mark.read(mark)
-    if found is None:
+    owner = _Mark.read(mark)
+    if owner is None:
         raise FolderNotOurs(folder, f"has a {_MARK} that this version of waybill did not write")
-    if found.folder != str(folder.resolve()):
-        raise FolderNotOurs(folder, f"has the {_MARK} of {found.folder}, so it was copied or moved")
-    return found
+    if owner.folder != str(folder.resolve()):
+        raise FolderNotOurs(folder, f"has the {_MARK} of {owner.folder}, so it was copied or moved")
+    return owner
 
 
 def _refuse_others_inside(folder: Path) -> None:

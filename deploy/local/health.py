@@ -83,10 +83,10 @@ def http_health(url: str) -> HttpHealth:
 
 def ask_all(questions: Mapping[str, Callable[[], bool]], timeout_s: float = ASK_S) -> dict[str, bool]:
     """The answer to each question, asked side by side; False for one that did not come in time."""
-    found: dict[str, bool] = {}
+    answers: dict[str, bool] = {}
 
     def ask(name: str, question: Callable[[], bool]) -> None:
-        found[name] = question()
+        answers[name] = question()
 
     # Daemons: a command that has said what it knows does not wait for one that is late.
     threads = [Thread(target=ask, args=each, name=f"ask-{each[0]}", daemon=True) for each in questions.items()]
@@ -95,7 +95,7 @@ def ask_all(questions: Mapping[str, Callable[[], bool]], timeout_s: float = ASK_
     deadline = time.monotonic() + timeout_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return {name: found.get(name, False) for name in questions}
+    return {name: answers.get(name, False) for name in questions}
 
 
 @cache

@@ -33,10 +33,10 @@ def pulsar_home() -> Path:
 def java() -> str:
     """The java program: $JAVA_HOME's, else the one on PATH."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-    if not found:
+    path = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if not path:
         raise ProgramMissing("java", "install Java 17 (Debian: apt-get install openjdk-17-jre-headless)")
-    return found
+    return path
 
 
 @cache

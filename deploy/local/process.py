@@ -65,13 +65,13 @@ _PROC = Path("/proc")
 
 def children(pid: int) -> list[int]:
     """Ids of the direct children of all threads of a process; empty when it is gone."""
-    found: list[int] = []
+    pids: list[int] = []
     for file in (_PROC / str(pid) / "task").glob("*/children"):
         try:
-            found += [int(word) for word in file.read_text().split()]
+            pids += [int(word) for word in file.read_text().split()]
         except OSError:
             continue
-    return found
+    return pids
 
 
 def resident_bytes(pid: int) -> int:

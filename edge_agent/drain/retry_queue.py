@@ -58,11 +58,11 @@ class RetryQueue:
 
     def on_refused(self, now_s: float, batch: StoredBatch, reason: str, sent_s: float) -> bool:
         """A batch was refused once more; True when it was refused often enough to be dead-lettered."""
-        one = self._entries.setdefault(batch.id, RetryEntry(batch, reason, sent_s))
-        one.refusals += 1
-        one.reason = reason
-        one.due_s = now_s + min(MAX_BACKOFF_S, self._pause_s * (1 << min(one.refusals - 1, 30)))
-        return one.refusals >= self._most and self._acknowledged_s >= one.first_s
+        entry = self._entries.setdefault(batch.id, RetryEntry(batch, reason, sent_s))
+        entry.refusals += 1
+        entry.reason = reason
+        entry.due_s = now_s + min(MAX_BACKOFF_S, self._pause_s * (1 << min(entry.refusals - 1, 30)))
+        return entry.refusals >= self._most and self._acknowledged_s >= entry.first_s
 
     def add_half(self, now_s: float, batch: StoredBatch, reason: str, first_s: float) -> None:
         """A half of a batch that was refused too often: it has one try."""

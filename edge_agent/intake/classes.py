@@ -102,9 +102,9 @@ def _parsed(text: str) -> _Filter:
     return _Filter(levels[:-1], True) if levels[-1] == "#" else _Filter(levels, False)
 
 
-def _shared(one: _Filter, other: _Filter) -> _Filter | None:
+def _shared(first: _Filter, second: _Filter) -> _Filter | None:
     """The filter of the topics that both fit; None if there are none."""
-    short, long = sorted((one, other), key=lambda it: len(it.levels))
+    short, long = sorted((first, second), key=lambda it: len(it.levels))
     if len(short.levels) < len(long.levels) and not short.is_open:
         return None
     levels = []
@@ -113,4 +113,4 @@ def _shared(one: _Filter, other: _Filter) -> _Filter | None:
         if "+" not in (level, its) and level != its:
             return None
         levels.append(its if level == "+" else level)
-    return _Filter(tuple(levels), one.is_open and other.is_open)
+    return _Filter(tuple(levels), first.is_open and second.is_open)

@@ -178,13 +178,13 @@ class Intake:
             self._jump = None
         return wall_us, monotonic_us
 
-    def _corrected(self, one: PendingRecord, jump: ClockJump) -> PendingRecord:
+    def _corrected(self, pending: PendingRecord, jump: ClockJump) -> PendingRecord:
         rules = self._parts.correction
-        time_us = rules.corrected_time_us(one.device_time_us, one.monotonic_us, jump)
+        time_us = rules.corrected_time_us(pending.device_time_us, pending.monotonic_us, jump)
         if time_us is None:
-            return one
-        uncertainty_ms = max(one.uncertainty_ms, rules.uncertainty_ms(one.monotonic_us, jump))
-        return one._replace(device_time_us=time_us, uncertainty_ms=uncertainty_ms)
+            return pending
+        uncertainty_ms = max(pending.uncertainty_ms, rules.uncertainty_ms(pending.monotonic_us, jump))
+        return pending._replace(device_time_us=time_us, uncertainty_ms=uncertainty_ms)
 
     def _try_commit(self, now_s: float) -> bool:
         buffer = self._parts.buffer

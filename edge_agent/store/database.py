@@ -211,8 +211,8 @@ def _make_private(path: Path) -> None:
 def stored_arrivals(connection: Connection, most: int) -> Iterator[Arrival]:
     """The last arrivals that the rows remember, at least `most` of them if there are, the oldest first."""
     newest_first: list[list[Arrival]] = []
-    found, below = 0, (1 << 63) - 1
-    while found < most:
+    count, below = 0, (1 << 63) - 1
+    while count < most:
         with mapped_errors():
             row = connection.execute(
                 "SELECT id, arrivals FROM batches WHERE id < ? AND arrivals IS NOT NULL ORDER BY id DESC LIMIT 1",
@@ -222,7 +222,7 @@ def stored_arrivals(connection: Connection, most: int) -> Iterator[Arrival]:
             break
         below = row[0]
         newest_first.append(unpack_arrivals(row[1]))
-        found += len(newest_first[-1])
+        count += len(newest_first[-1])
     return (arrival for arrivals in reversed(newest_first) for arrival in arrivals)
 
 
@@ -255,10 +255,10 @@ def _read_totals(database: OpenDatabase) -> None:
 
 def _refuse_nonsense(connection: Connection) -> None:
     """Raises StoreDamaged when a row says what is never written: a damage that SQLite itself does not see."""
-    found = connection.execute(
+    row = connection.execute(
         "SELECT id FROM batches WHERE class NOT BETWEEN 0 AND ? OR last < id & ? OR records < 0 OR lost < 0"
         " OR (batch IS NULL AND records + lost > 0) OR (batch IS NOT NULL AND size <> length(batch)) LIMIT 1",
         (MAX_CLASSES - 1, SEQ_MASK),
     ).fetchone()
-    if found:
-        raise StoreDamaged(f"batch {found[0]} contradicts itself")
+    if row:
+        raise StoreDamaged(f"batch {row[0]} contradicts itself")

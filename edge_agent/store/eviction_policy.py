@@ -57,14 +57,16 @@ def next_eviction_step(
 
 
 def _own_quota(buffer: BufferSettings, classes: Sequence[ClassSettings], usage: StorageUsage) -> EvictionStep | None:
-    for index, one in enumerate(classes):
+    for index, policy in enumerate(classes):
         size = usage.sizes.get(index, 0)
-        if one.max_bytes is None or size == 0:
+        if policy.max_bytes is None or size == 0:
             continue
-        if index in usage.downsampleable and size > buffer.downsample_above * one.max_bytes:
-            return EvictionStep("downsample", index, int(size - buffer.downsample_above * one.max_bytes), "downsampled")
-        if size > one.max_bytes:
-            return EvictionStep("drop", index, size - one.max_bytes, "quota")
+        if index in usage.downsampleable and size > buffer.downsample_above * policy.max_bytes:
+            return EvictionStep(
+                "downsample", index, int(size - buffer.downsample_above * policy.max_bytes), "downsampled"
+            )
+        if size > policy.max_bytes:
+            return EvictionStep("drop", index, size - policy.max_bytes, "quota")
     return None
 
 

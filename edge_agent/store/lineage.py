@@ -82,12 +82,12 @@ def read_lineage(folder: Path) -> Lineage | None:
         version, device, ordinal, epoch, head_limit, pruned_through, machine, token = json.loads(
             (folder / LINEAGE).read_bytes()
         )
-        found = Lineage(
+        lineage = Lineage(
             str(device), int(ordinal), int(epoch), int(head_limit), int(pruned_through), str(machine), int(token)
         )
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
-    return found if version == _VERSION else None
+    return lineage if version == _VERSION else None
 
 
 def write_lineage(folder: Path, lineage: Lineage) -> None:

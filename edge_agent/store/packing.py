@@ -66,12 +66,12 @@ def packed(waiting: Sequence[PendingRecord], owner: BatchOwner, ordinal: int, wa
 def _chunks(group: Iterator[PendingRecord]) -> Iterator[list[PendingRecord]]:
     chunk: list[PendingRecord] = []
     size = 0
-    for one in group:
-        bound = _EXPANSION * len(one.payload) + _FIXED_BYTES
+    for record in group:
+        bound = _EXPANSION * len(record.payload) + _FIXED_BYTES
         if size + bound > BATCH_CONTENT_BYTES and chunk:
             yield chunk
             chunk, size = [], 0
-        chunk.append(one)
+        chunk.append(record)
         size += bound
     yield chunk
 
@@ -92,15 +92,15 @@ def _encoded(
                 seq += named
                 yield named, data
         return
-    (one,) = pending
-    if not isinstance(one.body, Raw):
+    (record,) = pending
+    if not isinstance(record.body, Raw):
         commit.unencodable += 1
-        log.warning("a record that cannot be written is carried raw", topic=one.topic, reason=reason)
-        raw = Raw.model_construct(topic=one.topic, payload=one.payload)
-        yield from _encoded([one._replace(body=raw)], owner, seq, commit)
+        log.warning("a record that cannot be written is carried raw", topic=record.topic, reason=reason)
+        raw = Raw.model_construct(topic=record.topic, payload=record.payload)
+        yield from _encoded([record._replace(body=raw)], owner, seq, commit)
         return
-    log.error("dead letter", topic=one.topic, bytes=len(one.payload), reason=reason)
-    commit.dead_letters.append(DeadLetter(one.topic, one.payload, reason))
+    log.error("dead letter", topic=record.topic, bytes=len(record.payload), reason=reason)
+    commit.dead_letters.append(DeadLetter(record.topic, record.payload, reason))
 
 
 def _batch(pending: Sequence[PendingRecord], owner: BatchOwner, seq: int) -> bytes:

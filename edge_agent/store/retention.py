@@ -238,11 +238,11 @@ def _declared(connection: Connection, row: Row, owner: BatchOwner, reason: str) 
 
 def _tombstones_before(connection: Connection, identity: int) -> Row | None:
     """The waiting batch before, if it holds only tombstones."""
-    found = connection.execute(
+    row = connection.execute(
         f"SELECT {_ROW} FROM batches WHERE id < ? AND id > ? AND batch IS NOT NULL ORDER BY id DESC LIMIT 1",  # noqa: S608
         (identity, batch_row_id(ordinal_of(identity), 0)),
     ).fetchone()
-    return Row(*found) if found and found[3] == 0 else None
+    return Row(*row) if row and row[3] == 0 else None
 
 
 def _join(connection: Connection, left: Row, right: Row, owner: BatchOwner, changes: Changes) -> int:

@@ -60,8 +60,8 @@ def for_each_cluster(admins: Mapping[str, AdminClient], ask: Callable[[AdminClie
 
 
 def _read(admin: AdminClient, tenants: list[str]) -> ClusterState:
-    found = {name: data for name in tenants if (data := admin.get(f"tenants/{name}", TENANT)) is not None}
-    namespaces = [name for tenant in found for name in admin.get(f"namespaces/{tenant}", NAMESPACES) or []]
+    tenants_found = {name: data for name in tenants if (data := admin.get(f"tenants/{name}", TENANT)) is not None}
+    namespaces = [name for tenant in tenants_found for name in admin.get(f"namespaces/{tenant}", NAMESPACES) or []]
     policies = {name: admin.get(f"namespaces/{name}", NAMESPACE) for name in namespaces}
     return ClusterState(
         defaults=read_defaults(admin.configuration()),
@@ -70,7 +70,7 @@ def _read(admin: AdminClient, tenants: list[str]) -> ClusterState:
             name: TenantState(
                 admin_roles=frozenset(data.admin_roles), allowed_clusters=frozenset(data.allowed_clusters)
             )
-            for name, data in found.items()
+            for name, data in tenants_found.items()
         },
         namespaces={name: read_policies(data) for name, data in policies.items() if data is not None},
         topics={topic: state for name in namespaces for topic, state in _topics(admin, name).items()},
@@ -137,11 +137,11 @@ def topic_names(admin: AdminClient, namespace: str) -> dict[str, int]:
         for path in (f"persistent/{namespace}", f"persistent/{namespace}/partitioned")
     )
     parents = set(partitioned)
-    found = {name: 0 for name in plain if _PARTITION.sub("", name) not in parents}
+    counts = {name: 0 for name in plain if _PARTITION.sub("", name) not in parents}
     for name in partitioned:
         if (counted := admin.get(f"{topic_path(name)}/partitions", PARTITIONS)) is not None:
-            found[name] = counted.partitions
-    return dict(sorted(found.items()))
+            counts[name] = counted.partitions
+    return dict(sorted(counts.items()))
 
 
 def _is_used(name: str) -> bool:

@@ -164,12 +164,12 @@ class AdminClient:
 
     def _identify(self) -> BrokerConfiguration:
         answer = self._request("GET", _RUNTIME, None, {})
-        found = parse_response(self._rest_request("GET", _RUNTIME), answer, CONFIGURATION, 0)
-        assert found is not None  # no status passes
-        if found.cluster != self.cluster:
-            raise WrongCluster(self.cluster, self.url, f"cluster {found.cluster}")
-        self._configuration = found
-        return found
+        configuration = parse_response(self._rest_request("GET", _RUNTIME), answer, CONFIGURATION, 0)
+        assert configuration is not None  # no status passes
+        if configuration.cluster != self.cluster:
+            raise WrongCluster(self.cluster, self.url, f"cluster {configuration.cluster}")
+        self._configuration = configuration
+        return configuration
 
     def _rest_request(self, method: str, path: str) -> RestRequest:
         return RestRequest(self.cluster, self.url, f"{method} {path}")

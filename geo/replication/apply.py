@@ -111,9 +111,9 @@ def apply(
 
 def _pending(topology: Topology, alive: dict[str, AdminClient], gone: dict[str, str]) -> list[Change]:
     """What has to change in those that answer all questions; those that do not are gone then."""
-    found = for_each_cluster(alive, lambda admin: _state(topology, admin))
-    states = {cluster: state for cluster, state in found.items() if isinstance(state, ClusterState)}
-    for cluster, error in found.items():
+    states_or_errors = for_each_cluster(alive, lambda admin: _state(topology, admin))
+    states = {cluster: state for cluster, state in states_or_errors.items() if isinstance(state, ClusterState)}
+    for cluster, error in states_or_errors.items():
         if isinstance(error, ClusterUnreachable):
             if not states:
                 raise error
@@ -131,9 +131,9 @@ def _state(topology: Topology, admin: AdminClient) -> ClusterState | ClusterUnre
 
 
 def _answering(clients: Mapping[str, AdminClient]) -> tuple[dict[str, AdminClient], dict[str, str]]:
-    found = for_each_cluster(clients, _error_of)
-    alive = {cluster: admin for cluster, admin in clients.items() if found[cluster] is None}
-    gone = {cluster: error for cluster, error in found.items() if error is not None}
+    errors = for_each_cluster(clients, _error_of)
+    alive = {cluster: admin for cluster, admin in clients.items() if errors[cluster] is None}
+    gone = {cluster: error for cluster, error in errors.items() if error is not None}
     if not alive:
         raise next(iter(gone.values()))
     return alive, {cluster: str(error) for cluster, error in gone.items()}
@@ -152,10 +152,10 @@ def _own_addresses(topology: Topology, alive: Mapping[str, AdminClient]) -> list
     from geo.replication.connection import check_addresses  # noqa: PLC0415
 
     checked = check_addresses(topology, alive)
-    for one in checked:
-        if one.belongs is False:
-            raise WrongCluster(one.cluster, one.service_url, "another cluster")
-    return [str(one) for one in checked if one.belongs is None]
+    for found_address in checked:
+        if found_address.belongs is False:
+            raise WrongCluster(found_address.cluster, found_address.service_url, "another cluster")
+    return [str(found_address) for found_address in checked if found_address.belongs is None]
 
 
 def _allowed(changes: Sequence[Change], allow_delete: Collection[str]) -> list[Change]:

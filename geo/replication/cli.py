@@ -155,22 +155,22 @@ def verify(
     Exit status: 0 all links are good, 1 one is not, 3 unknown: a cluster did not answer.
     """
     with _opened(topology, token, ca) as (wanted, clients):
-        found = verify_links(wanted, clients, timeout_s=timeout_s)
+        result = verify_links(wanted, clients, timeout_s=timeout_s)
     if as_json:
-        _json(found.model_dump(mode="json"))
+        _json(result.model_dump(mode="json"))
     else:
-        if found.links:
-            console.print(_links_table(found.links))
-        console.print(_compared(wanted, found), markup=False, soft_wrap=True)
-    for cluster, reason in found.unreachable.items():
+        if result.links:
+            console.print(_links_table(result.links))
+        console.print(_compared(wanted, result), markup=False, soft_wrap=True)
+    for cluster, reason in result.unreachable.items():
         errors.print(f"unknown, {cluster} was not seen: {reason}", style="red", markup=False, soft_wrap=True)
-    raise typer.Exit({True: 0, False: 1, None: 3}[found.is_good])
+    raise typer.Exit({True: 0, False: 1, None: 3}[result.is_good])
 
 
-def _compared(wanted: Topology, found: VerifyResult) -> str:
-    answered = len(wanted.clusters) - len(found.unreachable)
-    good = sum(link.is_good for link in found.links)
-    links = f"{good} of {len(found.links)} links good" if found.links else "no link: no namespace is on two clusters"
+def _compared(wanted: Topology, result: VerifyResult) -> str:
+    answered = len(wanted.clusters) - len(result.unreachable)
+    good = sum(link.is_good for link in result.links)
+    links = f"{good} of {len(result.links)} links good" if result.links else "no link: no namespace is on two clusters"
     return f"{links}; {answered} of {len(wanted.clusters)} clusters answered"
 
 

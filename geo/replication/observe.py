@@ -73,11 +73,11 @@ def observe(topology: Topology, clients: Mapping[str, AdminClient], clock: Calla
         except ReplicationError as error:
             return str(error)
 
-    for cluster, found in for_each_cluster(clients, ask).items():
-        if isinstance(found, str):
-            unreachable[cluster] = found
+    for cluster, answer in for_each_cluster(clients, ask).items():
+        if isinstance(answer, str):
+            unreachable[cluster] = answer
         else:
-            stats[cluster] = found
+            stats[cluster] = answer
     links = [
         link_state(namespace, source, target, stats[source][namespace], unreachable.get(target, ""))
         if source in stats
@@ -109,7 +109,7 @@ def link_state(
 
 def cursor_states(stats: Mapping[str, _Space], now_s: float) -> list[CursorState]:
     """Every replicated subscription: by cluster, namespace and topic, the statistics of that topic."""
-    found = [
+    cursors = [
         (topic, name, cluster, subscription)
         for cluster, namespaces in stats.items()
         for topics in namespaces.values()
@@ -118,7 +118,7 @@ def cursor_states(stats: Mapping[str, _Space], now_s: float) -> list[CursorState
         if subscription.replicated
     ]
     furthest: dict[tuple[str, str], float] = {}
-    for topic, name, _, subscription in found:
+    for topic, name, _, subscription in cursors:
         furthest[topic, name] = max(furthest.get((topic, name), 0), _moved_s(subscription))
     return [
         CursorState(
@@ -129,7 +129,7 @@ def cursor_states(stats: Mapping[str, _Space], now_s: float) -> list[CursorState
             age_s=max(0.0, now_s - moved) if (moved := _moved_s(subscription)) else None,
             behind_s=furthest[topic, name] - moved if moved else None,
         )
-        for topic, name, cluster, subscription in sorted(found, key=lambda one: one[:3])
+        for topic, name, cluster, subscription in sorted(cursors, key=lambda one: one[:3])
     ]
 
 

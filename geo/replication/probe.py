@@ -44,21 +44,29 @@ def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s:
     checked = for_each_cluster(_without(clients, unreachable), lambda admin: _checked(topology, admin))
     unreachable |= {cluster: error for cluster, error in checked.items() if isinstance(error, str)}
     alive = _without(clients, unreachable)
-    wrong = [one for found in checked.values() if isinstance(found, list) for one in found if one.belongs is False]
+    wrong = [
+        one
+        for latencies in checked.values()
+        if isinstance(latencies, list)
+        for one in latencies
+        if one.belongs is False
+    ]
     strangers = {one.cluster for one in wrong if not one.seen_by}
-    found: dict[tuple[str, str, str], Latency] = {}
+    latencies: dict[tuple[str, str, str], Latency] = {}
     with _connections(topology, {name: one for name, one in alive.items() if name not in strangers}) as connections:
         for namespace, (_, clusters) in topology.placed().items():
             probed = sorted(cluster for cluster in clusters if cluster in connections)
             for (source, target), latency in _probe(connections, namespace, probed, timeout_s).items():
-                found[namespace, source, target] = latency
+                latencies[namespace, source, target] = latency
     # Looked at after the probes: one that is stuck is part of the backlog.
     seen = observe(topology, clients, time.time)
     for link in seen.links:
         for one in wrong:
             if one.concerns(link.source, link.target):
-                found[link.namespace, link.source, link.target] = f"{one.service_url} is not of cluster {one.cluster}"
-    links = tuple(_with_latency(link, found.get((link.namespace, link.source, link.target))) for link in seen.links)
+                latencies[link.namespace, link.source, link.target] = (
+                    f"{one.service_url} is not of cluster {one.cluster}"
+                )
+    links = tuple(_with_latency(link, latencies.get((link.namespace, link.source, link.target))) for link in seen.links)
     return VerifyResult(links=links, unreachable={**unreachable, **seen.unreachable})
 
 
@@ -97,7 +105,7 @@ def _probe(
     if len(clusters) < 2:
         return {}
     topic = f"persistent://{namespace}/{PROBE_TOPIC}"
-    found: dict[tuple[str, str], Latency] = {}
+    latencies: dict[tuple[str, str], Latency] = {}
     try:
         readers = {name: connections[name].create_reader(topic, pulsar.MessageId.latest) for name in clusters}
     except pulsar.PulsarException as refused:
@@ -107,8 +115,8 @@ def _probe(
         for source in clusters:
             others = {name: reader for name, reader in readers.items() if name != source}
             for target, latency in _from(connections[source], topic, others, pool, timeout_s).items():
-                found[source, target] = latency
-    return found
+                latencies[source, target] = latency
+    return latencies
 
 
 def _from(

@@ -42,9 +42,9 @@ def _disconnected(topology: Topology, clients: Mapping[str, AdminClient]) -> dic
     stats = for_each_cluster(clients, ask)
     lost: dict[tuple[str, str], list[str]] = {}
     for namespace, source, target in links:
-        for topic, one in stats[source][namespace].items():
+        for topic, of_topic in stats[source][namespace].items():
             # A topic that does not exist (a partition that was never used) has no statistics, and cannot be reloaded.
-            replicator = one and one.replication.get(target)
-            if one and not (replicator and replicator.connected):
+            replicator = of_topic and of_topic.replication.get(target)
+            if of_topic and not (replicator and replicator.connected):
                 lost.setdefault((source, topic), []).append(target)
     return lost

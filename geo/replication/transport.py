@@ -116,9 +116,9 @@ class AdminTransport:
                 raise ClusterUnreachable(self._cluster, self._url, f"an answer of more than {MAX_BYTES} bytes")
         return bytes(body)
 
-    def _note_connection(self, event: str, found: Mapping[str, Any]) -> None:
+    def _note_connection(self, event: str, event_data: Mapping[str, Any]) -> None:
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self._connections.append(found["return_value"])
+            self._connections.append(event_data["return_value"])
 
     def _cut(self, late: Event) -> None:
         late.set()

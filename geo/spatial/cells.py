@@ -350,14 +350,14 @@ class _Added:
             inner_fence=raster.inner_fence[inner],
         )
         place = distinct(np.concatenate([raster.cell, raster.inner_cell]))
-        at, count = np.searchsorted(place, raster.cell), len(place)
-        edges = np.bincount(at, weights=raster.edges, minlength=count).astype(np.float64)
+        position, count = np.searchsorted(place, raster.cell), len(place)
+        edges = np.bincount(position, weights=raster.edges, minlength=count).astype(np.float64)
         return cls(
             place=place,
             raster=raster,
-            at=at,
+            at=position,
             edges=edges,
-            fences=np.bincount(at[(raster.bits & FIRST) > 0], minlength=count),
+            fences=np.bincount(position[(raster.bits & FIRST) > 0], minlength=count),
             entries=edges + np.bincount(np.searchsorted(place, raster.inner_cell), minlength=count),
         )
 

@@ -232,10 +232,10 @@ def meet(segments: Segments, index: FenceIndex, most: int) -> Meetings | None:
     touched: list[Pairs] = []
     meetings = touchings = 0
     for copy, edge in index.edges_near(moved.px, moved.py, moved.qx, moved.qy):
-        at, fraction, touching = _meet_edges(moved, copy, edge, index.outlines)
-        met.append((copies[copy[at]], fraction))
+        where, fraction, touching = _meet_edges(moved, copy, edge, index.outlines)
+        met.append((copies[copy[where]], fraction))
         touched.append((copies[copy[touching]], edge[touching]))
-        meetings, touchings = meetings + len(at), touchings + len(touching)
+        meetings, touchings = meetings + len(where), touchings + len(touching)
         if len(segments) > 1 and (meetings > most or touchings > MAX_TOUCHED):
             return None
     segment, fraction = (np.concatenate(part) for part in zip(*met, strict=True))

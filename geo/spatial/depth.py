@@ -47,7 +47,7 @@ def anywhere_away(outlines: Outlines, fence: Ints, start: Points, end: Points, a
     Distances are those of `border_distance_m`; `end` is within 180 degrees of `start`.
     """
     count = np.clip(np.ceil(np.abs(end[1] - start[1]) / _FLAT_DEG).astype(np.int64), 1, _MAX_PARTS)
-    found = np.zeros(len(fence), dtype=np.bool_)
+    away = np.zeros(len(fence), dtype=np.bool_)
     boxes, numbers = _EdgeBoxes.of(outlines, fence)
     reaching = boxes.at_180()
     for rows in blocks(boxes.count[numbers] * count, _AT_ONCE):
@@ -58,8 +58,8 @@ def anywhere_away(outlines: Outlines, fence: Ints, start: Points, end: Points, a
             ways.within(*ends, away_m[row]) for ends in _ends_near(outlines, boxes, numbers[row], ways, away_m[row])
         ]
         near += [ways.within(*ends, away_m[row]) for ends in _ends_at_180(outlines, reaching, fence[row])]
-        found[row[ways.leave(near)]] = True
-    return found
+        away[row[ways.leave(near)]] = True
+    return away
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,13 +259,13 @@ def _one_sided(east: Bools, start: Floats, end: Floats) -> list[tuple[float, flo
     """From where to where edges along 180° have none along -180° beside them, or the other way round."""
     low, high = np.minimum(start, end), np.maximum(start, end)
     ends = distinct(np.concatenate([low, high]))
-    found: list[tuple[float, float]] = []
+    spans: list[tuple[float, float]] = []
     for south, north in pairwise(ends.tolist()):
         over = (low <= south) & (high >= north)
         # the corners of a cut are rounded: a distance below the resolution of a place is zero
         if (over & east).any() != (over & ~east).any() and north - south > RESOLUTION_DEG:
-            found.append((south, north))
-    return found
+            spans.append((south, north))
+    return spans
 
 
 def _nearest(outlines: Outlines, boxes: _EdgeBoxes, pairs: tuple[Ints, Ints], places: Points) -> Floats:

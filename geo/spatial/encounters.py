@@ -71,10 +71,10 @@ def joined(parts: Iterable[Encounters]) -> Encounters:
     return _bounded(_joined([whole, *waiting]))
 
 
-def _bounded(found: Encounters) -> Encounters:
-    if len(found) > MAX_ENCOUNTERS:
+def _bounded(encounters: Encounters) -> Encounters:
+    if len(encounters) > MAX_ENCOUNTERS:
         raise TooManyEncounters(MAX_ENCOUNTERS)
-    return found
+    return encounters
 
 
 def _empty() -> Encounters:
@@ -82,9 +82,9 @@ def _empty() -> Encounters:
     return Encounters(whole, whole, real, real, real, real)
 
 
-def _joined(found: list[Encounters]) -> Encounters:
+def _joined(parts: list[Encounters]) -> Encounters:
     a, b, start, end, least, when = (
-        np.concatenate([getattr(part, name) for part in found]) for name in Encounters.__slots__
+        np.concatenate([getattr(part, name) for part in parts]) for name in Encounters.__slots__
     )
     if not len(a):
         return _empty()
@@ -144,7 +144,7 @@ class _Motion:
             time[row] = self.rows(row).searched(start[row], end[row], time[row])
         return time
 
-    def searched(self, start: Floats, end: Floats, found: Floats) -> Floats:
+    def searched(self, start: Floats, end: Floats, best: Floats) -> Floats:
         """The time of the least distance by golden sections, if it is less than at the time found: near a pole lines
         bend so much that looking along them need not get closer.
         """
@@ -154,7 +154,7 @@ class _Motion:
             before = self.distance(left) < self.distance(right)
             low, high = np.where(before, low, left), np.where(before, right, high)
         middle = (low + high) / 2
-        return np.where(self.distance(middle) < self.distance(found), middle, found)
+        return np.where(self.distance(middle) < self.distance(best), middle, best)
 
     def reaches(self, within_m: float, outside: Floats, inside: Floats) -> Floats:
         """The time between `outside` (farther than the limit) and `inside` (within it) at which it is reached."""

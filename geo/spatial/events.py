@@ -49,12 +49,12 @@ def find_events(
     """All events of all devices, sorted by device, then time."""
     settings = settings or EventSettings()
     visits = find_visits(tracks, fences, settings)
-    found = list(_of_visits(visits, fences.names, settings.dwell_s))
-    found += _speeding(tracks, fences, settings.min_stay_s)
+    events = list(_of_visits(visits, fences.names, settings.dwell_s))
+    events += _speeding(tracks, fences, settings.min_stay_s)
     if gates is not None:
-        found += _of_gates(tracks, gates)
+        events += _of_gates(tracks, gates)
     # plain tuples sort many times faster
-    return list(map(GeofenceEvent._make, sorted(found)))
+    return list(map(GeofenceEvent._make, sorted(events)))
 
 
 def _of_visits(visits: Visits, names: tuple[str, ...], dwell_s: float | None) -> Iterator[_Row]:

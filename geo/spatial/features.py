@@ -212,9 +212,9 @@ class _FeatureReader:
             reason += "; nothing after it is read"
         return Feature(line, place, {}, reason)
 
-    def _where(self, at: int) -> str:
-        line = self._line + self._text.count("\n", self._counted, at)
-        return f"line {line}, column {at - self._text.rfind(chr(10), 0, at)}"
+    def _where(self, offset: int) -> str:
+        line = self._line + self._text.count("\n", self._counted, offset)
+        return f"line {line}, column {offset - self._text.rfind(chr(10), 0, offset)}"
 
     def _place(self, begin: int) -> tuple[int, str]:
         self._line += self._text.count("\n", self._counted, begin)

@@ -131,16 +131,16 @@ class FenceSet:
         return self.shared.fences(*self._shapes_at(spots))
 
     def _shapes_at(self, spots: Spots) -> Pairs:
-        found = [self.index.locate(spots)]
+        located = [self.index.locate(spots)]
         # the antimeridian is one line with two names, and a place may be on it, or on either side of it, by rounding
         for line, turns in ((-180.0, 1.0), (180.0, -1.0)):
             edge = np.flatnonzero(np.abs(spots.x - line) <= spots.slop)
             if len(edge):
                 point, fence = self.index.locate(spots.turned(edge, np.full(len(edge), turns)))
-                found.append((edge[point], fence))
-        if len(found) == 1:
-            return found[0]
-        point, fence = (np.concatenate(part) for part in zip(*found, strict=True))
+                located.append((edge[point], fence))
+        if len(located) == 1:
+            return located[0]
+        point, fence = (np.concatenate(part) for part in zip(*located, strict=True))
         pairs = distinct(point * np.int64(len(self.fences)) + fence)
         return pairs // len(self.fences), pairs % len(self.fences)
 
@@ -206,10 +206,10 @@ class FenceSet:
         near, fence = self.shared.fences(near, shape)
         held, kind = self._switching(segments, fixes)
         segment, kind = distinct_pairs(np.append(held, near), np.append(kind, self._schedule.kind[fence]))
-        found = self._schedule.switches(kind, segments.start_ms[segment], segments.end_ms[segment])
-        if len(segments) > 1 and found.count.sum() > PAIRS_AT_ONCE:
+        switches = self._schedule.switches(kind, segments.start_ms[segment], segments.end_ms[segment])
+        if len(segments) > 1 and switches.count.sum() > PAIRS_AT_ONCE:
             return None
-        row, t_ms = found.made()
+        row, t_ms = switches.made()
         return distinct_pairs(segment[row], t_ms)
 
     def _switching(self, segments: Segments, fixes: _Fixes) -> Pairs:

@@ -165,7 +165,7 @@ class GateSet:
         `touches`: the pair of each edge that is met, the edge's number in its gate, and whether either goes by two
         names; then its neighbours are looked at as well, and all of the pair's edges are here.
         """
-        found: list[tuple[int, int, bool, float]] = []
+        crossings: list[tuple[int, int, bool, float]] = []
         order = np.argsort(touches[0], kind="stable")
         pairs, numbers, renamed = (column[order] for column in touches)
         first = np.flatnonzero(run_starts(pairs))
@@ -174,8 +174,8 @@ class GateSet:
             ends = segments.px[row], segments.py[row], segments.qx[row], segments.qy[row]
             px, py, qx, qy = (float(end) for end in ends)
             crossed = crossings_of((px, py, qx, qy), self._lines[gate], edges.tolist(), beside=bool(renamed[at]))
-            found += [(row, gate, forward, at) for forward, at in crossed]
-        columns = zip(*found, strict=True) if found else ((), (), (), ())
+            crossings += [(row, gate, forward, at) for forward, at in crossed]
+        columns = zip(*crossings, strict=True) if crossings else ((), (), (), ())
         kinds = (np.int64, np.int64, np.bool_, np.float64)
         segment, gate, forward, fraction = (
             np.concatenate([one, np.array(other, dtype=kind)])

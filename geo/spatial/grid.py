@@ -82,7 +82,7 @@ class GridIndex:
         return None if 2 * far <= len(x) else np.argsort(cell)
 
     def _locate(self, x: Floats, y: Floats, exact: _Exact) -> list[tuple[Ints, Ints]]:
-        cells, found = self._cells, []
+        cells, pairs = self._cells, []
         u, v = cells.lattice.u(x), cells.lattice.v(y)
         point = np.flatnonzero((u >= 0) & (u < cells.lattice.columns) & (v >= 0) & (v < cells.lattice.rows))
         u, v = u[point], v[point]
@@ -91,13 +91,13 @@ class GridIndex:
             some = np.flatnonzero(node >= 0)
             point, node, u, v = point[some], node[some], u[some], v[some]
             row, at = cells.inner_of(node)
-            found.append((point[row], cells.inner_fence[at].astype(np.int64)))
-            found += self._borders(level, (point, node), (x, y), (u, v), exact)
+            pairs.append((point[row], cells.inner_fence[at].astype(np.int64)))
+            pairs += self._borders(level, (point, node), (x, y), (u, v), exact)
             if level + 1 < cells.levels:
                 deeper = np.flatnonzero(cells.divided[node])
                 point, node, u, v = point[deeper], node[deeper], u[deeper] * FOLD, v[deeper] * FOLD
                 node = cells.child_of(node, (v.astype(np.int64) % FOLD) * FOLD + u.astype(np.int64) % FOLD)
-        return found
+        return pairs
 
     def _borders(
         self, level: int, at: tuple[Ints, NDArray[np.integer]], places: Points, cell: Points, exact: _Exact

@@ -23,8 +23,8 @@ def id_fault(name: str) -> str:
 
 def unshown_in(text: str) -> str:
     """The first character of a text that no id may have, as a fault; empty if there is none."""
-    found = _UNSHOWN.search(text)
-    if found is None:
+    match = _UNSHOWN.search(text)
+    if match is None:
         return ""
-    code = ord(found.group())
+    code = ord(match.group())
     return "it is not UTF-8" if 0xD800 <= code <= 0xDFFF else f"it holds the control character U+{code:04X}"

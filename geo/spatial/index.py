@@ -34,9 +34,9 @@ class OverlapBound:
         u, v = self._lattice.u(lon), self._lattice.v(lat)
         inside = np.flatnonzero((u >= 0) & (u < self._lattice.columns) & (v >= 0) & (v < self._lattice.rows))
         node = self._root[v[inside].astype(np.int64) * self._lattice.columns + u[inside].astype(np.int64)]
-        found = np.minimum(np.searchsorted(self._nodes, node), len(self._nodes) - 1)
-        deep = np.flatnonzero(self._nodes[found] == node)
-        counts[inside[deep]] = self._counts[found[deep]]
+        slot = np.minimum(np.searchsorted(self._nodes, node), len(self._nodes) - 1)
+        deep = np.flatnonzero(self._nodes[slot] == node)
+        counts[inside[deep]] = self._counts[slot[deep]]
         return counts
 
 

@@ -38,9 +38,11 @@ def orientation(a: Points, b: Points, point: Points, known: Points | None = None
     value, slack = side(a, b, point) if known is None else known
     signs = np.sign(value).astype(np.int8)
     unsure = np.flatnonzero(np.abs(value) <= slack)
-    near = [(at[0][unsure], at[1][unsure]) for at in (a, b, point)]
+    near = [(corner[0][unsure], corner[1][unsure]) for corner in (a, b, point)]
     for row in unsure[~_plainly_on(near[0], near[1], near[2])].tolist():
-        (ax, ay), (bx, by), (x, y) = ((whole(float(at[0][row])), whole(float(at[1][row]))) for at in (a, b, point))
+        (ax, ay), (bx, by), (x, y) = (
+            (whole(float(corner[0][row])), whole(float(corner[1][row]))) for corner in (a, b, point)
+        )
         twice = (bx - ax) * (y - ay) - (by - ay) * (x - ax)
         signs[row] = (twice > 0) - (twice < 0)
     return signs

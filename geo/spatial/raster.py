@@ -61,13 +61,13 @@ def rasterise(outlines: Outlines, band: Band, edge: Ints, owner: Ints) -> Raster
     runs = runs_of_cells(edge[line], owner[line], row * columns + column)
     crossings = _Crossings(band, *ends, owner)
     first = run_starts(runs.cell, runs.fence)
-    at = np.flatnonzero(first)
-    inside, hard = crossings.marks(runs.fence[at], runs.cell[at])
+    starts = np.flatnonzero(first)
+    inside, hard = crossings.marks(runs.fence[starts], runs.cell[starts])
     bits = (inside * INSIDE + hard * HARD)[np.cumsum(first) - 1] + first * FIRST
     spans = crossings.spans()
     span, inner_column = expand(spans.left, np.maximum(spans.right - spans.left + 1, 0))
     inner_cell, inner_fence = spans.row[span] * columns + inner_column, spans.fence[span]
-    bare = ~_pair_in((inner_fence, inner_cell), (runs.fence[at], runs.cell[at]), columns * lattice.rows)
+    bare = ~_pair_in((inner_fence, inner_cell), (runs.fence[starts], runs.cell[starts]), columns * lattice.rows)
     return Raster(runs.cell, runs.fence, runs.edge, runs.edges, bits, inner_cell[bare], inner_fence[bare])
 
 
@@ -83,11 +83,11 @@ class EdgeRuns:
 
 def runs_of_cells(edge: Ints, fence: Ints, cell: Ints) -> EdgeRuns:
     """Join neighbouring edges in the same cell; sorted by (fence, cell, edge)."""
-    at = np.flatnonzero(run_starts(cell, edge - np.arange(len(edge))))
-    count = np.diff(np.append(at, len(edge)))
-    order = np.lexsort((cell[at], fence[at]))
-    at, count = at[order], count[order]
-    cell, fence, edge = cell[at], fence[at], edge[at]
+    starts = np.flatnonzero(run_starts(cell, edge - np.arange(len(edge))))
+    count = np.diff(np.append(starts, len(edge)))
+    order = np.lexsort((cell[starts], fence[starts]))
+    starts, count = starts[order], count[order]
+    cell, fence, edge = cell[starts], fence[starts], edge[starts]
     joined = np.flatnonzero(run_starts(cell, fence, edge - (np.cumsum(count) - count)))
     return _cut(EdgeRuns(cell[joined], fence[joined], edge[joined], _sums(count, joined)))
 
@@ -142,10 +142,10 @@ class _Crossings:
         key = self._key(fence, cell // self._columns, cell % self._columns)
         row_start = self._key(fence, cell // self._columns, np.zeros(len(cell), dtype=np.int64))
         before = np.searchsorted(self._keys, key) - np.searchsorted(self._keys, row_start)
-        at = np.searchsorted(self._hard, key)
+        position = np.searchsorted(self._hard, key)
         hard = np.zeros(len(key), dtype=np.bool_)
         if len(self._hard):
-            hard = self._hard[np.minimum(at, len(self._hard) - 1)] == key
+            hard = self._hard[np.minimum(position, len(self._hard) - 1)] == key
         return before % 2 == 1, hard
 
     def spans(self) -> _Spans:

@@ -33,30 +33,30 @@ class Resumption:
         The elements of the open list are such objects, and those of a list `features`. Where a value does not end, the
         first object that lies right in its lists or coordinates is taken. None: there is none.
         """
-        is_open, uncertain, at = self._first(begin) if is_value else bytearray(), None, begin
-        for found in _MARK.finditer(self._text, begin + len(is_open)):
-            at = found.start()
-            mark = found.group() if found.end() == at + 1 else ""
+        is_open, uncertain, offset = self._first(begin) if is_value else bytearray(), None, begin
+        for mark_match in _MARK.finditer(self._text, begin + len(is_open)):
+            offset = mark_match.start()
+            mark = mark_match.group() if mark_match.end() == offset + 1 else ""
             if mark in ("}", "]"):
                 if not _close(is_open, mark) and uncertain is not None:
                     break
                 uncertain = uncertain if is_open else None
             elif mark == "[":
-                self._open_list(is_open, at)
+                self._open_list(is_open, offset)
             elif mark == "{":
-                apart = self._is_apart(is_open, at)
-                if uncertain is None and (apart or self._is_uncertain(is_open, at)):
-                    uncertain = at
-                if apart or at - (uncertain or at) > self._patience:
+                apart = self._is_apart(is_open, offset)
+                if uncertain is None and (apart or self._is_uncertain(is_open, offset)):
+                    uncertain = offset
+                if apart or offset - (uncertain or offset) > self._patience:
                     break
                 is_open.append(_OBJECT)
         if uncertain is not None:
-            self._patience -= at - uncertain  # nothing, if it is certain
+            self._patience -= offset - uncertain  # nothing, if it is certain
         return uncertain
 
-    def in_list(self, at: int) -> bool:
+    def in_list(self, offset: int) -> bool:
         """Is what begins here an element of a list?"""
-        before, comma = self._follows(at)
+        before, comma = self._follows(offset)
         return comma or before == "["
 
     def _first(self, begin: int) -> bytearray:
@@ -65,15 +65,15 @@ class Resumption:
             return bytearray([_MEMBER if self._follows(begin)[0] == ":" else _ELEMENT])
         return bytearray([_OBJECT] if self._text[begin : begin + 1] == "{" else [])
 
-    def _open_list(self, is_open: bytearray, at: int) -> None:
+    def _open_list(self, is_open: bytearray, offset: int) -> None:
         if is_open and is_open[-1] != _OBJECT:
             is_open.append(is_open[-1])
-        elif is_open or (self._follows(at)[0] == ":" and self._name(at) != "features"):
-            is_open.append(_COORDINATES if self._name(at) == "coordinates" else _MEMBER)
+        elif is_open or (self._follows(offset)[0] == ":" and self._name(offset) != "features"):
+            is_open.append(_COORDINATES if self._name(offset) == "coordinates" else _MEMBER)
 
-    def _is_apart(self, is_open: bytearray, at: int) -> bool:
+    def _is_apart(self, is_open: bytearray, offset: int) -> bool:
         """Is an object that begins here certainly no part of what is open?"""
-        before, comma = self._follows(at)
+        before, comma = self._follows(offset)
         if not is_open:
             return before != ":"
         return is_open[-1] == _OBJECT and before != ":" and (comma or before != '"')
@@ -84,18 +84,18 @@ class Resumption:
             is_open[-1] in (_ELEMENT, _COORDINATES) or (is_open[-1] == _OBJECT and self._follows(at)[0] == '"')
         )
 
-    def _follows(self, at: int) -> tuple[str, bool]:
+    def _follows(self, offset: int) -> tuple[str, bool]:
         """The mark before what begins here, commas apart, and whether there is one; empty at the text's beginning."""
         comma = False
-        before = at - 1
+        before = offset - 1
         while before >= 0 and (self._text[before] == "," or self._text[before].isspace()):
             comma = comma or self._text[before] == ","
             before -= 1
         return (self._text[before] if before >= 0 else ""), comma
 
-    def _name(self, at: int) -> str:
+    def _name(self, offset: int) -> str:
         """The name of the member whose value begins here, in quotes or not, if it is a short one."""
-        end = at
+        end = offset
         while end > 0 and (self._text[end - 1].isspace() or self._text[end - 1] in ":\"'"):
             end -= 1
         begin = end

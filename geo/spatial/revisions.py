@@ -49,10 +49,13 @@ def new_revisions(
 def in_force(known: Iterable[EventRevision]) -> list[EventRevision]:
     """The latest revision of each event that was not retracted, in order of the events."""
     latest: dict[str, EventRevision] = {}
-    for one in known:
-        if one.id not in latest or latest[one.id].revision <= one.revision:
-            latest[one.id] = one
-    return sorted((one for one in latest.values() if not one.retracted), key=lambda one: (one.event, one.id))
+    for revision in known:
+        if revision.id not in latest or latest[revision.id].revision <= revision.revision:
+            latest[revision.id] = revision
+    return sorted(
+        (revision for revision in latest.values() if not revision.retracted),
+        key=lambda revision: (revision.event, revision.id),
+    )
 
 
 def _key(event: GeofenceEvent) -> tuple[int, str, str]:

@@ -128,10 +128,10 @@ def _around_pole(ring: Floats) -> Floats:
     east = ring if turns > 0 else ring[::-1] - [ring[-1, 0] - ring[0, 0], 0.0]
     # the first edge that reaches the antimeridian from the west: from there once round the world
     line = 360.0 * np.floor((east[0, 0] + 180.0) / 360.0) + 180.0
-    at = int(np.flatnonzero((east[:-1, 0] < line) & (east[1:, 0] >= line))[0])
-    (ax, ay), (bx, by) = east[at], east[at + 1]
+    edge = int(np.flatnonzero((east[:-1, 0] < line) & (east[1:, 0] >= line))[0])
+    (ax, ay), (bx, by) = east[edge], east[edge + 1]
     y = ay + (by - ay) * ((line - ax) / (bx - ax))
-    around = np.vstack([east[at + 1 :] - [line + 180.0, 0.0], east[1 : at + 1] - [line - 180.0, 0.0]])
+    around = np.vstack([east[edge + 1 :] - [line + 180.0, 0.0], east[1 : edge + 1] - [line - 180.0, 0.0]])
     return np.vstack([[[-180.0, pole], [-180.0, y]], around, [[180.0, y], [180.0, pole], [-180.0, pole]]])
 
 

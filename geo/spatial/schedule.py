@@ -66,11 +66,11 @@ class _Part:
     weeks: tuple[Ints, Ints, Ints] | None = None
 
     def made(self) -> Pairs:
-        item, at = expand(self.first, self.count)
+        item, position = expand(self.first, self.count)
         if self.weeks is None:
-            return self.row[item], self.values[at]
+            return self.row[item], self.values[position]
         place, size, shift = (column[item] for column in self.weeks)
-        return self.row[item], self.values[place + at % size] + at // size * WEEK_MS + shift
+        return self.row[item], self.values[place + position % size] + position // size * WEEK_MS + shift
 
 
 class Switchings:

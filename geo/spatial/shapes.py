@@ -177,21 +177,21 @@ def _bends(line: Floats, radius_m: float) -> list[_Bend]:
     step = np.diff(line, axis=0)
     starts, ends = _azimuth(step, line[:-1, 1]), _azimuth(step, line[1:, 1])
     last = len(line) - 1
-    found = [_bend(line, 0, starts[0] + 90.0, 180.0, radius_m), _bend(line, last, ends[-1] - 90.0, 180.0, radius_m)]
+    bends = [_bend(line, 0, starts[0] + 90.0, 180.0, radius_m), _bend(line, last, ends[-1] - 90.0, 180.0, radius_m)]
     turn = np.mod(starts[1:] - ends[:-1] + 180.0, 360.0) - 180.0
-    for at, angle in enumerate(turn.tolist(), start=1):
+    for corner, angle in enumerate(turn.tolist(), start=1):
         # on a turn to the right (above 0) the outer side is the left one; straight on, both may be by rounding
         if angle > -_STRAIGHT_DEG:
-            found.append(_bend(line, at, ends[at - 1] - 90.0, max(angle, 0.0), radius_m))
+            bends.append(_bend(line, corner, ends[corner - 1] - 90.0, max(angle, 0.0), radius_m))
         if angle < _STRAIGHT_DEG:
-            found.append(_bend(line, at, starts[at] + 90.0, max(-angle, 0.0), radius_m))
-    return found
+            bends.append(_bend(line, corner, starts[corner] + 90.0, max(-angle, 0.0), radius_m))
+    return bends
 
 
-def _bend(line: Floats, at: int, start_deg: float, angle_deg: float, radius_m: float) -> _Bend:
+def _bend(line: Floats, corner: int, start_deg: float, angle_deg: float, radius_m: float) -> _Bend:
     whole = np.pi / np.arccos(1.0 - min(0.9 * _tolerance_m(radius_m) / radius_m, 0.01))
     start_deg, angle_deg = start_deg - _OVERLAP_DEG, min(angle_deg + 2 * _OVERLAP_DEG, 360.0)
-    return _Bend(at, line[at], start_deg, start_deg + angle_deg, int(np.ceil(whole * angle_deg / 360.0)))
+    return _Bend(corner, line[corner], start_deg, start_deg + angle_deg, int(np.ceil(whole * angle_deg / 360.0)))
 
 
 def _fan(bend: _Bend, radius_m: float) -> Polygon:

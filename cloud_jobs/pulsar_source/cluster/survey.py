@@ -81,9 +81,11 @@ class ClusterSurvey:
 
     def _load(self, topics: Sequence[TopicName]) -> None:
         """Has the broker load partitions before it is asked for all: it would answer when the last is loaded."""
-        found = self._pool.map(self._partitions_of, topics)
+        partitions = self._pool.map(self._partitions_of, topics)
         list(
-            self._pool.map(self._load_one, [name for names in found if len(names) > _LOADED_TOGETHER for name in names])
+            self._pool.map(
+                self._load_one, [name for names in partitions if len(names) > _LOADED_TOGETHER for name in names]
+            )
         )
         self._loaded.update(topics)
 
@@ -202,12 +204,15 @@ class ClusterSurvey:
         return self._topics
 
     def _warn_unreadable(self, names: Iterable[str]) -> None:
-        found = frozenset(names)
-        if found and found != self._unreadable:
+        unreadable = frozenset(names)
+        if unreadable and unreadable != self._unreadable:
             _log.warning(
-                "topics_unreadable", cluster=self.cluster.name, count=len(found), topics=sorted(found)[:_MAX_NAMED]
+                "topics_unreadable",
+                cluster=self.cluster.name,
+                count=len(unreadable),
+                topics=sorted(unreadable)[:_MAX_NAMED],
             )
-        self._unreadable = found
+        self._unreadable = unreadable
 
 
 def check_topics(options: PulsarOptions, cluster: SourceCluster, states: States) -> None:

@@ -123,10 +123,10 @@ class Lookahead:
     def _append(self, message_id: object, size: int) -> None:
         ledger, entry, batch = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()  # type: ignore[attr-defined]
         alone_or_last = batch < 0 or batch + 1 >= batch_size_of(message_id)
-        at = LedgerPosition(ledger, entry) if alone_or_last else LedgerPosition(ledger, entry, batch)
-        if at > self._reached:
-            self._pending.append(PendingMessage(at, size))
-            self._reached = at
+        position = LedgerPosition(ledger, entry) if alone_or_last else LedgerPosition(ledger, entry, batch)
+        if position > self._reached:
+            self._pending.append(PendingMessage(position, size))
+            self._reached = position
 
 
 class Lookaheads:
@@ -211,9 +211,9 @@ def look_ahead_isolated(
     messages, size = options.max_messages_per_trigger or _NO_LIMIT, options.max_bytes_per_trigger or _NO_LIMIT
     pending: list[PendingMessage] = []
     with closing(Lookahead(cluster, options, part.topic, queue, opener)) as lookahead:
-        for one in lookahead.messages_between(part.start, part.end):
-            pending.append(one)
-            messages, size = messages - 1, size - one.size
+        for message in lookahead.messages_between(part.start, part.end):
+            pending.append(message)
+            messages, size = messages - 1, size - message.size
             if messages <= 0 or size < 0:
                 break
     return pending

@@ -129,18 +129,18 @@ def ask(
 
     def asked(share: Sequence[LedgerPosition]) -> dict[LedgerPosition, Answer]:
         nonlocal silent
-        found: dict[LedgerPosition, Answer] = {}
+        answer_at: dict[LedgerPosition, Answer] = {}
         for position in share:
             if silent:
                 break
             try:
-                found[position] = stored.entry(position)
+                answer_at[position] = stored.entry(position)
             except SourceConnectionRefused:
                 raise
             except SourceClusterUnreachable as error:
-                found[position] = error
+                answer_at[position] = error
                 silent = True
-        return found
+        return answer_at
 
     with ThreadPoolExecutor(_PARALLEL) as pool:
         while not silent and left_s() > 0 and (window := list(islice(positions, size))):
@@ -252,17 +252,17 @@ class Inquiry:
     ) -> dict[LedgerPosition, EntryAnswer]:
         """What is known of each entry; `max_single`: so many are asked for one by one, where that is not many."""
         positions = list(positions)
-        found = self._ask(positions[: self._max_single if max_single is None else max_single])
+        answers = self._ask(positions[: self._max_single if max_single is None else max_single])
         if unknown := [
-            position for position in positions if fate_of(found.get(position, MissingAnswer.UNKNOWN)) is Fate.UNKNOWN
+            position for position in positions if fate_of(answers.get(position, MissingAnswer.UNKNOWN)) is Fate.UNKNOWN
         ]:
-            found |= self._sent(unknown)
+            answers |= self._sent(unknown)
             # Behind what was sent last there can be entries of which that tells nothing.
-            left = [position for position in unknown if position not in found]
+            left = [position for position in unknown if position not in answers]
             while left and self._left_s() > 0:
-                found |= self._ask(left)
-                left = [position for position in left if position not in found]
-        return {position: found.get(position, MissingAnswer.UNKNOWN) for position in positions}
+                answers |= self._ask(left)
+                left = [position for position in left if position not in answers]
+        return {position: answers.get(position, MissingAnswer.UNKNOWN) for position in positions}
 
     def is_part(self, position: LedgerPosition) -> bool:
         """Whether an entry is known to be a chunk before the last one of its message."""
@@ -280,14 +280,16 @@ class Inquiry:
 
     def _sent(self, unknown: Sequence[LedgerPosition]) -> dict[LedgerPosition, EntryAnswer]:
         wanted, reached = set(unknown), BEGINNING
-        found: dict[LedgerPosition, EntryAnswer] = {}
+        entries: dict[LedgerPosition, EntryAnswer] = {}
         with suppress(SourceClusterUnreachable):
             for position, entry in self._stored.sent(min(wanted), max(wanted), self._left_s):
                 reached = position
                 self._on_answer()
                 if position in wanted:
-                    found[position] = entry
-        return found | {position: MissingAnswer.WITHHELD for position in wanted - found.keys() if position < reached}
+                    entries[position] = entry
+        return entries | {
+            position: MissingAnswer.WITHHELD for position in wanted - entries.keys() if position < reached
+        }
 
 
 def waits_for_transaction(

@@ -53,30 +53,30 @@ def encode(fields: Mapping[int, Value]) -> bytes:
 
 def decode(data: bytes) -> dict[int, Value]:
     """The reverse of `encode`."""
-    found: dict[int, Value] = {}
+    fields: dict[int, Value] = {}
     offset = 0
     while offset < len(data):
         tag, offset = _read_varint(data, offset)
         number, kind = tag >> 3, tag & 7
         if kind == _VARINT:
-            found[number], offset = _read_varint(data, offset)
+            fields[number], offset = _read_varint(data, offset)
             continue
         length = {_FIXED_64: 8, _FIXED_32: 4}.get(kind)
         if kind == _BYTES:
             length, offset = _read_varint(data, offset)
         if length is None or offset + length > len(data):
             raise ValueError(f"no protobuf at byte {offset}")
-        found[number] = data[offset : offset + length]
+        fields[number] = data[offset : offset + length]
         offset += length
-    return found
+    return fields
 
 
 def numbers(fields: Mapping[int, Value], *wanted: int) -> list[int]:
     """The values of integer fields; ValueError when one is missing or of another type."""
-    found = [fields.get(number) for number in wanted]
-    if not all(isinstance(value, int) for value in found):
-        raise ValueError(f"fields {wanted} are not all numbers: {found}")
-    return [value for value in found if isinstance(value, int)]
+    values = [fields.get(number) for number in wanted]
+    if not all(isinstance(value, int) for value in values):
+        raise ValueError(f"fields {wanted} are not all numbers: {values}")
+    return [value for value in values if isinstance(value, int)]
 
 
 def frame(kind: int, fields: Mapping[int, Value]) -> bytes:

@@ -212,9 +212,9 @@ class RangeVerifier:
         return state
 
     def _check(self, gaps: Sequence[Gap], state: PartitionState) -> None:
-        if found := first_delivered(self._options, self._planned, gaps, self._opener, self._clock):
+        if gap := first_delivered(self._options, self._planned, gaps, self._opener, self._clock):
             taken = f"somebody acknowledged it or moved the cursor, to {state.cursor}, while the query was reading"
-            self._fail(str(found), taken)
+            self._fail(str(gap), taken)
 
     def _fail(self, missing: str, detail: str) -> NoReturn:
         raise ReadIncomplete(self._planned.cluster.name, self._planned.topic, missing, detail)
