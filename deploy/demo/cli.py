@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -21,7 +19,7 @@ from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.report import as_json, bill_table, completeness_table, records_table, verdict_table
 from deploy.demo.scenario import DemoScenario, DemoSettings
-from deploy.local import LocalStack, LocalStackError, empty
+from deploy.local import LocalStack, LocalStackError, empty, interrupt_on_signals
 from geo.replication import ReplicationError
 from simulator import SimulatorError
 
@@ -45,8 +43,7 @@ def demo(
     Exit status: 0 all equal to the truth, 1 something differs, 2 it could not be run.
     """
     began = time.monotonic()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    interrupt_on_signals()
     try:
         settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s)
         audit, memory = _run(folder, settings, quiet=as_json_text)
@@ -106,7 +103,3 @@ def _print(audit: Audit, folder: Path) -> None:
         f"  .venv/bin/waybill bill open --lake {folder}/lake --account {first.account.id} "
         f"--period {first.period} --line 1"
     )
-
-
-def _interrupt(_: int, __: FrameType | None) -> None:
-    raise KeyboardInterrupt

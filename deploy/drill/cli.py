@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -22,7 +20,7 @@ from deploy.drill.errors import DrillError
 from deploy.drill.report import as_json, drill_table
 from deploy.drill.settings import Drill, DrillSettings, FleetSettings, Moment
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep, sweep_table
-from deploy.local import LocalStackError, empty
+from deploy.local import LocalStackError, empty, interrupt_on_signals
 from geo.replication import ReplicationError
 from settings import SettingsError
 
@@ -162,8 +160,7 @@ def reporter(*, quiet: bool) -> Say:
 @contextmanager
 def errors_as_messages() -> Iterator[None]:
     """What stops a drill is said in words; a signal stops every server first. Exit status 2, or 130 for a signal."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    interrupt_on_signals()
     try:
         yield
     except (DrillError, LocalStackError, ReplicationError, SettingsError, ValidationError, OSError) as error:
@@ -172,7 +169,3 @@ def errors_as_messages() -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         errors.print("interrupted; every server was stopped")
         raise typer.Exit(130) from interrupt
-
-
-def _interrupt(_: int, __: FrameType | None) -> None:
-    raise KeyboardInterrupt

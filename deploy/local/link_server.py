@@ -45,8 +45,8 @@ class CuttableLinks(Server):
         self._config.write_text(ProxyConfig(control=self.control, links=links).model_dump_json(indent=2))
 
     def command(self) -> Sequence[str]:
-        """The proxy module, run by this interpreter."""
-        return [sys.executable, "-m", "deploy.local.proxy", str(self._config)]
+        """The proxy's process, run by this interpreter."""
+        return [sys.executable, "-m", "deploy.local.proxy_process", str(self._config)]
 
     def health(self) -> Health:
         """Whether the control answers for every link."""

@@ -1,23 +1,19 @@
-"""A TCP proxy whose links can be cut, healed and slowed: the process behind `CuttableLinks`.
+"""A TCP proxy whose links can be cut, healed and slowed: what the process behind `CuttableLinks` does.
 
-    python -m deploy.local.proxy CONFIG.json
-
-CONFIG names the control port and, for each link, where it listens and where it leads (see `ProxyConfig`). A control
-connection carries one JSON line each way. Bounds: 64 kB a chunk and `_CHUNKS` chunks waiting in each direction.
+A control connection carries one JSON line each way. Bounds: 64 kB a chunk and `_CHUNKS` chunks waiting in each
+direction.
 """
 
 import asyncio
 import contextlib
 import json
-import sys
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
 from settings import Settings
 
-__all__ = ["LinkCommand", "LinkConfig", "ProxyConfig", "ProxyLink", "ProxyLinkState"]
+__all__ = ["LinkCommand", "LinkConfig", "ProxyConfig", "ProxyLink", "ProxyLinkState", "serve"]
 
 _HOST = "127.0.0.1"
 _CHUNK_BYTES = 64 * 1024
@@ -182,14 +178,11 @@ async def _control(links: dict[str, ProxyLink], reader: asyncio.StreamReader, wr
     writer.close()
 
 
-async def _serve(config: ProxyConfig) -> None:
+async def serve(config: ProxyConfig) -> None:
+    """Carry all links until cancelled."""
     links = {name: ProxyLink(name, link) for name, link in config.links.items()}
     async with asyncio.TaskGroup() as group:
         for link in links.values():
             group.create_task(link.serve())
         control = await asyncio.start_server(lambda r, w: _control(links, r, w), _HOST, config.control)
         group.create_task(control.serve_forever())
-
-
-if __name__ == "__main__":
-    asyncio.run(_serve(ProxyConfig.model_validate_json(Path(sys.argv[1]).read_text())))

@@ -60,7 +60,7 @@ PAIRS_AT_ONCE: Final = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class SegmentFences:
     """What holds which part of segments, as pairs of row and fence, in no particular order.
 
     `first`, `last`: numbers of segments from one to another, each following on the one before, all of which lie in
@@ -144,12 +144,12 @@ class FenceSet:
         pairs = distinct(point * np.int64(len(self.fences)) + fence)
         return pairs // len(self.fences), pairs % len(self.fences)
 
-    def place(self, segments: Segments) -> Iterator[Placed]:
+    def place(self, segments: Segments) -> Iterator[SegmentFences]:
         """Cut segments at borders and switches, and find what holds each part: neighbours together; at least once.
 
         Holds at most about `PAIRS_AT_ONCE` pairs, or those of one segment.
         """
-        yield from in_parts(segments, self._expected(segments), PAIRS_AT_ONCE, self._placed)
+        yield from in_parts(segments, self._expected(segments), PAIRS_AT_ONCE, self._place)
 
     def _expected(self, segments: Segments) -> Ints:
         """At most how many fences hold each first fix, and the second one where no segment goes on from it."""
@@ -161,7 +161,7 @@ class FenceSet:
         pairs[ends] += self._overlap_bound.at(wrap_lon(segments.qx[ends]), segments.qy[ends])
         return pairs
 
-    def _placed(self, begin: int, segments: Segments) -> Placed | None:
+    def _place(self, begin: int, segments: Segments) -> SegmentFences | None:
         """None where several segments would make more than `PAIRS_AT_ONCE` pairs: counted, not made."""
         most = PAIRS_AT_ONCE // self._overlap_bound.least
         met = meet(segments, self.index, most)
@@ -189,7 +189,7 @@ class FenceSet:
         stretch = self._stretch_fences(others, stretches, middle)
         changes = self._changes(others, stretches, *stretch)
         uniform_rows = (first + begin, last + begin, *held)
-        return Placed(*uniform_rows, rest + begin, others, stretches, *stretch, *changes, *start, *end)
+        return SegmentFences(*uniform_rows, rest + begin, others, stretches, *stretch, *changes, *start, *end)
 
     def _switches(self, segments: Segments, met: Meetings, fixes: _Fixes) -> Pairs | None:
         """(segment, ms), each once: when the fences that hold a part of a segment switch, from its start on and before

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from geo.spatial.clip import Segments, segments_of
-from geo.spatial.fence_set import FenceSet, Placed
+from geo.spatial.fence_set import FenceSet, SegmentFences
 from geo.spatial.pieces import Pieces, ZoneRuns, joined_runs, measured
 from geo.spatial.ragged import Bools, Floats, Ints, expand, lexical, run_starts
 from geo.spatial.tracks import Tracks
@@ -63,14 +63,14 @@ def runs_by_fence(segments: Segments, fences: FenceSet) -> Iterator[FenceRuns]:
 
     Some segments after the other, see `FenceSet.place`; those of a segment and fence are in order of time.
     """
-    for placed in fences.place(segments):
-        yield _runs(placed, fences.name_of_fence)
+    for parts in fences.place(segments):
+        yield _runs(parts, fences.name_of_fence)
 
 
 def runs_by_version(segments: Segments, fences: FenceSet) -> Iterator[FenceRuns]:
     """The same, each version of a fence on its own (`zone`: its place in `FenceSet.fences`)."""
-    for placed in fences.place(segments):
-        yield _runs(placed, np.arange(len(fences.fences)))
+    for parts in fences.place(segments):
+        yield _runs(parts, np.arange(len(fences.fences)))
 
 
 def use_by_fence(tracks: Tracks, fences: FenceSet) -> FenceUse:
@@ -90,21 +90,21 @@ def use_by_fence(tracks: Tracks, fences: FenceSet) -> FenceUse:
     return FenceUse(devices[pair // names], pair % names, metres, ms, entries.astype(np.int64))
 
 
-def _runs(placed: Placed, name_of_fence: Ints) -> FenceRuns:
+def _runs(parts: SegmentFences, name_of_fence: Ints) -> FenceRuns:
     """Join neighbouring stretches in fences of one name.
 
     A segment's first fix, its stretches and its second fix are numbered through as steps; what is one step apart
     follows on. The fixes are stretches of no length, so that an entry depends on its own segment alone.
     """
-    stretches, count = placed.stretches, len(placed.segments)
+    stretches, count = parts.stretches, len(parts.segments)
     first = 2 * np.arange(count) + stretches.first[:-1]
     last = 2 * np.arange(count) + stretches.first[1:] + 1
-    inner = stretches.segment[placed.stretch]
-    segment = np.concatenate([placed.start, inner, placed.end])
-    name = name_of_fence[np.concatenate([placed.start_fence, placed.stretch_fence, placed.end_fence])]
-    step = np.concatenate([first[placed.start], placed.stretch + 2 * inner + 1, last[placed.end]])
-    neither = np.zeros(len(placed.start), dtype=np.bool_), np.zeros(len(placed.end), dtype=np.bool_)
-    comes, goes = (np.concatenate([neither[0], change, neither[1]]) for change in (placed.comes, placed.goes))
+    inner = stretches.segment[parts.stretch]
+    segment = np.concatenate([parts.start, inner, parts.end])
+    name = name_of_fence[np.concatenate([parts.start_fence, parts.stretch_fence, parts.end_fence])]
+    step = np.concatenate([first[parts.start], parts.stretch + 2 * inner + 1, last[parts.end]])
+    neither = np.zeros(len(parts.start), dtype=np.bool_), np.zeros(len(parts.end), dtype=np.bool_)
+    comes, goes = (np.concatenate([neither[0], change, neither[1]]) for change in (parts.comes, parts.goes))
     order = lexical(segment, name, step)
     order = order[run_starts(segment[order], name[order], step[order])]
     segment, name, step, comes, goes = segment[order], name[order], step[order], comes[order], goes[order]
@@ -120,13 +120,13 @@ def _runs(placed: Placed, name_of_fence: Ints) -> FenceRuns:
     start = np.where(is_last, 1.0, stretches.start[begin])
     end = np.where(to_step == first[owner], 0.0, np.where(to_step == last[owner], 1.0, stretches.end[finish]))
     leaves = (to_step != last[owner]) & ~goes[closes]
-    whole = ZoneRuns.whole(placed.first[placed.held], name_of_fence[placed.held_fence])
+    whole = ZoneRuns.whole(parts.first[parts.held], name_of_fence[parts.held_fence])
     return FenceRuns(
-        segment=np.concatenate([whole.segment, placed.rest[owner]]),
+        segment=np.concatenate([whole.segment, parts.rest[owner]]),
         zone=np.concatenate([whole.zone, name[opens]]),
         start=np.concatenate([whole.start, start]),
         end=np.concatenate([whole.end, end]),
         entry=np.concatenate([whole.entry, ~is_first & ~comes[opens]]),
         leaves=np.concatenate([whole.entry, leaves]),
-        last=np.concatenate([placed.last[placed.held], placed.rest[owner]]),
+        last=np.concatenate([parts.last[parts.held], parts.rest[owner]]),
     )

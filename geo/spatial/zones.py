@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from geo.spatial.clip import Stretches, segments_of
-from geo.spatial.fence_set import FenceSet, Placed
+from geo.spatial.fence_set import FenceSet, SegmentFences
 from geo.spatial.pieces import OUTSIDE, Pieces, ZoneRuns, joined_runs, measured
 from geo.spatial.ragged import Bools, Floats, Ints, expand, run_starts
 from geo.spatial.tracks import Tracks
@@ -25,15 +25,15 @@ class ZoneSet(FenceSet):
         segments = segments_of(tracks)
         return measured(tracks, segments, joined_runs(map(self._runs, self.place(segments))))
 
-    def _runs(self, placed: Placed) -> ZoneRuns:
-        count = len(placed.segments)
-        winner = self._winner(placed.stretch, placed.stretch_fence, len(placed.stretches.segment))
-        before = self._names(self._winner(placed.start, placed.start_fence, count))
-        after = self._names(self._winner(placed.end, placed.end_fence, count))
-        cut = _runs(placed.stretches, self._names(winner), (before, after), _switched(placed, winner))
-        cut = replace(cut, segment=placed.rest[cut.segment])
-        held = self._names(self._winner(placed.held, placed.held_fence, len(placed.first)))
-        row, segment = expand(placed.first, placed.last - placed.first + 1)
+    def _runs(self, parts: SegmentFences) -> ZoneRuns:
+        count = len(parts.segments)
+        winner = self._winner(parts.stretch, parts.stretch_fence, len(parts.stretches.segment))
+        before = self._names(self._winner(parts.start, parts.start_fence, count))
+        after = self._names(self._winner(parts.end, parts.end_fence, count))
+        cut = _runs(parts.stretches, self._names(winner), (before, after), _switched(parts, winner))
+        cut = replace(cut, segment=parts.rest[cut.segment])
+        held = self._names(self._winner(parts.held, parts.held_fence, len(parts.first)))
+        row, segment = expand(parts.first, parts.last - parts.first + 1)
         runs = joined_runs([ZoneRuns.whole(segment, held[row]), cut])
         return runs.rows(np.argsort(runs.segment, kind="stable"))
 
@@ -47,17 +47,17 @@ class ZoneSet(FenceSet):
         return np.append(self.name_of_fence, OUTSIDE)[fence]
 
 
-def _switched(placed: Placed, winner: Ints) -> Bools:
+def _switched(parts: SegmentFences, winner: Ints) -> Bools:
     """Which stretches have another winner than the one before because of a switch alone: no border is crossed.
 
     The winner came into force, or the one before it went, and it was there all along. Where it was not, its border is
     met at the very moment of the other's switch.
     """
-    stretch, fence, count = placed.stretch, placed.stretch_fence, len(winner)
+    stretch, fence, count = parts.stretch, parts.stretch_fence, len(winner)
     switched, goes = np.zeros(count, dtype=np.bool_), np.zeros(count + 1, dtype=np.bool_)
     wins = winner[stretch] == fence
-    switched[stretch[wins]] = placed.comes[wins]
-    goes[stretch[wins] + 1] = placed.goes[wins]
+    switched[stretch[wins]] = parts.comes[wins]
+    goes[stretch[wins] + 1] = parts.goes[wins]
     revealed = np.flatnonzero(goes[:-1] & ~switched)
     if len(revealed):
         most = np.int64(max(winner.max(), fence.max())) + 1

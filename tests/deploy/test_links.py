@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -111,6 +112,16 @@ def test_a_delay_is_added_each_way(link: CuttableLink, client: socket.socket) ->
     began = time.monotonic()
     assert ask(client, b"slow") == b"slow"
     assert time.monotonic() - began >= 0.2
+
+
+def test_a_link_server_starts_without_a_word(tmp_path: Path) -> None:
+    links = CuttableLinks(tmp_path, {"one": free_port()})
+    links.start()
+    try:
+        links.wait(20)
+        assert links.log.read_text() == ""  # the log has standard output and standard error
+    finally:
+        links.stop()
 
 
 def test_a_link_that_nobody_carries_says_so() -> None:

@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("cloud_jobs", "deploy", "edge_agent", "gateway", "geo", "runtime", "settings", "simulator", "telemetry")
+PACKAGES = (
+    "cloud_jobs",
+    "deploy",
+    "edge_agent",
+    "gateway",
+    "geo",
+    "runtime",
+    "settings",
+    "simulator",
+    "telemetry",
+    "waybill",
+)
 GLOSSARY = ROOT / "docs" / "glossary.md"
 MODULES = {
     path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"))

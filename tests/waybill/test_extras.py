@@ -18,9 +18,15 @@ COMMANDS = PROGRAMS | {f"waybill {name}": command for name, command in SUBCOMMAN
 
 STARTED = {
     "edge-agent": ["edge_agent.daemon"],
-    "waybill up": ["deploy.local.proxy"],
-    "waybill demo": ["deploy.local.proxy", "edge_agent.cli", "edge_agent.daemon", "gateway.cli", "cloud_jobs.__main__"],
-    "waybill drill": ["deploy.local.proxy", "cloud_jobs.__main__"],
+    "waybill up": ["deploy.local.proxy_process"],
+    "waybill demo": [
+        "deploy.local.proxy_process",
+        "edge_agent.cli",
+        "edge_agent.daemon",
+        "gateway.cli",
+        "cloud_jobs.__main__",
+    ],
+    "waybill drill": ["deploy.local.proxy_process", "cloud_jobs.__main__"],
 }
 """What a command starts as a process of its own."""
 
