@@ -27,12 +27,11 @@ _ROWS_AT_ONCE = 200_000
 
 @dataclass(frozen=True, slots=True)
 class GeofenceRun:
-    """What one run did: versions of the records it covers, fences that changed, days of devices touched, revisions.
+    """What one run did: the version of the records it covers, fences that changed, days of devices touched, revisions.
 
     `fences_refused`: fences of the reference table that cannot be used, with which nothing was told.
     """
 
-    from_version: int
     to_version: int
     fence_changes: int
     touched_days: int
@@ -57,7 +56,7 @@ def compute_events(
     # the first run computes every day that there is, whatever the fences
     changes = applied.changes(fences, reach_ms) if since >= 0 else []
     if not increment and not changes:
-        return GeofenceRun(since, until, 0, 0, 0, refused)
+        return GeofenceRun(until, 0, 0, 0, refused)
     EventRules.of((), tracks, settings)
     touched = _touched_days(new_positions(spark, lake, increment), reach_ms) if increment else None
     if changes:
@@ -75,7 +74,7 @@ def compute_events(
         # after the commit: a crash between the two has the days of new fences looked at once more, and skips none
         if changes or since < 0:
             applied.save(fences)
-        return GeofenceRun(since, until, len(changes), count, revision_count, refused)
+        return GeofenceRun(until, len(changes), count, revision_count, refused)
 
 
 def _days_near(spark: SparkSession, positions: DataFrame, changes: list[FenceChange]) -> DataFrame:

@@ -52,10 +52,9 @@ _TASK = pa.schema([*PIECES, pa.field("task", pa.int64())])
 
 @dataclass(frozen=True, slots=True)
 class ProximityRun:
-    """What one run did: versions of the records it covers, slices of devices touched, of these in crowds, and
+    """What one run did: the version of the records it covers, slices of devices touched, of these in crowds, and
     revisions told."""
 
-    from_version: int
     to_version: int
     touched_slices: int
     in_crowds: int
@@ -70,16 +69,16 @@ def compute_encounters(
     The revisions and the version of the records that they cover are one commit. Raises CommitConflict.
     """
     increment = next_increment(lake, TABLE)
-    since, until = increment.since, increment.until
+    until = increment.until
     if not increment:
-        return ProximityRun(since, until, 0, 0, 0)
+        return ProximityRun(until, 0, 0, 0)
     with ExitStack() as held:
         margin = margin_ms(tracks)
         new = new_positions(spark, lake, increment)
         touched = persist_until(held, touched_spans(new, "slice", span_ms=SLICE_MS, margin_ms=margin))
         count = touched.count()
         if not count:
-            return ProximityRun(since, until, 0, 0, 0)
+            return ProximityRun(until, 0, 0, 0)
         slices = np.sort(touched.select("slice").distinct().toArrow()["slice"].to_numpy())
         cutting = _cut_pieces(slices, tracks, settings)
         pieces = persist_until(
@@ -100,7 +99,7 @@ def compute_encounters(
         revisions = persist_until(held, _revisions(spark, lake, asked, parts))
         revision_count = revisions.count()
         commit(lake, increment, revisions)
-        return ProximityRun(since, until, count, crowd_count, revision_count)
+        return ProximityRun(until, count, crowd_count, revision_count)
 
 
 def _slice(t_ms: Column) -> Column:

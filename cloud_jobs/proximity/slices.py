@@ -16,8 +16,6 @@ SLICE_MINUTES: Final = 15
 SLICE_MS: Final = SLICE_MINUTES * MINUTE_MS
 """A slice of time: 15 minutes, so that slices do not span days."""
 
-CELLS_PER_STEP: Final = 125
-"""A step is no longer than a cell and bends by 0.8 of one at most: with half the distance around it, five each way."""
 _EARTH_M: Final = 6_378_137.0
 _STEPS_AT_ONCE: Final = 1 << 16
 _MIXERS: Final = np.array([73_856_093, 19_349_663, 83_492_791], dtype=np.int64)
@@ -51,13 +49,14 @@ def cells(pieces: Segments, distance_m: float, cell_m: float) -> Iterator[tuple[
 
     Two pieces that come within the distance share a cell. A cell is a number that hardly any two places share, and
     no harm is done if they do. A long piece is looked at in steps of a cell, so that its cells grow with its length;
-    with `cell_m` at least `distance_m` no step reaches more than `CELLS_PER_STEP`.
+    with `cell_m` at least `distance_m` no step reaches more than 125.
     """
     steps = np.maximum(np.ceil(length_m(pieces) / cell_m), 1.0).astype(np.int64)
     for block in blocks(steps, _STEPS_AT_ONCE):
         piece, step = expand(np.zeros(block.stop - block.start, dtype=np.int64), steps[block])
         piece += block.start
         low, high = _boxes(pieces, piece, step, steps[piece], distance_m)
+        # A step is no longer than a cell and bends by 0.8 of one at most: with half the distance, five cells each way.
         lowest = np.floor(low / cell_m).astype(np.int64)
         span = np.floor(high / cell_m).astype(np.int64) - lowest + 1
         row, rest = expand(np.zeros(span.shape[1], dtype=np.int64), span.prod(axis=0))

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.alias_generators import to_camel
 
 from cloud_jobs.pulsar_source.errors import OptionError
-from cloud_jobs.pulsar_source.topics import TopicName, split_partition
+from cloud_jobs.pulsar_source.topics import TopicName
+from geo.replication.topic_naming import split_partition
 from runtime.pulsar_client import PulsarAccess
 
 ALL_COLUMNS = (

@@ -1,17 +1,13 @@
-"""Names of topics: `persistent://tenant/namespace/name`, and the partitions of a partitioned one. Pure."""
+"""Names of topics: `persistent://tenant/namespace/name`, the topics of a namespace. Pure."""
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import quote
 
-_PERSISTENT = "persistent://"
-_SYSTEM = "__"
-_MAX_QUOTED = 4096
-"""Pulsar takes a request of 8 KiB, headers and token included."""
-_PARTITION = re.compile(r"(?P<base>.*[^/])-partition-(?P<number>0|[1-9][0-9]{0,8})", re.DOTALL)
-"""As Pulsar reads it: `x-partition-01` is a topic of its own."""
+from geo.replication.topic_naming import PERSISTENT, is_addressable, is_brokers_own, split_partition, topic_path
+
+_MAX_SHOWN = 4096
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -23,7 +19,7 @@ class TopicName:
     name: str
 
     def __str__(self) -> str:
-        return f"persistent://{self.tenant}/{self.namespace}/{self.name}"
+        return f"{PERSISTENT}{self.tenant}/{self.namespace}/{self.name}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -35,25 +31,19 @@ class TopicName:
         parts = path.split("/")
         if scheme not in {"", "persistent"} or not all(parts) or len(parts) not in {1, 3}:
             raise ValueError(f"{text!r} is not a topic: expected persistent://tenant/namespace/name")
-        if {".", ".."} & set(parts) or "\0" in path or len(quote(path)) > _MAX_QUOTED:
-            raise ValueError(f"{text[:_MAX_QUOTED]!r} cannot be read: no address of the admin REST can hold it")
+        if {".", ".."} & set(parts) or not is_addressable(path):
+            raise ValueError(f"{text[:_MAX_SHOWN]!r} cannot be read: no address of the admin REST can hold it")
         return cls("public", "default", parts[0]) if len(parts) == 1 else cls(*parts)
 
     @property
     def path(self) -> str:
         """The part of the admin REST address that names this topic, quoted."""
-        return f"{self.namespace_path}/{quote(self.name, safe='')}"
+        return topic_path(f"{self.tenant}/{self.namespace}/{self.name}")
 
     @property
     def namespace_path(self) -> str:
         """The part of the admin REST address that names this topic's namespace, quoted."""
         return f"persistent/{quote(self.tenant, safe='')}/{quote(self.namespace, safe='')}"
-
-
-def split_partition(topic: str) -> tuple[str, int]:
-    """`t-partition-3` -> (`t`, 3); a topic that is not partitioned -> (itself, -1)."""
-    match = _PARTITION.fullmatch(topic)
-    return (match["base"], int(match["number"])) if match else (topic, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +62,12 @@ class TopicListing:
         # A name that looks like a partition's, of a topic that is not partitioned, is a topic like any other.
         names = {name for name in plain if split_partition(name)[0] not in partitioned}.union(partitioned)
         topics, unreadable = [], []
-        for name in sorted(name for name in names if name.startswith(_PERSISTENT)):
+        for name in sorted(name for name in names if name.startswith(PERSISTENT)):
             try:
                 topics.append(TopicName.parse(name))
             except ValueError:
                 unreadable.append(name)
-        return cls(tuple(topic for topic in topics if not topic.name.startswith(_SYSTEM)), tuple(unreadable))
+        return cls(tuple(topic for topic in topics if not is_brokers_own(topic.name)), tuple(unreadable))
 
 
 def origin_cluster(producer: str, known: frozenset[str], read_from: str) -> str:

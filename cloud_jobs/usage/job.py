@@ -26,12 +26,11 @@ _KEY = ["device", "hour", "zone"]
 
 @dataclass(frozen=True, slots=True)
 class UsageRun:
-    """What one run did: versions of the records it covers, touched device hours, rows written.
+    """What one run did: the version of the records it covers, touched device hours, rows written.
 
     `fences_refused`: fences of the reference table that cannot be used, with which nothing was metered.
     """
 
-    from_version: int
     to_version: int
     touched_hours: int
     rows: int
@@ -45,24 +44,24 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     Raises CommitConflict when another run has written meanwhile; nothing is written then.
     """
     increment = next_increment(lake, TABLE)
-    since, until = increment.since, increment.until
+    until = increment.until
     published = fences_in(lake)
     refused = len(published.refused)
     if not increment:
-        return UsageRun(since, until, 0, 0, refused)
+        return UsageRun(until, 0, 0, refused)
     margin_h = -(-margin_ms(settings) // HOUR_MS)
     with ExitStack() as held:
         touched = persist_until(held, _touched(new_positions(spark, lake, increment), margin_ms(settings)))
         count = touched.count()
         if not count:
-            return UsageRun(since, until, 0, 0, refused)
+            return UsageRun(until, 0, 0, refused)
         fixes = _fixes(positions_at(spark, lake, until), touched, margin_h)
         rows = persist_until(
             held, map_sorted(fixes, "device", _meter_devices(published.features, settings), METERED, "epoch", "seq")
         )
         written = rows.unionByName(_zones_left(spark, lake, touched, rows)).select(*METERED.names)
         commit(lake, increment, written, stamp="computed_at")
-        return UsageRun(since, until, count, rows.count(), refused)
+        return UsageRun(until, count, rows.count(), refused)
 
 
 def _hour(moment: Column) -> Column:

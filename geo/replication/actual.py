@@ -1,11 +1,10 @@
 """What is there: reads a cluster's state through its admin interface."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from geo.replication.admin import AdminClient, is_addressable, topic_path
+from geo.replication.admin import AdminClient
 from geo.replication.rest_types import (
     CLUSTER,
     CLUSTERS,
@@ -21,6 +20,14 @@ from geo.replication.rest_types import (
     topics_of,
 )
 from geo.replication.state import BrokerDefaults, ClusterState, NamespaceState, Registration, TenantState, TopicState
+from geo.replication.topic_naming import (
+    PERSISTENT,
+    is_addressable,
+    is_brokers_own,
+    partition_name,
+    split_partition,
+    topic_path,
+)
 
 __all__ = [
     "actual",
@@ -36,8 +43,6 @@ __all__ = [
 _MB = 1024 * 1024
 _AT_ONCE = 16
 _QUOTA = "destination_storage"
-_KEPT = "persistent://"
-_PARTITION = re.compile(r"-partition-(?:0|[1-9][0-9]*)\Z")
 _GLOBAL = "global"  # Pulsar's name for all clusters at once, no cluster
 
 
@@ -133,11 +138,11 @@ def topic_names(admin: AdminClient, namespace: str) -> dict[str, int]:
     transactions), and those that no address can hold (see `is_addressable`).
     """
     plain, partitioned = (
-        [name.removeprefix(_KEPT) for name in admin.get(path, topics_of(namespace)) or [] if _is_used(name)]
+        [name.removeprefix(PERSISTENT) for name in admin.get(path, topics_of(namespace)) or [] if _is_used(name)]
         for path in (f"persistent/{namespace}", f"persistent/{namespace}/partitioned")
     )
     parents = set(partitioned)
-    counts = {name: 0 for name in plain if _PARTITION.sub("", name) not in parents}
+    counts = {name: 0 for name in plain if split_partition(name)[0] not in parents}
     for name in partitioned:
         if (counted := admin.get(f"{topic_path(name)}/partitions", PARTITIONS)) is not None:
             counts[name] = counted.partitions
@@ -145,13 +150,12 @@ def topic_names(admin: AdminClient, namespace: str) -> dict[str, int]:
 
 
 def _is_used(name: str) -> bool:
-    short = name.rpartition("/")[2]
-    return name.startswith(_KEPT) and not short.startswith("__") and is_addressable(name)
+    return name.startswith(PERSISTENT) and not is_brokers_own(name) and is_addressable(name)
 
 
 def parts(topic: str, partitions: int) -> list[str]:
     """The names under which a topic's messages are stored: its partitions', or its own."""
-    return [f"{topic}-partition-{number}" for number in range(partitions)] if partitions else [topic]
+    return [partition_name(topic, number) for number in range(partitions)] if partitions else [topic]
 
 
 def _topics(admin: AdminClient, namespace: str) -> dict[str, TopicState]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import quote
 
 from pydantic import TypeAdapter
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
@@ -20,12 +19,11 @@ from geo.replication.rest_types import BROKER, CONFIGURATION, BrokerConfiguratio
 from geo.replication.transport import AdminTransport, Query
 from runtime.pulsar_client import PulsarAccess
 
-__all__ = ["AdminClient", "is_addressable", "topic_path"]
+__all__ = ["AdminClient"]
 
 _TIMEOUT_S = 15.0
 _ATTEMPTS = 3
 _UNAVAILABLE_S = 15.0
-_MAX_QUOTED = 4096  # Pulsar takes a request of 8 KiB, headers and token included
 _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
 _RUNTIME = "brokers/configuration/runtime"
 _LOOKUP = "../../lookup/v2/topic"
@@ -34,18 +32,6 @@ _ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any] | list[Any])
 _ANYBODY = PulsarAccess()
 
 _Value = TypeVar("_Value")
-
-
-def topic_path(topic: str) -> str:
-    """The path of tenant/namespace/topic below /admin/v2."""
-    tenant, namespace, name = topic.split("/", 2)
-    return f"persistent/{tenant}/{namespace}/{quote(name, safe='')}"
-
-
-def is_addressable(topic: str) -> bool:
-    """Whether the admin interface can be asked about a topic that exists: any producer can make one of such a name."""
-    name = topic.rpartition("/")[2]
-    return name not in ("", ".", "..") and "\0" not in name and len(quote(topic)) <= _MAX_QUOTED
 
 
 class AdminClient:

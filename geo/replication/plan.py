@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from geo.replication.state import BrokerDefaults, ClusterState, NamespaceState, Registration, TenantState, TopicState
+from geo.replication.topic_naming import partition_name
 from settings import Settings
 
 __all__ = ["Change", "new_namespace_state", "plan", "stale_addresses"]
@@ -167,7 +168,7 @@ def _topic_changes(cluster: str, name: str, before: TopicState | None, after: To
         )
         before = TopicState(partitions=after.partitions) if replaced else before
     for number in before.missing:
-        missing = f"{name}-partition-{number}"
+        missing = partition_name(name, number)
         yield Change(cluster=cluster, action="create", kind="partition", name=missing, after=number)
     for subscription, replicated in after.subscriptions.items():
         old = before.subscriptions.get(subscription)

@@ -4,9 +4,10 @@ import time
 from collections.abc import Mapping
 
 from geo.replication.actual import for_each_cluster, topic_stats
-from geo.replication.admin import AdminClient, topic_path
+from geo.replication.admin import AdminClient
 from geo.replication.model import Topology
 from geo.replication.rest_types import TopicStats
+from geo.replication.topic_naming import topic_path
 
 __all__ = ["reconnect"]
 

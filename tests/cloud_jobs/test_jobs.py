@@ -44,7 +44,7 @@ class Centre:
         self.settings.tables.append(TABLE, [ROW])
         if self.events.count("run") == self.last_run:
             signal.raise_signal(signal.SIGTERM)
-        return ProximityRun(0, 1, 1, 0, 1)
+        return ProximityRun(1, 1, 0, 1)
 
     def topic_sender(self, _: object, topic: str, message: Any, __: object) -> Any:
         def send(rows: Iterator[dict[str, Any]]) -> None:

@@ -32,6 +32,7 @@ from geo.replication.rest_types import (
     InternalStats,
     topics_of,
 )
+from geo.replication.topic_naming import partition_name
 from runtime.pulsar_client import PulsarAccess
 
 _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
@@ -84,7 +85,7 @@ class SourceAdmin:
         """The full names of a topic's partitions; none where it is not partitioned."""
         count = self._count(topic)
         self._partitioned[topic] = count > 0
-        return [f"{topic}-partition-{number}" for number in range(count)]
+        return [partition_name(str(topic), number) for number in range(count)]
 
     def _partition_states(self, topic: TopicName, subscription: str) -> dict[str, PartitionState]:
         response = self._get(f"{topic.path}/partitioned-internalStats", topic, PARTITIONED_INTERNAL_STATS)
@@ -92,7 +93,7 @@ class SourceAdmin:
         states = {name: PartitionState.from_stats(stats, subscription) for name, stats in found.items()}
         # Pulsar answers 200 without the partitions that did not answer it, and without their number where none did.
         count = response["metadata"].partitions if found else self._count(topic)
-        for name in {f"{topic}-partition-{number}" for number in range(count)} - states.keys():
+        for name in {partition_name(str(topic), number) for number in range(count)} - states.keys():
             with suppress(TopicMissing):
                 states[name] = self.partition_state(name, subscription)
         return dict(sorted(states.items()))

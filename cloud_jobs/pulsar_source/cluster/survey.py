@@ -17,7 +17,8 @@ from cloud_jobs.pulsar_source.errors import (
     TopicMissing,
 )
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
-from cloud_jobs.pulsar_source.topics import TopicName, split_partition
+from cloud_jobs.pulsar_source.topics import TopicName
+from geo.replication.topic_naming import split_partition
 
 _PARALLEL = 8
 _LOADED_TOGETHER = 32

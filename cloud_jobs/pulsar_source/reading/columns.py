@@ -16,7 +16,8 @@ import structlog
 
 from cloud_jobs.pulsar_source.options import ALL_COLUMNS
 from cloud_jobs.pulsar_source.reading.messages import UnreadableEntry, batch_size_of
-from cloud_jobs.pulsar_source.topics import origin_cluster, split_partition
+from cloud_jobs.pulsar_source.topics import origin_cluster
+from geo.replication.topic_naming import split_partition
 
 LAST_MS = 253_402_300_799_999
 """The last millisecond of the year 9999: Python and Spark's text form of a timestamp know none after it."""

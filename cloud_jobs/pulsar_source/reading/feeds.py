@@ -19,7 +19,7 @@ from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
 from cloud_jobs.pulsar_source.reading.exhaustion import ExhaustionProbe
 from cloud_jobs.pulsar_source.reading.messages import id_of, position_of
-from cloud_jobs.pulsar_source.topics import split_partition
+from geo.replication.topic_naming import split_partition
 
 FIRST_QUEUE = 8
 """How many messages are held ahead of a topic that this process has not seen."""

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cloud_jobs.proximity import slices
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.meeting import FIXES, pieces_of
-from cloud_jobs.proximity.slices import CELLS_PER_STEP, SLICE_MS, cells, length_m
+from cloud_jobs.proximity.slices import SLICE_MS, cells, length_m
 from geo.spatial import TrackSettings
 from geo.spatial.clip import Segments
 from geo.spatial.nearby import earth_centred
@@ -70,7 +70,7 @@ def test_no_piece_reaches_more_cells_than_its_steps_have(way: Segments, distance
     steps = max(1, int(np.ceil(length_m(way)[0] / cell_m)))
     if steps <= 2_000:  # the longest has 200,000 of 100 m
         (found,) = cells_of(way, distance_m, cell_m)
-        assert 1 <= len(found) == len(set(found)) <= CELLS_PER_STEP * steps
+        assert 1 <= len(found) == len(set(found)) <= 5**3 * steps
 
 
 beside = st.tuples(st.floats(0, 1), st.floats(0, 2 * np.pi), st.floats(0, 0.999))

@@ -18,7 +18,8 @@ from cloud_jobs.pulsar_source.reading.entries import BOUNDS, Chunk, EntryStore, 
 from cloud_jobs.pulsar_source.reading.feeds import Feed
 from cloud_jobs.pulsar_source.reading.planned import PlannedRange
 from cloud_jobs.pulsar_source.reading.range_reader import read_range
-from cloud_jobs.pulsar_source.topics import TopicName, split_partition
+from cloud_jobs.pulsar_source.topics import TopicName
+from geo.replication.topic_naming import split_partition
 from tests.cloud_jobs.pulsar_source.model_topic import ChunkPart, ModelTopic, is_marker
 
 

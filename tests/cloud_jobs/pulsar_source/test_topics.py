@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.topics import TopicListing, TopicName, origin_cluster, split_partition
+from cloud_jobs.pulsar_source.topics import TopicListing, TopicName, origin_cluster
+from geo.replication.topic_naming import split_partition
 
 
 @pytest.mark.parametrize("text", ["persistent://t/n/x", "t/n/x"])
@@ -34,17 +35,6 @@ def test_a_name_that_no_address_can_hold_is_refused(name: str) -> None:
 def test_blanks_and_all_other_letters_belong_to_the_name(name: str) -> None:
     assert TopicName.parse(f"persistent://t/n/{name}") == TopicName("t", "n", name)
     assert str(TopicName("t", "n", name)) == f"persistent://t/n/{name}"
-
-
-@pytest.mark.parametrize(("base", "number"), [("x", 12), ("x", 0), ("e\n", 3), ("x-partition-1", 2)])
-def test_the_partition_is_the_number_after_the_last_mark(base: str, number: int) -> None:
-    assert split_partition(f"persistent://t/n/{base}-partition-{number}") == (f"persistent://t/n/{base}", number)
-
-
-@pytest.mark.parametrize("end", ["a", "01", "-1", "1\n", "\u0663", "9999999999", ""])
-def test_what_pulsar_does_not_read_as_a_number_is_no_partition(end: str) -> None:
-    assert split_partition(f"persistent://t/n/x-partition-{end}") == (f"persistent://t/n/x-partition-{end}", -1)
-    assert split_partition("persistent://t/n/-partition-3")[1] == -1
 
 
 def names_of(listing: TopicListing) -> list[str]:
