@@ -91,6 +91,8 @@ def drive(
         made, track = read_folder(folder)
         settings = PublishSettings(speedup=made.duration_s / within if within else speedup, timeout_s=timeout)
         addresses = parse_brokers(broker or [], brokers)
+        # Before the journal is opened, which empties it: a drive that cannot start must not cost the last one its
+        # truth.
         missing = [vehicle.device for vehicle in made.vehicles if vehicle.device not in addresses]
         if missing:
             raise SimulatorError(f"no local broker is given for {', '.join(missing)}: use --broker or --brokers")
@@ -136,11 +138,13 @@ def _progress(made: Scenario) -> Iterator[Callable[[Published], None]]:
         TextColumn("{task.fields[counts]}"),
         TimeRemainingColumn(),
     )
+    # On standard error: standard output may be JSON for a program.
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("driving", total=made.duration_s, counts="")
 
         def on_progress(published: Published) -> None:
             counts = f"{published.made:,} made, {published.acknowledged:,} acknowledged"
+            # The clock runs on while the last messages are acknowledged.
             bar.update(task, completed=min(published.driven_s, made.duration_s), counts=counts)
 
         yield on_progress
@@ -151,6 +155,7 @@ def _instant(text: str) -> datetime:
         instant = datetime.fromisoformat(text)
     except ValueError as error:
         raise SimulatorError(f"--start {text!r} is no ISO 8601 time") from error
+    # Read in the zone of this machine, the same command would give another fleet elsewhere.
     if instant.tzinfo is None:
         raise SimulatorError(f"--start {text!r} needs an offset, for instance {text}+00:00")
     return instant

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from simulator.plane import Plane, PlanePoint
 from simulator.scenario import LonLat, Ring, ScenarioFence
 
+# A recorded track may stand on one spot, and its zones need an area.
 LEAST_HALF_DEG = 0.002
 Outline = tuple[tuple[float, float], ...]
 
@@ -69,10 +70,12 @@ def _fence(prefix: str, shape: Shape, place: Callable[[float, float], LonLat]) -
     rings: list[Ring] = []
     for outline in shape.rings:
         corners = tuple(_off_grid(place(x, y)) for x, y in outline)
+        # A ring of GeoJSON ends where it begins (RFC 7946).
         rings.append((*corners, corners[0]))
     return ScenarioFence(id=f"{prefix}-{shape.name}", priority=shape.priority, rings=tuple(rings))
 
 
 def _off_grid(corner: LonLat) -> LonLat:
     longitude, latitude = corner
+    # Rounded again: a sum of doubles has digits that are not meant, and the file has them all.
     return round(round(longitude, 7) + 5e-8, 8), round(round(latitude, 7) + 5e-8, 8)

@@ -32,10 +32,12 @@ def drive(scenario: Scenario, track: Track | None = None) -> Iterator[VehicleMes
             )
         )
         streams.append(with_faults(scenario, vehicle.device, plain, faulty))
+    # Merged, not sorted: two weeks of a large fleet do not fit the memory. The device decides between equal moments.
     return heapq.merge(*streams, key=lambda message: (message.offset_s, message.device))
 
 
 def _roads(scenario: Scenario, region: ScenarioRegion) -> Roads:
+    # By its own text each purpose draws its own numbers: one more vehicle or region changes nothing for the others.
     return build_roads(Random(f"{scenario.seed}/{region.id}/roads"), region.half_side_m)
 
 

@@ -24,6 +24,7 @@ def faulty_devices(scenario: Scenario) -> Faulty:
     devices = [vehicle.device for vehicle in scenario.vehicles]
     rng = Random(f"{scenario.seed}/faults")
     wrong = rng.sample(devices, min(scenario.faults.wrong_clocks, len(devices)))
+    # Drawn second: to ask for late vehicles does not change whose clock is wrong.
     late = rng.sample(devices, min(scenario.faults.late, len(devices)))
     return Faulty(tuple(wrong), tuple(late))
 
@@ -45,6 +46,7 @@ def with_faults(
     if scenario.faults.duplicates:
         stream = _twice(stream, Random(f"{scenario.seed}/{device}/twice"), scenario.faults.duplicates)
     if device in faulty.late:
+        # Held back, not moved: the order is kept, and offsets that never fall, which the merge of the fleet needs.
         stream = (message._replace(offset_s=max(message.offset_s, scenario.duration_s + 2.0)) for message in stream)
     return stream
 

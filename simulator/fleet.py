@@ -54,6 +54,7 @@ OWNERS = (
     AccountOwner("acme", "Acme Logistics", "EUR", "standard-eur", Decimal("0.45"), Decimal("2.50"), Decimal("1.20"), 4),
     AccountOwner("kaze", "Kaze Freight", "JPY", "standard-jpy", Decimal(72), Decimal(400), Decimal(190), 2),
 )
+# Texts: the double 1.15 is not the decimal 1.15.
 ZONE_FACTORS = {"centre": "1.6", "ring": "1.15", "harbour": "0.9", "depot": "0.55", "bend": "1.05"}
 ENTRY_ZONES = ("centre", "harbour")
 DURATION_ZONES = ("ring", "depot")
@@ -102,7 +103,9 @@ def recorded_scenario(
     renamed = _device_names(recording, regions)
     scenario = _scenario(
         seed=seed,
+        # Rounded down, so that no fix lies before the start.
         start=datetime.fromtimestamp(first_ms // 1000, UTC),
+        # A scenario lasts a minute or more, also where a recording has one fix.
         duration_s=max(60, ceil((last_ms - first_ms) / 1000)),
         interval_s=10,
         regions=tuple(
@@ -129,6 +132,7 @@ def _device_names(recording: Recording, regions: tuple[str, ...]) -> dict[str, s
     for index, name in enumerate(recording.fixes):
         plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "vehicle"
         device = f"{regions[index % len(regions)]}-{plain}"
+        # Two recorded names may become the same plain one.
         renamed[device if device not in renamed else f"{device}-{index}"] = name
     return renamed
 
@@ -147,6 +151,7 @@ def _scenario(
 ) -> Scenario:
     vehicles = _deal(names)
     month = start.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    # In force from the start of the period on, as tariffs are: no hour that is billed lacks its zones.
     fences = tuple(fence.model_copy(update={"effective_from": month}) for fence in fences)
     try:
         return Scenario(
@@ -159,6 +164,7 @@ def _scenario(
             accounts=tuple(_account(owner, vehicles) for owner in OWNERS),
             tariffs=tuple(_tariff(owner, fences, month) for owner in OWNERS),
             fences=fences,
+            # From the first of any month, 32 days on lies in the next one.
             period=ScenarioPeriod(start=month, end=(month + timedelta(days=32)).replace(day=1)),
             faults=faults,
             track=track,
@@ -185,6 +191,7 @@ def _account(owner: AccountOwner, vehicles: tuple[ScenarioVehicle, ...]) -> Scen
 
 def _tariff(owner: AccountOwner, fences: tuple[ScenarioFence, ...], effective_from: datetime) -> ScenarioTariff:
     def price(meter: Meter, zone: str, amount: Decimal) -> ScenarioPrice:
+        # A price times a factor has more decimals than a published price.
         quantum = Decimal(1).scaleb(-owner.digits)
         return ScenarioPrice(meter=meter, zone=zone, unit=UNITS[meter], unit_amount=amount.quantize(quantum))
 

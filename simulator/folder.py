@@ -65,6 +65,7 @@ def _feature(fence: ScenarioFence) -> dict[str, Any]:
 
 
 def _write_track(path: Path, track: Track) -> None:
+    # csv writes the line ends itself, and each float by its shortest text that reads back as the same double.
     with path.open("w", newline="", encoding="utf-8") as lines:
         writer = csv.writer(lines)
         writer.writerow(TRACK_COLUMNS)

@@ -73,6 +73,7 @@ def states(rng: Random, roads: Roads, duration_s: int) -> Iterator[State]:
 def _parked(rng: Random, since: State) -> Iterator[State]:
     first = since.second < 0
     silent = not first and rng.random() < 0.2
+    # Silence is longer than the 300 s at which a track breaks, so that some tracks do.
     seconds = rng.randint(0, 120) if first else rng.randint(400, 900) if silent else rng.randint(60, 420)
     phase = Phase.SILENT if silent else Phase.PARKED
     for elapsed in range(1, seconds + 1):
@@ -82,6 +83,7 @@ def _parked(rng: Random, since: State) -> Iterator[State]:
 def _somewhere(rng: Random, roads: Roads) -> int:
     while True:
         junction = rng.randrange(len(roads.junctions))
+        # A junction may have lost all its streets to missing blocks.
         if roads.streets[junction]:
             return junction
 
@@ -122,6 +124,7 @@ def _driven(now: State, legs: list[Leg]) -> Iterator[State]:
             second += 1
             speed_mps = _next_speed(speed_mps, leg, length_m - done_m)
             done_m += speed_mps
+            # It stops there: what the step of a second goes too far must not begin the next leg.
             if leg.end_mps == 0.0:
                 done_m = min(done_m, length_m)
             odometer_m += speed_mps

@@ -13,7 +13,9 @@ from simulator.scenario import Faults
 
 def parse_address(text: str) -> BrokerAddress:
     """HOST:PORT as an address. Raises SimulatorError."""
+    # From the right: the host may be an IPv6 address, which has colons too.
     host, _, port = text.rpartition(":")
+    # isdigit() alone also takes characters, such as a raised 2, that int() refuses.
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
         raise SimulatorError(f"{text!r} is no HOST:PORT")
     return BrokerAddress(host, int(port))

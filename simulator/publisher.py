@@ -135,6 +135,7 @@ class _Fleet:
     ) -> Summary:
         for message in messages:
             self._work_until(message, on_progress)
+            # Before it is sent: whatever comes through is in the journal, also of a run that fails.
             if journal is not None:
                 journal.write(journal_line(message))
             self._made += 1
@@ -165,6 +166,7 @@ class _Fleet:
         news = self._news
 
         def on_publish(client: mqtt.Client, data: Any, mid: int, code: Any, properties: Any) -> None:  # noqa: ARG001
+            # To MQTT reason 16 is a success: the broker took the message, and threw it away.
             news.put(_Answer(device, mid, kept=not code.is_failure and code.value != NO_MATCHING_SUBSCRIBERS))
 
         def on_connect(client: mqtt.Client, data: Any, flags: Any, code: Any, properties: Any) -> None:  # noqa: ARG001
@@ -176,10 +178,13 @@ class _Fleet:
         client.on_disconnect = lambda *_: news.put(_Down(device))
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = self._settings.session_s
+        # It only notes the address: the thread connects, so that a fleet does not wait for one broker after the other.
         client.connect_async(
             address.host,
             address.port,
             keepalive=self._settings.keepalive_s,
+            # Clean at first: nothing of an earlier run is left. Resumed after a loss: what is under way is not
+            # forgotten.
             clean_start=mqtt.MQTT_CLEAN_START_FIRST_ONLY,
             properties=properties,
         )
@@ -202,6 +207,7 @@ class _Fleet:
         """Wait for news up to `timeout_s`, take in all there is, send what may go, and notice who makes no progress."""
         for news in self._events(timeout_s):
             self._handle(news)
+        # Not after every answer: with thousands of vehicles the round would be all the work.
         if time.monotonic() >= self._next_round_s:
             self._next_round_s = time.monotonic() + TICK_S
             for device in self._outboxes:
@@ -211,6 +217,7 @@ class _Fleet:
     def _events(self, timeout_s: float) -> Iterator[_Event]:
         try:
             first = self._news.get(timeout=timeout_s) if timeout_s else self._news.get_nowait()
+            # As many as are there now: those that come meanwhile must not keep the loop from sending.
             yield from chain([first], (self._news.get_nowait() for _ in range(self._news.qsize())))
         except Empty:
             return
@@ -223,9 +230,11 @@ class _Fleet:
                 self._kept += kept
                 self._send(device)
             case _Down(device):
+                # The broker may have taken any of them and its PUBACK be lost; paho sends all of them again.
                 self._maybe_doubled += outbox.under_way
                 self._connected[device] = False
             case _Up(device):
+                # The first connection of a device is no reconnection.
                 self._reconnects += device in self._connected
                 self._connected[device] = True
             case _:

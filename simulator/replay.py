@@ -43,6 +43,7 @@ class Recording(NamedTuple):
 def read_recording(path: Path) -> Recording:
     """Read a recorded track. Raises TrackError if it is no such file or nothing in it can be used."""
     try:
+        # A spreadsheet writes a byte order mark, which would be a part of the first column's name.
         with path.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.DictReader(lines)
             missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
@@ -86,10 +87,12 @@ def _fix(row: dict[str, str]) -> RecordedFix | str:
         heading = float(row["bearing"]) % 360.0 if (row["bearing"] or "").strip() else None
     except (ValueError, TypeError, AttributeError):
         return "a field that cannot be read"
+    # Put this way it refuses NaN too, of which every comparison is false.
     if not (-90 <= latitude <= 90 and -180 <= longitude <= 180):
         return "a position that is not on Earth"
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
+    # Rounded: timestamp() is a double, and the milliseconds of it may lie just below a whole number.
     return RecordedFix(round(time.timestamp() * 1000), latitude, longitude, heading, (row["trip_id"] or "").strip())
 
 

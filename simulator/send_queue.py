@@ -50,6 +50,7 @@ class SendQueue:
     def put(self, message: VehicleMessage, now_s: float) -> None:
         """Take the next message of the vehicle; never more than the bound."""
         assert not self.full, "the caller asks first whether there is room"
+        # Until now there was nothing to do, and that is no lack of progress.
         if self.empty:
             self.last_progress_s = now_s
         heapq.heappush(self._waiting, (self._count, message))
@@ -71,6 +72,7 @@ class SendQueue:
         if name not in self._under_way:
             return
         number, message = self._under_way.pop(name)
+        # Closed again by a refusal: while nobody subscribes, one message at a time finds that out.
         self._open = kept
         if kept:
             self.kept += 1

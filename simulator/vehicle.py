@@ -16,6 +16,7 @@ PARKED_EVERY = 6
 PARKED_AT_MOST_S = 240
 CANARY_EVERY_S = 300
 POOR_FIX, NULL_ISLAND, JUMP = 0.004, 0.001, 0.002
+# Well above the 70 m/s at which a track counts a step as impossible, whatever the interval.
 JUMP_MPS = 150.0
 RAW_CHANCE = 0.004
 BATTERY_KM = 320.0
@@ -38,6 +39,7 @@ class DriveSettings(NamedTuple):
 
 def drive_vehicle(setting: DriveSettings) -> Iterator[VehicleMessage]:
     """Every message of one vehicle in the order of its sending."""
+    # Two sources of numbers: what a vehicle says does not change how it drives. A text seeds alike in every process.
     motion = Random(f"{setting.seed}/{setting.device}/motion")
     voice = MessageGenerator(setting, Random(f"{setting.seed}/{setting.device}/voice"))
     timeline = states(motion, setting.roads, setting.duration_s)
@@ -62,6 +64,7 @@ class MessageGenerator:
     def __init__(self, setting: DriveSettings, rng: Random) -> None:
         self._setting = setting
         self._rng = rng
+        # Out of step with each other: a fleet does not report in one and the same second.
         self._shift_s = rng.randrange(setting.interval_s)
         self._shift_ms = rng.randrange(1000)
         self._electric = rng.random() < 0.5
@@ -103,6 +106,7 @@ class MessageGenerator:
         chance = self._rng.random()
         accuracy_m, off_m = self._rng.uniform(2.0, 12.0), 0.0
         if chance < POOR_FIX:
+            # Worse than the 100 m beyond which a fix is set aside.
             accuracy_m, off_m = self._rng.uniform(120.0, 400.0), 200.0
         elif chance < POOR_FIX + JUMP:
             off_m = JUMP_MPS * self._setting.interval_s
@@ -117,6 +121,7 @@ class MessageGenerator:
             longitude,
             altitude_m=self._rng.gauss(20.0, 4.0) if self._fixes % 4 == 0 else None,
             speed_mps=state.speed_mps,
+            # A receiver that stands still knows no direction. Rounded first: 359.999 would become 360, which is none.
             heading_deg=round(state.heading_deg, 2) % 360.0 if state.speed_mps else None,
             accuracy_m=accuracy_m,
         )

@@ -90,6 +90,7 @@ def command_line(commands: Mapping[str, LazyCommand], arguments: Sequence[str], 
         if isinstance(target, typer.Typer):
             app.add_typer(target, name=name, help=command.help)
         else:
+            # The real command has its own help; of the others this line is all that is known without their import.
             app.command(name, help=None if name == asked else command.help)(target)
     return app
 
@@ -99,6 +100,7 @@ def waybill() -> None:
     arguments = sys.argv[1:]
     asked = next(iter(arguments), "")
     extra = SUBCOMMANDS[asked].extra if asked in SUBCOMMANDS else "local"
+    # Around the run too: commands import much of what they need when they are called.
     with extra_installed(f"waybill {asked}".strip(), extra):
         command_line(SUBCOMMANDS, arguments, "Waybill: from the vehicle to the invoice.")()
 

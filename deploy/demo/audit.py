@@ -129,6 +129,7 @@ def _device(  # noqa: PLR0917 - the three stations of one device
         forwarded=status["acknowledged"],
         redelivered=status["duplicates"],
         ingested=ingested.total(),
+        # Counters, not sets: a message that the vehicle sent twice must be there twice.
         lost=(made - ingested).total(),
         unexpected=(ingested - made).total(),
         received=sum(stream.received.count for stream in coverage),
@@ -175,11 +176,13 @@ def _coverage(lake: Lake) -> dict[str, list[Coverage]]:
 def _usage(lake: Lake, truth: Truth) -> tuple[int, int]:
     """How many rows of usage there are, and how many differ from the truth's or are on one side only."""
     newest: dict[tuple[str, datetime, str], dict[str, Any]] = {}
+    # The table is only appended to: of each hour the row that was computed last counts.
     for row in sorted(lake.rows("usage").to_pylist(), key=lambda row: row["computed_at"]):
         newest[row["device"], row["hour"].astimezone(UTC), row["zone"]] = row
     ours = {
         (*key, row["distance_mm"], row["duration_ms"], row["entries"])
         for key, row in newest.items()
+        # The truth has no row for an hour with nothing in it.
         if row["distance_mm"] or row["duration_ms"] or row["entries"]
     }
     theirs = {tuple(one) for one in truth.usage()}

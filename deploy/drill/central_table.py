@@ -58,6 +58,7 @@ class CentralTable:
 
     def rows(self) -> int:
         """How many rows of the table carry this epoch, counted in the table itself."""
+        # A set of record ids cannot hold one twice: only rows show a duplicate.
         dataset = self._lake.open("records").to_pyarrow_dataset()
         return int(dataset.count_rows(filter=pc.field("epoch") == self._epoch))
 
@@ -78,4 +79,5 @@ def _added(file: Path) -> Iterator[str]:
     for line in file.read_text(encoding="utf-8").splitlines():
         action: dict[str, Any] = json.loads(line)
         if "add" in action:
+            # Delta's log has the paths of files percent-encoded.
             yield unquote(action["add"]["path"])

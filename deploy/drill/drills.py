@@ -37,6 +37,7 @@ def _hq_loss(environment: DrillEnvironment) -> Outcome:
         run.wait_until_steady(cursor_in=standby, read=centre)
         environment.wait_for_moment()
         run.mark_loss(_all_streams(run))
+        # Killed after the mark: the seconds to the first record are never measured too short.
         environment.stack.pulsar[centre].kill()
         environment.say(f"killed {centre} with SIGKILL")
         run.wait_until_through()
@@ -66,6 +67,7 @@ def _region_loss(environment: DrillEnvironment) -> Outcome:
         cluster.kill()
         environment.say(f"killed region {region} with SIGKILL; its devices go to the next region")
         run.wait_until_through(only_arrived=True)
+        # Counted before the disks come back: they bring what was not replicated.
         findings = compute_findings(run.observations())
         environment.say(
             f"{findings.lost:,} acknowledged records burnt with region {region}, unless its disks come back"
@@ -89,6 +91,7 @@ def _link_cut(environment: DrillEnvironment) -> Outcome:
         run.let_traffic_flow(environment.settings.cut_s)
         for link in links:
             link.heal()
+        # The seconds count from here: nothing can come through while the link is cut.
         run.mark_count()
         environment.say(f"healed them after {environment.settings.cut_s:.0f} s")
         run.wait_until_through()

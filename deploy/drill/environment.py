@@ -17,6 +17,7 @@ from geo.replication.observe import Observation, observe
 Say = Callable[[str], None]
 TOPOLOGY = Path(__file__).parents[1] / "local" / "topology-dr.toml"
 _POLL_S = 0.25
+# Short against the steps of a micro-batch, between two of which the blow is to fall.
 _MOMENT_POLL_S = 0.002
 
 
@@ -85,6 +86,7 @@ class DrillEnvironment:
             if time.monotonic() > ends:
                 self.say(f"not within {self.settings.timeout_s:.0f} s: {what}")
                 return False
+            # An ingest that ends again and again makes nothing true any more: no need to wait for the time-out.
             self.ingest.check()
             time.sleep(every_s)
         self.peak_memory_bytes = max(self.peak_memory_bytes, self.stack.memory_bytes)
@@ -95,6 +97,7 @@ class DrillEnvironment:
 
         `batch_s`: how long a micro-batch really takes.
         """
+        # One that was killed is not asked: each look would try it three times in vain.
         clients = {name: client for name, client in self._clients.items() if self.stack.pulsar[name].pid is not None}
         fleet = self.settings.fleet
         messages_per_s = len(self.topology.regions) * fleet.records_per_s / fleet.records_per_batch

@@ -116,6 +116,7 @@ def compute_findings(seen: DrillObservations) -> Findings:
         not_replicated=count(waiting),
         not_replicated_s=_age_s(early, waiting, seen.counted_at_s),
         duplicates_before=sum(batch.duplicates for batch in seen.batches),
+        # The cursor in the other cluster is as old as the last snapshot: what came since then is read again too.
         duplicates_bound=_TWICE * largest + math.ceil(per_s * seen.snapshot_period_s),
         duplicates_in_table=seen.rows - count(in_table),
         resent=seen.resent,

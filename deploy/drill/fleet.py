@@ -87,12 +87,14 @@ class Fleet:
         """Send nothing more."""
         self._making.clear()
         self._stopping.set()
+        # join() of a thread that was never started raises.
         if self._thread.is_alive():
             self._thread.join(3 * _CLIENT_S)
 
     def _run(self) -> None:
         made = self._batches()
         while not self._stopping.is_set():
+            # A region that gives no producer is silent too, and the next one is tried.
             with contextlib.suppress(pulsar.PulsarException), self._producer() as producer:
                 self._heard_s = time.monotonic()
                 self._send_while_answered(producer, made)
@@ -124,6 +126,7 @@ class Fleet:
     def _send(self, producer: Any, sent: _Sent) -> None:
         token = id(sent)
         with self._lock:
+            # Silence counts from the first batch that is not answered, not from the last answer before a pause.
             if not self._unanswered:
                 self._heard_s = time.monotonic()
             self._unanswered[token] = sent
@@ -168,6 +171,7 @@ class Fleet:
             yield client.create_producer(
                 f"persistent://{TENANT}/telemetry-{region}/batches",
                 send_timeout_millis=30_000,
+                # More than may be unanswered: the client's own queue never refuses a batch.
                 max_pending_messages=2 * self._settings.unanswered_batches,
                 batching_enabled=True,
                 batching_max_publish_delay_ms=5,

@@ -62,6 +62,7 @@ class Follower:
             self._client.close()
 
     def _on_message(self, _: Any, message: Any) -> None:
+        # First of all: the moment is that of the arrival, not of the header read.
         at_s = time.time()
         try:
             header = read_header(message.data())

@@ -53,6 +53,7 @@ class IngestProcess:
 
     def stop(self) -> None:
         """Stop it for good."""
+        # The supervisor ends first: it would start again what is stopped.
         self._stopping.set()
         self._thread.join(10)
         self._stack.remove(self._process.name)

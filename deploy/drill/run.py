@@ -49,6 +49,7 @@ class DrillRun:
     @property
     def receipts(self) -> list[SeenRange]:
         """Everything that was acknowledged to devices, in the order of time."""
+        # Of a copy: the client's thread appends meanwhile.
         return sorted(one for fleet in self.fleets.values() for one in list(fleet.receipts))
 
     @property
@@ -121,6 +122,7 @@ class DrillRun:
             "the devices are told of everything", lambda: all(one.idle for one in self.fleets.values())
         )
         if only_arrived:
+            # What arrived at the survivor may still be on its way to the follower, and counts as replicated.
             self.let_traffic_flow(_ON_THE_WAY_S)
             self.times.replicated_until_s = time.time()
         if environment.wait_for_or_timeout("all is in the table", lambda: not self._missing(only_arrived=only_arrived)):
@@ -165,10 +167,12 @@ class DrillRun:
 @contextmanager
 def drill_run(environment: DrillEnvironment, survivor: str, *, moving: bool = False) -> Iterator[DrillRun]:
     """A run whose devices send; `moving`: those of a silent region go to the next one. Stopped on leaving."""
+    # By an epoch of its own the records of this drill are told from those of others in the same table.
     epoch = new_epoch(time.time_ns() // 1_000_000, randrange(1 << 15))
     pace = environment.settings.fleet
     if moving:
         pace = pace.model_copy(update={"silence_s": _DEVICES_GO_ON_S})
+    # Opened before the devices send: it notes only what arrives from then on.
     with Follower(environment.stack.pulsar[survivor].service_url, environment.topics) as follower:
         fleets = {
             region: Fleet(_service_urls(environment, region, moving=moving), epoch, pace)

@@ -59,6 +59,7 @@ def sweep(folder: Path, settings: DrillSettings, todo: Sequence[SweepPoint], say
     with (folder / "runs.jsonl").open("w", encoding="utf-8") as kept:
         for result in _on_stacks(folder, settings, todo, say):
             kept.write(json.dumps(_line(result)) + "\n")
+            # A sweep takes an hour: one that is interrupted leaves the results so far.
             kept.flush()
             yield result
 

@@ -26,6 +26,7 @@ def start_in_background(
 
     Raises ServerFailed with the last lines of its output when it ends before, or is late; FolderNotOurs, StackInUse.
     """
+    # Claimed first: the log of the supervisor must not be written into a folder that is somebody else's.
     claim(folder)
     if holder(folder) is not None:
         raise StackInUse(folder)
@@ -36,6 +37,7 @@ def start_in_background(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            # In a session of its own the terminal's Ctrl-C and hang-up do not reach it.
             start_new_session=True,
         )
     try:
@@ -45,6 +47,7 @@ def start_in_background(
         raise
     if state is not None:
         return state
+    # Asked before `_end`, after which every supervisor has ended.
     ended = supervisor.poll() is not None
     reason = "ended before the stack was ready" if ended else f"was not ready after {timeout_s} s"
     _end(supervisor)
@@ -57,6 +60,7 @@ def _when_ready(
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and supervisor.poll() is None:
         state = _state(folder)
+        # Another stack may have taken the folder since it was looked at: its state says nothing of ours.
         if state is not None and state.supervisor.pid == supervisor.pid:
             on_state(state)
             if state.phase == "ready":

@@ -116,7 +116,9 @@ def link(
 def _foreground(folder: Path, topology: Path, fresh: bool) -> None:
     stack = LocalStack(folder, topology=topology, on_change=None if console.is_terminal else _print_change)
     if fresh:
+        # `--detach` opened that log before this process began, and it is this process's own output.
         empty(folder, keep=frozenset({DETACHED_LOG}))
+    # Before the first server: by a signal's default action servers would be killed with us, not stopped in order.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _interrupt)
     if console.is_terminal:

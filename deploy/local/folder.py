@@ -73,8 +73,10 @@ def claim(folder: Path, *, part_of: Path | None = None) -> None:
     with _opened(folder, 0 if filled else os.O_CREAT) as mark:
         head = _Mark.of(folder, part_of).head()
         begun = os.pread(mark, len(head), 0)
+        # A mark that a crash cut short is finished; a whole one, and a file of somebody else, stays as it is.
         if not filled and begun != head and head.startswith(begun):
             os.pwrite(mark, head, 0)
+            # On disk before any content is: a folder with content and without a mark would be refused from then on.
             os.fsync(mark)
             sync_folder(folder)
         _check(folder, mark)
@@ -87,9 +89,11 @@ def empty(folder: Path, *, keep: frozenset[str] = frozenset(), part_of: Path | N
     """
     claim(folder, part_of=part_of)
     with hold(folder):
+        # All of it is looked at before the first file goes: a refusal half-way would leave half a folder.
         _refuse_others_inside(folder)
         for entry in folder.iterdir():
             if entry.name not in {_MARK} | keep:
+                # rmtree refuses a link to a folder; the link is ours to delete, what it leads to is not.
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
@@ -107,6 +111,7 @@ def hold(folder: Path) -> Iterator[None]:
             fcntl.fcntl(mark, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
         except (BlockingIOError, PermissionError):
             raise StackInUse(folder) from None
+        # What is left of the name of an earlier, longer holder would spoil the JSON of ours.
         os.ftruncate(mark, len(head))
         os.pwrite(mark, ProcessIdentity.mine().model_dump_json().encode(), len(head))
         yield
@@ -117,6 +122,7 @@ def holder(folder: Path) -> ProcessIdentity | None:
     deadline = time.monotonic() + _SETTLE_S
     while True:
         try:
+            # A link is not followed, and a FIFO not waited for (O_NONBLOCK): neither is a mark of ours.
             lock = os.open(folder / _MARK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             if error.errno in _NOT_A_FILE | {errno.ENOENT, errno.ENOTDIR}:
@@ -150,6 +156,7 @@ def _check(folder: Path, mark: int) -> _Mark:
 
 
 def _refuse_others_inside(folder: Path) -> None:
+    # os.walk passes over a folder that it cannot read, and that one may be another's.
     def on_error(error: OSError) -> None:
         raise error
 

@@ -50,6 +50,8 @@ class MqttHealth(Settings):
         """Ask now."""
         try:
             with socket.create_connection((_HOST, self.port), timeout=_MQTT_S) as connection:
+                # A handshake needs a certificate that the listener knows; that it accepts is all that can be asked
+                # without one.
                 if self.tls:
                     return True
                 connection.sendall(_CONNECT)
@@ -68,6 +70,7 @@ class LinksHealth(Settings):
     def __call__(self) -> bool:
         """Ask now."""
         try:
+            # Only the control is asked, so where the link listens and leads does not matter.
             return all(CuttableLink(name, 0, 0, self.control).state() is not None for name in self.names)
         except LinkControlError:
             return False

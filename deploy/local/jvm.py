@@ -55,6 +55,7 @@ class ClassArchive:
     def __init__(self, class_path: str) -> None:
         digest = hashlib.sha256((_java_version() + class_path).encode()).hexdigest()[:16]
         self._file = cache_folder() / f"pulsar-classes-{digest}.jsa"
+        # Another process may write the same archive: each writes a file of its own, and renames it when it is whole.
         self._part = self._file.with_suffix(f".{os.getpid()}.part")
 
     def options(self) -> list[str]:
@@ -71,6 +72,7 @@ class ClassArchive:
         if _writing.get(self._part) is not self:
             return
         del _writing[self._part]
+        # A JVM that SIGTERM ended in order, its archive written, says 128 + 15.
         if exit_status in (0, 143, -15) and self._part.exists():
             self._part.replace(self._file)
         self._part.unlink(missing_ok=True)

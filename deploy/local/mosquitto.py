@@ -59,6 +59,7 @@ class MosquittoBroker(Server):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ports = ports or PortBook(self.folder / "ports.json")
         self.port = self._ports.port(self.name)
+        # Debian puts it into /usr/sbin, which is not on every user's PATH.
         self._program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
         if self._program is None:
             raise ProgramMissing("mosquitto", "install it (Debian: apt-get install mosquitto)")
@@ -94,6 +95,7 @@ class MosquittoBroker(Server):
             "persistence true",
             f"persistence_location {self.folder}/",
             f"autosave_interval {settings.autosave_s}",
+            # Nagle's algorithm would hold back a small PUBACK until the packet before it is acknowledged.
             "set_tcp_nodelay true",
             "log_dest stdout",
             "log_timestamp_format %Y-%m-%dT%H:%M:%S",

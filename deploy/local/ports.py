@@ -25,6 +25,7 @@ __all__ = ["PortBook", "free_port", "is_free"]
 _RANGE = (20_000, 32_000)
 _ATTEMPTS = 200
 _POLL_S = 0.05
+# Each claim is an open socket.
 _MAX_LOOSE = 256
 _BOOK = TypeAdapter(dict[str, Annotated[int, Field(gt=0, lt=65536)]])
 
@@ -52,6 +53,7 @@ _loose: deque[_Claim] = deque(maxlen=_MAX_LOOSE)
 def is_free(port: int) -> bool:
     """Whether a listener could be bound to this loopback port now."""
     with socket.socket() as probe:
+        # As the servers bind: closed connections of an earlier run, in TIME_WAIT, do not make a port taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -76,6 +78,7 @@ def _choose(taken: set[int]) -> tuple[int, _Claim]:
             claim = _Claim(port)
         except OSError:
             continue
+        # Looked at after the claim: before it, another process could take the port between the look and the claim.
         if is_free(port):
             return port, claim
     raise OSError(f"no free loopback port between {_RANGE[0]} and {_RANGE[1]} after {_ATTEMPTS} attempts")
@@ -101,6 +104,7 @@ class PortBook:
             port = self._remembered.get(name)
             claim = None if port is None or port in self._given.values() else self._claim_when_free(port)
             if port is None or claim is None:
+                # Nor the remembered port of another name: its server may be started after this one.
                 port, claim = _choose({*self._given.values(), *self._remembered.values()})
                 _claims[self._file, port] = claim
             self._held.append(claim)

@@ -28,6 +28,7 @@ class ProcessIdentity(Settings):
     def of(cls, pid: int) -> Self | None:
         """The process that has this id now; None when there is none."""
         try:
+            # The command's name may itself hold blanks and brackets; the fields begin behind the last bracket.
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return None

@@ -120,6 +120,7 @@ class ProxyLink:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._open.wait()
+        # Behind the wait: in a silent cut a new connection is neither refused nor led on, as on a dead radio link.
         async with asyncio.timeout(_CONNECT_S):
             far_reader, far_writer = await asyncio.open_connection(_HOST, self._config.target, limit=_CHUNK_BYTES)
         pumps = [
@@ -133,6 +134,7 @@ class ProxyLink:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+            # close() still sends what is buffered, which a cut line would not: a cut is a reset.
             far_writer.transport.abort() if self._cut else far_writer.close()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: int) -> None:
@@ -146,9 +148,11 @@ class ProxyLink:
                     return
                 if (early := due - clock()) > 0:
                     await asyncio.sleep(early)
+                # After the delay: a cut in the meantime holds this chunk too.
                 await self._open.wait()
                 sink.write(chunk)
                 self._bytes[direction] += len(chunk)
+                # A slow reader holds the pump, and then the full queue the feeder: back pressure reaches the sender.
                 await sink.drain()
         finally:
             feeder.cancel()
@@ -159,7 +163,9 @@ class ProxyLink:
             try:
                 chunk = await source.read(_CHUNK_BYTES)
             except OSError:
+                # A reset is passed on as an end, after the chunks that came before it.
                 chunk = b""
+            # Due by the time of its arrival: chunks wait side by side, so a delay does not lower the throughput.
             await waiting.put((clock() + self._delay_s, chunk))
             if not chunk:
                 return

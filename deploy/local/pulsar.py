@@ -169,6 +169,7 @@ class PulsarCluster(Server):
 
     def _jvm_options(self) -> list[str]:
         small = ["-Xms128m", f"-Xmx{self.settings.heap_mb}m", f"-XX:MaxDirectMemorySize={self.settings.direct_mb}m"]
+        # Out of memory it ends, which the supervisor sees; half a broker would go on answering.
         small += ["-XX:+UseSerialGC", "-Xss512k", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"]
         small += ["-Xlog:disable", "-Xlog:all=error:stderr"]
         quick = [] if self.settings.full_compiler else ["-XX:TieredStopAtLevel=1"]
@@ -181,6 +182,8 @@ class PulsarCluster(Server):
             listeners["advertisedListeners"] = ",".join(
                 f"{name}:pulsar://{_HOST}:{port}" for name, port in sorted(seen.items())
             )
+            # Pulsar answers with it where no listener is asked for: our own clients, which must not go over a cuttable
+            # link.
             listeners["internalListenerName"] = "direct"
         return {
             "clusterName": self.cluster,
@@ -190,5 +193,6 @@ class PulsarCluster(Server):
             "advertisedAddress": _HOST,
             **listeners,
             **_BROKER,
+            # Last, so that the stack's user has the last word.
             **self.settings.broker,
         }

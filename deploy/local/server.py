@@ -20,6 +20,7 @@ __all__ = ["Server", "ServerState", "wait_all"]
 
 _POLL_S = 0.2
 _STOP_POLL_S = 0.02
+# Seen without being reaped (WNOWAIT): until then the kernel gives its id, and so its group's, to nobody else.
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _LAST_LINES = 15
 _TAIL_BYTES = 64 * 1024
@@ -139,6 +140,7 @@ class Server(ABC):
             if error.filename is None:  # a full disk names no file
                 error.filename = str(self.folder)
             raise
+        # The log goes on over restarts: what is shown of a failure begins at this start.
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self.healthy, self._answered, self._wanted = False, False, True
         self._process = spawn(self.command(), log=self.log, folder=self.folder, env=self.environment())
@@ -207,6 +209,7 @@ class Server(ABC):
         process = self._process
         if process is None or process.returncode is not None:
             return True
+        # One thread at a time: a second one would signal the group when its id may be another's already.
         with self._reaping:
             if process.returncode is None and os.waitid(os.P_PID, process.pid, _ENDED) is not None:
                 self._signal(signal.SIGKILL)

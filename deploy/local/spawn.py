@@ -25,6 +25,8 @@ def spawn(command: Sequence[str], *, log: Path, folder: Path, env: Mapping[str, 
     def fork() -> subprocess.Popen[bytes]:
         with log.open("ab") as output:
             return subprocess.Popen(
+                # Without site and the user's environment the launcher starts quickly: until its prctl the child is not
+                # tied to us.
                 [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -99,6 +99,7 @@ class LocalStack:
 
     def start(self) -> None:
         """Start everything side by side and return when all is healthy; on any trouble stop it all and raise."""
+        # Before any port is chosen or file written: a second stack in this folder ends here.
         self._held.enter_context(hold(self.folder))
         self._is_held = True
         self._started_s = time.time()
@@ -111,6 +112,7 @@ class LocalStack:
             self.asked_s = time.time()
             self._replicate()
             self._save("ready")
+        # Ctrl-C too: servers that were started are stopped in order, not killed with this process.
         except BaseException as error:
             self.stop(failure=(str(error) or type(error).__name__) if isinstance(error, Exception) else "")
             raise
@@ -121,6 +123,7 @@ class LocalStack:
             return
         with contextlib.suppress(OSError):
             self._save("stopping", failure)
+        # Daemons before the brokers that they publish to: so they end in order, not with lost connections.
         for server in reversed(self.servers):
             server.stop()
             if self._on_change:
@@ -129,6 +132,7 @@ class LocalStack:
             self._save("failed" if failure else "stopped", failure)
         self._added.clear()
         self._is_held = False
+        # Last: from here on another stack may start its servers on these data.
         self._held.close()
 
     def add(self, server: Server, *, wait: bool = True) -> Server:

@@ -41,6 +41,7 @@ def made_position(
     """A position; numbers in degrees, metres, metres per second; None where the record has none."""
     values = (latitude, longitude, altitude_m, speed_mps, heading_deg, accuracy_m)
     content = {
+        # Whole numbers of the grid compare exactly, whichever doubles led to them.
         name: round(value * grid)
         for (name, grid), value in zip(POSITION_GRID, values, strict=True)
         if value is not None
@@ -51,6 +52,7 @@ def made_position(
 def made_signal(time_us: int, path: str, value: float | bool | str) -> Made:
     """A signal; a truth value is the text "true" or "false", as tables keep it, and a number is a double."""
     kept: float | str = (
+        # Asked first: to Python a bool is also a number.
         str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else float(value)
     )
     return Made("signal", time_us, _canonical({"path": path, "value": kept}))
@@ -77,6 +79,7 @@ def time_us_of(time: int | str) -> int:
     """Microseconds since the epoch of a payload's time: whole milliseconds or ISO 8601 with an offset."""
     if isinstance(time, int):
         return time * 1000
+    # In whole numbers: timestamp() is a double, which rounds microseconds.
     return (datetime.fromisoformat(time) - EPOCH) // timedelta(microseconds=1)
 
 

@@ -48,6 +48,7 @@ def usage_of(device: str, positions: list[TruePosition], zones: Zones) -> list[T
     for track in tracks(positions):
         for end, piece in pieces_of(track, zones):
             total = sums.setdefault((end.time_us // HOUR_US, piece.zone), _Sum())
+            # Kept one by one for fsum: a running sum of doubles would depend on the order of the pieces.
             total.lengths_m.append(piece.length_m)
             total.duration_ms += piece.duration_ms
             total.entries += piece.entered

@@ -89,6 +89,7 @@ def _counted(row: TrueUsage, meter: str) -> int:
 
 def _line(device: str, price: TruePrice, counted: int, currency: str) -> TrueLine:
     whole_unit = WHOLE_UNITS[price.meter]
+    # A millisecond in hours has no finite decimal: from a rounded quantity a half could tip to the other side.
     exact = Fraction(counted, whole_unit) * Fraction(price.unit_amount) * 10 ** exponent(currency)
     quantity = Decimal(counted) / Decimal(whole_unit)
     return TrueLine(price.meter, price.zone, device, quantity, price.unit_amount, half_up(exact))
@@ -96,5 +97,6 @@ def _line(device: str, price: TruePrice, counted: int, currency: str) -> TrueLin
 
 def half_up(amount: Fraction) -> int:
     """The nearest whole number, a half away from zero."""
+    # Python's round() takes a half to the even number.
     size = int(abs(amount) + Fraction(1, 2))
     return size if amount >= 0 else -size

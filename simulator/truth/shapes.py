@@ -51,6 +51,7 @@ def within_ring(point: ExactPoint, ring: tuple[Edge, ...]) -> bool:
     """Whether a point that lies on no edge is enclosed: a ray to the east meets an odd number of edges."""
     odd = False
     for a, b in ring:
+        # Half open, so that of two edges that share a corner the ray meets one.
         if (a.y > point.y) != (b.y > point.y):
             left = (b.x - a.x) * (point.y - a.y) - (point.x - a.x) * (b.y - a.y)
             odd ^= left > 0 if b.y > a.y else left < 0
@@ -117,6 +118,7 @@ class Zones:
 def read_zones(path: Path) -> Zones:
     """The zones of a GeoJSON file. Raises TruthError."""
     try:
+        # Decimals as they are written: the nearest double lies beside the corner.
         features = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)["features"]
         zones = [_zone(feature) for feature in features]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -37,6 +37,7 @@ def tracks(positions: list[TruePosition]) -> Iterator[list[TruePosition]]:
 
 def _one_of_each_time(positions: list[TruePosition]) -> list[TruePosition]:
     kept: list[TruePosition] = []
+    # sorted() is stable: of equal times the one that was made first comes first, and is kept.
     for fix in sorted(positions, key=lambda fix: fix.time_us):
         if not kept or kept[-1].time_us != fix.time_us:
             kept.append(fix)
@@ -58,6 +59,7 @@ def _without_jumps(positions: list[TruePosition]) -> list[TruePosition]:
 
 
 def _jumps(positions: list[TruePosition], index: int) -> bool:
+    # A jump goes out and back, which the first and the last fix cannot.
     if index in {0, len(positions) - 1}:
         return False
     before, fix, after = positions[index - 1 : index + 2]

@@ -72,6 +72,7 @@ class Truth:
 
     def records(self, device: str) -> Counter[Made]:
         """The records that a device made, and how many times each."""
+        # A copy: what a caller subtracts from it must not change the truth.
         return Counter(self._records.get(device, Counter()))
 
     def positions(self, device: str) -> list[TruePosition]:
