@@ -94,5 +94,6 @@ class CloudSettings(Settings):
     def _access_options(self) -> dict[str, str]:
         given = {name: getattr(self.access, name) for name in self.access.model_fields_set}
         if self.access.token is not None:
+            # as text a secret is a row of stars
             given["token"] = self.access.token.get_secret_value()
         return {to_camel(name): str(value) for name, value in given.items() if value is not None}

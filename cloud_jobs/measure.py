@@ -207,6 +207,7 @@ def read_fix_file(path: Path) -> FixFile:
 
     Raises OSError, and `FixError` for a file without a fix that can be used, or with times in seconds.
     """
+    # one byte that is not UTF-8 must not refuse the whole file
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         try:
             read = read_fixes(bounded_lines(file))

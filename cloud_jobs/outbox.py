@@ -47,6 +47,7 @@ class Outbox:
 
     def flush(self, send: Send) -> int:
         """Publishes the rows that are due and returns their number."""
+        # fixed before the rows are read: what is committed from here on is due in the next run
         since, until = self.published_version(), self.lake.open(self.table).version()
         if since >= until:
             return 0
@@ -59,6 +60,7 @@ class Outbox:
                 yield row
 
         send(counted())
+        # after Pulsar has persisted them: a crash before this publishes them again, and leaves none out
         self._save(until)
         return count
 
@@ -87,6 +89,7 @@ def topic_sender(
     """Sends rows as JSON, made by `of_row`, to a topic of the first cluster that answers. Raises NotPublished."""
 
     def send(rows: Iterator[dict[str, Any]]) -> None:
+        # a commit may add no rows: then no connection is opened
         first = next(rows, None)
         if first is None:
             return
@@ -125,6 +128,7 @@ def _producer(service_urls: Sequence[str], topic: str, access: PulsarAccess) -> 
     for url in service_urls:
         try:
             client = open_pulsar_client(url, access, timeout_s=_TIMEOUT_S)
+        # not tried on the next cluster: the access is the same there
         except PulsarAccessError as error:
             raise NotPublished(topic, str(error)) from error
         try:

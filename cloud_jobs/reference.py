@@ -162,6 +162,7 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
     table = lake.open("reference")
     same = " AND ".join(f"old.{name} = new.{name}" for name in REFERENCE.names)
     source = pa.Table.from_pylist(_changing(rows, lake), schema=REFERENCE)
+    # a merge, not an append: what a run that was cut off has written is not added again
     table.merge(source, same, source_alias="new", target_alias="old").when_not_matched_insert_all().execute()
     _log_refused("not_a_version", refused)
     _log_refused("fences_refused", fences_in(lake).refused)
@@ -181,6 +182,7 @@ def _changing(rows: list[dict[str, Any]], lake: Lake) -> list[dict[str, Any]]:
     same, new = list[dict[str, Any]](), list[dict[str, Any]]()
     for row in rows:
         (same if tuple(row[name] for name in _PUBLICATION) in known else new).append(row)
+    # whole bodies are read only when something is new: a job that follows comes here every minute
     if new:
         things = {(row["kind"], row["id"]) for row in new}
         old = [row for row in lake.rows("reference").to_pylist() if (row["kind"], row["id"]) in things]

@@ -12,6 +12,7 @@ from typing import Final, TextIO
 
 from runtime import writing_durably
 
+# as many as Linux follows: a circle of links ends here
 _MAX_LINKS: Final = 40
 _OPEN_FILE: Final = re.compile(r"(?:/proc/(?P<process>[^/]+)(?:/task/[^/]+)?|/dev)/fd/(?P<number>[0-9]+)")
 
@@ -31,12 +32,14 @@ def write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, 
 def _write_to(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
     descriptor = open_descriptor(path)
     if descriptor is not None:
+        # a copy: to close the stream must leave standard output open
         with open(os.dup(descriptor), "w", encoding="utf-8", newline="") as stream:  # noqa: PTH123  # a descriptor
             _write(stream, header, rows)
     elif path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8", newline="") as stream:
             _write(stream, header, rows)
     else:
+        # the file behind a link is replaced, and the link stays
         _replace(path.resolve(), header, rows)
 
 
@@ -56,6 +59,7 @@ def open_descriptor(path: Path) -> int | None:
 def _replace(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
     with writing_durably(path, mode=0o666) as binary:
         if path.exists():
+            # whoever could read the old file can read the new one, and nobody else
             os.fchmod(binary.fileno(), path.stat().st_mode & 0o777)
         text = TextIOWrapper(binary, encoding="utf-8", newline="")
         try:

@@ -19,6 +19,7 @@ def run_repeatedly(
             run()
         except NotPublished as error:
             on_error(error)
+        # not `sleep`, which a signal would not end
         stop.wait(interval_s)
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from cloud_jobs.errors import SparkNotReady
 from settings import Settings
 
+# Spark has these in versions of its own; two versions of one class must not be mixed
 _SHIPPED_WITH_SPARK = ("hadoop-", "jackson-", "log4j-", "parquet-", "slf4j-", "snappy-", "zstd-", "commons-", "jsr305-")
 
 
@@ -47,8 +48,10 @@ def start_spark(name: str, settings: SparkSettings) -> SparkSession:
         .config("spark.jars", ",".join(needed))
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        # Days and hours are cut in SQL, and are those of UTC wherever the job runs.
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", str(settings.shuffle_partitions))
+        # Without it Delta reads each table's log in 50 tasks.
         .config("spark.databricks.delta.snapshotPartitions", str(settings.shuffle_partitions))
         .config("spark.driver.memory", settings.driver_memory)
         # Spark looks through a failed query's message with a recursive expression, which needs a deep stack.
@@ -57,6 +60,7 @@ def start_spark(name: str, settings: SparkSettings) -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        # Without it a stop waits for ever for a query that hangs.
         .config("spark.sql.streaming.stopTimeout", "60s")
     )
     for key, value in settings.extra.items():

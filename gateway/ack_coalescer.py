@@ -87,6 +87,7 @@ class AckCoalescer:
         """When the next acknowledgement is due at the latest."""
         if self._full:
             return self._full[0].since_s
+        # A dict keeps the order of insertion: the first one waits longest.
         return next((pending.since_s + self._interval_s for pending in self._pending.values()), None)
 
     def _with_room(self, fresh: PendingAcks, ranges: int) -> PendingAcks:
@@ -96,6 +97,7 @@ class AckCoalescer:
         if pending is not None and len(pending.seqs.ranges) + ranges <= MAX_ACK_RANGES:
             return pending
         if pending is not None:
+            # The full one is sent before the fresh one: `take_due` empties this queue first.
             self._full.append(self._pending.pop(key))
         self._pending[key] = fresh
         return fresh

@@ -60,6 +60,7 @@ class BrokerLink:
 
     def on_ended(self, reason: str, now_s: float) -> None:
         """An attempt failed, or the connection ended."""
+        # It may have become a good one since the last look: then this is no failed attempt.
         self.on_alive(now_s)
         self._was_taken_over |= self.is_up and _TAKEN_OVER in reason
         self._takeovers.on_ended(now_s)

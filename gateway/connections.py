@@ -80,6 +80,7 @@ class Connections:
                 self.last_error = ""
                 _LOG.info("subscribed", host=self._settings.mqtt.host, port=self._settings.mqtt.port)
             return
+        # A refused subscription leaves the socket open, and nothing comes on it.
         lost = self._mqtt.socket is None or bool(self._mqtt.last_error)
         if self._link.is_in_use and (lost or self._link.is_overdue(now_s)):
             why = self._mqtt.last_error or "the MQTT broker does not answer in time"
@@ -102,12 +103,14 @@ class Connections:
             self._pulsar.open()
         except PulsarUnreachable as error:
             self._log_error(error)
+            # The clock anew: the attempt may have taken its whole time-out.
             self._open_at_s = self._clock() + self._pulsar_backoff.next_delay_s()
         else:
             self._pulsar_backoff.reset()
             _LOG.info("pulsar is open", topic=self._settings.topic(self._settings.pulsar.batches))
 
     def _connect_mqtt(self) -> None:
+        # Before CONNECT: the broker sends again what has no PUBACK as soon as it has accepted.
         self._before_connect()
         try:
             self._mqtt.connect()

@@ -59,6 +59,7 @@ class DevicePublisher:
             except Exception as error:  # noqa: BLE001 - the device sends again; the others get theirs
                 self._metrics.on_internal_error()
                 _LOG.error("internal error", error=last_line(error))
+        # One file in a turn: a folder of thousands must not hold up acknowledgements.
         if self._broker.free_slots and (push := self._pushes.take_next()) is not None:
             self._broker.publish(push.sender.topic(DeviceChannel.CONFIG), push.text, retain=True)
             self._metrics.on_pushed()

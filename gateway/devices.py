@@ -61,6 +61,7 @@ class DevicesHeard:
     def list_silent(self, now_s: float, after_s: float) -> tuple[int, tuple[SilentDevice, ...]]:
         """How many are silent for `after_s` and more, and at most MAX_LISTED of them."""
         count = 0
+        # In the order in which they were heard: behind the first that is not silent nobody is.
         for heard_s in self._heard_s.values():
             if now_s - heard_s < after_s:
                 break

@@ -66,5 +66,6 @@ class DrainControl:
         if self._bucket is not None:
             wanted = max(wanted, self._bucket.take(sender, records, now_s))
         if load >= settings.overload_share and waited_s >= settings.overload_after_s:
+            # Spread: devices that pause equally long come back together.
             wanted = max(wanted, settings.overload_pause_s * (0.5 + self._jitter()))
         return round(min(wanted, settings.max_pause_s), 3)

@@ -130,6 +130,7 @@ class Engine:
     def refuse(self, token: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
         """Pulsar will never take it as it is: it goes to the dead letters."""
         delivery = self.in_flight.get(token)
+        # The attempts of the batch do not count: those of a dead letter are bounded.
         delivery.refusal, delivery.attempts = refusal, 0
         if self._is_kept(delivery, now_s):
             return self._new_produce(delivery)
@@ -140,6 +141,7 @@ class Engine:
         """Forget a delivery whose handling failed. Its device hears nothing and sends again; others go on."""
         if token in self.in_flight:
             self.in_flight.remove(token)
+        # Released all the same: PUBACKs leave in order, and this one would hold up all later ones.
         self.in_flight.mark_acked(token)
 
     def acknowledge_only(self, mid: int) -> None:
@@ -183,6 +185,7 @@ class Engine:
             _note_header(delivery, refusal.header)
         if self._is_kept(delivery, delivery.arrived_s):
             return self._add(delivery, mid)
+        # Queued first: `mark_acked` passes over a token that has no message id, and its PUBACK would never leave.
         self.in_flight.queue_release(mid, delivery.token)
         self._queue_ack(delivery, delivery.arrived_s)
         return NotSent.NOT_KEPT

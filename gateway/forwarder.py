@@ -90,6 +90,7 @@ class Forwarder:
                 heapq.heapreplace(self._retries, (now_s + _REOPENED_S, self._retries[0][1]))
                 continue
             token = heapq.heappop(self._retries)[1]
+            # It may have been abandoned while it waited.
             if token in self._engine.in_flight:
                 self._producer.send(self._engine.next_attempt(token))
 
@@ -119,6 +120,7 @@ class Forwarder:
             if delivery.refusal is None:
                 self._metrics.on_persisted(delivery, now_s)
         elif delivery.refusal is not None and (receipt.is_permanent or delivery.attempts >= MAX_ATTEMPTS):
+            # The device hears its refusal all the same: a copy that Pulsar does not take must not make it send again.
             self._engine.on_persisted(receipt.token, now_s)
             self._metrics.on_dead_letter_lost()
             _LOG.error("Pulsar does not take a dead letter", result=receipt.result, topic=delivery.topic)

@@ -119,6 +119,7 @@ class GatewayLoop:
         readable, writable = self._wait(now_s)
         if self._wake.socket in readable:
             self._wake.clear()
+        # The wait took time: what is due is judged by the clock after it.
         now_s = self._clock()
         if self._mqtt.socket is not None and self._mqtt.socket in readable:
             self._mqtt.read()
@@ -143,6 +144,7 @@ class GatewayLoop:
         """Take nothing new, and finish what was taken."""
         if not self._shutdown.is_begun:
             self._shutdown.begin(self._clock())
+            # From here on the broker gives the messages of the shared subscription to other gateways.
             self._mqtt.unsubscribe()
             _LOG.info("stopping", in_flight=len(self._engine.in_flight))
 
@@ -162,10 +164,12 @@ class GatewayLoop:
 
     @property
     def _is_drained(self) -> bool:
+        # A PUBACK that is not written yet counts: without it the broker sends that batch again.
         return self._engine.is_idle and self._mqtt.is_unsubscribed and not self._mqtt.wants_write
 
     def _wait(self, now_s: float) -> tuple[list[Any], list[Any]]:
         due = (self._publisher.next_due_s(now_s), self._forwarder.next_retry_s, self._tick_at_s)
+        # The end of a quiet time shows on no socket: it is looked for twice in each.
         longest_s = _QUIET_S / 2 if self._shutdown.is_begun else _TICK_S
         timeout_s = max(0.0, min(min(at_s for at_s in due if at_s is not None) - now_s, longest_s))
         readers: list[Any] = [self._wake.socket]

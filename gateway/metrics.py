@@ -136,6 +136,7 @@ class GatewayMetrics:
         self._in_flight_bytes.set(status.in_flight_bytes)
         self._oldest_s.set(status.oldest_in_flight_s)
         self._devices.set(status.devices_known)
+        # 0 would claim that nobody is silent.
         self._silent.set(nan if status.devices_silent is None else status.devices_silent)
         self._healthy.set(status.healthy)
         self._mqtt_up.set(status.mqtt_connected)

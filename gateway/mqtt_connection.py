@@ -112,6 +112,7 @@ class MqttConnection:
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """Send something to a device, QoS 1; the answer comes by `on_published`. `retain`: the broker keeps it."""
+        # A packet above the broker's Maximum Packet Size is a protocol error, and ends the connection for all devices.
         if len(topic.encode()) + len(payload) + _PACKET_OVERHEAD > self._max_packet_bytes:
             self._on_published(PublishResult(topic, f"it takes no packet of more than {self._max_packet_bytes} bytes"))
             return
@@ -126,6 +127,7 @@ class MqttConnection:
     def disconnect(self, *, keep_session: bool) -> None:
         """Go in good order; a session that is kept holds what was not taken, until its expiry."""
         properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
+        # 0 ends the session: nothing is left in it, and the broker need not queue for a gateway that is gone.
         properties.SessionExpiryInterval = self._settings.session_expiry_s if keep_session else 0
         self._client.disconnect(properties=properties)
         self._client.flush()
@@ -171,6 +173,7 @@ class MqttConnection:
         self.is_subscribed = False
         because = ", and it did not say why" if str(reason) == _NO_REASON else f": {reason}"
         because = f": {self._client.failure}" if self._client.failure else because
+        # The first reason is the cause; the end of the connection follows from it.
         self.last_error = self.last_error or f"{_ENDED}{because}"
 
     def _on_publish(self, _: mqtt.Client, __: Any, mid: int, reason: ReasonCode, ___: Any) -> None:

@@ -73,6 +73,7 @@ class PulsarProducer:
 
     def open(self) -> None:
         """Connect and create the producers; takes at most the operation time-out. Raises PulsarUnreachable."""
+        # The client before it: its threads and connections would stay.
         self.close()
         try:
             self._client = self._open_client()
@@ -101,6 +102,7 @@ class PulsarProducer:
         """The receipts that came since the last call."""
         receipts = []
         while self._receipts:
+            # The client's thread may append meanwhile: a deque needs no lock for one end each.
             receipt = self._receipts.popleft()
             if receipt.result in _REOPEN and not receipt.refused:  # dead letters never interrupt the batches
                 self.wants_reopening = True
@@ -120,6 +122,7 @@ class PulsarProducer:
         self._add_receipt(Receipt(token, result.name, refused))
 
     def _add_receipt(self, receipt: Receipt) -> None:
+        # In this order: a loop that is woken before the receipt is there goes back to its wait.
         self._receipts.append(receipt)
         self._wake()
 

@@ -64,6 +64,7 @@ def read_push(path: Path) -> PushedFile:
     if not path.is_file():
         raise ValueError("not a file")
     with path.open("rb") as file:
+        # One byte more than is taken shows that there is more.
         text = file.read(MAX_PUSHED_BYTES + 1)
     if len(text) > MAX_PUSHED_BYTES:
         raise ValueError(f"more than {MAX_PUSHED_BYTES} bytes, which is all that a device takes")

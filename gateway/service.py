@@ -37,6 +37,7 @@ class Service:
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then finish what is in flight within the stop time-out."""
+        # By itself a thread that raises ends without a consequence for the process.
         threading.excepthook = self._on_thread_ended
         loop = self._loop
         with (
@@ -49,6 +50,7 @@ class Service:
                     self._handle_signals(signals)
                     loop.run_once()
                     self._check_threads(server)
+                # Not after an error: then the session stays, and the broker sends again what has no PUBACK.
                 loop.disconnect()
             finally:
                 left = loop.close()

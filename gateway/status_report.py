@@ -58,6 +58,7 @@ class StatusReporter:
     def update(self, now_s: float, *, is_stopping: bool) -> None:
         """Make the status anew; to be called once a second or so."""
         self._listening.update(now_s, listens=self._connections.are_up and self._engine.has_room)
+        # Less often than the status: it goes through all silent devices.
         if self._silent_at_s is None or now_s >= self._silent_at_s:
             self._silent_at_s = now_s + _SILENT_S
             self.holder.silent = self._silent_devices()

@@ -26,6 +26,7 @@ class StatusHolder:
 
     def set(self, status: GatewayStatus) -> None:
         """Set a newer status."""
+        # One assignment: the server's threads see the status with its own time.
         self._current = (status, self._clock())
 
     @property

@@ -53,6 +53,7 @@ def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header 
         return Refusal("bad-topic", "its levels are not the names of a tenant and a device")
     if rules.tenants and sender.tenant not in rules.tenants:
         return Refusal("unknown-tenant", f"tenant {sender.tenant!r} is not served here")
+    # Before `validate`, whose work grows with the bytes.
     if len(payload) > rules.max_batch_bytes:
         detail = f"{len(payload)} bytes, at most {rules.max_batch_bytes} are taken"
         return Refusal("too-large", detail, _own_header(sender, payload))
@@ -60,6 +61,7 @@ def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header 
         header = validate(payload)
     except WireError as error:
         return Refusal(error.reason, str(error), _own_header(sender, payload))
+    # The broker vouches for the topic, nobody for the header: it could write another device's records.
     if header.device != sender.device:
         return Refusal("wrong-device", f"a batch of {header.device!r} on the topic of {sender.device!r}")
     return header

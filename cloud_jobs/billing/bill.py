@@ -85,6 +85,7 @@ def bill(
         _line(number, key, grouped[key], period, exponent(account.currency))
         for number, key in enumerate(sorted(grouped, key=lambda key: key.order), start=1)
     )
+    # a device that the centre never heard of is open, not complete: it may have driven
     certificates = tuple(completeness.get(device) or certify(device, {}) for device in sorted(region_of))
     status = _status(period, as_of, certificates)
     made = Bill(account=account, period=period, as_of=as_of, status=status, lines=lines, certificates=certificates)
@@ -125,6 +126,7 @@ def _line(number: int, key: LineKey, parts: list[tuple[int, SeqRanges]], period:
         key=key,
         service_period=period,
         quantity=quantity,
+        # the sum is priced: amounts that were rounded by the hour would add up to another one
         amount_minor=line_amount_minor(key.meter, quantity, key.unit_amount, digits),
         seq_ranges=SeqRanges.union(seq_ranges for _, seq_ranges in parts),
     )

@@ -130,10 +130,12 @@ def issue(
     out.mkdir(parents=True, exist_ok=True)
     target = out / f"{document['invoice_number']}.json"
     try:
+        # x: two that issue at the same moment cannot both write it
         with target.open("xb") as file:
             file.write(to_json(document))
     except FileExistsError as error:
         raise BillingError(f"{target} was issued already; what came later is an adjustment") from error
+    # after the JSON, which is the bill: the page can be made from it again
     target.with_suffix(".html").write_text(to_html(document), encoding="utf-8")
     Console().print(Text(str(target)), soft_wrap=True)
 

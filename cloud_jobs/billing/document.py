@@ -74,6 +74,7 @@ def read_bill(content: bytes) -> Bill:
         made = _bill_from(document)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BillingError(f"this is no bill as `waybill bill show --json` writes it: {error}") from error
+    # the number holds a hash of the content, so a change by hand is found
     if bill_document(made) != document:
         raise BillingError(f"bill {document.get('invoice_number')} does not have the content it was written with")
     return made
@@ -96,6 +97,7 @@ def _period(period: Period) -> Document:
 
 def _buyer(account: Account) -> Document:
     vehicles = [{"device": vehicle.device, "region": vehicle.region} for vehicle in account.vehicles]
+    # the order in which an account lists them is no content: the same bill has the same bytes
     vehicles.sort(key=lambda vehicle: vehicle["device"])
     return {"identifier": account.id, "name": account.name, "tariff": account.tariff, "vehicles": vehicles}
 
@@ -112,6 +114,7 @@ def _key(key: LineKey) -> Document:
         "meter": key.meter.value,
         "zone": key.zone,
         "price_since": stamp(key.price_since),
+        # never with an exponent, and with all digits: it reads back as the same Decimal
         "item_net_price": f"{key.unit_amount:f}",
         "unit": measure.unit,
         "invoiced_quantity_unit_of_measure_code": measure.code,

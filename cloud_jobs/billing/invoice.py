@@ -21,6 +21,7 @@ def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("cloud_jobs.billing"),
         autoescape=select_autoescape(default=True),
+        # a name that the document lacks is an error, not a blank on an invoice
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -67,6 +67,7 @@ def account_at(lake: Lake, account_id: str, as_of: datetime) -> Account:
 def tariff_versions(lake: Lake, tariff_id: str, as_of: datetime) -> list[Tariff]:
     """All versions of the tariff; of those with one effective date, the one published last."""
     versions = [parse(Tariff, body) for body in _published(lake, "tariff", tariff_id, as_of)]
+    # in order of publication, so the last one of a date stays
     return list({version.effective_from: version for version in versions}.values())
 
 
@@ -79,6 +80,7 @@ def line_records(lake: Lake, line: Line) -> Iterator[dict[str, Any]]:
         found = lake.rows("records", _RECORD_COLUMNS, where=(pc.field("device") == line.key.device) & between)
         for batch in found.sort_by("seq").to_batches():
             for row in batch.to_pylist():
+                # between the first and the last there are seqs of other lines
                 if row["seq"] in seqs:
                     if not left:
                         return

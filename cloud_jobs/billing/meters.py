@@ -39,6 +39,7 @@ MEASURE_OF: dict[Meter, Measure] = {
 
 def round_half_up(value: Fraction) -> int:
     """The nearest integer, a half away from zero. Every amount of a bill is rounded here, once, and nowhere else."""
+    # in integers: `round` takes a half to the even neighbour, and a float holds no tenth of a cent
     magnitude = (2 * abs(value.numerator) + value.denominator) // (2 * value.denominator)
     return -magnitude if value < 0 else magnitude
 

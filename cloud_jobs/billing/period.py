@@ -49,6 +49,7 @@ class Period:
     @property
     def last_day(self) -> date:
         """The last day the period touches."""
+        # the end is excluded: midnight does not touch the day that it begins
         return (self.end - timedelta(microseconds=1)).date()
 
     def __str__(self) -> str:

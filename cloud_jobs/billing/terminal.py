@@ -91,6 +91,7 @@ def _lines_table(title: str) -> Table:
 def _add(table: Table, number: int, key: LineKey, quantity: int, amount: str, *more: str) -> None:
     table.add_row(
         str(number),
+        # as Text: Rich would read brackets in a name as markup
         Text(key.region),
         Text(key.device),
         key.meter.value,

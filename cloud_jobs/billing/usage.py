@@ -62,6 +62,7 @@ def known_at(rows: Iterable[UsageRow], as_of: datetime) -> list[UsageRow]:
         kept = latest.get(row.key)
         if kept is None or row.computed_at > kept.computed_at:
             latest[row.key] = row
+        # the same row twice is no contradiction
         elif row.computed_at == kept.computed_at and row != kept:
             raise ContradictoryUsage(*row.key)
     return [latest[key] for key in sorted(latest)]

@@ -51,6 +51,7 @@ class AppliedFences:
     def changes(self, fences: Sequence[str], reach_ms: int) -> list[FenceChange]:
         """How `fences` (features, each on one line) differ. Without a note that can be read everything may differ."""
         try:
+            # a carriage return between the tokens of a feature does not end it
             with self.file.open(encoding="utf-8", newline="\n") as file:
                 before = tuple(line.removesuffix("\n") for line in file)
             return changes_between(before, fences, reach_ms)

@@ -57,6 +57,7 @@ def compute_events(
     changes = applied.changes(fences, reach_ms) if since >= 0 else []
     if not increment and not changes:
         return GeofenceRun(until, 0, 0, 0, refused)
+    # settings that do not fit are refused here, before Spark works for minutes
     EventRules.of((), tracks, settings)
     touched = _touched_days(new_positions(spark, lake, increment), reach_ms) if increment else None
     if changes:
@@ -112,6 +113,7 @@ def _box(west: str, south: str, east: str, north: str) -> list[Column]:
 def _touched_days(positions: DataFrame, reach_ms: int) -> DataFrame:
     """The days of devices in whose events a new fix may have a say: its own, and those within reach."""
     reach_s = reach_ms // 1000
+    # the reach is a day at most, so no day between these is passed over
     shifts = f.array(*(f.lit(shift) for shift in (-reach_s, 0, reach_s)))
     return (
         positions.withColumn("shift", f.explode(shifts))
@@ -133,6 +135,7 @@ def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int, rea
         .where(f.col("t_ms").between(midnight_ms - reach_ms, midnight_ms + (DAY_MS + reach_ms)))
         .withColumn("touched", f.col("device_date") == f.col("day"))
         .withColumn("unit", f.concat_ws("\n", "device", "day"))
+        # the kind of a record, which is not that of an event
         .drop("kind")
     )
     known = (

@@ -42,6 +42,7 @@ def units_of(device: Ints, t_ms: Ints, touched: Bools, *, max_gap_ms: float, rea
     first, last = first[asked], last[asked]
     low, high = _stretch(device, t_ms, max_gap_ms, first, last)
     key = (device << _TIME_BITS) + t_ms
+    # a negative time would reach into the bits of the device before
     begin = np.maximum(day[first] * DAY_MS - reach_ms, 0)
     end = (day[first] + 1) * DAY_MS + reach_ms
     low = np.maximum(low, np.searchsorted(key, (device[first] << _TIME_BITS) + begin))

@@ -43,12 +43,15 @@ def run_query(start: Callable[[], IngestQuery], settings: CloudSettings, stop: t
         failure = _wait_for_end(ingest, stop)
         if failure is None:
             return
+        # not started again: two ingests would fence each other in turn
         if ingest.micro_batch.fenced:
             raise CloudError(str(ingest.micro_batch.fenced)) from failure
+        # only failures in a row count: a cluster may fail now and then for months
         failures = 1 if ingest.micro_batch.completed else failures + 1
         if failures > settings.ingest.restarts:
             raise CloudError(f"the ingest failed {failures} times in a row: {failure}") from failure
         _log.warning("failed, starting again", failures=failures, error=_first_lines(failure))
+        # the first restart is at once: mostly a cluster is gone, and the next one is read
         stop.wait(settings.ingest.restart_wait_s * (failures - 1))
 
 

@@ -117,6 +117,7 @@ def _record_rows(gathered: list[tuple[dict[str, Any], RecordColumns]]) -> pa.Rec
     joined["kind"] = _KIND_NAMES[joined["kind"]]
     for name, joint in joined.items():
         column = _TABLE_COLUMN_OF[name]
+        # NaN stands for what a record does not have: null in the table
         arrays[column] = pa.array(joint, RECORD_COLUMNS.field(column).type, from_pandas=True)
     days = joined["device_time_us"] // _DAY_US
     known = (days >= _FIRST_DAY) & (days < _LAST_DAY)

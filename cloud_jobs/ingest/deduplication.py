@@ -57,6 +57,7 @@ def deduplicate(known: Mapping[DeviceStream, Coverage], batches: Iterable[Receiv
     decision = DeduplicationResult()
     for ref, header in batches:
         stream = DeviceStream(header.device, header.epoch)
+        # what an earlier message of this micro-batch brought counts already
         before = decision.coverage.get(stream) or known.get(stream) or Coverage()
         fresh = header.record_seqs - before.received
         again = header.record_seqs & before.received

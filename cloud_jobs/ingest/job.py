@@ -100,6 +100,7 @@ class MicroBatchWriter:
             messages.unpersist()
         now = datetime.now(UTC)
         quarantine(self._lake, [*rejected_rows(refused, now), *in_conflict])
+        # after the commit: what counts as received and is not in the table would be dropped when it comes again
         self._coverage.update(result.coverage)
         if result.coverage:
             self._coverage.save()
@@ -120,6 +121,7 @@ class MicroBatchWriter:
             "records",
             writer=WRITER,
             number=self._coverage.next_version,
+            # with a token: after a checkpoint was lost, batch ids come again
             metadata=json.dumps({"batch_id": batch_id, "token": uuid4().hex}),
         )
         self._coverage.after_commit(made=made)

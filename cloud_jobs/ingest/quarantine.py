@@ -63,6 +63,7 @@ def find_conflicts(
         .where(f.col("seq").between(lowest, highest))
         .select(*_RECORD_ID, *(f.col(name).alias(f"stored_{name}") for name in CONTENT))
     )
+    # null-safe: with `=` two nulls are neither the same nor different, and a conflict would be missed
     same: Column = reduce(
         Column.__and__, (f.col(name).eqNullSafe(f.col(f"stored_{name}")) for name in CONTENT), f.lit(True)
     )
@@ -86,6 +87,7 @@ def quarantine(lake: Lake, rows: Sequence[dict[str, Any]]) -> None:
     """Adds rows whose fingerprint is not there yet: the replay of a micro-batch adds nothing."""
     if not rows:
         return
+    # the merge sees only what the table holds: of two that are the same here it would insert both
     once = {row["fingerprint"]: row for row in rows}
     source = pa.Table.from_pylist(list(once.values()), schema=QUARANTINE)
     (

@@ -51,6 +51,7 @@ class Coverage:
 
     def with_received(self, seqs: IntervalSet) -> Coverage:
         """This, and seqs found in the records table."""
+        # what is in the table was given: the head is there at least
         return self | Coverage(seqs, head=seqs.last or 0)
 
     @property

@@ -29,6 +29,7 @@ def read_inserted(spark: SparkSession, lake: Lake, table: str, since: int, until
     return (
         spark.read.format("delta")
         .option("readChangeFeed", "true")
+        # both ends are included
         .option("startingVersion", since + 1)
         .option("endingVersion", until)
         .load(lake.path(table))
@@ -77,5 +78,6 @@ def map_sorted(frame: DataFrame, key: str, transform: Transform, schema: pa.Sche
 
 def persist_until(held: ExitStack, frame: DataFrame) -> DataFrame:
     """Keeps what a frame holds once it was computed, until `held` is closed."""
+    # counting, joining and writing would each compute it anew
     held.callback(frame.persist().unpersist)
     return frame

@@ -24,11 +24,13 @@ _CONFIGURATION: Final = {
     # the jobs and the outbox read what a version added, not the table
     "delta.enableChangeDataFeed": "true",
     "delta.checkpointInterval": "50",
+    # how far back a bill as of a moment can know the coverage
     "delta.logRetentionDuration": "interval 7 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 _RECORDS_VERSION: Final = "records_version"
 """Under which name a commit says what version of the records it covers."""
+# an OPTIMIZE or a new column commits without our metadata; so many of these may lie between
 _RECENT_COMMITS: Final = 20
 
 
@@ -53,6 +55,7 @@ class Lake:
                 DeltaTable.create(
                     self.path(name),
                     schema=schema,
+                    # another job may create it at the same moment
                     mode="ignore",
                     partition_by=[*partitions],
                     configuration=_CONFIGURATION,
@@ -65,6 +68,7 @@ class Lake:
                     f"table {name} in {self.folder} has columns of another version ({', '.join(sorted(other))});"
                     " begin with a new lake"
                 )
+            # only a nullable column can be missing in the rows that are there
             if new := [field for field in schema if field.name not in there and field.nullable]:
                 table.alter.add_columns(DeltaSchema.from_arrow(pa.schema(new)).fields)
 

@@ -204,11 +204,13 @@ def _blocks(pieces: DataFrame, most: int) -> DataFrame:
     cells = (
         pieces.groupBy("slice", "cell")
         .agg(f.count("*").alias("held"), f.max("asked").alias("any_asked"))
+        # without one who is asked for, or with one piece alone, there is nothing to tell of a cell
         .where("any_asked AND held > 1")
         .withColumn("groups", f.least(f.ceil(f.col("held") / most), f.lit(MAX_GROUPS)))
         .select("slice", "cell", "groups")
     )
     others = f.sequence(f.lit(0).cast("bigint"), f.col("groups") - 1)
+    # two blocks with one hash are one task: more pairs are compared, and the same are found
     task = f.xxhash64("slice", "cell", f.least("group", "other"), f.greatest("group", "other"))
     return (
         pieces.join(cells, ["slice", "cell"])

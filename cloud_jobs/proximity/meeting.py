@@ -81,6 +81,7 @@ def pieces_of(
     names = pc.unique(rows["device"].combine_chunks()).sort()
     device = pc.index_in(rows["device"], names).to_numpy()
     asked = rows["asked"].to_numpy()
+    # with nulls the column comes as floats, null as NaN; integers are a column without a fix
     is_fix = np.isnan(asked) if asked.dtype.kind == "f" else np.zeros(len(asked), dtype=np.bool_)
     wanted = distinct(device[~is_fix] * np.int64(1 << 40) + asked[~is_fix].astype(np.int64))
     lat, lon = rows["latitude"].to_numpy(), rows["longitude"].to_numpy()

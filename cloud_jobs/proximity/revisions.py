@@ -100,7 +100,9 @@ def revise(rows: pa.Table) -> pa.Table:
     for (a, b, day), pair in sorted(pairs.items()):
         known = latest_by_id(pair.told)
         current = [one for one in known.values() if not one.retracted]
+        # what was told of slices that were not computed now still holds
         kept = [part for one in current for part in one.parts if part.slice not in pair.asked]
+        # retracted ids too: an id is never given to another encounter
         changed = new_revisions(current, joined_parts([*pair.parts, *kept]), {*known}, f"{a}|{b}")
         revisions += [_row(a, b, day, one) for one in changed]
     return pa.Table.from_pylist(revisions, schema=REVISIONS)

@@ -27,6 +27,7 @@ def cut(segments: Segments, span_ms: int = SLICE_MS) -> tuple[Segments, Ints, In
     A piece is a function of its segment and its span alone.
     """
     first = np.floor(segments.start_ms / span_ms).astype(np.int64)
+    # a segment that ends where a span begins has no piece in that span
     last = np.ceil(segments.end_ms / span_ms).astype(np.int64) - 1
     owner, number = expand(first, last - first + 1)
     start = np.maximum(segments.start_ms[owner], number * span_ms)
@@ -34,6 +35,7 @@ def cut(segments: Segments, span_ms: int = SLICE_MS) -> tuple[Segments, Ints, In
     begin_ms, length = segments.start_ms[owner], (segments.end_ms - segments.start_ms)[owner]
     px, py = segments.at(owner, (start - begin_ms) / length)
     qx, qy = segments.at(owner, (end - begin_ms) / length)
+    # over the antimeridian a segment goes on beyond 180 degrees; each piece begins within them
     turns = np.floor((px + 180.0) / 360.0) * 360.0
     return Segments(px - turns, py, qx - turns, qy, start, end), owner, number
 

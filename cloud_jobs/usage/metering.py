@@ -84,6 +84,7 @@ class _Grouped:
         device = track.fixes.device[pieces.end_fix[mine]]
         order = np.lexsort((mine, pieces.zone[mine], hour, device))
         keys = np.stack([device, hour, pieces.zone[mine]])[:, order]
+        # not -1, which is OUTSIDE: the first row must open a group
         opens = np.flatnonzero(np.any(np.diff(keys, axis=1, prepend=-2), axis=0))
         self._members = np.split(mine[order], opens[1:]) if len(mine) else []
         self._keys = [_Key(*(int(part) for part in keys[:, at])) for at in opens]
@@ -97,6 +98,7 @@ class _Grouped:
             "device": names[key.device],
             "hour": key.hour * HOUR_MS * 1000,
             "zone": "" if key.zone == OUTSIDE else zones.names[key.zone],
+            # fsum is exact until its one rounding: the order of the pieces does not matter
             "distance_mm": round(fsum(self._pieces.metres[members]) * 1000),
             "duration_ms": round(fsum(self._pieces.ms[members])),
             "entries": int(self._pieces.entry[members].sum()),

@@ -143,6 +143,7 @@ class SourceAdmin:
         kept = SubscriptionProperties.from_properties(properties)
         notes = change(kept or SubscriptionProperties(uuid4().hex[:12]))
         if notes != kept:
+            # Pulsar replaces all properties by those that it is sent: the others go along.
             self._command("PUT", path, name, {**properties, **notes.to_properties()})
         return notes
 
@@ -150,6 +151,7 @@ class SourceAdmin:
         """Creates a durable subscription at the latest entry, with its properties; leaves one that is there alone."""
         name = TopicName.parse(partition)
         path, body = _subscription_path(name, subscription), {**_LATEST, "properties": dict(properties)}
+        # No `_command`: that it exists already is no conflict here.
         with self._errors(self._action("PUT", path), name):
             self._client.put(path, body, replicated=replicated)
 
@@ -178,6 +180,7 @@ class SourceAdmin:
         try:
             names = self._get("clusters", None, CLUSTERS)
         except AccessRefused:
+            # Listing clusters takes more rights than consuming.
             return frozenset()
         return frozenset(names)
 

@@ -46,6 +46,7 @@ def close_clients() -> None:
     """Closes every client of this process; the next call builds new ones."""
     with _lock:
         clients = [client for (process, *_), client in _clients.items() if process == os.getpid()]
+        # Clients that a fork left here are forgotten and not closed: their threads are in the other process.
         _clients.clear()
     for client in clients:
         with suppress(pulsar.PulsarException):

@@ -250,6 +250,7 @@ class SubscriptionProperties:
         number, _, created = generation.partition("@")
         if number != self.subscription_id:
             return False
+        # Only the newest openings are kept: of an older one it cannot be said that it was on other disks.
         forgotten = len(self.planned) == MAX_PLANNED and created < self.planned[0]
         return not created or forgotten or self._index(created) >= 0
 

@@ -170,6 +170,7 @@ class ClusterSurvey:
         One whose creator ended before the cursor was at its start is brought there. Whether a cursor was moved.
         """
         missing = [topic for topic, state in states.items() if state.cursor is None]
+        # `list` waits for all, and raises what one of them raised.
         list(self._pool.map(lambda topic: self._subscribe(topic, start), missing))
         begun = [topic for topic, properties in self.subscription_properties(states).items() if properties.starting]
         list(self._pool.map(self._place, (*missing, *begun)))
@@ -189,6 +190,7 @@ class ClusterSurvey:
         self._properties.pop(topic, None)
         properties = self._update_properties(topic)
         if properties is not None and properties.starting:
+            # The cursor before the note that it is placed: a process that ends between leaves it to be placed again.
             self._admin.set_cursor(topic, self._options.subscription_name(), properties.starting_ms())
             self._update_properties(topic, SubscriptionProperties.placed)
 
@@ -201,6 +203,7 @@ class ClusterSurvey:
             listing = self._admin.list_topics(namespace)
             self._topics = [topic for topic in listing.topics if pattern.fullmatch(topic.name)]
             self._warn_unreadable(name for name in listing.unreadable if pattern.fullmatch(name.rpartition("/")[2]))
+            # Last, so that a listing that failed is asked again at once.
             self._topics_at = now
         return self._topics
 

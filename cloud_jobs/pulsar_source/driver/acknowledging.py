@@ -79,6 +79,7 @@ class Acknowledger:
         if not moved:
             return True
         done = self._send_recorded(end, moved, view)
+        # Only what the broker took: the next commit tries the rest again.
         self._moved_to |= {(end.cluster, topic): position for topic, position in done.items()}
         return bool(done)
 
@@ -92,6 +93,7 @@ class Acknowledger:
             # First the note: once the cursor has moved, the ledger can be gone.
             self._monitor.record_acknowledged(end.cluster, created_times)
         except (SourceClusterUnreachable, AccessRefused) as error:
+            # Nothing is acknowledged without the note: a checkpoint that is set back later would not be recognised.
             _log.warning("acknowledgements_left", cluster=end.cluster, topics=len(moved), first_error=str(error))
             return {}
         cluster = self._options.cluster_named(end.cluster)
@@ -103,6 +105,7 @@ class Acknowledger:
     ) -> dict[str, LedgerPosition]:
         """How far to acknowledge the partitions that are known for messages in chunks."""
         kept: dict[str, LedgerPosition] = {}
+        # One bound for all partitions together: the next batch waits for this.
         left_s = IdleTimeout(self._options.call_timeout_s())
         for topic in [topic for topic in moved if view and topic in view.properties and view.properties[topic].chunked]:
             assert view is not None  # it has notes
@@ -120,6 +123,7 @@ def acknowledge(
     Waits for a task that is being cancelled and holds the subscription still. Those that fail are logged and left: the
     next acknowledgement is cumulative and takes them along.
     """
+    # Entry -1 is before a ledger's first entry: there is nothing to acknowledge.
     positions = {topic: position for topic, end in ends.items() if (position := to_whole_entry(end)).entry >= 0}
     failed = _acknowledge_once(cluster, options, positions)
     if _busy(failed):

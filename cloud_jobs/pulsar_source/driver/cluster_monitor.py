@@ -59,6 +59,7 @@ class SilentClusters:
             self._refusals[cluster] = error
         if cluster not in self._since:
             _log.warning("cluster_silent", cluster=cluster, error=str(error))
+        # The silence is as old as the call that was left unanswered, not as this look.
         self._since.setdefault(cluster, self._suspected.pop(cluster, asked_s))
 
     def on_answer(self, cluster: str) -> None:
@@ -99,6 +100,7 @@ class ClusterMonitor:
     def _restore_silence(self) -> None:
         """A query that failed because its cluster is silent need not wait for the whole of that silence again."""
         heard_s = self.failover.last_answer_age_s()
+        # Negative where the wall clock was set back: then the file's time says nothing.
         if heard_s is not None and 0 <= heard_s < _FRESH_S:
             most_s = max(0.0, self._options.cluster_lost_after_seconds - _MIN_PROBE_S)
             self.suspect(self.failover.state.active, self._clock() - min(heard_s, most_s))
@@ -167,6 +169,7 @@ class ClusterMonitor:
             view = self.view_of(active, create_at)
             if view is not None:
                 return view
+            # In the order of preference: the options give it.
             for name in self._surveys:
                 view = self._try(name, create_at) if name != active else None
                 if view is not None:
@@ -210,6 +213,7 @@ class ClusterMonitor:
             states = survey.states()
             if create_at is not None and self._subscribe_missing(name, states, create_at):
                 states = survey.states()
+            # Asking for the properties creates those that are missing, and with None nothing is to be created.
             properties = survey.subscription_properties(states) if create_at is not None else {}
         except (SourceClusterUnreachable, AccessRefused) as error:
             self._silent.on_failure(name, asked, error)

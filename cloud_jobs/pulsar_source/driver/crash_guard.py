@@ -41,6 +41,7 @@ class CrashGuard:
     @contextmanager
     def lookahead_marked(self) -> Iterator[bool]:
         """The driver looks ahead within; True when it is to do so in isolation."""
+        # Only the first time: later the file is this process's own.
         if not self._marker_checked:
             self._marker_checked = True
             if self._marker.exists():

@@ -93,6 +93,7 @@ class Driver:
             if start == self._served:
                 # What was seen at the last plan can be another life of the topic by now.
                 self._view = self._monitor.view_of(start.cluster)
+            # Before the switch: what is not acknowledged here is read once more there.
             self.commit(start)
             self._monitor.switch_over()
         try:
@@ -128,6 +129,7 @@ class Driver:
                 self._monitor.failover.caught_up()
             self._throttle(looked_at)
             return start
+        # Before Spark's log has the batch: a log that knows more than the broker was written on other disks.
         properties = self._monitor.record_planned(view.cluster.name, advanced)
         self._view = replace(view, properties={**view.properties, **properties})
         return self._planned
@@ -157,6 +159,7 @@ class Driver:
         parts = list(ranges(start, end))
         view = self._claim_view(lambda: self._view_for(end, {part.topic for part in parts}))
         if view is None:
+            # On disk before Spark closes the batch: afterwards nothing tells that it was not read.
             self._monitor.failover.abandon(end)
             return []
         self._served = end
@@ -166,6 +169,7 @@ class Driver:
             for part in parts
             if self._losses.is_readable(part, end, view)
         ]
+        # Spark asks once more only for a batch that did not complete.
         isolated = self._crash_guard.on_batch_planned(replayed=end != self._planned)
         return [task.isolated_copy() for task in tasks] if isolated else tasks
 
@@ -211,6 +215,7 @@ class Driver:
     ) -> dict[str, LedgerPosition]:
         ends = newest_positions(begin, view.states)
         if self._target is not None:
+            # Positions of another cluster mean nothing here: what this one has now is the target.
             if self._target.cluster != view.cluster.name:
                 self._target = _newest_of(view)
             ends = limit_to_target(begin, ends, self._target.positions)

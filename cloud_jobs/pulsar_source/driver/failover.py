@@ -110,6 +110,7 @@ class FailoverFile:
         content = json.dumps(document, sort_keys=True).encode()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Created, not replaced: of two queries that begin with one path, the second finds the first one's file.
             if create_durably(self._path, content):
                 return
             kept = self.load()
@@ -288,6 +289,7 @@ class Failover:
     def _keep(self, state: FailoverState) -> None:
         """Kept on disk before this returns."""
         if state != self._state:
+            # The disk first: what only memory knew, the next process would not know.
             self._save(state)
             self._state = state
 

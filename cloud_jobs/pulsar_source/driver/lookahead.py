@@ -122,8 +122,10 @@ class Lookahead:
 
     def _append(self, message_id: object, size: int) -> None:
         ledger, entry, batch = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()  # type: ignore[attr-defined]
+        # With its last message an entry is whole: only there can the broker's cursor stand.
         alone_or_last = batch < 0 or batch + 1 >= batch_size_of(message_id)
         position = LedgerPosition(ledger, entry) if alone_or_last else LedgerPosition(ledger, entry, batch)
+        # A reader that was opened again begins with messages that were counted already.
         if position > self._reached:
             self._pending.append(PendingMessage(position, size))
             self._reached = position
@@ -187,6 +189,7 @@ class Lookaheads:
     ) -> Lookahead:
         key = (cluster.name, part.topic)
         if not self._lookaheads:
+            # What the process holds before the first reader: only what comes on top is theirs.
             self._idle_bytes = self._resident()
         if key not in self._lookaheads:
             self._lookaheads[key] = self._open(cluster, self._options, part.topic, self._queue(states[part.topic]))

@@ -68,6 +68,7 @@ class LossReporter:
     def _warn_once(self, event: str, cluster: str, topic: str, detail: str) -> None:
         # Spark asks an idle source twenty times a second.
         if (cluster, topic, detail) not in self._warned:
+            # Forgotten all together at the bound: a warning that comes twice does less harm than a set that grows.
             self._warned = {*self._warned, (cluster, topic, detail)} if len(self._warned) < _MAX_WARNINGS else set()
             _log.warning(event, cluster=cluster, topic=topic, detail=detail)
 

@@ -93,6 +93,7 @@ class Ownership:
     def _open_all(self, cluster: SourceCluster, role: Role, keys: Collection[_Key], opened: dict[_Key, Close]) -> None:
         with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
             opening = {key: pool.submit(self._open, cluster, self._options, key[1], role, self._token) for key in keys}
+        # Those that were opened count even where another one failed: they have to be closed.
         opened |= {key: future.result() for key, future in opening.items() if future.exception() is None}
         for future in opening.values():
             future.result()
@@ -105,6 +106,7 @@ class Ownership:
             self._open_all(view.cluster, "candidate", new, self._candidate)
         elif others:
             self._wait(others[0][0], leaving=())
+        # A broker that does not show our own reader may not show another's either: its answer proves nothing.
         elif unseen := [key for key in missing if self._token not in _present(view.states[key[1]])]:
             self._wait(unseen[0], leaving=missing)
         else:

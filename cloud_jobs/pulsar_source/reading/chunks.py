@@ -109,6 +109,7 @@ class _Search:
         self._open: dict[str, list[LedgerPosition]] = {}
         self._found: dict[LedgerPosition, _Begin] = {}
         self._why = ""
+        # Newest first: an ending opens its message before the chunks that belong to it.
         for position in sorted(chunks, reverse=True):
             self._meet(position, chunks[position])
 
@@ -140,6 +141,7 @@ class _Search:
 
     def _meet(self, position: LedgerPosition, chunk: Chunk) -> None:
         if chunk.is_last or chunk.number == 0:
+            # An older last chunk: the message was whole there already, and was sent once more.
             begin = _Begin(twice=True) if chunk.is_last else _Begin(position)
             self._found |= dict.fromkeys(self._open.pop(chunk.message, ()), begin)
         if position in self._endings:

@@ -176,6 +176,7 @@ class MessageColumns:
     def _extend_values(self, messages: Sequence[Any]) -> None:
         values = _each("data", messages)
         self.bytes += sum(map(len, values))
+        # A null value comes as an empty one: only then is it worth the second question.
         if all(values):
             self._values += values
         else:

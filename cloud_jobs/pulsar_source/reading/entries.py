@@ -192,6 +192,7 @@ def fate_of(answer: EntryAnswer) -> Fate:
     """What became of an entry that was not delivered, by what is known of it."""
     if not isinstance(answer, StoredEntry):
         return {None: Fate.REMOVED, MissingAnswer.WITHHELD: Fate.WITHHELD, MissingAnswer.UNKNOWN: Fate.UNKNOWN}[answer]
+    # In this order: a broker can say of a marker, too, that it is of an open transaction.
     signs = (
         (not answer.readable, Fate.UNKNOWN),
         (answer.marker, Fate.MARKER),

@@ -148,6 +148,7 @@ class EntryStream:
         self._expect(_CONNECTED)
         message_id = encode({1: first.ledger, 2: first.entry})
         topic, name = self._partition.encode(), uuid4().hex.encode()
+        # Exclusive (3), not durable (8), from that entry on (9); no topic is created by looking (15).
         self._send(_SUBSCRIBE, {1: topic, 2: name, 3: 0, 4: 1, 5: 1, 8: 0, 9: message_id, 15: 0})
         self._expect(_SUCCESS)
         self._send(_FLOW, {1: 1, 2: _PERMITS})
@@ -168,6 +169,7 @@ class EntryStream:
             if (ledger, entry) >= last[:2]:
                 return
             taken += max(1, head.messages)
+            # Permits count messages, not entries; asked for by halves, so that the broker never waits for more.
             if taken >= _PERMITS // 2:
                 self._send(_FLOW, {1: 1, 2: taken})
                 taken = 0
@@ -194,6 +196,7 @@ class EntryStream:
         (kind,) = numbers(fields, 1)
         metadata = self._metadata(left) if left else b""
         if kind == _PING:
+            # A broker closes a connection that does not answer its ping.
             self._send(_PONG, {})
         return kind, decode(_bytes(fields, kind)), metadata
 

@@ -70,6 +70,7 @@ class ExhaustionProbe:
         The receive between the last pair and the answer True is part of the proof.
         """
         if upto > self._upto:
+            # What was proven of an earlier position says nothing of a later one.
             self._probes, self._upto = 0, upto
         if self._probes >= _PROBES:
             _log.warning("entries_never_delivered", cluster=self._cluster.name, topic=self._topic, upto=str(upto))

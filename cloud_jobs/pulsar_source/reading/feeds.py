@@ -224,6 +224,7 @@ class WideningFeed:
     def _widen(self) -> None:
         allowed = self._sizes.queue(self._topic, self._most, self._prefetch_bytes)
         if allowed > self._queue and self._sizes.differ(allowed, self._queue):
+            # Closed first: the subscription is exclusive.
             self._opened.close()
             self._queue = min(allowed, _STEP * self._queue)
             self._feed = self._opened.enter_context(self._opening(self._queue))

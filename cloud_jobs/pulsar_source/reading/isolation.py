@@ -76,6 +76,7 @@ class ReaderProcess:
     """The parent's end: each call is answered within `answer_s`, or the process is ended and ReaderCrashed raised."""
 
     def __init__(self, assignment: ReaderTask, answer_s: float, serve: _Serve | None = None) -> None:
+        # Not `fork`: a client that was made before has no threads in the child.
         context = multiprocessing.get_context("forkserver")
         # What is imported before the fork need not be imported by each process.
         context.set_forkserver_preload([__name__])
@@ -83,6 +84,7 @@ class ReaderProcess:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=serve or serve_reader, args=(theirs, assignment), daemon=True)
         self._process.start()
+        # With a copy of it open here, the end of the process would not end the pipe.
         theirs.close()
         self._started = False
         self._started = self._answer() is None
@@ -130,6 +132,7 @@ def serve_reader(pipe: Connection, assignment: ReaderTask) -> None:
     """The process's part: opens the reader and answers until the parent goes."""
     hold_to(resource.RLIMIT_AS, MEMORY_BYTES + 2 * assignment.options.prefetch_bytes)
     hold_to(resource.RLIMIT_CORE, 0)
+    # Said before there is a client: what ends earlier did not end of an entry.
     pipe.send((True, None))
     one_by_one = SingleMessageHandover() if assignment.one_by_one else None
     a = assignment
@@ -138,6 +141,7 @@ def serve_reader(pipe: Connection, assignment: ReaderTask) -> None:
             while True:
                 what, arguments = pipe.recv()
                 pipe.send((True, _answer_of(feed, what, arguments, assignment)))
+                # Only once the parent has it: after this the broker is asked for the next entry.
                 if one_by_one:
                     one_by_one.confirm()
     except (EOFError, OSError):

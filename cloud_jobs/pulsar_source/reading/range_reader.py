@@ -106,6 +106,7 @@ def read_range(
             for messages in reading.messages(entries):
                 columns.extend([m for m in messages if planned.includes(m.publish_timestamp())] if timed else messages)
                 if len(columns) >= _BATCH_ROWS or columns.bytes >= _BATCH_BYTES:
+                    # Before `take`, which begins the runs anew.
                     note_delivered()
                     yield columns.take()
                     verified = 0
@@ -118,6 +119,7 @@ def read_range(
                     yield columns.take()
         except pulsar.PulsarException as error:
             raise to_source_error(planned.cluster, f"reading {planned.topic}", error) from error
+    # Only what is read through the subscription is acknowledged, and chunks hold back an acknowledgement.
     if verifier.met_chunks and planned.durable:
         note(options, planned)
     if len(columns):
@@ -189,6 +191,7 @@ class _RangeReader:
                 continue
             received_s = clock()
             last = position_of(messages[-1].message_id())
+            # What comes first can come again, and no feed stops at the planned end.
             if position_of(messages[0].message_id()) <= reached or last > end:
                 messages = [m for m in messages if reached < position_of(m.message_id()) <= end]
             if messages:

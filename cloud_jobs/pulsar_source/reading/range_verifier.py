@@ -162,6 +162,7 @@ class RangeVerifier:
         """The one place that judges a range by the fates of its entries."""
         planned = self._planned
         compacted, rest = split_at(gaps, self._compacted(state))
+        # One more than is asked for, to know that there are more.
         positions = list(islice(positions_in(rest, planned.ledgers), self._bounds.entries + 1))
         fates = inquiry.entry_fates(positions[: self._bounds.entries])
         self.met_chunks = bool(fates.chunks)
