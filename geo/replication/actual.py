@@ -103,6 +103,7 @@ def read_registration(data: ClusterData) -> Registration:
 def read_defaults(said: BrokerConfiguration) -> BrokerDefaults:
     """What this broker does without a policy; what its configuration does not say is Pulsar's own default."""
     own = BrokerDefaults()
+    # As the broker decides: the older setting in gigabytes, where it is above 0, before the one in bytes.
     size_mb = (said.quota_gb or -1) * 1024
     if size_mb <= 0:
         size_mb = (said.quota_bytes or -1) / _MB

@@ -29,6 +29,7 @@ __all__ = ["Applied", "Inspection", "admins", "apply", "cluster_data", "inspect_
 # The brokers create topics in each other while we do, so one look may be a moment too early.
 _ROUNDS = 3
 _MB = 1024 * 1024
+# Pulsar's id before the first message: a new subscription misses nothing that is stored.
 _EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
 
@@ -95,6 +96,7 @@ def apply(
     made: list[Change] = []
     for turn in range(_ROUNDS + 1):
         pending = _pending(topology, alive, gone)
+        # Once: in a later round what was allowed is gone, and would be taken for an unknown subject.
         if turn == 0:
             _check_subjects(pending, allow_delete)
         now = _allowed(pending, allow_delete)

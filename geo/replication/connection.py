@@ -72,6 +72,7 @@ def check_addresses(topology: Topology, admins: Mapping[str, AdminClient]) -> li
         (admin, seen_by, way) for name, admin in admins.items() for seen_by, way in _service_addresses(topology, name)
     ]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
+        # Side by side: each address that does not answer costs its time-out.
         waiting = [pool.submit(_belongs, admin, way) for admin, _, way in ways]
     return [
         AddressCheck(admin.cluster, seen_by, way.service_url, *one.result())

@@ -102,6 +102,7 @@ def link_state(
         target=target,
         connected=bool(present) and not missing and all(one.connected for one in present),
         backlog=sum(one.backlog for one in present),
+        # Of many topics the one that is furthest behind counts: a mean would hide it.
         delay_s=max((one.delay_s for one in present), default=0),
         problem=problem,
     )
@@ -126,6 +127,7 @@ def cursor_states(stats: Mapping[str, _Space], now_s: float) -> list[CursorState
             subscription=name,
             cluster=cluster,
             backlog=subscription.backlog,
+            # The broker's clock may be ahead of ours.
             age_s=max(0.0, now_s - moved) if (moved := _moved_s(subscription)) else None,
             behind_s=furthest[topic, name] - moved if moved else None,
         )

@@ -51,6 +51,7 @@ def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s:
         for one in latencies
         if one.belongs is False
     ]
+    # Into a cluster that is not the one that is meant no probe is sent.
     strangers = {one.cluster for one in wrong if not one.seen_by}
     latencies: dict[tuple[str, str, str], Latency] = {}
     with _connections(topology, {name: one for name, one in alive.items() if name not in strangers}) as connections:
@@ -107,6 +108,7 @@ def _probe(
     topic = f"persistent://{namespace}/{PROBE_TOPIC}"
     latencies: dict[tuple[str, str], Latency] = {}
     try:
+        # Opened before a probe is sent: a reader that starts at the latest message would miss it.
         readers = {name: connections[name].create_reader(topic, pulsar.MessageId.latest) for name in clusters}
     except pulsar.PulsarException as refused:
         reason = f"no probe could be read: {refused}"

@@ -22,6 +22,7 @@ def reconnect(topology: Topology, clients: Mapping[str, AdminClient]) -> list[st
     that for good. A reload interrupts the topic's clients for a moment, and loses nothing.
     """
     deadline = time.monotonic() + _TIMEOUT_S
+    # A replicator that Pulsar is about to connect by itself needs no reload, which would disturb its topic's clients.
     while (lost := _disconnected(topology, clients)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     for source, topic in lost:

@@ -52,6 +52,7 @@ class AdminTransport:
 
         Raises ClusterUnreachable without a whole answer in time; NoConnection where nobody listens.
         """
+        # The bound counts bytes as they come in: a packed answer could grow far beyond it.
         headers = {"Accept-Encoding": "identity"} | (
             {"Authorization": f"Bearer {self._token()}"} if self._token else {}
         )
@@ -121,9 +122,12 @@ class AdminTransport:
             self._connections.append(event_data["return_value"])
 
     def _cut(self, late: Event) -> None:
+        # First: the thread that the cut wakes looks here to know why its answer ended.
         late.set()
+        # Of a copy: other threads open connections meanwhile.
         for connection in list(self._connections):
             with contextlib.suppress(OSError):
+                # A close() would not wake the thread that reads from it.
                 connection.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def _redirected(self, request: httpx.Request, answer: httpx.Response) -> httpx.Request:

@@ -28,6 +28,7 @@ class Activity:
         known = sorted((-FOREVER_MS if a is None else a, FOREVER_MS if b is None else b) for a, b in stretches)
         united: list[list[int]] = []
         for start, end in known:
+            # Two that touch are one: between them there is no switch.
             if united and start <= united[-1][1]:
                 united[-1][1] = max(united[-1][1], end)
             elif start < end:
@@ -90,6 +91,7 @@ ALWAYS: Final = Activity([(None, None)])
 
 def whole_ms(t_ms: NDArray[np.integer] | Floats) -> Ints:
     """Times in whole milliseconds: as switches are at such, nothing changes within one."""
+    # A cast alone rounds towards zero: times before 1970 would be a millisecond late.
     return np.floor(t_ms).astype(np.int64) if t_ms.dtype.kind == "f" else t_ms.astype(np.int64, copy=False)
 
 

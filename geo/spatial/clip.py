@@ -253,6 +253,7 @@ def _antimeridian(segments: Segments) -> tuple[Ints, Floats]:
 
 def world_copies(segments: Segments) -> tuple[Ints, Segments]:
     """Segments, and once more, a turn back, those that leave -180..180."""
+    # A fix at -180 is one at 180 as well, and fences that end there have their border at 180.
     over = np.flatnonzero((segments.qx >= 180.0) | (segments.qx <= -180.0) | (segments.px == -180.0))
     rows = np.arange(len(segments))
     if not len(over):
@@ -277,7 +278,9 @@ def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outline
     with np.errstate(divide="ignore", invalid="ignore"):
         fraction = p_side / (p_side - q_side)
         blur = (p_slack + q_slack) / np.abs(p_side - q_side) * np.hypot(q[0] - p[0], q[1] - p[1])
+    # Not `>`: where both sides are nought the blur is NaN, and every comparison with it is false.
     for row in np.flatnonzero(between & ~(blur <= _BLURRED_DEG)).tolist():
         fraction[row] = crossing_fraction(*((float(at[0][row]), float(at[1][row])) for at in (p, q, a, b)))
     at = meets[between]
+    # Rounding may put a meeting right beside a fix beyond it.
     return at, np.clip(fraction[between], 0.0, 1.0), np.concatenate([at, at_a_fix])

@@ -56,6 +56,7 @@ def refuse_tangled(shapes: Sequence[shapely.Geometry], *, overlay: bool) -> None
     _refuse_nested(shapes)
     starts, ends = edges_of(shapes)
     count = len(starts)
+    # So few edges cannot make too many pairs: most fences are not counted at all.
     if count * (count - 1) // 2 <= (MAX_CROSSINGS if overlay else MAX_NEAR_PAIRS):
         return
     named = f"{MAX_CROSSINGS:,} times (and once for each edge)"

@@ -37,6 +37,7 @@ def border_distance_m(
         point, box = boxes.near(numbers[rows], places, most[rows])
         for some in blocks(boxes.edges[box], _AT_ONCE):
             away = _nearest(outlines, boxes, (point[some], box[some]), places)
+            # `rows` is a slice: this writes into `nearest` itself.
             np.minimum.at(nearest[rows], point[some], away)
     return np.asarray(np.minimum(nearest, _to_an_end_at_180(outlines, boxes.at_180(), fence, lon, lat)))
 

@@ -19,6 +19,7 @@ MAX_PARTS_HELD: Final = 4_000_000
 MAX_ENCOUNTERS: Final = 4_000_000
 """Encounters that `find_encounters` finds at most: of some 2,800 devices on one spot each pair."""
 _REFINEMENTS = 2
+# Parts of one encounter end and begin at the same time but for rounding; fixes are whole milliseconds apart.
 _JOINED_MS = 1e-3
 _EXACT_M = 1e-7
 _EXACT_MS = 1e-4
@@ -246,10 +247,12 @@ def _meetings(segments: Segments, pairs: Candidates, row: Ints, within_m: float)
     motion, start, end = _Motion(segments, pairs.one, pairs.other, polar), pairs.start_ms, pairs.end_ms
     rough = _nearest((start, end), (motion.offset(start), motion.offset(end)), (start, end))
     east, north, up = motion.offset(rough)
+    # The offset is rough on a long way: the room beyond the limit keeps all that may come near.
     near = np.flatnonzero(np.sqrt(east * east + north * north + up * up) <= 1.01 * within_m + 10.0)
     motion, start, end = motion.rows(near), start[near], end[near]
     time = motion.closest(start, end)
     least, at_start, at_end = motion.distance(time), motion.distance(start), motion.distance(end)
+    # Of equal distances the start counts, not where the search happened to stop.
     time = np.where(at_start <= least, start, np.where(at_end < least, end, time))
     least = np.minimum(least, np.minimum(at_start, at_end))
     met = np.flatnonzero(least <= within_m)

@@ -69,6 +69,7 @@ def _no_number(text: str) -> NoReturn:
 class _FeatureReader:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
+        # By itself the decoder takes NaN and Infinity, which are not JSON, and of a member that comes twice the last.
         self._decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number)
         self._line, self._counted, self._number, self._last_line = 1, 0, 0, 0
         self._faults, self._inside = 0, False
@@ -171,6 +172,7 @@ class _FeatureReader:
         except RecursionError:
             raise _Torn("it is nested too deeply", begin, begin) from None
         except ValueError as fault:
+            # Python reads no whole number of more than 4,300 digits: that takes time by their square.
             reason = "a number has too many digits" if "digits" in str(fault) else str(fault)
             raise _Torn(reason, begin, begin) from None
         self._string = begin if isinstance(value, str) else None

@@ -23,6 +23,7 @@ OPTIONAL: Final = ("speed_mps", "accuracy_m")
 MAX_FAULTS: Final = 10_000
 MAX_LINE_CHARS: Final = 65_536
 MAX_NUMBER_CHARS: Final = 64
+# Times are interpolated as doubles, which from here on leave out whole milliseconds.
 MAX_TIME_MS: Final = 1 << 53
 _ROWS_AT_ONCE: Final = 50_000
 _ROWS_ONE_BY_ONE: Final = 256
@@ -232,6 +233,7 @@ def _device(cell: str) -> str:
 
 
 def _time(cell: str) -> int:
+    # The length first: int() takes time by the square of it.
     if len(cell) > MAX_NUMBER_CHARS or not _WHOLE.fullmatch(cell) or abs(int(cell)) >= MAX_TIME_MS:
         raise _Malformed(f"t_ms {_shown(cell)} is not a whole number of milliseconds below 2^53")
     return int(cell)

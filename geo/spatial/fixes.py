@@ -66,4 +66,5 @@ class Fixes:
 
 def valid_positions(lat: Floats, lon: Floats) -> Bools:
     """True where latitude is within ±90 and longitude within ±180, both finite."""
+    # NaN compares false, so it is refused too.
     return (np.abs(lat) <= 90.0) & (np.abs(lon) <= 180.0)

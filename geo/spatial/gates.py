@@ -199,6 +199,7 @@ def _fractions(sides: tuple[Points, Points], ends: tuple[Points, Points, Points,
     """Where on p-q the crossings are. `sides`: of p and of q of the line a-b, with how much may be rounding."""
     (value_p, slack_p), (value_q, slack_q) = ((value[rows], slack[rows]) for value, slack in sides)
     unsure = np.flatnonzero((np.abs(value_p) <= slack_p) | (np.abs(value_q) <= slack_q))
+    # Any two that differ: they only keep the division defined until the exact fraction is there.
     value_p[unsure], value_q[unsure] = 1.0, -1.0
     fraction = np.clip(value_p / (value_p - value_q), 0.0, 1.0)
     for row in unsure.tolist():

@@ -264,6 +264,7 @@ def _instant(properties: dict[str, Any], key: str) -> int | None:
         raise FenceError(f"{key} {_shown(value)} is not an ISO 8601 time") from None
     if offset is None:
         raise FenceError(f"{key} {_shown(value)} has no offset from UTC")
+    # By hand: astimezone() raises where the time in UTC lies outside the years 1 to 9999.
     return (time.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC) - offset) // timedelta(milliseconds=1)
 
 

@@ -107,6 +107,7 @@ def _within(values: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
 
 
 def _bounded(t_ms: Ints) -> Ints:
+    # Outside these years weekly hours are never in force, and datetime ends with the year 9999.
     return np.clip(t_ms, _FIRST_DAY * DAY_MS, (_LAST_DAY + 1) * DAY_MS - 1)
 
 
@@ -130,6 +131,7 @@ def _changes(timezone: str, year: int) -> tuple[Ints, Ints]:
     since, offset = [begin], [_offset_s(begin, zone)]
     for day in range(begin, end, 86_400):
         last = min(day + 86_400, end - 1)
+        # More than one change may fall into a day: after each the rest of the day is looked at again.
         while _offset_s(last, zone) != offset[-1]:
             since.append(_change(max(day, since[-1]), last, zone))
             offset.append(_offset_s(since[-1], zone))

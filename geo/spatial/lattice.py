@@ -89,6 +89,7 @@ def _within_band(start: Points, end: Points, line: Ints, row: Ints) -> tuple[Flo
     u0, v0, u1, v1 = start[0][line], start[1][line], end[0][line], end[1][line]
     low, high = np.minimum(v0, v1), np.maximum(v0, v1)
     rise = v1 - v0
+    # So flat a line would divide rounding by rounding; all of it is taken to be in the row.
     flat = np.abs(rise) < 1e-6
     slope = (u1 - u0) / np.where(flat, 1.0, rise)
     at_bottom = u0 + (np.clip(row - SLACK, low, high) - v0) * slope

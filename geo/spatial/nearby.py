@@ -146,6 +146,7 @@ def _pairs(
     while True:
         low_cell = np.floor(low / cell_m).astype(np.int64)
         span = np.floor(_of(high, rows) / cell_m).astype(np.int64) - _of(low_cell, rows) + 1
+        # As doubles: the product of three spans may be more than 64 bits hold.
         large = span.astype(np.float64).prod(axis=0) > MAX_CELLS_PER_PART
         yield from _pairs_in_cells(boxed, rows, (low_cell, np.where(large, 0, span)), done)
         if not large.any():
@@ -180,6 +181,7 @@ def _pairs_in_cells(boxed: _Boxed, rows: Ints | None, cells: tuple[Ints, Ints], 
         place, other = expand(following[block], after[block])
         place += block.start
         one, two = row[place], row[other]
+        # Different cells may have the same key: each pair is looked at for what it is.
         fit = _may_meet(boxed, one, two)
         # of the cells that two boxes share, the one at their lowest common corner reports the pair
         for axis in range(3):

@@ -72,6 +72,7 @@ def measured(tracks: Tracks, segments: Segments, runs: ZoneRuns) -> Pieces:
     """Pieces from runs over `segments` (those of `tracks`), with their metres and milliseconds."""
     ends = tracks.segments()[runs.segment]
     metres = tracks.metres[ends]
+    # Whole segments have their length from the track already, and a geodesic is found by iteration.
     part = np.flatnonzero((runs.start > 0.0) | (runs.end < 1.0))
     from_x, from_y = segments.at(runs.segment[part], runs.start[part])
     to_x, to_y = segments.at(runs.segment[part], runs.end[part])

@@ -54,6 +54,7 @@ def lexical(*keys: Ints) -> Ints:
     for key in (*keys, np.arange(count)) if count else ():
         low, size = int(key.min()), int(key.max()) - int(key.min()) + 1
         values *= size
+        # A number of Python, which does not overflow before it is compared.
         if values > _MOST:
             return np.lexsort(keys[::-1])
         packed = packed * size + (key - low)

@@ -118,6 +118,8 @@ class _Crossings:
         line, row = expand(first[some], last[some] - first[some] + 1)
         line = some[line]
         y = lattice.middle(row, 0)
+        # Half open: of two edges that go on through a corner on the middle line one crosses, so every second one
+        # leaves.
         crosses = np.flatnonzero((low[line] <= y) & (y < high[line]))
         line, row, y = line[crosses], row[crosses], y[crosses]
         slope = (bx[line] - ax[line]) / (by[line] - ay[line])

@@ -41,6 +41,7 @@ def new_revisions(
     for one in in_force(known):
         before.setdefault(_key(one.event), []).append(one)
     used = {one.id for one in known}
+    # Sorted: the order of a set differs from run to run, and what is emitted must not.
     for key in sorted(now.keys() | before.keys()):
         new += _matched(before.get(key, []), now.get(key, []), used, namespace)
     return new
@@ -66,6 +67,7 @@ def _matched(
     before: list[EventRevision], now: list[GeofenceEvent], used: set[str], namespace: str
 ) -> list[EventRevision]:
     waiting: dict[int, list[EventRevision]] = {}
+    # Backwards, as pop() takes from the end: of equal times the first is matched first.
     for one in sorted(before, key=lambda one: (one.event, one.id), reverse=True):
         waiting.setdefault(one.event.t_ms, []).append(one)
     changed: list[EventRevision] = []

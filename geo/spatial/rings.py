@@ -111,6 +111,7 @@ def _closed(ring: Floats, notes: list[str]) -> Floats:
 def _unwrapped(ring: Floats) -> Floats:
     step = np.diff(ring[:, 0])
     jump = (np.abs(step) > 180.0) & (np.abs(step) < 360.0)
+    # Most rings do not cross the antimeridian, and their coordinates stay as they were read, to the last bit.
     if not jump.any():
         return ring
     turns = np.concatenate([[0.0], np.cumsum(np.where(jump, -360.0 * np.sign(step), 0.0))])

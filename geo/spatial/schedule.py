@@ -31,6 +31,7 @@ class Schedule:
 
     def in_force(self, item: Ints, t_ms: Ints | Floats) -> Bools:
         """Is each of these (by its number) in force at its time?"""
+        # A set without times pays nothing for being asked.
         if self.always:
             return np.ones(len(item), dtype=np.bool_)
         kind, t_ms = self.kind[item], whole_ms(t_ms)

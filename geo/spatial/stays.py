@@ -43,6 +43,7 @@ def joined_stays(parts: Iterable[Stays]) -> Stays:
     for part in parts:
         waiting.append(_joined([part]))
         held += len(waiting[-1])
+        # As much again as there is: joined at every part, a long result would be sorted over and over.
         if held > max(MAX_ROWS_HELD, len(whole)):
             whole, waiting, held = _joined([whole, *waiting]), [], 0
     return waiting[0] if len(waiting) == 1 and not len(whole) else _joined([whole, *waiting])

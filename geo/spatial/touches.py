@@ -110,6 +110,7 @@ class _Way:
             else:
                 found.append(met)
             shared = edge + 1 if self._on_way(edge + 1) else None
+        # The last edge of a closed gate ends where the first begins: a way through that corner meets them as one.
         if self._gate.closed and shared == self._gate.last and len(found) > 1 and self._edges[0] == 0:
             found[0].join(found.pop())
         return found

@@ -87,6 +87,7 @@ def build_tracks(fixes: Fixes, rules: TrackSettings | None = None) -> Tracks:
     row = _drop(row, verdict, _at_null_island(fixes, row, rules), Verdict.NULL_ISLAND)
     row = _drop(row, verdict, _inaccurate(fixes, row, rules), Verdict.INACCURATE)
     near, metres = _steps(fixes, row, rules)
+    # Judged last: a fix at 0°/0°, or an inaccurate one, would make outliers of its good neighbours.
     outliers = _outliers(fixes, row, near, metres, rules)
     if outliers.any():
         row = _drop(row, verdict, outliers, Verdict.IMPLAUSIBLE)
@@ -108,6 +109,7 @@ def build_tracks(fixes: Fixes, rules: TrackSettings | None = None) -> Tracks:
 def _ordered(fixes: Fixes, verdict: NDArray[np.uint8]) -> Ints:
     device, t_ms = fixes.device, fixes.t_ms
     ahead = (device[1:] > device[:-1]) | ((device[1:] == device[:-1]) & (t_ms[1:] >= t_ms[:-1]))
+    # lexsort is stable: of equal times the row that was given first stays first.
     row = np.arange(len(fixes)) if ahead.all() else np.lexsort((t_ms, device))
     repeated = np.zeros(len(row), dtype=np.bool_)
     repeated[1:] = (device[row[1:]] == device[row[:-1]]) & (t_ms[row[1:]] == t_ms[row[:-1]])

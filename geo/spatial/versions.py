@@ -37,6 +37,7 @@ def superseded(versions: Iterable[V]) -> list[V]:
         begins: list[int | None] = [effective_ms(version) for version in same]
         for version, begin, end in zip(same, [None, *begins[1:]], [*begins[1:], None], strict=True):
             limited = _limited(version.active, begin, end)
+            # An id of which no version is ever in force keeps the last one: its name stays among the names.
             if len(limited.switches) or version is same[-1]:
                 kept.append(version if limited is version.active else replace(version, active=limited))
     return kept

@@ -138,6 +138,7 @@ def _stays(course: _Course, runs: FenceRuns) -> Stays:
 
 def _sure(course: _Course, sides: _Sides, fences: FenceSet, settings: VisitSettings) -> Bools:
     """Which stretches are no jitter."""
+    # The cheap question first: only what lasts long enough is measured against the border.
     sure = sides.end_ms - sides.start_ms >= settings.min_stay_s * 1000.0
     accuracy = course.tracks.fixes.accuracy_m if settings.use_accuracy else None
     if settings.buffer_m == 0.0 and (accuracy is None or np.isnan(accuracy).all()):

@@ -73,6 +73,7 @@ def _of_week(weekly: Weekly) -> Iterator[tuple[int, int]]:
                 yield following, following + until
 
 
+# available_timezones() opens every file of the machine's folder of zones.
 @lru_cache(maxsize=1)
 def _zones() -> frozenset[str]:
     """The names of the IANA list that mean a place; what else a machine's folder of zones holds is its own."""

@@ -38,12 +38,14 @@ class ZoneSet(FenceSet):
         return runs.rows(np.argsort(runs.segment, kind="stable"))
 
     def _winner(self, row: Ints, fence: Ints, count: int) -> Ints:
+        # Fences are numbered in the order in which they win: the smallest number is the winner.
         best = np.full(count, len(self.fences), dtype=np.int64)
         np.minimum.at(best, row, fence)
         return best
 
     def _names(self, fence: Ints) -> Ints:
         """The names of fences, and of none."""
+        # "None" is the number after the last fence, and finds the value that was put there.
         return np.append(self.name_of_fence, OUTSIDE)[fence]
 
 
