@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloud_jobs.encounters import encounters
+from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.measure import measure
 
 if TYPE_CHECKING:
@@ -38,18 +37,6 @@ def _settings(path: Path) -> CloudSettings:
         raise typer.Exit(2) from error
 
 
-@contextmanager
-def _errors_as_messages() -> Iterator[None]:
-    """An error that a job raises on purpose is a message for people, not a stack of calls."""
-    from cloud_jobs.errors import CloudError
-
-    try:
-        yield
-    except CloudError as error:
-        typer.echo(f"cloud-jobs: {error}", err=True)
-        raise typer.Exit(1) from error
-
-
 @app.command()
 def ingest(
     config: Config,
@@ -62,7 +49,7 @@ def ingest(
     """
     from cloud_jobs.ingest.cli import run_ingest
 
-    with _errors_as_messages():
+    with cloud_errors_as_messages("cloud-jobs"):
         run_ingest(_settings(config), available_now=available_now)
 
 
@@ -74,7 +61,7 @@ def usage(config: Config) -> None:
     """
     from cloud_jobs.jobs import run_usage
 
-    with _errors_as_messages():
+    with cloud_errors_as_messages("cloud-jobs"):
         run_usage(_settings(config))
 
 
@@ -90,7 +77,7 @@ def geofence(
     """
     from cloud_jobs.jobs import run_geofence
 
-    with _errors_as_messages():
+    with cloud_errors_as_messages("cloud-jobs"):
         run_geofence(_settings(config), follow=follow)
 
 
@@ -106,7 +93,7 @@ def proximity(
     """
     from cloud_jobs.jobs import run_proximity
 
-    with _errors_as_messages():
+    with cloud_errors_as_messages("cloud-jobs"):
         run_proximity(_settings(config), follow=follow)
 
 

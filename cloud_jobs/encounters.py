@@ -13,7 +13,7 @@ from cloud_jobs.measure import (
     FixesFile,
     MaxGap,
     Plausibility,
-    errors_as_messages,
+    file_errors_as_messages,
     finite,
     print_summary,
     read_fix_file,
@@ -44,7 +44,7 @@ def encounters(
     Example: cloud-jobs encounters --fixes fixes.csv --distance-m 500 --out encounters.csv
     """
     refuse_to_replace(out, fixes)
-    with errors_as_messages():
+    with file_errors_as_messages():
         read = read_fix_file(fixes)
         tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
         found = find_encounters(tracks, distance_m)

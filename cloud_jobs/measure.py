@@ -83,7 +83,7 @@ def measure(
     Example: cloud-jobs measure --fixes fixes.csv --fences fences.geojson --out usage.csv
     """
     refuse_to_replace(out, fixes, fences)
-    with errors_as_messages():
+    with file_errors_as_messages():
         read = read_fix_file(fixes)
         report = read_fence_file(fences)
         tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
@@ -187,7 +187,7 @@ def refuse_to_replace(out: Path, *inputs: Path) -> None:
 
 
 @contextmanager
-def errors_as_messages() -> Iterator[None]:
+def file_errors_as_messages() -> Iterator[None]:
     """What cannot be read, written or used is a message and exit status 1."""
     try:
         yield

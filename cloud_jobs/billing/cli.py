@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -25,7 +23,7 @@ from cloud_jobs.billing.lake_reader import bill_from_lake, line_records
 from cloud_jobs.billing.lines import Line
 from cloud_jobs.billing.period import Period, stamp
 from cloud_jobs.billing.terminal import adjustment_table, bill_table, seq_ranges_table
-from cloud_jobs.errors import CloudError
+from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.tables import Lake
 
 app = typer.Typer(
@@ -40,23 +38,6 @@ AsOfOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print canonical JSON.")]
 
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
-
-
-def _errors_as_messages(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """A command whose errors are one line on standard error and exit status 1."""
-
-    @wraps(command)
-    def wrapped(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        try:
-            return command(*args, **kwargs)
-        except CloudError as error:
-            Console(stderr=True).print(Text(f"bill: {error}"), soft_wrap=True)
-            raise typer.Exit(1) from error
-
-    return wrapped
-
 
 def _console() -> Console:
     """A pipe or a file has no width of its own; the tables need this much."""
@@ -64,7 +45,7 @@ def _console() -> Console:
 
 
 @app.command()
-@_errors_as_messages
+@cloud_errors_as_messages("bill")
 def show(
     *,
     lake: LakeOption,
@@ -85,7 +66,7 @@ def show(
 
 
 @app.command("open")
-@_errors_as_messages
+@cloud_errors_as_messages("bill")
 def open_line(
     *,
     lake: LakeOption,
@@ -110,7 +91,7 @@ def open_line(
 
 
 @app.command()
-@_errors_as_messages
+@cloud_errors_as_messages("bill")
 def issue(
     *,
     lake: LakeOption,
@@ -141,7 +122,7 @@ def issue(
 
 
 @app.command()
-@_errors_as_messages
+@cloud_errors_as_messages("bill")
 def adjust(
     *,
     lake: LakeOption,

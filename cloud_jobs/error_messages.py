@@ -1,0 +1,22 @@
+"""What a command says when a job stops on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from cloud_jobs.errors import CloudError
+
+__all__ = ["cloud_errors_as_messages"]
+
+
+@contextmanager
+def cloud_errors_as_messages(program: str) -> Iterator[None]:
+    """A `CloudError` is one line on standard error, which begins with `program`, and exit status 1."""
+    try:
+        yield
+    except CloudError as error:
+        typer.echo(f"{program}: {error}", err=True)
+        raise typer.Exit(1) from error
