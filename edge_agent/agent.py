@@ -119,6 +119,7 @@ class Agent:
             log.error("a thread does not end", threads=stuck)
             return False
         self.buffer.close()
+        # After the buffer: without the lock another agent may open it.
         self._lock_file.close()
         log.info("stopped", head=self.buffer.head)
         return True

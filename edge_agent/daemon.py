@@ -65,6 +65,7 @@ def main(arguments: list[str]) -> int:
         log.error("settings", problem=problem)
     for warning in warnings(base):
         log.warning("settings", problem=warning)
+    # For whatever is made from here on: what a vehicle did is its owner's alone.
     os.umask(0o077)
     # Blocked in every thread, and waited for in `serve`: no handler may run in the middle of a commit.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -115,6 +116,7 @@ class Daemon:
             if number in {signal.SIGTERM, signal.SIGINT}:
                 notify("STOPPING=1")
                 self._agent.stop()
+                # Not counted: that the agent is stopped says nothing about the settings.
                 self._trial.take_back(counts=False)
                 return 0
             if number == signal.SIGHUP:
@@ -125,6 +127,7 @@ class Daemon:
         return _EXIT_FAILED
 
     def _tick(self, now_s: float) -> None:
+        # Only while both threads are seen: systemd restarts an agent of which one is stuck.
         if is_alive(self._agent):
             notify("WATCHDOG=1", f"STATUS={self._agent.drainer.health.connected_region or 'no uplink'}")
         self._agent.flash.sample(time.time())
@@ -351,6 +354,7 @@ class Daemon:
 
     def _pushed(self, text: bytes) -> None:
         self._pushes.append(text)
+        # Ends the wait of `serve`: a restart stops the drain, so the drain's thread cannot do it.
         os.kill(os.getpid(), signal.SIGUSR1)
 
 

@@ -114,8 +114,10 @@ class MqttSession:
         for descriptor, events in self._poll.poll(timeout_ms):
             if descriptor == self._wake_up.socket.fileno():
                 self._wake_up.clear()
+            # An error or a hang-up too: reading says what it was.
             elif events & ~select.POLLOUT:
                 self._read()
+        # paho sends its PINGREQ, and misses its answer, only here.
         self._client.loop_misc()
         self._publish_waiting()
         if self._pending_subscriptions and time.monotonic() > self._subscribed_by_s:
@@ -189,6 +191,7 @@ class MqttSession:
         self._check_end()
         self._client.flush()
         self._check_end()
+        # Only while something waits: a socket nearly always takes more, and no poll would wait.
         wanted = select.POLLIN | (select.POLLOUT if self._client.has_outgoing else 0)
         self._poll.modify(self._descriptor, wanted)
 
@@ -200,6 +203,7 @@ class MqttSession:
     def _on_connect(self, _client: Client, _data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
         self._connack = reason
         self.session_present = bool(flags.session_present)
+        # paho sets only those properties that the CONNACK had.
         self.max_packet_bytes = getattr(properties, "MaximumPacketSize", LARGEST_PACKET)
         self._receive_maximum = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
         self._takes_qos_1 = getattr(properties, "MaximumQoS", 1) > 0
@@ -230,6 +234,7 @@ def _counted_bytes(sock: socket.socket) -> tuple[int, int]:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
     except (OSError, AttributeError):
         return (0, 0)
+    # `struct tcp_info`: bytes_received, segs_out and segs_in, bytes_sent; before Linux 4.19 it ends earlier.
     if len(info) < 208:
         return (0, 0)
     received, segments_out, segments_in = *struct.unpack_from("=Q", info, 128), *struct.unpack_from("=II", info, 136)

@@ -259,12 +259,14 @@ class Trial:
         """Puts pushed settings on trial; False when they are known already. Raises PushRefused, each time anew."""
         if self._files.read(AGAIN) == text:
             return False
+        # A newer push ends the wait of the former one, also if it is refused itself.
         self._files.remove(AGAIN)
         if self._files.read(IN_FORCE) == text:
             return False
         if (reason := self._refused_before(text)) is not None:
             raise PushRefused(f"refused before: {reason}"[:500])
         self._check_or_remember(text)
+        # By way of AGAIN: a crash in between leaves a proposal that waits, and none on trial that was not counted.
         self._files.replace(AGAIN, text)
         self._note_attempts(0)
         return self.begin_again()
@@ -275,6 +277,7 @@ class Trial:
         if text is None:
             return False
         self._check_or_remember(text)
+        # Before the trial: one that ends the agent has counted.
         self._note_attempts(self._attempts()[0] + 1)
         self._files.move(AGAIN, ON_TRIAL)
         return True

@@ -58,6 +58,7 @@ def is_running(settings: AgentSettings) -> bool | None:
 def read_status(settings: AgentSettings) -> dict[str, Any]:
     """The state of the buffer as plain values, ready for JSON. Raises StoreError."""
     with reading(settings) as connection:
+        # One snapshot for all queries: a commit between two of them would look like a gap.
         connection.execute("BEGIN")
         counters: dict[str, int] = dict(connection.execute("SELECT name, value FROM counters").fetchall())
         ordinal, epoch, head = connection.execute(

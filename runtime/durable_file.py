@@ -30,6 +30,7 @@ def writing_durably(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
             yield file
             file.flush()
+            # Before the rename: a power cut must not find the new name with nothing in it.
             os.fsync(file.fileno())
         beside.replace(path)
     except BaseException as error:
@@ -58,6 +59,7 @@ def create_durably(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
         replace_durably(beside, content, mode=mode)
+        # A link fails where the name is taken; a rename would replace it.
         os.link(beside, path)
     except FileExistsError:
         return False

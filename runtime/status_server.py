@@ -90,6 +90,7 @@ class _BoundedServer(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class names them
+        # Asked before a thread is made for the request.
         return self._room.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:

@@ -24,6 +24,7 @@ def load(model: type[Made], path: Path) -> Made:
     """The settings in a TOML file. Raises SettingsError."""
     try:
         with path.open("rb") as file:
+            # One byte more than is allowed shows that there are too many.
             text = file.read(MAX_TOML_BYTES + 1).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(str(path), [f"cannot be read: {error}"]) from error

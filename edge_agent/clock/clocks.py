@@ -42,4 +42,5 @@ class SystemClocks:
 
     def monotonic_us(self) -> int:
         """See Clocks."""
+        # Linux's CLOCK_MONOTONIC stands still in suspend.
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000

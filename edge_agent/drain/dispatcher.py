@@ -195,6 +195,7 @@ class Dispatcher:
             self._retries.remove(identity)
         for half in halves:
             self._retries.add_half(now_s, half, reason, first_s)
+            # It went out with the whole, so no clock correction may give it other times.
             self.maybe_sent.add(half.id)
         return len(exhausted) - len(halves) // 2
 
@@ -215,6 +216,7 @@ class Dispatcher:
     def _take_batches(self, now_s: float, allowed: frozenset[int] | None) -> tuple[list[StoredBatch], bool] | None:
         again = self._due_again(now_s, allowed) if self._window.has_room(backlog=True) else None
         if again is not None or self._retries.region_refuses_all:
+            # To a region that refuses everything only retries go: a new batch would become one more of them.
             return None if again is None else ([again], True)
         live = self._live.peek(allowed) if self._window.has_room(backlog=False) else None
         if live is not None and self._live_ready_in(now_s, allowed):
@@ -253,6 +255,7 @@ class Dispatcher:
         except WireError as error:
             raise StoreDamaged(f"a stored batch cannot be read: {error}") from error
         seqs = read_header(data).seqs
+        # Without their bytes: what is sent again is read from disk, so memory does not grow with the window.
         stripped = tuple(_without_data(batch) for batch, _ in present)
         self.maybe_sent.update(batch.id for batch in stripped)
         again = stripped[0].id in self._retries

@@ -122,6 +122,7 @@ class Drainer:
             uplink.report(self.inbox.reports.popleft())
         busy = self._send(uplink, now_s)
         timeout_s = 0.0 if busy else self._wait_at_most_s(now_s)
+        # What came since the top of this round must not wait for the time-out.
         if self.inbox.take_wakeup():
             timeout_s = 0.0
         for event in uplink.poll(timeout_s):
@@ -174,6 +175,7 @@ class Drainer:
 
     def _on_acked(self, event: Ack) -> None:
         now_s = self._now_s()
+        # First: an acknowledgement may carry a pause and no record ids.
         self.health.pause.request(now_s, event.pause_s)
         if self.dispatcher.on_acked(event.epoch, event.seqs) == 0:
             return
@@ -186,6 +188,7 @@ class Drainer:
     def _on_refused(self, event: RefusedBatch) -> None:
         now_s, in_flight = self._now_s(), self.dispatcher.in_flight
         dead_lettered = self.dispatcher.on_refused(now_s, event.epoch, event.seqs, event.reason)
+        # A late answer about what was released already, or one about nothing that was sent.
         if self.dispatcher.in_flight == in_flight:
             self.dispatcher.counters.acks_ignored += 1
             return
@@ -205,6 +208,7 @@ class Drainer:
         self.health.on_no_gateway()
         self._has_nothing_to_send = False
         self.dispatcher.on_disconnected()
+        # One wait for a burst: each of its batches is answered, and each answer would double the wait.
         if now_s >= self.health.resume_at_s:
             self.health.resume_at_s = now_s + self.regions.next_delay_s()
 
@@ -265,6 +269,7 @@ class Drainer:
 
     def _close_uplink(self) -> None:
         uplink, self._uplink = self._uplink, None
+        # Before it is closed: other threads may wake a connection until here.
         self.inbox.set_uplink(None)
         self.health.on_closed()
         if uplink is not None:

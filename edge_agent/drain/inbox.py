@@ -45,6 +45,7 @@ class DrainInbox:
     def on_jump(self, jump: ClockJump) -> None:
         """The clock jumped: what was never sent is corrected first."""
         with self._lock:
+            # The bound is taken here: what is stored later was corrected in memory, and must not move twice.
             self.jumps.append((jump, self._last_id()))
         self._wake()
 
@@ -83,8 +84,10 @@ class DrainInbox:
         self._wakeup.clear()
 
     def _wake(self) -> None:
+        # First: a drain between two polls finds it in `take_wakeup`.
         self._wakeup.set()
         wake = self._wake_uplink
         if wake is not None:
+            # The drain may be closing this connection; then it waits for `_wakeup` next.
             with suppress(OSError):
                 wake()

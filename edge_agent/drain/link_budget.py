@@ -44,6 +44,7 @@ class LinkPolicy:
 
     def is_metered(self, link: str | None) -> bool:
         """Whether this kind of link counts against the plan."""
+        # An unknown link may be the one that costs.
         return link is None or link in self._settings.metered
 
     def allowed_classes(self, link: str | None, usage: DataUsage) -> frozenset[int]:
@@ -54,6 +55,7 @@ class LinkPolicy:
         only_urgent = left <= self._settings.plan_reserve
         named = range(len(self._classes))
         allowed = {index for index in named if self._may(self._classes[index], link, only_urgent=only_urgent)}
+        # Batches of classes that left the settings are still stored, and no rule holds them back.
         return frozenset(allowed | set(range(len(self._classes), MAX_CLASSES)))
 
     @staticmethod
@@ -133,6 +135,7 @@ class LinkBudget:
         self.sent_bytes += new_sent
         self.received_bytes += new_received
         if self._bucket:
+            # The estimate was taken when it was sent; what is missing, or was too much, follows.
             self._bucket.take(new_sent - self._estimated, now_s)
         self._estimated = 0.0
         if self._policy.is_metered(self._link):
@@ -143,6 +146,7 @@ class LinkBudget:
         after = before.add(self._wall_s(), size)
         old = (before.day, before.day_bytes, before.month, before.month_bytes)
         new = (after.day, after.day_bytes, after.month, after.month_bytes)
+        # Lazily: it changes with each packet, and a sync for it would wear the flash.
         for name, was, becomes in zip(_NAMES, old, new, strict=True):
             self._counters.add(name, becomes - was, lazily=True)
 

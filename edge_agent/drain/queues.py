@@ -57,6 +57,7 @@ class LiveQueue:
         queue = self._queues[class_index]
         taken = [self._take(queue)[1]]
         records, size = taken[0].records, taken[0].size
+        # A batch on the wire is of one epoch.
         while queue and queue[0][1].epoch == taken[0].epoch:
             after = queue[0][1]
             if records + after.records > most_records or size + after.size > most_bytes:
@@ -111,6 +112,7 @@ class Backlog:
         for index, identity in _first_ids(batches).items():
             self._ensure(index)
             first = self._ahead[index][0].id if self._ahead[index] else self._cursors[index] + 1
+            # A cursor only goes back: what lies ahead of it is found anyway.
             if identity < first:
                 self._cursors[index] = identity - 1
                 self._ahead[index].clear()
@@ -161,6 +163,7 @@ class Backlog:
 
     def _next_of(self, index: int) -> StoredBatch | None:
         ahead = self._ahead[index]
+        # Without this mark an idle drain would read the disk in every round.
         while index not in self._caught_up:
             while ahead and self._is_taken(ahead[0]):
                 ahead.popleft()
@@ -191,6 +194,7 @@ class FairShare:
     def choose_backlog(self, *, live_waits: bool, backlog_waits: bool) -> bool:
         """Whether the next bytes belong to the backlog. Where only one of them waits, it begins anew."""
         if live_waits and backlog_waits:
+            # At a share of 1 the backlog's bytes are never below it.
             return self._backlog < self._share * self._all or self._share >= 1
         self._all = self._backlog = 0.0
         return backlog_waits

@@ -37,6 +37,7 @@ class RegionChoice:
         self._backoff = Backoff(first.backoff_first_s, first.backoff_max_s, random.random)
         self._probe: Probe | None = None
         cause = f"another agent has the id {settings.device.id!r}: each needs an id of its own"
+        # Who shares the id is back after `backoff_max_s`: a connection that stands for twice as long is not contested.
         self.takeovers = Takeovers(cause, 2 * first.backoff_max_s)
         self.leave_by_s: float | None = None
         """Until then what is in flight may be acknowledged, and then the preferred region is connected to."""
@@ -92,6 +93,7 @@ class RegionChoice:
 
     def try_leave(self, now_s: float, *, in_flight: int) -> bool:
         """Leaves for the preferred region if that is decided, once nothing is in flight or it takes too long."""
+        # Waited for, because what is still in flight then goes to both regions.
         if self.leave_by_s is None or (in_flight and now_s < self.leave_by_s):
             return False
         self.leave_by_s = None

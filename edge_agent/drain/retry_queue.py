@@ -53,6 +53,7 @@ class RetryQueue:
         """Whether so much is refused, and nothing else taken, that it lies with the region and not with the batches."""
         if len(self._entries) < self._few:
             return False
+        # A dict keeps the order in which they were first refused.
         first = next(iter(self._entries.values()))
         return len(self._entries) >= MAX_RETRY_ENTRIES or self._acknowledged_s < first.first_s
 
@@ -61,6 +62,7 @@ class RetryQueue:
         entry = self._entries.setdefault(batch.id, RetryEntry(batch, reason, sent_s))
         entry.refusals += 1
         entry.reason = reason
+        # The shift is bounded: a float times a power of two beyond its range raises OverflowError.
         entry.due_s = now_s + min(MAX_BACKOFF_S, self._pause_s * (1 << min(entry.refusals - 1, 30)))
         return entry.refusals >= self._most and self._acknowledged_s >= entry.first_s
 

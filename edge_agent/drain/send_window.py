@@ -85,6 +85,7 @@ class SendWindow:
 
     def next_timeout_in(self, now_s: float) -> float | None:
         """Seconds until the next batch is overdue."""
+        # All wait equally long and stand in the order in which they were sent: the first is due first.
         oldest_s = next((entry.sent_s for entry in self._batches.values()), None)
         return None if oldest_s is None else max(0.0, oldest_s + self._timeout_s - now_s)
 
@@ -114,6 +115,7 @@ class SentSeqs:
     def add(self, region: str, epoch: int, seqs: IntervalSet) -> None:
         """These were handed to a region."""
         sent = self._sent.pop((region, epoch), IntervalSet()) | seqs
+        # Every hole is a range, and a backlog may have one for each acknowledged batch.
         if len(sent.ranges) > MAX_RANGES:
             sent = IntervalSet(sent.ranges[-MAX_RANGES:])
         self._sent[region, epoch] = sent

@@ -44,6 +44,7 @@ class Pause:
 
     def request(self, now_s: float, pause_s: float) -> None:
         """The gateway asks for a pause from now on."""
+        # Not `<= 0`: NaN is neither, and asks for nothing.
         if not pause_s > 0:
             return
         if now_s >= self.until_s:

@@ -32,6 +32,7 @@ class Classifier:
         if known is not None:
             return known
         if len(self._known) >= REMEMBERED_TOPICS:
+            # Bounded: a publisher may make up topics without end.
             self._known.clear()
         index = self._known[topic] = self._search(topic)
         return index
@@ -60,6 +61,7 @@ def topic_moves(former: Sequence[ClassSettings], new: Sequence[ClassSettings], s
     return _moves(tuple(one.topics for one in former), tuple(one.topics for one in new), subscription)
 
 
+# A trial asks for the same comparison every half second.
 @lru_cache(maxsize=2)
 def _moves(former: tuple[tuple[str, ...], ...], new: tuple[tuple[str, ...], ...], subscription: str) -> Moves:
     old_class, new_class = _classifier(former), _classifier(new)

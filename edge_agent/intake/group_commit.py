@@ -48,6 +48,7 @@ class GroupCommit:
         self.waiting += 1
         self._size += size
         self._urgent = self._urgent or urgent
+        # The broker sent more than the window that was learned, so it is larger.
         if self._window is not None and self.waiting > self._window:
             self._window = self._candidate = None
 
@@ -72,6 +73,7 @@ class GroupCommit:
     def _learn(self, now_s: float) -> None:
         by_time = self._oldest_s + self._budget.delay_s <= now_s
         silent = self._latest_s - self._oldest_s < self._budget.delay_s / 2
+        # A few messages and then silence are a slow vehicle, not a full window.
         if by_time and silent and self.waiting >= SMALLEST_WINDOW:
             if self.waiting == self._candidate:
                 self._window = self.waiting

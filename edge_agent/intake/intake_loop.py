@@ -53,6 +53,7 @@ class IntakeLoop:
             self.connected = False
             self.intake.on_disconnected()
             self.heartbeat_s = time.monotonic()
+            # Also without a connection: what is stored now is known again when the broker delivers it again.
             while self.intake.commit(time.monotonic()) is None:
                 self.heartbeat_s = time.monotonic()
                 if self._stopping.wait(self._retry.next_delay_s()):
@@ -82,9 +83,11 @@ class IntakeLoop:
                 self.connected = True
                 self._backoff.reset()
                 log.info("listening", broker=f"{settings.host}:{settings.port}", topic=settings.topic)
+            # In every round: what is stored has to be corrected also when no message comes.
             self.intake.check_clocks()
             self.heartbeat_s = time.monotonic()
         self._commit(session)
+        # Sends the PUBACKs of the last commit.
         session.poll(0)
 
     def _on_message(self, message: MqttMessage) -> None:

@@ -88,6 +88,7 @@ def _json_object(payload: bytes) -> dict[str, Any]:
 
 
 def _device_time_us(value: Any) -> int:
+    # JSON's true is an int to Python.
     if isinstance(value, int) and not isinstance(value, bool):
         time_us = value * 1000
     elif isinstance(value, str):
@@ -104,6 +105,7 @@ def _iso_us(text: str) -> int:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             raise _MalformedMessage("time-without-offset")
+        # timestamp() is a double of seconds: cut off instead of rounded, many a microsecond would be missing.
         whole_s, micros = divmod(round(moment.timestamp() * 1_000_000), 1_000_000)
     except (ValueError, OverflowError) as error:
         raise _MalformedMessage("no-time") from error
@@ -122,6 +124,7 @@ def _signal(message: dict[str, Any]) -> Body:
         raise _MalformedMessage("unknown-fields")
     value = message["value"]
     if type(value) is int:
+        # A signal travels as a double: beyond 2**53 it would become another number.
         if abs(value) > 1 << 53:
             raise _MalformedMessage("number-too-large")
         value = float(value)

@@ -92,6 +92,7 @@ class Intake:
         """Takes a message in; True when it was committed before, and has to be acknowledged once more."""
         arrival = arrival_of(message.mid, message.topic, message.payload)
         if message.dup and arrival in self._arrivals:
+            # It waits already; on this connection it wants a PUBACK of its own.
             self._mids.append(message.mid)
             return False
         parsed = _parsed(message)
@@ -136,6 +137,7 @@ class Intake:
 
     def _drop_redelivered(self) -> None:
         """What came before a message that was delivered again was delivered again too."""
+        # A commit whose outcome is unknown is known by the number of the first that wait: none of them may leave.
         if not self._unproven or self._unknown_commit is not None:
             return
         kept = [one for one in self._waiting if one.arrival not in self._unproven]
@@ -154,6 +156,7 @@ class Intake:
         pending = PendingRecord(
             index, parsed.body, time_us, monotonic_us, boot, arrival, topic=message.topic, payload=message.payload
         )
+        # A message on its way when the clock jumped has the time of the former clock.
         self._waiting.append(self._corrected(pending, self._jump) if self._jump else pending)
         if message.qos:
             self._mids.append(message.mid)
@@ -192,6 +195,7 @@ class Intake:
         try:
             self._resolve_unknown_commit()
             if self._waiting:
+                # Before the commit: whatever it raises, only the file, opened anew, knows the outcome.
                 self._unknown_commit = (generation, buffer.head, self.waiting)
                 batches = buffer.commit(self._waiting, self._parts.clocks.wall_us() // 1000)
                 self._on_committed(now_s, batches)
@@ -227,6 +231,7 @@ class Intake:
         generation, head, count = self._unknown_commit
         buffer = self._parts.buffer
         buffer.reopen()
+        # The heads of two epochs cannot be compared: after a rebuild all of it is stored again, which loses nothing.
         if generation == buffer.generation:
             assert head <= buffer.head <= head + count, "a commit is whole or absent"
             if buffer.head > head:

@@ -17,6 +17,7 @@ def archive_database(database: Path, why: str = "damaged") -> Path:
     archived = database.with_name(f"{database.stem}.{why}-{number}")
     if database.exists():
         database.rename(archived)
+        # In between: a power cut may keep the second rename and take back the first.
         sync_folder(database.parent)
     finish_archiving(database, archived)
     return archived

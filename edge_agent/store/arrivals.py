@@ -24,6 +24,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
 
+# A message id has 16 bits. 8 bytes of a digest do not meet by chance among those that are remembered.
 _ENTRY = Struct(">H8s")
 _DIGEST_BYTES = 8
 SET_CLOCK_US = 1_577_836_800_000_000
@@ -39,6 +40,7 @@ class Arrival(NamedTuple):
 
 def arrival_of(mid: int, topic: str, payload: bytes) -> Arrival:
     """The arrival of a message."""
+    # No topic holds a NUL (MQTT 5, 1.5.4), so no two messages make the same bytes.
     return Arrival(mid, blake2b(b"%b\0%b" % (topic.encode(), payload), digest_size=_DIGEST_BYTES).digest())
 
 
@@ -49,6 +51,7 @@ def pack_arrivals(arrivals: Iterable[Arrival]) -> bytes:
 
 def unpack_arrivals(packed: bytes) -> list[Arrival]:
     """The arrivals that were packed."""
+    # iter_unpack raises for a length that does not fit, and a damaged row must not keep the buffer from opening.
     return [Arrival(*entry) for entry in _ENTRY.iter_unpack(packed[: len(packed) // _ENTRY.size * _ENTRY.size])]
 
 
@@ -73,6 +76,7 @@ class RecentArrivals:
             self._count[arrival] = self._count.get(arrival, 0) + 1
             self._newest[arrival.mid] = arrival.digest
         while len(self._order) > self._size:
+            # `_newest` keeps its entry: there are 65,535 message ids at most, and `_count` says what is still known.
             oldest = self._order.popleft()
             if self._count[oldest] == 1:
                 del self._count[oldest]

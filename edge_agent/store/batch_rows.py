@@ -91,6 +91,7 @@ def _overlapping(connection: Connection, ordinal: int, first: int, last: int) ->
 def _trim(connection: Connection, identity: int, class_index: int, acknowledged: IntervalSet, changes: Changes) -> None:
     batch = read_batch(connection, identity)
     last, *before = connection.execute("SELECT last, records, size FROM batches WHERE id = ?", (identity,)).fetchone()
+    # Of what it still holds: an id that is acknowledged twice counts once.
     changes.counts["acknowledged"] += (batch.header.seqs & acknowledged).count
     missing = without(batch, acknowledged)
     if missing is None:
@@ -118,6 +119,7 @@ def split_or_dead_letter(connection: Connection, changes: Changes, identities: I
         row = connection.execute(
             "SELECT records FROM batches WHERE id = ? AND batch IS NOT NULL", (identity,)
         ).fetchone()
+        # Acknowledged since it was sent; this transaction has just pruned it.
         if row is None:
             continue
         if row[0] > 1:
@@ -142,6 +144,7 @@ def _halved(connection: Connection, changes: Changes, identity: int) -> int:
     connection.execute("UPDATE batches SET last = ? WHERE id = ?", (middle - 1, identity))
     data, second = encode(latter), batch_row_id(ordinal_of(identity), middle)
     connection.execute(
+        # `sent` too: this half went out with the whole, so no clock correction may touch it either.
         "INSERT INTO batches (id, last, class, records, lost, size, wall_ms, boot, sent, batch)"
         " SELECT ?, ?, class, ?, ?, ?, wall_ms, boot, sent, ? FROM batches WHERE id = ?",
         (second, last, len(latter.records), latter.header.lost_seqs.count, len(data), data, identity),

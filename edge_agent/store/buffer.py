@@ -41,6 +41,7 @@ class Buffer:
         """Counts the times that the file was replaced: what was remembered of its batches is void then."""
         self._file = BufferFile(folder, options, self.counters)
         self._use(self._file.open())
+        # A token for each start: an image that was made before is told by the former one.
         self._renew_lineage()
         self._file.reserve.hold()
 
@@ -97,6 +98,7 @@ class Buffer:
         new = packed(waiting, database.owner_of(database.last_id()), database.ordinal, wall_ms)
         # Before the ids are given: a buffer that is lost behind this commit has them within its lineage's bound.
         identity.raise_head_limit(database, len(waiting))
+        # QoS 0 has no message id, and is never delivered again.
         came = [pending.arrival for pending in waiting if pending.arrival.mid]
         with self._transaction() as changes:
             changes.counts["unencodable"] += new.unencodable
@@ -105,7 +107,9 @@ class Buffer:
                 insert_batch(database.writer, batch, waiting[0].boot, pack_arrivals(came) if place == 0 else None)
             add_dead_letters(database.writer, new.dead_letters, wall_ms, changes)
         database.add(new.batches)
+        # Behind the transaction: an arrival that is known without its record would drop the record's redelivery.
         self.recent.add(came)
+        # Last: a high-water mark beyond what is committed would declare ids lost that no record had.
         identity.on_committed(database)
         return new.batches
 
@@ -127,6 +131,7 @@ class Buffer:
         """A synced transaction that begins with what was acknowledged and ends with the counters. Raises StoreError."""
         database, changes = self._database, Changes()
         with transaction(database.writer):
+            # With whatever is written anyway: a transaction of its own is one more sync, and each wears the flash.
             self._acked.prune(database.writer, database.epochs, changes)
             delete_expired(database.writer, database.expired_rows(self._options.recent_size), changes)
             changes.counts.update(self.counters.unstored)
@@ -168,6 +173,7 @@ class Buffer:
         def change(connection: Connection, _: Changes) -> None:
             connection.execute("DELETE FROM dead_letter_batches")
 
+        # An edit also writes what was acknowledged and counted: a sync that nothing here calls for.
         if self.query_one("SELECT id FROM dead_letter_batches LIMIT 1", ()) is not None:
             self.edit(change)
 

@@ -44,9 +44,11 @@ class BufferFile:
 
         A damaged one is rebuilt, another device's is archived; one that is not the buffer that was left gets an epoch.
         """
+        # First: SQLite would make an empty file in the place that a rebuilt one waits for.
         finish_rebuild(self.path)
         database = self._with_room(self._open_any)
         if self._with_room(lambda: self.identity.begin_own_epoch(database)):
+            # What is in memory is of the former epoch.
             database.close()
             database = self._with_room(self.open_again)
         return database
@@ -120,8 +122,10 @@ class Reserve:
         with suppress(OSError):
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
+                # Allocated, not only made long: a sparse file keeps no space.
                 os.posix_fallocate(descriptor, 0, self._size)
             except OSError:
+                # A file of fewer bytes would pass for the reserve from now on.
                 self._path.unlink(missing_ok=True)
             finally:
                 os.close(descriptor)
@@ -135,5 +139,6 @@ class Reserve:
 def _private_folder(folder: Path) -> None:
     """Makes the folder, for its owner alone: what a vehicle did is nobody else's. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # mkdir leaves a folder that is there as it is.
     if folder.stat().st_mode & 0o077:
         folder.chmod(0o700)

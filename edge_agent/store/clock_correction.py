@@ -35,6 +35,7 @@ class ClockCorrector:
         self._buffer = buffer
         self._rules = rules
         if buffer.counters.value(SENDING):
+            # Both in one transaction: with the first alone, what was sent would be corrected after the next crash.
             self._set({SENDING: 0, SENT_THROUGH: buffer.last_id()})
 
     def mark_sending(self) -> None:
@@ -73,6 +74,7 @@ class ClockCorrector:
                 (jump.boot, jump.offset_us, jump.delta_us, jump.at_us, after, through),
             )
 
+        # One transaction: a correction that goes on after a crash must know which batches were sent.
         self._buffer.edit(begin)
         return self._run_through(jump, after, through)
 
@@ -97,6 +99,7 @@ class ClockCorrector:
                 if not sent and boot == jump.boot and records:
                     changed += self._correct_batch(connection, identity, (class_index, records, size), jump, changes)
             reached = rows[-1][0] if len(rows) == BATCHES_PER_STEP else through
+            # In the step's own transaction: after a crash no batch is moved a second time.
             if reached < through:
                 _run(connection, "UPDATE boots SET after = ? WHERE boot = ?", (reached, jump.boot))
             else:
@@ -112,6 +115,7 @@ class ClockCorrector:
         try:
             corrected = self._rules.correct(read_batch(connection, identity), jump)
         except StoreDamaged:
+            # Left to the drain: it meets the batch when it sends, and has the buffer rebuilt.
             return 0
         if corrected is None:
             return 0
@@ -124,6 +128,7 @@ class ClockCorrector:
             changes.counts["uncorrected"] += records
             return 0
         changes.count_removed(class_index, records - new_records, size - new_size)
+        # The commit was stamped by the same clock, and age is judged by that stamp.
         wall = "UPDATE batches SET wall_ms = wall_ms + ? WHERE id = ?"
         _run(connection, wall, (jump.delta_us // 1000, identity))
         changes.counts["corrected"] += new_records

@@ -93,6 +93,7 @@ class Connector(Protocol):
 
 def connect_sqlite(path: Path) -> Connection:
     """The standard library's SQLite. The buffer has its own lock, so threads may share the connection."""
+    # With isolation_level None `sqlite3` begins no transaction by itself.
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_MS / 1000)
 
 
@@ -100,13 +101,17 @@ def prepare(connection: Connection) -> None:
     """Makes a connection durable (every commit is synced before it returns) and light."""
     for pragma in (
         f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        # Before WAL: a file in WAL mode keeps its page size.
         f"page_size = {PAGE_BYTES}",
         "journal_mode = WAL",
+        # In WAL mode NORMAL syncs at checkpoints only: a power cut would take back what was acknowledged to the broker.
         "synchronous = FULL",
         f"wal_autocheckpoint = {WAL_PAGES}",
+        # Without a limit the log's file stays as large as it ever was.
         "journal_size_limit = 8388608",
         "cache_size = -1024",
         "temp_store = MEMORY",
+        # Finds a damaged page when it is read, before the damage is written on.
         "cell_size_check = ON",
         # Zeros over what was deleted are written to flash, and on a full disk there is no room for them in the log.
         "secure_delete = FAST",
@@ -127,6 +132,7 @@ def create_tables(connection: Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     for table in _TABLES:
         connection.execute(table)
+    # In the same transaction: a file that has the version has all of the tables.
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute("COMMIT")
 
@@ -134,6 +140,7 @@ def create_tables(connection: Connection) -> None:
 def is_sound(connection: Connection) -> bool:
     """Whether the structure of the file is whole, whatever its batches hold."""
     try:
+        # Every page is read, in linear time; integrity_check would also look up each row in each index.
         return bool(connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)])
     except (sqlite3.Error, UnicodeDecodeError):
         return False
@@ -144,10 +151,12 @@ def transaction(connection: Connection) -> Iterator[None]:
     """All of the statements inside or none; synced when it ends. Raises StoreError."""
     with mapped_errors():
         try:
+            # A deferred transaction that turns to writing may fail with BUSY at once; IMMEDIATE waits for the lock here.
             connection.execute("BEGIN IMMEDIATE")
             yield
             connection.execute("COMMIT")
         except BaseException:
+            # After a full disk or an I/O error SQLite has rolled back by itself, and ROLLBACK finds nothing to end.
             with suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             raise
@@ -178,8 +187,10 @@ def mapped_errors() -> Iterator[None]:
 def meaning_of(error: sqlite3.Error) -> StoreError:
     """What an error of SQLite means for the buffer."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
+    # An I/O error by its number, a full disk by its cause.
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StoreFull(f"{error}: no room for the 32 KiB that SQLite shares between connections")
+    # The low byte is the primary code of an extended one.
     kind = _MEANING.get(code & 0xFF, StoreDamaged if isinstance(error, sqlite3.IntegrityError) else StoreFailing)
     if "Could not decode" in str(error) or (code == sqlite3.SQLITE_ERROR and "transaction" not in str(error)):
         # Our statements are right, so a table or column that is not there was there once.

@@ -189,6 +189,7 @@ def open_database(path: Path, options: BufferOptions, least: int = 0) -> OpenDat
         create_tables(writer)
         if path.exists() and path.stat().st_size <= CHECKED_BYTES and not is_sound(writer):
             raise StoreDamaged(f"{path}: its pages contradict each other")
+        # In WAL mode a second connection reads while a commit is synced; on one connection they would take turns.
         reader = options.connect(path)
         on_error.callback(_close, reader)
         for pragma in ("query_only = ON", "cache_size = -512"):
@@ -214,6 +215,7 @@ def stored_arrivals(connection: Connection, most: int) -> Iterator[Arrival]:
     count, below = 0, (1 << 63) - 1
     while count < most:
         with mapped_errors():
+            # Row by row from the newest: the table may hold a million rows, and the last few have what is asked for.
             row = connection.execute(
                 "SELECT id, arrivals FROM batches WHERE id < ? AND arrivals IS NOT NULL ORDER BY id DESC LIMIT 1",
                 (below,),
@@ -237,6 +239,7 @@ def _read_epochs(database: OpenDatabase, path: Path, options: BufferOptions, lea
         database.ordinal, database.epochs[1], database.heads[1] = 1, options.epoch_for(least), 0
         row = (1, database.epochs[1], options.device, 0)
         database.writer.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", row)
+    # The row of the present epoch is behind: its head is stored with its newest batch, in one write.
     newest = database.writer.execute("SELECT id, last FROM batches ORDER BY id DESC LIMIT 1").fetchone()
     if newest and ordinal_of(newest[0]) == database.ordinal:
         database.heads[database.ordinal] = max(newest[1], database.heads[database.ordinal])

@@ -91,6 +91,8 @@ def _downsample_early(buffer: BufferSettings, usage: StorageUsage) -> EvictionSt
 
 
 def _last_class_first(usage: StorageUsage, size: int, reason: str) -> EvictionStep | None:
+    # Classes stand in order of priority, so the highest index is the least important.
     if usage.downsampleable:
         return EvictionStep("downsample", max(usage.downsampleable), size, "downsampled")
+    # Tombstones are not given up: without them nobody would know of the loss.
     return EvictionStep("drop", max(usage.sizes), size, reason) if usage.sizes else None

@@ -97,6 +97,7 @@ class BufferIdentity:
         known = self._lineage
         same = known and (known.ordinal, known.epoch) == (database.ordinal, database.epoch)
         is_ahead = known and same and database.head + records <= known.head_limit
+        # No room for the small file is no reason to refuse a record; the next commit tries again.
         with suppress(OSError):
             if not is_ahead or self._path.stat().st_mtime_ns != self._renewed_at_ns:
                 self.renew(database, records)
@@ -131,6 +132,7 @@ def _begin_epoch(database: OpenDatabase, options: BufferOptions, reason: str, lo
     counted = {f"epochs_{reason}": 1, SENDING: -database.counters.get(SENDING, 0)}
     with transaction(database.writer):
         if lost[0] <= lost[1]:
+            # Ids between this file's head and the first declared one were accounted for in a file that is gone.
             counted |= {f"lost_{RESTORED}": lost[1] - lost[0] + 1, UNCOUNTED: lost[0] - 1 - head}
             head = lost[1]
             empty = Batch(options.device, database.epochs[ordinal], head)

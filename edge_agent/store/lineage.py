@@ -39,6 +39,7 @@ LINEAGE, HIGH_WATER = "lineage.json", "head"
 HEAD_STEP = 65_536
 _VERSION = 2
 _HIGH_WATER = Struct(">QQ")
+# /etc/machine-id is cloned with the disk; the numbers of the board are not.
 _MACHINE_FILES = ("/etc/machine-id", "/sys/firmware/devicetree/base/serial-number", "/sys/class/dmi/id/product_uuid")
 
 
@@ -86,6 +87,7 @@ def read_lineage(folder: Path) -> Lineage | None:
             str(device), int(ordinal), int(epoch), int(head_limit), int(pruned_through), str(machine), int(token)
         )
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
+        # A damaged file may hold anything: int() of `Infinity` overflows, and nothing but brackets is too deep.
         return None
     return lineage if version == _VERSION else None
 
@@ -173,6 +175,7 @@ def write_high_water(folder: Path, epoch: int, head: int) -> None:
     with suppress(OSError):
         descriptor = os.open(folder / HIGH_WATER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            # In place and not synced: it is written behind every commit, and a sync for it would double the wear.
             os.pwrite(descriptor, _HIGH_WATER.pack(epoch, head), 0)
         finally:
             os.close(descriptor)

@@ -54,6 +54,7 @@ def packed(waiting: Sequence[PendingRecord], owner: BatchOwner, ordinal: int, wa
     """Gives records ids behind the owner's head: a batch for each class in its order, more where one is too large."""
     commit = PackedCommit()
     seq = owner.head
+    # The sort is stable: within a class records get their ids in the order in which they came.
     for index, group in groupby(sorted(waiting, key=attrgetter("class_index")), key=attrgetter("class_index")):
         for pending in _chunks(group):
             for named, data in _encoded(pending, owner, seq, commit):
@@ -96,6 +97,7 @@ def _encoded(
     if not isinstance(record.body, Raw):
         commit.unencodable += 1
         log.warning("a record that cannot be written is carried raw", topic=record.topic, reason=reason)
+        # Not validated: `encode` judges it, and what it refuses is a dead letter.
         raw = Raw.model_construct(topic=record.topic, payload=record.payload)
         yield from _encoded([record._replace(body=raw)], owner, seq, commit)
         return
@@ -115,6 +117,7 @@ def add_dead_letters(connection: Connection, letters: Iterable[DeadLetter], wall
     """Stores and counts dead letters, and drops the oldest beyond the bounds. Inside the caller's transaction."""
     added = 0
     for letter in letters:
+        # `sqlite3` raises for a lone surrogate, and the whole commit would fail.
         topic = letter.topic.encode("utf-8", "backslashreplace").decode("utf-8")
         row = (wall_ms, topic, len(letter.payload), letter.payload[:MAX_KEPT_BYTES], letter.reason)
         connection.execute(

@@ -87,6 +87,7 @@ def rebuild(database: Path, device: str, epoch_for: Callable[[int], int], connec
     nothing, and `finish_rebuild` ends it after. Raises StoreError: StoreFull where a second copy has no room.
     """
     beside = database.with_name(f"{database.stem}.{REBUILDING}")
+    # Of an attempt that was broken off: nobody knows how far it came.
     delete_database(beside)
     _check_room(database, connect)
     lineage = read_lineage(database.parent)
@@ -101,6 +102,7 @@ def rebuild(database: Path, device: str, epoch_for: Callable[[int], int], connec
         delete_database(beside)
         raise
     beside.replace(beside.with_name(f"{database.stem}.{REBUILT}"))
+    # Before the damaged file moves: a power cut must not leave its place empty and the new file without this name.
     sync_folder(database.parent)
     finish_rebuild(database)
     return salvage
@@ -114,6 +116,7 @@ def finish_rebuild(database: Path) -> None:
     if database.exists():
         archive_database(database)
     elif archived := archived_databases(database):
+        # Broken off between the renames: SQLite would apply the damaged file's log to the new file.
         finish_archiving(database, archived[-1])
     rebuilt.replace(database)
     sync_folder(database.parent)
@@ -163,6 +166,7 @@ def _fill(  # noqa: PLR0917 - the parts of one step
                     return Salvage()
                 salvage = _read_tables(damaged, lineage)
                 if lineage is not None and salvage.epochs[lineage.ordinal][0] != lineage.epoch:
+                    # The file knows this life by another number, so the bound is of something else.
                     lineage = None
                 _copy_rows(new, damaged, device, salvage)
                 _declare_tail_lost(salvage, lineage)
@@ -172,6 +176,7 @@ def _fill(  # noqa: PLR0917 - the parts of one step
             # Not one page can be read: all that the small file beside it knows of is lost.
             salvage = salvage if salvage.epochs else _nothing_but(lineage)
         for ordinal, seqs in salvage.lost_seqs.items():
+            # Last, when all rows were seen: an id that waits or is acknowledged is not declared.
             salvage.lost_seqs[ordinal] = seqs - salvage.known_seqs.get(ordinal, IntervalSet())
         _write_tables(new, device, salvage, epoch_for)
     return salvage
@@ -202,6 +207,7 @@ def _nothing_but(lineage: Lineage | None) -> Salvage:
 
 def _write_tables(new: Connection, device: str, salvage: Salvage, epoch_for: Callable[[int], int]) -> None:
     heads = {ordinal: head for ordinal, (_, head) in salvage.epochs.items()}
+    # The table of epochs may be behind or unreadable: no head is below an id that is stored or declared.
     for identity, last in new.execute("SELECT max(id), max(last) FROM batches GROUP BY id >> 44").fetchall():
         heads[ordinal_of(identity)] = max(last, heads.get(ordinal_of(identity), 0))
     for ordinal, seqs in salvage.lost_seqs.items():
@@ -210,6 +216,7 @@ def _write_tables(new: Connection, device: str, salvage: Salvage, epoch_for: Cal
         new.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", (ordinal, epoch, device, heads[ordinal]))
         seqs = salvage.lost_seqs.get(ordinal, IntervalSet())
         insert_tombstones(new, ordinal, Batch(device, epoch, heads[ordinal]), seqs, CORRUPT)
+    # A new epoch: the damaged file may have given ids that cannot be seen any more.
     newest = max(salvage.epochs, default=0) + 1
     least = max((epoch for epoch, _ in salvage.epochs.values()), default=0)
     new.execute("INSERT INTO epochs VALUES (?, ?, ?, 0)", (newest, epoch_for(least), device))
@@ -329,15 +336,18 @@ def _rows(damaged: Connection, newest: int) -> Iterator[tuple[Any, ...]]:
     at, step = 0, 1
     while at < end:
         try:
+            # Row by row: an error ends a query, and with it all rows that a longer one would still have had.
             row = damaged.execute(
                 f"SELECT {_ROW} FROM batches WHERE id > ? ORDER BY id LIMIT 1",  # noqa: S608 - fixed columns
                 (at,),
             ).fetchone()
         except (sqlite3.Error, UnicodeDecodeError):
             yield (max(at + 1, batch_row_id(1, 1)), *(None,) * 10)
+            # A bad page hides many rows, and ids have 44 bits: single steps would not come to an end.
             at, step = max(at + step, batch_row_id(1, 0)), step * 2
             continue
         if row is None:
             return
+        # A damaged tree may give back an id that is not beyond `at`; the search still has to move on.
         at, step = max(row[0], at + 1), 1
         yield tuple(row)

@@ -86,6 +86,7 @@ class BufferRetention:
         """Brings the buffer back within its bounds; the steps it took. Raises StoreError."""
         for step in range(MAX_STEPS):
             usage = self._usage()
+            # Before any record: what can be read of those files was taken over.
             if usage.free < self._settings.free_space_floor_bytes and self._buffer.delete_damaged():
                 continue
             eviction = next_eviction_step(self._settings, self._classes, usage)
@@ -161,6 +162,7 @@ class BufferRetention:
                 drop_batch(connection, row, self._buffer.owner_of(row.id), "age", changes)
                 dropped += 1
 
+        # Asked first: an edit also writes what was acknowledged and counted, and that each minute for each class.
         if _known_by_ms(self._buffer.query_one(_NEXT_STAMP, (0, index, SET_CLOCK_MS))) < before_ms:
             self._buffer.edit(change)
         return dropped
@@ -201,6 +203,7 @@ def drop_batch(connection: Connection, row: Row, owner: BatchOwner, reason: str,
         reason = REFUSED
         remove_dead_letter_mark(connection, row.id)
     declared = _declared(connection, row, owner, reason)
+    # The head of an epoch that has ended may be known too low, and a batch beyond its head is refused.
     batch = Batch(owner.device, owner.epoch, max(owner.head, row.last), (), declared)
     records, size = replace_batch(connection, row.id, batch)
     changes.count_removed(row.class_index, row.records - records, row.size - size)

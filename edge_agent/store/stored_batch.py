@@ -12,6 +12,7 @@ from typing import NamedTuple
 from edge_agent.store.arrivals import Arrival
 from telemetry import Body
 
+# SQLite's row ids have 63 bits: 17 trillion records of a life, and 19 bits for the number of lives.
 SEQ_BITS = 44
 SEQ_MASK = (1 << SEQ_BITS) - 1
 

@@ -79,6 +79,7 @@ class MqttUplink:
 
     def _receive(self, message: MqttMessage) -> None:
         self._events.extend(control_events(self._channels.get(message.topic, message.topic), message.payload))
+        # Also of what cannot be read: without a PUBACK it would come again with every connection.
         self._session.acknowledge(message.mid)
 
 

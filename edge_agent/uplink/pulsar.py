@@ -44,6 +44,7 @@ class PulsarUplink:
                 settings.topic,
                 send_timeout_millis=timeout_s * 1000,
                 max_pending_messages=MAX_PENDING,
+                # The drain's thread must not wait in here: a full queue is an error of the link.
                 block_if_queue_full=False,
                 batching_enabled=False,
             )
@@ -61,6 +62,7 @@ class PulsarUplink:
         self._sent += len(batch.data) + BYTES_A_MESSAGE
 
         def receipt(result: Any, _message_id: Any) -> None:
+            # In the client's own thread: it only puts.
             if result == pulsar.Result.Ok:
                 self._events.put(Ack(batch.epoch, batch.seqs))
             elif result == pulsar.Result.MessageTooBig:
@@ -108,6 +110,7 @@ class PulsarUplink:
             try:
                 client.close()
             except pulsar.PulsarException:
+                # Lets go of everything without waiting for the brokers.
                 client.shutdown()
 
     def _access(self) -> PulsarAccess:
