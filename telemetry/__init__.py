@@ -5,7 +5,6 @@
 
 from telemetry.ack import Ack, decode_ack, encode_ack, split_ack
 from telemetry.bodies import MAX_RAW_BYTES, Body, Canary, Event, Kind, Position, Raw, Signal
-from telemetry.content import CONTENT_FRAME_BYTES, content_bound
 from telemetry.errors import (
     ChecksumMismatch,
     InconsistentRanges,
@@ -48,7 +47,6 @@ from telemetry.strict_json import parse_json
 from telemetry.wire import MAX_RECORDS, decode, encode, read_header, validate
 
 __all__ = [
-    "CONTENT_FRAME_BYTES",
     "DEVICE_PATTERN",
     "MAX_CONTENT_BYTES",
     "MAX_DEVICE_TIME_US",
@@ -85,7 +83,6 @@ __all__ = [
     "Truncated",
     "UnknownVersion",
     "WireError",
-    "content_bound",
     "decode",
     "decode_ack",
     "device_filter",

@@ -76,6 +76,7 @@ def decode_ack(data: bytes) -> Ack:
 
 def _read(data: bytes) -> Ack:
     """Reads piece by piece: an array is as long, and as deep, as its place allows before it is made."""
+    # 0: the unpacker makes no array and no map by itself, only what is opened below, where its bound is known.
     unpacker = msgpack.Unpacker(max_buffer_size=MAX_ACK_BYTES, raw=False, max_array_len=0, max_map_len=0)
     unpacker.feed(data)
     members = unpacker.read_map_header()
@@ -106,6 +107,7 @@ def _read_ranges(unpacker: msgpack.Unpacker) -> list[tuple[int, int]]:
         if unpacker.read_array_header() != 2:
             raise Malformed("a range of an acknowledgement is no [first, last]")
         first, last = unpacker.unpack(), unpacker.unpack()
+        # Not isinstance: True is an int to Python.
         if type(first) is not int or type(last) is not int:
             raise Malformed(f"a range of an acknowledgement is {first!r} to {last!r}"[:200])
         bounds.append((first, last))
@@ -120,6 +122,7 @@ def _check(ack: Ack) -> None:
         raise Malformed(f"an acknowledgement of {len(ack.seqs.ranges)} ranges, {MAX_ACK_RANGES} are allowed")
     if ack.seqs and not 1 <= (ack.seqs.first or 0) <= (ack.seqs.last or 0) <= MAX_NUMBER:
         raise Malformed(f"an acknowledgement of {ack.seqs.first} to {ack.seqs.last}, outside 1 to 2**63-1")
+    # Bounds on both sides: NaN is within none.
     if type(ack.pause_s) not in (int, float) or not 0 <= ack.pause_s <= MAX_PAUSE_S:
         raise Malformed(f"a pause of {ack.pause_s!r} s is outside 0 to {MAX_PAUSE_S:.0f}"[:200])
     if type(ack.refused) is not str or len(ack.refused) > MAX_REFUSED_CHARACTERS:

@@ -108,6 +108,7 @@ class ArrayIntegerColumn(IntegerColumn):
         """See Integers. Raises Malformed where 64 bits do not hold a value."""
         values = self.array()
         if self.width and not is_surely_within(self.base, self.width, self.count, MIN_INT64, MAX_INT64):
+            # numpy wraps around in silence: where a sum leaves 64 bits it goes against its difference.
             ascends = values[1:] >= values[:-1]
             if (ascends != (self._differences() >= 0)).any():
                 raise Malformed("a column of integers leaves 64 bits")
@@ -174,6 +175,7 @@ def _array(column: IntegerColumn) -> IntegerArray:
 
 def _floats_of(column: FloatColumn) -> FloatArray:
     if column.integers is not None:
+        # A quotient, as in `telemetry.content`: times 1e-7 would often be the neighbouring double.
         return _array(column.integers) / float(10**column.scale)
     planes = np.frombuffer(column.planes, np.uint8)
     return np.ascontiguousarray(planes.reshape(8, len(planes) // 8).T).view("<f8").ravel()
@@ -217,6 +219,7 @@ def _place_signals(columns: Any, rows: Signals, here: Any) -> None:
     words = np.full(len(types), None, dtype=object)
     words[types == TEXT] = _objects(rows.texts)
     words[types == BOOL] = np.where(numbers[types == BOOL] != 0, "true", "false")
+    # Stable: values of a path keep the order of their records.
     by_path = np.argsort(indices, kind="stable")
     grouped = by_path if isinstance(here, slice) else here[by_path]
     columns.number[grouped] = np.where(types == NUMBER, numbers, np.nan)

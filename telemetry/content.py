@@ -58,11 +58,6 @@ from telemetry.layout import (
 from telemetry.packing import joined_planes, pack_floats, pack_integers, pack_optional, pack_within
 from telemetry.record import Record
 
-ROW_BYTES = 128
-"""The most that a record takes beside its texts: 12 numbers of 8 bytes, and the lengths of 4 texts."""
-CONTENT_FRAME_BYTES = 1024
-"""The most that a content takes beside its rows."""
-
 
 def pack_records(records: Sequence[Record]) -> dict[str, Any]:
     """The content map of records, at least one, ascending by `seq`. Raises WireError if no reader took it."""
@@ -81,30 +76,6 @@ def pack_records(records: Sequence[Record]) -> dict[str, Any]:
     for kind, bodies in rows.items():
         content[SECTION[kind]] = _PACK[kind](bodies)
     return content
-
-
-def content_bound(body: Body, boot: str = "") -> int:
-    """The most bytes that a record adds to the unpacked content of whatever batch it stands in; cheap.
-
-    Records whose bounds add up to no more than MAX_CONTENT_BYTES - CONTENT_FRAME_BYTES are always a batch, and so are
-    any of them.
-    """
-    match body:
-        case Position():
-            texts = 0
-        case Signal(path=path, value=value):
-            texts = _text_bound(path) + (_text_bound(value) if isinstance(value, str) else 0)
-        case Event(name=name, attributes=attributes):
-            texts = _text_bound(name) + _text_bound(attributes)
-        case Canary(id=identity):
-            texts = _text_bound(identity)
-        case Raw(topic=topic, payload=payload):
-            texts = _text_bound(topic) + len(payload)
-    return ROW_BYTES + _text_bound(boot) + texts
-
-
-def _text_bound(text: str) -> int:
-    return len(text) if text.isascii() else 4 * len(text)
 
 
 def unpack_records(content: Content, seqs: Iterable[int]) -> tuple[Record, ...]:
@@ -148,6 +119,7 @@ def _texts_of(dictionary: DictionaryColumn) -> list[str]:
 def _unscaled(column: OptionalColumn | None, count: int, factor: int) -> list[float | None]:
     if column is None:
         return [None] * count
+    # A quotient is the double nearest to the decimal; times 1e-7 is often its neighbour.
     values = [value / factor for value in column.integers.values()]
     if column.presence is None:
         return list(values)
@@ -198,6 +170,7 @@ def _pack_signals(rows: Sequence[Signal]) -> list[Any]:
     paths, indices, index_column = _dictionary([row.path for row in rows], *NAME)
     order = sorted(range(len(rows)), key=indices.__getitem__)
     values = [rows[row].value for row in order]
+    # bool first: it would be a number to float().
     types = [BOOL if isinstance(value, bool) else TEXT if isinstance(value, str) else NUMBER for value in values]
     numbers = [float(value) for value in values if not isinstance(value, str)]
     texts = [value for value in values if isinstance(value, str)]
@@ -208,6 +181,7 @@ def _pack_signals(rows: Sequence[Signal]) -> list[Any]:
 def _unpack_signals(rows: Signals) -> list[Signal]:
     paths, index_of = rows.path.names, rows.path.index.values()
     numbers, words = iter(_floats_of(rows.numbers)), iter(rows.texts)
+    # `sorted` is stable, so this is the order in which the writer grouped them.
     order = sorted(range(len(index_of)), key=index_of.__getitem__)
     signals: dict[int, Signal] = {}
     for row, kind in zip(order, rows.types.values(), strict=True):

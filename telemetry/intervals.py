@@ -106,6 +106,7 @@ def _normalised(ranges: Iterable[tuple[int, int] | list[int]]) -> tuple[Range, .
     for first, last in sorted((first, last) for first, last in ranges):
         if last < first:
             raise ValueError(f"range {first}–{last} ends before it begins")
+        # Neighbours become one: equal sets have equal ranges, and so equal hashes.
         if merged and first <= merged[-1][1] + 1:
             if last > merged[-1][1]:
                 merged[-1] = (merged[-1][0], last)
@@ -119,6 +120,7 @@ def _subtract(minuend: tuple[Range, ...], subtrahend: tuple[Range, ...]) -> Iter
     for first, last in minuend:
         while at < len(subtrahend) and subtrahend[at][1] < first:
             at += 1
+        # `at` stays: a subtracted range may reach into the next one, too.
         start, probe = first, at
         while probe < len(subtrahend) and subtrahend[probe][0] <= last:
             if subtrahend[probe][0] > start:

@@ -159,6 +159,7 @@ class _Reader:
     """Reads what is expected next."""
 
     def __init__(self, data: bytes, column: Column) -> None:
+        # 0: the unpacker makes no array and no map by itself, only what is opened here, where its bound is known.
         unpacker = msgpack.Unpacker(raw=False, max_buffer_size=MAX_CONTENT_BYTES, max_array_len=0, max_map_len=0)
         unpacker.feed(data)
         self._unpacker = unpacker
@@ -248,6 +249,7 @@ class _Reader:
         presence = self._next()
         if presence is None:
             return OptionalColumn(None, self.integers(count, low, high, what))
+        # What strip leaves begins with a byte that is neither 0 nor 1.
         if type(presence) is not bytes or len(presence) != count or presence.strip(b"\0\1"):
             raise Malformed(f"{what}: presence is not one byte of 0 or 1 for each row")
         return OptionalColumn(presence, self.integers(presence.count(1), low, high, what))
@@ -258,10 +260,12 @@ class _Reader:
         if not is_scale(scale):
             raise Malformed(f"a column of floats has the scale {scale!r:.60}")
         if scale >= 0:
+            # From 2**53 on two decimals may be the same double.
             return FloatColumn(scale, self.integers(count, 1 - EXACT, EXACT - 1, "a decimal"), b"")
         planes = self._next()
         if type(planes) is not bytes or len(planes) != 8 * count:
             raise Malformed(f"a column of {count} doubles has other than {8 * count} bytes")
+        # Every 8 bytes are a double, also NaN and infinity, which no record can have.
         check_finite(joined_planes(planes, "d", 8))
         return FloatColumn(scale, None, planes)
 
@@ -301,6 +305,7 @@ def _rows_of(kind: IntegerColumn) -> dict[Kind, int]:
     """How many rows there are of each kind, in the order of the kinds' numbers."""
     if kind.width == 0:
         return {Kind(kind.base): kind.count}
+    # Kinds are below 256, and bytes.count looks at them without a loop of Python.
     kinds = bytes(kind.values())
     counts = {number: kinds.count(number) for number in Kind}
     return {number: count for number, count in counts.items() if count}
@@ -308,6 +313,7 @@ def _rows_of(kind: IntegerColumn) -> dict[Kind, int]:
 
 def characters(names: Sequence[str], count: int, index: Callable[[], Sequence[int]]) -> int:
     """Characters of a dictionary where each of `count` rows has its text whole, or a few more. Raises TooLarge."""
+    # A bound that needs no row; only where it is too high each row is looked at.
     size = count * max(map(len, names), default=0)
     if size > MAX_CONTENT_BYTES:
         size = sum(len(names[place]) for place in index())
@@ -320,6 +326,7 @@ def check_list(values: Collection[Any], kind: type, shortest: int, longest: int)
     """Raises Malformed unless all are of this very type and their lengths are within bounds."""
     if not values:
         return
+    # Three passes in C instead of one loop in Python.
     if set(map(type, values)) != {kind}:
         raise Malformed(f"a value that is no {kind.__name__} in a list of them")
     if max(map(len, values)) > longest or (shortest and min(map(len, values)) < shortest):

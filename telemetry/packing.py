@@ -74,6 +74,7 @@ class IntegerColumn:
 
 def is_surely_within(base: int, width: int, count: int, low: int, high: int) -> bool:
     """Whether not even the largest differences that the width allows could lead outside."""
+    # A signed difference of this width goes at most 2**(8 * width - 1) to either side.
     reach = (count - 1) << (8 * width - 1) if width else 0
     return low + reach <= base <= high - reach
 
@@ -101,6 +102,7 @@ def pack_within(values: Sequence[int], low: int, high: int, what: str) -> list[A
     """A column of integers, judged as its reader will judge it. Raises Malformed."""
     column = pack_integers(values)
     base, width, _ = column
+    # A column of equal floats or bools gets through the arithmetic above.
     if type(base) is not int:
         raise Malformed(f"{what} is no integer: {base!r:.60}")
     if values and not is_surely_within(base, width, len(values), low, high):
@@ -113,9 +115,11 @@ def pack_floats(values: Sequence[float]) -> list[Any]:
     largest = max(map(abs, values), default=0.0)
     for scale in range(_MAX_SCALE + 1):
         factor = 10**scale
+        # Not `>=`: NaN ends the search too, and is refused below.
         if not largest * factor < EXACT - 1:
             break
         scaled = [round(value * factor) for value in values]
+        # Divided as its reader divides: a decimal is what comes back as the same double.
         if all(whole / factor == value for whole, value in zip(scaled, values, strict=True)):
             return [scale, pack_integers(scaled)]
     check_finite(values)
@@ -144,6 +148,7 @@ def is_scale(scale: Any) -> bool:
 
 def _planes(values: array[Any], width: int) -> bytes:
     if sys.byteorder == "big":
+        # The wire is little-endian, an array has the byte order of its machine.
         values.byteswap()
     packed = values.tobytes()
     return b"".join(packed[plane::width] for plane in range(width))

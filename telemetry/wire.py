@@ -119,6 +119,7 @@ def _packed_content(batch: Batch) -> bytes:
 def _parse(data: bytes) -> tuple[Header, int, bytes]:
     if data[:2] != _MAGIC[: len(data)] or not data:
         raise NotABatch(f"{len(data)} bytes that do not begin with {_MAGIC!r}")
+    # Before all else that another version may have changed.
     if len(data) >= 3 and data[2] != VERSION:
         raise UnknownVersion(data[2])
     if len(data) < _PREFIX.size:
@@ -134,6 +135,7 @@ def _parse(data: bytes) -> tuple[Header, int, bytes]:
     computed = _checksum(compression, header_length, content_length, data[_PREFIX.size :])
     if computed != stated:
         raise ChecksumMismatch(stated=stated, computed=computed)
+    # Behind the checksum: of a byte that changed on the way it says nothing.
     if compression not in {_PLAIN, _ZLIB}:
         raise Malformed(f"compression {compression} is not known")
     end = _PREFIX.size + header_length
@@ -141,6 +143,7 @@ def _parse(data: bytes) -> tuple[Header, int, bytes]:
 
 
 def _checksum(compression: int, header_length: int, content_length: int, rest: bytes) -> int:
+    # The fields before it are in it, too: a length that changed would cut at another place.
     return zlib.crc32(rest, zlib.crc32(struct.pack(">BBII", VERSION, compression, header_length, content_length)))
 
 
@@ -231,6 +234,7 @@ def _from_steps(steps: Iterable[Any]) -> IntervalSet:
     for position, step in enumerate(steps):
         if type(step) is not int:
             raise Malformed(f"step {step!r:.60} of the ranges is no integer")
+        # A range begins at 1 at the earliest, and at least 2 behind the last: nearer they would be one.
         if step < (position % 2 == 0) + (position > 0 and position % 2 == 0):
             raise InconsistentRanges(f"ranges do not ascend at step {position}")
         at += step
@@ -243,6 +247,7 @@ def _from_steps(steps: Iterable[Any]) -> IntervalSet:
 def _inflate(squeezed: bytes) -> bytes:
     inflater = zlib.decompressobj()
     try:
+        # Bounded: 8 MB of zlib can hold 8 GB of zeros.
         content = inflater.decompress(squeezed, MAX_CONTENT_BYTES)
     except zlib.error as error:
         raise Malformed(f"content does not unpack: {error}") from error

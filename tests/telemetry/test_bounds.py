@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from telemetry import (
-    CONTENT_FRAME_BYTES,
-    MAX_CONTENT_BYTES,
     MAX_RECORDS,
     Batch,
     Body,
@@ -30,7 +28,6 @@ from telemetry import (
     Tombstone,
     TooLarge,
     WireError,
-    content_bound,
     decode,
     encode,
     validate,
@@ -39,7 +36,6 @@ from telemetry.columns import decode_columns
 from telemetry.content import pack_records
 from tests.fuzz.bounds import MAX_BYTES, check_bounds
 from tests.fuzz.worst import PARSERS
-from tests.strategies import batches
 from tests.telemetry.test_wire import framed
 
 READERS = (validate, decode, decode_columns)
@@ -231,32 +227,3 @@ def test_more_records_or_tombstones_than_allowed_are_never_written() -> None:
         encode(Batch("d", 1, 1 << 40, (), tombstones))
     with pytest.raises(TooLarge, match="65 characters"):
         encode(Batch("d", 1, 9, (), (Tombstone(1, 2, "q" * 65),)))
-
-
-@settings(max_examples=25)
-@given(batches(), st.data())
-def test_the_bound_of_the_content_holds_for_any_part_of_a_batch(batch: Batch, data: st.DataObject) -> None:
-    kept = [record for record in batch.records if data.draw(st.booleans())]
-    bound = sum(content_bound(record.body, record.boot) for record in kept)
-    assert len(msgpack.packb(pack_records(kept))) <= bound + CONTENT_FRAME_BYTES
-
-
-def test_the_bound_of_the_content_holds_for_the_widest_records() -> None:
-    texts = ["\U0001f600" * 256, "é" * 200, "plain", "\0" * 256]
-    extremes = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-    bodies: list[Body] = [
-        Position(latitude=90, longitude=-180, altitude_m=1e6, speed_mps=1e5, heading_deg=360, accuracy_m=1e7),
-        Position(latitude=-90, longitude=180, altitude_m=-1e5, speed_mps=0, heading_deg=0, accuracy_m=0),
-        *(Signal(path=text, value=value) for text in texts for value in (text, 1 / 3, True, 1e300)),
-        *(Event(name=text, attributes=text * 9) for text in texts),
-        *(Canary(id=text) for text in texts),
-        *(Raw(topic=text, payload=bytes(70_000)) for text in texts),
-    ]
-    records = [
-        Record(number + 1, extremes[number % 2], body, (0, (1 << 63) - 1)[number % 2], texts[number % 4], number % 2)
-        for number, body in enumerate(bodies)
-    ]
-    for subset in (records, records[::2], records[1::3], records[:1]):
-        bound = sum(content_bound(record.body, record.boot) for record in subset)
-        assert len(msgpack.packb(pack_records(subset))) <= bound + CONTENT_FRAME_BYTES
-    assert CONTENT_FRAME_BYTES < MAX_CONTENT_BYTES
