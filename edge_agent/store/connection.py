@@ -151,7 +151,7 @@ def transaction(connection: Connection) -> Iterator[None]:
     """All of the statements inside or none; synced when it ends. Raises StoreError."""
     with mapped_errors():
         try:
-            # A deferred transaction that turns to writing may fail with BUSY at once; IMMEDIATE waits for the lock here.
+            # A deferred transaction that turns to writing may fail with BUSY at once; IMMEDIATE waits for the lock.
             connection.execute("BEGIN IMMEDIATE")
             yield
             connection.execute("COMMIT")
