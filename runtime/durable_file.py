@@ -24,7 +24,7 @@ def replace_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 @contextmanager
 def writing_durably(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
     """Like `replace_durably`, for content that is written piece by piece; what the block raises leaves `path` as is."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    beside = _temporary_beside(path, ".part")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
@@ -56,7 +56,7 @@ def create_durably(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
 
     Of many who create one path at once, one gets True. The disk must have hard links.
     """
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    beside = _temporary_beside(path, ".new")
     try:
         replace_durably(beside, content, mode=mode)
         # A link fails where the name is taken; a rename would replace it.
@@ -68,3 +68,8 @@ def create_durably(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
             beside.unlink(missing_ok=True)
     sync_folder(path.parent)
     return True
+
+
+def _temporary_beside(path: Path, suffix: str) -> Path:
+    # without the name of `path`: a file system takes names of 255 bytes, and that one may have them all
+    return path.with_name(f".{secrets.token_hex(8)}{suffix}")

@@ -1,5 +1,6 @@
 """A bill as JSON: the same bill gives the same bytes, and the bytes give the bill back.
 
+`format` numbers what the keys are and mean: it changes with them, so that a bill of another version is told apart.
 Names are the business terms of EN 16931 (in snake_case) where it has one; amounts and quantities stand twice, as the
 exact integer (`_minor`, `quantity_base`) and as text to read.
 """
@@ -10,7 +11,7 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from cloud_jobs.billing.adjustment import Adjustment, AdjustmentLine
 from cloud_jobs.billing.bill import Bill, BillStatus
@@ -26,10 +27,14 @@ from cloud_jobs.lake.seq_ranges import SeqRanges
 
 Document = dict[str, Any]
 
+FORMAT: Final = 2
+_FORMAT_WITHOUT_NUMBER: Final = 1
+
 
 def bill_document(bill: Bill) -> Document:
     """The bill as plain values, ready for JSON and for the invoice's template."""
     document: Document = {
+        "format": FORMAT,
         "type": "invoice",
         "status": bill.status.value,
         "as_of": stamp(bill.as_of),
@@ -50,6 +55,7 @@ def adjustment_document(adjustment: Adjustment) -> Document:
     """The adjustment as plain values: credits and debits that keep their service period."""
     currency = adjustment.account.currency
     document: Document = {
+        "format": FORMAT,
         "type": "adjustment",
         "issued_as_of": stamp(adjustment.issued_as_of),
         "as_of": stamp(adjustment.as_of),
@@ -68,9 +74,10 @@ def to_json(document: Document) -> bytes:
 
 
 def read_bill(content: bytes) -> Bill:
-    """The bill whose JSON this is. Raises BillingError when it is none, or was changed after it was written."""
+    """The bill whose JSON this is. Raises BillingError when it is none, is of another format, or was changed since."""
     try:
         document = json.loads(content)
+        _check_format(document)
         made = _bill_from(document)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BillingError(f"this is no bill as `waybill bill show --json` writes it: {error}") from error
@@ -78,6 +85,15 @@ def read_bill(content: bytes) -> Bill:
     if bill_document(made) != document:
         raise BillingError(f"bill {document.get('invoice_number')} does not have the content it was written with")
     return made
+
+
+def _check_format(document: Document) -> None:
+    number = document.get("format", _FORMAT_WITHOUT_NUMBER if "invoice_number" in document else FORMAT)
+    if number != FORMAT:
+        raise BillingError(
+            f"bill {document.get('invoice_number')} is of format {number}; this version reads {FORMAT}:"
+            " use the version that issued it"
+        )
 
 
 def _number(account: Account, period: Period, document: Document) -> str:

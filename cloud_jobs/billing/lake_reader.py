@@ -43,6 +43,8 @@ MAX_RECORDS_SHOWN = 100_000
 
 def bill_from_lake(lake: Lake, account_id: str, period: Period, as_of: datetime) -> Bill:
     """The account's bill as the lake knew it at `as_of`. Raises BillingError, LakeError."""
+    # first of all: what another version published is not looked for in its rows
+    lake.check("reference", "usage", "coverage")
     account = account_at(lake, account_id, as_of)
     devices = [vehicle.device for vehicle in account.vehicles]
     return bill(

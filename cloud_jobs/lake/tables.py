@@ -45,9 +45,9 @@ class Lake:
         return str(self.folder / table)
 
     def create(self) -> None:
-        """Makes the tables that are not there yet, and the columns that an earlier version did not know: null there.
+        """Makes the tables that are not there yet, and the nullable columns that an earlier version did not know.
 
-        Raises LakeError for a table with columns that this version does not know.
+        Raises LakeError for a table of another version.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         for name, (schema, partitions) in TABLES.items():
@@ -61,25 +61,20 @@ class Lake:
                     configuration=_CONFIGURATION,
                 )
                 continue
-            table = self.open(name)
-            there = {field.name for field in table.schema().fields}
-            if other := there - set(schema.names):
-                raise LakeError(
-                    f"table {name} in {self.folder} has columns of another version ({', '.join(sorted(other))});"
-                    " begin with a new lake"
-                )
-            # only a nullable column can be missing in the rows that are there
-            if new := [field for field in schema if field.name not in there and field.nullable]:
+            table = self._load(name)
+            if new := self._absent_columns(name, table):
                 table.alter.add_columns(DeltaSchema.from_arrow(pa.schema(new)).fields)
+
+    def check(self, *tables: str) -> None:
+        """Raises LakeError if one of the tables is missing, or is of another version."""
+        for table in tables:
+            self.open(table)
 
     def open(self, table: str, version: int | None = None) -> DeltaTable:
         """A table as it is now, or a version of it. Raises LakeError; DeltaError for a version that is not kept."""
-        try:
-            return DeltaTable(self.path(table), version=version)
-        except TableNotFoundError as error:
-            raise LakeError(
-                f"there is no table {table!r} in the lake {self.folder}; run the job that writes it"
-            ) from error
+        opened = self._load(table, version)
+        self._absent_columns(table, opened)
+        return opened
 
     def rows(
         self,
@@ -89,11 +84,14 @@ class Lake:
         where: pc.Expression | None = None,
         as_of: datetime | None = None,
     ) -> pa.Table:
-        """Rows of a table, in no order, as they are or as they were at a moment: none from before its first commit."""
+        """Rows of a table, in no order, as they are or as they were at a moment: none from before its first commit.
+
+        A column that the table did not have yet is null.
+        """
         with self._damage_as_error(table):
             opened = self.open(table)
             known = as_of is None or _load_as_of(opened, as_of)
-            dataset = opened.to_pyarrow_dataset()
+            dataset = opened.to_pyarrow_dataset(schema=TABLES[table].schema)
             return dataset.to_table(columns=columns and [*columns], filter=where if known else pc.scalar(False))
 
     def coverage(
@@ -132,6 +130,34 @@ class Lake:
     def is_committed(self, table: str, metadata: str) -> bool:
         """Whether one of a table's last commits carries this metadata."""
         return any(commit.get("userMetadata") == metadata for commit in self.open(table).history(_RECENT_COMMITS))
+
+    def _load(self, table: str, version: int | None = None) -> DeltaTable:
+        try:
+            return DeltaTable(self.path(table), version=version)
+        except TableNotFoundError as error:
+            raise LakeError(
+                f"there is no table {table!r} in the lake {self.folder}; run the job that writes it"
+            ) from error
+
+    def _absent_columns(self, table: str, opened: DeltaTable) -> list[pa.Field]:
+        """The nullable columns that a table does not have yet. Raises LakeError for a table of another version.
+
+        Whatever opens a table passes here: rows of another version must not be taken for rows of this one.
+        """
+        schema = TABLES[table].schema
+        there = {field.name for field in opened.schema().fields}
+        absent = [field for field in schema if field.name not in there]
+        unknown = sorted(there - set(schema.names))
+        # only a nullable column can be missing in the rows that are there
+        lacking = [field.name for field in absent if not field.nullable]
+        if unknown or lacking:
+            wrong = [f"does not know its columns {', '.join(unknown)}"] if unknown else []
+            wrong += [f"misses the columns {', '.join(lacking)}"] if lacking else []
+            raise LakeError(
+                f"table {table} in {self.folder} was made by another version: this one {' and '.join(wrong)};"
+                " begin with a new lake, or use the version that made this one"
+            )
+        return absent
 
     @contextmanager
     def _damage_as_error(self, table: str) -> Iterator[None]:

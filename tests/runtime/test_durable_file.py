@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,7 +53,18 @@ def test_the_folder_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "fsync", note)
     replace_durably(tmp_path / "state.json", b"new")
     assert synced[-1] == str(tmp_path)
-    assert synced[0].startswith(str(tmp_path / ".state.json."))
+    assert Path(synced[0]).parent == tmp_path
+    assert Path(synced[0]).match(".*.part")
+
+
+@pytest.mark.parametrize("write", [replace_durably, create_durably])
+def test_a_file_may_have_the_longest_name_that_the_file_system_takes(
+    tmp_path: Path, write: Callable[[Path, bytes], object]
+) -> None:
+    file = tmp_path / ("n" * os.pathconf(tmp_path, "PC_NAME_MAX"))
+    write(file, b"new")
+    assert file.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_of_many_who_create_a_file_at_once_one_does_and_the_others_change_nothing(tmp_path: Path) -> None:

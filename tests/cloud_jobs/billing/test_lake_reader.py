@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from cloud_jobs.billing import BillStatus, UnknownAccount
@@ -17,7 +18,7 @@ from cloud_jobs.billing.cli import app
 from cloud_jobs.billing.lake_reader import account_at, bill_from_lake, tariff_versions
 from cloud_jobs.billing.period import Period
 from cloud_jobs.errors import LakeError
-from cloud_jobs.lake.schemas import REFERENCE
+from cloud_jobs.lake.schemas import REFERENCE, without
 from cloud_jobs.lake.tables import Lake
 
 MARCH = Period.parse("2026-03")
@@ -231,6 +232,18 @@ def test_an_unknown_account_names_those_there_are(lake: Path) -> None:
 def test_a_lake_without_tables_says_which_is_missing(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="no table 'reference'"):
         bill_from_lake(Lake(tmp_path), "acme", MARCH, COMPUTED)
+
+
+def test_a_lake_of_another_version_is_said_to_be_one_before_an_account_is_looked_for(tmp_path: Path) -> None:
+    Lake(tmp_path).create()
+    shutil.rmtree(tmp_path / "usage")
+    DeltaTable.create(
+        str(tmp_path / "usage"), schema=without(USAGE, "seq_ranges").append(pa.field("names", pa.string()))
+    )
+    failed = run("show", "--lake", tmp_path, "--account", "acme", "--period", "2026-03")
+    assert failed.exit_code == 1
+    said = " ".join(failed.output.split())
+    assert "made by another version: this one does not know its columns names and misses the columns seq_ranges" in said
 
 
 def test_before_it_was_published_there_is_no_account(lake: Path) -> None:

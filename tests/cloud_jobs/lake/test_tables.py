@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, to_row
-from cloud_jobs.lake.schemas import TABLES, USAGE, without
+from cloud_jobs.lake.schemas import COVERAGE, REFERENCE, TABLES, USAGE, without
 from cloud_jobs.lake.tables import Lake, covering
 from telemetry import IntervalSet, Tombstone
 
@@ -42,11 +43,53 @@ def test_a_lake_is_made_with_all_its_tables_and_making_it_again_changes_nothing(
     assert lake.open("records").metadata().partition_columns == ["device_date"]
 
 
-def test_a_column_that_this_version_does_not_know_is_refused_by_name(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    DeltaTable.create(lake.path("usage"), schema=USAGE.append(pa.field("colour", pa.string())))
-    with pytest.raises(LakeError, match=r"usage .* another version \(colour\)"):
-        lake.create()
+def made_by_another_version(folder: Path, table: str, schema: pa.Schema) -> Lake:
+    lake = Lake(folder)
+    DeltaTable.create(lake.path(table), schema=schema)
+    return lake
+
+
+OPENINGS: list[Callable[[Lake, str], object]] = [
+    lambda lake, _: lake.create(),
+    lambda lake, table: lake.open(table),
+    lambda lake, table: lake.open(table, 0),
+    lambda lake, table: lake.rows(table),
+    lambda lake, table: lake.rows(table, ["device"], as_of=datetime.now(UTC)),
+    lambda lake, table: lake.check(table),
+    lambda lake, table: lake.covered_version(table),
+]
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+def test_a_table_of_another_version_is_refused_by_its_columns_however_it_is_opened(
+    tmp_path: Path, opening: Callable[[Lake, str], object]
+) -> None:
+    lake = made_by_another_version(tmp_path / "more", "usage", USAGE.append(pa.field("colour", pa.string())))
+    with pytest.raises(LakeError, match=r"^table usage in .* another version: .* not know its columns colour; begin"):
+        opening(lake, "usage")
+    lake = made_by_another_version(tmp_path / "less", "usage", without(USAGE, "zone", "seq_ranges"))
+    with pytest.raises(LakeError, match=r"^table usage in .* misses the columns zone, seq_ranges; begin"):
+        opening(lake, "usage")
+
+
+def test_coverage_of_another_version_is_refused_also_without_rows(tmp_path: Path) -> None:
+    renamed = COVERAGE.set(COVERAGE.get_field_index("tombstones"), pa.field("declared", pa.string(), nullable=False))
+    lake = made_by_another_version(tmp_path, "coverage", renamed)
+    with pytest.raises(LakeError, match=r"not know its columns declared and misses the columns tombstones;"):
+        lake.coverage()
+
+
+def test_a_column_that_a_table_did_not_have_yet_is_null_in_its_rows(tmp_path: Path) -> None:
+    old = without(REFERENCE, "place")
+    lake = made_by_another_version(tmp_path, "reference", old)
+    row = {name: value for name, value in published("a").items() if name != "place"}
+    write_deltalake(lake.path("reference"), pa.Table.from_pylist([row], schema=old), mode="append")
+    before = datetime.now(UTC)
+    assert [row["place"] for row in lake.rows("reference").to_pylist()] == [None]
+    lake.create()
+    lake.append("reference", [published("b", "1:1")])
+    assert {row["id"]: row["place"] for row in lake.rows("reference").to_pylist()} == {"a": None, "b": "1:1"}
+    assert [row["place"] for row in lake.rows("reference", as_of=before).to_pylist()] == [None]
 
 
 def test_rows_are_those_of_a_moment_and_none_from_before_the_table(lake: Lake) -> None:
