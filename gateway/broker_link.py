@@ -58,12 +58,12 @@ class BrokerLink:
             self._backoff.reset()
             self._was_taken_over = False
 
-    def on_ended(self, reason: str, now_s: float) -> None:
-        """An attempt failed, or the connection ended."""
+    def on_ended(self, reason: str, now_s: float, *, is_unexplained: bool = True) -> None:
+        """An attempt failed, or the connection ended; `is_unexplained`: the broker closed it without a word."""
         # It may have become a good one since the last look: then this is no failed attempt.
         self.on_alive(now_s)
         self._was_taken_over |= self.is_up and _TAKEN_OVER in reason
-        self._takeovers.on_ended(now_s)
+        self._takeovers.on_ended(now_s, is_unexplained=is_unexplained)
         self.is_up, self._answer_by_s = False, None
         self._connect_at_s = now_s + self._backoff.next_delay_s()
 

@@ -85,8 +85,9 @@ class Connections:
         if self._link.is_in_use and (lost or self._link.is_overdue(now_s)):
             why = self._mqtt.last_error or "the MQTT broker does not answer in time"
             self._metrics.on_connection_failed()
-            self._link.on_ended(why, now_s)
-            self._log_error(BrokerUnreachable(self._link.problem or why))
+            is_unexplained = self._mqtt.is_closed_by_broker
+            self._link.on_ended(why, now_s, is_unexplained=is_unexplained)
+            self._log_error(BrokerUnreachable((is_unexplained and self._link.problem) or why))
 
     def keep_alive(self, now_s: float) -> None:
         """Once a second or so: pings, and whether the connection has become a good one."""

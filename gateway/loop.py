@@ -122,7 +122,7 @@ class GatewayLoop:
         # The wait took time: what is due is judged by the clock after it.
         now_s = self._clock()
         if self._mqtt.socket is not None and self._mqtt.socket in readable:
-            self._mqtt.read()
+            self._mqtt.read(lambda: self._engine.has_room)
         # In this order a receipt that is there now leaves as an acknowledgement and a PUBACK in the same turn.
         self._forwarder.handle_receipts(now_s)
         self._forwarder.retry_due(now_s)

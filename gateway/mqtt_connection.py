@@ -81,6 +81,11 @@ class MqttConnection:
         return self._client.has_outgoing
 
     @property
+    def is_closed_by_broker(self) -> bool:
+        """Whether the broker closed the last connection, without a word. Where this side did, `last_error` says why."""
+        return self._client.is_closed_by_broker
+
+    @property
     def free_slots(self) -> int:
         """How many more acknowledgements the broker takes now: what is unacknowledged is bounded by both sides."""
         return max(0, self._free) if self.is_subscribed else 0
@@ -94,9 +99,9 @@ class MqttConnection:
             where = f"{self._settings.host}:{self._settings.port}"
             raise BrokerUnreachable(f"the MQTT broker at {where} cannot be reached: {error}") from error
 
-    def read(self) -> None:
-        """Take what has arrived, a bounded number of packets, so that receipts get their turn."""
-        self._client.receive(self._on_inbound)
+    def read(self, has_room: Callable[[], bool] = lambda: True) -> None:
+        """Take what has arrived, a bounded number of packets, so that receipts get their turn, and while `has_room`."""
+        self._client.receive(self._on_inbound, has_room=has_room)
 
     def write(self) -> None:
         """Send what waits, as far as the socket takes it."""

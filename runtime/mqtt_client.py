@@ -36,7 +36,7 @@ __all__ = [
 RECEIVE_BYTES = 1 << 16
 MAX_PACKETS = 100
 MAX_PACKETS_BYTES = 4 << 20
-"""Packets read by one `receive`, so that its caller looks at the time, and at its memory, in between."""
+"""Packets, and bytes of them, read by one `receive`: its caller looks at the time, and at its memory, in between."""
 NEVER_EXPIRES = 0xFFFFFFFF
 LARGEST_PACKET = 0xFFFFFFF
 """Of MQTT itself, in bytes (1.5.5)."""
@@ -85,7 +85,7 @@ class MqttClient(Client):
     """paho's client with a buffer between it and the socket, and a short way for messages: they wait in `messages`.
 
     `on_connect` and its like are the owner's, and are called by `start`, `receive`, `flush` and `loop_misc`. A
-    connection ends by `on_disconnect`, never by an exception; `failure` says what this side noticed. A message is
+    connection ends by `on_disconnect`, never by an exception; `failure` says why this side ended it. A message is
     acknowledged by `acknowledge` alone. A packet larger than `max_packet_bytes` is not read where the broker was told
     not to send it, else truncated.
     """
@@ -105,7 +105,7 @@ class MqttClient(Client):
         self._unread = b""
         self._at = 0
         self._outgoing = bytearray()
-        self._delivered_bytes = 0
+        self._taken_bytes = 0
         self.is_closed_by_broker = False
         self.failure = ""
         self.connect_timeout = broker.connect_timeout_s
@@ -146,17 +146,23 @@ class MqttClient(Client):
         if isinstance(sock, socket.socket):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def receive(self, on_message: Callable[[MqttMessage], None] | None = None) -> None:
-        """Reads what has arrived, a bounded number of packets; without `on_message` it waits in `messages`."""
-        enough = self._delivered_bytes + MAX_PACKETS_BYTES
+    def receive(
+        self,
+        on_message: Callable[[MqttMessage], None] | None = None,
+        *,
+        has_room: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Reads what has arrived while there is room, at most MAX_PACKETS.
+
+        Without `on_message` messages wait in `messages`. `has_unread` says whether there is more.
+        """
+        enough = self._taken_bytes + MAX_PACKETS_BYTES
+        # Not by paho's loop_read: it reads as many packets as publications are unanswered, thousands at one call.
         for _ in range(MAX_PACKETS):
-            try:
-                self.loop_read()
-            except Exception as error:  # noqa: BLE001 - paho raises a dozen kinds for packets that are not as they should be
-                self._fail(f"unreadable packet: {error!r}")
+            self._read_packet()
             if on_message is not None:
                 self.deliver(on_message)
-            if not self.has_unread or self._delivered_bytes >= enough:
+            if not self.has_unread or self._taken_bytes >= enough or not has_room():
                 break
 
     def deliver(self, on_message: Callable[[MqttMessage], None]) -> None:
@@ -196,15 +202,36 @@ class MqttClient(Client):
         """Publications that were sent, by this connection or an earlier one, and have no PUBACK."""
         return len(self._out_messages)
 
+    def _read_packet(self) -> None:
+        if self.socket() is None:
+            return
+        try:
+            code = self._packet_read()
+        except Exception as error:  # noqa: BLE001 - paho raises a dozen kinds for packets that are not as they should be
+            self._fail(f"unreadable packet: {error!r}")
+            return
+        if code == MQTTErrorCode.MQTT_ERR_PROTOCOL:
+            is_length = len(self._in_packet["remaining_count"]) > 4  # empty again after any packet that was read
+            self._note(f"the broker sent {'a length of more than four bytes' if is_length else 'a malformed packet'}")
+        if code > MQTTErrorCode.MQTT_ERR_SUCCESS:
+            self._loop_rc_handle(code)
+
+    def _note(self, why: str) -> MQTTErrorCode:
+        # The first reason is the cause; what paho answers to it follows from it.
+        self.failure = self.failure or why
+        return MQTTErrorCode.MQTT_ERR_PROTOCOL
+
     def _fail(self, why: str) -> None:
-        self.failure = why
+        self._note(why)
         self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)
 
     def _sock_recv(self, bufsize: int) -> bytes:
         # paho asks for the whole rest of a packet, so its size is known before a byte of it is kept.
         if bufsize > self._options.max_packet_bytes:
             if not self._options.truncates_larger or self._in_packet["command"] & 0xF0 != PacketTypes.PUBLISH << 4:
-                raise OSError(errno.EMSGSIZE, "a packet larger than the broker was told to send")
+                most = self._options.max_packet_bytes
+                self._note(f"the broker sent a packet of {bufsize} bytes, and at most {most} are read")
+                raise OSError(errno.EMSGSIZE, self.failure)
             self._is_truncating = True
         if self._is_truncating:
             del self._in_packet["packet"][TRUNCATED_BYTES:]
@@ -214,14 +241,18 @@ class MqttClient(Client):
                 return b""
         chunk = self._unread[self._at : self._at + bufsize]
         self._at += len(chunk)
+        self._taken_bytes += len(chunk)
         return chunk
 
     def _receive_bytes(self) -> bytes:
         # More than a TLS record holds: nothing stays decrypted in OpenSSL, where no poll would show it.
         try:
             received = super()._sock_recv(RECEIVE_BYTES)
-        except ConnectionError:
-            self.is_closed_by_broker = True
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            self.is_closed_by_broker = isinstance(error, ConnectionError)
+            self._note(f"connection lost while receiving: {error}")
             raise
         self.is_closed_by_broker = not received
         return received
@@ -244,17 +275,17 @@ class MqttClient(Client):
         packet = self._in_packet
         try:
             message = read_publish(packet["command"], bytes(packet["packet"]), packet["remaining_length"])
-        except ValueError:
-            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        except ValueError as error:
+            return self._note(f"the broker sent {error}")
         if self._is_truncating:
             self._is_truncating = False
             begin = message.payload[:TRUNCATED_PAYLOAD_BYTES]
             message = message._replace(payload=begin, missing=message.missing + len(message.payload) - len(begin))
-        # Nobody subscribes with QoS 2, and a packet id of 0 could never be acknowledged.
-        if message.qos > 1 or bool(message.qos) != bool(message.mid):
-            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        if message.qos > 1:  # nobody subscribes with it
+            return self._note(f"the broker sent a message of QoS {message.qos}")
+        if message.qos and not message.mid:  # it could never be acknowledged
+            return self._note("the broker sent a message with the packet id 0")
         self.messages.append(message)
-        self._delivered_bytes += len(message.payload)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 

@@ -46,8 +46,9 @@ class Takeovers:
         if self.has_lasted(now_s):
             self._count = 0
 
-    def on_ended(self, now_s: float) -> None:
-        """The connection, if there was one, ended."""
+    def on_ended(self, now_s: float, *, is_unexplained: bool = True) -> None:
+        """The connection, if there was one, ended. Where it is known why, nobody took the session over."""
         self.on_alive(now_s)
-        self._count += self._connected_s is not None and not self.has_lasted(now_s)
+        if is_unexplained and self._connected_s is not None and not self.has_lasted(now_s):
+            self._count += 1
         self._connected_s = None

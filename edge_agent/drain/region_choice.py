@@ -63,9 +63,9 @@ class RegionChoice:
 
     def on_failure(self, now_s: float, error: Exception, connected: str | None) -> None:
         """The connection to the region `connected` is lost, or none was made."""
-        if isinstance(error, LinkClosed):
-            self.takeovers.on_ended(now_s)
-        problem = self.takeovers.problem if isinstance(error, LinkClosed) else ""
+        is_unexplained = isinstance(error, LinkClosed)
+        self.takeovers.on_ended(now_s, is_unexplained=is_unexplained)
+        problem = self.takeovers.problem if is_unexplained else ""
         log.warning(
             "uplink lost", region=connected or self.region, error="; ".join(filter(None, (str(error), problem)))
         )

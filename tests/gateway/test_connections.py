@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+from structlog.testing import capture_logs
 
+from runtime.takeovers import MANY
 from tests.gateway.sides import FakeBroker, Region
 from tests.gateway.strategies import batch, topic
 
@@ -61,3 +63,19 @@ def test_a_full_window_connects_to_nothing(region: Region) -> None:
     assert region.broker.connections == 1, "nothing could be taken there"
     region.pulsar.answer()
     region.until(lambda: region.broker.connections == 2, step_s=1)
+
+
+def test_a_connection_that_this_side_ended_again_and_again_says_why_and_blames_nobody_else(region: Region) -> None:
+    region.broker.greets = True
+    with capture_logs() as lines:
+
+        def is_ended_often() -> bool:
+            if region.loop._connections.is_mqtt_up:
+                region.broker.deliver(topic("d1"), b"x", qos=2)
+            else:  # time passes between connections alone, so that none of them lasts
+                region.now_s += 0.1
+            return [line["event"] for line in lines].count("not connected") > MANY
+
+        region.until(is_ended_often)
+    errors = [line["error"] for line in lines if line["event"] == "not connected"]
+    assert {error.rpartition(": ")[2] for error in errors} == {"the broker sent a message of QoS 2"}

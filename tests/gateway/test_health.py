@@ -42,13 +42,15 @@ def link() -> BrokerLink:
     return BrokerLink("gateway-eu-1", mqtt, lambda: 1.0, 0.0)
 
 
-def connect_for(made: BrokerLink, now_s: float, lasted_s: float, reason: str = "no reason") -> float:
+def connect_for(
+    made: BrokerLink, now_s: float, lasted_s: float, reason: str = "no reason", *, is_unexplained: bool = True
+) -> float:
     """Connect as soon as it is due; when it ended."""
     while not made.is_due(now_s):
         now_s += 0.1
     made.on_attempt(now_s)
     made.on_connected(now_s)
-    made.on_ended(reason, now_s + lasted_s)
+    made.on_ended(reason, now_s + lasted_s, is_unexplained=is_unexplained)
     return now_s + lasted_s
 
 
@@ -62,6 +64,14 @@ def test_connections_that_end_soon_slow_down_and_name_the_likely_reason() -> Non
     assert gaps == sorted(gaps)
     assert gaps[-1] > 3
     assert "'gateway-eu-1'" in made.problem
+
+
+def test_connections_that_this_side_ends_slow_down_and_nobody_else_is_suspected() -> None:
+    made, now_s = link(), 0.0
+    for _ in range(6):
+        now_s = connect_for(made, now_s, 0.3, is_unexplained=False)
+    assert not made.is_due(now_s + 3)
+    assert made.problem == ""
 
 
 def test_a_broker_that_is_restarted_now_and_then_is_no_problem() -> None:

@@ -129,3 +129,16 @@ def test_a_broker_that_is_not_there_is_said_with_its_address(session: Session) -
     session.broker.close()
     with pytest.raises(BrokerUnreachable, match=rf"127\.0\.0\.1:{session.broker.port} cannot be reached"):
         session.side.connect()
+
+
+def test_a_connection_that_this_side_ends_says_why_and_not_that_the_broker_did(session: Session) -> None:
+    session.connect()
+    session.broker.deliver(topic("d1"), b"x", qos=2)
+    session.until(lambda: session.side.last_error)
+    assert session.side.last_error.endswith("the broker sent a message of QoS 2")
+    assert not session.side.is_closed_by_broker
+    session.connect()
+    session.broker.hang_up()
+    session.until(lambda: session.side.last_error)
+    assert session.side.last_error.endswith("it did not say why")
+    assert session.side.is_closed_by_broker

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from runtime import BrokerSettings, MqttClient, MqttMessage, MqttSessionOptions
+from runtime import BrokerSettings, MqttClient, MqttMessage, MqttSessionOptions, mqtt_client
+from runtime.mqtt_client import MAX_PACKETS
 
 CONNACK = b"\x20\x03\x00\x00\x00"
 MESSAGE = b"\x32\x08\x00\x01t\x00\x07\x00ab"
@@ -57,22 +58,12 @@ class Owner:
         self.receive()
         return other
 
-    def receive(self) -> None:
+    def receive(self, has_room: Callable[[], bool] = lambda: True) -> None:
         """Waits for bytes and reads them."""
         sock = self.client.socket()
         assert sock is not None
-        assert select.select([sock.fileno()], [], [], 10)[0]
-        self.client.receive(self.messages.append)
-
-
-def test_a_packet_that_cannot_be_read_ends_the_connection(listener: Listener) -> None:
-    owner = Owner(listener.port)
-    other = owner.start(listener)
-    other.sendall(b"\x40\x00")  # a PUBACK of nothing
-    owner.receive()
-    assert owner.client.socket() is None
-    assert len(owner.ended) == 1
-    other.close()
+        assert self.client.has_unread or select.select([sock.fileno()], [], [], 10)[0]
+        self.client.receive(self.messages.append, has_room=has_room)
 
 
 def test_a_packet_larger_than_the_broker_was_told_to_send_ends_the_connection_before_it_is_read(
@@ -133,4 +124,71 @@ def test_what_waits_is_sent_before_the_goodbye_and_the_goodbye_is_sent(listener:
         sent += piece
     assert (sent[0] >> 4, sent[-2:-1]) == (4, b"\xe0")
     assert owner.client.socket() is None
+    other.close()
+
+
+def publish_packet(qos: int, mid: int, topic: bytes = b"t", payload: bytes = b"ab") -> bytes:
+    body = len(topic).to_bytes(2, "big") + topic + (mid.to_bytes(2, "big") if qos else b"") + b"\x00" + payload
+    return bytes([0x30 | qos << 1, len(body)]) + body
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_one_receive_reads_a_bounded_number_of_packets_however_many_publications_are_unanswered(
+    listener: Listener, qos: int
+) -> None:
+    owner = Owner(listener.port)
+    other = owner.start(listener)
+    for _ in range(3 * MAX_PACKETS):
+        owner.client.publish("t", b"unanswered", qos=1)
+    packets = b"".join(publish_packet(qos, number) for number in range(1, 3 * MAX_PACKETS + 1))
+    other.sendall(packets)
+    for _ in range(4 * MAX_PACKETS):
+        before = len(owner.messages)
+        owner.receive()
+        assert len(owner.messages) - before <= MAX_PACKETS
+        if len(owner.messages) == 3 * MAX_PACKETS:
+            break
+    assert len(owner.messages) == 3 * MAX_PACKETS
+    other.close()
+
+
+def test_the_bytes_of_one_receive_are_bounded_properties_and_all(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt_client, "MAX_PACKETS_BYTES", 20)
+    owner = Owner(listener.port)
+    other = owner.start(listener)
+    other.sendall(MESSAGE * 5)  # of 10 bytes each, 2 of them payload
+    owner.receive()
+    assert len(owner.messages) == 2
+    other.close()
+
+
+def test_reading_goes_on_while_there_is_room(listener: Listener) -> None:
+    owner = Owner(listener.port)
+    other = owner.start(listener)
+    other.sendall(MESSAGE * 5)
+    owner.receive(has_room=lambda: len(owner.messages) < 3)
+    assert (len(owner.messages), owner.client.has_unread) == (3, True)
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("packet", "said"),
+    [
+        (b"\x32\xe9\x07" + bytes(1001), "a packet of 1001 bytes, and at most 1000"),
+        (publish_packet(2, 1), "a message of QoS 2"),
+        (publish_packet(1, 0), "a message with the packet id 0"),
+        (b"\x30\xff\xff\xff\xff\xff", "a length of more than four bytes"),
+        (b"\x30\x03\x00\x09t", "a PUBLISH of 3 bytes ends early"),
+        (b"\x40\x00", "a malformed packet"),
+    ],
+)
+def test_why_this_side_ended_the_connection_is_said(listener: Listener, packet: bytes, said: str) -> None:
+    owner = Owner(listener.port, max_packet_bytes=1000)
+    other = owner.start(listener)
+    other.sendall(packet)
+    owner.receive()
+    assert said in owner.client.failure
+    assert (owner.client.socket(), owner.client.is_closed_by_broker, len(owner.ended)) == (None, False, 1)
     other.close()
