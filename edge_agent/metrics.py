@@ -28,15 +28,15 @@ GAUGES = {
     "head": ("edge_agent_head", "Highest sequence number of the present epoch"),
     "local_broker": ("edge_agent_local_broker", "1 when connected to the vehicle's broker"),
     "uplink_healthy": (
-        "edge_agent_uplink_well",
+        "edge_agent_uplink_healthy",
         "1 when the uplink is connected and nothing waits too long for its acknowledgement",
     ),
     "retrying": ("edge_agent_retrying_batches", "Batches that were refused and will be tried again"),
     "dead_letter_batches": (
-        "edge_agent_set_aside_batches",
+        "edge_agent_dead_letter_batches",
         "Batches, of one record each, that were refused too often: kept, not sent",
     ),
-    "dead_letter_records": ("edge_agent_set_aside_records", "Records in them"),
+    "dead_letter_records": ("edge_agent_dead_letter_records", "Records in them"),
     "gaps": ("edge_agent_gaps", "Record ids that are neither waiting nor acknowledged nor declared lost; should be 0"),
     "in_flight": ("edge_agent_in_flight_batches", "Batches sent and not acknowledged"),
     "oldest_age_s": ("edge_agent_oldest_age_seconds", "Age of the oldest record that waits; 0 when none does"),

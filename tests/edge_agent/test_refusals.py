@@ -235,6 +235,6 @@ def test_the_metrics_show_what_is_set_aside(tmp_path):
     samples = {
         sample.name: sample.value for metric in AgentCollector(lambda: told).collect() for sample in metric.samples
     }
-    assert samples["edge_agent_set_aside_batches"] == 1
-    assert samples["edge_agent_set_aside_records"] == 1
+    assert samples["edge_agent_dead_letter_batches"] == 1
+    assert samples["edge_agent_dead_letter_records"] == 1
     assert samples["edge_agent_gaps"] == pytest.approx(0)
