@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from edge_agent.config import AgentSettings, ClassSettings, UplinkSettings
 from edge_agent.pushed_files import AGAIN, ATTEMPTS, IN_FORCE, ON_TRIAL, REFUSED, PushedFiles
-from settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, SettingsError, load, parse_toml, validate
+from settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, SettingsError, load, parse_toml, renamed_to, validate
 
 NO_ACKNOWLEDGEMENT = "no region acknowledged with them"
 MAX_ATTEMPTS = 3
@@ -123,7 +123,9 @@ def merge_pushed(config: Path, text: str) -> AgentSettings:
     except ValueError as error:
         raise PushRefused(f"is not valid TOML: {error}"[:500]) from error
     if outside := sorted(key for key in _keys(pushed) if not _may_be_pushed(key)):
-        raise PushRefused(f"{', '.join(outside[:10])} cannot be pushed"[:500])
+        now = {key: renamed_to(AgentSettings, tuple(key.split("."))) for key in outside[:10]}
+        named = (f"{key} (now {name})" if name else key for key, name in now.items())
+        raise PushRefused(f"{', '.join(named)} cannot be pushed"[:500])
     if not isinstance(pushed.pop(ALLOW_DELETION, False), bool):
         raise PushRefused(f"{ALLOW_DELETION}: only true or false")
     try:

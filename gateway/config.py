@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, SecretStr, StringConstraints, model_validator
 
@@ -34,6 +35,8 @@ class Mqtt(BrokerSettings):
 
 class Pulsar(Settings):
     """The regional cluster. Topics are `persistent://{tenant}/{namespace}/{batches|refused}`."""
+
+    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"retry_max_s": "backoff_max_s", "authority": "tls.ca", "ca": "tls.ca"}
 
     service_url: Annotated[
         str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/,:@]+(:\d{1,5})?(,[^\s/,:@]+(:\d{1,5})?)*/?$")
@@ -102,6 +105,8 @@ class StatusEndpoint(Settings):
 
 class GatewaySettings(Settings):
     """One gateway process. `name` is its MQTT client id: two gateways of a region need two names."""
+
+    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"observe": "status"}
 
     name: Word
     region: Word

@@ -1,9 +1,9 @@
 """TLS: certificates and key pairs from files, loaded without ever asking a terminal."""
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import model_validator
 
@@ -14,6 +14,8 @@ __all__ = ["TlsSettings", "check_key_pair", "load_key_pair", "tls_context", "unu
 
 class TlsSettings(Settings):
     """TLS towards a server, mutual where a certificate is given."""
+
+    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"authority": "ca"}
 
     ca: Path
     """Certificates of the authorities that may have signed the server's certificate (PEM)."""

@@ -8,7 +8,7 @@ load(Uplink, Path("uplink.toml"))      # raises SettingsError, which lists every
 """
 
 from settings.bounded_toml import MAX_PUSHED_BYTES, MAX_TOML_BYTES, parse_toml
-from settings.loading import load, parse, validate
+from settings.loading import load, parse, renamed_to, validate
 from settings.model import Settings, SettingsError
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "load",
     "parse",
     "parse_toml",
+    "renamed_to",
     "validate",
 ]

@@ -73,11 +73,20 @@ def _problem(model: type[BaseModel], detail: ErrorDetails) -> str:
     if detail["type"] != "extra_forbidden":
         return f"{where}: {detail['msg']}" if where else str(detail["msg"])
     here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
+    if now := renamed_to(model, detail["loc"]):
+        return f"{where}: was renamed; it is now {now}"
     known = list(here.model_fields)
-    # A key of this table; else one that has moved into a table below: `log_level` is `log.level`.
+    # A key of this table; else one of a table below.
     nearest = get_close_matches(wrong, known, 1, SIMILAR) or get_close_matches(wrong, _keys_below(here), 1, SIMILAR)
     advice = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(sorted(known))}"
     return f"{where}: no such setting; {advice}"
+
+
+def renamed_to(model: type[BaseModel], location: tuple[int | str, ...]) -> str | None:
+    """Where a setting is now that was at this place under a former name; None where there was none."""
+    here = _model_at(model, location[:-1])
+    now = here.RENAMED_KEYS.get(str(location[-1])) if issubclass(here, Settings) else None
+    return now and ".".join([*map(str, location[:-1]), now])
 
 
 def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:

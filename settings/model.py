@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -9,6 +12,9 @@ class Settings(BaseModel):
     """A frozen model whose fields are the only keys there are; numbers are finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {}
+    """Former key of this table -> where it is now, seen from this table: who writes the old one is told the new one."""
 
 
 class SettingsError(Exception):

@@ -136,7 +136,7 @@ def checked(tmp_path: Path, text: str) -> Any:
         ('tls = { ca = "/etc/passwd" }', "mqtt.tls: certificates cannot be loaded"),
         ('password_file = "p"', "password_file is used together with username"),
         ('username = "u"\npassword_file = "/nowhere"', "mqtt.password_file: cannot be read"),
-        ('password = "p"', "did you mean 'password_file'?"),
+        ('password = "p"', "mqtt.password: was renamed; it is now mqtt.password_file"),
         ("max_packet_bytes = 65536", "mqtt.max_packet_bytes must be at least"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -14,6 +16,8 @@ class Inner(Settings):
 
 
 class Outer(Settings):
+    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"speed": "inner.port", "within": "inner"}
+
     host: str
     links: tuple[Inner, ...] = ()
     inner: Inner | None = None
@@ -35,6 +39,11 @@ def test_an_unknown_key_is_named_with_the_nearest_right_one_at_its_place() -> No
     assert problems('hots = "h"') == ["host: Field required", "hots: no such setting; did you mean 'host'?"]
     assert problems('host = "h"\n[[links]]\nprot = 5') == ["links.0.prot: no such setting; did you mean 'port'?"]
     assert problems('host = "h"\n[inner]\nzzz = 5') == ["inner.zzz: no such setting; known are port"]
+
+
+def test_a_key_that_was_renamed_is_refused_with_the_new_one() -> None:
+    assert problems('host = "h"\nspeed = 5') == ["speed: was renamed; it is now inner.port"]
+    assert problems('host = "h"\n[within]\nport = 5') == ["within: was renamed; it is now inner"]
 
 
 def test_every_mistake_is_listed_at_once() -> None:

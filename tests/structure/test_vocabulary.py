@@ -52,9 +52,22 @@ def identifiers() -> set[str]:
     return {name for path, tree in MODULES.items() for name in (*path.parts, path.stem, *_names(tree))}
 
 
+def former_keys(tree: ast.Module) -> set[ast.AST]:
+    """The keys of settings as they were called once, which are there to be refused."""
+    return {
+        key
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "RENAMED_KEYS"
+        for key in getattr(node.value, "keys", ())
+    }
+
+
 def _names(tree: ast.Module) -> Iterator[str]:
+    former = former_keys(tree)
     for node in ast.walk(tree):
         match node:
+            case ast.Constant() if node in former:
+                continue
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 yield name
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):

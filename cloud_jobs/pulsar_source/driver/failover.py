@@ -28,6 +28,8 @@ _MAX_ABANDONED = 16
 _TOUCH_PERIOD_S = 1.0
 _MAX_BYTES = 64 << 20
 _VERSION = 2
+_REQUEST_SUFFIX = ".switchover"
+_OLD_REQUEST_SUFFIX = ".order"
 _NOT_A_FAILOVER_FILE = "it is not a failover file of the Pulsar source"
 
 
@@ -86,7 +88,8 @@ class FailoverFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._request_path = path.with_name(path.name + ".switchover")
+        self._request_path = path.with_name(path.name + _REQUEST_SUFFIX)
+        self._old_request_path = path.with_name(path.name + _OLD_REQUEST_SUFFIX)
 
     def load(self) -> tuple[QueryIdentity, FailoverState] | None:
         """What was kept; None when there is no file."""
@@ -149,6 +152,10 @@ class FailoverFile:
         except OSError as error:
             raise FailoverFileError(self._request_path, f"it cannot be read: {error}") from error
 
+    def misnamed_request(self) -> Path | None:
+        """A request under the name that an earlier version read. It is not acted on, and stays where it is."""
+        return self._old_request_path if os.path.lexists(self._old_request_path) else None
+
     def clear_switchover_request(self) -> None:
         """Removes the request."""
         try:
@@ -178,6 +185,8 @@ class Failover:
         self._begun = self._bound = False
         self._drawn: str | None = None
         self._answered_s = wall_s()
+        self._misnamed: Path | None = None
+        self._refuse_misnamed_request()
 
     @property
     def state(self) -> FailoverState:
@@ -225,6 +234,7 @@ class Failover:
 
         A request that moves nothing is removed, so that it cannot move the query on another day.
         """
+        self._refuse_misnamed_request()
         if self._file is None or (request := self._file.switchover_request()) is None:
             return None
         if request in self._clusters and request != self._state.active:
@@ -277,6 +287,14 @@ class Failover:
         """For how long nothing was heard from a cluster, by any process; None when that was never noted."""
         heard_s = self._file.last_answer_s() if self._file else None
         return None if heard_s is None else self._wall_s() - heard_s
+
+    def _refuse_misnamed_request(self) -> None:
+        """Says so once for as long as it is there. No FailoverFileError: reading has to go on where it can."""
+        misnamed = self._file.misnamed_request() if self._file else None
+        if misnamed and not self._misnamed:
+            right = misnamed.with_suffix(_REQUEST_SUFFIX)
+            _log.error("switchover_request_misnamed", refused=str(misnamed), rename_to=str(right))
+        self._misnamed = misnamed
 
     def _identity_of(self, query: str) -> QueryIdentity:
         topics = ",".join(sorted(map(str, self._options.topics))) or str(self._options.topics_pattern)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cloud_jobs.pulsar_source.driver.failover import Failover, FailoverFile, FailoverState, QueryIdentity
 from cloud_jobs.pulsar_source.errors import FailoverFileError
@@ -101,6 +102,33 @@ def test_the_operators_word_is_read_and_then_done_with(tmp_path: Path) -> None:
     assert kept.switchover_request() == "dr"
     kept.clear_switchover_request()
     assert kept.switchover_request() is None
+
+
+@pytest.mark.parametrize("there_at_start", [True, False])
+def test_a_request_under_its_former_name_is_refused_once_and_named_as_it_is_called_now(
+    tmp_path: Path, there_at_start: bool
+) -> None:
+    misnamed = tmp_path / "failover.json.order"
+    with capture_logs() as lines:
+        if there_at_start:
+            misnamed.write_text("dr")
+        failover = Failover(options(tmp_path))
+        misnamed.write_text("dr")
+        assert failover.accept_switchover_request() is None
+        assert failover.accept_switchover_request() is None
+        assert misnamed.exists()
+        refused = {
+            "event": "switchover_request_misnamed",
+            "log_level": "error",
+            "refused": str(misnamed),
+            "rename_to": str(tmp_path / "failover.json.switchover"),
+        }
+        assert lines == [refused]
+        misnamed.rename(tmp_path / "failover.json.switchover")
+        assert failover.accept_switchover_request() == "dr"
+        misnamed.write_text("dr")
+        failover.accept_switchover_request()
+        assert lines == [refused, refused]
 
 
 def test_what_is_kept_is_bounded():
