@@ -25,7 +25,7 @@ from edge_agent.checking import problems, warnings
 from edge_agent.clock.clocks import SystemClocks
 from edge_agent.config import AgentSettings
 from edge_agent.drain.holding import newly_held
-from edge_agent.errors import AgentError, StoreError
+from edge_agent.errors import AgentError, StoreError, StoreVersion
 from edge_agent.live import add_counters, counters_of, health_state, is_alive, live_state
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, PushRefused, Trial, effective_settings
@@ -73,7 +73,8 @@ def main(arguments: list[str]) -> int:
         return Daemon(config, base).serve()
     except (AgentError, OSError) as error:
         log.error("cannot run", error=str(error))
-        return _EXIT_FAILED
+        # No restart gives the buffer another version.
+        return _EXIT_CONFIG if isinstance(error, StoreVersion) else _EXIT_FAILED
 
 
 class Daemon:

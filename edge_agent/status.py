@@ -13,7 +13,7 @@ from typing import Any
 from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFailing, StoreForeign
-from edge_agent.store.connection import DATABASE, mapped_errors
+from edge_agent.store.connection import DATABASE, has_tables, mapped_errors
 from edge_agent.store.counters import gaps
 from edge_agent.store.stored_batch import ordinal_of
 
@@ -32,7 +32,8 @@ def reading(settings: AgentSettings) -> Iterator[sqlite3.Connection]:
         mapped_errors(),
         closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5, isolation_level=None)) as connection,
     ):
-        row = connection.execute("SELECT device FROM epochs ORDER BY ordinal DESC LIMIT 1").fetchone()
+        newest = "SELECT device FROM epochs ORDER BY ordinal DESC LIMIT 1"
+        row = connection.execute(newest).fetchone() if has_tables(connection) else None
         if row is None:
             raise StoreFailing(f"the buffer at {path} has no epoch yet")
         (device,) = row

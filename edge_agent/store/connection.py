@@ -119,16 +119,21 @@ def prepare(connection: Connection) -> None:
         connection.execute(f"PRAGMA {pragma}").fetchall()
 
 
-def create_tables(connection: Connection) -> None:
-    """Makes the tables of a new file. Raises StoreVersion for a buffer of another version."""
+def has_tables(connection: Connection) -> bool:
+    """Whether the file has tables; a new one has none. Raises StoreVersion for those of another version."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == SCHEMA_VERSION:
-        return
-    if version != 0:
+    if version not in {0, SCHEMA_VERSION}:
         raise StoreVersion(
             f"the buffer has version {version}, and this agent reads version {SCHEMA_VERSION}:"
             " let the agent that wrote it deliver what waits, then move its files away"
         )
+    return bool(version)
+
+
+def create_tables(connection: Connection) -> None:
+    """Makes the tables of a new file. Raises StoreVersion for a buffer of another version."""
+    if has_tables(connection):
+        return
     connection.execute("BEGIN IMMEDIATE")
     for table in _TABLES:
         connection.execute(table)

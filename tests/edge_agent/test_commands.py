@@ -48,6 +48,22 @@ def test_the_buffer_of_another_device_is_not_shown_under_this_name(tmp_path: Pat
     assert f"is of {DEVICE}" in found.output
 
 
+@pytest.mark.parametrize("words", [("status",), ("inspect",), ("export",)])
+def test_a_buffer_of_another_version_is_said_to_be_one_by_every_command(tmp_path: Path, words: tuple[str, ...]) -> None:
+    buffer = open_buffer(tmp_path)
+    for change in ("DROP TABLE dead_letter_batches", "DROP TABLE epochs", "PRAGMA user_version = 3"):
+        buffer._database.writer.execute(change)
+    buffer._database.close()
+    found = command(tmp_path, *words)
+    assert found.exit_code == 1
+    assert "the buffer has version 3, and this agent reads version 4" in found.output
+
+
+def test_a_file_that_an_agent_is_only_beginning_has_no_epoch_yet(tmp_path: Path) -> None:
+    (tmp_path / "buffer.db").touch()
+    assert "has no epoch yet" in command(tmp_path, "status").output
+
+
 @pytest.mark.parametrize("to", ["/nonexistent/x", "/"])
 def test_what_the_system_refuses_is_said_in_a_line(tmp_path: Path, to: str) -> None:
     open_buffer(tmp_path).close()

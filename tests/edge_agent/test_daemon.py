@@ -148,6 +148,16 @@ def test_a_buffer_of_another_version_is_refused_and_stays_as_it_is(tmp_path):
     assert connection.execute("SELECT sum(records) FROM batches").fetchone() == (10,)
 
 
+def test_an_agent_with_a_buffer_of_another_version_ends_as_with_wrong_settings_and_is_not_restarted(tmp_path):
+    buffer = open_buffer(tmp_path / "buffer")
+    buffer._database.writer.execute("PRAGMA user_version = 3")
+    buffer.close()
+    agent = AgentProcess(tmp_path, free_port(), {"eu": free_port()})
+    run = [sys.executable, "-m", "edge_agent", "run", "--config", str(agent.config)]
+    ended = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, "the buffer has version 3" in ended.stderr) == (78, True)
+
+
 def test_inspect_and_export_show_every_record_and_tombstone(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 4), 0)
