@@ -109,7 +109,7 @@ def test_a_subscription_that_mqtt_allows_is_taken(topic: str) -> None:
         ("[log_level]\n", "it is now log.level"),
         ("[status]\nprot = 1\n", "did you mean 'port'?"),
         ("[intake]\nreceive_max = 1\n", "did you mean 'receive_maximum'?"),
-        ("[intake]\nmax_message_bytes = 1024\n", "did you mean 'max_packet_bytes'?"),
+        ("[intake]\nmax_message_bytes = 1024\n", "it is now intake.max_packet_bytes"),
         ("[intake]\npassword = 'p'\n", "it is now intake.password_file"),
     ],
 )
