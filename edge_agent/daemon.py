@@ -31,7 +31,7 @@ from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, PushRefused, Trial, effective_settings
 from edge_agent.status import read_status
 from edge_agent.trial_evaluator import RetryTimes, TrialEvaluator
-from runtime.logs import start_logging
+from runtime.logs import LineLimit, start_logging
 from settings import SettingsError, load
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ log = structlog.get_logger("edge_agent")
 
 WAKE_EVERY_S = 5.0
 EXPIRE_EVERY_S = 60.0
+SUPPRESSED_EVERY_S = 10.0
+"""How often it is said which log lines were suppressed."""
 MAX_PUSHES = 8
 MAX_NAMED = 8
 """Topics that one answer names."""
@@ -60,7 +62,7 @@ def main(arguments: list[str]) -> int:
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return _EXIT_CONFIG
-    start_logging(base.log)
+    limit = start_logging(base.log)
     for problem in problems(base):
         log.error("settings", problem=problem)
     for warning in warnings(base):
@@ -70,19 +72,24 @@ def main(arguments: list[str]) -> int:
     # Blocked in every thread, and waited for in `serve`: no handler may run in the middle of a commit.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        return Daemon(config, base).serve()
+        return Daemon(config, base, limit).serve()
     except (AgentError, OSError) as error:
         log.error("cannot run", error=str(error))
         # No restart gives the buffer another version.
         return _EXIT_CONFIG if isinstance(error, StoreVersion) else _EXIT_FAILED
+    finally:
+        _log_suppressed(limit)
 
 
 class Daemon:
     """Owns the agent's process. Signals are waited for in `serve`, so no handler ever runs in between."""
 
-    def __init__(self, config: Path, base: AgentSettings) -> None:
+    def __init__(self, config: Path, base: AgentSettings, limit: LineLimit | None = None) -> None:
+        """`limit`: what the lines of the log pass through already."""
         self._config = config
         self._base = base
+        self._limit = limit or LineLimit()
+        self._suppressed_at_s = 0.0
         self._trial = Trial(config, base, SystemClocks.of_this_boot().boot)
         self._pushes: deque[bytes] = deque(maxlen=MAX_PUSHES)
         self._next_push_s = 0.0
@@ -132,6 +139,9 @@ class Daemon:
         if is_alive(self._agent):
             notify("WATCHDOG=1", f"STATUS={self._agent.drainer.health.connected_region or 'no uplink'}")
         self._agent.flash.sample(time.time())
+        if now_s >= self._suppressed_at_s:
+            self._suppressed_at_s = now_s + SUPPRESSED_EVERY_S
+            _log_suppressed(self._limit)
         if self._evaluator is not None:
             self._evaluate_trial(now_s, self._evaluator)
         elif self._pushes and now_s >= self._next_push_s:
@@ -285,6 +295,7 @@ class Daemon:
         if not self._agent.stop(RESTART_WITHIN_S):
             # Its thread still has the buffer: only the end of the process takes it away for certain.
             raise AgentError("a thread does not end, so the process does")
+        _log_suppressed(self._limit)  # the new settings may not write lines of this level any more
         before = add_counters(self._shown[1], counters_of(self._agent))
         self._present = wanted
         self._agent = self._new_agent()
@@ -318,7 +329,7 @@ class Daemon:
 
     def _new_agent(self) -> Agent:
         """An agent with the present settings."""
-        start_logging(self._present.settings.log)
+        start_logging(self._present.settings.log, self._limit)
         if self._present.reason:
             log.warning("pushed settings are passed over", reason=self._present.reason)
         log.info("settings", pushed=self._present.pushed)
@@ -357,6 +368,11 @@ class Daemon:
         self._pushes.append(text)
         # Ends the wait of `serve`: a restart stops the drain, so the drain's thread cannot do it.
         os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def _log_suppressed(limit: LineLimit) -> None:
+    if suppressed := limit.take_suppressed():
+        log.warning("log lines suppressed", kinds=suppressed)
 
 
 if __name__ == "__main__":

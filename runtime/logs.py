@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
@@ -42,29 +43,33 @@ class _Kind:
 
 
 class LineLimit:
-    """A processor for structlog that lets a bounded number of lines of each kind pass."""
+    """A processor for structlog that lets a bounded number of lines of each kind pass. Any thread may log."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        # Re-entrant: what the garbage collector ends in the middle of a line may log as well.
+        self._lock = threading.RLock()
         self._kinds: dict[str, _Kind] = {}
 
     def __call__(self, _: Any, level: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """The line, its values cut; or DropEvent, and it is counted."""
         now_s = self._clock()
         name = f"{level} {str(line.get('event'))[:MAX_CHARACTERS]}"
-        kind = self._kind(name)
-        if not kind.bucket.try_take(now_s):
-            kind.suppressed += 1
-            raise structlog.DropEvent
-        if kind.suppressed:
-            line["suppressed"], kind.suppressed = kind.suppressed, 0
+        with self._lock:
+            kind = self._kind(name)
+            if not kind.bucket.try_take(now_s):
+                kind.suppressed += 1
+                raise structlog.DropEvent
+            if kind.suppressed:
+                line["suppressed"], kind.suppressed = kind.suppressed, 0
         return {key: _cut(value) for key, value in line.items()}
 
     def take_suppressed(self) -> dict[str, int]:
         """How many lines of each kind were suppressed since a line of it was written; they count as said now."""
-        counts = {name: kind.suppressed for name, kind in self._kinds.items() if kind.suppressed}
-        for name in counts:
-            self._kinds[name].suppressed = 0
+        with self._lock:
+            counts = {name: kind.suppressed for name, kind in self._kinds.items() if kind.suppressed}
+            for name in counts:
+                self._kinds[name].suppressed = 0
         return counts
 
     def _kind(self, name: str) -> _Kind:
@@ -73,9 +78,12 @@ class LineLimit:
         return self._kinds.setdefault(name, _Kind(TokenBucket(PER_S, BURST)))
 
 
-def start_logging(settings: LogSettings) -> LineLimit:
-    """Log to standard error as these settings say; the limit that the lines pass through."""
-    limit = LineLimit()
+def start_logging(settings: LogSettings, limit: LineLimit | None = None) -> LineLimit:
+    """Log to standard error as these settings say; the limit that the lines pass through.
+
+    `limit`: the one so far, where the settings are loaded anew: what it has counted is still to be said.
+    """
+    limit = limit or LineLimit()
     # After the limit, which cuts values: a traceback stays whole.
     as_json = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(

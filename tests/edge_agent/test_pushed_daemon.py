@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from edge_agent.config import AgentSettings
 from edge_agent.daemon import Daemon
 from edge_agent.pushed import PushRefused, Trial, effective_settings
 from edge_agent.pushed_files import AGAIN, FOREIGN, IN_FORCE, ON_TRIAL, REFUSED, PushedFiles
+from runtime.logs import BURST, LineLimit
 from settings import load
 
 FILE = """
@@ -111,6 +113,27 @@ def test_settings_in_force_that_no_longer_fit_are_said_to_be_passed_over(config:
     config.write_text(config.read_text() + '[[classes]]\nname = "all"\ntopics = ["#"]\n')
     daemon._reload()
     assert daemon._state()["pushed_settings"] == "passed over"
+
+
+def test_log_lines_that_were_suppressed_are_said_every_ten_seconds_and_before_a_reload(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    it = Daemon(config, load(AgentSettings, config), LineLimit(lambda: 0.0))
+
+    def said_after(step: Callable[[], object], lines: int) -> list[object]:
+        for _ in range(lines):
+            structlog.get_logger("edge_agent").warning("refused")
+        step()
+        written = map(json.loads, capsys.readouterr().err.splitlines())
+        return [line["kinds"] for line in written if line["event"] == "log lines suppressed"]
+
+    now_s = time.monotonic()
+    assert said_after(lambda: it._tick(now_s), int(BURST) + 5) == [{"warning refused": 5}]
+    assert said_after(lambda: it._tick(now_s + 9), 3) == []
+    assert said_after(lambda: it._tick(now_s + 10), 4) == [{"warning refused": 7}]
+    assert said_after(it._reload, 2) == [{"warning refused": 2}]
+    assert said_after(lambda: it._tick(now_s + 20), 1) == [{"warning refused": 1}], "a reload begins no new count"
+    assert it._agent.stop(20)
 
 
 def waiting(daemon: Daemon) -> Daemon:
