@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 REPLAY ?=
 
-.PHONY: help setup python demo test test-shared-servers test-others check unit format nightly drills bench-replication bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
+.PHONY: help setup python demo test test-shared-servers test-others test-alone check unit format nightly drills bench-replication bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -17,18 +17,23 @@ python:
 demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv sends a recorded track instead
 	@$(PYTHON) -m waybill demo $(if $(REPLAY),--replay '$(REPLAY)')
 
-# The system tests mostly wait for servers, so the unit tests run beside them. Both run to their end, whatever fails.
+# The system tests mostly wait for servers, so the unit tests run beside them; demo, drills and kills take the whole
+# machine, and run last. Each part runs to its end, whatever fails.
 test: setup  ## Unit tests, and beside them the system tests on the real servers
-	@$(MAKE) --no-print-directory --jobs=2 test-shared-servers test-others
+	@failed=0; $(MAKE) --no-print-directory --jobs=2 test-shared-servers test-others || failed=1; \
+	$(MAKE) --no-print-directory test-alone || failed=1; exit $$failed
 
 test-shared-servers:
-	@$(PYTHON) -m pytest tests/system -m "system and not own_servers and not nightly" --durations=15
+	@$(PYTHON) -m pytest tests/system -m "system and not own_servers and not alone and not nightly" --durations=15
 
 # What it says comes in one piece, when it ends.
 test-others:
 	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	$(PYTHON) -m pytest -m "(not system or own_servers) and not nightly" -q --durations=15 >$$log 2>&1; failed=$$?; \
+	$(PYTHON) -m pytest -m "(not system or own_servers) and not alone and not nightly" -q --durations=15 >$$log 2>&1; failed=$$?; \
 	printf '\n'; cat $$log; exit $$failed
+
+test-alone:
+	@$(PYTHON) -m pytest tests/system -m "alone and not nightly" --durations=5
 
 unit: python  ## The tests that need no server
 	@$(PYTHON) -m pytest -m "not system and not nightly" -q

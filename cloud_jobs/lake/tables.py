@@ -91,8 +91,19 @@ class Lake:
         with self._damage_as_error(table):
             opened = self.open(table)
             known = as_of is None or _load_as_of(opened, as_of)
-            dataset = opened.to_pyarrow_dataset(schema=TABLES[table].schema)
-            return dataset.to_table(columns=columns and [*columns], filter=where if known else pc.scalar(False))
+            schema = TABLES[table].schema
+            wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+            dataset = opened.to_pyarrow_dataset()
+            there = [name for name in wanted.names if name in dataset.schema.names]
+            # Delta's own types of the dataset: its statistics of the files are in them, and compare with no others
+            found = dataset.to_table(columns=there, filter=where if known else pc.scalar(False))
+            return pa.table(
+                [
+                    found[field.name].cast(field.type) if field.name in there else pa.nulls(len(found), field.type)
+                    for field in wanted
+                ],
+                schema=wanted,
+            )
 
     def coverage(
         self, devices: Collection[str] | None = None, as_of: datetime | None = None

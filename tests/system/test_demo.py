@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
 
 
 def test_a_small_fleet_ends_in_bills_that_equal_the_truth_and_leaves_no_process(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from deploy.drill.environment import DrillEnvironment, drill_stack, open_environ
 from deploy.drill.settings import Drill, DrillSettings, FleetSettings
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep
 
-pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(900)]
 
 SHORT = DrillSettings(fleet=FleetSettings(records_per_s=200), steady_s=4, after_s=2)
 
