@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyarrow.dataset import Dataset
 
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, from_row
@@ -95,8 +96,7 @@ class Lake:
             wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
             dataset = opened.to_pyarrow_dataset()
             there = [name for name in wanted.names if name in dataset.schema.names]
-            # Delta's own types of the dataset: its statistics of the files are in them, and compare with no others
-            found = dataset.to_table(columns=there, filter=where if known else pc.scalar(False))
+            found = _filtered(dataset, there, where if known else pc.scalar(False))
             return pa.table(
                 [
                     found[field.name].cast(field.type) if field.name in there else pa.nulls(len(found), field.type)
@@ -190,6 +190,17 @@ def row_fault_as_error(table: str, row: dict[str, Any]) -> Iterator[None]:
         yield
     except (ValueError, TypeError, KeyError) as error:
         raise LakeError(f"table {table!r} holds a row that cannot be read: {row}: {error}") from error
+
+
+def _filtered(dataset: Dataset, columns: list[str], where: pc.Expression | None) -> pa.Table:
+    try:
+        return dataset.to_table(columns=columns, filter=where)
+    except pa.ArrowNotImplementedError:
+        # Arrow holds the condition against Delta's statistics of each file first, and for some of them has no kernel
+        # (string against string_view). Then each batch is filtered, and no file is left out.
+        batches = (pa.Table.from_batches([batch]) for batch in dataset.to_batches())
+        kept = [table.filter(where).select(columns) for table in batches]
+        return pa.concat_tables(kept) if kept else dataset.schema.empty_table().select(columns)
 
 
 def _load_as_of(table: DeltaTable, as_of: datetime) -> bool:
