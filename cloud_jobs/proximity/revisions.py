@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from cloud_jobs.lake.schemas import ENCOUNTERS, without
-from cloud_jobs.proximity.meeting import slice_day
+from cloud_jobs.proximity.meeting import PARTS, slice_day
 from cloud_jobs.revisions import latest_by_id
 from geo.spatial.revisions import new_id
 
@@ -21,13 +21,7 @@ JOINED_MS: Final = 1e-3
 INPUT: Final = pa.schema(
     [
         pa.field("pair", pa.string()),
-        pa.field("device_a", pa.string()),
-        pa.field("device_b", pa.string()),
-        pa.field("slice", pa.int64()),
-        pa.field("start_ms", pa.float64()),
-        pa.field("end_ms", pa.float64()),
-        pa.field("min_m", pa.float64()),
-        pa.field("t_min_ms", pa.float64()),
+        *PARTS,
         pa.field("id", pa.string()),
         pa.field("revision", pa.int32()),
         pa.field("retracted", pa.bool_()),

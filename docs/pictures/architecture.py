@@ -6,23 +6,15 @@ The page keeps what stands outside of the two marks. A structure test compares w
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
-PACKAGES = (
-    "cloud_jobs",
-    "deploy",
-    "edge_agent",
-    "gateway",
-    "geo",
-    "runtime",
-    "settings",
-    "simulator",
-    "telemetry",
-    "waybill",
+PACKAGES: tuple[str, ...] = tuple(
+    tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["root_packages"]
 )
 BEGIN, END = "<!-- made from the code: begin -->", "<!-- made from the code: end -->"
 COMMAND = "python docs/pictures/architecture.py"

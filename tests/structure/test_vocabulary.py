@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -12,17 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = (
-    "cloud_jobs",
-    "deploy",
-    "edge_agent",
-    "gateway",
-    "geo",
-    "runtime",
-    "settings",
-    "simulator",
-    "telemetry",
-    "waybill",
+PACKAGES: tuple[str, ...] = tuple(
+    tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["root_packages"]
 )
 GLOSSARY = ROOT / "docs" / "glossary.md"
 MODULES = {
