@@ -21,6 +21,12 @@ _OPENED += ["java.base/jdk.internal.platform", "java.management/sun.management"]
 _OPENED += ["jdk.management/com.sun.management.internal"]
 _METADATA = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata"
 
+# A bookie that was killed leaves its registration behind. The next start deletes that and registers anew; if the notice
+# of the deletion comes a moment late, Pulsar 4.0.8 takes it for one of the new registration, deletes and renews it, and
+# goes on so for ever (apache/pulsar#25001): the broker answers, and no topic with stored messages can be opened.
+_REGISTERED_AGAIN = "Successfully re-acquired lock at /ledgers/available/"
+_MAX_REGISTRATIONS = 5
+
 # What differs from Pulsar's own standalone.conf, and why.
 _BROKER: dict[str, str | int] = {
     # Replicated subscriptions: positions travel even when acknowledgements lag by minutes (10 snapshots by default).
@@ -158,6 +164,11 @@ class PulsarCluster(Server):
         # The standalone server answers before it has made its default namespace.
         paths = "namespaces/public/default", "brokers/health"
         return HttpHealth(urls=tuple(f"{self.admin_url}/admin/v2/{path}" for path in paths))
+
+    def defect(self) -> str | None:
+        """Whether the bookie registers again and again, as it may after it was killed."""
+        again = sum(_REGISTERED_AGAIN in line for line in self.last_lines(1000))
+        return "the bookie registers without end" if again > _MAX_REGISTRATIONS else None
 
     def stopped(self, exit_status: int) -> None:
         """Keep the class archive, if this JVM wrote it."""

@@ -24,6 +24,7 @@ _STOP_POLL_S = 0.02
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _LAST_LINES = 15
 _TAIL_BYTES = 64 * 1024
+_MAX_STARTS = 4
 
 
 class ServerState(StrEnum):
@@ -61,6 +62,7 @@ class Server(ABC):
         self._reaping = RLock()
         self._log_start = 0
         self._wanted = False
+        self.restarts = 0
 
     @abstractmethod
     def command(self) -> Sequence[str]:
@@ -74,6 +76,10 @@ class Server(ABC):
         """Whether the server does its work now; bounded in time, never raises."""
         question = self.health()
         return question is not None and question()
+
+    def defect(self) -> str | None:
+        """What is wrong with a process that answers and that only another start mends; None: nothing that is known."""
+        return None
 
     @property
     def can_be_asked(self) -> bool:
@@ -131,8 +137,11 @@ class Server(ABC):
 
     def start(self) -> None:
         """Start the process and return at once; `wait` says when it is healthy."""
-        if self.pid is not None:
-            return
+        if self.pid is None:
+            self.restarts = 0
+            self._start()
+
+    def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self.prepare()
@@ -155,9 +164,22 @@ class Server(ABC):
             raise ServerFailed(self.name, how, self.log, self.last_lines())
 
     def check(self) -> bool:
-        """Probe once; True when healthy. Raises ServerFailed when the process ended."""
+        """Probe once; True when healthy. Raises ServerFailed when the process ended.
+
+        One that answers for the first time and has a `defect` is killed and started again, at most three times.
+        """
         self.check_alive()
-        self.note(self.probe())
+        healthy = self.probe()
+        if healthy and not self._answered and (defect := self.defect()) is not None:
+            if self.restarts + 1 >= _MAX_STARTS:
+                raise ServerFailed(
+                    self.name, f"{defect} after each of {_MAX_STARTS} starts", self.log, self.last_lines()
+                )
+            self.kill()
+            self._start()
+            self.restarts += 1
+            return False
+        self.note(healthy)
         return self.healthy
 
     def note(self, healthy: bool) -> None:

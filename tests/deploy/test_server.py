@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from deploy.local import DaemonProcess, ServerFailed, ServerState, wait_all
+from deploy.local import DaemonProcess, PulsarCluster, ServerFailed, ServerState, wait_all
 from deploy.local.process import children
 
 SLEEP = "import time; time.sleep(60)"
@@ -104,6 +104,46 @@ def test_a_server_that_never_becomes_healthy_is_named_when_the_time_is_over(tmp_
     server.stop()
 
 
+class Defective(DaemonProcess):
+    """A server that answers, and is of no use after its first starts."""
+
+    def __init__(self, folder: Path, bad_starts: int) -> None:
+        super().__init__("sample", [sys.executable, "-c", SLEEP], folder, healthy_when=lives)
+        self.bad_starts = bad_starts
+
+    def defect(self) -> str | None:
+        return "no messages are read" if self.restarts < self.bad_starts else None
+
+
+def test_a_server_that_answers_and_is_known_to_be_of_no_use_is_started_again(tmp_path: Path) -> None:
+    server = Defective(tmp_path, bad_starts=2)
+    server.start()
+    first = server.pid
+    server.wait(10)
+    assert (server.state, server.restarts) == (ServerState.HEALTHY, 2)
+    assert first is not None
+    assert not is_alive(first)
+    server.stop()
+
+
+def test_a_server_that_is_of_no_use_after_each_start_is_named(tmp_path: Path) -> None:
+    server = Defective(tmp_path, bad_starts=9)
+    server.start()
+    with pytest.raises(ServerFailed, match="no messages are read after each of 4 starts"):
+        server.wait(10)
+    server.stop()
+
+
+def test_a_server_that_came_well_once_is_not_started_again_by_a_later_look(tmp_path: Path) -> None:
+    server = Defective(tmp_path, bad_starts=0)
+    server.start()
+    server.wait(10)
+    server.bad_starts = 1
+    assert server.check()
+    assert server.restarts == 0
+    server.stop()
+
+
 def test_one_that_fails_is_found_while_another_is_still_starting(tmp_path: Path) -> None:
     slow = DaemonProcess("slow", [sys.executable, "-c", SLEEP], tmp_path, healthy_when=lambda: False)
     broken = DaemonProcess("broken", [sys.executable, "-c", "raise SystemExit(7)"], tmp_path, settle_s=5)
@@ -190,3 +230,13 @@ def test_a_server_ends_when_its_parent_is_ended(tmp_path: Path, number: signal.S
         os.kill(parent.pid, number)
         parent.wait(10)
     assert until(lambda: not is_alive(pid))
+
+
+def test_a_bookie_that_registers_without_end_is_seen_in_the_log_of_this_start_alone(tmp_path: Path) -> None:
+    again = "INFO ResourceLockImpl - Successfully re-acquired lock at /ledgers/available/127.0.0.1:34163\n"
+    cluster = PulsarCluster("hq", tmp_path)
+    assert cluster.defect() is None, "no log yet"
+    cluster.log.write_text(again * 3 + "INFO other\n")
+    assert cluster.defect() is None, "it may have registered anew, and that was all"
+    cluster.log.write_text(again * 300)
+    assert cluster.defect() == "the bookie registers without end"
