@@ -80,7 +80,7 @@ def split() -> None:
 
 
 def flapping() -> None:
-    """Parked on a border: what is told without and with hysteresis."""
+    """Parked on a border: which events come without and with hysteresis."""
     rng = np.random.default_rng(4)
     noise = 10.0 + rng.normal(0, 8.0 / 71_500, 240)
     lon = np.concatenate([np.linspace(9.9985, 10.0, 60), noise, np.linspace(10.0, 10.0015, 60)])
@@ -94,8 +94,8 @@ def flapping() -> None:
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.plot(np.arange(len(lon)), (lon - 10.0) * 71_695, color=GREY, linewidth=0.9)
         mark(axes, events)
-        told = f"{len(events)} events" if len(events) != 1 else "1 event"
-        axes.set_title(f"buffer_m = {buffer_m:.0f}: {told}", fontsize=9, loc="left")
+        shown = f"{len(events)} events" if len(events) != 1 else "1 event"
+        axes.set_title(f"buffer_m = {buffer_m:.0f}: {shown}", fontsize=9, loc="left")
         axes.set_ylabel("metres inside", fontsize=8)
         axes.set_ylim(-120, 120)
     rows[-1].set_xlabel("seconds", fontsize=8)

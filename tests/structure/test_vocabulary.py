@@ -1,14 +1,21 @@
-"""One word for one thing: the glossary holds against the code, and no public class name stands for two things."""
+"""One word for one thing: the glossary holds against the code, and no public class name stands for two things.
+
+The words that are not used are looked for in whatever a reader reads: names, texts, docstrings, comments, settings,
+pages, and the names of tests.
+"""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -25,6 +32,31 @@ MODULES = {
 
 # A class name that stands twice on purpose, and why.
 TWICE: dict[str, str] = {}
+
+# A file that needs a word which is not used, and why.
+NEEDED: dict[tuple[str, str], str] = {
+    ("deploy/local/pulsar.py", "unnamed"): "Java's name for all modules without one",
+}
+# Folders in which a word is still used.
+NOT_YET: tuple[str, ...] = ("benchmarks", "docs", *PACKAGES, "tests")
+TEMPLATES = {".toml", ".sh", ".service", ".j2"}
+
+
+class Word(NamedTuple):
+    """A word that is not used: its forms, and whether names alone have to do without them."""
+
+    word: str
+    forms: tuple[str, ...]
+    in_names: bool
+
+
+class Passage(NamedTuple):
+    """A name, a text or a paragraph, and where it stands."""
+
+    path: str
+    line: int
+    text: str
+    is_name: bool
 
 
 @cache
@@ -97,12 +129,107 @@ def test_each_term_stands_once_and_has_its_sentence() -> None:
     assert [row[0] for row in rows("Terms") if not row[1].endswith(".")] == []
 
 
-@pytest.mark.parametrize("word", [row[0].strip("`") for row in rows("Words not used")] if GLOSSARY.exists() else [])
-def test_a_word_that_was_replaced_is_not_a_name_in_the_code(word: str) -> None:
+def plain(text: str) -> str:
+    """The words of a text or name in lower case: `set_aside`, `setAside` and `Set aside` are the same."""
+    return " ".join(re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text)).lower()
+
+
+def unused_words() -> list[Word]:
+    """The rows of the glossary's table of words that are not used."""
+    made = []
+    for word, inflections, where, _ in rows("Words not used"):
+        forms = (word.strip("`"), *filter(None, (form.strip(" `") for form in inflections.split(","))))
+        assert where in {"names", "everywhere"}, f"{word}: {where}"
+        made.append(Word(forms[0], forms, where == "names"))
+    return made
+
+
+@cache
+def passages() -> list[Passage]:
+    """Whatever a reader reads of the project."""
+    found = []
+    for folder in (*PACKAGES, "benchmarks", "docs"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix == ".py":
+                found += _in_python(path)
+            elif path.suffix in {*TEMPLATES, ".md"}:
+                found += _in_text(path)
+    for name in ("README.md", "Makefile", "pyproject.toml"):
+        found += _in_text(ROOT / name)
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        found += _names_of_tests(path)
+    return found
+
+
+def _in_python(path: Path) -> Iterator[Passage]:
+    where, source = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    former = former_keys(tree)
+    yield Passage(where, 1, path.stem, is_name=True)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant() if node in former:
+                continue
+            case ast.Constant(value=str(text)):
+                yield Passage(where, node.lineno, text, is_name=" " not in text)
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield Passage(where, node.lineno, name, is_name=True)
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+                yield Passage(where, node.lineno, name, is_name=True)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield Passage(where, token.start[0], token.string, is_name=False)
+
+
+def _in_text(path: Path) -> Iterator[Passage]:
+    text, line = path.read_text(encoding="utf-8"), 1
+    for paragraph in re.split(r"(?<=\n\n)", text):
+        if path == GLOSSARY and paragraph.startswith("| word |"):
+            return
+        yield Passage(path.relative_to(ROOT).as_posix(), line, paragraph, is_name=False)
+        line += paragraph.count("\n")
+
+
+def _names_of_tests(path: Path) -> Iterator[Passage]:
+    where = path.relative_to(ROOT).as_posix()
+    yield Passage(where, 1, path.stem, is_name=True)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        is_named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if is_named and node.name.lower().startswith("test"):
+            yield Passage(where, node.lineno, node.name, is_name=True)
+
+
+@cache
+def uses() -> dict[str, list[Passage]]:
+    """Where each word that is not used is used all the same."""
+    of_form = {form: word for word in unused_words() for form in word.forms}
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, of_form))})\b")
+    found = defaultdict(list)
+    for passage in passages():
+        for word in {of_form[form] for form in pattern.findall(plain(passage.text))}:
+            if passage.is_name or not word.in_names:
+                found[word.word].append(passage)
+    return dict(found)
+
+
+@pytest.mark.parametrize("word", [word.word for word in unused_words()])
+def test_a_word_that_was_replaced_is_not_used(word: str) -> None:
     offenders = [
-        f"{path}: {name}"
-        for path, tree in MODULES.items()
-        for name in _names(tree)
-        if word in {part.lower() for part in re.split(r"_|(?<=[a-z])(?=[A-Z])", name)}
+        f"{passage.path}:{passage.line}: {' '.join(passage.text.split())[:100]}"
+        for passage in uses().get(word, ())
+        if (passage.path, word) not in NEEDED and passage.path.split("/")[0] not in NOT_YET
     ]
     assert offenders == []
+
+
+def test_each_file_that_needs_a_word_uses_it() -> None:
+    assert [key for key in NEEDED if key[0] not in {passage.path for passage in uses().get(key[1], ())}] == []
+
+
+def test_a_word_is_found_in_each_spelling() -> None:
+    assert {plain(text) for text in ("set_aside", "setAside", "SetAside", "Set aside", "SET ASIDE")} == {"set aside"}
+
+
+def test_each_word_that_is_not_used_stands_once() -> None:
+    forms = [form for word in unused_words() for form in word.forms]
+    assert sorted({form for form in forms if forms.count(form) > 1}) == []
