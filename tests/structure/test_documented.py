@@ -113,6 +113,6 @@ def test_each_page_begins_with_what_it_is_for_and_an_example() -> None:
     late = []
     for name, text in PAGES.items():
         begin = "\n## ".join(text.split("\n## ", 2)[:2])
-        if name not in {"glossary.md", "architecture.md"} and "```" not in begin:
+        if name not in {"glossary.md", "architecture.md", "limits.md"} and "```" not in begin:
             late.append(name)
     assert late == []
