@@ -116,3 +116,20 @@ def test_each_page_begins_with_what_it_is_for_and_an_example() -> None:
         if name not in {"glossary.md", "architecture.md", "limits.md"} and "```" not in begin:
             late.append(name)
     assert late == []
+
+
+def anchors(text: str) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_each_link_into_a_page_names_one_of_its_headings() -> None:
+    pages = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))}
+    broken = []
+    for path, text in pages.items():
+        for target, anchor in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", text):
+            page = (path.parent / target).resolve() if target else path
+            if anchor not in anchors(pages[page]):
+                broken.append(f"{path.name}: {target}#{anchor}")
+    assert broken == []
