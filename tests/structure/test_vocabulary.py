@@ -147,7 +147,7 @@ def unused_words() -> list[Word]:
 @cache
 def passages() -> list[Passage]:
     """Whatever a reader reads of the project."""
-    found = []
+    found: list[Passage] = []
     for folder in (*PACKAGES, "benchmarks", "docs"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix == ".py":
@@ -194,9 +194,10 @@ def _names_of_tests(path: Path) -> Iterator[Passage]:
     where = path.relative_to(ROOT).as_posix()
     yield Passage(where, 1, path.stem, is_name=True)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        is_named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        if is_named and node.name.lower().startswith("test"):
-            yield Passage(where, node.lineno, node.name, is_name=True)
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                if name.lower().startswith("test"):
+                    yield Passage(where, node.lineno, name, is_name=True)
 
 
 @cache
