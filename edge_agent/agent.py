@@ -18,10 +18,10 @@ from edge_agent.clock.clocks import Clocks, SystemClocks
 from edge_agent.clock.jumps import ClockMonitor, CorrectionRules
 from edge_agent.config import AgentSettings, TimeSettings, UplinkSettings
 from edge_agent.control_dead_letters import ControlDeadLetters
+from edge_agent.data_usage import FlashMeter
 from edge_agent.drain.drainer import Drainer, DrainParts
 from edge_agent.drain.link_budget import LinkBudget
 from edge_agent.errors import LinkError, StoreInUse
-from edge_agent.flash import FlashMeter
 from edge_agent.intake.intake_loop import IntakeLoop
 from edge_agent.intake.record_intake import Intake, IntakeParts
 from edge_agent.process import flash_bytes

@@ -75,7 +75,7 @@ def status(
     from edge_agent.status import is_running, read_status
     from edge_agent.status_client import fetch_live_state
 
-    with _refusals():
+    with _errors_as_lines():
         settings = load(AgentSettings, config)
         state = {**read_status(settings), "running": is_running(settings), **fetch_live_state(settings)}
     if as_json:
@@ -90,15 +90,21 @@ def status(
 def inspect(
     config: Config,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many of the oldest batches.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """List the batches that wait in the buffer, and the dead letters."""
     from edge_agent.inspection import dead_letters, stored_batches
-    from edge_agent.tables import print_batches, print_dead_letters
 
-    with _refusals():
+    with _errors_as_lines():
         settings = load(AgentSettings, config)
-        print_batches(stored_batches(settings, limit))
-        print_dead_letters(dead_letters(settings, limit))
+        batches, messages = stored_batches(settings, limit), dead_letters(settings, limit)
+    if as_json:
+        typer.echo(json.dumps({"batches": batches, "dead_letter_messages": messages}))
+    else:
+        from edge_agent.tables import print_batches, print_dead_letters
+
+        print_batches(batches)
+        print_dead_letters(messages)
 
 
 @app.command()
@@ -109,13 +115,13 @@ def export(
     """Write every record and tombstone that waits, one JSON object a line. The buffer is not changed."""
     from edge_agent.inspection import exported_lines
 
-    with _refusals(), to.open("w", encoding="utf-8") if to else nullcontext(sys.stdout) as file:
+    with _errors_as_lines(), to.open("w", encoding="utf-8") if to else nullcontext(sys.stdout) as file:
         for line in exported_lines(load(AgentSettings, config)):
             file.write(line + "\n")
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _errors_as_lines() -> Iterator[None]:
     try:
         yield
     except (AgentError, SettingsError, OSError) as error:

@@ -69,7 +69,7 @@ class IntakeSettings(BrokerSettings):
     receive_maximum: int = Field(default=1000, ge=1, le=65_535)
     """Messages that may be unacknowledged; so many, and the last commit's, are known again when redelivered."""
     max_packet_bytes: int = Field(default=16 << 20, ge=1024, le=256 << 20)
-    """A larger MQTT packet is not kept: it becomes an event `waybill.refused` with its size."""
+    """A larger MQTT packet is not kept: it becomes an event `waybill.too_large` with its size."""
 
 
 class BufferSettings(Settings):

@@ -24,8 +24,8 @@ from edge_agent.agent import RESTART_WITHIN_S, Agent
 from edge_agent.checking import problems, warnings
 from edge_agent.clock.clocks import SystemClocks
 from edge_agent.config import AgentSettings
-from edge_agent.drain.holding import newly_held
 from edge_agent.errors import AgentError, StoreError, StoreVersion
+from edge_agent.holding import newly_held
 from edge_agent.live import add_counters, counters_of, health_state, is_alive, live_state
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, PushRefused, Trial, effective_settings

@@ -13,14 +13,14 @@ from sqlite_utils import Database
 from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
 from edge_agent.status import reading
-from edge_agent.store.stored_batch import first_of, ordinal_of
+from edge_agent.store.batch_rows import first_of, ordinal_of
 from telemetry import Batch, Raw, WireError, decode
 
 SHOWN_BYTES = 32
 
 
 def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
-    """The oldest batches that wait, as rows for people. Raises StoreError."""
+    """The oldest batches that wait, ready for JSON. `dead_letter`: why it is not sent, or None. Raises StoreError."""
     names = [one.name for one in settings.classes]
     with reading(settings) as connection:
         epochs = dict(connection.execute("SELECT ordinal, epoch FROM epochs").fetchall())
@@ -40,14 +40,14 @@ def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
                 "lost": row["lost"],
                 "bytes": row["size"],
                 "committed": _time(row["wall_ms"]),
-                "dead letter": row["reason"] or "",
+                "dead_letter": row["reason"],
             }
             for row in rows
         ]
 
 
 def dead_letters(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
-    """The newest messages that no record could carry, as rows for people. Raises StoreError."""
+    """The newest messages that no record could carry, ready for JSON. Raises StoreError."""
     with reading(settings) as connection:
         rows = Database(connection).query(
             "SELECT wall_ms, topic, bytes, reason, payload FROM dead_letters ORDER BY id DESC LIMIT ?", (limit,)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from edge_agent.agent import Agent
-from edge_agent.drain.holding import held_classes
+from edge_agent.holding import held_classes
 from edge_agent.process import flash_bytes, resident_bytes
 
 STALE_S = 60.0

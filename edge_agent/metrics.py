@@ -9,20 +9,20 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 COUNTERS = {
-    "messages": ("edge_agent_messages", "Messages taken in since the start"),
-    "payload_bytes": ("edge_agent_payload_bytes", "Their payloads"),
-    "commits": ("edge_agent_commits", "Group commits"),
-    "batches_sent": ("edge_agent_batches_sent", "Batches handed to an uplink"),
-    "batches_again": ("edge_agent_batches_again", "Batches that will be sent once more"),
-    "records_sent": ("edge_agent_records_sent", "Records in the batches sent"),
-    "wire_bytes_sent": ("edge_agent_wire_bytes_sent", "Bytes sent on the wire, with headers and repetitions"),
-    "wire_bytes_received": ("edge_agent_wire_bytes_received", "Bytes received on the wire"),
-    "acks_ignored": ("edge_agent_acks_ignored", "Acknowledgements of nothing that was sent"),
+    "messages": ("edge_agent_messages_total", "Messages taken in since the start"),
+    "payload_bytes": ("edge_agent_payload_bytes_total", "Their payloads"),
+    "commits": ("edge_agent_commits_total", "Group commits"),
+    "batches_sent": ("edge_agent_batches_sent_total", "Batches handed to an uplink"),
+    "batches_again": ("edge_agent_batches_again_total", "Batches that will be sent once more"),
+    "records_sent": ("edge_agent_records_sent_total", "Records in the batches sent"),
+    "wire_bytes_sent": ("edge_agent_wire_bytes_sent_total", "Bytes sent on the wire, with headers and repetitions"),
+    "wire_bytes_received": ("edge_agent_wire_bytes_received_total", "Bytes received on the wire"),
+    "acks_ignored": ("edge_agent_acks_ignored_total", "Acknowledgements of nothing that was sent"),
     "control_dead_letters": (
-        "edge_agent_control_dead_letters",
+        "edge_agent_control_dead_letters_total",
         "Messages of the gateway that could not be read or handled",
     ),
-    "flash_bytes": ("edge_agent_flash_bytes", "Bytes that the process caused to be written to storage"),
+    "flash_bytes": ("edge_agent_flash_bytes_total", "Bytes that the process caused to be written to storage"),
 }
 GAUGES = {
     "head": ("edge_agent_head", "Highest sequence number of the present epoch"),
@@ -47,11 +47,47 @@ GAUGES = {
 }
 DEPTH = ("edge_agent_depth_records", "Records that wait, by class")
 DEPTH_BYTES = ("edge_agent_depth_bytes", "Bytes of the batches that wait, by class")
-MALFORMED = ("edge_agent_malformed_messages", "Messages that do not follow the contract, by reason")
-COUNTER = (
-    "edge_agent_counter",
-    "Counters that outlive a restart: acknowledged, duplicates, lost_…, rebuilt, corrected, …",
-)
+MALFORMED = ("edge_agent_malformed_messages_total", "Messages that do not follow the contract, by reason")
+STORED_COUNTERS = {
+    "acknowledged": ("edge_agent_acknowledged_records_total", "Record ids that a region acknowledged"),
+    "duplicates": ("edge_agent_duplicate_messages_total", "Messages that were delivered again, and stored once"),
+    "possible_duplicates": (
+        "edge_agent_possible_duplicate_messages_total",
+        "Messages like a stored one, and not proven to be it: stored again",
+    ),
+    "unencodable": ("edge_agent_unencodable_records_total", "Records that no batch can hold, carried raw"),
+    "refused": ("edge_agent_refused_batches_total", "Batches that a gateway refused"),
+    "batches_dead_lettered": (
+        "edge_agent_batches_dead_lettered_total",
+        "Batches, of one record each, that were refused too often",
+    ),
+    "messages_dead_lettered": (
+        "edge_agent_messages_dead_lettered_total",
+        "Messages that not even a raw record can hold",
+    ),
+    "dead_letter_messages_dropped": (
+        "edge_agent_dead_letter_messages_dropped_total",
+        "Of these, those that are not kept any more",
+    ),
+    "corrected": ("edge_agent_corrected_records_total", "Records whose time was corrected after a jump of the clock"),
+    "uncorrected": ("edge_agent_uncorrected_records_total", "Records that cannot be written with their corrected time"),
+    "rebuilt": ("edge_agent_rebuilt_buffers_total", "Damaged buffers that were rebuilt"),
+    "foreign_archived": ("edge_agent_foreign_buffers_total", "Buffers of other devices that were archived"),
+}
+STORED_BY_REASON = {
+    "lost_": ("edge_agent_lost_records_total", "Records that were declared lost, by reason"),
+    "failed_commits_": ("edge_agent_failed_commits_total", "Commits that failed, by reason"),
+    "epochs_": (
+        "edge_agent_new_epochs_total",
+        "Epochs begun because the buffer is another one than was left, by reason",
+    ),
+}
+"""By the beginning of the stored names; the reason follows it."""
+STORED_GAUGES = {
+    "flash_bytes_today": ("edge_agent_flash_bytes_today", "Bytes written to storage on this UTC day"),
+    "uncounted": ("edge_agent_uncounted_records", "Record ids that a rebuilt buffer cannot count any more"),
+    "age_clock_s": ("edge_agent_age_clock_seconds", "The time by which age is judged, since 1970"),
+}
 
 
 class AgentCollector(Collector):
@@ -73,7 +109,17 @@ class AgentCollector(Collector):
             yield GaugeMetricFamily(name, text, value=float(state[key] or 0))
         yield from self._by_class(state)
         yield _labelled(CounterMetricFamily(*MALFORMED, labels=["reason"]), state["malformed"])
-        yield _labelled(GaugeMetricFamily(*COUNTER, labels=["name"]), state["counters"])
+        yield from self._stored(state["counters"])
+
+    @staticmethod
+    def _stored(values: dict[str, int]) -> Iterator[Metric]:
+        for key, (name, text) in STORED_COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=float(values.get(key, 0)))
+        for key, (name, text) in STORED_GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=float(values.get(key, 0)))
+        for prefix, (name, text) in STORED_BY_REASON.items():
+            by_reason = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
+            yield _labelled(CounterMetricFamily(name, text, labels=["reason"]), by_reason)
 
     @staticmethod
     def _by_class(state: dict[str, Any]) -> Iterator[Metric]:

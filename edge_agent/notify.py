@@ -1,4 +1,4 @@
-"""Telling systemd how the daemon is (sd_notify(3)); nothing happens where systemd does not ask."""
+"""Reports to systemd how the daemon is (sd_notify(3)); nothing happens where systemd does not ask."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def notify(*states: str) -> None:
-    """Sends states such as `READY=1`, `WATCHDOG=1` or `STATUS=…` to the socket that systemd named."""
+    """Sends states such as `READY=1`, `WATCHDOG=1` or `STATUS=…` to the socket that systemd gave."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return

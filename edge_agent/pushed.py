@@ -236,7 +236,7 @@ def _check_bounds(settings: AgentSettings, pushed: Mapping[str, Any]) -> None:
 
 
 class Trial:
-    """The pushed settings of one agent, on disk. `boot` tells a restart of the device from one of the agent."""
+    """The pushed settings of one agent, on disk. `boot` distinguishes a restart of the device from one of the agent."""
 
     def __init__(self, config: Path, settings: AgentSettings, boot: str = "") -> None:
         self._config = config

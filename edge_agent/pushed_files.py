@@ -14,7 +14,7 @@ elsewhere, so a folder that was cloned or moved brings no settings along. They a
 from __future__ import annotations
 
 from edge_agent.config import AgentSettings
-from edge_agent.store.lineage import machine_id
+from edge_agent.process import machine_id
 from runtime import replace_durably, sync_folder
 
 IN_FORCE, ON_TRIAL, AGAIN, REFUSED = "pushed.toml", "pushed-trial.toml", "pushed-again.toml", "pushed-refused.toml"

@@ -13,9 +13,10 @@ from typing import Any
 from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFailing, StoreForeign
-from edge_agent.store.connection import DATABASE, has_tables, mapped_errors
-from edge_agent.store.counters import gaps
-from edge_agent.store.stored_batch import ordinal_of
+from edge_agent.store.batch_rows import ordinal_of
+from edge_agent.store.connection import DATABASE, has_tables
+from edge_agent.store.database import mapped_errors
+from edge_agent.store.gaps import gaps
 
 
 @contextmanager
@@ -91,7 +92,7 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
             "classes": classes,
             "acknowledged": counters.get("acknowledged", 0),
             "duplicates": counters.get("duplicates", 0),
-            "dead_letters": counters.get("dead_letters", 0),
+            "messages_dead_lettered": counters.get("messages_dead_lettered", 0),
             "dead_letter_batches": dead_letter_batches,
             "dead_letter_records": dead_letter_records,
             "tombstones_waiting": lost or 0,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from rich.console import Console
@@ -21,7 +23,6 @@ _APART = {
     "held_back",
     "running",
 }
-_IDS = {"epoch", "first", "last"}
 _INTERNAL = ("wire_", "sending", "sent_through", "downsampled_through_", "age_clock_s", "flash_day")
 """Stored values that are no counters, or stand in the table under another name."""
 
@@ -52,26 +53,45 @@ def print_status(state: dict[str, Any]) -> None:
         console.print(lost)
 
 
-def print_batches(rows: Sequence[dict[str, Any]]) -> None:
-    """The batches that wait."""
-    if not rows:
-        Console().print("nothing waits")
-        return
-    _print_rows(rows)
+def print_batches(batches: Sequence[dict[str, Any]]) -> None:
+    """The batches that wait: a table for each epoch, and why those that are not sent are not."""
+    console = Console()
+    if not batches:
+        console.print("nothing waits")
+    for epoch, rows in groupby(batches, key=itemgetter("epoch")):
+        console.print(f"epoch {epoch}")
+        table = _table("seqs", "class", "records", "lost", "bytes", "committed")
+        for row in rows:
+            numbers = (f"{row[key]:,}" for key in ("records", "lost", "bytes"))
+            table.add_row(_seqs(row), row["class"], *numbers, _short_time(row["committed"]))
+        console.print(table)
+    refused = [row for row in batches if row["dead_letter"]]
+    if refused:
+        table = _table("dead letter", "reason")
+        for row in refused:
+            table.add_row(_seqs(row), escape(row["dead_letter"]))
+        console.print(table)
 
 
-def print_dead_letters(rows: Sequence[dict[str, Any]]) -> None:
+def print_dead_letters(messages: Sequence[dict[str, Any]]) -> None:
     """The messages that no record could carry; nothing where there are none."""
-    if rows:
-        Console().print("dead letters")
-        _print_rows(rows)
-
-
-def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    table = _table(*rows[0])
-    for row in rows:
-        table.add_row(*(str(value) if key in _IDS else _shown(value) for key, value in row.items()))
+    if not messages:
+        return
+    table = _table("dead letter came", "bytes", "reason", "topic and beginning")
+    for row in messages:
+        table.add_row(
+            _short_time(row["came"]), f"{row['bytes']:,}", row["reason"], escape(f"{row['topic']} {row['begins']}")
+        )
     Console().print(table)
+
+
+def _seqs(row: dict[str, Any]) -> str:
+    return f"{row['first']}-{row['last']}"
+
+
+def _short_time(moment: str) -> str:
+    """Without the offset, which is UTC for all of them."""
+    return moment.removesuffix("+00:00").replace("T", " ")
 
 
 def _shown(value: Any) -> str:
@@ -93,5 +113,6 @@ def _rates(state: dict[str, Any]) -> list[tuple[str, Any]]:
 def _table(*columns: str) -> Table:
     table = Table()
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
+        # Folded: a number that is cut off is another number.
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
     return table

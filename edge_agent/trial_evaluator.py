@@ -9,7 +9,7 @@ MAX_RETRY_S = 21_600.0
 
 
 class TrialEvaluator:
-    """One trial: confirmed by an acknowledgement and a quarter of `confirm_s` without trouble, else failed after it."""
+    """One trial: confirmed by an acknowledgement and a quarter of `confirm_s` without an error, else failed."""
 
     def __init__(self, now_s: float, confirm_s: float) -> None:
         self._until_s = now_s + confirm_s

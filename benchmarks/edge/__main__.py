@@ -25,7 +25,7 @@ from edge_agent.status import read_status
 from edge_agent.store.arrivals import arrival_of
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferOptions
-from edge_agent.store.stored_batch import PendingRecord
+from edge_agent.store.packing import PendingRecord
 from settings import load
 from telemetry import VEHICLE_POSITION
 

@@ -8,11 +8,9 @@ from typing import Protocol
 
 from edge_agent.config import DrainSettings
 from edge_agent.drain.queues import Backlog, BatchReader, FairShare, LiveQueue
-from edge_agent.drain.retry_queue import RetryQueue
-from edge_agent.drain.send_window import InFlightBatch, SendWindow, SentSeqs
+from edge_agent.drain.sent_batches import InFlightBatch, RetryQueue, SendWindow, SentSeqs
 from edge_agent.errors import StoreDamaged
-from edge_agent.store.batch_rows import joined
-from edge_agent.store.stored_batch import StoredBatch
+from edge_agent.store.batch_rows import StoredBatch, joined
 from edge_agent.uplink.protocol import OutgoingBatch
 from telemetry import Batch, IntervalSet, TooLarge, WireError, decode, encode, read_header
 
@@ -214,7 +212,7 @@ class Dispatcher:
         return max(0.0, came_s + self._settings.linger_ms / 1000 - now_s)
 
     def _take_batches(self, now_s: float, allowed: frozenset[int] | None) -> tuple[list[StoredBatch], bool] | None:
-        again = self._due_again(now_s, allowed) if self._window.has_room(backlog=True) else None
+        again = self._advance_retries(now_s, allowed) if self._window.has_room(backlog=True) else None
         if again is not None or self._retries.region_refuses_all:
             # To a region that refuses everything only retries go: a new batch would become one more of them.
             return None if again is None else ([again], True)
@@ -231,7 +229,8 @@ class Dispatcher:
             return None
         return self._live.take(live[1].class_index, settings.batch_records, settings.batch_bytes), False
 
-    def _due_again(self, now_s: float, allowed: frozenset[int] | None) -> StoredBatch | None:
+    def _advance_retries(self, now_s: float, allowed: frozenset[int] | None) -> StoredBatch | None:
+        """Removes what was acknowledged while it waited for its retry; the batch whose retry is due."""
         while (batch := self._retries.due(now_s, allowed)) is not None:
             if not self._source.is_acknowledged(batch):
                 return batch

@@ -15,8 +15,7 @@ from edge_agent.control_dead_letters import ControlDeadLetters
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.drain.inbox import DrainInbox
 from edge_agent.drain.link_budget import LinkBudget
-from edge_agent.drain.region_choice import MakeUplink, RegionChoice
-from edge_agent.drain.uplink_health import UplinkHealth
+from edge_agent.drain.region import MakeUplink, RegionChoice, UplinkHealth
 from edge_agent.errors import AgentError, LinkError, StoreDamaged, StoreError
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
@@ -138,7 +137,8 @@ class Drainer:
         if health.gateway_absent and self.dispatcher.in_flight:
             return False
         is_paused = health.pause.left_s(now_s) > 0
-        allowed = budget.allowed_classes(now_s)
+        budget.update_link(now_s)
+        allowed = budget.allowed_classes()
         # While no gateway is there, one batch asks whether it is back.
         for _ in range(1 if health.gateway_absent else BURST_BATCHES):
             if budget.wait_s(now_s) > 0:
@@ -180,7 +180,6 @@ class Drainer:
         if self.dispatcher.on_acked(event.epoch, event.seqs) == 0:
             return
         self.health.on_acked(now_s, more_in_flight=self.dispatcher.in_flight > 0)
-        self.regions.on_acked()
         # Pruning waits a while for the next commit, which does it in its own transaction: each sync wears the flash.
         if self._prune_at_s is None:
             self._prune_at_s = now_s + self._prune_delay_s
@@ -214,10 +213,9 @@ class Drainer:
 
     def _maintain(self, uplink: Uplink, now_s: float) -> None:
         self._parts.link_budget.charge_counted(now_s, *uplink.wire_bytes())
-        self.regions.takeovers.on_alive(now_s)
         is_idle = self._has_nothing_to_send and self.dispatcher.in_flight == 0
         since_s = self.health.update(now_s, is_idle=is_idle and not self.dispatcher.region_refuses_all)
-        self.regions.on_awaited(now_s, since_s, uplink.region)
+        self.regions.update(now_s, since_s, uplink.region, is_acked=self.health.is_taking)
         self.dispatcher.retry_overdue(now_s)
         if self._prune_at_s is not None and now_s >= self._prune_at_s:
             self._prune_at_s = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from edge_agent.clock.jumps import ClockJump
-from edge_agent.store.stored_batch import StoredBatch
+from edge_agent.store.batch_rows import StoredBatch
 
 MAX_NEW_BATCHES = 256
 """Committed batches that may wait for the drain; beyond it they are found on disk."""
@@ -50,7 +50,7 @@ class DrainInbox:
         self._wake()
 
     def report(self, text: bytes) -> None:
-        """Tells the gateway what became of its settings, as soon as there is a connection."""
+        """Publishes what became of pushed settings, as soon as there is a connection."""
         self.reports.append(text)
         self._wake()
 

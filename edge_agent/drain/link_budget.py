@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from edge_agent.config import MAX_CLASSES, AgentSettings, ClassSettings, LinkSettings
-from edge_agent.store.counters import BufferCounters
+from edge_agent.data_usage import DataUsage
+from edge_agent.store.database import BufferCounters
 from runtime.token_bucket import TokenBucket
 
 LINK_CHECK_S = 1.0
 PACKET_OVERHEAD = 0.04
 """Headers of TCP and IP for each byte of payload, before the kernel has counted the real ones."""
 _NAMES = ("wire_day", "wire_day_bytes", "wire_month", "wire_month_bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class DataUsage:
-    """Bytes on the wire in the UTC day and month that `day` (20261121) and `month` (202611) name."""
-
-    day: int = 0
-    day_bytes: int = 0
-    month: int = 0
-    month_bytes: int = 0
-
-    def add(self, wall_s: float, size: int) -> DataUsage:
-        """With bytes that were sent or received at a time; a new day or month begins with nothing."""
-        now = datetime.fromtimestamp(wall_s, UTC)
-        day, month = int(now.strftime("%Y%m%d")), int(now.strftime("%Y%m"))
-        day_bytes = size + (self.day_bytes if day == self.day else 0)
-        return DataUsage(day, day_bytes, month, size + (self.month_bytes if month == self.month else 0))
 
 
 class LinkPolicy:
@@ -107,11 +89,14 @@ class LinkBudget:
             return 0.0
         return self._bucket.wait_s(1, now_s)
 
-    def allowed_classes(self, now_s: float) -> frozenset[int]:
-        """The classes that may be sent now."""
+    def update_link(self, now_s: float) -> None:
+        """Looks now and then which kind of link is in use."""
         if now_s - self._looked_s >= LINK_CHECK_S:
             self._looked_s = now_s
             self._link = link_in(self._settings.link_file) or self._settings.link
+
+    def allowed_classes(self) -> frozenset[int]:
+        """The classes that may be sent now."""
         return self._policy.allowed_classes(self._link, self.usage.add(self._wall_s(), 0))
 
     def charge_estimate(self, now_s: float, size: int) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from edge_agent.store.stored_batch import StoredBatch
+from edge_agent.store.batch_rows import StoredBatch
 
 QUEUE_BYTES = 1 << 20
 QUEUE_BATCHES = 512
@@ -104,7 +104,7 @@ class Backlog:
             self._cursors[batch.class_index] = max(batch.id, self._cursors[batch.class_index])
 
     def on_missed(self) -> None:
-        """Batches may have been committed that nobody was told of: look at the disk again."""
+        """Batches may have been committed that were not handed over: look at the disk again."""
         self._caught_up.clear()
 
     def release(self, batches: Iterable[StoredBatch]) -> None:
@@ -135,14 +135,14 @@ class Backlog:
         """The next batch: of the first class that has one, its oldest. `classes`: only these."""
         for index in sorted(self._cursors):
             if classes is None or index in classes:
-                batch = self._next_of(index)
+                batch = self._advance(index)
                 if batch is not None:
                     return batch
         return None
 
     def take(self, class_index: int, most_records: int, most_bytes: int, merge_below: int) -> list[StoredBatch]:
         """The next batches of a class that make one batch; only small ones are put together. At least one is there."""
-        batch = self._next_of(class_index)
+        batch = self._advance(class_index)
         assert batch is not None
         taken: list[StoredBatch] = []
         records = size = 0
@@ -154,14 +154,15 @@ class Backlog:
             self._ahead[class_index].popleft()
             if batch.records >= merge_below:
                 break
-            batch = self._next_of(class_index)
+            batch = self._advance(class_index)
         return taken
 
     @staticmethod
     def _joins(batch: StoredBatch, before: StoredBatch, merge_below: int) -> bool:
         return batch.epoch == before.epoch and batch.records < merge_below
 
-    def _next_of(self, index: int) -> StoredBatch | None:
+    def _advance(self, index: int) -> StoredBatch | None:
+        """Moves the cursor of a class behind what is taken; the next batch that is not."""
         ahead = self._ahead[index]
         # Without this mark an idle drain would read the disk in every round.
         while index not in self._caught_up:

@@ -38,7 +38,7 @@ LATEST_US = 253_402_300_800_000_000
 MAX_DEPTH = 32
 MAX_VALUES = 10_000
 """Of a message; what is deeper or larger is carried raw."""
-REFUSED_EVENT = "waybill.refused"
+TOO_LARGE_EVENT = "waybill.too_large"
 
 
 class Parsed(NamedTuple):
@@ -59,7 +59,7 @@ def parse_message(topic: str, payload: bytes, missing: int = 0) -> Parsed:
     `missing`: bytes of the message that were not kept because it is too large.
     """
     if missing or len(payload) > MAX_RAW_BYTES:
-        return Parsed(_refusal(topic, len(payload) + missing), None, "too-large")
+        return Parsed(_too_large(topic, len(payload) + missing), None, "too-large")
     reader = _READERS.get(topic)
     if reader is None:
         return Parsed(Raw(topic=topic, payload=payload), None, "unknown-topic")
@@ -72,9 +72,9 @@ def parse_message(topic: str, payload: bytes, missing: int = 0) -> Parsed:
         return Parsed(Raw(topic=topic, payload=payload), None, "wrong-fields")
 
 
-def _refusal(topic: str, size: int) -> Event:
+def _too_large(topic: str, size: int) -> Event:
     about = json.dumps({"topic": topic[:1024], "bytes": size, "reason": "too-large"})
-    return Event(name=REFUSED_EVENT, attributes=about)
+    return Event(name=TOO_LARGE_EVENT, attributes=about)
 
 
 def _json_object(payload: bytes) -> dict[str, Any]:
@@ -106,10 +106,9 @@ def _iso_us(text: str) -> int:
         if moment.tzinfo is None:
             raise _MalformedMessage("time-without-offset")
         # timestamp() is a double of seconds: cut off instead of rounded, many a microsecond would be missing.
-        whole_s, micros = divmod(round(moment.timestamp() * 1_000_000), 1_000_000)
+        return round(moment.timestamp() * 1_000_000)
     except (ValueError, OverflowError) as error:
         raise _MalformedMessage("no-time") from error
-    return whole_s * 1_000_000 + micros
 
 
 def _position(message: dict[str, Any]) -> Body:

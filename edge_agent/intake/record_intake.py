@@ -15,9 +15,10 @@ from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import CommitBudget, GroupCommit
 from edge_agent.intake.parse import Parsed, parse_message
 from edge_agent.store.arrivals import Arrival, RedeliveryMatcher, arrival_of
+from edge_agent.store.batch_rows import StoredBatch
 from edge_agent.store.buffer import Buffer
+from edge_agent.store.packing import PendingRecord
 from edge_agent.store.retention import BufferRetention
-from edge_agent.store.stored_batch import PendingRecord, StoredBatch
 from runtime.mqtt_client import MqttMessage
 from telemetry import MAX_DEVICE_TIME_US, Raw
 

@@ -1,7 +1,7 @@
-"""Telling a message that is delivered again from a new one that says the same.
+"""Distinguishes a message that is delivered again from a new one with the same content.
 
 A broker delivers again, on a new connection to the same session, what it holds no PUBACK for: in the order in which it
-sent it, before anything newer. Three kinds of evidence say that a message was stored before:
+sent it, before anything newer. Three signs show that a message was stored before:
 
 - DUP=1, and the message id and content of a stored one, the newest that had this id: the broker's own word. An id
   that another message had since is free again, so what comes with it is new.

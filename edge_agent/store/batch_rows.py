@@ -1,19 +1,67 @@
-"""Changes of stored batches, inside the caller's transaction: pruning, splitting, declaring lost.
+"""The rows of the buffer, an encoded batch of one class in each: what they are, and how a transaction changes them.
 
-A row that is not whole any more is written anew; one whose batch is gone remembers its arrivals until it is expired.
+A row's id is the ordinal of its epoch, then its first sequence number. So rows sort by the order in which their records
+got their ids, and a range of record ids is a range of row ids. A row that is not whole any more is written anew; one
+whose batch is gone remembers its arrivals until it is expired.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge_agent.errors import StoreDamaged
+from edge_agent.store.arrivals import Arrival, unpack_arrivals
 from edge_agent.store.connection import Connection
-from edge_agent.store.stored_batch import StoredBatch, batch_row_id, first_of, ordinal_of
 from telemetry import Batch, IntervalSet, Tombstone, WireError, decode, encode
+
+# SQLite's row ids have 63 bits: 17 trillion records of a life, and 19 bits for the number of lives.
+SEQ_BITS = 44
+SEQ_MASK = (1 << SEQ_BITS) - 1
+
+
+def batch_row_id(ordinal: int, first: int) -> int:
+    """The id of the batch of the epoch with this ordinal whose records begin at `first`."""
+    return ordinal << SEQ_BITS | first
+
+
+def ordinal_of(identity: int) -> int:
+    """The ordinal of the epoch of a batch."""
+    return identity >> SEQ_BITS
+
+
+def first_of(identity: int) -> int:
+    """The first sequence number of a batch."""
+    return identity & SEQ_MASK
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A stored batch. `size`: bytes of its encoded form. `wall_ms`: when it was committed, by the device's clock."""
+
+    id: int
+    epoch: int
+    last: int
+    class_index: int
+    records: int
+    size: int
+    wall_ms: int
+    data: bytes = b""
+
+    @property
+    def first(self) -> int:
+        """The first sequence number that it covers."""
+        return first_of(self.id)
+
+
+class BatchOwner(NamedTuple):
+    """Whose a batch is, for one that has to be written anew though it cannot be read."""
+
+    device: str
+    epoch: int
+    head: int
 
 
 @dataclass(slots=True)
@@ -126,7 +174,7 @@ def split_or_dead_letter(connection: Connection, changes: Changes, identities: I
             halves += [identity, _halved(connection, changes, identity)]
         else:
             connection.execute("INSERT OR REPLACE INTO dead_letter_batches VALUES (?, ?)", (identity, reason))
-            changes.counts["dead_letter"] += 1
+            changes.counts["batches_dead_lettered"] += 1
     return halves
 
 
@@ -169,6 +217,23 @@ def insert_batch(connection: Connection, batch: StoredBatch, boot: str, arrivals
             *(boot, arrivals, batch.data),
         ),
     )
+
+
+def stored_arrivals(connection: Connection, most: int) -> Iterator[Arrival]:
+    """The last arrivals that the rows remember, at least `most` of them if there are, the oldest first."""
+    newest_first: list[list[Arrival]] = []
+    count, below = 0, (1 << 63) - 1
+    while count < most:
+        # Row by row from the newest: the table may hold a million rows, and the last few have what is asked for.
+        row = connection.execute(
+            "SELECT id, arrivals FROM batches WHERE id < ? AND arrivals IS NOT NULL ORDER BY id DESC LIMIT 1", (below,)
+        ).fetchone()
+        if row is None:
+            break
+        below = row[0]
+        newest_first.append(unpack_arrivals(row[1]))
+        count += len(newest_first[-1])
+    return (arrival for arrivals in reversed(newest_first) for arrival in arrivals)
 
 
 def insert_tombstones(connection: Connection, ordinal: int, empty: Batch, lost: IntervalSet, reason: str) -> None:

@@ -14,13 +14,20 @@ from typing import Any
 
 from edge_agent.errors import StoreClosed, StoreError, StoreFailing, StoreFull
 from edge_agent.store.arrivals import RecentArrivals, pack_arrivals
-from edge_agent.store.batch_rows import AckedSeqs, Changes, delete_expired, insert_batch, split_or_dead_letter
+from edge_agent.store.batch_rows import (
+    AckedSeqs,
+    BatchOwner,
+    Changes,
+    StoredBatch,
+    delete_expired,
+    insert_batch,
+    split_or_dead_letter,
+    stored_arrivals,
+)
 from edge_agent.store.buffer_file import BufferFile
-from edge_agent.store.connection import Connection, mapped_errors, transaction
-from edge_agent.store.counters import BufferCounters
-from edge_agent.store.database import BufferOptions, Depth, OpenDatabase, stored_arrivals
-from edge_agent.store.packing import add_dead_letters, packed
-from edge_agent.store.stored_batch import BatchOwner, PendingRecord, StoredBatch
+from edge_agent.store.connection import Connection
+from edge_agent.store.database import BufferCounters, BufferOptions, Depth, OpenDatabase, mapped_errors, transaction
+from edge_agent.store.packing import PendingRecord, add_dead_letters, packed
 from telemetry import IntervalSet
 
 SPARE_BYTES = 64 << 10
@@ -41,7 +48,7 @@ class Buffer:
         """Counts the times that the file was replaced: what was remembered of its batches is void then."""
         self._file = BufferFile(folder, options, self.counters)
         self._use(self._file.open())
-        # A token for each start: an image that was made before is told by the former one.
+        # A token for each start: an image that was made before has the former one.
         self._renew_lineage()
         self._file.reserve.hold()
 
@@ -80,7 +87,7 @@ class Buffer:
     def commit(self, waiting: Sequence[PendingRecord], wall_ms: int) -> list[StoredBatch]:
         """Gives records their ids and stores them, in order of class, in one synced transaction with the dead letters.
 
-        Raises StoreError; then nothing of it is stored, except that after StoreFailing only `reopen` can tell.
+        Raises StoreError; then nothing of it is stored, except that after StoreFailing only `reopen` shows it.
         """
         with self._open() as database:
             try:
@@ -157,7 +164,8 @@ class Buffer:
         with self._open():
             if self._acked or self.counters.is_due:
                 self.edit(lambda _connection, _changes: None)
-            self._file.reserve.hold()
+            if not self._file.reserve.is_held:
+                self._file.reserve.hold()
 
     def split_or_dead_letter(self, identities: Sequence[int], reason: str) -> list[StoredBatch]:
         """Halves refused batches, and dead-letters those of one record; the halves. Raises StoreError."""
@@ -260,7 +268,8 @@ class Buffer:
         self._database = database
         self.counters.stored = database.counters
         size = self._options.recent_size
-        self.recent = RecentArrivals(size, stored_arrivals(database.writer, size))
+        with mapped_errors():
+            self.recent = RecentArrivals(size, stored_arrivals(database.writer, size))
 
     def _renew_lineage(self) -> None:
         """After a start, a repair, an end; where there is no room for it, the next commit tries again."""

@@ -20,7 +20,7 @@ from edge_agent.errors import StoreDamaged
 from edge_agent.store.batch_rows import Changes, read_batch, replace_batch
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import Connection
-from edge_agent.store.counters import SENDING, SENT_THROUGH
+from edge_agent.store.database import SENDING, SENT_THROUGH
 from telemetry import WireError
 
 log = structlog.get_logger("edge_agent.store")
@@ -124,7 +124,7 @@ class ClockCorrector:
             new_records, new_size = replace_batch(connection, identity, corrected)
         except WireError as error:
             # For instance too large with its new times. It stays as it is; the same step would fail at each start.
-            log.error("a batch keeps the time of the clock that jumped", block=identity, error=str(error))
+            log.error("a batch keeps the time of the clock that jumped", batch=identity, error=str(error))
             changes.counts["uncorrected"] += records
             return 0
         changes.count_removed(class_index, records - new_records, size - new_size)

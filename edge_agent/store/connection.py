@@ -1,4 +1,4 @@
-"""The connection to SQLite: how it is opened, its tables, and what its errors mean.
+"""The connection to SQLite: how it is opened, and its tables.
 
 `epochs`  one row for each life of the buffer: its ordinal, its number, and the head of those that have ended
 `batches` one row for each stored batch. `batch` is NULL once it was acknowledged: the row then only remembers
@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from edge_agent.errors import StoreDamaged, StoreError, StoreFailing, StoreFull, StoreInUse, StoreVersion
+from edge_agent.errors import StoreVersion
 
 DATABASE = "buffer.db"
 PAGE_BYTES = 4096
@@ -26,20 +25,7 @@ BUSY_TIMEOUT_MS = 5000
 WAL_PAGES = 1000
 """Pages in the write-ahead log before they are moved to the main file."""
 
-_MEANING: dict[int, type[StoreError]] = {
-    sqlite3.SQLITE_FULL: StoreFull,
-    sqlite3.SQLITE_IOERR: StoreFailing,
-    sqlite3.SQLITE_READONLY: StoreFailing,
-    sqlite3.SQLITE_CANTOPEN: StoreFailing,
-    sqlite3.SQLITE_PROTOCOL: StoreFailing,
-    sqlite3.SQLITE_CORRUPT: StoreDamaged,
-    sqlite3.SQLITE_NOTADB: StoreDamaged,
-    sqlite3.SQLITE_FORMAT: StoreDamaged,
-    sqlite3.SQLITE_BUSY: StoreInUse,
-    sqlite3.SQLITE_LOCKED: StoreInUse,
-}
-
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS epochs (
@@ -149,55 +135,3 @@ def is_sound(connection: Connection) -> bool:
         return bool(connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)])
     except (sqlite3.Error, UnicodeDecodeError):
         return False
-
-
-@contextmanager
-def transaction(connection: Connection) -> Iterator[None]:
-    """All of the statements inside or none; synced when it ends. Raises StoreError."""
-    with mapped_errors():
-        try:
-            # A deferred transaction that turns to writing may fail with BUSY at once; IMMEDIATE waits for the lock.
-            connection.execute("BEGIN IMMEDIATE")
-            yield
-            connection.execute("COMMIT")
-        except BaseException:
-            # After a full disk or an I/O error SQLite has rolled back by itself, and ROLLBACK finds nothing to end.
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
-
-
-@contextmanager
-def without_checkpoints(connection: Connection) -> Iterator[None]:
-    """What is committed inside stays in the log until a later commit. Raises StoreError."""
-    with mapped_errors():
-        connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
-        try:
-            yield
-        finally:
-            connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}").fetchall()
-
-
-@contextmanager
-def mapped_errors() -> Iterator[None]:
-    """Turns SQLite's errors into ours."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise StoreDamaged(f"text that is none: {error}") from error
-    except sqlite3.Error as error:
-        raise meaning_of(error) from error
-
-
-def meaning_of(error: sqlite3.Error) -> StoreError:
-    """What an error of SQLite means for the buffer."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
-    # An I/O error by its number, a full disk by its cause.
-    if code == sqlite3.SQLITE_IOERR_SHMSIZE:
-        return StoreFull(f"{error}: no room for the 32 KiB that SQLite shares between connections")
-    # The low byte is the primary code of an extended one.
-    kind = _MEANING.get(code & 0xFF, StoreDamaged if isinstance(error, sqlite3.IntegrityError) else StoreFailing)
-    if "Could not decode" in str(error) or (code == sqlite3.SQLITE_ERROR and "transaction" not in str(error)):
-        # Our statements are right, so a table or column that is not there was there once.
-        kind = StoreDamaged
-    return kind(f"{getattr(error, 'sqlite_errorname', type(error).__name__)}: {error}")

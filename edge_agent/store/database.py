@@ -1,36 +1,112 @@
-"""An open file: its connections, its totals, and what is read from it."""
+"""An open file: its transactions and what their errors mean, its totals and counters, and what is read from it."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from edge_agent.config import MAX_CLASSES
-from edge_agent.errors import StoreDamaged, StoreForeign
-from edge_agent.store.arrivals import Arrival, unpack_arrivals
-from edge_agent.store.batch_rows import Changes
+from edge_agent.errors import StoreDamaged, StoreError, StoreFailing, StoreForeign, StoreFull, StoreInUse
+from edge_agent.process import machine_id
+from edge_agent.store.batch_rows import (
+    SEQ_MASK,
+    BatchOwner,
+    Changes,
+    StoredBatch,
+    batch_row_id,
+    first_of,
+    ordinal_of,
+)
 from edge_agent.store.connection import (
     PAGE_BYTES,
+    WAL_PAGES,
     Connection,
     Connector,
     connect_sqlite,
     create_tables,
     is_sound,
-    mapped_errors,
     prepare,
 )
-from edge_agent.store.lineage import machine_id
-from edge_agent.store.stored_batch import SEQ_MASK, BatchOwner, StoredBatch, batch_row_id, first_of, ordinal_of
 
 CHECKED_BYTES = 16 << 20
 """A file up to this size is checked page by page when it is opened; a larger one would keep the start waiting."""
+UNCOUNTED = "uncounted"
+"""A counter: record ids that a rebuilt buffer cannot count any more, because it lost the counters with the file."""
+
+SENDING, SENT_THROUGH = "sending", "sent_through"
+"""Counters of what may have been sent; see `edge_agent.store.clock_correction`."""
+_MEANING: dict[int, type[StoreError]] = {
+    sqlite3.SQLITE_FULL: StoreFull,
+    sqlite3.SQLITE_IOERR: StoreFailing,
+    sqlite3.SQLITE_READONLY: StoreFailing,
+    sqlite3.SQLITE_CANTOPEN: StoreFailing,
+    sqlite3.SQLITE_PROTOCOL: StoreFailing,
+    sqlite3.SQLITE_CORRUPT: StoreDamaged,
+    sqlite3.SQLITE_NOTADB: StoreDamaged,
+    sqlite3.SQLITE_FORMAT: StoreDamaged,
+    sqlite3.SQLITE_BUSY: StoreInUse,
+    sqlite3.SQLITE_LOCKED: StoreInUse,
+}
 _COLUMNS = "id, last, class, records, size, wall_ms"
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """All of the statements inside or none; synced when it ends. Raises StoreError."""
+    with mapped_errors():
+        try:
+            # A deferred transaction that turns to writing may fail with BUSY at once; IMMEDIATE waits for the lock.
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            # After a full disk or an I/O error SQLite has rolled back by itself, and ROLLBACK finds nothing to end.
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+
+@contextmanager
+def without_checkpoints(connection: Connection) -> Iterator[None]:
+    """What is committed inside stays in the log until a later commit. Raises StoreError."""
+    with mapped_errors():
+        connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+        try:
+            yield
+        finally:
+            connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}").fetchall()
+
+
+@contextmanager
+def mapped_errors() -> Iterator[None]:
+    """Turns SQLite's errors into ours."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise StoreDamaged(f"text that is none: {error}") from error
+    except sqlite3.Error as error:
+        raise meaning_of(error) from error
+
+
+def meaning_of(error: sqlite3.Error) -> StoreError:
+    """What an error of SQLite means for the buffer."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
+    # An I/O error by its number, a full disk by its cause.
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return StoreFull(f"{error}: no room for the 32 KiB that SQLite shares between connections")
+    # The low byte is the primary code of an extended one.
+    kind = _MEANING.get(code & 0xFF, StoreDamaged if isinstance(error, sqlite3.IntegrityError) else StoreFailing)
+    if "Could not decode" in str(error) or (code == sqlite3.SQLITE_ERROR and "transaction" not in str(error)):
+        # Our statements are right, so a table or column that is not there was there once.
+        kind = StoreDamaged
+    return kind(f"{getattr(error, 'sqlite_errorname', type(error).__name__)}: {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +130,50 @@ class Depth:
 
     records: int = 0
     size: int = 0
+
+
+class BufferCounters:
+    """Counters that outlive a restart. Any thread may use them.
+
+    `lock`: the buffer's, so that nothing is counted while a transaction stores them.
+    """
+
+    def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
+        self._lock = lock or threading.RLock()
+        self.stored: dict[str, int] = {}
+        self.unstored: Counter[str] = Counter()
+        """Increases since the last transaction."""
+        self.is_due = False
+        """Whether an increase calls for a transaction."""
+
+    def value(self, name: str) -> int:
+        """A counter, with the increases that are not stored yet."""
+        with self._lock:
+            return self.stored.get(name, 0) + self.unstored[name]
+
+    def add(self, name: str, increase: int, *, lazily: bool = False) -> None:
+        """Increases a counter; it is stored with the next transaction.
+
+        `lazily`: it does not call for a transaction of its own; at most the last few seconds of counting are lost.
+        """
+        with self._lock:
+            if increase:
+                self.unstored[name] += increase
+                self.is_due = self.is_due or not lazily
+
+    def store(self, connection: Connection, increases: Mapping[str, int]) -> None:
+        """Writes the counters that grow, inside the caller's transaction."""
+        for name, increase in increases.items():
+            if increase:
+                row = (name, self.stored.get(name, 0) + increase)
+                connection.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", row)
+
+    def on_stored(self, increases: Mapping[str, int]) -> None:
+        """A transaction that stored these has ended; it had what was unstored in it."""
+        for name, increase in increases.items():
+            self.stored[name] = self.stored.get(name, 0) + increase
+        self.unstored.clear()
+        self.is_due = False
 
 
 @dataclass(slots=True)
@@ -207,25 +327,6 @@ def _make_private(path: Path) -> None:
         path.touch(mode=0o600, exist_ok=True)
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)
-
-
-def stored_arrivals(connection: Connection, most: int) -> Iterator[Arrival]:
-    """The last arrivals that the rows remember, at least `most` of them if there are, the oldest first."""
-    newest_first: list[list[Arrival]] = []
-    count, below = 0, (1 << 63) - 1
-    while count < most:
-        with mapped_errors():
-            # Row by row from the newest: the table may hold a million rows, and the last few have what is asked for.
-            row = connection.execute(
-                "SELECT id, arrivals FROM batches WHERE id < ? AND arrivals IS NOT NULL ORDER BY id DESC LIMIT 1",
-                (below,),
-            ).fetchone()
-        if row is None:
-            break
-        below = row[0]
-        newest_first.append(unpack_arrivals(row[1]))
-        count += len(newest_first[-1])
-    return (arrival for arrivals in reversed(newest_first) for arrival in arrivals)
 
 
 def _read_epochs(database: OpenDatabase, path: Path, options: BufferOptions, least: int) -> None:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import structlog
 
-from edge_agent.store.batch_rows import insert_tombstones
-from edge_agent.store.connection import transaction
-from edge_agent.store.counters import SENDING, SENT_THROUGH, UNCOUNTED
-from edge_agent.store.database import BufferOptions, OpenDatabase
+from edge_agent.store.batch_rows import batch_row_id, insert_tombstones
+from edge_agent.store.database import SENDING, SENT_THROUGH, UNCOUNTED, BufferOptions, OpenDatabase, transaction
 from edge_agent.store.lineage import (
     HEAD_STEP,
     Lineage,
@@ -22,7 +20,6 @@ from edge_agent.store.lineage import (
     resume_lineage,
     write_high_water,
 )
-from edge_agent.store.stored_batch import batch_row_id
 from telemetry import Batch, IntervalSet
 
 log = structlog.get_logger("edge_agent.store")

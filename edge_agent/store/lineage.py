@@ -10,7 +10,7 @@ can set. So a buffer is known to be another one than that which was left when
 
 Then a new epoch begins, so that no id is given to a second record. The token changes with every start, every clean end,
 every 65,536 records, and before the first record after a checkpoint. So the present token is in SQLite's log and not in
-the main file, which has an older one if its log is lost. The buffer is told the next token first, so a crash in between
+the main file, which has an older one if its log is lost. The buffer stores the next token first, so a crash in between
 is none of these.
 
 The high-water mark (`head`) is not synced: it is the head behind the last commit, and shows a log that was cut.
@@ -22,7 +22,6 @@ believed within the bound of the lineage, so a damaged one declares no more than
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -31,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-from edge_agent.store.connection import Connection, transaction, without_checkpoints
+from edge_agent.store.connection import Connection
+from edge_agent.store.database import transaction, without_checkpoints
 from runtime import replace_durably
 from telemetry import new_epoch
 
@@ -39,8 +39,6 @@ LINEAGE, HIGH_WATER = "lineage.json", "head"
 HEAD_STEP = 65_536
 _VERSION = 2
 _HIGH_WATER = Struct(">QQ")
-# /etc/machine-id is cloned with the disk; the numbers of the board are not.
-_MACHINE_FILES = ("/etc/machine-id", "/sys/firmware/devicetree/base/serial-number", "/sys/class/dmi/id/product_uuid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +64,6 @@ class LineageMark:
     token: int
     next_token: int
     changed_ns: int
-
-
-def machine_id() -> str:
-    """Identifies the machine, as far as it says who it is; "" where it does not."""
-    known = b""
-    for name in _MACHINE_FILES:
-        with suppress(OSError):
-            known += Path(name).read_bytes().strip(b"\0\n ") + b"\n"
-    return hashlib.blake2b(known, digest_size=8).hexdigest() if known else ""
 
 
 def read_lineage(folder: Path) -> Lineage | None:

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import structlog
 
-from edge_agent.store.batch_rows import Changes
+from edge_agent.store.arrivals import Arrival
+from edge_agent.store.batch_rows import BatchOwner, Changes, StoredBatch, batch_row_id
 from edge_agent.store.connection import Connection
-from edge_agent.store.stored_batch import BatchOwner, PendingRecord, StoredBatch, batch_row_id
-from telemetry import MAX_CONTENT_BYTES, Batch, Raw, Record, encode
+from telemetry import MAX_CONTENT_BYTES, Batch, Body, Raw, Record, encode
 
 log = structlog.get_logger("edge_agent.store")
 
@@ -31,6 +31,20 @@ MAX_DEAD_LETTER_BYTES = 4 << 20
 """Of all payloads together; the oldest go first."""
 MAX_KEPT_BYTES = 1 << 20
 """Of one payload; `bytes` says how long it was."""
+
+
+class PendingRecord(NamedTuple):
+    """A record before its commit gives it an id. `topic`, `payload`: the message, should its body not be writable."""
+
+    class_index: int
+    body: Body
+    device_time_us: int
+    monotonic_us: int
+    boot: str
+    arrival: Arrival
+    uncertainty_ms: int = 0
+    topic: str = ""
+    payload: bytes = b""
 
 
 class DeadLetter(NamedTuple):
@@ -57,10 +71,10 @@ def packed(waiting: Sequence[PendingRecord], owner: BatchOwner, ordinal: int, wa
     # The sort is stable: within a class records get their ids in the order in which they came.
     for index, group in groupby(sorted(waiting, key=attrgetter("class_index")), key=attrgetter("class_index")):
         for pending in _chunks(group):
-            for named, data in _encoded(pending, owner, seq, commit):
+            for count, data in _encoded(pending, owner, seq, commit):
                 identity = batch_row_id(ordinal, seq + 1)
-                seq += named
-                commit.batches.append(StoredBatch(identity, owner.epoch, seq, index, named, len(data), wall_ms, data))
+                seq += count
+                commit.batches.append(StoredBatch(identity, owner.epoch, seq, index, count, len(data), wall_ms, data))
     return commit
 
 
@@ -89,9 +103,9 @@ def _encoded(
     if len(pending) > 1:
         middle = len(pending) // 2
         for part in (pending[:middle], pending[middle:]):
-            for named, data in _encoded(part, owner, seq, commit):
-                seq += named
-                yield named, data
+            for count, data in _encoded(part, owner, seq, commit):
+                seq += count
+                yield count, data
         return
     (record,) = pending
     if not isinstance(record.body, Raw):
@@ -126,7 +140,7 @@ def add_dead_letters(connection: Connection, letters: Iterable[DeadLetter], wall
         added += 1
     if not added:
         return
-    changes.counts["dead_letters"] += added
+    changes.counts["messages_dead_lettered"] += added
     (before,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
     connection.execute(
         "DELETE FROM dead_letters WHERE id NOT IN (SELECT id FROM (SELECT id, count(*) OVER newest AS place,"
@@ -135,4 +149,4 @@ def add_dead_letters(connection: Connection, letters: Iterable[DeadLetter], wall
         (MAX_DEAD_LETTERS, MAX_DEAD_LETTER_BYTES),
     )
     (after,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
-    changes.counts["dead_letters_dropped"] += before - after
+    changes.counts["dead_letter_messages_dropped"] += before - after

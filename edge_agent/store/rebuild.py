@@ -30,12 +30,12 @@ from edge_agent.store.archive import (
     delete_database,
     finish_archiving,
 )
-from edge_agent.store.batch_rows import insert_tombstones
-from edge_agent.store.connection import Connection, Connector, create_tables, is_sound, mapped_errors, transaction
-from edge_agent.store.counters import UNCOUNTED, count_missing
+from edge_agent.store.batch_rows import batch_row_id, first_of, insert_tombstones, ordinal_of
+from edge_agent.store.connection import Connection, Connector, create_tables, is_sound
+from edge_agent.store.database import UNCOUNTED, mapped_errors, transaction
+from edge_agent.store.gaps import count_missing
 from edge_agent.store.lineage import Lineage, read_lineage
 from edge_agent.store.packing import MAX_DEAD_LETTERS
-from edge_agent.store.stored_batch import batch_row_id, first_of, ordinal_of
 from runtime import sync_folder
 from telemetry import Batch, IntervalSet, WireError, validate
 

@@ -14,9 +14,13 @@ from edge_agent.clock.age import SET_CLOCK_MS, AgeClock
 from edge_agent.config import BufferSettings, ClassSettings
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.batch_rows import (
+    BatchOwner,
     Changes,
+    batch_row_id,
     clear_batch,
+    first_of,
     joined,
+    ordinal_of,
     read_batch,
     remove_dead_letter_mark,
     replace_batch,
@@ -24,7 +28,6 @@ from edge_agent.store.batch_rows import (
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import Connection
 from edge_agent.store.eviction_policy import EvictionStep, StorageUsage, next_eviction_step
-from edge_agent.store.stored_batch import BatchOwner, batch_row_id, first_of, ordinal_of
 from telemetry import (
     Batch,
     Body,

@@ -68,7 +68,7 @@ class Uplink(Protocol):
         """Takes a batch to be sent by the next `poll`s; does not wait for an answer."""
 
     def report(self, text: bytes) -> None:
-        """Tells the gateway what became of settings it pushed; passed over where nobody listens."""
+        """Publishes what became of settings that the gateway pushed; nothing where nobody listens."""
 
     def poll(self, timeout_s: float) -> list[UplinkEvent]:
         """Sends and receives; returns what came, at the latest after the time-out."""

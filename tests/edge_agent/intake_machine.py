@@ -16,10 +16,10 @@ from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.pushed import PushRefused, Trial, effective_settings
 from edge_agent.store.arrivals import SET_CLOCK_US
+from edge_agent.store.batch_rows import StoredBatch
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.lineage import next_epoch
-from edge_agent.store.stored_batch import StoredBatch
 from runtime.mqtt_client import MqttMessage
 from settings import load
 from telemetry import IntervalSet, Raw, Record, Signal, decode, read_header
@@ -80,7 +80,7 @@ class IntakeMachine(RuleBasedStateMachine):
         self.capacity = BOUNDLESS
         self.deletes = False
         self.anchors: set[int] = set()
-        self.named: dict[int, Name] = {}
+        self.id_of: dict[int, Name] = {}
         self.given: dict[Name, int] = {}
         self.acknowledged: set[int] = set()
         self.image: tuple[Path, frozenset[Name]] | None = None
@@ -133,8 +133,8 @@ class IntakeMachine(RuleBasedStateMachine):
             for record in decode(block.data).records:
                 name, number = (block.epoch, record.seq), number_of(record)
                 assert self.given.setdefault(name, number) == number, "one id is given once"
-                is_second = self.named.setdefault(number, name) != name
-                assert not (is_second and number in self.anchors), "a time of its own tells it from all others"
+                is_second = self.id_of.setdefault(number, name) != name
+                assert not (is_second and number in self.anchors), "a time of its own distinguishes it"
                 again += is_second
         counted = self.intake.buffer.counters.value("possible_duplicates")
         assert again <= counted - self.doubted, "one message, one id, unless it is counted as a possible duplicate"
@@ -161,7 +161,7 @@ class IntakeMachine(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError(f"not drained: {self.intake.buffer.depth()}")
-        assert self.acknowledged == set(range(self.made)) == self.named.keys(), "every message has its id"
+        assert self.acknowledged == set(range(self.made)) == self.id_of.keys(), "every message has its id"
         for name in self.given.keys() - self.gone:
             assert name[1] in self.centre.accounted[name[0]], "every id is at the region or declared lost"
         assert missing_in(self.intake.buffer) == 0

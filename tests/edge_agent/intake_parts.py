@@ -8,9 +8,9 @@ from pathlib import Path
 from edge_agent.clock.jumps import ClockJump, ClockMonitor, CorrectionRules
 from edge_agent.config import AgentSettings
 from edge_agent.intake.record_intake import Intake, IntakeParts
+from edge_agent.store.batch_rows import StoredBatch
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.retention import BufferRetention
-from edge_agent.store.stored_batch import StoredBatch
 from runtime.mqtt_client import MqttMessage
 from telemetry import Record, decode
 from tests.edge_agent.makers import open_buffer, stored_bytes

@@ -9,10 +9,11 @@ from random import Random
 from typing import Any
 
 from edge_agent.store.arrivals import arrival_of
+from edge_agent.store.batch_rows import StoredBatch
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.counters import count_missing
 from edge_agent.store.database import BufferOptions
-from edge_agent.store.stored_batch import PendingRecord
+from edge_agent.store.gaps import count_missing
+from edge_agent.store.packing import PendingRecord
 from telemetry import Event, Position, Signal
 
 DEVICE = "eu-0001"
@@ -41,7 +42,7 @@ def open_buffer(folder: Path, ring_size: int = 50) -> Buffer:
     return Buffer(folder, options(ring_size))
 
 
-def unnamed(
+def pending_record(
     number: int, class_index: int = 1, *, boot: str = "boot", device_time_us: int | None = None
 ) -> PendingRecord:
     """A record whose device time is its number in seconds, taken in at that monotonic time."""
@@ -57,9 +58,9 @@ def unnamed(
     return PendingRecord(class_index, body, time_us, number * 1_000_000, boot, arrival)
 
 
-def fill(buffer: Buffer, numbers: Sequence[int], class_index: int = 1, wall_ms: int = WALL_MS) -> None:
-    """One commit with these records."""
-    buffer.commit([unnamed(number, class_index) for number in numbers], wall_ms)
+def fill(buffer: Buffer, numbers: Sequence[int], class_index: int = 1, wall_ms: int = WALL_MS) -> list[StoredBatch]:
+    """One commit with these records; its batches."""
+    return buffer.commit([pending_record(number, class_index) for number in numbers], wall_ms)
 
 
 def stored_bytes(buffer: Buffer, identity: int) -> bytes:

@@ -8,7 +8,7 @@ from edge_agent.config import BufferSettings
 from edge_agent.store.retention import BufferRetention
 from telemetry import IntervalSet
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer
-from tests.edge_agent.test_bounds import CLASSES, ROOM, told
+from tests.edge_agent.test_bounds import CLASSES, ROOM, sent_and_declared
 
 YEARS_11_MS = 11 * 365 * 86_400_000
 DAY_MS = 86_400_000
@@ -21,7 +21,7 @@ def test_a_wall_clock_eleven_years_ahead_for_one_tick_makes_nothing_too_old(tmp_
     assert retention.expire(WALL_MS, 0) == 0
     assert retention.expire(WALL_MS + YEARS_11_MS, 60_000) == 0
     assert retention.expire(WALL_MS + 120_000, 120_000) == 0
-    assert told(buffer)[0].count == 10
+    assert sent_and_declared(buffer)[0].count == 10
 
 
 def test_nor_does_it_at_the_start_of_the_next_run(tmp_path):
@@ -62,7 +62,7 @@ def test_what_was_stamped_before_the_clock_was_set_is_as_old_as_what_followed_it
     retention = BufferRetention(buffer, BufferSettings(max_age_s=86_400), CLASSES, lambda _: ROOM)
     for day in range(10):
         retention.expire(WALL_MS + day * DAY_MS, day * DAY_MS)
-    delivered, declared, reasons = told(buffer)
+    delivered, declared, reasons = sent_and_declared(buffer)
     assert (delivered, declared, reasons) == (IntervalSet([(102, 102)]), IntervalSet([(1, 101)]), {"age"})
 
 

@@ -19,7 +19,7 @@ CLASSES = (
 ROOM = 1 << 40
 
 
-def told(buffer):
+def sent_and_declared(buffer):
     delivered, declared, reasons = IntervalSet(), IntervalSet(), set()
     for index in range(3):
         for block in buffer.read_after(0, index, 10_000):
@@ -46,7 +46,7 @@ def test_the_quota_holds_and_every_record_is_kept_or_declared(tmp_path, share):
     quota = int(size(buffer) * share)
     settings = BufferSettings.model_construct(**{**BufferSettings().model_dump(), "max_bytes": quota})
     BufferRetention(buffer, settings, CLASSES, lambda _: ROOM).enforce()
-    delivered, declared, _ = told(buffer)
+    delivered, declared, _ = sent_and_declared(buffer)
     assert size(buffer) <= quota
     assert delivered | declared == IntervalSet([(1, 4000)])
     assert not delivered & declared
@@ -58,7 +58,7 @@ def test_what_may_be_thinned_is_thinned_before_anything_is_dropped(tmp_path):
     buffer = filled(tmp_path)
     settings = BufferSettings.model_construct(**{**BufferSettings().model_dump(), "max_bytes": int(size(buffer) * 1.1)})
     BufferRetention(buffer, settings, CLASSES, lambda _: ROOM).enforce()
-    _, declared, reasons = told(buffer)
+    _, declared, reasons = sent_and_declared(buffer)
     assert reasons == {"downsampled"}
     assert declared
 
@@ -78,13 +78,13 @@ def test_the_floor_of_the_file_system_is_kept_by_giving_up_the_oldest(tmp_path):
     settings = BufferSettings(free_space_floor_bytes=10_000)
     BufferRetention(buffer, settings, CLASSES, lambda it: 5_000 + before - size(it)).enforce()
     assert 5_000 <= before - size(buffer) < 10_000
-    assert told(buffer)[0] | told(buffer)[1] == IntervalSet([(1, 4000)])
+    assert sent_and_declared(buffer)[0] | sent_and_declared(buffer)[1] == IntervalSet([(1, 4000)])
 
 
 def test_when_there_is_nothing_left_to_give_up_it_ends(tmp_path):
     buffer = filled(tmp_path, 4, 10)
     BufferRetention(buffer, BufferSettings(), CLASSES, lambda _: 0).enforce()
-    delivered, declared, _ = told(buffer)
+    delivered, declared, _ = sent_and_declared(buffer)
     assert not delivered
     assert declared == IntervalSet([(1, 40)])
 
@@ -97,7 +97,7 @@ def test_what_is_too_old_is_declared_and_a_clock_that_nobody_set_makes_nothing_o
     fill(buffer, range(11, 21), 2, wall_ms=WALL_MS - 3_700_000)
     fill(buffer, range(21, 31), 2, wall_ms=WALL_MS)
     assert retention.expire(WALL_MS, 0) == 1
-    assert told(buffer)[1:] == (IntervalSet([(11, 20)]), {"age"})
+    assert sent_and_declared(buffer)[1:] == (IntervalSet([(11, 20)]), {"age"})
 
 
 @given(batches(), st.integers(2, 10))

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.retention import downsample_batch, drop_batch, oldest_rows
 from telemetry import IntervalSet, decode
-from tests.edge_agent.makers import WALL_MS, fill, open_buffer, stored_bytes, unnamed
+from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record, stored_bytes
 
 
 def stored(buffer: Buffer) -> tuple[IntervalSet, IntervalSet]:
@@ -43,7 +43,7 @@ class BufferLaws(RuleBasedStateMachine):
 
     @rule(classes=st.lists(st.integers(0, 2), min_size=1, max_size=12))
     def commit(self, classes):
-        waiting = [unnamed(self.head + place, index) for place, index in enumerate(classes, 1)]
+        waiting = [pending_record(self.head + place, index) for place, index in enumerate(classes, 1)]
         blocks = self.buffer.commit(waiting, WALL_MS)
         assert blocks[0].first == self.head + 1
         assert blocks[-1].last == self.head + len(classes)
@@ -101,7 +101,7 @@ class BufferLaws(RuleBasedStateMachine):
     def the_ring_knows_the_last_messages(self):
         # Within one commit, names go by class: one commit's messages (12) may stand in another order.
         for number in range(max(1, self.head - 49 + 12), self.head + 1):
-            assert unnamed(number).arrival in self.buffer.recent
+            assert pending_record(number).arrival in self.buffer.recent
 
 
 TestBufferLaws = BufferLaws.TestCase

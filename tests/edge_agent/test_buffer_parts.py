@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.store.batch_rows import AckedSeqs, Changes
+from edge_agent.store.batch_rows import AckedSeqs, Changes, StoredBatch, batch_row_id
 from edge_agent.store.buffer_file import BufferFile
 from edge_agent.store.connection import connect_sqlite, create_tables
-from edge_agent.store.counters import BufferCounters
-from edge_agent.store.stored_batch import StoredBatch, batch_row_id
+from edge_agent.store.database import BufferCounters
 from telemetry import IntervalSet
 from tests.edge_agent.makers import fill, missing_in, open_buffer, options
 
@@ -72,12 +71,12 @@ def test_a_transaction_that_fails_leaves_totals_counters_and_acknowledgements_as
     buffer.counters.add("refused", 1)
 
     def fail(_connection, changes):
-        changes.counts["dead_letters"] += 1
+        changes.counts["messages_dead_lettered"] += 1
         raise RuntimeError("in the middle")
 
     with pytest.raises(RuntimeError):
         buffer.edit(fail)
-    assert (buffer.depth()[1].records, buffer.counters.value("dead_letters")) == (10, 0)
+    assert (buffer.depth()[1].records, buffer.counters.value("messages_dead_lettered")) == (10, 0)
     buffer.prune_acknowledged()
     assert (buffer.depth()[1].records, buffer.counters.value("refused"), missing_in(buffer)) == (0, 1, 0)
 

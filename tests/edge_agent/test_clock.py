@@ -13,7 +13,7 @@ from runtime.mqtt_client import MqttMessage
 from settings import SettingsError, parse, validate
 from telemetry import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, TooLarge, decode, encode
 from tests.edge_agent.intake_parts import IntakeHarness
-from tests.edge_agent.makers import WALL_MS, open_buffer, unnamed
+from tests.edge_agent.makers import WALL_MS, open_buffer, pending_record
 
 SECOND = 1_000_000
 MENDING = CorrectionRules(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=2 * SECOND)
@@ -61,7 +61,7 @@ def filled(tmp_path):
     """Ten batches of one record; the wall clock says what the monotonic clock says."""
     buffer = open_buffer(tmp_path)
     for number in range(1, 11):
-        buffer.commit([unnamed(number)], WALL_MS)
+        buffer.commit([pending_record(number)], WALL_MS)
     return buffer
 
 
@@ -115,14 +115,14 @@ def test_after_a_run_that_was_connected_everything_it_left_counts_as_sent(tmp_pa
     again = open_buffer(tmp_path)
     mender = ClockCorrector(again, MENDING)
     mender.resume("boot", 0)
-    again.commit([unnamed(11)], WALL_MS)
+    again.commit([pending_record(11)], WALL_MS)
     assert mender.correct(jump_of(10_000), again.last_id(), set()) == 1
     assert [time for time, _ in times(again).values()] == [*range(1, 11), 10_011]
 
 
 def test_another_boots_records_stay(tmp_path):
     buffer = filled(tmp_path)
-    buffer.commit([unnamed(11, boot="other")], WALL_MS)
+    buffer.commit([pending_record(11, boot="other")], WALL_MS)
     mender = ClockCorrector(buffer, MENDING)
     assert mender.correct(jump_of(10_000), buffer.last_id(), set()) == 10
     assert times(buffer)[11] == (11, 0)
@@ -191,7 +191,7 @@ def test_messages_that_wait_while_the_clock_jumps_far_are_stored(tmp_path):
     intake.clocks.offset_us += 400 * 86_400 * SECOND
     assert len(intake.deliver([message(number) for number in range(11, 21)])) == 20
     assert len(intake.records()) == 20
-    assert intake.buffer.counters.value("dead_letters") == 0
+    assert intake.buffer.counters.value("messages_dead_lettered") == 0
 
 
 def test_a_clock_beyond_all_times_still_stamps_what_has_no_time_of_its_own(tmp_path):

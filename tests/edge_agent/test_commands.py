@@ -51,12 +51,12 @@ def test_the_buffer_of_another_device_is_not_shown_under_this_name(tmp_path: Pat
 @pytest.mark.parametrize("words", [("status",), ("inspect",), ("export",)])
 def test_a_buffer_of_another_version_is_said_to_be_one_by_every_command(tmp_path: Path, words: tuple[str, ...]) -> None:
     buffer = open_buffer(tmp_path)
-    for change in ("DROP TABLE dead_letter_batches", "DROP TABLE epochs", "PRAGMA user_version = 3"):
+    for change in ("DROP TABLE dead_letter_batches", "DROP TABLE epochs", "PRAGMA user_version = 4"):
         buffer._database.writer.execute(change)
     buffer._database.close()
     found = command(tmp_path, *words)
     assert found.exit_code == 1
-    assert "the buffer has version 3, and this agent reads version 4" in found.output
+    assert "the buffer has version 4, and this agent reads version 5" in found.output
 
 
 def test_a_file_that_an_agent_is_only_beginning_has_no_epoch_yet(tmp_path: Path) -> None:
@@ -83,6 +83,27 @@ def test_inspect_and_status_show_the_same_epoch_and_ids_as_they_are(tmp_path: Pa
     assert f"epoch {epoch}" in said
     assert said.count("acknowledged") == 1
     assert str(epoch) in command(tmp_path, "inspect").output
+
+
+def test_inspect_is_whole_in_a_terminal_of_80_columns_and_the_same_as_json(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    first = 1 << 40
+    buffer._database.heads[buffer._database.ordinal] = first - 1
+    (identity,) = [batch.id for batch in fill(buffer, [1])]
+    fill(buffer, range(2, 1002))
+    buffer.split_or_dead_letter([identity], "larger-than-the-broker-takes")
+    buffer.close()
+    said = command(tmp_path, "inspect").output
+    assert max(map(len, said.splitlines())) <= 80
+    assert "…" not in said
+    assert f"{first}-{first}" in said
+    assert "larger-than-the-broker-takes" in said
+    found = json.loads(command(tmp_path, "inspect", "--json").output)
+    assert [(row["first"], row["last"], row["dead_letter"]) for row in found["batches"]] == [
+        (first, first, "larger-than-the-broker-takes"),
+        (first + 1, first + 1000, None),
+    ]
+    assert found["dead_letter_messages"] == []
 
 
 def test_counters_go_on_when_settings_are_loaded_anew() -> None:

@@ -17,8 +17,8 @@ from edge_agent.config import AgentSettings, UplinkSettings
 from edge_agent.control_dead_letters import FOLDER, MAX_LETTERS, ControlDeadLetters
 from edge_agent.drain.drainer import Drainer, DrainParts
 from edge_agent.drain.link_budget import LinkBudget
-from edge_agent.drain.send_window import MAX_RANGES, MAX_STREAMS, SentSeqs
-from edge_agent.drain.uplink_health import Pause
+from edge_agent.drain.region import Pause
+from edge_agent.drain.sent_batches import MAX_RANGES, MAX_STREAMS, SentSeqs
 from edge_agent.errors import LinkError
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.uplink.mqtt import control_events
@@ -32,7 +32,7 @@ from edge_agent.uplink.protocol import (
     UplinkEvent,
 )
 from telemetry import Ack, IntervalSet, encode_ack
-from tests.edge_agent.makers import DEVICE, WALL_MS, fill, missing_in, open_buffer, unnamed
+from tests.edge_agent.makers import DEVICE, WALL_MS, fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.scripted_region import Road, ScriptedUplink, acks, drive, waiting
 
 
@@ -104,7 +104,7 @@ def test_a_pause_holds_back_all_but_urgent_records_and_ends(tmp_path: Path) -> N
         if now_s > 30 and not urgent_at:
             urgent_at.append(now_s)
             assert road.drainer
-            road.drainer.inbox.on_committed(buffer.commit([unnamed(2, 0), unnamed(3, 1)], WALL_MS))
+            road.drainer.inbox.on_committed(buffer.commit([pending_record(2, 0), pending_record(3, 1)], WALL_MS))
         return [*acks(new), Ack(pause_s=86_400.0)]
 
     road = Road(script, 500)
@@ -199,7 +199,7 @@ def test_without_a_gateway_one_batch_is_tried_ever_more_seldom_and_with_one_all_
     drive(buffer, road)
     in_vain = [at_s for at_s, _, _ in road.sent if at_s < 300]
     assert len(in_vain) < 8 + 20, "the first burst, then one at a time"
-    assert (True, True) not in states, "not well without a gateway"
+    assert (True, True) not in states, "not healthy without a gateway"
     assert waiting(buffer) == 0
 
 
@@ -214,7 +214,7 @@ def test_a_region_without_a_gateway_is_left_for_the_next(tmp_path: Path) -> None
     assert waiting(buffer) == 0
 
 
-def test_an_error_in_one_control_message_is_counted_and_set_aside_and_the_next_is_served(tmp_path: Path) -> None:
+def test_an_error_in_one_control_message_is_a_dead_letter_and_the_next_is_served(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11))
 

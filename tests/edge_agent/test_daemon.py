@@ -1,4 +1,4 @@
-"""What systemd and an operator are told."""
+"""What systemd and an operator see."""
 
 import os
 import shutil
@@ -14,13 +14,13 @@ import pytest
 from deploy.local import free_port
 from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
+from edge_agent.data_usage import FlashMeter
 from edge_agent.errors import StoreFailing, StoreInUse, StoreVersion
-from edge_agent.flash import FlashMeter
 from edge_agent.inspection import exported_lines, stored_batches
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.status import read_status
 from edge_agent.store.connection import connect_sqlite
-from edge_agent.store.counters import BufferCounters
+from edge_agent.store.database import BufferCounters
 from edge_agent.store.retention import drop_batch, oldest_rows
 from telemetry import IntervalSet
 from tests.edge_agent.makers import DEVICE, fill, missing_in, open_buffer
@@ -62,7 +62,7 @@ def test_the_watchdog_is_fed_twice_in_its_time(monkeypatch, usec, pid, expected)
     assert watchdog_interval_s() == expected
 
 
-def told(sock: socket.socket, seconds: float) -> str:
+def states(sock: socket.socket, seconds: float) -> str:
     sock.settimeout(seconds)
     return sock.recv(4096).decode()
 
@@ -75,11 +75,11 @@ def test_the_daemon_says_that_it_is_ready_that_it_lives_and_that_it_goes_also_wi
         sock.bind(agent.environment["NOTIFY_SOCKET"])
         agent.start()
         try:
-            assert told(sock, 20) == "READY=1"
+            assert states(sock, 20) == "READY=1"
             for _ in range(3):
-                assert told(sock, 2.0).startswith("WATCHDOG=1\nSTATUS=no uplink"), "again and again, without any broker"
+                assert states(sock, 2.0).startswith("WATCHDOG=1\nSTATUS=no uplink"), "also without any broker"
             agent.signal(signal.SIGTERM)
-            while (state := told(sock, 2.0)) != "STOPPING=1":
+            while (state := states(sock, 2.0)) != "STOPPING=1":
                 assert state.startswith("WATCHDOG=1")
         finally:
             assert agent.stop() == 0
@@ -142,7 +142,7 @@ def test_a_buffer_of_another_version_is_refused_and_stays_as_it_is(tmp_path):
     fill(buffer, range(1, 11))
     buffer._database.writer.execute("PRAGMA user_version = 3")
     buffer._database.close()
-    with pytest.raises(StoreVersion, match="version 3, and this agent reads version 4"):
+    with pytest.raises(StoreVersion, match="version 3, and this agent reads version 5"):
         open_buffer(tmp_path)
     connection = connect_sqlite(tmp_path / "buffer.db")
     assert connection.execute("SELECT sum(records) FROM batches").fetchone() == (10,)

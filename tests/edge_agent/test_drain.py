@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from edge_agent.config import DrainSettings
 from edge_agent.drain.dispatcher import Dispatcher, merged
 from edge_agent.drain.queues import QUEUE_BATCHES, FairShare, LiveQueue
-from edge_agent.drain.send_window import InFlightBatch, SendWindow
-from edge_agent.store.batch_rows import joined
+from edge_agent.drain.sent_batches import InFlightBatch, SendWindow
+from edge_agent.store.batch_rows import StoredBatch, batch_row_id, joined
 from edge_agent.store.buffer import Buffer
-from edge_agent.store.stored_batch import StoredBatch, batch_row_id
 from telemetry import Batch, IntervalSet, Tombstone, decode, encode
-from tests.edge_agent.makers import WALL_MS, fill, open_buffer, unnamed
+from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record
 
 SETTINGS = DrainSettings(batch_records=100, merge_below_records=50, window=8, live_s=10, ack_timeout_s=5)
 
@@ -68,7 +67,7 @@ def test_live_data_overtake_the_backlog_and_the_backlog_keeps_its_share(tmp_path
     it = dispatcher(buffer, backlog_share=0.25, window=1000, window_bytes=1 << 28)
     live = []
     for start in range(4000, 6000, 50):
-        live.extend(buffer.commit([unnamed(number) for number in range(start + 1, start + 51)], WALL_MS))
+        live.extend(buffer.commit([pending_record(number) for number in range(start + 1, start + 51)], WALL_MS))
     it.on_committed(0.0, live)
     batches = drained(it)
     fresh = [batch.records[0].seq > 4000 for batch in batches]
@@ -84,15 +83,15 @@ def test_live_data_overtake_the_backlog_and_the_backlog_keeps_its_share(tmp_path
 def test_urgent_live_data_go_before_other_live_data(tmp_path):
     buffer = open_buffer(tmp_path)
     it = dispatcher(buffer)
-    it.on_committed(0.0, buffer.commit([unnamed(1, 2), unnamed(2, 1), unnamed(3, 0)], WALL_MS))
+    it.on_committed(0.0, buffer.commit([pending_record(1, 2), pending_record(2, 1), pending_record(3, 0)], WALL_MS))
     assert [type(batch.records[0].body).__name__ for batch in drained(it)] == ["Event", "Position", "Signal"]
 
 
 def test_live_data_that_linger_are_sent_together(tmp_path):
     buffer = open_buffer(tmp_path)
     it = dispatcher(buffer, linger_ms=1000)
-    it.on_committed(0.0, buffer.commit([unnamed(1)], WALL_MS))
-    it.on_committed(0.5, buffer.commit([unnamed(2)], WALL_MS))
+    it.on_committed(0.0, buffer.commit([pending_record(1)], WALL_MS))
+    it.on_committed(0.5, buffer.commit([pending_record(2)], WALL_MS))
     assert drained(it, 0.9) == []
     assert it.next_event_in(0.9) == pytest.approx(0.1)
     assert [len(batch.records) for batch in drained(it, 1.0)] == [2]
@@ -104,7 +103,7 @@ def test_the_window_bounds_what_is_unacknowledged_and_keeps_room_for_live_data(t
         fill(buffer, range(start + 1, start + 51))
     it = dispatcher(buffer)
     assert len(drained(it)) == 6, "three in four of the window"
-    it.on_committed(0.0, buffer.commit([unnamed(5000)], WALL_MS))
+    it.on_committed(0.0, buffer.commit([pending_record(5000)], WALL_MS))
     assert len(drained(it)) == 1
     it.on_acked(buffer.epoch, IntervalSet([(1, 100)]))
     assert len(drained(it)) == 2
@@ -138,7 +137,7 @@ def test_only_allowed_classes_are_sent(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, [1], 1)
     it = dispatcher(buffer)
-    it.on_committed(0.0, buffer.commit([unnamed(2, 2), unnamed(3, 0)], WALL_MS))
+    it.on_committed(0.0, buffer.commit([pending_record(2, 2), pending_record(3, 0)], WALL_MS))
     assert seqs(drained(it, 0.0, frozenset({0}))) == [2]
     assert drained(it, 0.0, frozenset()) == []
     assert sorted(seqs(drained(it, 0.0, frozenset({0, 1, 2})))) == [1, 3]

@@ -8,10 +8,9 @@ import pytest
 from edge_agent.clock.jumps import ClockJump
 from edge_agent.config import AgentSettings
 from edge_agent.drain.inbox import MAX_NEW_BATCHES, MAX_REPORTS, DrainInbox
-from edge_agent.drain.region_choice import LEAVE_WITHIN_S, RegionChoice
-from edge_agent.drain.uplink_health import UplinkHealth
+from edge_agent.drain.region import LEAVE_WITHIN_S, RegionChoice, UplinkHealth
 from edge_agent.errors import LinkClosed, LinkError, StoreError
-from edge_agent.store.stored_batch import StoredBatch, batch_row_id
+from edge_agent.store.batch_rows import StoredBatch, batch_row_id
 
 
 def batches(count: int) -> list[StoredBatch]:
@@ -140,16 +139,25 @@ def test_a_region_is_left_after_lasting_failure_of_the_link_and_not_for_errors_o
 
 def test_a_region_that_is_silent_for_long_is_left_and_named():
     it = choice("eu", "us")
-    it.on_awaited(19.0, 0.0, "eu")
+    it.update(19.0, 0.0, "eu", is_acked=False)
     with pytest.raises(LinkError, match="eu is silent"):
-        it.on_awaited(20.0, 0.0, "eu")
+        it.update(20.0, 0.0, "eu", is_acked=True)
     assert it.region == "us"
+
+
+def test_only_an_acknowledgement_on_this_connection_ends_the_failure_that_was_before_it():
+    for is_acked, region in ((False, "us"), (True, "eu")):
+        it = choice("eu", "us")
+        it.on_failure(0.0, LinkError("gone"), None)
+        it.update(10.0, 9.0, "eu", is_acked=is_acked)
+        it.on_failure(20.0, LinkError("gone"), "eu")
+        assert it.region == region
 
 
 def test_the_only_region_is_never_left():
     it = choice("eu")
     for now_s in range(0, 1000, 50):
-        it.on_awaited(now_s, 0.0, "eu")
+        it.update(now_s, 0.0, "eu", is_acked=False)
         it.on_failure(now_s, LinkError("gone"), None)
     assert it.region == "eu"
 
@@ -159,7 +167,7 @@ def test_waits_grow_while_sessions_are_taken_over_though_each_connection_is_ackn
     waits = []
     for number in range(8):
         it.takeovers.on_connected(float(number))
-        it.on_acked()
+        it.update(float(number), None, "eu", is_acked=True)
         it.on_failure(number + 0.5, LinkClosed("closed"), "eu")
         waits.append(it.next_delay_s())
     assert it.takeovers.is_suspected

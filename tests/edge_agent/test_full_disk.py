@@ -19,7 +19,7 @@ from edge_agent.store.connection import DATABASE
 from edge_agent.store.database import BufferOptions
 from settings import load
 from telemetry import IntervalSet, Raw, decode
-from tests.edge_agent.makers import WALL_MS, missing_in, options, stored_bytes, unnamed
+from tests.edge_agent.makers import WALL_MS, missing_in, options, pending_record, stored_bytes
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def with_reserve() -> BufferOptions:
 def commit(buffer: Buffer, number: int) -> None:
     payload = Random(number).randbytes(100_000)
     body = Raw(topic="vehicle/odd", payload=payload)
-    buffer.commit([unnamed(number)._replace(body=body, payload=payload)], WALL_MS)
+    buffer.commit([pending_record(number)._replace(body=body, payload=payload)], WALL_MS)
 
 
 def fill_up(buffer: Buffer, number: int) -> int:
@@ -103,7 +103,7 @@ def damaged(folder: Path, batches: int = 40) -> tuple[int, int]:
     return buffer.epoch, batches
 
 
-def named(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
+def sent_and_declared(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
     delivered, declared = IntervalSet(), IntervalSet()
     for index in range(3):
         for block in buffer.read_after(0, index, 10_000):
@@ -129,7 +129,7 @@ def test_a_damaged_buffer_is_rebuilt_in_the_room_of_the_reserve(small_disk):
     epoch, batches = damaged(small_disk / "buffer")
     use_up(small_disk, leave=100_000)
     buffer = Buffer(small_disk / "buffer", with_reserve())
-    delivered, declared = named(buffer, epoch)
+    delivered, declared = sent_and_declared(buffer, epoch)
     assert (delivered | declared).covers(IntervalSet([(1, batches)]))
     assert delivered.count >= batches - 3
     assert missing_in(buffer) == 0
@@ -145,7 +145,7 @@ def test_a_damaged_buffer_that_has_no_room_to_be_rebuilt_stays_as_it_is_until_th
     assert sorted(path.name for path in (small_disk / "buffer").glob("buffer*")) == [DATABASE]
     other.unlink()
     buffer = Buffer(small_disk / "buffer", with_reserve())
-    delivered, declared = named(buffer, epoch)
+    delivered, declared = sent_and_declared(buffer, epoch)
     assert (delivered | declared).covers(IntervalSet([(1, batches)]))
     assert delivered.count >= batches - 3
 
@@ -164,7 +164,7 @@ def test_damage_that_a_running_agent_meets_without_room_costs_nothing_once_there
         assert (buffer.epoch, buffer.head) == (epoch, 60)
     other.unlink()
     buffer.repair(buffer.generation)
-    assert named(buffer, epoch) == (IntervalSet([(1, 60)]), IntervalSet())
+    assert sent_and_declared(buffer, epoch) == (IntervalSet([(1, 60)]), IntervalSet())
     assert buffer.epoch > epoch
 
 

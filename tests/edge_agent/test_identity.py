@@ -12,7 +12,7 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import DATABASE
 from edge_agent.store.lineage import HEAD_STEP, HIGH_WATER, LINEAGE, next_epoch
 from telemetry import IntervalSet, decode
-from tests.edge_agent.makers import WALL_MS, fill, missing_in, open_buffer, options, stored_bytes, unnamed
+from tests.edge_agent.makers import WALL_MS, fill, missing_in, open_buffer, options, pending_record, stored_bytes
 
 LOG_HEADER_BYTES, LOG_FRAME_BYTES = 32, 24 + 4096
 """Of SQLite's write-ahead log with pages of 4 KiB."""
@@ -133,7 +133,7 @@ def test_a_buffer_that_stayed_where_it_was_goes_on(tmp_path, clean):
 
 def test_the_buffer_of_another_device_is_kept_aside_and_nothing_of_it_is_sent_or_declared(tmp_path):
     other = Buffer(tmp_path / "other", replace(options(), device="us-0001"))
-    other.commit([unnamed(n) for n in range(1, 11)], WALL_MS)
+    other.commit([pending_record(n) for n in range(1, 11)], WALL_MS)
     other.close()
     mine = open_buffer(tmp_path / "mine")
     fill(mine, range(1, 11))

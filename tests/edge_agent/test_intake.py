@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from edge_agent.config import DEFAULT_CLASSES
 from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import CommitBudget, GroupCommit
-from edge_agent.intake.parse import REFUSED_EVENT, parse_message
+from edge_agent.intake.parse import TOO_LARGE_EVENT, parse_message
 from edge_agent.store.arrivals import Arrival, RecentArrivals, arrival_of, pack_arrivals, unpack_arrivals
 from telemetry import MAX_RAW_BYTES, Canary, Event, Position, Raw, Signal
 
@@ -75,7 +75,7 @@ def test_what_does_not_follow_the_contract_is_carried_as_it_is_and_counted(topic
 def test_ten_megabytes_are_refused_with_an_event_that_says_so():
     parsed = parse_message("vehicle/position", b"x" * (10 << 20))
     assert isinstance(parsed.body, Event)
-    assert parsed.body.name == REFUSED_EVENT
+    assert parsed.body.name == TOO_LARGE_EVENT
     assert json.loads(parsed.body.attributes) == {"topic": "vehicle/position", "bytes": 10 << 20, "reason": "too-large"}
     assert parsed.malformed == "too-large"
 

@@ -11,7 +11,7 @@ import pytest
 from edge_agent import pushed
 from edge_agent.clock.age import AgeClock
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.drain.send_window import SendWindow, SentSeqs
+from edge_agent.drain.sent_batches import SendWindow, SentSeqs
 from edge_agent.intake.record_intake import Intake
 from edge_agent.pushed import Trial
 from edge_agent.store import batch_rows, buffer, identity, retention

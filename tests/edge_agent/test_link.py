@@ -6,9 +6,10 @@ from random import Random
 import pytest
 
 from edge_agent.config import AgentSettings, ClassSettings, FailoverSettings, LinkSettings
-from edge_agent.drain.link_budget import DataUsage, LinkBudget, LinkPolicy
-from edge_agent.store.counters import BufferCounters
-from edge_agent.uplink.regions import Regions
+from edge_agent.data_usage import DataUsage
+from edge_agent.drain.link_budget import LinkBudget, LinkPolicy
+from edge_agent.drain.region import Regions
+from edge_agent.store.database import BufferCounters
 
 CALM = FailoverSettings(after_s=20, return_after_s=300, hold_s=30, jitter=0)
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
@@ -125,8 +126,8 @@ def test_the_rate_follows_what_was_really_sent():
 def test_the_link_is_read_from_the_file_that_the_system_writes(tmp_path):
     file = tmp_path / "link"
     it = link_budget(BufferCounters(), link="cellular", link_file=str(file))
-    it.allowed_classes(0.0)
+    it.update_link(0.0)
     assert it.link == "cellular"
     file.write_text("wifi home\n")
-    it.allowed_classes(5.0)
+    it.update_link(5.0)
     assert it.link == "wifi"

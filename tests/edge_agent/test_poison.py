@@ -11,12 +11,12 @@ from edge_agent.inspection import dead_letters
 from edge_agent.intake import record_intake
 from edge_agent.status import read_status
 from edge_agent.store import packing as bounds
+from edge_agent.store.batch_rows import BatchOwner
 from edge_agent.store.packing import BATCH_CONTENT_BYTES, MAX_DEAD_LETTERS, DeadLetter, add_dead_letters, packed
-from edge_agent.store.stored_batch import BatchOwner
 from runtime.mqtt_client import MqttMessage
 from telemetry import Raw, Signal, decode
 from tests.edge_agent.intake_parts import IntakeHarness
-from tests.edge_agent.makers import fill, missing_in, open_buffer, unnamed
+from tests.edge_agent.makers import fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.test_daemon import settings as agent_settings
 from tests.edge_agent.test_intake import FIELDS, json_values
 
@@ -51,7 +51,7 @@ def test_whatever_parse_accepts_can_be_written_and_read_again(messages):
     waiting = []
     for number, (message, topic) in enumerate(messages, 1):
         parsed = record_intake._parsed(MqttMessage(number, 1, False, f"vehicle/{topic}", json.dumps(message).encode()))
-        waiting.append(unnamed(number)._replace(body=parsed.body, device_time_us=parsed.device_time_us or 0))
+        waiting.append(pending_record(number)._replace(body=parsed.body, device_time_us=parsed.device_time_us or 0))
     found = packed(waiting, BatchOwner("eu-0001", 7, 0), 1, 0)
     assert (found.unencodable, found.dead_letters) == (0, [])
     assert sum(len(decode(block.data).records) for block in found.batches) == len(messages)
@@ -59,10 +59,12 @@ def test_whatever_parse_accepts_can_be_written_and_read_again(messages):
 
 def test_a_body_that_encode_refuses_is_carried_as_the_message_that_it_was(tmp_path):
     buffer = open_buffer(tmp_path)
-    spoiled = unnamed(5)._replace(
+    spoiled = pending_record(5)._replace(
         body=Signal.model_construct(path="a", value="\ud83d"), topic="vehicle/signal", payload=b"as it came"
     )
-    blocks = buffer.commit([*(unnamed(n) for n in range(1, 5)), spoiled, *(unnamed(n) for n in range(6, 9))], 0)
+    blocks = buffer.commit(
+        [*(pending_record(n) for n in range(1, 5)), spoiled, *(pending_record(n) for n in range(6, 9))], 0
+    )
     records = [record for block in blocks for record in decode(block.data).records]
     assert [record.seq for record in records] == list(range(1, 9))
     assert records[4].body == Raw(topic="vehicle/signal", payload=b"as it came")
@@ -71,15 +73,15 @@ def test_a_body_that_encode_refuses_is_carried_as_the_message_that_it_was(tmp_pa
 
 def test_what_not_even_a_raw_record_carries_is_a_dead_letter_that_inspection_shows(tmp_path):
     buffer = open_buffer(tmp_path)
-    spoiled = unnamed(2)._replace(
+    spoiled = pending_record(2)._replace(
         body=Raw.model_construct(topic="\ud83d", payload=b"bytes"), topic="\ud83d", payload=b"bytes"
     )
-    blocks = buffer.commit([unnamed(1), spoiled, unnamed(3)], 1_767_603_422_000)
+    blocks = buffer.commit([pending_record(1), spoiled, pending_record(3)], 1_767_603_422_000)
     assert (sum(block.records for block in blocks), buffer.head) == (2, 2)
-    assert all(unnamed(n).arrival in buffer.recent for n in (1, 2, 3)), "delivered again, it is known"
+    assert all(pending_record(n).arrival in buffer.recent for n in (1, 2, 3)), "delivered again, it is known"
     (shown,) = dead_letters(agent_settings(tmp_path), 10)
     assert (shown["topic"], shown["bytes"], shown["reason"]) == ("\\ud83d", 5, "Malformed")
-    assert read_status(agent_settings(tmp_path))["dead_letters"] == 1
+    assert read_status(agent_settings(tmp_path))["messages_dead_lettered"] == 1
     assert missing_in(buffer) == 0
 
 
@@ -91,7 +93,7 @@ def test_dead_letters_are_bounded_in_count_and_bytes_and_what_goes_is_counted(tm
 
     add([DeadLetter("t", bytes([n % 256]), "E") for n in range(MAX_DEAD_LETTERS + 10)])
     assert len(dead_letters(agent_settings(tmp_path), 1_000)) == MAX_DEAD_LETTERS
-    assert buffer.counters.value("dead_letters_dropped") == 10
+    assert buffer.counters.value("dead_letter_messages_dropped") == 10
     monkeypatch.setattr(bounds, "MAX_DEAD_LETTER_BYTES", 1_000)
     add([DeadLetter("t", bytes(300), "E")] * 5)
     assert [row["bytes"] for row in dead_letters(agent_settings(tmp_path), 1_000)] == [300, 300, 300]
@@ -121,7 +123,7 @@ def test_while_the_buffer_cannot_commit_what_waits_in_memory_is_bounded(tmp_path
 
 def test_a_commit_of_nothing_but_poison_ends_and_the_next_is_stored(tmp_path):
     buffer = open_buffer(tmp_path)
-    poison = unnamed(1)._replace(body=Raw.model_construct(topic="\ud83d", payload=b""), topic="\ud83d")
+    poison = pending_record(1)._replace(body=Raw.model_construct(topic="\ud83d", payload=b""), topic="\ud83d")
     assert buffer.commit([poison], 0) == []
     fill(buffer, [2])
     assert buffer.head == 1
@@ -136,4 +138,4 @@ def test_a_buffer_that_is_rebuilt_keeps_its_dead_letters(tmp_path):
     buffer.close()
     assert [one["reason"] for one in dead_letters(agent_settings(tmp_path), 10)] == ["why 2", "why 1", "why 0"]
     with closing(open_buffer(tmp_path)) as again:
-        assert again.counters.value("dead_letters") == 3
+        assert again.counters.value("messages_dead_lettered") == 3

@@ -12,7 +12,7 @@ LIVES = 5
 
 
 @pytest.mark.parametrize("cuts", [500, pytest.param(5_000, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("faults", [0.0, 0.02], ids=["honest", "EIO-ENOSPC"])
+@pytest.mark.parametrize("faults", [0.0, 0.02], ids=["no-faults", "EIO-ENOSPC"])
 @pytest.mark.parametrize("quota", [1 << 30, 1 << 16], ids=["roomy", "full"])
 def test_every_acknowledged_record_is_delivered_or_declared_after_any_power_cut(
     tmp_path: Path, cuts: int, faults: float, quota: int

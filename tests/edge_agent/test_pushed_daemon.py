@@ -68,8 +68,8 @@ class Sure:
         return "confirmed"
 
 
-def told(daemon: Daemon) -> list[dict[str, str]]:
-    """What waits to be told to the region."""
+def reports(daemon: Daemon) -> list[dict[str, str]]:
+    """What waits to be reported to the region."""
     return [json.loads(text) for text in daemon._agent.drainer.inbox.reports]
 
 
@@ -86,7 +86,7 @@ def test_settings_that_the_agent_runs_with_to_the_end_of_the_trial_are_applied(c
     daemon._try_pushed(FOUR)
     assert daemon._state()["pushed_settings"] == "on trial"
     end_well(daemon)
-    assert [one["outcome"] for one in told(daemon)] == ["applied"]
+    assert [one["outcome"] for one in reports(daemon)] == ["applied"]
     assert (files(config), daemon._state()["pushed_settings"]) == ({IN_FORCE}, "in force")
 
 
@@ -99,7 +99,7 @@ def test_settings_that_no_longer_fit_the_devices_own_file_are_never_called_appli
     if is_reloaded:
         daemon._reload()
     end_well(daemon)
-    (answer,) = told(daemon)
+    (answer,) = reports(daemon)
     assert (answer["outcome"], "classes" in answer["reason"]) == ("refused", True)
     assert (files(config), daemon._state()["pushed_settings"]) == ({REFUSED}, "none")
     assert [one.name for one in daemon._agent.settings.classes] == ["all"]
@@ -137,10 +137,10 @@ def test_log_lines_that_were_suppressed_are_said_every_ten_seconds_and_before_a_
 
 
 def waiting(daemon: Daemon) -> Daemon:
-    """With a proposal that is to be tried again, and that was told."""
+    """With a proposal that is to be tried again, and that was reported."""
     daemon._try_pushed(b"[drain]\nwindow = 9\n")
     daemon._take_back("it was tested", counts=False)
-    assert [one["outcome"] for one in told(daemon)] == ["taken back"]
+    assert [one["outcome"] for one in reports(daemon)] == ["taken back"]
     return daemon
 
 
@@ -148,12 +148,12 @@ def no_room(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("trouble", ["typo", "full disk"])
+@pytest.mark.parametrize("obstacle", ["typo", "full disk"])
 def test_a_proposal_that_waits_and_cannot_be_tried_is_told_once_and_tried_ever_more_seldom(
-    config: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, trouble: str
+    config: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, obstacle: str
 ) -> None:
     waiting(daemon)
-    if trouble == "typo":
+    if obstacle == "typo":
         config.write_text(config.read_text().replace("[intake]", "[intaken]"))
     else:
         monkeypatch.setattr(PushedFiles, "replace", no_room)
@@ -163,7 +163,7 @@ def test_a_proposal_that_waits_and_cannot_be_tried_is_told_once_and_tried_ever_m
         daemon._tick(time.monotonic())
         tries.append(round(daemon._retries.due_s - time.monotonic(), -2))
     assert tries == [1200, 2400, 4800, 9600, 19200]
-    assert len(told(daemon)) == 1, "nothing was refused, and that it waits was said"
+    assert len(reports(daemon)) == 1, "nothing was refused, and that it waits was said"
     assert files(config) == {AGAIN}
 
 
@@ -173,7 +173,7 @@ def test_a_new_push_on_a_full_disk_is_refused_and_not_for_what_is_in_it(
     with monkeypatch.context() as disk:
         disk.setattr(PushedFiles, "replace", no_room)
         daemon._try_pushed(b"[drain]\nwindow = 9\n")
-        (answer,) = told(daemon)
+        (answer,) = reports(daemon)
         assert (answer["outcome"], "nothing that is wrong with them" in answer["reason"]) == ("refused", True)
     daemon._try_pushed(b"[drain]\nwindow = 9\n")
     assert daemon._trial.is_on
@@ -183,7 +183,7 @@ def test_a_push_that_would_hold_back_what_flows_is_not_even_begun(config: Path, 
     agent = daemon._agent
     daemon._try_pushed(FOUR.replace(b'["#"]\n', b'["#", "x"]\nlinks = ["wifi"]\n'))
     assert daemon._agent is agent, "what comes meanwhile goes to its former class"
-    (answer,) = told(daemon)
+    (answer,) = reports(daemon)
     assert answer == {
         "outcome": "taken back",
         "reason": "they hold back what flowed before: vehicle/canary, vehicle/#; they will be tried again",
@@ -226,7 +226,7 @@ def test_settings_that_were_pushed_to_another_device_or_machine_are_not_in_force
         config.write_text(config.read_text().replace('id = "eu-0001"', line))
     assert (effective_settings(config).settings.drain.window, effective_settings(config).pushed) == (16, "none")
     daemon = Daemon(config, load(AgentSettings, config))
-    assert (files(config), daemon._trial.is_waiting, told(daemon)) == ({FOREIGN}, False, [])
+    assert (files(config), daemon._trial.is_waiting, reports(daemon)) == ({FOREIGN}, False, [])
     daemon._try_pushed(b"[drain]\nwindow = 8\n")
     assert daemon._state()["pushed_settings"] == "on trial", "what was proven elsewhere is proven here first"
     assert daemon._agent.stop(20)

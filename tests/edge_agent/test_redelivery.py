@@ -86,7 +86,7 @@ def test_a_sensor_that_repeats_a_value_loses_none_of_them(tmp_path, make):
 
 
 def test_a_value_that_repeats_is_stored_again_when_its_ids_come_again_too(tmp_path):
-    """A broker that uses the lowest free id, or one that was killed: it cannot be told, so nothing is lost."""
+    """A broker that uses the lowest free id, or one that was killed: nothing distinguishes them, so nothing is lost."""
     messages = [timed(mid, 7) for mid in range(1, 4)]
     intake = taken(tmp_path, messages, messages)
     assert len(intake.records()) == 6

@@ -16,11 +16,10 @@ from edge_agent.drain.dispatcher import UNACKNOWLEDGED, Dispatcher
 from edge_agent.inspection import exported_lines, stored_batches
 from edge_agent.metrics import COUNTERS, GAUGES, AgentCollector
 from edge_agent.status import read_status
-from edge_agent.store.batch_rows import Changes
+from edge_agent.store.batch_rows import Changes, batch_row_id
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import Connection
 from edge_agent.store.retention import downsample_batch, drop_batch, oldest_rows
-from edge_agent.store.stored_batch import batch_row_id
 from edge_agent.uplink.protocol import OutgoingBatch
 from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import DEVICE, fill, missing_in, open_buffer, stored_bytes
@@ -133,10 +132,10 @@ def test_a_batch_that_is_passed_over_is_refused_and_one_that_is_only_late_is_not
     assert state(buffer)["dead_letter_records"] == 1
     assert len(region.tried) < 40
     rows = stored_batches(agent_settings(buffer), 10)
-    assert [(row["first"], row["dead letter"]) for row in rows] == [(70, UNACKNOWLEDGED)]
+    assert [(row["first"], row["dead_letter"]) for row in rows] == [(70, UNACKNOWLEDGED)]
 
 
-def test_on_the_word_of_a_region_that_takes_nothing_nothing_is_set_aside(tmp_path):
+def test_on_the_word_of_a_region_that_takes_nothing_nothing_is_dead_lettered(tmp_path):
     buffer = filled(tmp_path, blocks=40)
     it, region = made(buffer), RefusingRegion(set(range(1, 2401)))
     run(it, region, 400)
@@ -149,7 +148,7 @@ def test_on_the_word_of_a_region_that_takes_nothing_nothing_is_set_aside(tmp_pat
     assert sorted(region.taken) == list(range(1, 2401)), "another region may take it at once"
 
 
-def test_what_is_set_aside_outlives_a_restart_is_exported_and_is_taken_up_again(tmp_path):
+def test_a_dead_letter_outlives_a_restart_is_exported_and_is_requeued(tmp_path):
     buffer = filled(tmp_path, blocks=3)
     run(made(buffer), RefusingRegion({70, 71}), 200)
     buffer.close()
@@ -165,10 +164,10 @@ def test_what_is_set_aside_outlives_a_restart_is_exported_and_is_taken_up_again(
     assert sorted(healthy.taken) == [70, 71]
     found = state(buffer)
     assert (found["dead_letter_batches"], found["depth_records"], found["gaps"]) == (0, 0, 0)
-    assert found["counters"]["dead_letter"] == 2
+    assert found["counters"]["batches_dead_lettered"] == 2
 
 
-def test_what_was_set_aside_and_has_to_go_is_declared_as_refused(tmp_path):
+def test_a_dead_letter_that_has_to_go_is_declared_as_refused(tmp_path):
     buffer = filled(tmp_path, blocks=3)
     it, region = made(buffer), RefusingRegion({70})
     run(it, region, 200)
@@ -227,14 +226,16 @@ def test_every_record_is_delivered_or_kept_whatever_is_refused(tmp_path_factory,
     assert found["depth_records"] == found["dead_letter_records"] == len(kept)
 
 
-def test_the_metrics_show_what_is_set_aside(tmp_path):
+def test_the_metrics_show_dead_letters(tmp_path):
     buffer = filled(tmp_path, blocks=3)
     run(made(buffer), RefusingRegion({70}), 200)
     live = dict.fromkeys((*COUNTERS, *GAUGES), 0)
-    told = {**live, **state(buffer), "malformed": {}}
+    shown = {**live, **state(buffer), "malformed": {}}
     samples = {
-        sample.name: sample.value for metric in AgentCollector(lambda: told).collect() for sample in metric.samples
+        sample.name: sample.value for metric in AgentCollector(lambda: shown).collect() for sample in metric.samples
     }
+    assert samples["edge_agent_batches_dead_lettered_total"] == 1
+    assert samples["edge_agent_messages_dead_lettered_total"] == 0
     assert samples["edge_agent_dead_letter_batches"] == 1
     assert samples["edge_agent_dead_letter_records"] == 1
     assert samples["edge_agent_gaps"] == pytest.approx(0)

@@ -38,7 +38,7 @@ def acknowledged() -> IntervalSet:
     return IntervalSet((b * RECORDS + 1, (b + 1) * RECORDS) for b in range(0, BLOCKS, 4))
 
 
-def told(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
+def sent_and_declared(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
     """What the buffer would deliver and declare of an epoch, every batch read in full."""
     delivered, declared = IntervalSet(), IntervalSet()
     for index in range(3):
@@ -82,7 +82,7 @@ def test_after_any_damage_every_record_is_delivered_declared_or_was_acknowledged
         del content[draw.randrange(0, len(content)) :]
     file.write_bytes(content)
     buffer = whole_life(tmp_path, read_all)
-    delivered, declared = told(buffer, epoch)
+    delivered, declared = sent_and_declared(buffer, epoch)
     everything = IntervalSet([(1, HEAD)])
     assert not delivered & declared
     assert (delivered | declared | acknowledged()).covers(everything)
@@ -93,7 +93,7 @@ def test_after_any_damage_every_record_is_delivered_declared_or_was_acknowledged
         assert list(tmp_path.glob("*.damaged-1"))
         assert missing_in(buffer) == 0
     fill(buffer, range(1, 11))
-    assert told(buffer, buffer.epoch)[0].last == buffer.head
+    assert sent_and_declared(buffer, buffer.epoch)[0].last == buffer.head
 
 
 def test_one_rotten_batch_costs_only_itself(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_one_rotten_batch_costs_only_itself(tmp_path: Path) -> None:
         "UPDATE batches SET batch = CAST(x'00' || batch AS BLOB) WHERE id = ?", (victim.id,)
     )
     buffer.repair(buffer.generation)
-    delivered, declared = told(buffer, epoch)
+    delivered, declared = sent_and_declared(buffer, epoch)
     assert declared == IntervalSet([(victim.first, victim.last)])
     assert delivered == IntervalSet([(1, HEAD)]) - acknowledged() - declared
     assert buffer.counters.value("lost_corrupt") == RECORDS
@@ -116,7 +116,7 @@ def test_a_file_of_which_nothing_is_left_is_declared_up_to_what_it_may_have_held
     epoch = written(tmp_path)
     (tmp_path / DATABASE).write_bytes(b"nothing of a database" * 1000)
     buffer = open_buffer(tmp_path)
-    delivered, declared = told(buffer, epoch)
+    delivered, declared = sent_and_declared(buffer, epoch)
     assert not delivered
     assert declared.covers(IntervalSet([(1, HEAD)]))
     assert declared.count <= HEAD + 2 * HEAD_STEP
@@ -150,7 +150,7 @@ def test_a_rebuilding_that_was_interrupted_between_any_two_steps_loses_nothing_a
     buffer._database.close()
     (tmp_path / "buffer.rebuilding").write_bytes(b"half done")
     again = open_buffer(tmp_path)
-    assert told(again, epoch)[0] == IntervalSet([(1, HEAD + 1)]) - acknowledged()
+    assert sent_and_declared(again, epoch)[0] == IntervalSet([(1, HEAD + 1)]) - acknowledged()
     assert missing_in(again) == 0
     assert not list(tmp_path.glob("buffer.rebuilt*"))
     assert again.epoch == epoch if steps < 2 else again.epoch > epoch

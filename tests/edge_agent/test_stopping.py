@@ -8,14 +8,14 @@ import pytest
 from edge_agent.agent import Agent
 from edge_agent.errors import StoreClosed, StoreInUse
 from edge_agent.intake import intake_loop
-from tests.edge_agent.makers import WALL_MS, connect_unsynced, fill, open_buffer, options, unnamed
+from tests.edge_agent.makers import WALL_MS, connect_unsynced, fill, open_buffer, options, pending_record
 from tests.edge_agent.test_daemon import settings as agent_settings
 
 
 @pytest.mark.parametrize(
     "use",
     [
-        lambda buffer: buffer.commit([unnamed(1)], WALL_MS),
+        lambda buffer: buffer.commit([pending_record(1)], WALL_MS),
         lambda buffer: buffer.prune_acknowledged(),
         lambda buffer: buffer.edit(lambda *_: None),
         lambda buffer: buffer.reopen(),
@@ -40,10 +40,10 @@ def test_an_agent_whose_commit_takes_longer_than_it_may_keeps_the_buffer_to_itse
     began, may_end = threading.Event(), threading.Event()
 
     def slow(_self: object) -> None:
-        agent.buffer.commit([unnamed(1)], WALL_MS)
+        agent.buffer.commit([pending_record(1)], WALL_MS)
         began.set()
         assert may_end.wait(10)
-        agent.buffer.commit([unnamed(2)], WALL_MS)
+        agent.buffer.commit([pending_record(2)], WALL_MS)
 
     monkeypatch.setattr(intake_loop.IntakeLoop, "_listen", slow)
     agent.start()

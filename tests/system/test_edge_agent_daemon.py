@@ -308,7 +308,7 @@ def run_until(folder: Path, vehicle: VehicleSensors, eu: MosquittoBroker, tls: s
     return agent.log.read_text()
 
 
-def test_of_a_commit_that_the_broker_would_hang_up_for_only_the_record_that_never_fits_is_set_aside(tmp_path):
+def test_of_a_commit_that_the_broker_would_hang_up_for_only_the_record_that_never_fits_is_a_dead_letter(tmp_path):
     car = MosquittoBroker("car", tmp_path / "car")
     eu = MosquittoBroker("eu", tmp_path / "eu", settings=MosquittoSettings(max_packet_mb=1))
     for broker in (car, eu):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edge_agent.drain.send_window import SentSeqs
-from edge_agent.drain.uplink_health import Pause
+from edge_agent.drain.region import Pause
+from edge_agent.drain.sent_batches import SentSeqs
 from edge_agent.uplink.mqtt import control_events
 from telemetry import Ack, IntervalSet, encode_ack
 

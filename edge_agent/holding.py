@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from edge_agent.config import AgentSettings
-from edge_agent.drain.link_budget import DataUsage, LinkPolicy, link_in
+from edge_agent.data_usage import DataUsage
+from edge_agent.drain.link_budget import LinkPolicy, link_in
 from edge_agent.intake.classes import topic_moves
 
 

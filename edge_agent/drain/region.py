@@ -1,0 +1,298 @@
+"""The region in use: whether it acknowledges, when it may be sent to, and when another one takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import structlog
+
+from edge_agent.config import AgentSettings, FailoverSettings, UplinkSettings
+from edge_agent.errors import LinkClosed, LinkError
+from edge_agent.uplink.probe import Probe
+from edge_agent.uplink.protocol import Uplink
+from runtime.backoff import Backoff
+from runtime.takeovers import Takeovers
+
+log = structlog.get_logger("edge_agent.drain")
+
+LEAVE_WITHIN_S = 5.0
+"""How long acknowledgements are waited for before going back to the preferred region."""
+PROBE_CHECK_S = 1.0
+"""While another region is looked at, its answer is looked for so often."""
+
+MakeUplink = Callable[[UplinkSettings], Uplink]
+
+
+class AckWait:
+    """Since when a region has not acknowledged: from the first batch sent after its last acknowledgement.
+
+    Sending again and connecting again do not move it.
+    """
+
+    def __init__(self) -> None:
+        self.waiting_since_s: float | None = None
+
+    def on_sent(self, now_s: float) -> None:
+        """A batch was sent."""
+        if self.waiting_since_s is None:
+            self.waiting_since_s = now_s
+
+    def on_acked(self, now_s: float, *, more_in_flight: bool) -> None:
+        """The region acknowledged something that was sent to it."""
+        self.waiting_since_s = now_s if more_in_flight else None
+
+    def reset(self) -> None:
+        """Another region, or nothing is left that an answer could be about."""
+        self.waiting_since_s = None
+
+
+class Pause:
+    """Silence that the gateway asked for: of everything but urgent records, and never longer than `max_s` in one go.
+
+    After a pause something is sent before another one counts, so no number of requests makes it endless.
+    """
+
+    def __init__(self, max_s: float) -> None:
+        self._max_s = max_s
+        self._began_s = 0.0
+        self._may_begin = True
+        self.until_s = 0.0
+
+    def request(self, now_s: float, pause_s: float) -> None:
+        """The gateway asks for a pause from now on."""
+        # Not `<= 0`: NaN is neither, and asks for nothing.
+        if not pause_s > 0:
+            return
+        if now_s >= self.until_s:
+            if not self._may_begin:
+                return
+            self._may_begin = False
+            self._began_s = now_s
+        self.until_s = min(max(self.until_s, now_s + pause_s), self._began_s + self._max_s)
+
+    def on_sent(self, now_s: float) -> None:
+        """A batch was sent."""
+        if now_s >= self.until_s:
+            self._may_begin = True
+
+    def left_s(self, now_s: float) -> float:
+        """Seconds until it is over."""
+        return max(0.0, self.until_s - now_s)
+
+
+class UplinkHealth:
+    """What the region of the present connection has answered. Handed the time."""
+
+    def __init__(self, ack_timeout_s: float, max_pause_s: float) -> None:
+        self._ack_timeout_s = ack_timeout_s
+        self._ack_wait = AckWait()
+        self._ack_wait_region = ""
+        self.pause = Pause(max_pause_s)
+        self.resume_at_s = 0.0
+        """Nothing is sent before: no gateway was there to take it."""
+        self.connected_region: str | None = None
+        self.is_healthy = False
+        """Whether nothing is wrong with the uplink: connected, and nothing waits too long for its acknowledgement."""
+        self.region_acked: str | None = None
+        """The region of the last acknowledgement; None while the present connection has brought none."""
+        self.gateway_absent = False
+        """Whether the region's broker said that no gateway is subscribed, and nothing was acknowledged since."""
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether the present connection brought an acknowledgement, and a gateway was there ever since."""
+        return self.region_acked is not None and not self.gateway_absent
+
+    def on_connected(self, region: str) -> None:
+        """A new connection. To the same region it does not end the wait: a silent region accepts connections, too."""
+        if region != self._ack_wait_region:
+            self._ack_wait_region = region
+            self._ack_wait.reset()
+        self.connected_region = region
+        self.is_healthy = self._ack_wait.waiting_since_s is None
+
+    def on_closed(self) -> None:
+        """There is no connection any more."""
+        self.connected_region = self.region_acked = None
+        self.is_healthy = self.gateway_absent = False
+        self.resume_at_s = 0.0
+
+    def on_sent(self, now_s: float) -> None:
+        """A batch was sent."""
+        self._ack_wait.on_sent(now_s)
+        self.pause.on_sent(now_s)
+
+    def on_acked(self, now_s: float, *, more_in_flight: bool) -> None:
+        """Something that was sent was acknowledged."""
+        self.region_acked = self.connected_region
+        self._ack_wait.on_acked(now_s, more_in_flight=more_in_flight)
+        self.gateway_absent, self.resume_at_s = False, 0.0
+
+    def on_refused(self, now_s: float, *, more_in_flight: bool, region_refuses_all: bool) -> None:
+        """Something that was sent was refused: an answer, but for a region that refuses whatever it is given."""
+        if region_refuses_all:
+            self._ack_wait.on_sent(now_s)
+        else:
+            self._ack_wait.on_acked(now_s, more_in_flight=more_in_flight)
+
+    def on_no_gateway(self) -> None:
+        """The broker said that nobody takes batches."""
+        if not self.gateway_absent:
+            log.warning("no gateway is subscribed at the broker", region=self.connected_region)
+        self.gateway_absent, self.is_healthy = True, False
+
+    def update(self, now_s: float, *, is_idle: bool) -> float | None:
+        """Sets `is_healthy`; since when an acknowledgement is awaited. `is_idle`: nothing is left to send."""
+        if is_idle:
+            self._ack_wait.reset()
+        since_s, was_healthy = self._ack_wait.waiting_since_s, self.is_healthy
+        is_answered = since_s is None or now_s - since_s < self._ack_timeout_s
+        self.is_healthy = is_answered and not self.gateway_absent
+        if was_healthy and not self.is_healthy:
+            log.warning("no acknowledgement in time", region=self.connected_region)
+        return since_s
+
+
+class Regions:
+    """The place in the list of uplinks, and when to leave it. Handed time and chance.
+
+        first ──fails for after_s──▶ next ──return_after_s──▶ look at the first ──held for hold_s──▶ first
+                                      ▲                               │ failed
+                                      └───────────────────────────────┘
+
+    Every time is stretched by a random part of itself, so that a fleet does not move as one.
+    """
+
+    def __init__(self, count: int, settings: FailoverSettings, random: Random) -> None:
+        self._count = count
+        self._settings = settings
+        self._random = random
+        self._failing_since_s: float | None = None
+        self._leave_after_s = self._stretched(settings.after_s)
+        self._probe_at_s = 0.0
+        self.index = 0
+
+    def on_failure(self, now_s: float, since_s: float | None = None) -> bool:
+        """The uplink fails, since `since_s` or now; True when this was long enough to go to the next region."""
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s if since_s is None else since_s
+        if self._count == 1 or now_s - self._failing_since_s < self._leave_after_s:
+            return False
+        self._move(now_s, (self.index + 1) % self._count)
+        return True
+
+    def on_success(self) -> None:
+        """The uplink acknowledges, or is connected and has nothing to acknowledge."""
+        self._failing_since_s = None
+
+    def should_probe(self, now_s: float) -> bool:
+        """Whether it is time to see if the preferred region is back."""
+        return self.index != 0 and now_s >= self._probe_at_s
+
+    def on_probed(self, now_s: float, *, held: bool) -> bool:
+        """The preferred region was reachable for `hold_s`, or not; True when the place changed."""
+        if held and self.index != 0:
+            self._move(now_s, 0)
+            return True
+        self._probe_at_s = now_s + self._stretched(self._settings.return_after_s)
+        return False
+
+    def _move(self, now_s: float, at: int) -> None:
+        self.index = at
+        self._failing_since_s = None
+        self._leave_after_s = self._stretched(self._settings.after_s)
+        self._probe_at_s = now_s + self._stretched(self._settings.return_after_s)
+
+    def _stretched(self, time_s: float) -> float:
+        return time_s * (1 + self._settings.jitter * self._random.random())
+
+
+class RegionChoice:
+    """The uplink in use, how long to wait before it is connected to, and the way back to the preferred one.
+
+    Handed the time; a probe has a thread of its own.
+    """
+
+    def __init__(self, settings: AgentSettings, make_uplink: MakeUplink, random: Random) -> None:
+        first = settings.uplinks[0]
+        self._uplinks = settings.uplinks
+        self._failover = settings.failover
+        self._make_uplink = make_uplink
+        self._regions = Regions(len(settings.uplinks), settings.failover, random)
+        self._backoff = Backoff(first.backoff_first_s, first.backoff_max_s, random.random)
+        self._probe: Probe | None = None
+        cause = f"another agent has the id {settings.device.id!r}: each needs an id of its own"
+        # Who shares the id is back after `backoff_max_s`: a connection that stands for twice as long is not contested.
+        self.takeovers = Takeovers(cause, 2 * first.backoff_max_s)
+        self.leave_by_s: float | None = None
+        """Until then what is in flight may be acknowledged, and then the preferred region is connected to."""
+
+    @property
+    def region(self) -> str:
+        """Its name."""
+        return self._uplinks[self._regions.index].region
+
+    def make_uplink(self) -> Uplink:
+        """An uplink to it, not yet open."""
+        return self._make_uplink(self._uplinks[self._regions.index])
+
+    def next_delay_s(self) -> float:
+        """Notes one more failure; seconds to wait."""
+        return self._backoff.next_delay_s()
+
+    def on_failure(self, now_s: float, error: Exception, connected: str | None) -> None:
+        """The connection to the region `connected` is lost, or none was made."""
+        is_unexplained = isinstance(error, LinkClosed)
+        self.takeovers.on_ended(now_s, is_unexplained=is_unexplained)
+        problem = self.takeovers.problem if is_unexplained else ""
+        log.warning(
+            "uplink lost", region=connected or self.region, error="; ".join(filter(None, (str(error), problem)))
+        )
+        # An error of the buffer says nothing about the region.
+        if isinstance(error, LinkError) and self._regions.on_failure(now_s):
+            log.warning("going to another region", region=self.region)
+            self._backoff.reset()
+
+    def update(self, now_s: float, since_s: float | None, connected: str, *, is_acked: bool) -> None:
+        """Follows a connection. Raises LinkError when it is time for another region.
+
+        `since_s`: since when an acknowledgement is awaited. `is_acked`: the region has taken something of it.
+        """
+        self.takeovers.on_alive(now_s)
+        # While sessions are taken over each connection is acknowledged, and that ends no wait.
+        if is_acked and not self.takeovers.is_suspected:
+            self._backoff.reset()
+        is_silent = since_s is not None and now_s - since_s >= self._failover.after_s
+        if since_s is None or (is_acked and not is_silent):
+            self._regions.on_success()
+        elif is_silent and self._regions.on_failure(now_s, since_s=since_s):
+            raise LinkError(f"{connected} is silent")
+
+    def probe_preferred(self, now_s: float) -> None:
+        """Looks now and then if the preferred region is back, and decides to leave for it."""
+        if self._probe is None:
+            if self._regions.should_probe(now_s):
+                self._probe = Probe(lambda: self._make_uplink(self._uplinks[0]), self._failover.hold_s)
+        elif self._probe.held is not None and self.leave_by_s is None:
+            held, self._probe = self._probe.held, None
+            if self._regions.on_probed(now_s, held=held):
+                self.leave_by_s = now_s + LEAVE_WITHIN_S
+
+    def try_leave(self, now_s: float, *, in_flight: int) -> bool:
+        """Leaves for the preferred region if that is decided, once nothing is in flight or it takes too long."""
+        # Waited for, because what is still in flight then goes to both regions.
+        if self.leave_by_s is None or (in_flight and now_s < self.leave_by_s):
+            return False
+        self.leave_by_s = None
+        log.info("back to the preferred region", region=self._uplinks[0].region)
+        return True
+
+    def check_in_s(self) -> float | None:
+        """Seconds within which it has to be asked again; None: nothing changes by itself."""
+        return PROBE_CHECK_S if self._probe is not None or self.leave_by_s is not None else None
+
+    def stop(self) -> None:
+        """Ends a probe soon."""
+        if self._probe:
+            self._probe.stop()
