@@ -1,9 +1,10 @@
 # `make demo` and `make test` do all the set-up they need; `make help` lists the rest.
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
 REPLAY ?=
 
-.PHONY: help setup python demo test test-shared-servers test-others test-alone check unit format nightly drills bench-replication bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
+.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -18,32 +19,24 @@ demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv send
 	@$(PYTHON) -m waybill demo $(if $(REPLAY),--replay '$(REPLAY)')
 
 # The system tests mostly wait for servers, so the unit tests run beside them; demo, drills and kills take the whole
-# machine, and run last. Each part runs to its end, whatever fails.
+# machine, and run last. `exec`: with a shell between them, a signal to make would not reach what it started.
+SHARED_SERVERS := $(PYTEST) tests/system -m "system and not own_servers and not alone and not nightly" --durations=15
+OTHERS := $(PYTEST) -m "(not system or own_servers) and not alone and not nightly" -q --durations=15
+ALONE := $(PYTEST) tests/system -m "alone and not nightly" --durations=5
+
 test: setup  ## Unit tests, and beside them the system tests on the real servers
-	@failed=0; $(MAKE) --no-print-directory --jobs=2 test-shared-servers test-others || failed=1; \
-	$(MAKE) --no-print-directory test-alone || failed=1; exit $$failed
-
-test-shared-servers:
-	@$(PYTHON) -m pytest tests/system -m "system and not own_servers and not alone and not nightly" --durations=15
-
-# What it says comes in one piece, when it ends.
-test-others:
-	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	$(PYTHON) -m pytest -m "(not system or own_servers) and not alone and not nightly" -q --durations=15 >$$log 2>&1; failed=$$?; \
-	printf '\n'; cat $$log; exit $$failed
-
-test-alone:
-	@$(PYTHON) -m pytest tests/system -m "alone and not nightly" --durations=5
+	@exec $(PYTHON) tests/run_parts.py '$(SHARED_SERVERS)' '$(OTHERS)' then '$(ALONE)'
 
 unit: python  ## The tests that need no server
-	@$(PYTHON) -m pytest -m "not system and not nightly" -q
+	@$(PYTEST) -m "not system and not nightly" -q
 
 nightly: setup  ## The long forms of the proofs
-	@$(PYTHON) -m pytest -m nightly --timeout 7200
+	@$(PYTEST) -m nightly --timeout 7200
 
 drills: setup  ## Each drill, and the centre lost twice more at its worst moments: every record counted
-	@failed=0; for drill in failback region-loss link-cut "sweep --snapshot-period-s 1 --trigger-s 1 --moment planned --moment written"; do \
-		$(PYTHON) -m waybill drill $$drill || failed=1; done; exit $$failed
+	@exec $(PYTHON) tests/run_parts.py then '$(PYTHON) -m waybill drill failback' \
+		'$(PYTHON) -m waybill drill region-loss' '$(PYTHON) -m waybill drill link-cut' \
+		'$(PYTHON) -m waybill drill sweep --snapshot-period-s 1 --trigger-s 1 --moment planned --moment written'
 
 bench-source: setup  ## The Pulsar source against plain readers, and a light micro-batch
 	@$(PYTHON) -m benchmarks.source

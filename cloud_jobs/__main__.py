@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cloud_jobs.encounters import encounters
-from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.error_messages import cloud_errors_as_messages, load_settings
 from cloud_jobs.measure import measure
-
-if TYPE_CHECKING:
-    from cloud_jobs.config import CloudSettings
+from cloud_jobs.reference_cli import app as reference
+from runtime.version import add_version_option
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -21,20 +20,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
+add_version_option(app, "cloud-jobs")
 Config = Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)]
 Follow = Annotated[bool, typer.Option("--follow", help="Go on with new records until stopped.")]
-
-
-def _settings(path: Path) -> CloudSettings:
-    from cloud_jobs.config import CloudSettings
-    from settings import SettingsError, load
-
-    try:
-        return load(CloudSettings, path)
-    except SettingsError as error:
-        for problem in error.problems:
-            typer.echo(f"{error.source}: {problem}", err=True)
-        raise typer.Exit(2) from error
 
 
 @app.command()
@@ -50,7 +38,7 @@ def ingest(
     from cloud_jobs.ingest.cli import run_ingest
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_ingest(_settings(config), available_now=available_now)
+        run_ingest(load_settings(config), available_now=available_now)
 
 
 @app.command()
@@ -62,7 +50,7 @@ def usage(config: Config) -> None:
     from cloud_jobs.jobs import run_usage
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_usage(_settings(config))
+        run_usage(load_settings(config))
 
 
 @app.command()
@@ -78,7 +66,7 @@ def geofence(
     from cloud_jobs.jobs import run_geofence
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_geofence(_settings(config), follow=follow)
+        run_geofence(load_settings(config), follow=follow)
 
 
 @app.command()
@@ -94,7 +82,7 @@ def proximity(
     from cloud_jobs.jobs import run_proximity
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_proximity(_settings(config), follow=follow)
+        run_proximity(load_settings(config), follow=follow)
 
 
 @app.command("check-config")
@@ -103,10 +91,11 @@ def check_config(config: Config) -> None:
 
     Example: cloud-jobs check-config --config cloud.toml
     """
-    typer.echo(_settings(config).model_dump_json(indent=2))
+    typer.echo(load_settings(config).model_dump_json(indent=2))
 
 
-# these two start no Spark: they work on files alone
+# these start no Spark: they work on files, topics and tables
+app.add_typer(reference, name="reference")
 app.command()(measure)
 app.command()(encounters)
 

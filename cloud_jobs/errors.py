@@ -6,10 +6,16 @@ CloudError
 ├── Fenced              another writer has written to the records: this one must stop
 ├── CommitConflict      another run of the same job has written its table: this one must stop
 ├── NotPublished        no cluster took the messages; they are published by the next run
+├── ReferenceFileError  files of fences, tariffs or accounts have faults; none was published
+├── ReferenceNotPublished  no cluster took them
 └── BillingError        no bill can be made: see `billing.errors`
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+_MAX_SHOWN = 100
 
 
 class CloudError(Exception):
@@ -52,3 +58,20 @@ class NotPublished(CloudError):
             f"{topic}: not published ({reason}); the rows are in the lake, and the next run publishes them"
         )
         self.topic = topic
+
+
+class ReferenceFileError(CloudError):
+    """Files of fences, tariffs or accounts cannot be published; `faults` has each one behind its file and place."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        rest = [f"and {len(faults) - _MAX_SHOWN} more faults"] if len(faults) > _MAX_SHOWN else []
+        super().__init__("\n".join(["nothing was published:", *faults[:_MAX_SHOWN], *rest]))
+        self.faults = tuple(faults)
+
+
+class ReferenceNotPublished(CloudError):
+    """No cluster took the versions, or not all of them. Publishing them again is harmless."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__(f"not published ({'; '.join(reasons)}); publish again, what arrived already changes nothing")
+        self.reasons = tuple(reasons)

@@ -1,5 +1,7 @@
 """Reference data is pushed: fences, tariffs and accounts are published to compacted topics and arrive like records.
 
+`reference_files` publishes them; here they are collected into the table `reference`.
+
 The key of a version is its id and the moment from which it is in force, so that compaction keeps every version. Both
 stand in its body, too; a publication whose key says another thing is refused: compaction would go by the one, and all
 else by the other.
@@ -8,53 +10,34 @@ else by the other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import structlog
-from pyspark.sql import SparkSession
 
-from cloud_jobs.errors import CloudError
 from cloud_jobs.fences import PublishedFences, published_fences
 from cloud_jobs.lake.schemas import REFERENCE, publication_order
 from cloud_jobs.lake.tables import Lake
-from geo.spatial.features import read_features
 from geo.spatial.geojson import named
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 from telemetry import InvalidJson, parse_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Kind = Literal["fence", "tariff", "account"]
 TOPICS: dict[Kind, str] = {"fence": "fences", "tariff": "tariffs", "account": "accounts"}
 NAMESPACE = "persistent://fleet/reference"
-_TIMEOUT_S = 10
-_MAX_BYTES = 5 << 20
-_MAX_VALUES = 500_000
+MAX_BYTES = 5 << 20
+MAX_VALUES = 500_000
 _MAX_NAMED = 100
-_ANYBODY = PulsarAccess()
 _SHOWN_CHARS = 60
 _UNKNOWN = "unknown"
 _PUBLICATION = ("kind", "id", "published_at", "place")
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ReferenceVersion:
-    """One version of one thing: `body` is its JSON text."""
-
-    kind: Kind
-    id: str
-    effective_from: str
-    body: str
-
-    @property
-    def key(self) -> str:
-        """Its name in the compacted topic."""
-        return f"{self.id}@{self.effective_from}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,72 +55,12 @@ class ReferenceRows(NamedTuple):
     refused: list[str]
 
 
-def read_folder(folder: Path) -> Iterator[ReferenceVersion]:
-    """The versions in `fences.geojson`, `tariffs.json` and `accounts.json`. Raises CloudError."""
-    path = folder / "fences.geojson"
-    for feature in read_features(_text(path)):
-        if feature.fault is not None:
-            raise CloudError(f"{path}: {feature.place}: {feature.fault}")
-        yield _version("fence", feature.value, path)
-    kinds: tuple[tuple[Kind, str], ...] = (("tariff", "tariffs.json"), ("account", "accounts.json"))
-    for kind, name in kinds:
-        path = folder / name
-        for body in _listed(path):
-            yield _version(kind, body, path)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise CloudError(f"{path}: cannot be read: {error}") from error
-
-
-def _listed(path: Path) -> list[dict[str, Any]]:
-    try:
-        values = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        raise CloudError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise CloudError(f"{path}: it is not a list of JSON objects")
-    return values
-
-
-def _version(kind: Kind, body: dict[str, Any], path: Path) -> ReferenceVersion:
-    name, begin = _stated(kind, body)
-    if not name:
-        raise CloudError(f"{path}: a {kind} has no id")
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    try:
-        parse_json(text.encode(), max_bytes=_MAX_BYTES, max_values=_MAX_VALUES)
-    except (InvalidJson, ValueError) as error:  # what would be refused once it is published
-        raise CloudError(f"{path}: the {kind} {name!r} cannot be published: {error}") from error
-    return ReferenceVersion(kind, name, begin, text)
-
-
-def _stated(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:
+def stated_version(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:
     """The id and the beginning that a body gives itself, as they stand in a key; "": none."""
     facts = body.get("properties") if kind == "fence" else body
     name = named(body) if kind == "fence" else body.get("id")
     begin = facts.get("effective_from") if isinstance(facts, dict) else None
     return "" if name is None else str(name), "" if begin is None else str(begin)
-
-
-def publish(service_url: str, versions: Iterable[ReferenceVersion], access: PulsarAccess = _ANYBODY) -> int:
-    """Publishes versions to their topics and returns their number, once all are persisted.
-
-    Raises PulsarAccessError, and the client's PulsarException.
-    """
-    client = open_pulsar_client(service_url, access, timeout_s=_TIMEOUT_S)
-    try:
-        producers = {kind: client.create_producer(f"{NAMESPACE}/{topic}") for kind, topic in TOPICS.items()}
-        count = 0
-        for version in versions:
-            producers[version.kind].send(version.body.encode(), partition_key=version.key)
-            count += 1
-        return count
-    finally:
-        client.close()
 
 
 def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> CollectedReference:
@@ -241,10 +164,10 @@ def _reference_row(kind: Kind, message: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(message["malformed"])
     if message["key"] is None or message["value"] is None:
         raise ValueError("a version has a key and a value")
-    body = parse_json(message["value"], max_bytes=_MAX_BYTES, max_values=_MAX_VALUES)
+    body = parse_json(message["value"], max_bytes=MAX_BYTES, max_values=MAX_VALUES)
     if not isinstance(body, dict):
         raise ValueError("a version is a JSON object")
-    name, begin = _stated(kind, body)
+    name, begin = stated_version(kind, body)
     key_begin = message["key"].removeprefix(f"{name}@")
     agree = kind == "account" or _instant(key_begin) == _instant(begin)
     if not name or key_begin == message["key"] or not agree:
@@ -261,6 +184,15 @@ def _place(message: dict[str, Any]) -> str:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}...")
+
+
+def newest_publications(lake: Lake) -> list[dict[str, Any]]:
+    """Of each version in the reference table the row that was published last, with its `effective_from`."""
+    newest: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in sorted(lake.rows("reference").to_pylist(), key=publication_order):
+        begin = _beginning(row["kind"], row["body"])
+        newest[row["kind"], row["id"], begin] = row | {"effective_from": begin}
+    return [row for _, row in sorted(newest.items())]
 
 
 def fences_in(lake: Lake) -> PublishedFences:

@@ -15,6 +15,7 @@ import typer
 
 from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError
+from runtime.version import add_version_option
 from settings import SettingsError, load
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+add_version_option(app, "edge-agent")
 Config = Annotated[
     Path, typer.Option("--config", "-c", help="The agent's settings, TOML.", exists=True, dir_okay=False)
 ]
@@ -37,7 +39,10 @@ _LIGHT = (
 
 @app.command()
 def run(config: Config) -> None:
-    """Take records in, keep them, and deliver them, until SIGTERM."""
+    """Take records in, keep them, and deliver them, until SIGTERM.
+
+    Example: edge-agent run --config agent.toml
+    """
     # The process that takes over could say what is not installed only by a stack of calls.
     for package in ("paho", "prometheus_client"):
         if find_spec(package) is None:
@@ -49,7 +54,10 @@ def run(config: Config) -> None:
 
 @app.command()
 def check_config(config: Config) -> None:
-    """Say what is wrong with a settings file and the files that it names, or that nothing is."""
+    """Say what is wrong with a settings file and the files that it names, or that nothing is.
+
+    Example: edge-agent check-config --config agent.toml
+    """
     from edge_agent.checking import problems, warnings
 
     try:
@@ -71,7 +79,10 @@ def status(
     config: Config,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what the buffer holds, whether the agent runs or not."""
+    """Show what the buffer holds, whether the agent runs or not.
+
+    Example: edge-agent status --config agent.toml --json
+    """
     from edge_agent.status import is_running, read_status
     from edge_agent.status_client import fetch_live_state
 
@@ -92,7 +103,10 @@ def inspect(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many of the oldest batches.")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List the batches that wait in the buffer, and the dead letters."""
+    """List the batches that wait in the buffer, and the dead letters.
+
+    Example: edge-agent inspect --config agent.toml --limit 10
+    """
     from edge_agent.inspection import dead_letters, stored_batches
 
     with _errors_as_lines():
@@ -112,7 +126,10 @@ def export(
     config: Config,
     to: Annotated[Path | None, typer.Option("--to", help="File to write; standard output without it.")] = None,
 ) -> None:
-    """Write every record and tombstone that waits, one JSON object a line. The buffer is not changed."""
+    """Write every record and tombstone that waits, one JSON object a line. The buffer is not changed.
+
+    Example: edge-agent export --config agent.toml --to records.jsonl
+    """
     from edge_agent.inspection import exported_lines
 
     with _errors_as_lines(), to.open("w", encoding="utf-8") if to else nullcontext(sys.stdout) as file:

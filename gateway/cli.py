@@ -18,6 +18,7 @@ from gateway.errors import GatewayError, NoAnswer, last_line
 from gateway.service import Service
 from gateway.status import read_silent, read_status, silent_table, status_table
 from runtime.logs import start_logging
+from runtime.version import add_version_option
 from settings import SettingsError, load
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="The regional front door: from the MQTT broker to Pulsar, acknowledged.",
 )
+add_version_option(app, "fleet-gateway")
 EXIT_CONFIG = 2
 EXIT_INTERNAL = 70
 """The gateway met an error of its own: start it again. A thread that ended is told, and ends it with 1."""
@@ -34,7 +36,10 @@ ConfigOption = Annotated[Path, typer.Option("--config", help="The TOML file of s
 
 @app.command()
 def run(*, config: ConfigOption) -> None:
-    """Serve until SIGTERM. SIGHUP reads `[drain]` of the file, and the folder of pushed settings, again."""
+    """Serve until SIGTERM. SIGHUP reads `[drain]` of the file, and the folder of pushed settings, again.
+
+    Example: fleet-gateway run --config gateway.toml
+    """
     settings = _checked_settings(config)
     limit = start_logging(settings.log)
     log = structlog.get_logger("gateway")
@@ -51,7 +56,10 @@ def run(*, config: ConfigOption) -> None:
 
 @app.command("check-config")
 def check_config(*, config: ConfigOption) -> None:
-    """Say whether the file can be used on this machine, and list every mistake if not."""
+    """Say whether the file can be used on this machine, and list every mistake if not.
+
+    Example: fleet-gateway check-config --config gateway.toml
+    """
     settings = _checked_settings(config)
     for warning in warnings(settings, config):
         _say(f"warning: {warning}")
@@ -64,7 +72,10 @@ def status(
     config: ConfigOption,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what the gateway that runs with this file is doing; exit status 1 when it is not healthy."""
+    """Show what the gateway that runs with this file is doing; exit status 1 when it is not healthy.
+
+    Example: fleet-gateway status --config gateway.toml --json
+    """
     try:
         answer = read_status(_settings(config).status)
     except NoAnswer as error:
@@ -86,6 +97,8 @@ def silent(
     """List the devices that the gateway heard since its start, and not for `status.silent_after_s`.
 
     Exit status: 0 known, 1 unknown (the gateway does not run, is not connected, or has not listened for so long).
+
+    Example: fleet-gateway silent --config gateway.toml
     """
     try:
         answer = read_silent(_settings(config).status)

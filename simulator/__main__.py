@@ -1,4 +1,4 @@
-"""fleet-simulator: makes a scenario, drives its fleet, and tells the truth about it."""
+"""fleet-simulator: makes a scenario, drives its fleet, and computes what is true of it."""
 
 import json
 import sys
@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from runtime.version import add_version_option
 from simulator import reports
 from simulator.drive import drive as drive_fleet
 from simulator.errors import SimulatorError
@@ -31,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+add_version_option(app, "fleet-simulator")
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of tables.")]
 ScenarioOption = Annotated[Path, typer.Option("--scenario", help="Folder that `scenario` wrote.")]
 
@@ -49,7 +51,10 @@ def scenario(
     faults: Annotated[str, typer.Option(help="For instance duplicates=0.01,wrong_clocks=2,late=1.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write a scenario: scenario.json, fences.geojson, tariffs.json, accounts.json and vehicles.json."""
+    """Write a scenario: scenario.json, fences.geojson, tariffs.json, accounts.json and vehicles.json.
+
+    Example: fleet-simulator scenario --out scenario --vehicles 5
+    """
     with _errors_as_messages():
         names = tuple(name.strip() for name in regions.split(",") if name.strip())
         struck = parse_faults(faults)
@@ -86,7 +91,10 @@ def drive(
     timeout: Annotated[float, typer.Option(help="Seconds without progress of a vehicle before giving up.")] = 60.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Drive the fleet: every vehicle publishes to its own broker; writes the journal of the records made."""
+    """Drive the fleet: every vehicle publishes to its own broker; writes the journal of the records made.
+
+    Example: fleet-simulator drive --scenario scenario --brokers brokers.json --within 60
+    """
     with _errors_as_messages():
         made, track = read_folder(folder)
         settings = PublishSettings(speedup=made.duration_s / within if within else speedup, timeout_s=timeout)
@@ -111,7 +119,10 @@ def truth(
     journal: Annotated[str, typer.Option(help="Journal, a name in the folder or a path.")] = "made.jsonl",
     as_json: JsonOption = False,
 ) -> None:
-    """Tell which records exist, what was used and what each account owes."""
+    """Show which records exist, what was used and what each account owes.
+
+    Example: fleet-simulator truth --scenario scenario
+    """
     with _errors_as_messages():
         truth = Truth.from_folder(folder, Path(journal).absolute() if "/" in journal else journal)
         if as_json:

@@ -161,7 +161,7 @@ class _Fleet:
     def _connect(self, device: str, address: BrokerAddress) -> mqtt.Client:
         client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=f"sensors-{device}", protocol=mqtt.MQTTv5)
         client.max_inflight_messages_set(self._settings.window)
-        client.max_queued_messages_set(2 * self._settings.window)  # paho forgets a message only after it told us
+        client.max_queued_messages_set(2 * self._settings.window)  # paho forgets a message only after its callback
         client.reconnect_delay_set(min_delay=1, max_delay=5)
         news = self._news
 

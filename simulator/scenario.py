@@ -145,8 +145,8 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _names_hold_together(self) -> Self:
-        for complaint in self._problems():
-            raise ValueError(complaint)
+        for problem in self._problems():
+            raise ValueError(problem)
         return self
 
     def _problems(self) -> Iterator[str]:

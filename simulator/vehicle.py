@@ -106,7 +106,7 @@ class MessageGenerator:
         chance = self._rng.random()
         accuracy_m, off_m = self._rng.uniform(2.0, 12.0), 0.0
         if chance < POOR_FIX:
-            # Worse than the 100 m beyond which a fix is set aside.
+            # Worse than the 100 m beyond which a fix is left out.
             accuracy_m, off_m = self._rng.uniform(120.0, 400.0), 200.0
         elif chance < POOR_FIX + JUMP:
             off_m = JUMP_MPS * self._setting.interval_s

@@ -1,7 +1,7 @@
 """Every command, the extra that it needs, and how it is started.
 
 A command is imported when it is used: `waybill status` must not wait for Spark's imports, and with `waybill[edge]`
-alone the other commands say what to install. So this module imports the standard library only.
+alone the other commands say what to install. So importing this module imports the standard library only.
 """
 
 import sys
@@ -80,10 +80,13 @@ def extra_installed(command: str, extra: str) -> Iterator[None]:
 
 def command_line(commands: Mapping[str, LazyCommand], arguments: Sequence[str], help_text: str) -> "typer.Typer":
     """The app for these arguments: the command they name is real, of the others only the line of help."""
-    import typer  # noqa: PLC0415 - the agent blocks a signal before anything that takes long is imported
+    # The agent blocks a signal before anything that takes long is imported.
+    import typer  # noqa: PLC0415
+
+    from runtime.version import add_version_option  # noqa: PLC0415
 
     app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False, help=help_text)
-    app.callback()(_root)
+    add_version_option(app, "waybill")
     asked = next(iter(arguments), None)
     for name, command in commands.items():
         target = command.load() if name == asked else _root
@@ -132,4 +135,4 @@ def _run(program: str) -> None:
 
 
 def _root() -> None:
-    """Do nothing: the group itself, and the commands that were not asked for."""
+    """Do nothing: the commands that were not asked for."""

@@ -55,7 +55,10 @@ def show(
     as_json: JsonOption = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write an invoice to print into this file.")] = None,
 ) -> None:
-    """Show what an account owes for a period."""
+    """Show what an account owes for a period.
+
+    Example: waybill bill show --lake lake --account acme --period 2026-01-05
+    """
     made = _bill(lake, account, period, as_of)
     if html is not None:
         html.write_text(to_html(bill_document(made)), encoding="utf-8")
@@ -77,7 +80,10 @@ def open_line(
     limit: Annotated[int, typer.Option("--limit", min=0, help="The most records to print.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """Open a line down to the ids of its records, and read those records from the lake."""
+    """Open a line down to the ids of its records, and read those records from the lake.
+
+    Example: waybill bill open --lake lake --account acme --period 2026-01-05 --line 1
+    """
     opened = _bill(lake, account, period, as_of).line(line)
     records = line_records(Lake(lake), opened)
     if as_json:
@@ -101,7 +107,10 @@ def issue(
     as_of: AsOfOption = None,
     provisional: Annotated[bool, typer.Option("--provisional", help="Issue it even if it is not final.")] = False,
 ) -> None:
-    """Write a final bill as JSON and HTML under its invoice number. An issued bill is never written over."""
+    """Write a final bill as JSON and HTML under its invoice number. An issued bill is never written over.
+
+    Example: waybill bill issue --lake lake --account acme --period 2026-01-05 --out issued
+    """
     made = _bill(lake, account, period, as_of)
     if made.status.value != "final" and not provisional:
         raise BillingError(
@@ -130,7 +139,10 @@ def adjust(
     as_of: AsOfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the credits and debits between an issued bill and what is known now. The issued bill stays as it is."""
+    """Show the credits and debits between an issued bill and what is known now. The issued bill stays as it is.
+
+    Example: waybill bill adjust --lake lake --issued issued/NUMBER.json
+    """
     try:
         before = read_bill(issued.read_bytes())
     except OSError as error:

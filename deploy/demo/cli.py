@@ -41,6 +41,8 @@ def demo(
     """From vehicles to a checked bill on real servers, with a cut uplink and a killed agent.
 
     Exit status: 0 all equal to the truth, 1 something differs, 2 it could not be run.
+
+    Example: waybill demo --vehicles 5 --drive-s 20
     """
     began = time.monotonic()
     interrupt_on_signals()

@@ -131,7 +131,7 @@ def _start(stack: LocalStack, servers: Iterable[DaemonProcess | MosquittoBroker]
 def _vehicle(stack: LocalStack, book: PortBook, device: str, region: str) -> DemoVehicle:
     folder = stack.folder / "vehicles" / device
     folder.mkdir(parents=True, exist_ok=True)
-    # A vehicle's broker keeps whatever its agent has not taken yet: a message that it dropped would be lost unnamed.
+    # A vehicle's broker keeps whatever its agent has not taken yet: what it dropped would be lost without an id.
     broker = MosquittoBroker(device, folder / "broker", settings=MosquittoSettings(), ports=book)
     config = folder / "agent.toml"
     config.write_text(_agent_toml(device, region, broker.port, stack.links[region].port, folder / "buffer"))

@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import Field
 
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference import publish as publish_reference
-from cloud_jobs.reference import read_folder as read_reference
+from cloud_jobs.reference_files import publish as publish_reference
+from cloud_jobs.reference_files import read_reference
 from deploy.demo.audit import Audit, audit
 from deploy.demo.errors import DemoError
 from deploy.demo.processes import (
@@ -76,13 +76,13 @@ class DemoScenario:
     peak_memory_bytes: int = 0
 
     def run(self) -> Audit:
-        """Plays it all and compares. Raises DemoError, LocalStackError."""
+        """Run it all and compare. Raises DemoError, LocalStackError."""
         scenario = self._scenario()
         config = cloud_config(self.stack)
         settings = cloud_settings(config)
         settings.tables.create()
         ingest = start_ingest(self.stack, config)
-        count = publish_reference(self.stack.pulsar["hq"].service_url, read_reference(self._folder))
+        count = publish_reference(settings.service_urls, read_reference([self._folder]))
         self.say(f"published {count} fences, tariffs and accounts to their compacted topics")
         start_gateways(self.stack)
         self.say("gateways of both regions are connected")

@@ -39,13 +39,13 @@ Folder = Annotated[Path, typer.Option(help="Where the servers and tables live; e
 Rate = Annotated[float, typer.Option("--records-per-s", help="What each region's devices send.")]
 Trigger = Annotated[float, typer.Option("--trigger-s", help="Length of a micro-batch of the ingest.")]
 Snapshot = Annotated[float, typer.Option("--snapshot-period-s", help="Time between two snapshots of the cursors.")]
-When = Annotated[Moment, typer.Option("--moment", help="When the blow falls, seen from a micro-batch.")]
+When = Annotated[Moment, typer.Option("--moment", help="When the cluster is killed, seen from a micro-batch.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The figures as JSON instead of a table.")]
 FOLDER = Path("var/drill")
 
 
 class _Command(NamedTuple):
-    """A command that plays drills, one after the other, on one stack."""
+    """A command that runs drills, one after the other, on one stack."""
 
     name: str
     help: str
@@ -78,7 +78,7 @@ _COMMANDS = (
 
 
 def _add(command: _Command) -> None:
-    @app.command(command.name, help=f"{command.help}\n\n{_EXIT_STATUS}")
+    @app.command(command.name, help=f"{command.help}\n\n{_EXIT_STATUS}\n\nExample: waybill drill {command.name}")
     def run(
         *,
         folder: Folder = FOLDER,
@@ -127,6 +127,8 @@ def run_sweep(
     """Lose the centre and take it back for every combination: 36 runs, about an hour on two cores.
 
     Every run is also kept as a line of runs.jsonl in the folder.
+
+    Example: waybill drill sweep --trigger-s 1 --snapshot-period-s 1 --moment planned
     """
     todo = points(snapshot_period_s or SNAPSHOTS_S, trigger_s or TRIGGERS_S, moment or MOMENTS)
     with errors_as_messages():

@@ -27,7 +27,7 @@ class Outcome:
 
 
 def run_drill(drill: Drill, environment: DrillEnvironment) -> Outcome:
-    """One drill on a stage where the centre is read; failback: where the centre was lost and its standby is read."""
+    """One drill where the centre is read; failback: where the centre was lost and its standby is read."""
     return _DRILLS[drill](environment)
 
 

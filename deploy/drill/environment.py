@@ -17,7 +17,7 @@ from geo.replication.observe import Observation, observe
 Say = Callable[[str], None]
 TOPOLOGY = Path(__file__).parents[1] / "local" / "topology-dr.toml"
 _POLL_S = 0.25
-# Short against the steps of a micro-batch, between two of which the blow is to fall.
+# Short against the steps of a micro-batch, between two of which the kill is to happen.
 _MOMENT_POLL_S = 0.002
 
 

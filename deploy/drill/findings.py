@@ -18,7 +18,7 @@ from telemetry import IntervalSet
 FIRST_WITHIN_S = 15.0
 """How long after the loss the first record must be through."""
 _TWICE = 2
-"""How many micro-batches may come a second time: the one under way, and the one whose end was not yet told."""
+"""How many micro-batches may come a second time: the one under way, and the one whose end was not yet committed."""
 _RECENT = 3
 """Of how many micro-batches before the loss the largest counts."""
 

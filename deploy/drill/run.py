@@ -35,7 +35,7 @@ class _Times:
 
 @dataclass(slots=True)
 class DrillRun:
-    """Devices of every region, what they were told, what arrived in the cluster that survives, and the table."""
+    """Devices of every region, their receipts, what arrived in the cluster that survives, and the table."""
 
     environment: DrillEnvironment
     table: CentralTable
@@ -119,7 +119,7 @@ class DrillRun:
         for fleet in self.fleets.values():
             fleet.pause()
         environment.wait_for_or_timeout(
-            "the devices are told of everything", lambda: all(one.idle for one in self.fleets.values())
+            "every batch is answered", lambda: all(one.idle for one in self.fleets.values())
         )
         if only_arrived:
             # What arrived at the survivor may still be on its way to the follower, and counts as replicated.
@@ -167,7 +167,7 @@ class DrillRun:
 @contextmanager
 def drill_run(environment: DrillEnvironment, survivor: str, *, moving: bool = False) -> Iterator[DrillRun]:
     """A run whose devices send; `moving`: those of a silent region go to the next one. Stopped on leaving."""
-    # By an epoch of its own the records of this drill are told from those of others in the same table.
+    # An epoch of its own distinguishes this drill's records from those of others in the same table.
     epoch = new_epoch(time.time_ns() // 1_000_000, randrange(1 << 15))
     pace = environment.settings.fleet
     if moving:

@@ -19,7 +19,7 @@ class Drill(StrEnum):
 
 
 class Moment(StrEnum):
-    """When the blow falls, seen from the micro-batch of the ingest."""
+    """When the cluster is killed, seen from the micro-batch of the ingest."""
 
     ANY = "any"
     PLANNED = "planned"
@@ -44,7 +44,7 @@ class DrillSettings(Settings):
     trigger_s: float = Field(1.0, ge=0, le=60, description="length of a micro-batch")
     snapshot_period_s: float = Field(1.0, gt=0, le=60, description="time between two snapshots of the cursors")
     moment: Moment = Moment.ANY
-    steady_s: float = Field(5.0, gt=0, le=600, description="steady traffic before the blow")
+    steady_s: float = Field(5.0, gt=0, le=600, description="steady traffic before the loss")
     after_s: float = Field(5.0, ge=0, le=600, description="traffic after the first record was through")
     cut_s: float = Field(8.0, gt=0, le=600, description="how long a cut link stays cut")
     timeout_s: float = Field(300.0, gt=0, description="bound of every wait")

@@ -46,7 +46,10 @@ def up(
         typer.Option("--fresh", help="First delete everything in the folder, which must be one that waybill made."),
     ] = False,
 ) -> None:
-    """Start the local stack: Pulsar clusters, regional MQTT brokers, and the links between them."""
+    """Start the local stack: Pulsar clusters, regional MQTT brokers, and the links between them.
+
+    Example: waybill up --detach
+    """
     with _errors_as_messages():
         if detach:
             _detach(folder, topology, fresh)
@@ -55,7 +58,10 @@ def up(
 
 
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
-    """Stop the local stack; its data stays in the folder."""
+    """Stop the local stack; its data stays in the folder.
+
+    Example: waybill down
+    """
     with _errors_as_messages():
         in_order = stop_running(folder)
     console.print("stopped" if in_order else "killed: it did not stop in time")
@@ -68,6 +74,8 @@ def status(
     """Ask every server now; show them with addresses, memory and links.
 
     Exit status: 0 ready and all healthy, 1 something is not, or nobody knows, 3 not running.
+
+    Example: waybill status --json
     """
     with _errors_as_messages():
         state = StackState.load(folder).asked_now()
@@ -101,7 +109,10 @@ def link(
     silent: Annotated[bool, typer.Option("--silent", help="cut: keep connections, move no byte.")] = False,
     seconds: Annotated[float, typer.Option(help="delay: added each way.", min=0, max=10)] = 0.0,
 ) -> None:
-    """Cut, heal or slow a link of the running stack."""
+    """Cut, heal or slow a link of the running stack.
+
+    Example: waybill link eu delay --seconds 0.5
+    """
     with _errors_as_messages():
         controlled = StackState.load(folder).link(name)
         done = {

@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:  # the parent died between the fork and the prctl: nobody would tell us
+    if os.getppid() != parent:  # the parent died between the fork and the prctl: no signal would come
         raise SystemExit("launcher: the parent is gone")
     os.execvp(command[0], command)  # noqa: S606 - no shell is wanted
 

@@ -14,7 +14,7 @@ _START_TICKS = 19  # field 22 of /proc/PID/stat, counted from the first one behi
 
 
 class ProcessIdentity(Settings):
-    """One process, told apart from every later one that gets its id.
+    """One process, distinguished from every later one that gets its id.
 
     Linux gives an id again, but never the same id with the same start within one boot. `start_ticks` counts from the
     boot that `boot_id` names.

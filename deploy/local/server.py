@@ -104,7 +104,7 @@ class Server(ABC):
 
     @property
     def identity(self) -> ProcessIdentity | None:
-        """The process while it lives, told from any later one of its id."""
+        """The process while it lives, distinguished from any later one of its id."""
         return ProcessIdentity.of(self.pid) if self.pid else None
 
     @property

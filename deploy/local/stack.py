@@ -98,7 +98,7 @@ class LocalStack:
         self.stop(failure=str(error) if isinstance(error, LocalStackError) else "")
 
     def start(self) -> None:
-        """Start everything side by side and return when all is healthy; on any trouble stop it all and raise."""
+        """Start everything side by side and return when all is healthy; on any error stop it all and raise."""
         # Before any port is chosen or file written: a second stack in this folder ends here.
         self._held.enter_context(hold(self.folder))
         self._is_held = True
@@ -173,7 +173,7 @@ class LocalStack:
         return sum(server.memory_bytes for server in self.servers)
 
     def check(self) -> None:
-        """Ask the servers whether they are healthy, tell other processes what changed; raise ServerFailed if any server
+        """Ask the servers whether they are healthy, publish what changed; raise ServerFailed if any server
         that should run has ended.
 
         They are asked side by side, when the last time was `ask_every_s` ago; one that does not answer is said to be

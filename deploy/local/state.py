@@ -1,4 +1,4 @@
-"""What a running stack tells other processes: one JSON file in its folder."""
+"""What a running stack publishes for other processes: one JSON file in its folder."""
 
 import time
 from difflib import get_close_matches
@@ -21,7 +21,6 @@ Phase = Literal["starting", "connecting", "ready", "stopping", "stopped", "faile
 
 _STATE = "stack.json"
 _ENDED = ("stopped", "failed")
-_NOT_RUNNING = ("stopped", "failed")
 
 
 class ServerRecord(Settings):
@@ -47,7 +46,7 @@ class ServerRecord(Settings):
 
     def as_answered(self, healthy: bool) -> "ServerRecord":
         """The same server in the state that it has now, if this is what its `health` said."""
-        if self.state in _NOT_RUNNING:
+        if self.state in _ENDED:
             return self
         if not self.lives:
             now = "gone"

@@ -74,7 +74,10 @@ class TopologyCommand(TyperCommand):
 
 @app.command(cls=TopologyCommand)
 def plan(topology: File = None, token: Token = None, ca: Ca = None, as_json: AsJson = False) -> None:
-    """Print what differs. Exit status: 0 nothing, 2 something, 1 trouble, also when a cluster did not answer."""
+    """Print what differs. Exit status: 0 nothing, 2 something, 1 an error, also when a cluster did not answer.
+
+    Example: waybill topology plan --topology topology.toml
+    """
     with _opened(topology, token, ca) as (wanted, clients):
         seen = inspect_clusters(wanted, clients)
     _show_changes(seen.changes, as_json, "nothing to change" if not seen.unreachable else "")
@@ -95,7 +98,10 @@ def apply(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the clusters that answer what the topology says. Exit status: 0 done, 2 not all was allowed, 1 trouble."""
+    """Make the clusters that answer what the topology says. Exit status: 0 done, 2 not all was allowed, 1 an error.
+
+    Example: waybill topology apply --topology topology.toml
+    """
     made: list[Change] = []
 
     def note(change: Change) -> None:
@@ -153,6 +159,8 @@ def verify(
     """Send a probe through every link.
 
     Exit status: 0 all links are good, 1 one is not, 3 unknown: a cluster did not answer.
+
+    Example: waybill topology verify --topology topology.toml
     """
     with _opened(topology, token, ca) as (wanted, clients):
         result = verify_links(wanted, clients, timeout_s=timeout_s)
@@ -185,7 +193,10 @@ def watch(
     looks: Annotated[int, typer.Option(help="Stop after so many; 0: never.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Export replication lag, connections and the age of the last cursor snapshot as metrics."""
+    """Export replication lag, connections and the age of the last cursor snapshot as metrics.
+
+    Example: waybill topology watch --topology topology.toml --port 9466
+    """
     collector = ReplicationCollector()
     with _opened(topology, token, ca) as (wanted, clients):
         if port:

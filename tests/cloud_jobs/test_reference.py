@@ -11,12 +11,12 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud_jobs.errors import CloudError
 from cloud_jobs.fences import PublishedFences, parse_fences, published_fences
 from cloud_jobs.geofence.fence_changes import changes_between
 from cloud_jobs.lake.schemas import REFERENCE
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference import Kind, _version, changing, collect, fences_in, read_folder, versions_in
+from cloud_jobs.reference import Kind, changing, collect, fences_in, versions_in
+from cloud_jobs.reference_files import make_version
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 GOOD: dict[str, Any] = {
@@ -140,26 +140,6 @@ def test_an_id_of_a_fence_and_a_gate_is_one_of_them_and_the_other_is_named() -> 
     gate = feature(id="a", gate=True, effective_from="2026-01-05T00:00:00Z") | {"geometry": line}
     found = published_fences([row("a", feature(id="a")), row("a", gate, minute=1)])
     assert len(parse_fences(found.features).fences) == len(found.refused) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("fences.geojson", "[1]"),
-        ("fences.geojson", json.dumps({"type": "Feature", "properties": None})),
-        ("fences.geojson", "{"),
-        ("tariffs.json", "{}"),
-        ("tariffs.json", '["a"]'),
-        ("accounts.json", "[{}]"),
-        ("accounts.json", "[" * 100_000),
-    ],
-)
-def test_a_folder_with_what_is_no_version_is_refused_by_name(tmp_path: Path, name: str, text: str) -> None:
-    files = {"fences.geojson": json.dumps(feature(id="a")), "tariffs.json": "[]", "accounts.json": "[]"}
-    for one, content in (files | {name: text}).items():
-        (tmp_path / one).write_text(content)
-    with pytest.raises(CloudError, match=name):
-        list(read_folder(tmp_path))
 
 
 def at(minute: int, body: Any, kind: str = "fence", id_: str = "a") -> dict[str, Any]:
@@ -351,7 +331,7 @@ BEGINS = st.sampled_from([None, "", "2026-01-05T01:00:00+01:00", "2026-01-05", "
 @given(NAMES, BEGINS, BEGINS)
 @example(2**63, None, None)
 @example("\ud800", None, None)
-def test_what_is_published_from_a_folder_is_taken_and_what_would_be_refused_is_not_published(
+def test_what_is_published_is_taken_and_what_would_be_refused_is_not_published(
     name: Any, begin: Any, other: Any
 ) -> None:
     bodies: tuple[tuple[Kind, dict[str, Any]], ...] = (
@@ -361,10 +341,10 @@ def test_what_is_published_from_a_folder_is_taken_and_what_would_be_refused_is_n
     )
     for kind, body in bodies:
         if name == "\ud800" or (isinstance(name, int) and not -(2**63) <= name < 2**63):
-            with pytest.raises(CloudError, match="cannot be published"):
-                _version(kind, body, Path("folder"))
+            with pytest.raises(ValueError, match="cannot be published"):
+                make_version(kind, body)
             continue
-        version = _version(kind, body, Path("folder"))
+        version = make_version(kind, body)
         message = GOOD | {"key": version.key, "value": version.body.encode()}
         found = versions_in(kind, [message])
         assert found.refused == []

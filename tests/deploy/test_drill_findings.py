@@ -1,4 +1,4 @@
-"""What a drill counts: laws over any evidence, then one drawn timeline.
+"""What a drill counts: laws over any observations, then one drawn timeline.
 
 seconds   0 ........ 10 ........ 20 ........ 30
 receipts  1-10   11-20   21-30 |  31-40   41-50          (one device, ten records a batch)

@@ -55,10 +55,10 @@ def said() -> list[str]:
 
 @pytest.fixture
 def stack(tmp_path: Path, said: list[str]) -> Iterator[LocalStack]:
-    def tell(server: Server) -> None:
+    def note(server: Server) -> None:
         said.append(f"{server.name}: {server.state}")
 
-    with OneServer(tmp_path / "stack", settings=StackSettings(ask_every_s=0), on_change=tell) as running:
+    with OneServer(tmp_path / "stack", settings=StackSettings(ask_every_s=0), on_change=note) as running:
         yield running
 
 
@@ -89,10 +89,10 @@ def test_status_asks_the_servers_now_whatever_was_written_when_they_started(stac
         assert "not answering" in shown
         assert "stack: not ready; 0 of 1 servers healthy when asked at 20" in shown
     before = time.time()
-    code, told = status(stack, "--json")
+    code, shown = status(stack, "--json")
     assert code == 0
-    assert [server["state"] for server in json.loads(told)["servers"]] == ["healthy"]
-    assert json.loads(told)["asked_s"] >= before
+    assert [server["state"] for server in json.loads(shown)["servers"]] == ["healthy"]
+    assert json.loads(shown)["asked_s"] >= before
 
 
 def test_the_check_of_the_stack_asks_too_and_says_when_a_server_is_silent_and_when_it_is_back(

@@ -25,9 +25,9 @@ def run(*words: str) -> str:
 
 
 def test_a_scenario_is_written_and_told(tmp_path: Path) -> None:
-    told = run("scenario", "--seed", "7", "--vehicles", "4", "--out", str(tmp_path / "s"))
-    assert "Hamburg" in told
-    assert "standard-jpy in JPY" in told
+    printed = run("scenario", "--seed", "7", "--vehicles", "4", "--out", str(tmp_path / "s"))
+    assert "Hamburg" in printed
+    assert "standard-jpy in JPY" in printed
     again = json.loads(run("scenario", "--vehicles", "4", "--out", str(tmp_path / "s"), "--json"))
     assert again["vehicles"] == 4
     assert all(Path(file).exists() for file in again["files"])
@@ -35,8 +35,8 @@ def test_a_scenario_is_written_and_told(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not RECORDING.exists(), reason=f"{RECORDING.name} is not here")
 def test_a_recording_is_replayed_and_its_rows_are_reported(tmp_path: Path) -> None:
-    told = json.loads(run("scenario", "--replay", str(RECORDING), "--out", str(tmp_path), "--json"))
-    assert told["recording"] == {"rows": 1533, "left_out": {}}
+    printed = json.loads(run("scenario", "--replay", str(RECORDING), "--out", str(tmp_path), "--json"))
+    assert printed["recording"] == {"rows": 1533, "left_out": {}}
     assert (tmp_path / "track.csv").exists()
 
 
@@ -44,9 +44,9 @@ def test_the_truth_is_told_as_tables_and_as_json(tmp_path: Path) -> None:
     run("scenario", "--vehicles", "4", "--duration", "1200", "--out", str(tmp_path))
     line = {"device": "eu-0001", "kind": "canary", "time": 1767597600000, "content": {"id": "c"}}
     (tmp_path / "made.jsonl").write_text(json.dumps(line) + "\n")
-    told = json.loads(run("truth", "--scenario", str(tmp_path), "--json"))
-    assert told["records"] == {"eu-0001": {"position": 0, "signal": 0, "event": 0, "canary": 1, "raw": 0, "all": 1}}
-    assert told["bills"]["kaze"] == {"account": "kaze", "currency": "JPY", "total_minor": 0, "lines": []}
+    printed = json.loads(run("truth", "--scenario", str(tmp_path), "--json"))
+    assert printed["records"] == {"eu-0001": {"position": 0, "signal": 0, "event": 0, "canary": 1, "raw": 0, "all": 1}}
+    assert printed["bills"]["kaze"] == {"account": "kaze", "currency": "JPY", "total_minor": 0, "lines": []}
     assert "acme owes 0.00 EUR" in run("truth", "--scenario", str(tmp_path))
 
 

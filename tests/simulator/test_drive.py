@@ -98,10 +98,10 @@ def test_the_journal_is_what_the_generator_says(tmp_path: Path) -> None:
     path = tmp_path / "made.jsonl"
     with path.open("w") as lines:
         count = write_journal(drive(fleet()), lines)
-    told = [json.loads(line) for line in path.read_text().splitlines()]
+    written = [json.loads(line) for line in path.read_text().splitlines()]
     messages = list(drive(fleet()))
-    assert count == len(told) == len(messages)
-    for entry, message in zip(told, messages, strict=True):
+    assert count == len(written) == len(messages)
+    for entry, message in zip(written, messages, strict=True):
         assert entry["device"] == message.device
         if entry["kind"] == "raw":
             assert entry["content"]["topic"] == message.topic

@@ -117,7 +117,7 @@ def test_seventy_metres_a_second_hold_and_more_breaks() -> None:
 
 
 def test_a_jump_beside_a_gap_is_judged_by_no_neighbour() -> None:
-    """The neighbour after the jump is too far away in time, so nothing is set aside: a break on each side."""
+    """The neighbour after the jump is too far away in time, so nothing is left out: a break on each side."""
     fixes = [fix(0, 0.01), fix(10, 0.5), fix(311, 0.011)]
     assert [len(track) for track in tracks(fixes)] == [1, 1, 1]
 

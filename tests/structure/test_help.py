@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -42,3 +43,25 @@ def test_what_stands_in_brackets_is_shown(name: str) -> None:
 
 def test_the_gateway_s_help_names_the_section_that_a_reload_reads() -> None:
     assert "`[drain]`" in CliRunner().invoke(gateway, ["run", "--help"], terminal_width=200).output
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_the_help_of_each_command_has_an_example_with_its_own_options(name: str) -> None:
+    program, _, only = name.partition(" ")
+    for path, command in commands(typer.main.get_command(APPS[name])):
+        if getattr(command, "commands", {}) or (only and path[:1] != (only,)):
+            continue
+        spoken = " ".join((program, *path))
+        example = re.search(rf"Example: {re.escape(spoken)}(?=\s|$)(.*)", words(command.help or ""))
+        assert example, f"{spoken} --help has no example"
+        own = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"(?<=\s)--?\w[\w-]*", example[1])) <= own, spoken
+        required = {parameter.opts[-1] for parameter in command.params if parameter.required and parameter.opts}
+        assert {option for option in required if option.startswith("--")} <= set(example[1].split()), spoken
+
+
+@pytest.mark.parametrize("name", ["waybill", "edge-agent", "fleet-gateway", "cloud-jobs", "fleet-simulator"])
+def test_a_program_says_its_version_and_without_arguments_what_it_can_do(name: str) -> None:
+    app = APPS.get(name) or command_line(SUBCOMMANDS, [], "Waybill.")
+    assert CliRunner().invoke(app, ["--version"]).output == f"{name} {version('waybill')}\n"
+    assert "Commands:" in CliRunner().invoke(app, []).output

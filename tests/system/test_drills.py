@@ -21,7 +21,7 @@ SHORT = DrillSettings(fleet=FleetSettings(records_per_s=200), steady_s=4, after_
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrillEnvironment]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrillEnvironment]:
     folder = tmp_path_factory.mktemp("drills")
     with drill_stack(folder, SHORT, print) as stack, open_environment(stack, folder / "ingest", SHORT, print) as opened:
         yield opened
@@ -38,23 +38,23 @@ def check(outcome: Outcome) -> None:
 
 
 def test_the_centre_is_killed_and_then_taken_back_and_no_record_is_lost_or_counted_twice(
-    stage: DrillEnvironment,
+    environment: DrillEnvironment,
 ) -> None:
-    check(run_drill(Drill.HQ_LOSS, stage))
-    check(run_drill(Drill.FAILBACK, stage))
+    check(run_drill(Drill.HQ_LOSS, environment))
+    check(run_drill(Drill.FAILBACK, environment))
 
 
 @pytest.mark.nightly
-def test_a_region_is_killed_and_only_what_it_had_not_replicated_burns_with_it(stage: DrillEnvironment) -> None:
-    outcome = run_drill(Drill.REGION_LOSS, stage)
+def test_a_region_is_killed_and_only_what_it_had_not_replicated_burns_with_it(environment: DrillEnvironment) -> None:
+    outcome = run_drill(Drill.REGION_LOSS, environment)
     assert outcome.found.lost_of_replicated == outcome.found.duplicates_in_table == 0
     assert outcome.found.lost <= outcome.found.not_replicated
     assert outcome.lost_after_return == 0
 
 
 @pytest.mark.nightly
-def test_a_link_is_cut_and_healed(stage: DrillEnvironment) -> None:
-    check(run_drill(Drill.LINK_CUT, stage))
+def test_a_link_is_cut_and_healed(environment: DrillEnvironment) -> None:
+    check(run_drill(Drill.LINK_CUT, environment))
 
 
 @pytest.mark.nightly

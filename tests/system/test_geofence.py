@@ -18,7 +18,9 @@ from uuid import uuid4
 import pulsar
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from cloud_jobs.__main__ import app
 from cloud_jobs.errors import CommitConflict
 from cloud_jobs.geofence import job
 from cloud_jobs.geofence.config import GeofenceSettings
@@ -27,7 +29,6 @@ from cloud_jobs.geofence.job import TABLE, GeofenceRun, compute_events
 from cloud_jobs.incremental import commit
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.outbox import Outbox, topic_sender
-from cloud_jobs.reference import publish, read_folder
 from cloud_jobs.revisions import event_message
 from deploy.local import LocalStack
 from geo.spatial import TrackSettings
@@ -201,8 +202,6 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
     folder.mkdir()
     fence = square(f"square-{place}", effective_from="2026-01-01T00:00:00Z")
     (folder / "fences.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": [fence]}))
-    for name in ("tariffs.json", "accounts.json"):
-        (folder / name).write_text("[]")
     topic = f"persistent://fleet/events/geofence-{place}"
     config = tmp_path / "cloud.toml"
     config.write_text(
@@ -215,20 +214,28 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
         LakeFix("eu-0001", seq, NOON + timedelta(minutes=seq), 0.005, -0.009 + 0.005 * seq) for seq in (1, 2, 3, 4)
     ]
     ingest(lake, inside[:2])
+
+    def reference(*words: str) -> Any:
+        done = CliRunner().invoke(app, ["reference", *words, "--config", str(config), "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
     command = [sys.executable, "-m", "cloud_jobs", "geofence", "--config", str(config), "--follow"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             end = time.monotonic() + 240
             while lake.open(TABLE).version() < 1 and time.monotonic() < end:
                 time.sleep(0.2)
-            publish(hq.service_url, read_folder(folder))
+            assert reference("publish", str(folder)) == {"published": {"fence": 1, "tariff": 0, "account": 0}}
             first = [row for _, row in messages(stack, topic, 1, 120) if row["place"] == f"square-{place}"]
             ingest(lake, inside[2:])
             every = [row for _, row in messages(stack, topic, 2, 120) if row["place"] == f"square-{place}"]
             process.send_signal(signal.SIGTERM)
-            _, complaints = process.communicate(timeout=60)
+            _, log = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert process.returncode == 0, complaints
+    assert process.returncode == 0, log
+    shown = [row for row in reference("show") if row["id"] == fence["properties"]["id"]]
+    assert [(row["effective_from"], row["problem"]) for row in shown] == [("2026-01-01 00:00:00+00:00", "")]
     assert [(row["kind"], row["revision"]) for row in first] == [("enter", 0)]
     assert [(row["kind"], row["time"]) for row in every][-1] == ("exit", "2026-01-05T12:03:48.000Z")

@@ -5,12 +5,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pulsar import PulsarException
 from pydantic import SecretStr
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from cloud_jobs.errors import NotPublished
+from cloud_jobs.errors import NotPublished, ReferenceNotPublished
 from cloud_jobs.outbox import topic_sender
 from cloud_jobs.pulsar_source import AccessRefused
 from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
@@ -18,7 +17,7 @@ from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.errors import PulsarSourceError
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.reading.entry_store import open_entry_store
-from cloud_jobs.reference import publish
+from cloud_jobs.reference_files import publish
 from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, inspect_clusters
 from geo.replication.connection import check_addresses
 from runtime.pulsar_client import PulsarAccess
@@ -140,5 +139,5 @@ def test_what_is_published_shows_its_token_and_trusts_its_own_authority(cluster:
     for wrong in (access_of("a.b.c", cluster.certificate), access_of(cluster.token("admin"))):
         with pytest.raises(NotPublished):
             topic_sender([url], topic, dict, wrong)(iter(rows))
-        with pytest.raises(PulsarException):
-            publish(url, [], wrong)
+        with pytest.raises(ReferenceNotPublished):
+            publish([url], [], wrong)

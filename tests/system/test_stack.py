@@ -126,7 +126,7 @@ def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(
         StackState.load(up.folder)
 
 
-def test_a_stack_runs_in_the_background_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_a_stack_runs_in_the_background_until_it_is_stopped(tmp_path: Path) -> None:
     def waybill(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "waybill", *words, "--folder", str(tmp_path / "stack")]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
@@ -136,10 +136,15 @@ def test_a_stack_runs_in_the_background_until_it_is_told_to_stop(tmp_path: Path)
     try:
         status = waybill("status", "--json")
         assert status.returncode == 0, status.stderr
-        told = json.loads(status.stdout)
-        assert {server["name"] for server in told["servers"]} >= {"pulsar-eu", "pulsar-us", "pulsar-hq", "mosquitto-eu"}
-        assert 0 < sum(told["memory_bytes"].values()) < 3.5 * GB
-        hq = next(server["process"]["pid"] for server in told["servers"] if server["name"] == "pulsar-hq")
+        shown = json.loads(status.stdout)
+        assert {server["name"] for server in shown["servers"]} >= {
+            "pulsar-eu",
+            "pulsar-us",
+            "pulsar-hq",
+            "mosquitto-eu",
+        }
+        assert 0 < sum(shown["memory_bytes"].values()) < 3.5 * GB
+        hq = next(server["process"]["pid"] for server in shown["servers"] if server["name"] == "pulsar-hq")
         os.kill(hq, signal.SIGSTOP)
         try:
             frozen = waybill("status")

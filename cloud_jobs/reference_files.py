@@ -1,0 +1,155 @@
+"""Fences, tariffs and accounts in files: read, checked as where they are used, and published. Knows no Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulsar
+
+from cloud_jobs.billing import Account, Tariff, parse
+from cloud_jobs.errors import CloudError, ReferenceFileError, ReferenceNotPublished
+from cloud_jobs.fences import parse_fence
+from cloud_jobs.reference import MAX_BYTES, MAX_VALUES, NAMESPACE, TOPICS, Kind, stated_version
+from geo.spatial import FenceError
+from geo.spatial.features import Feature, read_features
+from geo.spatial.geojson import fence_of
+from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+from telemetry import InvalidJson, parse_json
+
+FILES = ("fences.geojson", "tariffs.json", "accounts.json")
+"""What a folder of reference data has, all of it or some."""
+_TIMEOUT_S = 10
+_ANYBODY = PulsarAccess()
+_MEMBERS: dict[str, Kind] = {"prices": "tariff", "vehicles": "account"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceVersion:
+    """One version of one thing: `body` is its JSON text."""
+
+    kind: Kind
+    id: str
+    effective_from: str
+    body: str
+
+    @property
+    def key(self) -> str:
+        """Its name in the compacted topic."""
+        return f"{self.id}@{self.effective_from}"
+
+
+def read_reference(paths: Iterable[Path]) -> list[ReferenceVersion]:
+    """The versions in files of any name, and in the files of folders (`FILES`), each once.
+
+    GeoJSON holds fences and gates; a list of JSON objects holds tariffs (with `prices`) and accounts (with `vehicles`).
+    Raises ReferenceFileError with everything that is wrong, each fault behind its file and place.
+    """
+    versions: dict[tuple[Kind, str], ReferenceVersion] = {}
+    faults: list[str] = []
+    for path in paths:
+        files = [path / name for name in FILES if (path / name).exists()] if path.is_dir() else [path]
+        if not files:
+            faults.append(f"{path}: the folder has none of {', '.join(FILES)}")
+        for file in files:
+            for place, made in _versions_in(file):
+                if isinstance(made, str):
+                    faults.append(f"{file}: {place}: {made}" if place else f"{file}: {made}")
+                elif versions.setdefault((made.kind, made.key), made) != made:
+                    since = f" from {made.effective_from}" if made.effective_from else ""
+                    faults.append(f"{file}: {place}: {made.kind} {made.id!r}{since} is given twice, with two contents")
+    if faults:
+        raise ReferenceFileError(faults)
+    return [*versions.values()]
+
+
+def _versions_in(file: Path) -> Iterator[tuple[str, ReferenceVersion | str]]:
+    """The versions of a file, or what is wrong with them, each with its place."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        bodies = None if file.suffix == ".geojson" else json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        yield "", f"cannot be read: {error}"
+        return
+    if not isinstance(bodies, list):
+        yield from ((feature.place, _fence(feature)) for feature in read_features(text))
+        return
+    for number, body in enumerate(bodies, start=1):
+        kinds = [kind for member, kind in _MEMBERS.items() if isinstance(body, dict) and member in body]
+        place = f"entry {number}"
+        yield (
+            (place, _checked(kinds[0], body))
+            if len(kinds) == 1
+            else (place, "is neither a tariff (an object with prices) nor an account (one with vehicles)")
+        )
+
+
+def _fence(feature: Feature) -> ReferenceVersion | str:
+    try:
+        fence_of(feature)
+    except FenceError as error:
+        return str(FenceError(error.reason, fence_id=error.fence_id))
+    return _checked("fence", feature.value)
+
+
+def _checked(kind: Kind, body: dict[str, Any]) -> ReferenceVersion | str:
+    try:
+        version = make_version(kind, body)
+    except ValueError as error:
+        return str(error)
+    return fault_of(kind, version.body) or version
+
+
+def make_version(kind: Kind, body: dict[str, Any]) -> ReferenceVersion:
+    """A version as it can be published. Raises ValueError for what would be refused where it arrives."""
+    name, begin = stated_version(kind, body)
+    if not name:
+        raise ValueError(f"a {kind} has no id")
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        parse_json(text.encode(), max_bytes=MAX_BYTES, max_values=MAX_VALUES)
+    except (InvalidJson, ValueError) as error:
+        raise ValueError(f"the {kind} {name!r} cannot be published: {error}") from error
+    return ReferenceVersion(kind, name, begin, text)
+
+
+def fault_of(kind: Kind, body: str) -> str:
+    """Why the text of a version cannot be used, by the jobs or by the bill; "": it can."""
+    try:
+        if kind == "fence":
+            parse_fence(body)
+        else:
+            parse(Tariff if kind == "tariff" else Account, body)
+    except (CloudError, FenceError) as error:
+        return str(error)
+    return ""
+
+
+def publish(service_urls: Sequence[str], versions: Iterable[ReferenceVersion], access: PulsarAccess = _ANYBODY) -> int:
+    """Publishes versions to the topics of the first cluster that takes them, and returns their number.
+
+    All are persisted then. What was published before changes nothing. Raises ReferenceNotPublished.
+    """
+    todo, reasons = list(versions), list[str]()
+    for url in service_urls:
+        try:
+            return _publish(url, todo, access)
+        except (PulsarAccessError, pulsar.PulsarException, ValueError, RuntimeError) as error:
+            reasons.append(f"{url}: {error}")
+    raise ReferenceNotPublished(reasons)
+
+
+def _publish(service_url: str, versions: Iterable[ReferenceVersion], access: PulsarAccess) -> int:
+    client = open_pulsar_client(service_url, access, timeout_s=_TIMEOUT_S)
+    try:
+        producers = {kind: client.create_producer(f"{NAMESPACE}/{topic}") for kind, topic in TOPICS.items()}
+        count = 0
+        for version in versions:
+            producers[version.kind].send(version.body.encode(), partition_key=version.key)
+            count += 1
+        return count
+    finally:
+        client.close()
