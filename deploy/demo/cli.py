@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.report import as_json, bill_table, completeness_table, records_table, verdict_table
-from deploy.demo.scenario import DemoScenario, DemoSettings
+from deploy.demo.scenario import DemoScenario, DemoSettings, plan_drive
 from deploy.local import LocalStack, LocalStackError, empty, interrupt_on_signals
 from geo.replication import ReplicationError
 from simulator import SimulatorError
@@ -67,6 +67,8 @@ def demo(
 
 
 def _run(folder: Path, settings: DemoSettings, *, quiet: bool) -> tuple[Audit, int]:
+    # Before anything is deleted or started: a recording that cannot be read costs nothing.
+    planned = plan_drive(settings)
     empty(folder)
     began = time.monotonic()
     with _progress(quiet=quiet) as progress:
@@ -80,7 +82,7 @@ def _run(folder: Path, settings: DemoSettings, *, quiet: bool) -> tuple[Audit, i
 
         with LocalStack(folder) as stack:
             say(f"{len(stack.servers)} servers are up: Pulsar eu, us and hq, replication applied")
-            scenario = DemoScenario(stack, settings, say, show)
+            scenario = DemoScenario(stack, settings, planned, say, show)
             found = scenario.run()
             return found, scenario.peak_memory_bytes
 

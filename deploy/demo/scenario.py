@@ -42,6 +42,7 @@ from simulator import (
     recorded_scenario,
     write_folder,
 )
+from simulator.drive import Track
 from simulator.truth import Truth
 
 REGIONS = ("eu", "us")
@@ -64,12 +65,20 @@ class DemoSettings(Settings):
     timeout_s: float = Field(default=300.0, gt=0, description="how long everything may take to come through")
 
 
+def plan_drive(settings: DemoSettings) -> tuple[Scenario, Track | None]:
+    """The fleet that drives and, where a recording is replayed, its track. Raises SimulatorError."""
+    if settings.replay is None:
+        return generated_scenario(seed=settings.seed, vehicles=settings.vehicles, regions=REGIONS), None
+    return recorded_scenario(read_recording(settings.replay), seed=settings.seed, regions=REGIONS)
+
+
 @dataclass(slots=True)
 class DemoScenario:
     """One run of the demo on a stack that was started. `say` is called with what happens, as it happens."""
 
     stack: LocalStack
     settings: DemoSettings
+    planned: tuple[Scenario, Track | None]
     say: Say
     on_progress: Callable[[str, float, float], None] = lambda *_: None
     vehicles: list[DemoVehicle] = field(default_factory=list)
@@ -77,7 +86,8 @@ class DemoScenario:
 
     def run(self) -> Audit:
         """Run it all and compare. Raises DemoError, LocalStackError."""
-        scenario = self._scenario()
+        write_folder(self._folder, *self.planned)
+        scenario = read_folder(self._folder)[0]
         config = cloud_config(self.stack)
         settings = cloud_settings(config)
         settings.tables.create()
@@ -100,17 +110,6 @@ class DemoScenario:
     @property
     def _folder(self) -> Path:
         return self.stack.folder / "scenario"
-
-    def _scenario(self) -> Scenario:
-        if self.settings.replay is None:
-            write_folder(
-                self._folder,
-                generated_scenario(seed=self.settings.seed, vehicles=self.settings.vehicles, regions=REGIONS),
-            )
-        else:
-            recording = read_recording(self.settings.replay)
-            write_folder(self._folder, *recorded_scenario(recording, seed=self.settings.seed, regions=REGIONS))
-        return read_folder(self._folder)[0]
 
     def _drive(self, scenario: Scenario) -> Summary:
         """Publishes the drive in a thread of its own while the faults are made here."""

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -15,20 +14,12 @@ import pytest
 
 from deploy.local import DaemonProcess, PulsarCluster, ServerFailed, ServerState, wait_all
 from deploy.local.process import children
+from tests.waiting import wait_until
 
 SLEEP = "import time; time.sleep(60)"
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
 )
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def is_alive(pid: int) -> bool:
@@ -170,10 +161,10 @@ def test_the_children_of_a_server_end_with_it(tmp_path: Path) -> None:
     server.start()
     pid = server.pid
     assert pid is not None
-    assert until(lambda: len(children(pid)) == 1)
+    wait_until(lambda: len(children(pid)) == 1)
     [child] = children(pid)
     server.stop()
-    assert until(lambda: not is_alive(child))
+    wait_until(lambda: not is_alive(child))
 
 
 def test_the_children_of_a_server_that_failed_end_when_that_is_seen(tmp_path: Path) -> None:
@@ -183,9 +174,9 @@ def test_the_children_of_a_server_that_failed_end_when_that_is_seen(tmp_path: Pa
     )
     server = daemon(tmp_path, code, settle_s=60)
     server.start()
-    assert until(lambda: server.state is ServerState.FAILED)
+    wait_until(lambda: server.state is ServerState.FAILED)
     child = int(server.log.read_text())
-    assert until(lambda: not is_alive(child))
+    wait_until(lambda: not is_alive(child))
     assert server.exit_status == 3
 
 
@@ -195,7 +186,7 @@ def test_a_process_that_was_waited_for_is_never_signalled_again(
     # From then on its id may be another's.
     server = daemon(tmp_path, "pass")
     server.start()
-    assert until(lambda: server.state is ServerState.FAILED)
+    wait_until(lambda: server.state is ServerState.FAILED)
     signalled: list[int] = []
     monkeypatch.setattr(os, "killpg", lambda group, _: signalled.append(group))
     server.stop()
@@ -209,7 +200,8 @@ def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     starter = Thread(target=server.start)
     starter.start()
     starter.join()
-    assert not until(lambda: server.state is ServerState.FAILED, 0.3)
+    with pytest.raises(AssertionError):
+        wait_until(lambda: server.state is ServerState.FAILED, 0.3)
     server.stop()
 
 
@@ -229,7 +221,7 @@ def test_a_server_ends_when_its_parent_is_ended(tmp_path: Path, number: signal.S
         assert is_alive(pid)
         os.kill(parent.pid, number)
         parent.wait(10)
-    assert until(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid))
 
 
 def test_a_bookie_that_registers_without_end_is_seen_in_the_log_of_this_start_alone(tmp_path: Path) -> None:

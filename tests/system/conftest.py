@@ -10,6 +10,7 @@ The stack is shared, so a test leaves links healed and clusters running, and use
 that must break what others use starts a `LocalStack`, or single servers, of its own in `tmp_path`.
 """
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,10 @@ from pyspark.sql import SparkSession
 
 from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, session
+
+# Spark's JVM lives for a few minutes: the quick compiler alone costs less than the other one gains. A Spark that a test
+# starts as a command has it too.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import paho.mqtt.client as mqtt
 import pulsar
@@ -28,6 +26,7 @@ from gateway import GatewayStatus, read_status
 from gateway.config import StatusEndpoint
 from telemetry import Ack, Batch, Canary, IntervalSet, Record, decode_ack, encode, read_header
 from tests.pulsar_clients import open_client
+from tests.waiting import wait_until
 
 NAMESPACE = "fleet/telemetry-eu"
 RECORDS = 20
@@ -152,7 +151,7 @@ class Devices:
             self.client.tls_set(str(tls.authority), str(tls.certificate), str(tls.key))
         self.client.connect("127.0.0.1", broker.port)
         self.client.loop_start()
-        until(self.client.is_connected, 10)
+        wait_until(self.client.is_connected, 10)
 
     def close(self) -> None:
         self.client.disconnect()
@@ -194,13 +193,6 @@ class Devices:
             self.acks.append((device, ack))
             if not ack.refused:
                 self.told[device] = self.told.get(device, IntervalSet()) | ack.seqs
-
-
-def until(condition: Callable[[], Any], timeout_s: float, pause_s: float = 0.02) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(pause_s)
 
 
 def assert_safe(told: dict[str, IntervalSet], persisted: dict[str, IntervalSet]) -> None:

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,17 +10,11 @@ import pytest
 from deploy.local import MosquittoBroker, MosquittoSettings
 from tests.edge_agent.process import AgentProcess, VehicleSensors, number_of
 from tests.edge_agent.region import MqttRegion
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 MESSAGES = 300
 NO_SAVE_OF_ITS_OWN_S = 3_600
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def save(broker: MosquittoBroker) -> None:

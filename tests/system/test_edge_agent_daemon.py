@@ -3,38 +3,23 @@
 import json
 import os
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgpack
 import pytest
 
-from deploy.local import MosquittoBroker, MosquittoSettings, TlsFiles
+from deploy.local import MosquittoBroker, MosquittoSettings, TlsFiles, free_port
 from telemetry import Event
 from tests.certificates import CertificateAuthority
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @pytest.fixture
@@ -66,7 +51,7 @@ def agent(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> Iterator[Agent
     ports = {name: brokers[name].port for name in ("eu", "us")}
     agent = AgentProcess(tmp_path, brokers["car"].port, ports, extra)
     agent.start()
-    assert wait_for(lambda: "listening" in agent.log.read_text() and "uplink connected" in agent.log.read_text())
+    assert wait_until(lambda: "listening" in agent.log.read_text() and "uplink connected" in agent.log.read_text())
     yield agent
     agent.stop()
 
@@ -88,7 +73,7 @@ def test_a_lost_region_is_replaced_and_returned_to_and_no_record_changes_its_nam
     assert regions["us"].wait_for(lambda it: len(it.records) >= 100, 20)
     brokers["eu"].start()
     brokers["eu"].wait()
-    assert wait_for(lambda: "back to the preferred region" in agent.log.read_text(), 30)
+    assert wait_until(lambda: "back to the preferred region" in agent.log.read_text(), 30)
     for _ in range(100):
         vehicle.position()
     assert regions["eu"].wait_for(lambda it: len(it.records) >= 200, 20)
@@ -103,10 +88,10 @@ def test_settings_are_reloaded_on_sighup_and_wrong_ones_change_nothing(agent, ve
     text = agent.config.read_text()
     agent.config.write_text(text + "nonsense = 1\n")
     agent.signal(signal.SIGHUP)
-    assert wait_for(lambda: "the present ones stay" in agent.log.read_text())
+    assert wait_until(lambda: "the present ones stay" in agent.log.read_text())
     agent.config.write_text(text.replace("ack_timeout_s = 3.0", "ack_timeout_s = 4.0"))
     agent.signal(signal.SIGHUP)
-    assert wait_for(lambda: "settings loaded" in agent.log.read_text())
+    assert wait_until(lambda: "settings loaded" in agent.log.read_text())
     for _ in range(50):
         vehicle.position()
     assert regions["eu"].wait_for(lambda it: len(it.records) == 50)
@@ -151,7 +136,7 @@ def test_hostile_retained_messages_neither_stop_nor_empty_nor_disconnect_the_age
     agent.kill()
     agent.start()
     eu.answers = True
-    assert wait_for(lambda: agent.status()["depth_records"] == 0), agent.log.read_text()
+    assert wait_until(lambda: agent.status()["depth_records"] == 0), agent.log.read_text()
     assert eu.wait_for(lambda it: len(it.records) == 51)
     log = agent.log.read_text()
     assert log.count("uplink lost") <= 1, "QoS 0 has no packet id to acknowledge"
@@ -183,7 +168,7 @@ def test_the_endpoint_on_loopback_tells_metrics_health_and_status(agent, vehicle
     brokers["eu"].stop()
     brokers["us"].stop()
     with pytest.raises(urllib.error.HTTPError, match="503") as caught:
-        wait_for(lambda: get("/health") and False)
+        wait_until(lambda: get("/health") and False)
     assert json.loads(caught.value.read())["uplink"] == "not connected"
 
 
@@ -213,16 +198,16 @@ def test_without_a_gateway_health_says_so_and_a_message_above_the_limit_becomes_
 
     agent.start()
     try:
-        assert wait_for(lambda: "listening" in agent.log.read_text())
+        assert wait_until(lambda: "listening" in agent.log.read_text())
         vehicle.publish("vehicle/signal", b"x" * 2000)
-        assert wait_for(lambda: uplink() == "no gateway")
+        assert wait_until(lambda: uplink() == "no gateway")
         region = MqttRegion(brokers["eu"].port, "eu")
         try:
             assert region.wait_for(lambda it: len(it.records) == 1)
             (record,) = region.records.values()
             assert isinstance(record.body, Event)
             assert json.loads(record.body.attributes)["bytes"] == 2000
-            assert wait_for(lambda: uplink() == "acknowledges")
+            assert wait_until(lambda: uplink() == "acknowledges")
         finally:
             region.close()
     finally:
@@ -298,11 +283,11 @@ def run_until(folder: Path, vehicle: VehicleSensors, eu: MosquittoBroker, tls: s
     agent.log.unlink(missing_ok=True)
     agent.start()
     try:
-        assert wait_for(lambda: all(word in agent.log.read_text() for word in (said, "listening")))
+        assert wait_until(lambda: all(word in agent.log.read_text() for word in (said, "listening")))
         while vehicle.sent < 50:
             vehicle.position()
         expected = 0 if said == "uplink connected" else 50
-        assert wait_for(lambda: agent.status()["head"] == 50 and agent.status()["depth_records"] == expected)
+        assert wait_until(lambda: agent.status()["head"] == 50 and agent.status()["depth_records"] == expected)
     finally:
         agent.stop()
     return agent.log.read_text()
@@ -323,16 +308,16 @@ def test_of_a_commit_that_the_broker_would_hang_up_for_only_the_record_that_neve
     )
     agent.start()
     try:
-        assert wait_for(lambda: "listening" in agent.log.read_text())
+        assert wait_until(lambda: "listening" in agent.log.read_text())
         for size in (900_000, 1_048_500, 900_000):
             vehicle.client.publish("vehicle/odd", os.urandom(size), qos=1)
-        assert wait_for(lambda: agent.status()["depth_records"] == 3)
+        assert wait_until(lambda: agent.status()["depth_records"] == 3)
         for _ in range(100):
             vehicle.position()
             time.sleep(0.005)
-        assert wait_for(lambda: agent.status()["dead_letter_records"] == 1), agent.log.read_text()
+        assert wait_until(lambda: agent.status()["dead_letter_records"] == 1), agent.log.read_text()
         assert region.wait_for(lambda it: len(it.records) == 102)
-        assert wait_for(lambda: agent.status()["depth_records"] == 1), "it alone is left"
+        assert wait_until(lambda: agent.status()["depth_records"] == 1), "it alone is left"
         assert agent.status()["gaps"] == 0
         assert "uplink lost" not in agent.log.read_text()
     finally:

@@ -28,7 +28,8 @@ from edge_agent.store.connection import DATABASE
 from telemetry import Batch, Canary, IntervalSet, Record, encode
 from tests.certificates import CertificateAuthority
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
-from tests.system.gateway_region import NAMESPACE, RECORDS, Devices, GatewayProcess, PulsarRegion, assert_safe, until
+from tests.system.gateway_region import NAMESPACE, RECORDS, Devices, GatewayProcess, PulsarRegion, assert_safe
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -44,7 +45,7 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarRegion]:
             server.start()
         wait_all(servers, 120)
         admin = f"{region.pulsar.admin_url}/admin/v2"
-        until(lambda: "eu" in httpx.get(f"{admin}/clusters").json(), 20)
+        wait_until(lambda: "eu" in httpx.get(f"{admin}/clusters").json(), 20)
         httpx.put(f"{admin}/tenants/fleet", json={"allowedClusters": ["eu"]}).raise_for_status()
         retention = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
         httpx.put(f"{admin}/namespaces/{NAMESPACE}", json=retention).raise_for_status()
@@ -74,8 +75,8 @@ def test_every_device_is_told_of_every_record_and_pulsar_has_them_all(
     fleet = devices("plain", 10, 20)
     with region.gateway("plain-1") as gateway:
         fleet.send_untold()
-        until(lambda: fleet.all_told, 30)
-        until(lambda: gateway.status().batches_persisted == 200, 5)
+        wait_until(lambda: fleet.all_told, 30)
+        wait_until(lambda: gateway.status().batches_persisted == 200, 5)
         status = gateway.status()
     assert region.persisted("plain") == fleet.snapshot()
     assert status.records_persisted == 200 * RECORDS
@@ -94,14 +95,14 @@ def test_a_gateway_that_is_killed_again_and_again_has_told_nobody_of_what_is_not
         for kill in range(4):
             already = len(fleet.acks)
             fleet.send_untold(up_to=(kill + 1) * 60 * RECORDS)
-            until(partial(fleet.heard_more_than, already), 20)
+            wait_until(partial(fleet.heard_more_than, already), 20)
             time.sleep(chance.uniform(0, 0.05))
             gateway.signal(signal.SIGKILL)
-            until(lambda: gateway.process.pid is None, 5)
+            wait_until(lambda: gateway.process.pid is None, 5)
             time.sleep(0.3)  # what it had sent reaches the devices
             assert_safe(fleet.snapshot(), region.persisted("killed"))
             gateway.start()
-        until(lambda: fleet.send_untold() == 0, 30, pause_s=1)
+        wait_until(lambda: fleet.send_untold() == 0, 30, every_s=1)
     assert_safe(fleet.snapshot(), region.persisted("killed"))
     assert fleet.all_told
 
@@ -113,14 +114,14 @@ def test_while_pulsar_is_away_nothing_is_acknowledged_and_afterwards_everything_
     with region.gateway("outage-1") as gateway:
         region.pulsar.stop()
         fleet.send_untold()
-        until(lambda: gateway.status().in_flight == 64, 10)
-        until(lambda: gateway.status().pulsar_failures > 0, 15)
+        wait_until(lambda: gateway.status().in_flight == 64, 10)
+        wait_until(lambda: gateway.status().pulsar_failures > 0, 15)
         status = gateway.status()
         assert (fleet.count(), status.batches_persisted, status.healthy) == (0, 0, False)
         assert status.in_flight == 64, "the broker keeps the rest"
         region.pulsar.start()
         region.pulsar.wait(90)
-        until(lambda: fleet.all_told, 60)
+        wait_until(lambda: fleet.all_told, 60)
     assert region.persisted("outage") == fleet.snapshot()
 
 
@@ -130,11 +131,11 @@ def test_while_the_broker_is_away_the_gateway_waits_and_goes_on_afterwards(
     fleet = devices("broker", 5, 10)
     with region.gateway("broker-1") as gateway:
         region.broker.stop()
-        until(lambda: not gateway.status().mqtt_connected, 10)
+        wait_until(lambda: not gateway.status().mqtt_connected, 10)
         region.broker.start()
         region.broker.wait(20)
-        until(lambda: gateway.status().healthy, 15)
-        until(lambda: fleet.send_untold() == 0, 30, pause_s=1)
+        wait_until(lambda: gateway.status().healthy, 15)
+        wait_until(lambda: fleet.send_untold() == 0, 30, every_s=1)
     assert_safe(fleet.snapshot(), region.persisted("broker"))
 
 
@@ -147,10 +148,10 @@ def test_a_damaged_batch_and_one_of_another_device_are_put_aside_and_the_sender_
     with region.gateway("liar-1") as gateway:
         fleet.send("liar-0", damaged)
         fleet.send("liar-1", honest)
-        until(lambda: len(fleet.acks) == 2, 10)
-        until(lambda: gateway.status().batches_refused == 2, 5)
+        wait_until(lambda: len(fleet.acks) == 2, 10)
+        wait_until(lambda: gateway.status().batches_refused == 2, 5)
         fleet.send("liar-0", honest)
-        until(lambda: fleet.knows("liar-0", 1), 10)
+        wait_until(lambda: fleet.knows("liar-0", 1), 10)
     refused = {properties["reason"]: (payload, properties) for payload, properties in region.messages("refused")}
     assert {(device, ack.refused) for device, ack in fleet.acks[:2]} == {
         ("liar-0", "checksum"),
@@ -179,9 +180,9 @@ def test_a_hostile_neighbour_stops_silences_and_fills_nothing(
         for payload in epochs:
             fleet.send("beside-0", payload)
         fleet.send_untold()
-        until(lambda: fleet.count() >= 4 * 5 * RECORDS, 30)
-        until(lambda: gateway.status().batches_refused > 1500, 20)
-        until(lambda: gateway.status().healthy, 10)
+        wait_until(lambda: fleet.count() >= 4 * 5 * RECORDS, 30)
+        wait_until(lambda: gateway.status().batches_refused > 1500, 20)
+        wait_until(lambda: gateway.status().healthy, 10)
         status = gateway.status()
         log_bytes = gateway.process.log.stat().st_size
     assert (status.pushes_unknown, status.internal_errors) == (1, 0)
@@ -198,11 +199,11 @@ def test_two_gateways_of_one_name_slow_down_and_say_it(region: PulsarRegion) -> 
         twin.config.write_text(twin.text.replace('name = "twin-b"', 'name = "twin"'), encoding="utf-8")
         twin.process.start()
         try:
-            until(lambda: "each gateway needs a name of its own" in one.status().last_error, 30)
+            wait_until(lambda: "each gateway needs a name of its own" in one.status().last_error, 30)
             assert not one.status().healthy
         finally:
             twin.process.stop()
-        until(lambda: one.status().healthy, 15)
+        wait_until(lambda: one.status().healthy, 15)
 
 
 def test_two_gateways_share_the_load_and_one_takes_over_when_the_other_is_killed(
@@ -211,13 +212,13 @@ def test_two_gateways_share_the_load_and_one_takes_over_when_the_other_is_killed
     fleet = devices("shared", 10, 20)
     with region.gateway("shared-1") as one, region.gateway("shared-2") as other:
         fleet.send_untold()
-        until(lambda: fleet.all_told, 30)
-        until(lambda: one.status().batches_persisted + other.status().batches_persisted == 200, 5)
+        wait_until(lambda: fleet.all_told, 30)
+        wait_until(lambda: one.status().batches_persisted + other.status().batches_persisted == 200, 5)
         assert min(one.status().batches_persisted, other.status().batches_persisted) > 50
         one.signal(signal.SIGKILL)
-        until(lambda: one.process.pid is None, 5)
+        wait_until(lambda: one.process.pid is None, 5)
         more = devices("shared-on", 10, 10)
-        until(lambda: more.send_untold() == 0, 30, pause_s=1)
+        wait_until(lambda: more.send_untold() == 0, 30, every_s=1)
     assert_safe(more.snapshot(), region.persisted("shared-on"))
 
 
@@ -227,12 +228,12 @@ def test_a_gateway_that_is_asked_to_stop_finishes_what_it_has_taken(
     fleet = devices("stopped", 10, 60)
     with region.gateway("stopped-1") as gateway:
         fleet.send_untold()
-        until(lambda: fleet.count() > 0, 20)
+        wait_until(lambda: fleet.count() > 0, 20)
         asked = time.monotonic()
         gateway.signal(signal.SIGTERM)
-        until(lambda: gateway.process.pid is None, 12)
+        wait_until(lambda: gateway.process.pid is None, 12)
         assert time.monotonic() - asked < 11
-        until(lambda: fleet.snapshot() == region.persisted("stopped"), 10, pause_s=0.3)
+        wait_until(lambda: fleet.snapshot() == region.persisted("stopped"), 10, every_s=0.3)
 
 
 def test_the_operator_s_pause_reaches_the_devices_without_a_restart(
@@ -241,12 +242,12 @@ def test_the_operator_s_pause_reaches_the_devices_without_a_restart(
     fleet = devices("paused", 1, 2)
     with region.gateway("paused-1") as gateway:
         fleet.send("paused-0", fleet.batches["paused-0", 1])
-        until(lambda: len(fleet.acks) == 1, 10)
+        wait_until(lambda: len(fleet.acks) == 1, 10)
         gateway.config.write_text(gateway.text + "[drain]\npause_s = 30\n", encoding="utf-8")
         gateway.signal(signal.SIGHUP)
-        until(lambda: "drain settings reloaded" in gateway.process.log.read_text(encoding="utf-8"), 10)
+        wait_until(lambda: "drain settings reloaded" in gateway.process.log.read_text(encoding="utf-8"), 10)
         fleet.send("paused-0", fleet.batches["paused-0", 1 + RECORDS])
-        until(lambda: len(fleet.acks) == 2, 10)
+        wait_until(lambda: len(fleet.acks) == 2, 10)
     assert [ack.pause_s for _, ack in fleet.acks] == [0.0, 30.0]
 
 
@@ -263,11 +264,11 @@ def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_not
         fleet = Devices(broker, "tls", 4, 30, tls=authority.client("tls"))
         with region.gateway("tls-1", broker, trusted):
             fleet.send_untold()
-            until(lambda: fleet.all_told, 30)
+            wait_until(lambda: fleet.all_told, 30)
         fleet.close()
         stranger = GatewayProcess(region, "tls-2", broker, f'tls = {{ ca = "{own.authority}" }}')
         stranger.process.start()
-        until(lambda: "not connected" in stranger.process.log.read_text(encoding="utf-8"), 20)
+        wait_until(lambda: "not connected" in stranger.process.log.read_text(encoding="utf-8"), 20)
         assert not stranger.status().mqtt_connected
         stranger.process.stop()
     finally:
@@ -291,7 +292,7 @@ def vehicle(tmp_path: Path) -> Iterator[VehicleSensors]:
 def running(agent: AgentProcess) -> Iterator[AgentProcess]:
     agent.start()
     try:
-        until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
+        wait_until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
         yield agent
     finally:
         agent.stop()
@@ -330,20 +331,20 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
     with region.gateway("push-1", more=f'push = {{ folder = "{tmp_path}/pushes" }}') as gateway, running(agent):
         for _ in range(50):
             vehicle.position()
-        until(lambda: agent.status()["depth_records"] == 50, 10)
+        wait_until(lambda: agent.status()["depth_records"] == 50, 10)
         before = stored(agent)
-        until(lambda: applied(gateway, 1), 20, pause_s=0.2)
+        wait_until(lambda: applied(gateway, 1), 20, every_s=0.2)
         push(gateway, "[drain]\nwindow = 0\n")
-        until(lambda: gateway.status().pushes_refused == 1, 20)
+        wait_until(lambda: gateway.status().pushes_refused == 1, 20)
         push(gateway, f'[[uplinks]]\nregion = "nowhere"\nhost = "127.0.0.1"\nport = {free_port()}\n')
-        until(lambda: gateway.status().pushes_taken_back == 1, 20)
+        wait_until(lambda: gateway.status().pushes_taken_back == 1, 20)
         assert in_force.read_text(encoding="utf-8").endswith("\n[drain]\nwindow = 7\n")
         assert set(before) <= set(stored(agent)), "stored data are not touched by any of it"
         assert region.persisted("push")[DEVICE].count <= len(events), "and what waits for another link was not sent"
         push(gateway, '[link]\nlink = "wifi"\n')
-        until(lambda: applied(gateway, 2), 20, pause_s=0.2)
+        wait_until(lambda: applied(gateway, 2), 20, every_s=0.2)
         made = 50 + len(events)
-        until(lambda: region.persisted("push").get(DEVICE, IntervalSet()).count == made, 20, pause_s=0.3)
+        wait_until(lambda: region.persisted("push").get(DEVICE, IntervalSet()).count == made, 20, every_s=0.3)
         assert gateway.status().pushes_unknown == 0
 
 
@@ -356,13 +357,13 @@ def test_a_batch_that_the_gateway_refuses_is_set_aside_on_the_vehicle_and_the_re
     agent.config.write_text(text.replace("[drain]\n", impatient), encoding="utf-8")
     with region.gateway("poison-1", more="max_batch_bytes = 20000") as gateway, running(agent):
         vehicle.publish("vehicle/odd", os.urandom(30_000))
-        until(lambda: agent.status()["depth_records"] == 1, 10)
+        wait_until(lambda: agent.status()["depth_records"] == 1, 10)
         for _ in range(40):
             vehicle.position()
             time.sleep(0.03)
-        until(lambda: agent.status()["dead_letter_records"] == 1, 20)
-        until(lambda: agent.status()["depth_records"] == 1, 10)
-        until(lambda: gateway.status().batches_refused == 3, 5)  # the status is made once a second
+        wait_until(lambda: agent.status()["dead_letter_records"] == 1, 20)
+        wait_until(lambda: agent.status()["depth_records"] == 1, 10)
+        wait_until(lambda: gateway.status().batches_refused == 3, 5)  # the status is made once a second
         (told,) = [properties for _, properties in region.messages("refused") if properties["tenant"] == "poison"][:1]
         assert told["reason"] == "too-large"
     assert agent.status()["gaps"] == 0

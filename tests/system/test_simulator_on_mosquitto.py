@@ -3,9 +3,8 @@
 import io
 import json
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from simulator import (
     generated_scenario,
     publish,
 )
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 HOST = "127.0.0.1"
@@ -58,14 +58,7 @@ class AgentListener:
 
 
 def wait_for(listeners: list[AgentListener], count: int) -> None:
-    eventually(lambda: sum(len(listener.received) for listener in listeners) >= count)
-
-
-def eventually(true: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    """Waits until it is true, or the time is up: what is missing then is for the caller to say."""
-    deadline = time.monotonic() + timeout_s
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: sum(len(listener.received) for listener in listeners) >= count)
 
 
 def heard(listeners: list[AgentListener]) -> Counter[tuple[str, bytes]]:
@@ -189,7 +182,7 @@ def test_the_broker_may_be_restarted_and_nothing_is_missing(brokers: dict[str, M
         settings = PublishSettings(speedup=300)
         summary = publish(drive(scenario), spread(scenario, brokers), settings)
         made = said(drive(scenario))
-        eventually(lambda: not made - heard(listeners))  # some may come twice: their number alone says nothing
+        wait_until(lambda: not made - heard(listeners))  # some may come twice: their number alone says nothing
     finally:
         stop.join()
         for listener in listeners:

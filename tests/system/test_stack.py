@@ -9,8 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pulsar
@@ -31,19 +30,12 @@ from deploy.local import (
 )
 from tests.certificates import CertificateAuthority
 from tests.pulsar_clients import open_client
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
+own_servers = pytest.mark.own_servers
 
 GB = 1024**3
-
-
-def until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -93,22 +85,24 @@ def up(tmp_path: Path) -> Iterator[Up]:
         one.process.wait(10)
 
 
+@own_servers
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_start_leaves_no_process_behind(up: Up, number: signal.Signals) -> None:
-    assert until(up.has_servers, 60), up.log.read_text()
+    wait_until(up.has_servers, 60, said=up.log.read_text)
     assert any("PulsarStandaloneStarter" in words for words in processes_of(up.folder))
     up.process.send_signal(number)
     status = up.process.wait(60)
     assert status == (-signal.SIGKILL if number is signal.SIGKILL else 0), up.log.read_text()
-    assert until(lambda: not processes_of(up.folder), 10), processes_of(up.folder)
+    wait_until(lambda: not processes_of(up.folder), said=lambda: processes_of(up.folder))
 
 
+@own_servers
 def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(up: Up) -> None:
-    assert until(lambda: up.phase() == "ready", 120), up.log.read_text()
+    wait_until(lambda: up.phase() == "ready", 120, said=up.log.read_text)
     before = StackState.load(up.folder)
     up.process.kill()
     up.process.wait(10)
-    assert until(lambda: not processes_of(up.folder), 10), processes_of(up.folder)
+    wait_until(lambda: not processes_of(up.folder), said=lambda: processes_of(up.folder))
 
     def loses_a_server() -> None:
         with LocalStack(up.folder) as again:
@@ -116,7 +110,7 @@ def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(
             lost = again.brokers["eu"].pid
             assert lost is not None
             os.kill(lost, signal.SIGKILL)
-            assert until(lambda: again.brokers["eu"].pid is None, 30)
+            wait_until(lambda: again.brokers["eu"].pid is None, 30)
             again.check()
 
     with pytest.raises(ServerFailed):
@@ -126,6 +120,7 @@ def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(
         StackState.load(up.folder)
 
 
+@own_servers
 def test_a_stack_runs_in_the_background_until_it_is_stopped(tmp_path: Path) -> None:
     def waybill(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "waybill", *words, "--folder", str(tmp_path / "stack")]
@@ -159,7 +154,7 @@ def test_a_stack_runs_in_the_background_until_it_is_stopped(tmp_path: Path) -> N
     finally:
         stopped = waybill("down")
     assert stopped.returncode == 0, stopped.stderr
-    assert until(lambda: not processes_of(tmp_path / "stack"), 10)
+    wait_until(lambda: not processes_of(tmp_path / "stack"), 10)
     assert waybill("status").returncode == 3
 
 
@@ -170,6 +165,7 @@ def test_a_folder_that_is_in_use_is_refused_and_left_running(stack: LocalStack) 
     assert StackState.load(stack.folder).phase == "ready"
 
 
+@own_servers
 def test_a_cluster_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: Path) -> None:
     cluster = PulsarCluster("hq", tmp_path)
     with socket.create_server(("127.0.0.1", cluster.broker_port)):
@@ -182,6 +178,7 @@ def test_a_cluster_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: 
     assert caught.value.last_lines
 
 
+@own_servers
 def test_a_broker_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: Path) -> None:
     broker = MosquittoBroker("eu", tmp_path)
     with socket.create_server(("127.0.0.1", broker.port)):
@@ -192,6 +189,7 @@ def test_a_broker_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: P
     assert any("Address already in use" in line for line in caught.value.last_lines)
 
 
+@own_servers
 def test_a_killed_cluster_has_its_messages_when_it_is_started_again(tmp_path: Path) -> None:
     cluster = PulsarCluster("hq", tmp_path)
     cluster.start()
@@ -225,7 +223,7 @@ def test_a_regional_broker_speaks_mqtt_5_over_its_link(stack: LocalStack) -> Non
     client.connect("127.0.0.1", stack.links["eu"].port)
     client.loop_start()
     try:
-        assert until(lambda: got == [b"hello"], 10)
+        wait_until(lambda: got == [b"hello"], 10)
     finally:
         client.disconnect()
         client.loop_stop()
@@ -244,6 +242,7 @@ def admits(port: int, context: ssl.SSLContext) -> bool:
         return False
 
 
+@own_servers
 def test_a_broker_with_certificates_admits_only_clients_that_have_one(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "certificates")
     broker = MosquittoBroker("eu", tmp_path / "broker", settings=MosquittoSettings(tls=authority.server()))

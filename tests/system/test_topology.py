@@ -31,7 +31,8 @@ from geo.replication.observe import observe
 from geo.replication.probe import verify
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
-from tests.system.topology_parts import BATCHES, known, look, until
+from tests.system.topology_parts import BATCHES, known, look
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -88,7 +89,7 @@ def test_verify_names_a_cut_link_and_its_backlog_and_it_heals(stack: LocalStack)
     assert done.exit_code == 1
     assert set(bad) == {("fleet/reference", "eu", "hq"), ("fleet/telemetry-eu", "eu", "hq")}
     assert bad["fleet/telemetry-eu", "eu", "hq"]["backlog"] > 0
-    assert until(lambda: _connected(stack), 60)
+    wait_until(lambda: _connected(stack), 60)
 
 
 def _connected(stack: LocalStack) -> bool:
@@ -111,7 +112,7 @@ def test_the_position_of_the_replicated_subscription_travels_to_the_region(
             cursors = [one for one in look(stack, clients).cursors if one.subscription == "travel"]
             return any(one.cluster == "eu" and one.age_s is not None and (one.behind_s or 0) < 30 for one in cursors)
 
-        assert until(travels, 60)
+        wait_until(travels, 60)
         consumer.unsubscribe()
     finally:
         region.close()

@@ -23,9 +23,10 @@ from geo.replication.model import Tenant
 from geo.replication.reconnect import reconnect
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
-from tests.system.topology_parts import BATCHES, QUIET, known, look, until
+from tests.system.topology_parts import BATCHES, QUIET, known, look
+from tests.waiting import wait_until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
 
 SMALL = (
@@ -56,7 +57,7 @@ def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer
         centre = open_client(own.pulsar["hq"].service_url)
         sender = centre.create_producer(BATCHES)
         sender.send(b"first")
-        assert until(lambda: all(link.connected for link in look(own, opened).links), 60)
+        wait_until(lambda: all(link.connected for link in look(own, opened).links), 60)
         eu.kill()
         for lost in ("metadata", "bookkeeper"):
             shutil.rmtree(eu.folder / lost)
@@ -65,15 +66,15 @@ def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer
         eu.wait()
         producer.send_async(b"after", lambda *_: None)
         # Its neighbour's replicators must have been refused, or there is nothing to bring back.
-        assert until(lambda: not look(own, opened).links[1].connected, 60)
+        wait_until(lambda: not look(own, opened).links[1].connected, 60)
         with ThreadPoolExecutor(1) as pool:  # another client, that asks until it is let in
-            late = pool.submit(until, lambda: _produces(eu.service_url), 60)
+            late = pool.submit(wait_until, lambda: _produces(eu.service_url), 60)
             assert apply(own.topology, opened).held_back == ()
             assert late.result()
         assert known(opened["eu"], "persistent/fleet/telemetry-eu/batches/partitions")["partitions"] == 2
         assert read_plan(own.topology, opened) == []
         reconnect(own.topology, opened)
-        assert until(lambda: all(link.connected and not link.backlog for link in look(own, opened).links), 60)
+        wait_until(lambda: all(link.connected and not link.backlog for link in look(own, opened).links), 60)
         reader = client.create_reader(BATCHES, pulsar.MessageId.earliest)
         found = {reader.read_next(20_000).data()}
         while b"while it was away" not in found:

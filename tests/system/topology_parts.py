@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pulsar
@@ -17,15 +16,6 @@ from geo.replication.observe import Observation, observe
 
 QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 BATCHES = "persistent://fleet/telemetry-eu/batches"
-
-
-def until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.2)
-    return False
 
 
 def known(client: AdminClient, path: str) -> Any:
