@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cloud_jobs.error_messages import cloud_errors_as_messages, load_settings
+from cloud_jobs.command_settings import load_settings
+from cloud_jobs.error_messages import cloud_errors_as_messages
 
 __all__ = ["app"]
 

@@ -1,4 +1,4 @@
-"""Fences, tariffs and accounts in files: read, checked as where they are used, and published. Knows no Spark."""
+"""Fences, tariffs and accounts in files: read, checked as where they are used, and published. Starts no Spark."""
 
 from __future__ import annotations
 
@@ -119,10 +119,13 @@ def make_version(kind: Kind, body: dict[str, Any]) -> ReferenceVersion:
 def fault_of(kind: Kind, body: str) -> str:
     """Why the text of a version cannot be used, by the jobs or by the bill; "": it can."""
     try:
-        if kind == "fence":
-            parse_fence(body)
-        else:
-            parse(Tariff if kind == "tariff" else Account, body)
+        match kind:
+            case "fence":
+                parse_fence(body)
+            case "tariff":
+                parse(Tariff, body)
+            case "account":
+                parse(Account, body)
     except (CloudError, FenceError) as error:
         return str(error)
     return ""
