@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cloud_jobs.encounters import encounters
 from cloud_jobs.command_settings import load_settings
+from cloud_jobs.encounters import encounters
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.measure import measure
 from cloud_jobs.reference_cli import app as reference
