@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from threading import Event
 from typing import Any
 
 import structlog
@@ -17,9 +18,10 @@ from cloud_jobs.proximity import job as proximity
 from cloud_jobs.pulsar_source import PulsarDataSource
 from cloud_jobs.reference import collect
 from cloud_jobs.revisions import encounter_message, event_message
-from cloud_jobs.run_loop import PeriodicTrigger, run_repeatedly, stop_on_signals
+from cloud_jobs.run_loop import PeriodicTrigger, run_repeatedly
 from cloud_jobs.spark import start_spark
 from cloud_jobs.usage.job import compute_usage
+from runtime.signals import stop_on_signals
 
 
 def run_usage(settings: CloudSettings) -> None:
@@ -97,10 +99,8 @@ def _run(
         with _session(name, settings) as spark:
             once(spark)
         return
-    stop, log = stop_on_signals(), structlog.get_logger(name)
-    with _session(name, settings) as spark:
-        # once more: Spark has taken SIGINT for itself, and raises where the loop is to end in order
-        stop_on_signals(stop)
+    log = structlog.get_logger(name)
+    with stop_on_signals() as stop, _session(name, settings, stop) as spark:
         run_repeatedly(
             lambda: once(spark),
             interval_s=every_s,
@@ -110,16 +110,18 @@ def _run(
 
 
 @contextmanager
-def _session(name: str, settings: CloudSettings) -> Iterator[SparkSession]:
-    """The lake's tables, and a Spark session that can read them and the topics."""
+def _session(name: str, settings: CloudSettings, stop: Event | None = None) -> Iterator[SparkSession]:
+    """The lake's tables, and a Spark session that can read them and the topics; SIGTERM and SIGINT set `stop`."""
     # before Spark, which takes seconds to start: a lake of another version is refused at once
     settings.tables.create()
     spark = start_spark(f"waybill-{name}", settings.spark)
-    try:
-        spark.dataSource.register(PulsarDataSource)
-        yield spark
-    finally:
-        spark.stop()
+    # Only now: Spark takes SIGINT for itself, and raises where the loop is to end in order.
+    with stop_on_signals(stop) if stop is not None else nullcontext():
+        try:
+            spark.dataSource.register(PulsarDataSource)
+            yield spark
+        finally:
+            spark.stop()
 
 
 def _publish(

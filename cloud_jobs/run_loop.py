@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -21,14 +20,6 @@ def run_repeatedly(
             on_error(error)
         # not `sleep`, which a signal would not end
         stop.wait(interval_s)
-
-
-def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
-    """An event, a new one if none is given, that SIGTERM and SIGINT set from now on."""
-    event = stop or threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: event.set())
-    return event
 
 
 class PeriodicTrigger:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from runtime.durable_file import create_durably, replace_durably, sync_folder, writing_durably
     from runtime.logs import LogSettings, start_logging
     from runtime.mqtt_client import MqttClient, MqttMessage, MqttSessionOptions
+    from runtime.signals import handle_signals, raise_on_signals, stop_on_signals
     from runtime.tls import TlsSettings, check_key_pair, load_key_pair, tls_context
     from runtime.token_bucket import TokenBucket
     from runtime.wakeup import WakeUp
@@ -28,9 +29,12 @@ __all__ = [
     "WakeUp",
     "check_key_pair",
     "create_durably",
+    "handle_signals",
     "load_key_pair",
+    "raise_on_signals",
     "replace_durably",
     "start_logging",
+    "stop_on_signals",
     "sync_folder",
     "tls_context",
     "writing_durably",
@@ -41,6 +45,7 @@ _HOMES = {
     "runtime.durable_file": ("create_durably", "replace_durably", "sync_folder", "writing_durably"),
     "runtime.logs": ("LogSettings", "start_logging"),
     "runtime.mqtt_client": ("MqttClient", "MqttMessage", "MqttSessionOptions"),
+    "runtime.signals": ("handle_signals", "raise_on_signals", "stop_on_signals"),
     "runtime.tls": ("TlsSettings", "check_key_pair", "load_key_pair", "tls_context"),
     "runtime.token_bucket": ("TokenBucket",),
     "runtime.wakeup": ("WakeUp",),

@@ -7,6 +7,8 @@ import signal
 import socket
 from collections.abc import Iterable, Iterator
 
+from runtime.signals import handle_signals
+
 __all__ = ["WakeUp"]
 
 
@@ -38,14 +40,13 @@ class WakeUp:
     def on_signals(self, signals: Iterable[signal.Signals]) -> Iterator[set[int]]:
         """While inside, these signals wake the loop and are collected in the set. Only from the main thread."""
         seen: set[int] = set()
-        before = {number: signal.signal(number, lambda got, _: seen.add(got)) for number in signals}
-        fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        try:
-            yield seen
-        finally:
-            signal.set_wakeup_fd(fd)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with handle_signals(signals, seen.add):
+            # The handler runs between two steps of the interpreter, and a loop that sleeps in `select` takes none.
+            fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+            try:
+                yield seen
+            finally:
+                signal.set_wakeup_fd(fd)
 
     def close(self) -> None:
         """Close both ends."""

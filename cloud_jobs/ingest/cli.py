@@ -12,8 +12,8 @@ from py4j.protocol import Py4JError
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
 from cloud_jobs.ingest.job import IngestQuery, start_ingest
-from cloud_jobs.run_loop import stop_on_signals
 from cloud_jobs.spark import start_spark
+from runtime.signals import stop_on_signals
 
 _log = structlog.get_logger("ingest")
 _POLL_S = 0.1
@@ -26,11 +26,12 @@ def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
     `restarts` failures in a row without a completed micro-batch, or when another writer is there, CloudError is raised.
     """
     spark = start_spark("waybill-ingest", settings.spark)
-    stop = stop_on_signals()
-    try:
-        run_query(lambda: start_ingest(spark, settings, available_now=available_now), settings, stop)
-    finally:
-        _stop_if_running(spark.stop)
+    # After Spark has started, which takes SIGINT for itself.
+    with stop_on_signals() as stop:
+        try:
+            run_query(lambda: start_ingest(spark, settings, available_now=available_now), settings, stop)
+        finally:
+            _stop_if_running(spark.stop)
     _log.info("stopped")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -19,8 +20,9 @@ from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.report import as_json, bill_table, completeness_table, records_table, verdict_table
 from deploy.demo.scenario import DemoScenario, DemoSettings, plan_drive
-from deploy.local import LocalStack, LocalStackError, empty, interrupt_on_signals
+from deploy.local import LocalStack, LocalStackError, empty
 from geo.replication import ReplicationError
+from runtime.signals import raise_on_signals
 from simulator import SimulatorError
 
 # A pipe or a file has no width of its own; the tables need this much.
@@ -45,10 +47,10 @@ def demo(
     Example: waybill demo --vehicles 5 --drive-s 20
     """
     began = time.monotonic()
-    interrupt_on_signals()
     try:
         settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s)
-        audit, memory = _run(folder, settings, quiet=as_json_text)
+        with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
+            audit, memory = _run(folder, settings, quiet=as_json_text)
     except (DemoError, LocalStackError, ReplicationError, SimulatorError, ValidationError, OSError) as error:
         errors.print(str(error), style="red", markup=False)
         raise typer.Exit(2) from error

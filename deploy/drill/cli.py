@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,9 @@ from deploy.drill.errors import DrillError
 from deploy.drill.report import as_json, drill_table
 from deploy.drill.settings import Drill, DrillSettings, FleetSettings, Moment
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep, sweep_table
-from deploy.local import LocalStackError, empty, interrupt_on_signals
+from deploy.local import LocalStackError, empty
 from geo.replication import ReplicationError
+from runtime.signals import raise_on_signals
 from settings import SettingsError
 
 _WIDTH = None if sys.stdout.isatty() else 120
@@ -162,9 +164,9 @@ def reporter(*, quiet: bool) -> Say:
 @contextmanager
 def errors_as_messages() -> Iterator[None]:
     """What stops a drill is said in words; a signal stops every server first. Exit status 2, or 130 for a signal."""
-    interrupt_on_signals()
     try:
-        yield
+        with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
+            yield
     except (DrillError, LocalStackError, ReplicationError, SettingsError, ValidationError, OSError) as error:
         errors.print(str(error), style="red", markup=False)
         raise typer.Exit(2) from error

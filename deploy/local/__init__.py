@@ -20,7 +20,6 @@ from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings, TlsFiles
 from deploy.local.ports import PortBook, free_port
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import Server, ServerState, wait_all
-from deploy.local.signals import interrupt_on_signals
 from deploy.local.stack import LocalStack, StackSettings
 from deploy.local.state import StackState
 
@@ -51,6 +50,5 @@ __all__ = [
     "empty",
     "free_port",
     "http_health",
-    "interrupt_on_signals",
     "wait_all",
 ]

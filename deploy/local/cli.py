@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -22,6 +21,7 @@ from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack
 from deploy.local.state import StackState
 from deploy.local.view import LiveStack, asked, links_table, servers_table
 from geo.replication import ReplicationError
+from runtime.signals import raise_on_signals
 from settings import SettingsError
 
 __all__ = ["down", "link", "status", "up"]
@@ -130,13 +130,14 @@ def _foreground(folder: Path, topology: Path, fresh: bool) -> None:
         # `--detach` opened that log before this process began, and it is this process's own output.
         empty(folder, keep=frozenset({DETACHED_LOG}))
     # Before the first server: by a signal's default action servers would be killed with us, not stopped in order.
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _interrupt)
-    if console.is_terminal:
-        with Live(LiveStack(stack), console=console, refresh_per_second=4):
+    # SystemExit: a KeyboardInterrupt that passes through code run by `exec` (pydantic's, for instance) makes CPython
+    # end itself by SIGINT at its exit, although it was caught.
+    with raise_on_signals((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), SystemExit(0)):
+        if console.is_terminal:
+            with Live(LiveStack(stack), console=console, refresh_per_second=4):
+                _run(stack)
+        else:
             _run(stack)
-    else:
-        _run(stack)
 
 
 def _run(stack: LocalStack) -> None:
@@ -166,15 +167,6 @@ def _detach(folder: Path, topology: Path, fresh: bool) -> None:
 
 def _print_change(server: Server) -> None:
     console.print(f"{server.name}: {server.state}")
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    # Once: a second Ctrl-C while everything is being stopped must not stop the stopping.
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    # A KeyboardInterrupt that passes through code run by `exec` (pydantic's, for instance) makes CPython end itself by
-    # SIGINT at its exit, although it was caught; SystemExit keeps the exit status.
-    raise SystemExit(0)
 
 
 @contextmanager

@@ -62,10 +62,9 @@ def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
     monkeypatch.setattr(jobs, "start_spark", made.start_spark)
     monkeypatch.setattr(jobs, "topic_sender", made.topic_sender)
     monkeypatch.setattr(proximity.job, "compute_encounters", made.compute)
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    kept = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     yield made
-    for number, handler in kept.items():
-        signal.signal(number, handler)
+    assert kept == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 
 
 def test_a_single_run_computes_publishes_and_stops_spark(centre: Centre) -> None:

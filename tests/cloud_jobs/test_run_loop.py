@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from cloud_jobs.errors import CommitConflict, NotPublished
-from cloud_jobs.run_loop import PeriodicTrigger, run_repeatedly, stop_on_signals
+from cloud_jobs.run_loop import PeriodicTrigger, run_repeatedly
 
 
 class Pauses(threading.Event):
@@ -70,21 +67,3 @@ def test_a_trigger_is_due_at_first_and_then_once_in_an_interval() -> None:
     times = iter([100.0, 100.0, 159.9, 160.0, 219.9, 400.0])
     due = PeriodicTrigger(60.0, clock=lambda: next(times))
     assert [due() for _ in range(6)] == [True, False, False, True, False, True]
-
-
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_sets_the_event_also_after_another_library_took_it(number: signal.Signals) -> None:
-    stop = stop_on_signals()
-    signal.signal(number, signal.SIG_IGN)
-    assert stop_on_signals(stop) is stop
-    os.kill(os.getpid(), number)
-    assert stop.wait(10)

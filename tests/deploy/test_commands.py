@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +11,6 @@ from typer.testing import CliRunner
 
 import deploy.local
 from waybill.commands import SUBCOMMANDS, command_line
-
-
-@pytest.fixture(autouse=True)
-def _signals_of_the_tests() -> Iterator[None]:
-    """Commands that start servers handle signals; run in this process, they leave none of that behind."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
 
 
 def run(*arguments: str) -> tuple[int, str]:
