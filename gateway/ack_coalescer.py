@@ -16,11 +16,11 @@ MAX_PENDING_RANGES = 262_144
 
 @dataclass(slots=True)
 class PendingAcks:
-    """One acknowledgement that waits since `since_s`; with `refused` (why) its records are not taken."""
+    """One acknowledgement that waits since `since_s`; with `refusal` (why) its records are not taken."""
 
     sender: Sender
     epoch: int
-    refused: str
+    refusal: str
     since_s: float
     seqs: IntervalSet = field(default_factory=IntervalSet)
     pause_s: float = 0.0
@@ -29,7 +29,7 @@ class PendingAcks:
     @property
     def ack(self) -> Ack:
         """The message that says it."""
-        return Ack(self.epoch, self.seqs, self.pause_s, self.refused)
+        return Ack(self.epoch, self.seqs, self.pause_s, self.refusal)
 
 
 class AckCoalescer:
@@ -49,23 +49,23 @@ class AckCoalescer:
         return len(self._pending) + len(self._full)
 
     def add(
-        self, device: Sender, epoch: int, ranges: IntervalSet, *, refused: str = "", token: int, now_s: float
+        self, sender: Sender, epoch: int, seqs: IntervalSet, *, refusal: str = "", token: int, now_s: float
     ) -> bool:
-        """These ranges are safe, or refused (then they may be empty). False: no room, no acknowledgement."""
-        if self._ranges + len(ranges.ranges) > MAX_PENDING_RANGES:
+        """These seqs are safe, or refused (then they may be none). False: no room, no acknowledgement."""
+        if self._ranges + len(seqs.ranges) > MAX_PENDING_RANGES:
             self.forgotten += 1
             return False
-        for chunk in _chunks(ranges):
-            pending = self._with_room(PendingAcks(device, epoch, refused, now_s), len(chunk.ranges))
+        for chunk in _chunks(seqs):
+            pending = self._make_room(PendingAcks(sender, epoch, refusal, now_s), len(chunk.ranges))
             self._ranges -= len(pending.seqs.ranges)
             pending.seqs |= chunk
             self._ranges += len(pending.seqs.ranges)
         pending.tokens.append(token)  # with the last chunk: its PUBACK leaves when all of them were sent
         return True
 
-    def request_pause(self, device: Sender, epoch: int, pause_s: float, *, refused: str = "") -> None:
+    def request_pause(self, sender: Sender, epoch: int, pause_s: float, *, refusal: str = "") -> None:
         """Ask for a pause with the pending acknowledgement; the longest of several counts."""
-        pending = self._pending.get((device, epoch, refused))
+        pending = self._pending.get((sender, epoch, refusal))
         if pending is not None:
             pending.pause_s = max(pending.pause_s, pause_s)
 
@@ -90,9 +90,9 @@ class AckCoalescer:
         # A dict keeps the order of insertion: the first one waits longest.
         return next((pending.since_s + self._interval_s for pending in self._pending.values()), None)
 
-    def _with_room(self, fresh: PendingAcks, ranges: int) -> PendingAcks:
-        """The acknowledgement that these ranges join: the pending one, or `fresh` when that would be too large."""
-        key = (fresh.sender, fresh.epoch, fresh.refused)
+    def _make_room(self, fresh: PendingAcks, ranges: int) -> PendingAcks:
+        """The acknowledgement that so many ranges join: the pending one, or `fresh` when that would be too large."""
+        key = (fresh.sender, fresh.epoch, fresh.refusal)
         pending = self._pending.get(key)
         if pending is not None and len(pending.seqs.ranges) + ranges <= MAX_ACK_RANGES:
             return pending
@@ -103,10 +103,10 @@ class AckCoalescer:
         return fresh
 
 
-def _chunks(ranges: IntervalSet) -> Iterator[IntervalSet]:
+def _chunks(seqs: IntervalSet) -> Iterator[IntervalSet]:
     """The set in chunks of as many ranges as an acknowledgement holds; one chunk for the empty set."""
-    if len(ranges.ranges) <= MAX_ACK_RANGES:
-        yield ranges
+    if len(seqs.ranges) <= MAX_ACK_RANGES:
+        yield seqs
         return
-    for at in range(0, len(ranges.ranges), MAX_ACK_RANGES):
-        yield IntervalSet(ranges.ranges[at : at + MAX_ACK_RANGES])
+    for start in range(0, len(seqs.ranges), MAX_ACK_RANGES):
+        yield IntervalSet(seqs.ranges[start : start + MAX_ACK_RANGES])

@@ -30,8 +30,8 @@ app = typer.Typer(
 add_version_option(app, "fleet-gateway")
 EXIT_CONFIG = 2
 EXIT_INTERNAL = 70
-"""The gateway met an error of its own: start it again. A thread that ended is told, and ends it with 1."""
-ConfigOption = Annotated[Path, typer.Option("--config", help="The TOML file of settings.")]
+"""The gateway met an error of its own: start it again. A thread that ended is named, and ends it with 1."""
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
 
 
 @app.command()

@@ -63,8 +63,8 @@ class DevicePublisher:
         if self._broker.free_slots and (push := self._pushes.take_next()) is not None:
             self._broker.publish(push.sender.topic(DeviceChannel.CONFIG), push.text, retain=True)
             self._metrics.on_pushed()
-        # After the acknowledgements: a broker that had its PUBACK never sends the batch again, so a device that was
-        # not told would have to send it by itself.
+        # After the acknowledgements: a broker that had its PUBACK never sends the batch again, so a device without
+        # its acknowledgement would have to send it by itself.
         if self._broker.is_subscribed:
             for mid in self._engine.release():
                 self._broker.puback(mid)

@@ -17,8 +17,8 @@ class SharedBucket:
     """One bucket for all senders, into which none can bring more debt than `burst` records or one batch.
 
     Each sender has a bucket of its own beside it. What one sends beyond its own debt of `burst` is asked of it alone:
-    a device that ignores its pauses does not make the others wait. Each sender is told how long its own debt takes to
-    pay, so a crowd is spread and not sent away together.
+    a device that ignores its pauses does not make the others wait. Each sender is asked for the time that its own debt
+    takes to pay, so a crowd is spread and not sent away together.
     """
 
     def __init__(self, rate: float, burst: float, max_pause_s: float) -> None:

@@ -112,9 +112,9 @@ class Engine:
         """A message that could not be handled at all: it is refused, whatever is inside."""
         return self._dead_letter(self._delivery(sender_of(topic), topic, payload, now_s), refusal, mid)
 
-    def next_attempt(self, token: int) -> Produce:
-        """The effect that sends a delivery, for the first time or again."""
-        return self._new_produce(self.in_flight.get(token))
+    def begin_attempt(self, token: int) -> Produce:
+        """One more attempt of a delivery: the effect that sends it."""
+        return self._begin_attempt(self.in_flight.get(token))
 
     def on_persisted(self, token: int, now_s: float) -> Delivery:
         """Pulsar's receipt, or the end of a dead letter's attempts: an acknowledgement to the device is pending."""
@@ -123,8 +123,7 @@ class Engine:
         self._queue_ack(delivery, now_s)
         waited_s = now_s - delivery.arrived_s
         pause_s = self.drain.take_pause_s(delivery.sender, delivery.records, load=load, waited_s=waited_s, now_s=now_s)
-        refused = delivery.refusal.reason if delivery.refusal else ""
-        self.acks.request_pause(delivery.sender, delivery.epoch, pause_s, refused=refused)
+        self.acks.request_pause(delivery.sender, delivery.epoch, pause_s, refusal=_reason(delivery))
         return delivery
 
     def refuse(self, token: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
@@ -132,8 +131,8 @@ class Engine:
         delivery = self.in_flight.get(token)
         # The attempts of the batch do not count: those of a dead letter are bounded.
         delivery.refusal, delivery.attempts = refusal, 0
-        if self._is_kept(delivery, now_s):
-            return self._new_produce(delivery)
+        if self._try_keep(delivery, now_s):
+            return self._begin_attempt(delivery)
         self._queue_ack(self.in_flight.remove(token), now_s)
         return NotSent.NOT_KEPT
 
@@ -183,24 +182,25 @@ class Engine:
         delivery.refusal = refusal
         if refusal.header is not None:
             _note_header(delivery, refusal.header)
-        if self._is_kept(delivery, delivery.arrived_s):
+        if self._try_keep(delivery, delivery.arrived_s):
             return self._add(delivery, mid)
         # Queued first: `mark_acked` passes over a token that has no message id, and its PUBACK would never leave.
         self.in_flight.queue_release(mid, delivery.token)
         self._queue_ack(delivery, delivery.arrived_s)
         return NotSent.NOT_KEPT
 
-    def _is_kept(self, delivery: Delivery, now_s: float) -> bool:
+    def _try_keep(self, delivery: Delivery, now_s: float) -> bool:
+        """Whether a dead letter is made of it: not of more than a bounded number a second."""
         kept = self._dead_letters.try_take(now_s)
         self._on_refused(delivery, kept)
         return kept
 
     def _add(self, delivery: Delivery, mid: int) -> Produce:
-        effect = self._new_produce(delivery)  # may raise: then nothing is in flight, and it becomes a dead letter
+        effect = self._begin_attempt(delivery)  # may raise: then nothing is in flight, and it becomes a dead letter
         self.in_flight.add(delivery, mid)
         return effect
 
-    def _new_produce(self, delivery: Delivery) -> Produce:
+    def _begin_attempt(self, delivery: Delivery) -> Produce:
         delivery.attempts += 1
         tenant, device = delivery.sender
         about = {"tenant": tenant, "device": device, "region": self._region}
@@ -216,12 +216,16 @@ class Engine:
             delivery.sender,
             delivery.epoch,
             delivery.seqs,
-            refused=delivery.refusal.reason if delivery.refusal else "",
+            refusal=_reason(delivery),
             token=delivery.token,
             now_s=now_s,
         )
         if not is_queued:
             self.in_flight.mark_acked(delivery.token)
+
+
+def _reason(delivery: Delivery) -> str:
+    return delivery.refusal.reason if delivery.refusal else ""
 
 
 def _note_header(delivery: Delivery, header: Header) -> None:

@@ -16,13 +16,12 @@ from gateway.pulsar_producer import TOO_BIG, Receipt
 from gateway.push import parse_config_result
 from gateway.validation import Refusal, Sender
 from runtime.mqtt_client import MqttMessage
-from telemetry import DeviceChannel, parse_device_topic
+from telemetry import DeviceChannel, RefusalReason, parse_device_topic
 
 MAX_ATTEMPTS = 5
 """How often a dead letter is sent to Pulsar before it is given up: it must not hold up others."""
 _REOPENED_S = 1.0
 """How often a retry looks whether there is a producer again."""
-_INTERNAL = "internal-error"
 _LOG = structlog.get_logger("gateway")
 
 
@@ -69,7 +68,7 @@ class Forwarder:
         try:
             self._handle_message(message, now_s)
         except Exception as error:  # noqa: BLE001 - whatever one message raises, the next one is served
-            refusal = Refusal(_INTERNAL, self._internal_error(error))
+            refusal = Refusal(RefusalReason.INTERNAL_ERROR, self._internal_error(error))
             self._send(self._engine.dead_letter(message.topic, message.payload, message.mid, refusal, now_s))
 
     def handle_receipts(self, now_s: float) -> None:
@@ -92,7 +91,7 @@ class Forwarder:
             token = heapq.heappop(self._retries)[1]
             # It may have been abandoned while it waited.
             if token in self._engine.in_flight:
-                self._producer.send(self._engine.next_attempt(token))
+                self._producer.send(self._engine.begin_attempt(token))
 
     def _handle_message(self, message: MqttMessage, now_s: float) -> None:
         topic = parse_device_topic(message.topic)
@@ -125,7 +124,7 @@ class Forwarder:
             self._metrics.on_dead_letter_lost()
             _LOG.error("Pulsar does not take a dead letter", result=receipt.result, topic=delivery.topic)
         elif receipt.is_permanent:
-            reason = "too-large" if receipt.result == TOO_BIG else "not-for-pulsar"
+            reason = RefusalReason.TOO_LARGE if receipt.result == TOO_BIG else RefusalReason.NOT_FOR_PULSAR
             refusal = Refusal(reason, f"Pulsar never takes this message: {receipt.result}")
             self._send(self._engine.refuse(receipt.token, refusal, now_s))
         else:

@@ -50,7 +50,7 @@ class Shutdown:
         """It is asked to stop."""
         self._heard_s, self._end_s = now_s, now_s + self._timeout_s
 
-    def takes_message(self, now_s: float) -> bool:
+    def try_take_message(self, now_s: float) -> bool:
         """A message came; whether it is still taken. The second half of the time is for what was taken before."""
         self._heard_s = now_s
         return self._end_s is None or self._end_s - now_s >= self._timeout_s / 2
@@ -190,7 +190,7 @@ class GatewayLoop:
     def _on_message(self, message: MqttMessage) -> None:
         now_s = self._clock()
         self._reporter.on_message(message.topic)
-        if self._shutdown.takes_message(now_s):
+        if self._shutdown.try_take_message(now_s):
             self._forwarder.on_message(message, now_s)
 
     def _on_publish_result(self, answer: PublishResult) -> None:

@@ -6,7 +6,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from telemetry import DeviceChannel, Header, WireError, device_topic, parse_device_topic, read_header, validate
+from telemetry import (
+    DeviceChannel,
+    Header,
+    RefusalReason,
+    WireError,
+    device_topic,
+    parse_device_topic,
+    read_header,
+    validate,
+)
 
 
 class Sender(NamedTuple):
@@ -26,9 +35,9 @@ UNKNOWN_SENDER = Sender("", "")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a batch does not pass: a short stable word, and the sentence for people. `header`: if it is the device's."""
+    """Why a batch does not pass, and the sentence for people. `header`: if it is the device's."""
 
-    reason: str
+    reason: RefusalReason
     detail: str
     header: Header | None = None
 
@@ -50,20 +59,20 @@ def sender_of(topic: str) -> Sender:
 def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header | Refusal:
     """The batch's header if it may pass: its own device's, and readable at the centre to its last value."""
     if sender == UNKNOWN_SENDER:
-        return Refusal("bad-topic", "its levels are not the names of a tenant and a device")
+        return Refusal(RefusalReason.BAD_TOPIC, "its levels are not the names of a tenant and a device")
     if rules.tenants and sender.tenant not in rules.tenants:
-        return Refusal("unknown-tenant", f"tenant {sender.tenant!r} is not served here")
+        return Refusal(RefusalReason.UNKNOWN_TENANT, f"tenant {sender.tenant!r} is not served here")
     # Before `validate`, whose work grows with the bytes.
     if len(payload) > rules.max_batch_bytes:
         detail = f"{len(payload)} bytes, at most {rules.max_batch_bytes} are taken"
-        return Refusal("too-large", detail, _own_header(sender, payload))
+        return Refusal(RefusalReason.TOO_LARGE, detail, _own_header(sender, payload))
     try:
         header = validate(payload)
     except WireError as error:
         return Refusal(error.reason, str(error), _own_header(sender, payload))
     # The broker vouches for the topic, nobody for the header: it could write another device's records.
     if header.device != sender.device:
-        return Refusal("wrong-device", f"a batch of {header.device!r} on the topic of {sender.device!r}")
+        return Refusal(RefusalReason.WRONG_DEVICE, f"a batch of {header.device!r} on the topic of {sender.device!r}")
     return header
 
 

@@ -86,8 +86,8 @@ class MqttClient(Client):
 
     `on_connect` and its like are the owner's, and are called by `start`, `receive`, `flush` and `loop_misc`. A
     connection ends by `on_disconnect`, never by an exception; `failure` says why this side ended it. A message is
-    acknowledged by `acknowledge` alone. A packet larger than `max_packet_bytes` is not read where the broker was told
-    not to send it, else truncated.
+    acknowledged by `acknowledge` alone. A packet larger than `max_packet_bytes` ends the connection, since the broker
+    knows the limit, or is truncated (`truncates_larger`).
     """
 
     def __init__(self, broker: BrokerSettings, options: MqttSessionOptions) -> None:

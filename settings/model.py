@@ -14,7 +14,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     RENAMED_KEYS: ClassVar[Mapping[str, str]] = {}
-    """Former key of this table -> where it is now, seen from this table: who writes the old one is told the new one."""
+    """Former key of this table -> where it is now, seen from this table: a refusal of the old one names the new one."""
 
 
 class SettingsError(Exception):

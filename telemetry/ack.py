@@ -1,4 +1,4 @@
-"""What a gateway tells a device: the ranges that are safe, how long to pause, or that a batch was refused."""
+"""What a gateway says to a device: the seqs that are safe, how long to pause, or that a batch is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_ACK_BYTES = 256 << 10
 MAX_ACK_RANGES = 8_192
 """The most ranges of one acknowledgement; `split_ack` makes several of more."""
 MAX_PAUSE_S = 86_400.0
-MAX_REFUSED_CHARACTERS = 256
+MAX_REFUSAL_CHARACTERS = 256
 MAX_NUMBER = (1 << 63) - 1
 
 _TAKEN = "ranges"
@@ -25,16 +25,16 @@ _MAX_MEMBERS = 32
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """`seqs` of `epoch` are persisted and may be deleted; with `refused` (why not) they are the ones *not* taken.
+    """`seqs` of `epoch` are persisted and may be deleted; with `refusal` (why not) they are the ones *not* taken.
 
-    `pause_s`: send nothing but urgent records for so long, 0 to MAX_PAUSE_S. `epoch`: 0 to 2**63-1. Numbers in
-    `seqs`: 1 to 2**63-1.
+    `refusal`: a RefusalReason, or a word that a newer gateway has. `pause_s`: send nothing but urgent records for so
+    long, 0 to MAX_PAUSE_S. `epoch`: 0 to 2**63-1. Numbers in `seqs`: 1 to 2**63-1.
     """
 
     epoch: int = 0
     seqs: IntervalSet = field(default_factory=IntervalSet)
     pause_s: float = 0.0
-    refused: str = ""
+    refusal: str = ""
 
 
 def split_ack(ack: Ack) -> Iterator[Ack]:
@@ -52,12 +52,12 @@ def encode_ack(ack: Ack) -> bytes:
     Raises Malformed where `decode_ack` would.
     """
     _check(ack)
-    ranges = _NOT_TAKEN if ack.refused else _TAKEN
+    ranges = _NOT_TAKEN if ack.refusal else _TAKEN
     message: dict[str, Any] = {"epoch": ack.epoch, ranges: [list(bounds) for bounds in ack.seqs.ranges]}
     if ack.pause_s:
         message["pause_s"] = ack.pause_s
-    if ack.refused:
-        message["refused"] = ack.refused
+    if ack.refusal:
+        message["refused"] = ack.refusal
     packed: bytes = msgpack.packb(message)
     return packed
 
@@ -93,9 +93,9 @@ def _read(data: bytes) -> Ack:
             unpacker.skip()
     if unpacker.tell() != len(data):
         raise Malformed(f"{len(data) - unpacker.tell()} bytes follow the acknowledgement")
-    refused = known.get("refused", "")
-    bounds = known.get(_NOT_TAKEN if refused else _TAKEN, [])
-    return Ack(known.get("epoch", 0), IntervalSet(bounds), known.get("pause_s", 0.0), refused)
+    refusal = known.get("refused", "")
+    bounds = known.get(_NOT_TAKEN if refusal else _TAKEN, [])
+    return Ack(known.get("epoch", 0), IntervalSet(bounds), known.get("pause_s", 0.0), refusal)
 
 
 def _read_ranges(unpacker: msgpack.Unpacker) -> list[tuple[int, int]]:
@@ -125,5 +125,5 @@ def _check(ack: Ack) -> None:
     # Bounds on both sides: NaN is within none.
     if type(ack.pause_s) not in (int, float) or not 0 <= ack.pause_s <= MAX_PAUSE_S:
         raise Malformed(f"a pause of {ack.pause_s!r} s is outside 0 to {MAX_PAUSE_S:.0f}"[:200])
-    if type(ack.refused) is not str or len(ack.refused) > MAX_REFUSED_CHARACTERS:
-        raise Malformed(f"a reason that is no text of at most {MAX_REFUSED_CHARACTERS} characters")
+    if not isinstance(ack.refusal, str) or len(ack.refusal) > MAX_REFUSAL_CHARACTERS:
+        raise Malformed(f"a reason that is no text of at most {MAX_REFUSAL_CHARACTERS} characters")

@@ -7,12 +7,43 @@ TelemetryError
     ├── UnknownVersion     a batch of a version this code does not read
     ├── Truncated          fewer bytes than the batch says it has
     ├── ChecksumMismatch   the bytes changed on the way
-    ├── TooLarge               more records, ranges or bytes than a batch may have
-    ├── InconsistentRanges    the header's ranges, counts or tombstones contradict each other or the content
+    ├── TooLarge           more records, ranges or bytes than a batch may have
+    ├── InconsistentRanges the header's ranges, counts or tombstones contradict each other or the content
     └── Malformed          the checksum is right and the content is still not what the format says
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RefusalReason(StrEnum):
+    """Why a batch is refused: the word in an acknowledgement, in a dead letter's properties and in metrics."""
+
+    NOT_A_BATCH = "not-a-batch"
+    """The bytes do not begin like a batch."""
+    UNKNOWN_VERSION = "unknown-version"
+    """It is of a wire version that this code does not read."""
+    TRUNCATED = "truncated"
+    """There are fewer bytes than it says."""
+    CHECKSUM = "checksum"
+    """Its bytes changed on the way."""
+    TOO_LARGE = "too-large"
+    """It, or what it unpacks to, is larger than the format, the gateway or the cluster allows."""
+    INCONSISTENT_RANGES = "inconsistent-ranges"
+    """Its seqs, head and tombstones contradict each other."""
+    MALFORMED = "malformed"
+    """Its checksum is right, and its content is not what the format says."""
+    BAD_TOPIC = "bad-topic"
+    """The levels of its topic are not the names of a tenant and a device: no acknowledgement is sent."""
+    UNKNOWN_TENANT = "unknown-tenant"
+    """Its tenant is not served here."""
+    WRONG_DEVICE = "wrong-device"
+    """It names another device than its topic."""
+    NOT_FOR_PULSAR = "not-for-pulsar"
+    """Pulsar can never take it as it is."""
+    INTERNAL_ERROR = "internal-error"
+    """Handling it raised an error."""
 
 
 class TelemetryError(Exception):
@@ -33,21 +64,21 @@ class InvalidJson(TelemetryError):
 
 
 class WireError(TelemetryError):
-    """A batch is refused. `reason` is a short stable word for metrics and message properties."""
+    """A batch is refused, and why."""
 
-    reason = "wire"
+    reason: RefusalReason
 
 
 class NotABatch(WireError):
     """The bytes do not begin with the magic of a batch."""
 
-    reason = "not-a-batch"
+    reason = RefusalReason.NOT_A_BATCH
 
 
 class UnknownVersion(WireError):
     """The batch was written in a version of the format that this code does not read."""
 
-    reason = "unknown-version"
+    reason = RefusalReason.UNKNOWN_VERSION
 
     def __init__(self, version: int) -> None:
         super().__init__(f"batch of wire version {version}; this code reads version 1")
@@ -57,7 +88,7 @@ class UnknownVersion(WireError):
 class Truncated(WireError):
     """The batch says how long it is, and there is less of it."""
 
-    reason = "truncated"
+    reason = RefusalReason.TRUNCATED
 
     def __init__(self, *, expected: int, got: int) -> None:
         super().__init__(f"batch of {expected} bytes ends after {got}")
@@ -68,7 +99,7 @@ class Truncated(WireError):
 class ChecksumMismatch(WireError):
     """The content does not have the checksum that was written with it."""
 
-    reason = "checksum"
+    reason = RefusalReason.CHECKSUM
 
     def __init__(self, *, stated: int, computed: int) -> None:
         super().__init__(f"batch states checksum {stated:08x}, its bytes have {computed:08x}")
@@ -79,16 +110,16 @@ class ChecksumMismatch(WireError):
 class TooLarge(WireError):
     """The batch, a part of it, or what it unpacks to is larger than a batch may be."""
 
-    reason = "too-large"
+    reason = RefusalReason.TOO_LARGE
 
 
 class InconsistentRanges(WireError):
     """The ranges of sequence numbers contradict each other, the head, the tombstones or the number of records."""
 
-    reason = "inconsistent-ranges"
+    reason = RefusalReason.INCONSISTENT_RANGES
 
 
 class Malformed(WireError):
     """The bytes arrived as they were written, and were written wrongly."""
 
-    reason = "malformed"
+    reason = RefusalReason.MALFORMED

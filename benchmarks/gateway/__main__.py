@@ -44,7 +44,9 @@ def windows(names: list[str]) -> Iterator[list[str]]:
         yield names[start : start + WINDOW]
 
 
-def turn(engine: Engine, tally: GatewayMetrics, devices: DevicesHeard, names: list[str], payloads: list[bytes]) -> int:
+def turn(
+    engine: Engine, metrics: GatewayMetrics, devices: DevicesHeard, names: list[str], payloads: list[bytes]
+) -> int:
     """One window of batches from the broker to Pulsar and back; how many acknowledgements were made."""
     now_s = time.monotonic()
     tokens = []
@@ -54,14 +56,14 @@ def turn(engine: Engine, tally: GatewayMetrics, devices: DevicesHeard, names: li
         tokens.append(order.token)
     for token in tokens:
         delivery = engine.on_persisted(token, now_s)
-        tally.on_persisted(delivery, now_s)
+        metrics.on_persisted(delivery, now_s)
         devices.on_heard(delivery.sender, now_s)
-    tells = engine.take_due_acks(now_s, len(tokens))
-    for tell in tells:
-        encode_ack(tell.ack)
-        tally.on_acked(tell.ack)
+    messages = engine.take_due_acks(now_s, len(tokens))
+    for message in messages:
+        encode_ack(message.ack)
+        metrics.on_acked(message.ack)
     assert len(engine.release()) == len(tokens)
-    return len(tells)
+    return len(messages)
 
 
 def main() -> None:
@@ -78,14 +80,14 @@ def main() -> None:
     assert process is not None
     now_s = time.monotonic()
     engine = Engine(settings, jitter=lambda: 0.5)
-    tally, devices = GatewayMetrics(), DevicesHeard(settings.status.max_devices)
+    metrics, devices = GatewayMetrics(), DevicesHeard(settings.status.max_devices)
     names = [f"vehicle-{number:06d}" for number in range(DEVICES)]
     before, spent_s, batches = resident_mib(), 0.0, 0
     for number in range(ROUNDS):
         for window in windows(names):
             payloads = [batch(name, number) for name in window]
             began = time.process_time()
-            batches += turn(engine, tally, devices, window, payloads)
+            batches += turn(engine, metrics, devices, window, payloads)
             spent_s += time.process_time() - began
     assert batches == ROUNDS * DEVICES
     began = time.process_time()

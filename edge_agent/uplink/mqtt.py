@@ -99,7 +99,7 @@ def control_events(source: str, payload: bytes) -> list[UplinkEvent]:
 
 def _acknowledgement(payload: bytes) -> list[UplinkEvent]:
     ack = decode_ack(payload)
-    if not ack.refused:
+    if not ack.refusal:
         return [ack]
     pause: list[UplinkEvent] = [Ack(pause_s=ack.pause_s)] if ack.pause_s else []
-    return [RefusedBatch(ack.refused, ack.epoch, ack.seqs), *pause]
+    return [RefusedBatch(ack.refusal, ack.epoch, ack.seqs), *pause]

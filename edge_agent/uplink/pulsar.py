@@ -13,7 +13,7 @@ from edge_agent.errors import LinkError
 from edge_agent.uplink.protocol import OutgoingBatch, RefusedBatch, UplinkEvent
 from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 from runtime.tls import tls_context
-from telemetry import Ack
+from telemetry import Ack, RefusalReason
 
 MAX_PENDING = 1024
 BYTES_A_MESSAGE = 200
@@ -66,7 +66,7 @@ class PulsarUplink:
             if result == pulsar.Result.Ok:
                 self._events.put(Ack(batch.epoch, batch.seqs))
             elif result == pulsar.Result.MessageTooBig:
-                self._events.put(RefusedBatch("too-large", batch.epoch, batch.seqs))
+                self._events.put(RefusedBatch(RefusalReason.TOO_LARGE, batch.epoch, batch.seqs))
             else:
                 self._events.put(LinkError(f"{self._settings.service_url}: {result}"))
 

@@ -59,6 +59,6 @@ def test_the_list_is_bounded_and_the_count_is_not() -> None:
     ],
 )
 def test_an_empty_list_says_whether_it_means_anything(listening_s: float | None, count: int | None, words: str) -> None:
-    told = SilentDevices(after_s=60, since="2026-03-05T06:00:00+00:00", listening_s=listening_s, known=7, count=count)
-    assert words in str(silent_table(told).title)
-    assert told.is_known is words.startswith("0 of")
+    answer = SilentDevices(after_s=60, since="2026-03-05T06:00:00+00:00", listening_s=listening_s, known=7, count=count)
+    assert words in str(silent_table(answer).title)
+    assert answer.is_known is words.startswith("0 of")

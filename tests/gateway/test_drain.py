@@ -36,11 +36,11 @@ def test_no_pause_is_longer_than_the_longest() -> None:
 
 
 def test_a_device_that_ignores_its_pauses_makes_the_others_wait_for_no_more_than_the_burst() -> None:
-    hostile, honest = Sender("fleet", "hostile"), Sender("fleet", "honest")
+    hostile, other = Sender("fleet", "hostile"), Sender("fleet", "other")
     bucket = SharedBucket(100, 1000, max_pause_s=60)
     for _ in range(10_000):
         bucket.take(hostile, 500, 0.0)
-    assert bucket.take(honest, 100, 0.0) <= (1000 + 500 + 100) / 100
+    assert bucket.take(other, 100, 0.0) <= (1000 + 500 + 100) / 100
 
 
 def test_after_the_flood_a_device_is_asked_for_no_more_than_the_longest_pause_and_the_burst() -> None:

@@ -6,7 +6,7 @@ from gateway import Engine, NotSent, Produce, SendAck
 from gateway.ack_coalescer import MAX_PENDING_RANGES, AckCoalescer
 from gateway.engine import DEAD_LETTERS_BURST, KEPT_BYTES
 from gateway.validation import Refusal, Sender
-from telemetry import Ack, IntervalSet, decode_ack, encode_ack
+from telemetry import Ack, IntervalSet, RefusalReason, decode_ack, encode_ack
 from telemetry.ack import MAX_ACK_RANGES
 from tests.gateway.strategies import batch, engine, settings, topic
 
@@ -83,18 +83,18 @@ def test_a_refused_batch_goes_to_the_refused_ones_and_its_sender_is_told_why() -
     assert order.properties["topic"] == topic("d1")
     assert made.take_due_acks(99.0, 10) == []
     made.on_persisted(order.token, 0.0)
-    assert made.take_due_acks(0.0, 10) == [SendAck(D1, Ack(refused="truncated"))]
+    assert made.take_due_acks(0.0, 10) == [SendAck(D1, Ack(refusal="truncated"))]
     assert made.release() == [7]
 
 
 def test_a_batch_that_pulsar_will_never_take_is_refused() -> None:
     made = engine()
     order = produced(made.on_batch(topic("d1"), batch("d1", 1, 3), 7, 0.0))
-    again = produced(made.refuse(order.token, Refusal("too-large", "at most so many"), 0.0))
+    again = produced(made.refuse(order.token, Refusal(RefusalReason.TOO_LARGE, "at most so many"), 0.0))
     assert again.refused
     assert again.token == order.token
     made.on_persisted(order.token, 0.0)
-    assert made.take_due_acks(0.0, 10) == [SendAck(D1, Ack(1, IntervalSet([(1, 3)]), refused="too-large"))], (
+    assert made.take_due_acks(0.0, 10) == [SendAck(D1, Ack(1, IntervalSet([(1, 3)]), refusal="too-large"))], (
         "which it was"
     )
 
@@ -103,12 +103,12 @@ def test_refusals_are_told_by_reason_and_epoch_beside_what_is_safe() -> None:
     made = engine()
     for epoch, first in ((1, 1), (1, 2001), (2, 1)):
         order = produced(made.on_batch(topic("d1"), batch("d1", first, first + 999, epoch=epoch), 1, 0.0))
-        made.refuse(order.token, Refusal("too-large", "at most so many"), 0.0)
+        made.refuse(order.token, Refusal(RefusalReason.TOO_LARGE, "at most so many"), 0.0)
         made.on_persisted(order.token, 0.0)
     made.on_persisted(produced(made.on_batch(topic("d1"), batch("d1", 5001, 5002), 1, 0.0)).token, 0.0)
     assert made.take_due_acks(0.0, 10) == [
-        SendAck(D1, Ack(1, IntervalSet([(1, 1000), (2001, 3000)]), refused="too-large")),
-        SendAck(D1, Ack(2, IntervalSet([(1, 1000)]), refused="too-large")),
+        SendAck(D1, Ack(1, IntervalSet([(1, 1000), (2001, 3000)]), refusal="too-large")),
+        SendAck(D1, Ack(2, IntervalSet([(1, 1000)]), refusal="too-large")),
         SendAck(D1, Ack(1, IntervalSet([(5001, 5002)]))),
     ]
 
@@ -163,7 +163,7 @@ def test_an_overloaded_gateway_asks_for_a_pause_with_the_acknowledgement() -> No
     orders = [produced(made.on_batch(topic(f"d{n}"), batch(f"d{n}", 1, 1), n, 0.0)) for n in (1, 2)]
     made.on_persisted(orders[0].token, 2.0)
     made.on_persisted(orders[1].token, 2.0)
-    pauses = {tell.sender.device: tell.ack.pause_s for tell in made.take_due_acks(2.0, 10)}
+    pauses = {message.sender.device: message.ack.pause_s for message in made.take_due_acks(2.0, 10)}
     assert pauses == {"d1": 4.0, "d2": 0.0}
 
 
@@ -171,9 +171,9 @@ def test_no_more_devices_are_told_than_the_broker_has_room_for() -> None:
     made = engine()
     for n in (1, 2, 3):
         made.on_persisted(produced(made.on_batch(topic(f"d{n}"), batch(f"d{n}", 1, 1), n, 0.0)).token, 0.0)
-    assert [tell.sender.device for tell in made.take_due_acks(0.0, 2)] == ["d1", "d2"]
+    assert [message.sender.device for message in made.take_due_acks(0.0, 2)] == ["d1", "d2"]
     assert made.release() == [1, 2]
-    assert [tell.sender.device for tell in made.take_due_acks(0.0, 2)] == ["d3"]
+    assert [message.sender.device for message in made.take_due_acks(0.0, 2)] == ["d3"]
 
 
 def test_one_device_with_many_epochs_gets_no_more_acknowledgements_than_the_broker_has_room_for() -> None:
@@ -210,7 +210,7 @@ def test_above_the_rate_of_dead_letters_a_batch_is_refused_all_the_same_without_
     assert sum(isinstance(order, Produce) for order in orders) == DEAD_LETTERS_BURST
     assert [kept for _, kept in heard].count(True) == DEAD_LETTERS_BURST
     assert len(made.in_flight) == DEAD_LETTERS_BURST
-    assert len(made.take_due_acks(0.0, 10_000)) == 3000 - DEAD_LETTERS_BURST, "they are told at once"
+    assert len(made.take_due_acks(0.0, 10_000)) == 3000 - DEAD_LETTERS_BURST, "they are answered at once"
     assert isinstance(made.on_batch(topic("d1"), b"more", 1, 1.0), Produce), "and later there is room again"
 
 
@@ -228,7 +228,7 @@ def test_qos_0_fills_neither_the_window_nor_any_list() -> None:
     assert len(made.in_flight) == 8, "the window, and the same batch over and over"
     assert not made.in_flight._order
     assert made.has_room, "QoS 1 still finds room"
-    assert isinstance(made.on_batch(topic("honest"), batch("honest", 1, 1), 1, 0.0), Produce)
+    assert isinstance(made.on_batch(topic("other"), batch("other", 1, 1), 1, 0.0), Produce)
     assert made.on_batch(topic("d2000"), batch("d2000", 1, 1), 0, 0.0) is NotSent.NO_ROOM
     for delivery in list(made.in_flight):
         made.on_persisted(delivery.token, 0.0)

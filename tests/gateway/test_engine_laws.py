@@ -28,7 +28,7 @@ class GatewayModel(RuleBasedStateMachine):
         self.mids = 0
         self.at_pulsar: dict[int, Produce] = {}
         self.safe: dict[str, IntervalSet] = {}
-        self.told: dict[str, IntervalSet] = {}
+        self.acked: dict[str, IntervalSet] = {}
         self.next_seq = dict.fromkeys(DEVICES, 1)
         self.published: set[tuple[str, bytes]] = set()
 
@@ -72,14 +72,14 @@ class GatewayModel(RuleBasedStateMachine):
     def pulsar_fails_and_it_is_tried_again(self, choose: object) -> None:
         if self.at_pulsar:
             token = choose.choice(sorted(self.at_pulsar))  # type: ignore[attr-defined]
-            assert self.engine.next_attempt(token) == self.at_pulsar[token]
+            assert self.engine.begin_attempt(token) == self.at_pulsar[token]
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.06]), limit=st.integers(0, 3))
     def the_loop_turns(self, seconds: float, limit: int) -> None:
         self.now_s += seconds
-        for tell in self.engine.take_due_acks(self.now_s, limit):
-            assert not tell.ack.refused
-            self.told[tell.sender.device] = self.told.get(tell.sender.device, IntervalSet()) | tell.ack.seqs
+        for message in self.engine.take_due_acks(self.now_s, limit):
+            assert not message.ack.refusal
+            self.acked[message.sender.device] = self.acked.get(message.sender.device, IntervalSet()) | message.ack.seqs
         self.release()
 
     def release(self) -> None:
@@ -97,8 +97,8 @@ class GatewayModel(RuleBasedStateMachine):
             self.deliver(device, payload)
 
     @invariant()
-    def no_device_is_told_of_what_is_not_safe(self) -> None:
-        for device, ranges in self.told.items():
+    def nothing_is_acknowledged_that_is_not_safe(self) -> None:
+        for device, ranges in self.acked.items():
             assert self.safe.get(device, IntervalSet()).covers(ranges)
 
     @invariant()
@@ -109,7 +109,7 @@ class GatewayModel(RuleBasedStateMachine):
         assert len(self.engine.in_flight) <= 16
 
     def teardown(self) -> None:
-        """Once Pulsar answers, every batch is safe, told of, and acknowledged to the broker."""
+        """Once Pulsar answers, every batch is safe, and acknowledged to its device and to the broker."""
         for token in list(self.at_pulsar):
             order = self.at_pulsar.pop(token)
             self.safe[order.key] = (
@@ -118,12 +118,16 @@ class GatewayModel(RuleBasedStateMachine):
         self.the_loop_turns_to_the_end(lambda: bool(self.engine.acks))
         assert self.engine.is_idle
         assert self.unacknowledged == []
-        assert self.told == {device: IntervalSet([(1, last - 1)]) for device, last in self.next_seq.items() if last > 1}
+        assert self.acked == {
+            device: IntervalSet([(1, last - 1)]) for device, last in self.next_seq.items() if last > 1
+        }
 
     def the_loop_turns_to_the_end(self, more: Callable[[], bool]) -> None:
         while more():
-            for tell in self.engine.take_due_acks(self.now_s, 10):
-                self.told[tell.sender.device] = self.told.get(tell.sender.device, IntervalSet()) | tell.ack.seqs
+            for message in self.engine.take_due_acks(self.now_s, 10):
+                self.acked[message.sender.device] = (
+                    self.acked.get(message.sender.device, IntervalSet()) | message.ack.seqs
+                )
         self.release()
 
 

@@ -130,7 +130,7 @@ def test_what_pulsar_never_takes_is_refused_and_a_dead_letter_that_it_never_take
     forwarding.answer(Receipt(token, result))
     assert forwarding.deliveries == []
     (due,) = forwarding.engine.take_due_acks(9.0, 10)
-    assert (due.ack.refused, due.ack.seqs.ranges) == (reason, ((1, 3),))
+    assert (due.ack.refusal, due.ack.seqs.ranges) == (reason, ((1, 3),))
     assert forwarding.engine.release() == [1]
     assert forwarding.metrics.counts["dead_letters_not_kept"] == 1
 

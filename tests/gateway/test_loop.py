@@ -19,7 +19,7 @@ def region() -> Iterator[Region]:
     made.close()
 
 
-def told(heard: list[Published | int | None]) -> list[object]:
+def receivers_of(heard: list[Published | int | None]) -> list[object]:
     """What the gateway sent: devices of acknowledgements, and message ids of PUBACKs, in their order."""
     return [it.device if isinstance(it, Published) else it for it in heard]
 
@@ -32,7 +32,7 @@ def test_nothing_is_sent_before_pulsar_s_receipt_and_then_the_device_hears_befor
     assert region.broker.heard == []
     region.pulsar.answer()
     region.until(lambda: len(region.broker.heard) == 2)
-    assert told(region.broker.heard) == ["d1", mid]
+    assert receivers_of(region.broker.heard) == ["d1", mid]
     assert region.broker.acks[0].ack.seqs.ranges == ((1, 3),)
 
 
@@ -44,10 +44,10 @@ def test_receipts_in_another_order_release_nothing_past_a_batch_that_is_not_safe
     region.pulsar.answer(1)
     region.until(lambda: len(region.broker.heard) == 2)
     region.turn()
-    assert told(region.broker.heard) == ["d3", "d2"], "MQTT wants PUBACKs in the order of the messages"
+    assert receivers_of(region.broker.heard) == ["d3", "d2"], "MQTT wants PUBACKs in the order of the messages"
     region.pulsar.answer(0)
     region.until(lambda: len(region.broker.heard) == 6)
-    assert told(region.broker.heard)[2:] == ["d1", first, second, third]
+    assert receivers_of(region.broker.heard)[2:] == ["d1", first, second, third]
 
 
 def test_what_failed_is_sent_again_after_a_while_and_acknowledged_only_then(region: Region) -> None:
@@ -88,10 +88,10 @@ def test_while_the_broker_takes_no_more_acknowledgements_no_puback_overtakes_the
     region.until(lambda: len(region.broker.heard) == 2)
     region.now_s += 100
     region.turn()
-    assert told(region.broker.heard) == ["d1", mids[0]]
+    assert receivers_of(region.broker.heard) == ["d1", mids[0]]
     region.broker.answer(region.broker.acks[0])
     region.until(lambda: len(region.broker.heard) == 4)
-    assert told(region.broker.heard)[2:] == ["d2", mids[1]]
+    assert receivers_of(region.broker.heard)[2:] == ["d2", mids[1]]
     region.close()
 
 
@@ -141,7 +141,7 @@ def test_without_pulsar_the_broker_is_not_asked_for_anything() -> None:
     region.connect().close()
 
 
-def test_a_refused_batch_is_told_only_when_its_dead_letter_is_safe(region: Region) -> None:
+def test_a_refusal_is_published_only_when_its_dead_letter_is_safe(region: Region) -> None:
     mid = region.broker.deliver(topic("d2"), batch("d1", 1, 3))
     region.until(lambda: region.pulsar.waiting)
     assert region.pulsar.waiting[0].topic.endswith("/refused")
@@ -149,7 +149,7 @@ def test_a_refused_batch_is_told_only_when_its_dead_letter_is_safe(region: Regio
     assert region.broker.heard == []
     region.pulsar.answer()
     region.until(lambda: len(region.broker.heard) == 2)
-    assert (told(region.broker.heard), region.broker.acks[0].ack.refused) == (["d2", mid], "wrong-device")
+    assert (receivers_of(region.broker.heard), region.broker.acks[0].ack.refusal) == (["d2", mid], "wrong-device")
     assert region.pulsar.persisted("d2").ranges == ()
 
 
@@ -178,7 +178,7 @@ def test_asked_to_stop_it_finishes_what_it_took_and_then_ends(region: Region) ->
     region.pulsar.answer()
     region.until(lambda: region.loop.is_finished, step_s=0.05)
     region.until(lambda: len(region.broker.heard) == 4)
-    assert told(region.broker.heard) == ["d1", "d2", 1, 2]
+    assert receivers_of(region.broker.heard) == ["d1", "d2", 1, 2]
     region.loop.disconnect()
     assert region.loop.close() == 0
 
@@ -231,8 +231,8 @@ def test_a_stop_is_over_when_it_is_quiet_and_drained_or_nothing_more_can_be_done
 ) -> None:
     shutdown = Shutdown(10)
     assert not shutdown.is_over(99, is_drained=True, is_connected=False)
-    assert shutdown.takes_message(99)
+    assert shutdown.try_take_message(99)
     shutdown.begin(100)
     assert shutdown.is_over(100 + after_s, is_drained=is_drained, is_connected=is_connected) == is_over
-    assert shutdown.takes_message(105)
-    assert not shutdown.takes_message(105.1)
+    assert shutdown.try_take_message(105)
+    assert not shutdown.try_take_message(105.1)

@@ -30,7 +30,7 @@ class LoopMachine(RuleBasedStateMachine):
         self.broker, self.pulsar = broker, self.region.pulsar
         self.queued: list[tuple[str, bytes]] = []  # the broker's, in order: published and no PUBACK yet
         self.sent: list[tuple[int, str, bytes]] = []  # those of them that went out on this connection
-        self.told: dict[str, IntervalSet] = defaultdict(IntervalSet)
+        self.acked: dict[str, IntervalSet] = defaultdict(IntervalSet)
         self.published: dict[str, IntervalSet] = defaultdict(IntervalSet)
         self.unanswered: list[Published] = []
         self.looked_at = 0
@@ -100,12 +100,16 @@ class LoopMachine(RuleBasedStateMachine):
             elif isinstance(heard, Published):
                 self.unanswered.append(heard)
                 assert len(self.unanswered) <= ACKS_AT_ONCE, "more than the broker's Receive Maximum"
-                assert self.pulsar.persisted(heard.device).covers(heard.ack.seqs), "told of what Pulsar does not have"
-                self.told[heard.device] |= heard.ack.seqs
+                assert self.pulsar.persisted(heard.device).covers(heard.ack.seqs), (
+                    "acknowledged and not persisted"
+                )
+                self.acked[heard.device] |= heard.ack.seqs
             else:
                 mid, device, payload = self.sent.pop(0)
                 assert heard == mid, "PUBACKs come in the order of the messages"
-                assert self.told[device].covers(read_header(payload).seqs), "released before its device was told"
+                assert self.acked[device].covers(read_header(payload).seqs), (
+                    "released before it is acknowledged"
+                )
                 self.queued.remove((device, payload))
 
     @invariant()
@@ -115,7 +119,7 @@ class LoopMachine(RuleBasedStateMachine):
         assert len(waiting) <= 2 * WINDOW
 
     def teardown(self) -> None:
-        """When everything works again, every record is persisted, told and released."""
+        """When everything works again, every record is persisted, acknowledged and released."""
         self.pulsar.is_up = True
 
         def all_is_done() -> bool:
@@ -124,7 +128,7 @@ class LoopMachine(RuleBasedStateMachine):
             while self.unanswered and self.broker.is_subscribed:
                 self.broker.answer(self.unanswered.pop(0))
             self.turn()
-            return not self.queued and dict(self.told) == dict(self.published)
+            return not self.queued and dict(self.acked) == dict(self.published)
 
         self.region.until(all_is_done, step_s=1)
         assert all(self.pulsar.persisted(device) == seqs for device, seqs in self.published.items())

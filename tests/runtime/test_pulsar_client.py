@@ -38,7 +38,7 @@ def test_what_is_no_token_is_refused_before_anybody_sees_it(token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"token": "a", "token_file": "b"}, "token or token_file, not both"),
         ({"tls_key_file": "k"}, "tls_certificate_file and tls_key_file belong together"),
@@ -46,8 +46,8 @@ def test_what_is_no_token_is_refused_before_anybody_sees_it(token: str) -> None:
         ({"tokn": "a"}, "tokn"),
     ],
 )
-def test_fields_that_do_not_fit_are_named(fields: dict[str, str], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_fields_that_do_not_fit_are_named(fields: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         PulsarAccess.model_validate(fields)
 
 

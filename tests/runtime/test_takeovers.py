@@ -10,16 +10,16 @@ from runtime.takeovers import MANY, Takeovers
 CAUSE = "another agent has the id 'eu-0001'"
 
 
-def test_connections_that_end_one_after_the_other_are_told_with_the_cause_until_one_lasts() -> None:
+def test_connections_that_end_one_after_the_other_are_named_with_the_cause_until_one_lasts() -> None:
     takeovers = Takeovers(CAUSE, 120.0)
-    told = []
+    problems = []
     for number in range(4):
         takeovers.on_connected(number * 10.0)
         takeovers.on_alive(number * 10.0 + 5)
         takeovers.on_ended(number * 10.0 + 5)
-        told.append(takeovers.problem)
-    assert [bool(one) for one in told] == [False, False, True, True]
-    assert CAUSE in told[-1]
+        problems.append(takeovers.problem)
+    assert [bool(one) for one in problems] == [False, False, True, True]
+    assert CAUSE in problems[-1]
     takeovers.on_connected(100.0)
     takeovers.on_alive(219.0)
     assert takeovers.problem

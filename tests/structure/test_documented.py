@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from cloud_jobs.config import CloudSettings
 from edge_agent.config import AgentSettings
 from gateway.config import GatewaySettings
+from telemetry import RefusalReason
 from tests.structure.test_help import APPS, commands
 from tests.structure.test_vocabulary import MODULES
 
@@ -52,6 +53,13 @@ def test_each_setting_is_explained(model: type[BaseModel]) -> None:
     text = "\n".join(PAGES[name] for name in SETTINGS[model])
     named = {word for quoted in re.findall(r"`([^`\n]+)`", text) for word in re.split(r"[^\w]+", quoted)}
     assert sorted(set(settings_of(model)) - named) == []
+
+
+def test_the_reasons_of_a_refusal_are_all_and_only_those_of_the_code() -> None:
+    _, _, table = PAGES["gateway.md"].partition("| reason | when |\n|---|---|\n")
+    rows = table.partition("\n\n")[0].splitlines()
+    reasons = [reason for row in rows for reason in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    assert sorted(reasons) == sorted(RefusalReason)
 
 
 @pytest.mark.parametrize("name", APPS)

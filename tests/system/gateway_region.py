@@ -191,7 +191,7 @@ class Devices:
         device, ack = message.topic.split("/")[3], decode_ack(bytes(message.payload))
         with self._lock:
             self.acks.append((device, ack))
-            if not ack.refused:
+            if not ack.refusal:
                 self.told[device] = self.told.get(device, IntervalSet()) | ack.seqs
 
 

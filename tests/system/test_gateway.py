@@ -153,7 +153,7 @@ def test_a_damaged_batch_and_one_of_another_device_are_put_aside_and_the_sender_
         fleet.send("liar-0", honest)
         wait_until(lambda: fleet.knows("liar-0", 1), 10)
     refused = {properties["reason"]: (payload, properties) for payload, properties in region.messages("refused")}
-    assert {(device, ack.refused) for device, ack in fleet.acks[:2]} == {
+    assert {(device, ack.refusal) for device, ack in fleet.acks[:2]} == {
         ("liar-0", "checksum"),
         ("liar-1", "wrong-device"),
     }

@@ -24,8 +24,8 @@ KEYS = ["epoch", "ranges", "refused_ranges", "pause_s", "refused", "new"]
 
 
 @given(st.integers(0, 1 << 62), interval_sets, st.sampled_from([0.0, 2.5]), st.sampled_from(["", "checksum"]))
-def test_an_acknowledgement_comes_back_as_it_was(epoch: int, ranges: IntervalSet, pause: float, refused: str) -> None:
-    ack = Ack(epoch, ranges, pause, refused)
+def test_an_acknowledgement_comes_back_as_it_was(epoch: int, ranges: IntervalSet, pause: float, refusal: str) -> None:
+    ack = Ack(epoch, ranges, pause, refusal)
     assert decode_ack(encode_ack(ack)) == ack
 
 
@@ -95,7 +95,7 @@ def test_an_acknowledgement_that_a_device_cannot_keep_is_refused(data: bytes) ->
         Ack(1, IntervalSet([(0, 3)])),
         Ack(1, IntervalSet([(1, 1 << 63)])),
         Ack(1, pause_s=math.inf),
-        Ack(1, refused="x" * 300),
+        Ack(1, refusal="x" * 300),
         Ack(1, IntervalSet((number, number) for number in range(1, 3 * MAX_ACK_RANGES, 2))),
     ],
 )
@@ -104,17 +104,17 @@ def test_what_would_be_refused_is_not_written(ack: Ack) -> None:
         encode_ack(ack)
 
 
-@pytest.mark.parametrize("refused", ["", "too-large"])
-def test_an_acknowledgement_of_many_ranges_travels_as_several(refused: str) -> None:
+@pytest.mark.parametrize("refusal", ["", "too-large"])
+def test_an_acknowledgement_of_many_ranges_travels_as_several(refusal: str) -> None:
     ranges = IntervalSet((number, number) for number in range(1, 5 * MAX_ACK_RANGES, 2))
-    parts = [decode_ack(encode_ack(part)) for part in split_ack(Ack(7, ranges, 2.5, refused))]
+    parts = [decode_ack(encode_ack(part)) for part in split_ack(Ack(7, ranges, 2.5, refusal))]
     assert len(parts) == 3
     assert IntervalSet(bounds for part in parts for bounds in part.seqs.ranges) == ranges
     assert [part.pause_s for part in parts] == [2.5, 0, 0]
-    assert {(part.epoch, part.refused) for part in parts} == {(7, refused)}
+    assert {(part.epoch, part.refusal) for part in parts} == {(7, refusal)}
     assert list(split_ack(Ack(7))) == [Ack(7)]
 
 
-def test_ranges_that_are_not_taken_are_never_told_as_taken() -> None:
-    told = msgpack.unpackb(encode_ack(Ack(3, IntervalSet([(1, 2)]), refused="too-large")))
-    assert "ranges" not in told
+def test_ranges_that_are_not_taken_never_travel_as_taken() -> None:
+    message = msgpack.unpackb(encode_ack(Ack(3, IntervalSet([(1, 2)]), refusal="too-large")))
+    assert "ranges" not in message

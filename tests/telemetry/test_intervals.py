@@ -1,4 +1,4 @@
-"""Interval sets obey the laws of sets, whatever ranges they are made from."""
+"""Interval sets follow the laws of sets, whatever ranges they are made from."""
 
 from __future__ import annotations
 

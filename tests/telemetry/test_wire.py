@@ -38,7 +38,7 @@ ONE = Batch("eu-0001", 7, 12, (Record(3, 1_000, Canary(id="a")), Record(5, 2_000
 
 
 def framed(header: Any, content: bytes = b"", compression: int = 0) -> bytes:
-    """A frame with a right checksum around a header and content that an honest encoder would not write."""
+    """A frame with a right checksum around a header and content that no encoder here writes."""
     packed = header if isinstance(header, bytes) else msgpack.packb(header)
     lengths = struct.pack(">II", len(packed), len(content))
     checksum = zlib.crc32(packed + content, zlib.crc32(bytes([1, compression]) + lengths))

@@ -11,7 +11,7 @@ from telemetry import Ack, IntervalSet, Malformed, decode_ack, encode_ack
 def seeds() -> Iterable[bytes]:
     """Acknowledgements of each kind."""
     yield encode_ack(Ack(1 << 60, IntervalSet([(1, 2), (5, 1 << 40)]), 2.5))
-    yield encode_ack(Ack(7, IntervalSet([(1, 9)]), refused="too-large"))
+    yield encode_ack(Ack(7, IntervalSet([(1, 9)]), refusal="too-large"))
     yield encode_ack(Ack())
 
 

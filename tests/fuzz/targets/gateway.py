@@ -63,9 +63,9 @@ def judge_batch(on_topic: str, payload: bytes) -> None:
     if not order.refused:
         assert decode(payload).header.seqs == made.in_flight.get(order.token).seqs
     made.on_persisted(order.token, 0.0)
-    tells = made.take_due_acks(1.0, 100)
-    assert bool(tells) == (sender_of(on_topic) != UNKNOWN_SENDER)
-    for tell in tells:
-        assert bool(decode_ack(encode_ack(tell.ack)).refused) == order.refused
+    messages = made.take_due_acks(1.0, 100)
+    assert bool(messages) == (sender_of(on_topic) != UNKNOWN_SENDER)
+    for message in messages:
+        assert bool(decode_ack(encode_ack(message.ack)).refusal) == order.refused
     assert made.release() == [1]
     assert made.is_idle

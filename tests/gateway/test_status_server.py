@@ -27,10 +27,10 @@ class StatusClock:
 
 @pytest.fixture
 def served() -> Iterator[tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock]]:
-    settings, clock, tally = StatusEndpoint(port=free_port()), StatusClock(), GatewayMetrics()
-    board = StatusHolder(FRESH, clock)
-    with serve_status(settings, tally.registry, board):
-        yield settings, board, tally, clock
+    settings, clock, metrics = StatusEndpoint(port=free_port()), StatusClock(), GatewayMetrics()
+    holder = StatusHolder(FRESH, clock)
+    with serve_status(settings, metrics.registry, holder):
+        yield settings, holder, metrics, clock
 
 
 def code(settings: StatusEndpoint, path: str) -> int:
@@ -40,17 +40,17 @@ def code(settings: StatusEndpoint, path: str) -> int:
 def test_health_is_good_only_when_both_sides_are_connected(
     served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock],
 ) -> None:
-    settings, board, _, _ = served
+    settings, holder, _, _ = served
     assert code(settings, "/health") == 503
-    board.set(FRESH.model_copy(update={"healthy": True}))
+    holder.set(FRESH.model_copy(update={"healthy": True}))
     assert code(settings, "/health") == 200
 
 
 def test_a_loop_that_does_not_turn_is_not_alive(
     served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock],
 ) -> None:
-    settings, board, _, clock = served
-    board.set(FRESH.model_copy(update={"healthy": True}))
+    settings, holder, _, clock = served
+    holder.set(FRESH.model_copy(update={"healthy": True}))
     assert code(settings, "/alive") == 200
     clock.now_s = STUCK_AFTER_S
     assert code(settings, "/alive") == 503
@@ -60,15 +60,15 @@ def test_a_loop_that_does_not_turn_is_not_alive(
 def test_the_status_is_read_back_as_it_was_pinned(
     served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock],
 ) -> None:
-    settings, board, _, _ = served
-    board.set(FRESH.model_copy(update={"in_flight": 7}))
-    assert read_status(settings) == board.status
-    assert status_table(board.status).row_count == len(GatewayStatus.model_fields)
+    settings, holder, _, _ = served
+    holder.set(FRESH.model_copy(update={"in_flight": 7}))
+    assert read_status(settings) == holder.status
+    assert status_table(holder.status).row_count == len(GatewayStatus.model_fields)
 
 
 def test_metrics_are_served(served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock]) -> None:
-    settings, _, tally, _ = served
-    tally.on_joined()
+    settings, _, metrics, _ = served
+    metrics.on_joined()
     text = httpx.get(f"http://{settings.host}:{settings.port}/metrics", timeout=5).text
     assert "waybill_gateway_joined_total 1.0" in text
     assert code(settings, "/nothing") == 404
@@ -77,6 +77,6 @@ def test_metrics_are_served(served: tuple[StatusEndpoint, StatusHolder, GatewayM
 def test_an_address_that_is_taken_is_said_so(
     served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock],
 ) -> None:
-    settings, board, tally, _ = served
+    settings, holder, metrics, _ = served
     with pytest.raises(AddressTaken, match=f"{settings.port}"):
-        serve_status(settings, tally.registry, board)
+        serve_status(settings, metrics.registry, holder)
