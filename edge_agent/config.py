@@ -131,6 +131,7 @@ class DrainSettings(Settings):
 
     RENAMED_KEYS: ClassVar[Mapping[str, str]] = {
         "fresh_s": "live_s",
+        "linger_ms": "batching_delay_ms",
         "refusals_most": "max_refusals",
         "refusal_pause_s": "refusal_backoff_s",
     }
@@ -149,7 +150,7 @@ class DrainSettings(Settings):
     """... and up to so many bytes."""
     merge_below_records: int = Field(default=250, ge=0)
     """A stored batch of at least so many records is sent as it is."""
-    linger_ms: int = Field(default=0, ge=0, le=600_000)
+    batching_delay_ms: int = Field(default=0, ge=0, le=600_000)
     """The maximum batching delay of live data that is not urgent: fewer, larger messages on a costly link."""
     ack_timeout_s: Seconds = 30.0
     """The ack timeout: a batch without an acknowledgement for so long is sent again."""

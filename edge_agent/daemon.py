@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
         # No restart gives the buffer another version.
         return _EXIT_CONFIG if isinstance(error, StoreVersion) else _EXIT_FAILED
     finally:
-        _log_suppressed(limit)
+        limit.log_suppressed(log)
 
 
 class Daemon:
@@ -141,7 +141,7 @@ class Daemon:
         self._agent.flash.sample(time.time())
         if now_s >= self._suppressed_at_s:
             self._suppressed_at_s = now_s + SUPPRESSED_EVERY_S
-            _log_suppressed(self._limit)
+            self._limit.log_suppressed(log)
         if self._evaluator is not None:
             self._evaluate_trial(now_s, self._evaluator)
         elif self._pushes and now_s >= self._next_push_s:
@@ -295,7 +295,7 @@ class Daemon:
         if not self._agent.stop(RESTART_WITHIN_S):
             # Its thread still has the buffer: only the end of the process takes it away for certain.
             raise AgentError("a thread does not end, so the process does")
-        _log_suppressed(self._limit)  # the new settings may not write lines of this level any more
+        self._limit.log_suppressed(log)  # the new settings may not write lines of this level any more
         before = add_counters(self._shown[1], counters_of(self._agent))
         self._present = wanted
         self._agent = self._new_agent()
@@ -350,7 +350,7 @@ class Daemon:
         try:
             self._health = serve_status(port, self._state, lambda: health_state(self._agent))
         except OSError as error:
-            log.error("no health endpoint", port=port, error=str(error))
+            log.error("no status server", port=port, error=str(error))
 
     def _state(self) -> dict[str, Any]:
         agent, before = self._shown
@@ -368,11 +368,6 @@ class Daemon:
         self._pushes.append(text)
         # Ends the wait of `serve`: a restart stops the drain, so the drain's thread cannot do it.
         os.kill(os.getpid(), signal.SIGUSR1)
-
-
-def _log_suppressed(limit: LineLimit) -> None:
-    if suppressed := limit.take_suppressed():
-        log.warning("log lines suppressed", kinds=suppressed)
 
 
 if __name__ == "__main__":

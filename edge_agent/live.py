@@ -7,7 +7,8 @@ from typing import Any
 
 from edge_agent.agent import Agent
 from edge_agent.holding import held_classes
-from edge_agent.process import flash_bytes, resident_bytes
+from edge_agent.process import flash_bytes
+from runtime.memory import resident_bytes
 
 STALE_S = 60.0
 """A thread that was not seen for so long is stuck."""

@@ -12,12 +12,13 @@ _MACHINE_FILES = ("/etc/machine-id", "/sys/firmware/devicetree/base/serial-numbe
 
 def flash_bytes() -> int:
     """What this process has caused to be written to storage, as the kernel counted it."""
-    return _proc_number("/proc/self/io", "write_bytes:")
-
-
-def resident_bytes() -> int:
-    """Resident memory."""
-    return _proc_number("/proc/self/status", "VmRSS:") * 1024
+    try:
+        for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines():
+            if line.startswith("write_bytes:"):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return 0
 
 
 def machine_id() -> str:
@@ -27,13 +28,3 @@ def machine_id() -> str:
         with suppress(OSError):
             known += Path(name).read_bytes().strip(b"\0\n ") + b"\n"
     return hashlib.blake2b(known, digest_size=8).hexdigest() if known else ""
-
-
-def _proc_number(path: str, key: str) -> int:
-    try:
-        for line in Path(path).read_text(encoding="ascii").splitlines():
-            if line.startswith(key):
-                return int(line.split()[1])
-    except OSError:
-        pass
-    return 0

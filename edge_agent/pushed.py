@@ -53,7 +53,7 @@ PUSHABLE: Mapping[str, set[str] | None] = {
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "buffer.prune_delay_s": (0.1, 600),
     "drain.ack_timeout_s": (2, 600),
-    "drain.linger_ms": (0, 60_000),
+    "drain.batching_delay_ms": (0, 60_000),
     "drain.max_pause_s": (1, 600),
     "drain.max_refusals": (3, 100),
     "drain.refusal_backoff_s": (1, 600),

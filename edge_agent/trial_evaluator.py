@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from runtime.backoff import Backoff
+
 Verdict = Literal["running", "confirmed", "failed", "nothing to send", "holds back"]
 MAX_RETRY_S = 21_600.0
 
@@ -43,15 +45,15 @@ class RetryTimes:
     """When a proposal that was taken back is tried again: `first_s` later, then twice as long each time."""
 
     def __init__(self, first_s: float) -> None:
-        self._first_s = first_s
-        self._times = 0
+        # Without jitter: a trial is one device's own, and a fleet was not refused at one moment.
+        self._backoff = Backoff(first_s, MAX_RETRY_S, lambda: 1.0)
         self.due_s = 0.0
 
     def schedule_next(self, now_s: float) -> None:
         """A trial ended without a confirmation."""
-        self.due_s = now_s + min(MAX_RETRY_S, self._first_s * (1 << min(self._times, 20)))
-        self._times += 1
+        self.due_s = now_s + self._backoff.take_delay_s()
 
     def reset(self) -> None:
         """A new proposal."""
-        self._times, self.due_s = 0, 0.0
+        self._backoff.reset()
+        self.due_s = 0.0

@@ -65,7 +65,7 @@ class BrokerLink:
         self._was_taken_over |= self.is_up and _TAKEN_OVER in reason
         self._takeovers.on_ended(now_s, is_unexplained=is_unexplained)
         self.is_up, self._answer_by_s = False, None
-        self._connect_at_s = now_s + self._backoff.next_delay_s()
+        self._connect_at_s = now_s + self._backoff.take_delay_s()
 
     @property
     def problem(self) -> str:

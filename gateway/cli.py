@@ -46,12 +46,14 @@ def run(*, config: ConfigOption) -> None:
     for warning in warnings(settings, config):
         log.warning("configuration", problem=warning)
     try:
-        Service(settings, _reloading(config, settings), limit.take_suppressed).run()
+        Service(settings, _reloading(config, settings), lambda: limit.log_suppressed(log)).run()
     except GatewayError as error:
         _exit_with(str(error))
     except Exception as error:
         log.exception("stopped by an internal error", error=last_line(error))
         raise typer.Exit(EXIT_INTERNAL) from error
+    finally:
+        limit.log_suppressed(log)
 
 
 @app.command("check-config")

@@ -105,7 +105,7 @@ class Connections:
         except PulsarUnreachable as error:
             self._log_error(error)
             # The clock anew: the attempt may have taken its whole time-out.
-            self._open_at_s = self._clock() + self._pulsar_backoff.next_delay_s()
+            self._open_at_s = self._clock() + self._pulsar_backoff.take_delay_s()
         else:
             self._pulsar_backoff.reset()
             _LOG.info("pulsar is open", topic=self._settings.topic(self._settings.pulsar.batches))

@@ -101,7 +101,7 @@ class Engine:
         if not mid and not self._has_room_for_qos_0:
             return NotSent.NO_ROOM
         verdict = validate_batch(self._rules, sender, payload)
-        delivery = self._delivery(sender, topic, payload, now_s)
+        delivery = self._make_delivery(sender, topic, payload, now_s)
         if isinstance(verdict, Refusal):
             return self._dead_letter(delivery, verdict, mid)
         delivery.records = verdict.record_seqs.count
@@ -110,7 +110,7 @@ class Engine:
 
     def dead_letter(self, topic: str, payload: bytes, mid: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
         """A message that could not be handled at all: it is refused, whatever is inside."""
-        return self._dead_letter(self._delivery(sender_of(topic), topic, payload, now_s), refusal, mid)
+        return self._dead_letter(self._make_delivery(sender_of(topic), topic, payload, now_s), refusal, mid)
 
     def begin_attempt(self, token: int) -> Produce:
         """One more attempt of a delivery: the effect that sends it."""
@@ -173,7 +173,7 @@ class Engine:
         waiting = len(self.in_flight) + len(self.acks)
         return waiting < self._receive_maximum and self.in_flight.bytes < self._max_bytes / 2
 
-    def _delivery(self, sender: Sender, topic: str, payload: bytes, now_s: float) -> Delivery:
+    def _make_delivery(self, sender: Sender, topic: str, payload: bytes, now_s: float) -> Delivery:
         return Delivery(
             token=next(self._tokens), sender=sender, topic=topic[:_TOPIC_KEPT], payload=payload, arrived_s=now_s
         )

@@ -66,7 +66,7 @@ class Shutdown:
 class GatewayLoop:
     """What a gateway does, step by step. `wake` interrupts its waiting. The rest is injected by tests.
 
-    `suppressed`: how many log lines of each kind were not written since it was asked last.
+    `log_suppressed` says in the log which lines it left out.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GatewayLoop:
         settings: GatewaySettings,
         wake: WakeUp,
         *,
-        suppressed: Callable[[], dict[str, int]] = dict,
+        log_suppressed: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
         select: Select = select.select,
@@ -105,7 +105,7 @@ class GatewayLoop:
         )
         self._publisher = DevicePublisher(self._engine, self._mqtt, self._pushes, self.metrics, results)
         self._reporter = StatusReporter(
-            settings, self._engine, self._connections, self.metrics, results=results, suppressed=suppressed
+            settings, self._engine, self._connections, self.metrics, results=results, log_suppressed=log_suppressed
         )
         self.status_holder = self._reporter.holder
         self._shutdown = Shutdown(settings.stop_timeout_s)

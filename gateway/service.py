@@ -21,18 +21,18 @@ _LOG = structlog.get_logger("gateway")
 class Service:
     """One gateway process. `reload` gives the drain settings anew when SIGHUP comes.
 
-    `suppressed`: how many log lines of each kind were not written since it was asked last.
+    `log_suppressed` says in the log which lines it left out.
     """
 
     def __init__(
         self,
         settings: GatewaySettings,
         reload: Callable[[], Drain],
-        suppressed: Callable[[], dict[str, int]] = dict,
+        log_suppressed: Callable[[], object] = lambda: None,
     ) -> None:
         self._settings, self._reload = settings, reload
         self._wake = WakeUp()
-        self._loop = GatewayLoop(settings, self._wake, suppressed=suppressed)
+        self._loop = GatewayLoop(settings, self._wake, log_suppressed=log_suppressed)
         self._ended_thread = ""
 
     def run(self) -> None:

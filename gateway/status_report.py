@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import structlog
-
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.devices import DevicesHeard, ListeningClock
@@ -19,12 +17,11 @@ from gateway.status_server import StatusHolder
 from gateway.validation import UNKNOWN_SENDER, sender_of
 
 _SILENT_S = 10.0
-"""How often the list of silent devices is made, and what the log suppressed is said."""
-_LOG = structlog.get_logger("gateway")
+"""How often the list of silent devices is made, and the log says which lines it left out."""
 
 
 class StatusReporter:
-    """Sets the newest status in `holder`. `suppressed`: lines of each kind that the log left out since it was asked."""
+    """Sets the newest status in `holder`. `log_suppressed` says which lines the log left out."""
 
     def __init__(
         self,
@@ -34,10 +31,10 @@ class StatusReporter:
         metrics: GatewayMetrics,
         *,
         results: PublicationResults,
-        suppressed: Callable[[], dict[str, int]],
+        log_suppressed: Callable[[], object],
     ) -> None:
         self._engine, self._connections, self._metrics, self._results = engine, connections, metrics, results
-        self._suppressed = suppressed
+        self._log_suppressed = log_suppressed
         self._silent_after_s = settings.status.silent_after_s
         self._devices = DevicesHeard(settings.status.max_devices)
         self._listening = ListeningClock()
@@ -62,8 +59,7 @@ class StatusReporter:
         if self._silent_at_s is None or now_s >= self._silent_at_s:
             self._silent_at_s = now_s + _SILENT_S
             self.holder.silent = self._silent_devices()
-            if suppressed := self._suppressed():
-                _LOG.warning("log lines suppressed", kinds=suppressed)
+            self._log_suppressed()
         status = self._status(now_s, is_stopping=is_stopping)
         self._metrics.set_gauges(status)
         self.holder.set(status)

@@ -21,13 +21,13 @@ class Backoff:
         self._random = random
         self._failures = 0
 
-    def next_delay_s(self) -> float:
-        """Notes one more failure; the seconds to wait now."""
+    def take_delay_s(self) -> float:
+        """One more failure: the seconds to wait now."""
         self._failures += 1
         return self.delay_s(self._failures)
 
     def delay_s(self, attempt: int) -> float:
-        """The seconds to wait after attempt 1, 2, …; notes nothing."""
+        """The seconds to wait after attempt 1, 2, …."""
         # The strategy looks at the number of the attempt and at nothing else.
         state = RetryCallState(Retrying(), None, (), {})
         state.attempt_number = attempt

@@ -56,7 +56,7 @@ class LineLimit:
         now_s = self._clock()
         name = f"{level} {str(line.get('event'))[:MAX_CHARACTERS]}"
         with self._lock:
-            kind = self._kind(name)
+            kind = self._ensure_kind(name)
             if not kind.bucket.try_take(now_s):
                 kind.suppressed += 1
                 raise structlog.DropEvent
@@ -72,7 +72,12 @@ class LineLimit:
                 self._kinds[name].suppressed = 0
         return counts
 
-    def _kind(self, name: str) -> _Kind:
+    def log_suppressed(self, log: Any) -> None:
+        """Say in the log which lines it left out; to be called now and then, and at the end."""
+        if kinds := self.take_suppressed():
+            log.warning("log lines suppressed", kinds=kinds)
+
+    def _ensure_kind(self, name: str) -> _Kind:
         if name not in self._kinds and len(self._kinds) >= _MAX_KINDS:
             name = _TOO_MANY
         return self._kinds.setdefault(name, _Kind(TokenBucket(PER_S, BURST)))

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import string
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from runtime.tls import TlsSettings, check_key_pair
+from settings import Settings
 
 if TYPE_CHECKING:
     import pulsar
@@ -29,24 +31,28 @@ class PulsarAccessError(ValueError):
     """A token or a file of an access cannot be used; the message names the field and the file."""
 
 
-class PulsarAccess(BaseModel):
+class PulsarAccess(Settings):
     """How to show who we are, and how to know who they are. The same for brokers and admin REST, and every cluster."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {
+        "tls_trust_certs_file": "tls_ca",
+        "tls_certificate_file": "tls_certificate",
+        "tls_key_file": "tls_key",
+    }
 
     token: SecretStr | None = Field(None, description="token (JWT) of our role")
     token_file: Path | None = Field(None, description="file that holds the token; read again at each use")
-    tls_trust_certs_file: Path | None = Field(None, description="PEM of the authorities that signed the brokers")
-    tls_certificate_file: Path | None = Field(None, description="PEM of our own certificate (mutual TLS)")
-    tls_key_file: Path | None = Field(None, description="PEM of our own private key (mutual TLS)")
+    tls_ca: Path | None = Field(None, description="PEM of the authorities that signed the brokers")
+    tls_certificate: Path | None = Field(None, description="PEM of our own certificate (mutual TLS)")
+    tls_key: Path | None = Field(None, description="PEM of our own private key (mutual TLS)")
     tls_validate_hostname: bool = Field(True, description="whether a broker's certificate must name its host")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.token and self.token_file:
             raise ValueError(f"give {self._named('token')} or {self._named('token_file')}, not both")
-        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
-            raise ValueError(f"{self._named('tls_certificate_file')} and {self._named('tls_key_file')} belong together")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ValueError(f"{self._named('tls_certificate')} and {self._named('tls_key')} belong together")
         return self
 
     @classmethod
@@ -56,16 +62,16 @@ class PulsarAccess(BaseModel):
             return cls(token=token)
         return cls(
             token=token,
-            tls_trust_certs_file=tls.ca,
-            tls_certificate_file=tls.certificate,
-            tls_key_file=tls.key,
+            tls_ca=tls.ca,
+            tls_certificate=tls.certificate,
+            tls_key=tls.key,
         )
 
     def key_pair(self) -> tuple[Path, Path] | None:
         """Our own certificate and key; None without mutual TLS."""
-        if self.tls_certificate_file is None or self.tls_key_file is None:
+        if self.tls_certificate is None or self.tls_key is None:
             return None
-        return self.tls_certificate_file, self.tls_key_file
+        return self.tls_certificate, self.tls_key
 
     @classmethod
     def _named(cls, field: str) -> str:
@@ -133,10 +139,10 @@ def open_pulsar_client(
         operation_timeout_seconds=timeout_s,
         connection_timeout_ms=int((timeout_s if connect_timeout_s is None else connect_timeout_s) * 1000),
         listener_name=listener,
-        tls_trust_certs_file_path=_text(access.tls_trust_certs_file),
+        tls_trust_certs_file_path=_text(access.tls_ca),
         tls_validate_hostname=access.tls_validate_hostname,
-        tls_certificate_file_path=_text(access.tls_certificate_file),
-        tls_private_key_file_path=_text(access.tls_key_file),
+        tls_certificate_file_path=_text(access.tls_certificate),
+        tls_private_key_file_path=_text(access.tls_key),
         # What matters comes as an exception or a receipt. The client's own log repeats it for each attempt to connect,
         # and its console form writes to standard output, where the answers of commands belong.
         logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
@@ -150,7 +156,7 @@ def _refuse_passphrase(certificate: Path, key: Path) -> None:
     except OSError:
         return  # half rotated, for instance: the client reads them again with each connection
     except ValueError as error:
-        raise PulsarAccessError(f"tls_key_file: {key}: {error}") from error
+        raise PulsarAccessError(f"tls_key: {key}: {error}") from error
 
 
 def _read_token(path: Path) -> str:

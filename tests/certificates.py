@@ -57,7 +57,7 @@ class CertificateAuthority:
             .sign(self._key, hashes.SHA256())
         )
         files = TlsFiles.model_construct(
-            authority=self.file, certificate=self._folder / f"{name}.pem", key=self._folder / f"{name}.key"
+            ca=self.file, certificate=self._folder / f"{name}.pem", key=self._folder / f"{name}.key"
         )
         files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         files.key.touch(mode=0o600)

@@ -52,7 +52,8 @@ def run_query(start: Callable[[], IngestQuery], settings: CloudSettings, stop: t
         if failures > settings.ingest.restarts:
             raise CloudError(f"the ingest failed {failures} times in a row: {failure}") from failure
         _log.warning("failed, starting again", failures=failures, error=_first_lines(failure))
-        # the first restart is at once: mostly a cluster is gone, and the next one is read
+        # The first restart is at once: mostly a cluster is gone, and the next one is read. Then linear, not doubling:
+        # `restarts` bounds the waits, and a wait beyond the time that a cluster takes to start gains nothing.
         stop.wait(settings.ingest.restart_wait_s * (failures - 1))
 
 

@@ -36,7 +36,7 @@ from cloud_jobs.proximity.crowds import (
     parts_of_crowds,
     places_of,
 )
-from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of, slice_day
+from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, parts_of, pieces_of, slice_day
 from cloud_jobs.proximity.revisions import INPUT, REVISIONS, parts_from, revise
 from cloud_jobs.proximity.slices import SLICE_MS
 from geo.spatial import TrackSettings
@@ -73,7 +73,7 @@ def compute_encounters(
     if not increment:
         return ProximityRun(until, 0, 0, 0)
     with ExitStack() as held:
-        margin = margin_ms(tracks)
+        margin = tracks.margin_ms
         new = new_positions(spark, lake, increment)
         touched = persist_until(held, touched_spans(new, "slice", span_ms=SLICE_MS, margin_ms=margin))
         count = touched.count()

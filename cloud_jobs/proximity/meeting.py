@@ -18,7 +18,7 @@ from geo.spatial import Encounters, Fixes, TrackSettings, build_tracks, valid_po
 from geo.spatial.clip import Segments, segments_of
 
 # the engine's evaluation of pairs of segments; `find_encounters` cuts them in slices that depend on the whole call
-from geo.spatial.encounters import joined, meetings
+from geo.spatial.encounters import join_encounters, meetings
 from geo.spatial.nearby import Candidates, candidates
 from geo.spatial.ragged import Ints, distinct, run_starts
 
@@ -67,11 +67,6 @@ PARTS: Final = pa.schema(
     ]
 )
 """Parts of encounters; parts of one pair and slice may overlap, and then agree."""
-
-
-def margin_ms(settings: TrackSettings) -> int:
-    """How far from a moment fixes can have a say in it: a fix's verdict reaches over two gaps."""
-    return round(2_000 * settings.max_gap_s)
 
 
 def pieces_of(
@@ -157,7 +152,7 @@ def _parts(segments: Segments, device: Ints, kind: Ints, distance_m: float) -> E
         start = np.maximum(segments.start_ms[first], segments.start_ms[second])
         end = np.minimum(segments.end_ms[first], segments.end_ms[second])
         encounters.append(meetings(device, segments, Candidates(first, second, start, end), distance_m))
-    return joined(encounters)
+    return join_encounters(encounters)
 
 
 def segments_in(pieces: pa.Table) -> Segments:

@@ -31,7 +31,7 @@ class TopicName:
         parts = path.split("/")
         if scheme not in {"", "persistent"} or not all(parts) or len(parts) not in {1, 3}:
             raise ValueError(f"{text!r} is not a topic: expected persistent://tenant/namespace/name")
-        if {".", ".."} & set(parts) or not is_addressable(path):
+        if not is_addressable(path):
             raise ValueError(f"{text[:_MAX_SHOWN]!r} cannot be read: no address of the admin REST can hold it")
         return cls("public", "default", parts[0]) if len(parts) == 1 else cls(*parts)
 

@@ -16,7 +16,7 @@ from cloud_jobs.key_groups import group_by_key
 from cloud_jobs.lake.frames import Transform, map_sorted, persist_until, read_table
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import fences_in
-from cloud_jobs.usage.metering import FIXES, HOUR_MS, METERED, margin_ms, meter
+from cloud_jobs.usage.metering import FIXES, HOUR_MS, METERED, meter
 from geo.spatial import TrackSettings, ZoneSet
 
 TABLE = "usage"
@@ -49,9 +49,9 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     refused = len(published.refused)
     if not increment:
         return UsageRun(until, 0, 0, refused)
-    margin_h = -(-margin_ms(settings) // HOUR_MS)
+    margin_h = -(-settings.margin_ms // HOUR_MS)
     with ExitStack() as held:
-        touched = persist_until(held, _touched(new_positions(spark, lake, increment), margin_ms(settings)))
+        touched = persist_until(held, _touched(new_positions(spark, lake, increment), settings.margin_ms))
         count = touched.count()
         if not count:
             return UsageRun(until, 0, 0, refused)

@@ -39,11 +39,6 @@ METERED = without(USAGE, "computed_at")
 """One row for each device, touched hour and zone in which the device was."""
 
 
-def margin_ms(settings: TrackSettings) -> int:
-    """How far around an hour fixes can have a say in it: a fix's verdict reaches over two gaps."""
-    return round(2_000 * settings.max_gap_s)
-
-
 def meter(fixes: pa.Table, zones: ZoneSet, settings: TrackSettings) -> pa.Table:
     """Usage (schema METERED) of the touched hours, from fixes (schema FIXES) with their margin on both sides."""
     if not fixes.num_rows:

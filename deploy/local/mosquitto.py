@@ -22,7 +22,7 @@ _HOST = "127.0.0.1"
 class TlsFiles(Settings):
     """PEM files of a listener that demands client certificates; the certificate's common name is the user name."""
 
-    authority: FilePath
+    ca: FilePath
     certificate: FilePath
     key: FilePath
 
@@ -114,7 +114,7 @@ class MosquittoBroker(Server):
             "require_certificate true",
             "use_identity_as_username true",
             "tls_version tlsv1.2",
-            f"cafile {settings.tls.authority}",
+            f"cafile {settings.tls.ca}",
             f"certfile {settings.tls.certificate}",
             f"keyfile {settings.tls.key}",
         ]

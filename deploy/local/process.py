@@ -8,7 +8,7 @@ from typing import Self
 
 from settings import Settings
 
-__all__ = ["ProcessIdentity", "children", "resident_bytes"]
+__all__ = ["ProcessIdentity", "children", "proportional_bytes"]
 
 _START_TICKS = 19  # field 22 of /proc/PID/stat, counted from the first one behind the command's name
 
@@ -75,12 +75,12 @@ def children(pid: int) -> list[int]:
     return pids
 
 
-def resident_bytes(pid: int) -> int:
+def proportional_bytes(pid: int) -> int:
     """Resident bytes of a process and all its descendants; shared pages are counted in proportion (PSS)."""
-    return _proportional_bytes(pid) + sum(resident_bytes(child) for child in children(pid))
+    return _own_proportional_bytes(pid) + sum(proportional_bytes(child) for child in children(pid))
 
 
-def _proportional_bytes(pid: int) -> int:
+def _own_proportional_bytes(pid: int) -> int:
     try:
         for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -13,7 +13,7 @@ from threading import RLock
 
 from deploy.local.errors import ServerFailed
 from deploy.local.health import Health
-from deploy.local.process import ProcessIdentity, resident_bytes
+from deploy.local.process import ProcessIdentity, proportional_bytes
 from deploy.local.spawn import spawn
 
 __all__ = ["Server", "ServerState", "wait_all"]
@@ -133,7 +133,7 @@ class Server(ABC):
     @property
     def memory_bytes(self) -> int:
         """Resident memory of the process and its children; 0 when it does not run."""
-        return resident_bytes(self.pid) if self.pid else 0
+        return proportional_bytes(self.pid) if self.pid else 0
 
     def start(self) -> None:
         """Start the process and return at once; `wait` says when it is healthy."""

@@ -11,7 +11,7 @@ from deploy.local.errors import FolderDamaged, LinkControlError, StackNotRunning
 from deploy.local.folder import holder
 from deploy.local.health import Health, ask_all
 from deploy.local.link import CuttableLink
-from deploy.local.process import ProcessIdentity, resident_bytes
+from deploy.local.process import ProcessIdentity, proportional_bytes
 from runtime import replace_durably
 from settings import Settings
 
@@ -61,7 +61,7 @@ class ServerRecord(Settings):
     @property
     def memory_bytes(self) -> int:
         """Resident memory now, of the process and its children; 0 when it is gone."""
-        return resident_bytes(self.process.pid) if self.process and self.lives else 0
+        return proportional_bytes(self.process.pid) if self.process and self.lives else 0
 
 
 class LinkRecord(Settings):

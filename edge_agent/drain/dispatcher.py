@@ -10,7 +10,7 @@ from edge_agent.config import DrainSettings
 from edge_agent.drain.queues import Backlog, BatchReader, FairShare, LiveQueue
 from edge_agent.drain.sent_batches import InFlightBatch, RetryQueue, SendWindow, SentSeqs
 from edge_agent.errors import StoreDamaged
-from edge_agent.store.batch_rows import StoredBatch, joined
+from edge_agent.store.batch_rows import StoredBatch, merge_tombstones
 from edge_agent.uplink.protocol import OutgoingBatch
 from telemetry import Batch, IntervalSet, TooLarge, WireError, decode, encode, read_header
 
@@ -209,7 +209,7 @@ class Dispatcher:
         came_s, batch = first
         if batch.class_index in self._urgent:
             return 0.0
-        return max(0.0, came_s + self._settings.linger_ms / 1000 - now_s)
+        return max(0.0, came_s + self._settings.batching_delay_ms / 1000 - now_s)
 
     def _take_batches(self, now_s: float, allowed: frozenset[int] | None) -> tuple[list[StoredBatch], bool] | None:
         again = self._advance_retries(now_s, allowed) if self._window.has_room(backlog=True) else None
@@ -283,6 +283,6 @@ def merged(encoded: Sequence[bytes], head: int) -> bytes:
     first = batches[0]
     assert all((batch.device, batch.epoch) == (first.device, first.epoch) for batch in batches)
     records = tuple(record for batch in batches for record in batch.records)
-    tombstones = joined(tombstone for batch in batches for tombstone in batch.tombstones)
+    tombstones = merge_tombstones(tombstone for batch in batches for tombstone in batch.tombstones)
     head = max(head, *(batch.head for batch in batches))
     return encode(Batch(first.device, first.epoch, head, records, tombstones))

@@ -82,10 +82,10 @@ class Drainer:
             except StoreDamaged as error:
                 self._disconnect(error)
                 self._repair_buffer()
-                self._wait(self.regions.next_delay_s())
+                self._wait(self.regions.take_delay_s())
             except (LinkError, StoreError) as error:
                 self._disconnect(error)
-                self._wait(self.regions.next_delay_s())
+                self._wait(self.regions.take_delay_s())
         self._close_uplink()
         self.regions.stop()
 
@@ -209,7 +209,7 @@ class Drainer:
         self.dispatcher.on_disconnected()
         # One wait for a burst: each of its batches is answered, and each answer would double the wait.
         if now_s >= self.health.resume_at_s:
-            self.health.resume_at_s = now_s + self.regions.next_delay_s()
+            self.health.resume_at_s = now_s + self.regions.take_delay_s()
 
     def _maintain(self, uplink: Uplink, now_s: float) -> None:
         self._parts.link_budget.charge_counted(now_s, *uplink.wire_bytes())

@@ -237,9 +237,9 @@ class RegionChoice:
         """An uplink to it, not yet open."""
         return self._make_uplink(self._uplinks[self._regions.index])
 
-    def next_delay_s(self) -> float:
-        """Notes one more failure; seconds to wait."""
-        return self._backoff.next_delay_s()
+    def take_delay_s(self) -> float:
+        """One more failure: the seconds to wait."""
+        return self._backoff.take_delay_s()
 
     def on_failure(self, now_s: float, error: Exception, connected: str | None) -> None:
         """The connection to the region `connected` is lost, or none was made."""
@@ -247,7 +247,9 @@ class RegionChoice:
         self.takeovers.on_ended(now_s, is_unexplained=is_unexplained)
         problem = self.takeovers.problem if is_unexplained else ""
         log.warning(
-            "uplink lost", region=connected or self.region, error="; ".join(filter(None, (str(error), problem)))
+            "uplink lost" if connected else "uplink not reached",
+            region=connected or self.region,
+            error="; ".join(filter(None, (str(error), problem))),
         )
         # An error of the buffer says nothing about the region.
         if isinstance(error, LinkError) and self._regions.on_failure(now_s):

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from edge_agent.store.batch_rows import StoredBatch
+from runtime.backoff import Backoff
 from telemetry import IntervalSet
 
 MAX_RANGES = 4096
@@ -163,6 +164,8 @@ class RetryQueue:
     def __init__(self, most: int, pause_s: float, few: int) -> None:
         self._most = most
         self._pause_s = pause_s
+        # Without jitter: they are one device's own batches, and wait for one another.
+        self._backoff = Backoff(pause_s, MAX_BACKOFF_S, lambda: 1.0)
         self._few = few
         self._entries: dict[int, RetryEntry] = {}
         self._acknowledged_s = float("-inf")
@@ -187,8 +190,7 @@ class RetryQueue:
         entry = self._entries.setdefault(batch.id, RetryEntry(batch, reason, sent_s))
         entry.refusals += 1
         entry.reason = reason
-        # The shift is bounded: a float times a power of two beyond its range raises OverflowError.
-        entry.due_s = now_s + min(MAX_BACKOFF_S, self._pause_s * (1 << min(entry.refusals - 1, 30)))
+        entry.due_s = now_s + self._backoff.delay_s(entry.refusals)
         return entry.refusals >= self._most and self._acknowledged_s >= entry.first_s
 
     def add_half(self, now_s: float, batch: StoredBatch, reason: str, first_s: float) -> None:

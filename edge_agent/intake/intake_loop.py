@@ -56,10 +56,10 @@ class IntakeLoop:
             # Also without a connection: what is stored now is known again when the broker delivers it again.
             while self.intake.commit(time.monotonic()) is None:
                 self.heartbeat_s = time.monotonic()
-                if self._stopping.wait(self._retry.next_delay_s()):
+                if self._stopping.wait(self._retry.take_delay_s()):
                     break
             self._close_session()
-            self._stopping.wait(0 if self._stopping.is_set() else self._backoff.next_delay_s())
+            self._stopping.wait(0 if self._stopping.is_set() else self._backoff.take_delay_s())
 
     def _listen(self) -> None:
         settings = self._settings
@@ -101,7 +101,7 @@ class IntakeLoop:
         if mids is None:
             if self.intake.is_full:
                 raise LinkError("the buffer cannot commit; the broker keeps what comes")
-            self._stopping.wait(self._retry.next_delay_s())
+            self._stopping.wait(self._retry.take_delay_s())
             return
         self._retry.reset()
         for mid in mids:

@@ -292,7 +292,7 @@ def without(batch: Batch, seqs: IntervalSet) -> Batch | None:
     return Batch(batch.device, batch.epoch, batch.head, records, tombstones)
 
 
-def joined(tombstones: Iterable[Tombstone]) -> tuple[Tombstone, ...]:
+def merge_tombstones(tombstones: Iterable[Tombstone]) -> tuple[Tombstone, ...]:
     """Tombstones in ascending order; neighbours with the same reason become one."""
     together: list[Tombstone] = []
     for tombstone in sorted(tombstones):

@@ -19,7 +19,7 @@ from edge_agent.store.batch_rows import (
     batch_row_id,
     clear_batch,
     first_of,
-    joined,
+    merge_tombstones,
     ordinal_of,
     read_batch,
     remove_dead_letter_mark,
@@ -256,7 +256,7 @@ def _join(connection: Connection, left: Row, right: Row, owner: BatchOwner, chan
         both = read_batch(connection, left.id).tombstones + read_batch(connection, right.id).tombstones
     except StoreDamaged:
         return 0
-    batch = Batch(owner.device, owner.epoch, max(owner.head, right.last), (), joined(both))
+    batch = Batch(owner.device, owner.epoch, max(owner.head, right.last), (), merge_tombstones(both))
     _, size = replace_batch(connection, left.id, batch)
     connection.execute("UPDATE batches SET last = ? WHERE id = ?", (right.last, left.id))
     clear_batch(connection, right.id, right.last, changes)
@@ -283,7 +283,7 @@ def downsampled(batch: Batch, keep_one_in: int, run: int = 1, reason: str = "dow
         if series is not None:
             seen[series] += 1
     lost = [Tombstone(first, last, reason) for first, last in IntervalSet.of(left_out).ranges]
-    return Batch(batch.device, batch.epoch, batch.head, tuple(kept), joined([*batch.tombstones, *lost]))
+    return Batch(batch.device, batch.epoch, batch.head, tuple(kept), merge_tombstones([*batch.tombstones, *lost]))
 
 
 def _series(body: Body) -> tuple[type[Body], str] | None:

@@ -232,7 +232,7 @@ def _opened(
     file = _file(topology)
     try:
         wanted = load(Topology, file)
-        access = PulsarAccess(token=SecretStr(token) if token else None, tls_trust_certs_file=ca)
+        access = PulsarAccess(token=SecretStr(token) if token else None, tls_ca=ca)
         with admins(wanted, access) as clients:
             yield wanted, clients
     except (ReplicationError, SettingsError) as error:

@@ -19,9 +19,9 @@ def topic_path(topic: str) -> str:
 
 def is_addressable(topic: str) -> bool:
     """Whether the admin interface can be asked about a topic that exists: any producer can make one of such a name."""
-    name = topic.rpartition("/")[2]
+    levels = topic.removeprefix(PERSISTENT).split("/")
     # "." and ".." are steps of a path: a client resolves them, and would ask about something else.
-    return name not in ("", ".", "..") and "\0" not in topic and len(quote(topic)) <= _MAX_QUOTED
+    return not {"", ".", ".."}.intersection(levels) and "\0" not in topic and len(quote(topic)) <= _MAX_QUOTED
 
 
 def is_brokers_own(topic: str) -> bool:

@@ -14,10 +14,10 @@ import httpx
 
 from geo.replication.errors import ClusterUnreachable, NoConnection, UnusableAccess
 from geo.replication.rest_response import MAX_BYTES, RestResponse
-from runtime import load_key_pair
+from runtime import TlsSettings, load_key_pair, tls_context
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken
 
-__all__ = ["AdminTransport", "Query", "tls_context"]
+__all__ = ["AdminTransport", "Query", "access_tls_context"]
 
 _MAX_REDIRECTS = 4
 _MAX_CONNECTIONS = 32
@@ -37,7 +37,7 @@ class AdminTransport:
         self._connections: deque[Any] = deque(maxlen=_MAX_CONNECTIONS)
         try:
             self._token = PulsarToken(access)
-            self._http = httpx.Client(timeout=timeout_s, verify=tls_context(access))
+            self._http = httpx.Client(timeout=timeout_s, verify=access_tls_context(access))
         except PulsarAccessError as error:
             raise UnusableAccess(str(error)) from error
 
@@ -141,18 +141,20 @@ class AdminTransport:
         )
 
 
-def tls_context(access: PulsarAccess) -> ssl.SSLContext:
+def access_tls_context(access: PulsarAccess) -> ssl.SSLContext:
     """How to know who they are, and how to show who we are, on a connection with TLS. Raises PulsarAccessError."""
     pair = access.key_pair()
-    if access.tls_trust_certs_file is None and pair is None and access.tls_validate_hostname:
+    if access.tls_ca is None and pair is None and access.tls_validate_hostname:
         return _usual_context()
     try:
-        trusted = access.tls_trust_certs_file
-        context = ssl.create_default_context(cafile=str(trusted)) if trusted else httpx.create_ssl_context()
-        if pair:
-            load_key_pair(context, *pair)
+        if access.tls_ca is None:
+            context = httpx.create_ssl_context()
+            if pair:
+                load_key_pair(context, *pair)
+        else:
+            context = tls_context(TlsSettings(ca=access.tls_ca, certificate=access.tls_certificate, key=access.tls_key))
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        files = ", ".join(str(file) for file in (access.tls_trust_certs_file, *(pair or ())) if file)
+        files = ", ".join(str(file) for file in (access.tls_ca, *(pair or ())) if file)
         raise PulsarAccessError(f"the TLS files cannot be used ({files}): {error}") from error
     context.check_hostname = access.tls_validate_hostname
     return context

@@ -55,10 +55,10 @@ def find_encounters(tracks: Tracks, within_m: float) -> Encounters:
     segments = segments_of(tracks)
     device = tracks.fixes.device[tracks.row[tracks.segments()]]
     pairs = candidates(segments, device, within_m)
-    return joined(meetings(device, segments, found, within_m) for found in pairs)
+    return join_encounters(meetings(device, segments, found, within_m) for found in pairs)
 
 
-def joined(parts: Iterable[Encounters]) -> Encounters:
+def join_encounters(parts: Iterable[Encounters]) -> Encounters:
     """Encounters whose parts follow on each other, made whole: of slices of time, of batches; or `TooManyEncounters`.
 
     Holds at most about `MAX_PARTS_HELD` rows more than there are encounters.

@@ -34,6 +34,11 @@ class TrackSettings(Settings):
     max_speed_mps: Annotated[float, Field(gt=0)] | None = 70.0
     null_island_deg: Annotated[float, Field(gt=0)] | None = 1e-6
 
+    @property
+    def margin_ms(self) -> int:
+        """How far from a moment fixes can have a say in it: a fix's verdict reaches over two gaps."""
+        return round(2_000 * self.max_gap_s)
+
     @classmethod
     def every_fix(cls, max_gap_s: float = 300.0) -> TrackSettings:
         """Keep every fix, whatever its speed, accuracy or place."""

@@ -18,7 +18,7 @@ def test_a_gap_of_more_than_a_day_is_refused(gap_s: float) -> None:
 
 
 def test_who_we_are_holds_for_what_is_read_too_and_is_shown_by_no_text() -> None:
-    access = {"token": "s3cret", "tls_trust_certs_file": "ca.pem", "tls_validate_hostname": False}
+    access = {"token": "s3cret", "tls_ca": "ca.pem", "tls_validate_hostname": False}
     settings = {"lake": "lake", "checkpoints": "notes", "clusters": [CLUSTER], "access": access}
     made = CloudSettings.model_validate(settings)
     options = PulsarOptions.parse(made.source_options | {"topics": "t"})

@@ -44,7 +44,7 @@ class MqttRegion:
         self.client.on_subscribe = lambda *_: self._ready.set()
         self.client.on_message = self._take
         if tls is not None:
-            self.client.tls_set(str(tls.authority), str(tls.certificate), str(tls.key))
+            self.client.tls_set(str(tls.ca), str(tls.certificate), str(tls.key))
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
         assert self._ready.wait(10)

@@ -35,7 +35,7 @@ def test_files_that_cannot_be_used_are_named_with_their_keys(tmp_path: Path) -> 
     other = CertificateAuthority(tmp_path / "stranger").client("eu-0001")
     (tmp_path / "junk.pem").write_text("junk")
     (tmp_path / "empty").write_text("\nsecret")
-    pair = f'[uplinks.tls]\nca = "{own.authority}"\ncertificate = "{own.certificate}"\n'
+    pair = f'[uplinks.tls]\nca = "{own.ca}"\ncertificate = "{own.certificate}"\n'
     cases = {
         f'username = "u"\npassword_file = "{tmp_path}/none"\n': "uplinks.0.password_file",
         f'username = "u"\npassword_file = "{tmp_path}/empty"\n': "uplinks.0.password_file: its first line is empty",
@@ -127,7 +127,7 @@ def test_help_shows_brackets_as_they_are() -> None:
 
 def test_a_key_with_a_passphrase_is_an_error_and_no_question(tmp_path: Path) -> None:
     own = with_passphrase(CertificateAuthority(tmp_path).client("eu-0001"))
-    tls = TlsSettings(ca=own.authority, certificate=own.certificate, key=own.key)
+    tls = TlsSettings(ca=own.ca, certificate=own.certificate, key=own.key)
     with pytest.raises(LinkError, match="passphrase"):
         MqttUplink(DeviceSettings(id="eu-0001"), UplinkSettings(region="eu", host="127.0.0.1", tls=tls))
     direct = UplinkSettings(region="eu", kind="pulsar", service_url="pulsar+ssl://127.0.0.1:1", topic="t", tls=tls)

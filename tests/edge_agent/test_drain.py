@@ -10,7 +10,7 @@ from edge_agent.config import DrainSettings
 from edge_agent.drain.dispatcher import Dispatcher, merged
 from edge_agent.drain.queues import QUEUE_BATCHES, FairShare, LiveQueue
 from edge_agent.drain.sent_batches import InFlightBatch, SendWindow
-from edge_agent.store.batch_rows import StoredBatch, batch_row_id, joined
+from edge_agent.store.batch_rows import StoredBatch, batch_row_id, merge_tombstones
 from edge_agent.store.buffer import Buffer
 from telemetry import Batch, IntervalSet, Tombstone, decode, encode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record
@@ -87,9 +87,9 @@ def test_urgent_live_data_go_before_other_live_data(tmp_path):
     assert [type(batch.records[0].body).__name__ for batch in drained(it)] == ["Event", "Position", "Signal"]
 
 
-def test_live_data_that_linger_are_sent_together(tmp_path):
+def test_live_data_within_the_batching_delay_are_sent_together(tmp_path):
     buffer = open_buffer(tmp_path)
-    it = dispatcher(buffer, linger_ms=1000)
+    it = dispatcher(buffer, batching_delay_ms=1000)
     it.on_committed(0.0, buffer.commit([pending_record(1)], WALL_MS))
     it.on_committed(0.5, buffer.commit([pending_record(2)], WALL_MS))
     assert drained(it, 0.9) == []
@@ -219,7 +219,7 @@ def _blocks(lengths):
 
 def test_tombstones_of_one_reason_that_touch_become_one():
     parts = [Tombstone(5, 9, "a"), Tombstone(1, 4, "a"), Tombstone(10, 11, "b"), Tombstone(13, 14, "b")]
-    assert joined(parts) == (Tombstone(1, 9, "a"), Tombstone(10, 11, "b"), Tombstone(13, 14, "b"))
+    assert merge_tombstones(parts) == (Tombstone(1, 9, "a"), Tombstone(10, 11, "b"), Tombstone(13, 14, "b"))
 
 
 def test_a_merged_batch_accounts_for_what_its_parts_did():

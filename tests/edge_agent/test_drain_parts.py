@@ -4,6 +4,7 @@ import threading
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from edge_agent.clock.jumps import ClockJump
 from edge_agent.config import AgentSettings
@@ -162,6 +163,14 @@ def test_the_only_region_is_never_left():
     assert it.region == "eu"
 
 
+def test_the_log_calls_a_connection_lost_only_if_there_was_one():
+    it = choice("eu")
+    with capture_logs() as lines:
+        it.on_failure(0.0, LinkError("refused"), None)
+        it.on_failure(1.0, LinkError("gone"), "eu")
+    assert [line["event"] for line in lines] == ["uplink not reached", "uplink lost"]
+
+
 def test_waits_grow_while_sessions_are_taken_over_though_each_connection_is_acknowledged():
     it = choice("eu")
     waits = []
@@ -169,7 +178,7 @@ def test_waits_grow_while_sessions_are_taken_over_though_each_connection_is_ackn
         it.takeovers.on_connected(float(number))
         it.update(float(number), None, "eu", is_acked=True)
         it.on_failure(number + 0.5, LinkClosed("closed"), "eu")
-        waits.append(it.next_delay_s())
+        waits.append(it.take_delay_s())
     assert it.takeovers.is_suspected
     assert waits[-1] > 8 * waits[0]
     it.stop()

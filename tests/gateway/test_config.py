@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 import gateway
+import gateway.cli
 import runtime
 from deploy.local import free_port
 from gateway import GatewaySettings
 from gateway.cli import _reloading, app
+from gateway.errors import GatewayError
 from gateway.metrics import GatewayMetrics
 from gateway.push import PushedFile, PushQueue
 from gateway.status import GatewayStatus
 from gateway.validation import Sender
+from runtime.logs import BURST
 from settings import MAX_PUSHED_BYTES, SettingsError, load
 from tests.gateway.strategies import settings
 
@@ -36,7 +41,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 
 
 def run(command: str, config: Path) -> Any:
-    return CliRunner().invoke(app, [command, "--config", str(config)])
+    return CliRunner().invoke(app, [command, "-c", str(config)])
 
 
 def test_a_minimal_configuration_is_fine(tmp_path: Path) -> None:
@@ -45,6 +50,24 @@ def test_a_minimal_configuration_is_fine(tmp_path: Path) -> None:
     checked = run("check-config", config)
     assert checked.exit_code == 0
     assert "gateway-eu-1 of region eu" in checked.output
+
+
+def test_at_its_end_a_gateway_says_which_log_lines_it_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Flooded:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def run(self) -> None:
+            for _ in range(int(BURST) + 5):
+                structlog.get_logger("gateway").warning("refused")
+            raise GatewayError("it ended")
+
+    monkeypatch.setattr(gateway.cli, "Service", Flooded)
+    config = tmp_path / "gateway.toml"
+    config.write_text(MINIMAL, encoding="utf-8")
+    lines = [json.loads(line) for line in run("run", config).stderr.splitlines() if line.startswith("{")]
+    structlog.reset_defaults()
+    assert (lines[-1]["event"], lines[-1]["kinds"]) == ("log lines suppressed", {"warning refused": 5})
 
 
 def test_the_topics_are_those_of_the_region() -> None:

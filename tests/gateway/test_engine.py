@@ -25,7 +25,7 @@ def test_a_batch_goes_to_pulsar_untouched_with_its_names_as_properties() -> None
     assert order == Produce(order.token, refused=False, key="d1", payload=payload, properties=properties)
 
 
-def test_nothing_is_told_or_released_before_pulsar_s_receipt() -> None:
+def test_nothing_is_acknowledged_or_released_before_pulsar_s_receipt() -> None:
     made = engine()
     produced(made.on_batch(topic("d1"), batch("d1", 1, 3), 7, 0.0))
     assert made.take_due_acks(99.0, 10) == []
@@ -73,7 +73,7 @@ def test_two_epochs_of_a_device_are_two_acknowledgements() -> None:
     assert made.take_due_acks(0.0, 10) == [SendAck(D1, Ack(2, one)), SendAck(D1, Ack(1, one))]
 
 
-def test_a_refused_batch_goes_to_the_refused_ones_and_its_sender_is_told_why() -> None:
+def test_a_refused_batch_goes_to_the_refused_ones_and_its_sender_gets_the_reason() -> None:
     made = engine()
     payload = batch("d1", 1, 3)[:-1]
     order = produced(made.on_batch(topic("d1"), payload, 7, 0.0))
@@ -99,7 +99,7 @@ def test_a_batch_that_pulsar_will_never_take_is_refused() -> None:
     )
 
 
-def test_refusals_are_told_by_reason_and_epoch_beside_what_is_safe() -> None:
+def test_refusals_are_published_by_reason_and_epoch_beside_what_is_safe() -> None:
     made = engine()
     for epoch, first in ((1, 1), (1, 2001), (2, 1)):
         order = produced(made.on_batch(topic("d1"), batch("d1", first, first + 999, epoch=epoch), 1, 0.0))
@@ -167,7 +167,7 @@ def test_an_overloaded_gateway_asks_for_a_pause_with_the_acknowledgement() -> No
     assert pauses == {"d1": 4.0, "d2": 0.0}
 
 
-def test_no_more_devices_are_told_than_the_broker_has_room_for() -> None:
+def test_no_more_devices_are_answered_than_the_broker_has_room_for() -> None:
     made = engine()
     for n in (1, 2, 3):
         made.on_persisted(produced(made.on_batch(topic(f"d{n}"), batch(f"d{n}", 1, 1), n, 0.0)).token, 0.0)

@@ -100,16 +100,12 @@ class LoopMachine(RuleBasedStateMachine):
             elif isinstance(heard, Published):
                 self.unanswered.append(heard)
                 assert len(self.unanswered) <= ACKS_AT_ONCE, "more than the broker's Receive Maximum"
-                assert self.pulsar.persisted(heard.device).covers(heard.ack.seqs), (
-                    "acknowledged and not persisted"
-                )
+                assert self.pulsar.persisted(heard.device).covers(heard.ack.seqs), "acknowledged and not persisted"
                 self.acked[heard.device] |= heard.ack.seqs
             else:
                 mid, device, payload = self.sent.pop(0)
                 assert heard == mid, "PUBACKs come in the order of the messages"
-                assert self.acked[device].covers(read_header(payload).seqs), (
-                    "released before it is acknowledged"
-                )
+                assert self.acked[device].covers(read_header(payload).seqs), "released before it is acknowledged"
                 self.queued.remove((device, payload))
 
     @invariant()

@@ -117,5 +117,5 @@ def test_an_encrypted_connection_checks_the_name_of_its_host() -> None:
     PulsarProducer(settings(pulsar=address), lambda: None, client).open()
     (access,) = opened
     assert access.tls_validate_hostname
-    assert access.tls_trust_certs_file == Path("/ca.pem")
+    assert access.tls_ca == Path("/ca.pem")
     assert PulsarToken(access)() == "secret"

@@ -24,7 +24,7 @@ class Reporting:
     def __init__(self) -> None:
         self.engine: Engine = engine()
         self.metrics, self.results = GatewayMetrics(), PublicationResults()
-        self.suppressed: dict[str, int] = {}
+        self.suppressed_said = 0
         self.connections = SimpleNamespace(problem="", last_error="", is_mqtt_up=True, is_pulsar_up=True, are_up=True)
         self.reporter = StatusReporter(
             settings(),
@@ -32,8 +32,11 @@ class Reporting:
             cast("Any", self.connections),
             self.metrics,
             results=self.results,
-            suppressed=lambda: self.suppressed,
+            log_suppressed=self.say_suppressed,
         )
+
+    def say_suppressed(self) -> None:
+        self.suppressed_said += 1
 
     def update(self, now_s: float, *, is_up: bool = True, is_stopping: bool = False) -> Any:
         self.connections.is_mqtt_up = self.connections.are_up = is_up
@@ -80,6 +83,12 @@ def test_who_is_silent_is_unknown_while_nobody_listens_and_known_again_with_the_
     reporting.reporter.on_message(topic("d1"))
     reporting.update(9_020.0 + AFTER_S)
     assert reporting.silent() == (0, 0, 0.0)
+
+
+def test_which_log_lines_were_left_out_is_said_every_ten_seconds(reporting: Reporting) -> None:
+    for now_s in range(25):
+        reporting.update(float(now_s))
+    assert reporting.suppressed_said == 3
 
 
 def test_a_full_window_counts_as_not_listening(reporting: Reporting) -> None:

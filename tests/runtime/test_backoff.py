@@ -13,10 +13,10 @@ from runtime import Backoff
 @given(st.integers(0, 1000))
 def test_waits_double_with_jitter_up_to_the_longest_and_begin_again(seed: int) -> None:
     backoff = Backoff(1, 60, Random(seed).random)
-    waits = [backoff.next_delay_s() for _ in range(10)]
+    waits = [backoff.take_delay_s() for _ in range(10)]
     assert all(min(60, 2**n) / 2 <= wait <= min(60, 2**n) for n, wait in enumerate(waits))
     backoff.reset()
-    assert backoff.next_delay_s() <= 1
+    assert backoff.take_delay_s() <= 1
 
 
 @given(st.integers(1, 1_000_000), st.floats(0, 1))
@@ -26,8 +26,8 @@ def test_a_wait_is_bounded_and_never_nothing_however_often_it_failed(attempt: in
 
 def test_waits_grow_until_something_succeeds_and_asking_for_one_changes_nothing() -> None:
     backoff = Backoff(0.2, 15, lambda: 1.0)
-    assert [backoff.next_delay_s() for _ in range(3)] == [0.2, 0.4, 0.8]
+    assert [backoff.take_delay_s() for _ in range(3)] == [0.2, 0.4, 0.8]
     assert backoff.delay_s(2) == 0.4
-    assert backoff.next_delay_s() == 1.6
+    assert backoff.take_delay_s() == 1.6
     backoff.reset()
-    assert backoff.next_delay_s() == 0.2
+    assert backoff.take_delay_s() == 0.2

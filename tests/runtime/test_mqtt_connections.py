@@ -66,7 +66,7 @@ class Owner:
         self.client.receive(self.messages.append, has_room=has_room)
 
 
-def test_a_packet_larger_than_the_broker_was_told_to_send_ends_the_connection_before_it_is_read(
+def test_a_packet_larger_than_the_broker_may_send_ends_the_connection_before_it_is_read(
     listener: Listener,
 ) -> None:
     owner = Owner(listener.port, max_packet_bytes=1000)

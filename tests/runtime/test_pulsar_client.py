@@ -41,8 +41,8 @@ def test_what_is_no_token_is_refused_before_anybody_sees_it(token: str) -> None:
     ("fields", "message"),
     [
         ({"token": "a", "token_file": "b"}, "token or token_file, not both"),
-        ({"tls_key_file": "k"}, "tls_certificate_file and tls_key_file belong together"),
-        ({"tls_certificate_file": "k"}, "belong together"),
+        ({"tls_key": "k"}, "tls_certificate and tls_key belong together"),
+        ({"tls_certificate": "k"}, "belong together"),
         ({"tokn": "a"}, "tokn"),
     ],
 )

@@ -33,8 +33,8 @@ def test_a_key_without_a_passphrase_is_loaded(tmp_path: Path) -> None:
 def test_a_key_with_a_passphrase_is_refused_by_agent_and_gateway_and_the_source(tmp_path: Path) -> None:
     own = with_passphrase(CertificateAuthority(tmp_path).client("eu-0001"))
     with pytest.raises(ValueError, match="has a passphrase"):
-        tls_context(TlsSettings(ca=own.authority, certificate=own.certificate, key=own.key))
-    files = {"tls_certificate_file": own.certificate, "tls_key_file": own.key}
+        tls_context(TlsSettings(ca=own.ca, certificate=own.certificate, key=own.key))
+    files = {"tls_certificate": own.certificate, "tls_key": own.key}
     cluster = SourceCluster(name="hq", service_url="pulsar+ssl://127.0.0.1:1", admin_url="https://127.0.0.1:1")
     with pytest.raises(OptionError, match="has a passphrase"):
         SourceAdmin(cluster, PulsarAccess(**files), 1.0)

@@ -7,6 +7,7 @@ from typing import Any, get_args, get_origin
 
 import pytest
 
+from cloud_jobs.config import CloudSettings
 from edge_agent.config import AgentSettings
 from gateway.config import GatewaySettings
 from settings import Settings, SettingsError, validate
@@ -25,11 +26,15 @@ RENAMED: list[tuple[type[Settings], str, str]] = [
     (AgentSettings, "buffer.thin_above", "buffer.downsample_above"),
     (AgentSettings, "classes.0.thin_keep_one_in", "classes.0.downsample_keep_one_in"),
     (AgentSettings, "drain.fresh_s", "drain.live_s"),
+    (AgentSettings, "drain.linger_ms", "drain.batching_delay_ms"),
     (AgentSettings, "drain.refusals_most", "drain.max_refusals"),
     (AgentSettings, "drain.refusal_pause_s", "drain.refusal_backoff_s"),
     (AgentSettings, "uplinks.0.backoff_most_s", "uplinks.0.backoff_max_s"),
     (AgentSettings, "health", "status"),
     (AgentSettings, "log_level", "log.level"),
+    (CloudSettings, "access.tls_trust_certs_file", "access.tls_ca"),
+    (CloudSettings, "access.tls_certificate_file", "access.tls_certificate"),
+    (CloudSettings, "access.tls_key_file", "access.tls_key"),
 ]
 
 
@@ -60,7 +65,7 @@ def tables_of(model: type[Settings]) -> Iterator[type[Settings]]:
             yield from tables_of(inner)
 
 
-@pytest.mark.parametrize("model", [GatewaySettings, AgentSettings])
+@pytest.mark.parametrize("model", [GatewaySettings, AgentSettings, CloudSettings])
 def test_each_name_that_a_former_key_leads_to_is_a_setting_and_no_former_key_is_one(model: type[Settings]) -> None:
     for table in tables_of(model):
         for former, now in table.RENAMED_KEYS.items():

@@ -148,7 +148,7 @@ class Devices:
         self.client.on_connect = lambda client, *_: client.subscribe(f"waybill/1/{tenant}/+/ack", qos=1)
         self.client.reconnect_delay_set(1, 1)
         if tls is not None:
-            self.client.tls_set(str(tls.authority), str(tls.certificate), str(tls.key))
+            self.client.tls_set(str(tls.ca), str(tls.certificate), str(tls.key))
         self.client.connect("127.0.0.1", broker.port)
         self.client.loop_start()
         wait_until(self.client.is_connected, 10)

@@ -264,7 +264,7 @@ def test_over_mutual_tls_the_agent_delivers_and_with_wrong_certificates_it_keeps
     }
     try:
         for why, tls in wrong.items():
-            log = run_until(tmp_path, vehicle, eu, tls, "uplink lost")
+            log = run_until(tmp_path, vehicle, eu, tls, "uplink not reached")
             assert "uplink connected" not in log, why
         assert not region.records
         right = uplink_tls(authority.file, authority.client(DEVICE))

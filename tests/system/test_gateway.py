@@ -260,13 +260,13 @@ def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_not
     try:
         broker.wait(20)
         own = authority.client("tls-1")
-        trusted = f'tls = {{ ca = "{own.authority}", certificate = "{own.certificate}", key = "{own.key}" }}'
+        trusted = f'tls = {{ ca = "{own.ca}", certificate = "{own.certificate}", key = "{own.key}" }}'
         fleet = Devices(broker, "tls", 4, 30, tls=authority.client("tls"))
         with region.gateway("tls-1", broker, trusted):
             fleet.send_untold()
             wait_until(lambda: fleet.all_told, 30)
         fleet.close()
-        stranger = GatewayProcess(region, "tls-2", broker, f'tls = {{ ca = "{own.authority}" }}')
+        stranger = GatewayProcess(region, "tls-2", broker, f'tls = {{ ca = "{own.ca}" }}')
         stranger.process.start()
         wait_until(lambda: "not connected" in stranger.process.log.read_text(encoding="utf-8"), 20)
         assert not stranger.status().mqtt_connected

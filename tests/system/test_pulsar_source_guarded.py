@@ -30,7 +30,7 @@ TOPIC = "persistent://public/default/guarded"
 
 
 def access_of(token: str, authority: Path | None = None) -> PulsarAccess:
-    return PulsarAccess(token=SecretStr(token), tls_trust_certs_file=authority)
+    return PulsarAccess(token=SecretStr(token), tls_ca=authority)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_role_that_may_consume_reads_over_tls_with_a_token(
     cluster: GuardedCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "token").write_text(cluster.token("reader"))
-    options = {"tokenFile": str(tmp_path / "token"), "tlsTrustCertsFile": str(cluster.certificate), "topics": TOPIC}
+    options = {"tokenFile": str(tmp_path / "token"), "tlsCa": str(cluster.certificate), "topics": TOPIC}
     collected = DeliveredBatches()
     read_available(stream(spark, cluster.text, subscription="s", **options), collected, tmp_path / "checkpoint")
     assert sorted(collected.numbers()) == list(range(100))
@@ -57,12 +57,12 @@ def test_a_role_that_may_consume_reads_over_tls_with_a_token(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"), [({"token": "a.b.c"}, "refused"), ({"tlsTrustCertsFile": ""}, "did not answer|certificate")]
+    ("wrong", "message"), [({"token": "a.b.c"}, "refused"), ({"tlsCa": ""}, "did not answer|certificate")]
 )
 def test_a_wrong_token_or_an_unknown_authority_is_refused_in_words(
     cluster: GuardedCluster, spark: SparkSession, tmp_path: Path, wrong: dict[str, str], message: str
 ) -> None:
-    right = {"token": cluster.token("reader"), "tlsTrustCertsFile": str(cluster.certificate)}
+    right = {"token": cluster.token("reader"), "tlsCa": str(cluster.certificate)}
     options = {key: value for key, value in (right | wrong).items() if value}
     frame = stream(spark, cluster.text, topics=TOPIC, subscription="t", readTimeoutSeconds="2", **options)
     with pytest.raises(StreamingQueryException, match=message):

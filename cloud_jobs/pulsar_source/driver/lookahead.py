@@ -5,12 +5,10 @@ reader that stays open from batch to batch and runs at most one batch ahead, so 
 one more delivery of what is limited.
 """
 
-import resource
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -26,6 +24,7 @@ from cloud_jobs.pulsar_source.reading.feeds import SIZES, Feed, reader_feed
 from cloud_jobs.pulsar_source.reading.isolation import ReaderTask, isolated_feed
 from cloud_jobs.pulsar_source.reading.messages import batch_size_of
 from cloud_jobs.pulsar_source.reading.planned import queue_size
+from runtime.memory import resident_bytes
 
 _log = structlog.get_logger(__name__)
 _NO_LIMIT = 2**62
@@ -34,14 +33,6 @@ _MAX_HELD_BYTES = 1 << 30
 """Beside what the readers may prefetch."""
 
 FeedOpener = Callable[[SourceCluster, PulsarOptions, str, LedgerPosition, int], AbstractContextManager[Feed]]
-
-
-def resident_bytes() -> int:
-    """The memory of this process; 0 where the machine does not say so."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 class Lookahead:

@@ -21,7 +21,7 @@ from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.reading.entries import Chunk, EntryStore, LeftS, StoredEntry
-from geo.replication.transport import tls_context
+from geo.replication.transport import access_tls_context
 from runtime.pulsar_client import PulsarToken
 
 Value = int | bytes
@@ -258,7 +258,7 @@ def _connection(address: str, options: PulsarOptions) -> Iterator[socket.socket]
         if url.scheme != "pulsar+ssl":
             yield plain
             return
-        context: ssl.SSLContext = tls_context(options)
+        context: ssl.SSLContext = access_tls_context(options)
         with context.wrap_socket(plain, server_hostname=url.hostname) as wrapped:
             yield wrapped
 
@@ -266,7 +266,7 @@ def _connection(address: str, options: PulsarOptions) -> Iterator[socket.socket]
 def _credentials(options: PulsarOptions) -> tuple[bytes, bytes]:
     if token := PulsarToken(options):
         return b"token", token().encode()
-    return (b"tls", b"") if options.tls_certificate_file else (b"", b"")
+    return (b"tls", b"") if options.tls_certificate else (b"", b"")
 
 
 def _bytes(fields: dict[int, Value], number: int) -> bytes:

@@ -22,7 +22,7 @@ from cloud_jobs.proximity.crowds import (
     parts_of_crowds,
     places_of,
 )
-from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, margin_ms, parts_of, pieces_of, slice_day
+from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, parts_of, pieces_of, slice_day
 from cloud_jobs.proximity.revisions import INPUT, revise
 from cloud_jobs.proximity.slices import SLICE_MS
 from geo.spatial import TrackSettings
@@ -51,7 +51,7 @@ class ProximityCentre:
     def take(self, arrivals: Iterable[ProximityFix]) -> list[dict[str, Any]]:
         new = set(arrivals) - self.fixes
         self.fixes |= new
-        margin = margin_ms(TrackSettings())
+        margin = TrackSettings().margin_ms
         touched = {
             (fix.device, number)
             for fix in new

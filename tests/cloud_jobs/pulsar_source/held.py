@@ -37,7 +37,7 @@ def guarded_options(cluster: GuardedCluster, token: Path, topic: str) -> PulsarO
             "topics": topic,
             "subscription": "held",
             "tokenFile": str(token),
-            "tlsTrustCertsFile": str(cluster.certificate),
+            "tlsCa": str(cluster.certificate),
             "maxMessagesPerTrigger": "1",
         }
     )

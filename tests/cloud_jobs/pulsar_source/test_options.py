@@ -42,7 +42,7 @@ def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right
         (TWO | {"failoverFile": "s3a://bucket/failover.json"}, "is an address"),
         (ONE | {"clusters": f"{ONE['clusters']},{ONE['clusters']}", "failoverFile": "f"}, "named twice"),
         (ONE | {"token": "a", "tokenFile": "b"}, "not both"),
-        (ONE | {"tlsKeyFile": "k"}, "belong together"),
+        (ONE | {"tlsKey": "k"}, "belong together"),
         (ONE | {"maxMessagesPerTrigger": "0"}, "greater than or equal to 1"),
         *(
             (ONE | {"startingPosition": wrong}, "startingPosition: takes")
@@ -72,6 +72,11 @@ def test_a_call_takes_no_longer_than_a_cluster_may_be_silent_when_there_is_anoth
     times = {"operationTimeoutSeconds": "20", "clusterLostAfterSeconds": "3.5"}
     assert PulsarOptions.parse(ONE | times).call_timeout_s() == 20
     assert PulsarOptions.parse(TWO | times | {"failoverFile": "f"}).call_timeout_s() == 4
+
+
+def test_an_option_under_its_former_name_is_refused_with_the_name_that_it_has_now() -> None:
+    with pytest.raises(OptionError, match="'tlsTrustCertsFile' was renamed; it is now tlsCa"):
+        PulsarOptions.parse(ONE | {"tlsTrustCertsFile": "ca.pem"})
 
 
 def test_a_time_without_a_zone_is_utc() -> None:

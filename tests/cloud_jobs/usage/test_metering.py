@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyproj import Geod
 
-from cloud_jobs.usage.metering import FIXES, HOUR_MS, margin_ms, meter
+from cloud_jobs.usage.metering import FIXES, HOUR_MS, meter
 from geo.spatial import TrackSettings, ZoneSet, fences_from_geojson
 
 RULES = TrackSettings()
@@ -92,7 +92,7 @@ def test_an_hour_alone_with_its_margin_gives_what_the_whole_track_gives(moves: l
         track.append((t_ms, lat, lon))
     whole = fixes(track)
     together = used(whole)
-    margin = margin_ms(RULES)
+    margin = RULES.margin_ms
     apart: list[dict[str, Any]] = []
     for hour in range(t_ms // HOUR_MS + 1):
         start, end = hour * HOUR_MS, (hour + 1) * HOUR_MS

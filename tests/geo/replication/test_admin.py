@@ -235,7 +235,7 @@ def test_an_answer_that_comes_byte_by_byte_ends_at_the_time_out(head: bytes) -> 
 
 def test_a_certificate_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnusableAccess, match="absent"):
-        AdminClient("eu", "https://x:1", access=PulsarAccess(tls_trust_certs_file=tmp_path / "absent.pem"))
+        AdminClient("eu", "https://x:1", access=PulsarAccess(tls_ca=tmp_path / "absent.pem"))
 
 
 @pytest.mark.parametrize("admin_url", ["http://x:8080", "https://x:8443"])

@@ -27,3 +27,10 @@ def test_every_level_of_an_address_is_quoted_and_nothing_above_the_topic() -> No
 @pytest.mark.parametrize("name", [".", "..", "a\0b", "x" * 5_000, "é" * 1_000])
 def test_a_name_that_no_address_can_hold_is_not_asked_for(name: str) -> None:
     assert not is_addressable(f"t/n/{name}")
+    assert not is_addressable(f"persistent://t/n/{name}")
+
+
+@pytest.mark.parametrize("level", ["", ".", ".."])
+def test_a_step_of_a_path_is_no_tenant_and_no_namespace(level: str) -> None:
+    assert not is_addressable(f"{level}/n/x")
+    assert not is_addressable(f"persistent://t/{level}/x")

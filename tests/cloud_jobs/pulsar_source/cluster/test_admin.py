@@ -271,7 +271,7 @@ def test_tls_files_that_cannot_be_used_are_named(place: FakeAdmin, tmp_path: Pat
     (tmp_path / "empty.pem").write_text("")
     for name in ("empty.pem", "missing.pem"):
         with pytest.raises(OptionError, match=name):
-            admin(place, tls_trust_certs_file=tmp_path / name)
+            admin(place, tls_ca=tmp_path / name)
 
 
 def test_an_error_names_the_address_that_did_not_answer(place: FakeAdmin) -> None:
