@@ -106,7 +106,7 @@ class PulsarToken:
                 self._warned = False
             except PulsarAccessError as error:
                 if not self._warned:
-                    _log.warning("token_kept", error=str(error))
+                    _log.warning("former token kept", error=str(error))
                 self._warned = True
         assert self._last is not None  # callers look first whether there is one
         return self._last

@@ -44,6 +44,8 @@ class RefusalReason(StrEnum):
     """Pulsar can never take it as it is."""
     INTERNAL_ERROR = "internal-error"
     """Handling it raised an error."""
+    LARGER_THAN_THE_BROKER_TAKES = "larger-than-the-broker-takes"
+    """Said by the agent itself: the region's MQTT broker takes no packet of that size."""
 
 
 class TelemetryError(Exception):

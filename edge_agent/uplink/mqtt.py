@@ -14,7 +14,7 @@ from edge_agent.uplink.protocol import (
     UplinkEvent,
 )
 from runtime.mqtt_client import NO_MATCHING_SUBSCRIBERS, MqttMessage, MqttSessionOptions
-from telemetry import Ack, DeviceChannel, Malformed, decode_ack, device_topic
+from telemetry import Ack, DeviceChannel, Malformed, RefusalReason, decode_ack, device_topic
 
 SESSION_EXPIRY_S = 3600
 """How long the broker keeps acknowledgements for a device that is away."""
@@ -46,7 +46,7 @@ class MqttUplink:
     def send(self, batch: OutgoingBatch) -> None:
         """See Uplink. What the broker would end the connection for is refused here."""
         if len(batch.data) + PUBLISH_BYTES > self._session.max_packet_bytes:
-            self._events.append(RefusedBatch("larger-than-the-broker-takes", batch.epoch, batch.seqs))
+            self._events.append(RefusedBatch(RefusalReason.LARGER_THAN_THE_BROKER_TAKES, batch.epoch, batch.seqs))
         else:
             self._session.publish(self._topics[DeviceChannel.BATCH], batch.data)
 

@@ -68,8 +68,8 @@ def join_encounters(parts: Iterable[Encounters]) -> Encounters:
         waiting.append(part)
         held += len(part)
         if held > MAX_PARTS_HELD:
-            whole, waiting, held = _bounded(_joined([whole, *waiting])), [], 0
-    return _bounded(_joined([whole, *waiting]))
+            whole, waiting, held = _bounded(_concatenated([whole, *waiting])), [], 0
+    return _bounded(_concatenated([whole, *waiting]))
 
 
 def _bounded(encounters: Encounters) -> Encounters:
@@ -83,7 +83,7 @@ def _empty() -> Encounters:
     return Encounters(whole, whole, real, real, real, real)
 
 
-def _joined(parts: list[Encounters]) -> Encounters:
+def _concatenated(parts: list[Encounters]) -> Encounters:
     a, b, start, end, least, when = (
         np.concatenate([getattr(part, name) for part in parts]) for name in Encounters.__slots__
     )
@@ -194,7 +194,9 @@ def meetings(device: Ints, segments: Segments, pairs: Candidates, within_m: floa
     met = [_meetings(segments, _taken(pairs, straight), straight, within_m)]
     for block in np.array_split(curved, int(parts[curved].sum()) // MAX_PARTS_HELD + 1):
         row, part = expand(np.zeros(len(block), dtype=np.int64), parts[block])
-        met.append(_joined([_meetings(segments, _parts_of(pairs, block[row], part, parts), block[row], within_m)]))
+        met.append(
+            _concatenated([_meetings(segments, _parts_of(pairs, block[row], part, parts), block[row], within_m)])
+        )
     row, _, start, end, least, time = (
         np.concatenate([getattr(found, name) for found in met]) for name in Encounters.__slots__
     )

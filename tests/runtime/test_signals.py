@@ -24,7 +24,7 @@ def handlers() -> list[object]:
 @pytest.mark.parametrize(
     "handling",
     [
-        lambda: handle_signals(ENDING, pytest.fail),
+        lambda: handle_signals(ENDING, lambda number: pytest.fail(str(number))),
         stop_on_signals,
         lambda: raise_on_signals(ENDING, SystemExit(0)),
     ],
@@ -47,7 +47,11 @@ def test_the_former_handlers_are_back_afterwards_also_after_an_error(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_sets_the_event_also_after_another_library_took_it(number: signal.Signals) -> None:
-    with stop_on_signals() as stop, handle_signals((number,), pytest.fail), stop_on_signals(stop) as same:
+    with (
+        stop_on_signals() as stop,
+        handle_signals((number,), lambda _: pytest.fail("it was taken back")),
+        stop_on_signals(stop) as same,
+    ):
         assert same is stop
         signal.raise_signal(number)
         assert stop.wait(10)
