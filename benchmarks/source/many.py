@@ -45,11 +45,11 @@ def plan_and_commit(place: LiveCluster) -> BatchTimes:
 
 def _batches(driver: Driver, place: LiveCluster, topic: str) -> Iterator[tuple[float, float]]:
     one_each(place, topic)  # opens the partitions: on a busy machine that takes longer than an answer may
-    start = driver.initial_offset()
+    start = driver.begin()
     for _ in range(1 + _WARM_UP + BATCHES):
         one_each(place, topic)
         began = time.perf_counter()
-        end = driver.next_offset(start, limited=False)
+        end = driver.choose_end(start, limited=False)
         tasks = driver.plan(start, end)
         planned = time.perf_counter()
         assert len(tasks) == PARTITIONS

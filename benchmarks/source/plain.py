@@ -35,7 +35,7 @@ def _read(service_url: str, partition: str, value_bytes: int, everything: bool) 
     reader = client.create_reader(partition, pulsar.MessageId.earliest)
     count = size = 0
     while reader.has_message_available():
-        # What a careful plain reader does: ask now and then, not before each message.
+        # What a good plain reader does: ask now and then, not before each message.
         for _ in range(1000):
             try:
                 message = reader.read_next(timeout_millis=100)

@@ -233,13 +233,15 @@ class PulsarOptions(PulsarAccess):
         """Whether the options name the topic of a partition (or the partition itself); a checkpoint can know others."""
         names = {split_partition(partition)[0], partition}
         if self.topics:
-            return not names.isdisjoint(str(one) for one in self.topics)
+            return not names.isdisjoint(map(str, self.topics))
         namespace, pattern = self.pattern()
-        parsed = [TopicName.parse(name) for name in names]
-        return any(one.namespace_path == namespace.namespace_path and pattern.fullmatch(one.name) for one in parsed)
+        topics = [TopicName.parse(name) for name in names]
+        return any(
+            topic.namespace_path == namespace.namespace_path and pattern.fullmatch(topic.name) for topic in topics
+        )
 
     def check_stream(self) -> None:
-        """Raises OptionError for what a stream needs and does not have, or has and would not heed."""
+        """Raises OptionError for what a stream needs and does not have, or has and would not use."""
         self.subscription_name()
         if len(self.clusters) > 1 and self.failover_file is None:
             raise OptionError("a stream with several clusters needs failoverFile, a path beside the checkpoint")

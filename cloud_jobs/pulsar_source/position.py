@@ -34,7 +34,7 @@ class LedgerPosition(NamedTuple):
         raise ValueError(f"{text!r} is not a position: expected ledger:entry or ledger:entry:batch")
 
 
-_VERSION = 2
+_VERSION = 3
 
 BEGINNING = LedgerPosition(-1, -1)
 """Before every message of every ledger."""
@@ -48,18 +48,18 @@ class Offset:
     all of them after a change of cluster, and those that are met for the first time. A replay therefore reads the same
     range again.
 
-    `subscription_ids`: topic partition -> the mark of the subscription that the position was read through, see
+    `generations`: topic partition -> which life of the subscription the position was read in, see
     `SubscriptionProperties`: a position of another life of the topic or of the disks is never taken for one of this.
 
     `query`: the id of the query, which its failover file knows too. `restarts`: how often reading went on at a cursor;
     without it a batch that is planned once more, because it was closed unread, would be the same text, and Spark would
-    see no news.
+    see no change.
     """
 
     cluster: str
     positions: Mapping[str, LedgerPosition]
     origin: Mapping[str, LedgerPosition] = field(default_factory=dict)
-    subscription_ids: Mapping[str, str] = field(default_factory=dict)
+    generations: Mapping[str, str] = field(default_factory=dict)
     query: str = ""
     restarts: int = 0
 
@@ -71,7 +71,7 @@ class Offset:
         document["positions"] = _texts(self.positions)
         document["query"] = self.query
         document["restarts"] = self.restarts
-        document["subscription_ids"] = dict(sorted(self.subscription_ids.items()))
+        document["generations"] = dict(sorted(self.generations.items()))
         document["version"] = _VERSION
         return document
 
@@ -89,7 +89,7 @@ class Offset:
                 document["cluster"],
                 _positions(document["positions"]),
                 _positions(document.get("from", {})),
-                dict(document["subscription_ids"]),
+                dict(document["generations"]),
                 document["query"],
                 document["restarts"],
             )

@@ -48,7 +48,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         return self._built
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802, D102  # Spark's name and contract, like those below
-        return self._driver.initial_offset().to_json()
+        return self._driver.begin().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, D102
         if self._options.max_messages_per_trigger:
@@ -59,7 +59,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, D102
         limited = not isinstance(limit, ReadAllAvailable)
-        return self._driver.next_offset(Offset.from_json(start), limited=limited).to_json()
+        return self._driver.choose_end(Offset.from_json(start), limited=limited).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802, D102
         return self._driver.newest_offset()
@@ -100,7 +100,7 @@ class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is u
             try:
                 return self._partitions_on(cluster)
             except (SourceClusterUnreachable, AccessRefused) as error:
-                _log.warning("cluster_skipped", cluster=cluster.name, error=str(error))
+                _log.warning("the cluster is skipped", cluster=cluster.name, error=str(error))
         return self._partitions_on(last)
 
     def _partitions_on(self, cluster: SourceCluster) -> list[PlannedRange]:

@@ -71,7 +71,7 @@ class TopicListing:
 
 
 def origin_cluster(producer: str, known: frozenset[str], read_from: str) -> str:
-    """The cluster where a message entered, as far as its producer's name tells.
+    """The cluster where a message entered, as far as its producer's name shows it.
 
     The Python client does not show the `replicated_from` field. A name that a broker drew itself is
     `cluster-instance-counter`, and it survives replication; any other name says nothing, and then it is `read_from`.

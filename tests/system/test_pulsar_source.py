@@ -190,7 +190,7 @@ def test_a_replicated_message_names_the_cluster_where_it_entered_and_the_far_cur
     hq.close()
 
 
-def test_a_topic_that_is_deleted_stops_the_query_or_is_left_out_as_told(
+def test_a_topic_that_is_deleted_stops_the_query_or_is_left_out_as_the_option_says(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ) -> None:
     kept, deleted = hq.new_topic(), hq.new_topic(2)
@@ -206,7 +206,7 @@ def test_a_topic_that_is_deleted_stops_the_query_or_is_left_out_as_told(
     assert sorted(collected.numbers()) == list(range(150))
 
 
-def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_told(
+def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_the_option_says(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ) -> None:
     topic = hq.new_topic()

@@ -20,8 +20,8 @@ BEFORE, AFTER = range(100), range(1000, 1010)
 def read(options: PulsarOptions) -> list[int]:
     """One batch of a new query."""
     with closing(Driver(options)) as driver:
-        start = driver.initial_offset()
-        tasks = driver.plan(start, driver.next_offset(start, limited=False))
+        start = driver.begin()
+        tasks = driver.plan(start, driver.choose_end(start, limited=False))
         batches = [batch for task in tasks for batch in read_range(options, task)]
         return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
 

@@ -116,7 +116,7 @@ def test_a_message_that_a_limited_query_began_before_it_was_started_again_is_del
     query.close()
 
 
-def test_a_first_chunk_that_was_removed_with_its_ledger_is_told_in_a_row_and_the_next_one_is_kept(
+def test_a_first_chunk_that_was_removed_with_its_ledger_is_reported_in_a_row_and_the_next_one_is_kept(
     hq: LiveCluster,
 ) -> None:
     query = QueryByHand(hq)

@@ -99,10 +99,10 @@ def test_a_token_that_is_replaced_by_a_wrong_one_is_refused(cluster: GuardedClus
     file = tmp_path / "token"
     file.write_text(cluster.token("reader"))
     driver = Driver(guarded_options(cluster, file, TOPIC))
-    start = driver.initial_offset()
+    start = driver.begin()
     file.write_text("a.b.c")
     with pytest.raises(AccessRefused):
-        driver.next_offset(start, limited=True)
+        driver.choose_end(start, limited=True)
     driver.close()
 
 

@@ -64,7 +64,7 @@ class Rows:
 
 
 def hostile_topic(hq: LiveCluster) -> str:
-    """A topic with every hostile message; the last is an honest one."""
+    """A topic with every hostile message; the last is an ordinary one."""
     topic = hq.new_topic()
     hq.send(topic, range(3))
     with raw_producer(hq.service_url, topic) as producer:
@@ -85,8 +85,8 @@ def test_a_message_of_any_content_is_a_row_and_the_query_goes_on(
     frame = stream(spark, hq.text, topics=topic, subscription="s", readTimeoutSeconds="20", **limit)
     read_available(frame, collected, tmp_path)
     said = {row["value"]: row["malformed"] for row in collected.rows}
-    honest = {str(number).encode(): None for number in range(4)}
-    assert said == honest | {name.encode(): reason for name, (_, reason) in HOSTILE.items()}
+    ordinary = {str(number).encode(): None for number in range(4)}
+    assert said == ordinary | {name.encode(): reason for name, (_, reason) in HOSTILE.items()}
     assert len(collected.rows) == len(said)
     for number, entry in enumerate(NOT_DELIVERED.values(), start=100):
         with raw_producer(hq.service_url, topic) as producer:

@@ -21,8 +21,8 @@ def test_a_plan_of_one_message_takes_few_of_them_and_a_task_reads_each_once(hq: 
     hq.send(topic, range(COUNT), pad=MIB, batching=False, compression=pulsar.CompressionType.ZSTD)
     known = {"clusters": hq.text, "topics": topic, "subscription": "s", "prefetchBytes": str(4 * MIB)}
     with closing(Driver(PulsarOptions.parse(known | {"maxMessagesPerTrigger": "1"}))) as driver:
-        start = driver.initial_offset()
-        end = driver.next_offset(start, limited=True)
+        start = driver.begin()
+        end = driver.choose_end(start, limited=True)
         stats = hq.call("GET", f"{hq.path(topic)}/stats")["subscriptions"]
         sent = sum(row["msgOutCounter"] for row in stats.values())
         assert 1 <= sent <= 3 * FIRST_QUEUE  # what the first queue holds, and what was received of it
@@ -30,7 +30,7 @@ def test_a_plan_of_one_message_takes_few_of_them_and_a_task_reads_each_once(hq: 
         assert [b.num_rows for b in read_range(PulsarOptions.parse(known), task)] == [1]
     options = PulsarOptions.parse(known | {"subscription": "all"})
     with closing(Driver(options)) as driver:
-        start = driver.initial_offset()
-        (task,) = driver.plan(start, driver.next_offset(start, limited=False))
+        start = driver.begin()
+        (task,) = driver.plan(start, driver.choose_end(start, limited=False))
         values = [value for batch in read_range(options, task) for value in batch.column("value").to_pylist()]
     assert sorted(map(int, values)) == list(range(COUNT))

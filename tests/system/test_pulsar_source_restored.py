@@ -39,8 +39,8 @@ class LoggedQuery:
         options = self.options(**more)
         self._driver = driver = self._driver or Driver(options)
         if not self.log:
-            self.log.append(driver.initial_offset())
-        while (end := driver.next_offset(self.log[-1], limited=False)) != self.log[-1]:
+            self.log.append(driver.begin())
+        while (end := driver.choose_end(self.log[-1], limited=False)) != self.log[-1]:
             tasks = driver.plan(self.log[-1], end)
             meanwhile()
             batches = [batch for task in tasks for batch in read_range(options, task)]
@@ -123,7 +123,7 @@ def test_a_subscription_that_is_deleted_between_plan_and_read_is_a_loss_and_what
     assert set(one.rows) == set(range(40))
 
 
-def test_a_subscription_that_is_deleted_while_the_query_runs_is_told_at_the_next_plan(
+def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_next_plan(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
 ) -> None:
     topic = hq.new_topic()
@@ -250,7 +250,7 @@ def test_what_another_consumer_acknowledges_of_a_compacted_topic_is_missed_and_r
 
     one.stop()
     with closing(Driver(one.options())) as driver:
-        end = driver.next_offset(one.log[-1], limited=False)
+        end = driver.choose_end(one.log[-1], limited=False)
         tasks = driver.plan(one.log[-1], end)
         with closing(hq.client.subscribe(topic, "s", replicate_subscription_state_enabled=True)) as consumer:
             for count in range(30):
@@ -276,8 +276,8 @@ def test_a_topic_that_is_deleted_behind_a_planned_batch_is_a_loss_and_the_others
     hq.send(kept, range(10))
     hq.send(deleted, range(10, 20))
     with closing(Driver(one.options())) as driver:
-        start = driver.initial_offset()
-        end = driver.next_offset(start, limited=False)
+        start = driver.begin()
+        end = driver.choose_end(start, limited=False)
         driver.plan(start, end)
     hq.call("DELETE", f"{hq.path(deleted)}?force=true")
     with closing(Driver(one.options())) as driver, pytest.raises(DataLoss, match="does not exist any more"):
@@ -296,7 +296,7 @@ def test_a_query_of_one_partition_is_refused_while_another_reads_the_topic(
 
 
 @pytest.mark.nightly
-def test_a_cluster_with_disks_from_yesterday_is_told_whatever_was_sent_before_the_query_starts(tmp_path: Path) -> None:
+def test_a_cluster_with_disks_from_yesterday_is_found_whatever_was_sent_before_the_query_starts(tmp_path: Path) -> None:
     server = PulsarCluster("hq", tmp_path / "hq")
 
     def place() -> LiveCluster:

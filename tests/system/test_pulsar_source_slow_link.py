@@ -24,10 +24,10 @@ def test_a_big_message_on_a_slow_connection_is_waited_for(hq: LiveCluster) -> No
         bounds = {"operationTimeoutSeconds": "1"}
         options = PulsarOptions.parse({"clusters": clusters, "topics": topic, "subscription": "s"} | bounds)
         driver = Driver(options)
-        start = driver.initial_offset()
+        start = driver.begin()
         producer = hq.client.create_producer(topic)
         producer.send(content)
-        (planned,) = driver.plan(start, driver.next_offset(start, limited=False))
+        (planned,) = driver.plan(start, driver.choose_end(start, limited=False))
         link.bytes_per_s = MESSAGE_BYTES / SECONDS_ON_THE_WAY
         values = [row for batch in read_range(options, planned) for row in batch.column("value").to_pylist()]
         link.bytes_per_s = None

@@ -41,10 +41,10 @@ def test_a_message_that_ends_the_client_is_a_row_and_each_other_message_arrives_
     starts = starts_until_done(
         frame, lambda sink, batch: rows.__setitem__(batch, sink.toArrow().to_pylist()), tmp_path / "checkpoint"
     )
-    assert starts == 2  # one that ends, one that is careful
-    told = [row for batch in rows.values() for row in batch]
-    assert sorted(int(row["value"]) for row in told if row["value"] is not None) == list(range(250))
-    faulty = [row for row in told if row["value"] is None]
+    assert starts == 2  # one that ends, one that reads in isolation
+    delivered = [row for batch in rows.values() for row in batch]
+    assert sorted(int(row["value"]) for row in delivered if row["value"] is not None) == list(range(250))
+    faulty = [row for row in delivered if row["value"] is None]
     assert len(faulty) == len(ENDS_THE_CLIENT)
     assert all(row["topic"] == topic and "ends the Pulsar client (SIG" in row["malformed"] for row in faulty)
 
@@ -66,7 +66,7 @@ def starts_until_done(frame: DataFrame, sink: Callable[[DataFrame, int], None], 
 def test_the_driver_of_an_idle_query_is_sent_no_message_however_often_it_connects_again(hq: LiveCluster) -> None:
     topic = hq.new_topic()
     with closing(Driver(PulsarOptions.parse({"clusters": hq.text, "topics": topic, "subscription": "s"}))) as driver:
-        driver.initial_offset()
+        driver.begin()
         for start in (0, 100):
             eventually("the broker knows the owner", lambda: owners(hq, topic))
             hq.send(topic, range(start, start + 100))

@@ -1,1 +1,1 @@
-"""What the source asks and tells one Pulsar cluster: by its admin REST and by clients of its brokers."""
+"""What the source asks of one Pulsar cluster and changes in it: by its admin REST and by clients of its brokers."""

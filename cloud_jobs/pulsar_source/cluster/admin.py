@@ -1,4 +1,4 @@
-"""What the source asks and tells one cluster by its admin REST, in the words and errors of the source."""
+"""What the source asks of one cluster and changes in it by its admin REST, in the words and errors of the source."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -134,18 +134,18 @@ class SourceAdmin:
         self,
         partition: str,
         subscription: str,
-        change: Callable[[SubscriptionProperties], SubscriptionProperties] = lambda notes: notes,
+        change: Callable[[SubscriptionProperties], SubscriptionProperties] = lambda properties: properties,
     ) -> SubscriptionProperties:
         """What is kept with the subscription, changed; begun now where there is nothing."""
         name = TopicName.parse(partition)
         path = f"{_subscription_path(name, subscription)}/properties"
-        properties = self._get(path, name, PROPERTIES)
-        kept = SubscriptionProperties.from_properties(properties)
-        notes = change(kept or SubscriptionProperties(uuid4().hex[:12]))
-        if notes != kept:
+        stored = self._get(path, name, PROPERTIES)
+        kept = SubscriptionProperties.from_properties(stored)
+        changed = change(kept or SubscriptionProperties(uuid4().hex[:12]))
+        if changed != kept:
             # Pulsar replaces all properties by those that it is sent: the others go along.
-            self._command("PUT", path, name, {**properties, **notes.to_properties()})
-        return notes
+            self._command("PUT", path, name, {**stored, **changed.to_properties()})
+        return changed
 
     def subscribe(self, partition: str, subscription: str, properties: Mapping[str, str], *, replicated: bool) -> None:
         """Creates a durable subscription at the latest entry, with its properties; leaves one that is there alone."""
@@ -192,9 +192,9 @@ class SourceAdmin:
             return value
 
     def _command(self, method: str, path: str, topic: TopicName, body: Any) -> None:
-        tell = {"PUT": self._client.put, "POST": self._client.post}[method]
+        send = {"PUT": self._client.put, "POST": self._client.post}[method]
         with self._errors(self._action(method, path), topic):
-            if not tell(path, body):
+            if not send(path, body):
                 raise AdminRefused(self.cluster.name, f"{method} {path}", _CONFLICT, "somebody else changes it")
 
     def _action(self, method: str, path: str) -> str:
@@ -218,7 +218,7 @@ def _refusal(cluster: str, action: str, error: AdminRefused, topic: TopicName | 
     detail = f"{error.status} {error.reason}".strip()
     if error.status == _NOT_FOUND and topic is not None:
         return TopicMissing(cluster, str(topic))
-    # A broker in trouble serves us as little as a silent one, and another cluster may not be.
+    # A broker that answers with an error of its own serves us as little as a silent one; another cluster may be well.
     kind = SourceClusterUnreachable if error.status >= _SERVER_ERROR else AccessRefused
     return kind(cluster, action, detail)
 

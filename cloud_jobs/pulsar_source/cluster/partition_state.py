@@ -47,11 +47,11 @@ class PartitionState:
     """One topic partition at one moment.
 
     `last`: the newest entry (entry -1 of a ledger when there is none). `cursor`: what the subscription has
-    acknowledged, None when it does not exist. `opened`: when the broker opened the newest ledger, as it says it: while
-    that does not change, the topic is the same one. `owners`: the queries that are reading the subscription now.
-    `subscribed`: when the broker opened the cursor's own ledger: while that does not change, the subscription is the
-    same one. `candidates`: the queries that are about to read it, if nobody else does. `compacted`: up
-    to there the topic has a compacted form; BEGINNING when it has none.
+    acknowledged, None when it does not exist. `ledger_created_at`: when the broker opened the newest ledger, as it says
+    it: while that does not change, the topic is the same one. `owners`: the queries that are reading the subscription
+    now. `cursor_created_at`: when the broker opened the cursor's own ledger: while that does not change, the
+    subscription is the same one. `candidates`: the queries that are about to read it, if nobody else does. `compacted`:
+    up to there the topic has a compacted form; BEGINNING when it has none.
     """
 
     ledgers: tuple[LedgerInfo, ...]
@@ -181,10 +181,10 @@ MAX_PLANNED = 16
 class SubscriptionProperties:
     """The properties of a durable subscription that are ours; they end with it, with its topic and with the disks.
 
-    `number`: drawn once. `planned`: the newest openings in which batches were planned, oldest first. `acknowledged`:
-    the newest one in which a batch was acknowledged. `chunked`: a task has met messages in chunks. `starting`: where
-    the cursor is still to be set (earliest or a time); empty once it is. A *mark* is what an offset keeps of them for
-    one position.
+    `subscription_id`: drawn once. `planned`: the newest openings in which batches were planned, oldest first.
+    `acknowledged`: the newest one in which a batch was acknowledged. `chunked`: a task has met messages in chunks.
+    `starting`: where the cursor is still to be set (earliest or a time); empty once it is. What an offset keeps of them
+    for one position is its *generation*: the id, and the opening in which the position was planned.
     """
 
     subscription_id: str
@@ -213,10 +213,10 @@ class SubscriptionProperties:
         return properties | ({_CHUNKED: "true"} if self.chunked else {})
 
     @classmethod
-    def created(cls, number: str, start: str | datetime) -> Self:
+    def of_new(cls, subscription_id: str, start: str | datetime) -> Self:
         """Of a new subscription that begins at `start`. A broker creates each at the latest entry."""
         text = start.isoformat() if isinstance(start, datetime) else start
-        return cls(number, starting="" if text == "latest" else text)
+        return cls(subscription_id, starting="" if text == "latest" else text)
 
     def starting_ms(self) -> int | None:
         """The publish time from which the cursor is to deliver; None for the earliest message."""
@@ -225,7 +225,7 @@ class SubscriptionProperties:
         except (ValueError, OverflowError):
             return None  # who may consume may write anything here: nothing is left out
 
-    def placed(self) -> Self:
+    def with_cursor_placed(self) -> Self:
         """With its cursor where it is to begin."""
         return replace(self, starting="")
 
@@ -242,20 +242,20 @@ class SubscriptionProperties:
         return replace(self, chunked=True)
 
     def generation(self, created: str = "") -> str:
-        """The text that stands for a position which was planned in an opening; without one for a cursor's."""
+        """The generation of a position that was planned in an opening; without one that of a cursor."""
         return f"{self.subscription_id}@{created}" if created else self.subscription_id
 
     def has_read(self, generation: str) -> bool:
-        """Whether the position of that mark was read through this subscription, on these disks."""
-        number, _, created = generation.partition("@")
-        if number != self.subscription_id:
+        """Whether a position of that generation was read through this subscription, on these disks."""
+        subscription_id, _, created = generation.partition("@")
+        if subscription_id != self.subscription_id:
             return False
         # Only the newest openings are kept: of an older one it cannot be said that it was on other disks.
         forgotten = len(self.planned) == MAX_PLANNED and created < self.planned[0]
         return not created or forgotten or self._index(created) >= 0
 
     def acknowledged_after(self, generation: str) -> bool:
-        """Whether batches were acknowledged in a later opening than that of the mark."""
+        """Whether batches were acknowledged in a later opening than that of the generation."""
         created = generation.partition("@")[2]
         return bool(created) and self._index(self.acknowledged) > self._index(created)
 
@@ -264,5 +264,5 @@ class SubscriptionProperties:
 
 
 def ledger_created_in(generation: str) -> str:
-    """The opening of a mark; empty where it has none."""
+    """The opening of a generation; empty where it has none."""
     return generation.partition("@")[2]

@@ -106,8 +106,8 @@ class ClusterSurvey:
         except TopicMissing:
             return {}
 
-    def subscription_properties(self, states: States) -> dict[str, SubscriptionProperties]:
-        """What is kept with each subscription that exists; begun where there is nothing.
+    def ensure_properties(self, states: States) -> dict[str, SubscriptionProperties]:
+        """What is kept with each subscription that exists; written where there is nothing yet.
 
         Whoever may consume may write it. Asked again only when the broker has opened the topic or the cursor again.
         """
@@ -172,13 +172,13 @@ class ClusterSurvey:
         missing = [topic for topic, state in states.items() if state.cursor is None]
         # `list` waits for all, and raises what one of them raised.
         list(self._pool.map(lambda topic: self._subscribe(topic, start), missing))
-        begun = [topic for topic, properties in self.subscription_properties(states).items() if properties.starting]
+        begun = [topic for topic, properties in self.ensure_properties(states).items() if properties.starting]
         list(self._pool.map(self._place, (*missing, *begun)))
         return bool(missing or begun)
 
     def _subscribe(self, topic: str, start: Start) -> None:
-        options, properties = self._options, SubscriptionProperties.created(uuid4().hex[:12], start)
-        with suppress(TopicMissing):  # the next look tells
+        options, properties = self._options, SubscriptionProperties.of_new(uuid4().hex[:12], start)
+        with suppress(TopicMissing):  # the next look shows it
             self._admin.subscribe(
                 topic,
                 options.subscription_name(),
@@ -192,7 +192,7 @@ class ClusterSurvey:
         if properties is not None and properties.starting:
             # The cursor before the note that it is placed: a process that ends between leaves it to be placed again.
             self._admin.set_cursor(topic, self._options.subscription_name(), properties.starting_ms())
-            self._update_properties(topic, SubscriptionProperties.placed)
+            self._update_properties(topic, SubscriptionProperties.with_cursor_placed)
 
     def _list_topics(self) -> list[TopicName]:
         if self._options.topics:
@@ -211,7 +211,7 @@ class ClusterSurvey:
         unreadable = frozenset(names)
         if unreadable and unreadable != self._unreadable:
             _log.warning(
-                "topics_unreadable",
+                "topics cannot be read",
                 cluster=self.cluster.name,
                 count=len(unreadable),
                 topics=sorted(unreadable)[:_MAX_NAMED],

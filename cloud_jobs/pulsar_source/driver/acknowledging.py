@@ -74,7 +74,7 @@ class Acknowledger:
             for topic, position in end.positions.items()
             # In another life of the topic the same place holds other messages, which nobody has read.
             if self._moved_to.get((end.cluster, topic)) != position
-            and is_same_generation(properties.get(topic), end.subscription_ids.get(topic))
+            and is_same_generation(properties.get(topic), end.generations.get(topic))
         }
         if not moved:
             return True
@@ -87,14 +87,14 @@ class Acknowledger:
         self, end: Offset, moved: Mapping[str, LedgerPosition], view: ClusterView | None
     ) -> Mapping[str, LedgerPosition]:
         created_times = {
-            topic: created for topic in moved if (created := ledger_created_in(end.subscription_ids.get(topic, "")))
+            topic: created for topic in moved if (created := ledger_created_in(end.generations.get(topic, "")))
         }
         try:
             # First the note: once the cursor has moved, the ledger can be gone.
             self._monitor.record_acknowledged(end.cluster, created_times)
         except (SourceClusterUnreachable, AccessRefused) as error:
             # Nothing is acknowledged without the note: a checkpoint that is set back later would not be recognised.
-            _log.warning("acknowledgements_left", cluster=end.cluster, topics=len(moved), first_error=str(error))
+            _log.warning("not acknowledged", cluster=end.cluster, topics=len(moved), first_error=str(error))
             return {}
         cluster = self._options.cluster_named(end.cluster)
         done = self._send(cluster, self._options, {**moved, **self._before_chunks(cluster, moved, view)})
@@ -131,7 +131,7 @@ def acknowledge(
     if failed:
         topic, error = next(iter(failed.items()))
         _log.warning(
-            "acknowledgements_left", cluster=cluster.name, topics=len(failed), first_topic=topic, first_error=str(error)
+            "not acknowledged", cluster=cluster.name, topics=len(failed), first_topic=topic, first_error=str(error)
         )
     return {topic: end for topic, end in ends.items() if topic not in failed}
 

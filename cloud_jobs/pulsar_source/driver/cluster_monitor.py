@@ -58,7 +58,7 @@ class SilentClusters:
                 raise error
             self._refusals[cluster] = error
         if cluster not in self._since:
-            _log.warning("cluster_silent", cluster=cluster, error=str(error))
+            _log.warning("the cluster is silent", cluster=cluster, error=str(error))
         # The silence is as old as the call that was left unanswered, not as this look.
         self._since.setdefault(cluster, self._suspected.pop(cluster, asked_s))
 
@@ -130,34 +130,34 @@ class ClusterMonitor:
         """The names of clusters that messages can come from, as one cluster knows them."""
         return self._surveys[cluster].known_clusters()
 
-    def view_creating_subscriptions(self) -> ClusterView:
-        """The active cluster, with the subscription at startingPosition created here and on every standby.
+    def create_subscriptions(self) -> ClusterView:
+        """Creates the subscription at startingPosition on the active cluster, which is returned, and on every standby.
 
         A standby without the subscription would throw away what it is sent before the first cursor arrives there.
         """
-        view = self.active_view(self._options.starting_position)
+        view = self.look_at_active(self._options.starting_position)
         for name, survey in self._surveys.items():
             if name == view.cluster.name:
                 continue
             try:
                 self._subscribe_missing(name, survey.states(), self._options.starting_position)
             except PulsarSourceError as error:
-                _log.warning("standby_without_subscription", cluster=name, error=str(error))
+                _log.warning("a standby has no subscription", cluster=name, error=str(error))
         return view
 
-    def other_views(self, cluster: str) -> list[ClusterView]:
-        """The clusters other than one that answer, as they stand."""
+    def look_at_others(self, cluster: str) -> list[ClusterView]:
+        """Looks at the clusters other than one; returns those that answer, as they stand."""
         views = []
         for name, survey in self._surveys.items():
             if name != cluster and self.is_reachable(name):
                 try:
                     views.append(ClusterView(survey.cluster, survey.states()))
                 except PulsarSourceError as error:
-                    _log.warning("cluster_not_checked", cluster=name, error=str(error))
+                    _log.warning("a cluster was not checked", cluster=name, error=str(error))
         return views
 
-    def active_view(self, create_at: Start | None = "earliest") -> ClusterView:
-        """The active cluster as it stands; another one becomes active when it is silent for too long.
+    def look_at_active(self, create_at: Start | None = "earliest") -> ClusterView:
+        """Looks at the active cluster; another one becomes active when it is silent for too long.
 
         Where the subscription is missing it is created at `create_at`, or left missing for None.
         Raises NoClusterAnswers when no cluster answers for `readTimeoutSeconds`, and AccessRefused as soon as each of
@@ -166,7 +166,7 @@ class ClusterMonitor:
         began = self._clock()
         while self._clock() - began < self._options.read_timeout_seconds:
             active = self.failover.state.active
-            view = self.view_of(active, create_at)
+            view = self.look_at(active, create_at)
             if view is not None:
                 return view
             # In the order of preference: the options give it.
@@ -179,8 +179,8 @@ class ClusterMonitor:
             self._pause(_PROBE_PERIOD_S)
         raise self._silent.error()
 
-    def view_of(self, name: str, create_at: Start | None = "earliest") -> ClusterView | None:
-        """One cluster as it stands; None when it stays silent for `clusterLostAfterSeconds`."""
+    def look_at(self, name: str, create_at: Start | None = "earliest") -> ClusterView | None:
+        """Looks at one cluster; None when it stays silent for `clusterLostAfterSeconds`."""
         while True:
             view = self._try(name, create_at)
             if view is not None:
@@ -190,14 +190,14 @@ class ClusterMonitor:
             self._pause(_PROBE_PERIOD_S)
 
     def switch_over(self) -> None:
-        """Moves to the cluster that the operator named; one that does not answer is rejected; the request is removed.
+        """Moves to the cluster that the operator named, if it answers, and removes the request.
 
-        Tells how many entries lie before the cursor there: what was read here already is read once more.
+        Logs how many entries lie before the cursor there: what was read here already is read once more.
         """
         if request := self.failover.accept_switchover_request():
-            view = self.view_of(request, create_at=None)
+            view = self.look_at(request, create_at=None)
             if view is None:
-                _log.error("switchover_request_rejected", requested=request, reason="the cluster does not answer")
+                _log.error("the requested cluster does not answer", requested=request)
             else:
                 waiting = sum(
                     state.entries_between(state.cursor or BEGINNING, state.last) for state in view.states.values()
@@ -214,7 +214,7 @@ class ClusterMonitor:
             if create_at is not None and self._subscribe_missing(name, states, create_at):
                 states = survey.states()
             # Asking for the properties creates those that are missing, and with None nothing is to be created.
-            properties = survey.subscription_properties(states) if create_at is not None else {}
+            properties = survey.ensure_properties(states) if create_at is not None else {}
         except (SourceClusterUnreachable, AccessRefused) as error:
             self._silent.on_failure(name, asked, error)
             return None
@@ -225,6 +225,6 @@ class ClusterMonitor:
 
     def _subscribe_missing(self, name: str, states: States, create_at: Start) -> bool:
         """Whether a cursor was moved."""
-        # First the note: afterwards nothing tells that the subscription was not there.
+        # First the failover file: afterwards nothing shows that the subscription was not there.
         self.failover.record_created(name, [topic for topic, state in states.items() if state.cursor is None])
         return self._surveys[name].subscribe_missing(states, create_at)

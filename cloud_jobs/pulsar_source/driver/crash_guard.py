@@ -1,8 +1,8 @@
 """When a query reads in isolation: after a run that ended within a batch or a look ahead, for some batches.
 
-A message that ends the native client ends the Spark worker that reads it, or the driver that looks ahead. Neither can
-tell afterwards. But a batch that was planned by another process than this one did not complete; and while the driver
-looks ahead there is a file, which stays when its process ends within.
+A message that ends the native client ends the Spark worker that reads it, or the driver that looks ahead, and nobody is
+left who knows of it. But a batch that was planned by another process than this one did not complete; and while the
+driver looks ahead there is a file, which stays when its process ends within.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class CrashGuard:
         return isolated
 
     @contextmanager
-    def lookahead_marked(self) -> Iterator[bool]:
+    def mark_lookahead(self) -> Iterator[bool]:
         """The driver looks ahead within; True when it is to do so in isolation."""
         # Only the first time: later the file is this process's own.
         if not self._marker_checked:
@@ -50,7 +50,7 @@ class CrashGuard:
             # Not flushed to the disk: it has to outlive a process, not a machine, and costs 0.1 ms a batch.
             self._marker.touch(mode=0o600)
         except OSError as error:
-            _log.warning("lookahead_marker_not_written", path=str(self._marker), error=str(error))
+            _log.warning("the marker of the lookahead cannot be written", path=str(self._marker), error=str(error))
         try:
             yield self._batches_left > 0
         finally:
@@ -58,7 +58,7 @@ class CrashGuard:
                 self._marker.unlink(missing_ok=True)
 
     def _start_isolation(self, reason: str) -> None:
-        _log.warning("isolated_reading", reason=reason, batches=ISOLATED_BATCHES)
+        _log.warning("reading in isolation", reason=reason, batches=ISOLATED_BATCHES)
         self._batches_left = ISOLATED_BATCHES
 
 

@@ -10,21 +10,16 @@ import structlog
 from cloud_jobs.pulsar_source.cluster.clients import close_clients
 from cloud_jobs.pulsar_source.cluster.survey import ClusterView, check_topics
 from cloud_jobs.pulsar_source.driver.acknowledging import Acknowledger
+from cloud_jobs.pulsar_source.driver.batch_ends import BatchEnds, newest_offset
 from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
 from cloud_jobs.pulsar_source.driver.crash_guard import CrashGuard
-from cloud_jobs.pulsar_source.driver.lookahead import Lookahead, Lookaheads
+from cloud_jobs.pulsar_source.driver.lookahead import Lookahead
 from cloud_jobs.pulsar_source.driver.losses import LossReporter, generations_of, known_positions
 from cloud_jobs.pulsar_source.driver.ownership import Ownership
-from cloud_jobs.pulsar_source.driver.planning import (
-    BatchLimits,
-    limit_batch,
-    limit_to_target,
-    newest_positions,
-    start_positions,
-)
+from cloud_jobs.pulsar_source.driver.planning import newest_positions, start_positions
 from cloud_jobs.pulsar_source.errors import NoClusterAnswers, SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
-from cloud_jobs.pulsar_source.position import LedgerPosition, Offset, PartitionRange, ranges
+from cloud_jobs.pulsar_source.position import LedgerPosition, Offset, ranges
 from cloud_jobs.pulsar_source.reading.planned import PlannedRange, stream_range
 
 _log = structlog.get_logger(__name__)
@@ -55,26 +50,27 @@ class Driver:
         self._acknowledger = acknowledger or Acknowledger(options, self._monitor)
         self._losses = losses or LossReporter(options)
         self._crash_guard = crash_guard or CrashGuard(options)
+        self._ends = BatchEnds(options, self._crash_guard, lookahead)
         self._pause = pause
-        self._initial: Offset | None = None
         self._view: ClusterView | None = None
-        self._lookaheads = Lookaheads(options, lookahead)
-        self._served: Offset | None = None
-        self._target: Offset | None = None
+        self._initial: Offset | None = None
+        """Where the query began in this process."""
+        self._chosen: Offset | None = None
+        """The newest end that was chosen; Spark's log may have it."""
         self._planned: Offset | None = None
-        self._round = 0
+        """The newest end whose tasks this process handed out: only that one it acknowledges."""
 
     def close(self) -> None:
         """Gives every connection back."""
-        self._lookaheads.close()
+        self._ends.close()
         self._ownership.close()
         self._monitor.close()
         close_clients()
 
-    def initial_offset(self) -> Offset:
-        """Where a query without a checkpoint begins: the cursor, created at startingPosition where there is none."""
+    def begin(self) -> Offset:
+        """Begins a query without a checkpoint: at the cursor, created at startingPosition where there is none."""
         query = self._monitor.failover.start_query()
-        view = self._claim_view(self._monitor.view_creating_subscriptions)
+        view = self._claim_view(self._monitor.create_subscriptions)
         check_topics(self._options, view.cluster, view.states)
         begin = start_positions({}, view.states, self._options)
         self._initial = Offset(view.cluster.name, begin, {}, generations_of({}, view), query)
@@ -82,95 +78,95 @@ class Driver:
 
     def _claim_view(self, look: Callable[[], ViewT]) -> ViewT:
         """What the look shows once this query alone reads the subscription there."""
-        while (view := look()) is not None and not self._ownership.claim(view, self._monitor.other_views):
+        while (view := look()) is not None and not self._ownership.claim(view, self._monitor.look_at_others):
             pass
         return view
 
-    def next_offset(self, start: Offset, *, limited: bool) -> Offset:
-        """The end of the next batch; `start` itself when there is nothing to read."""
+    def choose_end(self, start: Offset, *, limited: bool) -> Offset:
+        """Chooses the end of the next batch; `start` itself when there is nothing to read."""
         self._monitor.failover.bind_checkpoint(start)
         if self._monitor.failover.accept_switchover_request():
-            if start == self._served:
+            if start == self._planned:
                 # What was seen at the last plan can be another life of the topic by now.
-                self._view = self._monitor.view_of(start.cluster)
+                self._view = self._monitor.look_at(start.cluster)
             # Before the switch: what is not acknowledged here is read once more there.
             self.commit(start)
             self._monitor.switch_over()
         try:
-            return self._next_offset(start, limited=limited)
+            return self._choose_end(start, limited=limited)
         except NoClusterAnswers:
             raise
         except SourceClusterUnreachable:
-            # It went away after it had answered: let the watch decide once more, with nothing left open.
-            self._lookaheads.close()
-            return self._next_offset(start, limited=limited)
+            # It went away after it had answered: the monitor decides once more, with nothing left open.
+            self._ends.close()
+            return self._choose_end(start, limited=limited)
 
-    def _next_offset(self, start: Offset, *, limited: bool) -> Offset:
+    def _choose_end(self, start: Offset, *, limited: bool) -> Offset:
         looked_at = time.monotonic()
-        self._view = view = self._claim_view(self._monitor.active_view)
+        self._view = view = self._claim_view(self._monitor.look_at_active)
         self._monitor.failover.clear_abandoned(start)
         changed = self._monitor.failover.state.restarts_at_cursor(start)
-        reset_topics = self._reset_topics(start, view)
+        reset_topics = self._report_losses(start, view)
         known = known_positions(start, view, reset_topics, from_cursor=changed)
         begin = start_positions(known, view.states, self._options)
-        ends = self._ends(begin, view, limited=limited)
+        ends = self._ends.choose(begin, view, limited=limited)
         # A query without a checkpoint asks again where it begins: its first batch must not depend on the answer.
         origin = _origin(begin, {} if changed or start == self._initial else known)
         restarts = start.restarts + bool(changed or reset_topics)
         advanced = {topic: view.states[topic].ledger_created_at for topic, end in ends.items() if end > begin[topic]}
-        old = {topic: generation for topic, generation in start.subscription_ids.items() if topic in known}
-        self._planned = Offset(
+        old = {topic: generation for topic, generation in start.generations.items() if topic in known}
+        self._chosen = Offset(
             view.cluster.name, ends, origin, generations_of(advanced, view, old), start.query, restarts
         )
         if ends == begin and not reset_topics:
             # Spark asks from `start` on, so the batch that ended there is done; it says so only with the next batch.
             self.commit(start)
             if start.cluster == view.cluster.name and begin == newest_positions(begin, view.states):
-                self._monitor.failover.caught_up()
+                self._monitor.failover.on_caught_up()
             self._throttle(looked_at)
             return start
         # Before Spark's log has the batch: a log that knows more than the broker was written on other disks.
         properties = self._monitor.record_planned(view.cluster.name, advanced)
         self._view = replace(view, properties={**view.properties, **properties})
-        return self._planned
+        return self._chosen
 
     def fix_target(self) -> None:
         """Trigger.AvailableNow: nothing that arrives after this moment is read."""
-        # Spark asks for this first of all: only `initial_offset` knows where a new subscription begins.
-        self._target = _newest_of(self._monitor.active_view(create_at=None))
+        # Spark asks for this first of all: only `begin` knows where a new subscription begins.
+        self._ends.fix_target(newest_offset(self._monitor.look_at_active(create_at=None)))
 
     def newest_offset(self) -> dict[str, Any] | None:
         """The newest offset there is and the entries that wait before it, for Spark's progress report."""
-        view, planned = self._view, self._planned
-        if view is None or planned is None:
+        view, chosen = self._view, self._chosen
+        if view is None or chosen is None:
             return None
         waiting = {
-            name: state.entries_between(planned.positions[name], state.last) for name, state in view.states.items()
+            name: state.entries_between(chosen.positions[name], state.last) for name, state in view.states.items()
         }
-        return {**_newest_of(view).to_json(), "waiting_entries": waiting}
+        return {**newest_offset(view).to_json(), "waiting_entries": waiting}
 
     def plan(self, start: Offset, end: Offset) -> list[PlannedRange]:
         """The tasks of the batch between two offsets.
 
-        None when its cluster is gone: the batch is closed without being read, and kept as abandoned. What it held was
+        No tasks when its cluster is gone: the batch is closed without being read, and kept as abandoned. What it held was
         never acknowledged, so the other cluster's cursor stands before it, and the next batch begins there.
         """
         self._monitor.failover.bind_checkpoint(end, planned=True)
         parts = list(ranges(start, end))
-        view = self._claim_view(lambda: self._view_for(end, {part.topic for part in parts}))
+        view = self._claim_view(lambda: self._look_for(end, {part.topic for part in parts}))
         if view is None:
-            # On disk before Spark closes the batch: afterwards nothing tells that it was not read.
+            # On disk before Spark closes the batch: afterwards nothing shows that it was not read.
             self._monitor.failover.abandon(end)
             return []
-        self._served = end
+        self._planned = end
         known = self._monitor.known_clusters(end.cluster)
         tasks = [
             stream_range(part, view.states[part.topic], view.cluster, self._options, known)
             for part in parts
-            if self._losses.is_readable(part, end, view)
+            if self._losses.check_readable(part, end, view)
         ]
         # Spark asks once more only for a batch that did not complete.
-        isolated = self._crash_guard.on_batch_planned(replayed=end != self._planned)
+        isolated = self._crash_guard.on_batch_planned(replayed=end != self._chosen)
         return [task.isolated_copy() for task in tasks] if isolated else tasks
 
     def commit(self, end: Offset) -> None:
@@ -180,7 +176,7 @@ class Driver:
         gone is left as it is: its cursor stays behind, never ahead.
         """
         if (
-            end != self._served
+            end != self._planned
             or self._monitor.failover.state.is_abandoned(end)
             or not self._monitor.is_reachable(end.cluster)
         ):
@@ -199,56 +195,28 @@ class Driver:
         """
         self._pause(max(0.0, looked_at + _POLL_PERIOD_S - time.monotonic()))
 
-    def _view_for(self, end: Offset, topics: set[str]) -> ClusterView | None:
+    def _look_for(self, end: Offset, topics: set[str]) -> ClusterView | None:
         if self._view and self._view.cluster.name == end.cluster and topics <= set(self._view.states):
             return self._view
         self._options.cluster_named(end.cluster)
-        view = self._monitor.view_of(end.cluster)
+        view = self._monitor.look_at(end.cluster)
         if view is None:
             # Another cluster, or this one if it came back before any other answered; raises when none does.
-            active = self._monitor.active_view()
+            active = self._monitor.look_at_active()
             view = active if active.cluster.name == end.cluster else None
         return view
 
-    def _ends(
-        self, begin: Mapping[str, LedgerPosition], view: ClusterView, *, limited: bool
-    ) -> dict[str, LedgerPosition]:
-        ends = newest_positions(begin, view.states)
-        if self._target is not None:
-            # Positions of another cluster mean nothing here: what this one has now is the target.
-            if self._target.cluster != view.cluster.name:
-                self._target = _newest_of(view)
-            ends = limit_to_target(begin, ends, self._target.positions)
-        limits = BatchLimits(self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger)
-        if not limited or not limits or ends == begin:
-            return ends
-        self._round += 1
-        advanced = {topic: end for topic, end in ends.items() if end > begin[topic]}
-        weights = {
-            topic: float(view.states[topic].entries_between(begin[topic], end)) for topic, end in advanced.items()
-        }
-        parts = [PartitionRange(topic, begin[topic], end) for topic, end in advanced.items()]
-        with self._crash_guard.lookahead_marked() as isolated:
-            ahead = self._lookaheads.messages_by_topic(view.cluster, view.states, parts, isolated=isolated)
-            admitted = limit_batch(ahead, weights, limits, self._round)
-            self._lookaheads.close_if_large()
-            return {**begin, **admitted}
-
-    def _reset_topics(self, start: Offset, view: ClusterView) -> set[str]:
-        """The partitions whose position means nothing any more; what is lost, also elsewhere, is told."""
-        losses = self._losses.losses_of(start, view)
+    def _report_losses(self, start: Offset, view: ClusterView) -> set[str]:
+        """Reports what is lost; returns the partitions whose position means nothing any more."""
+        losses = self._losses.find_losses(start, view)
         if losses:
             self._losses.report(view.cluster.name, losses)
             self._monitor.failover.accept_created(view.cluster.name)
         reset_topics = {topic for topic, loss in losses.items() if loss.from_cursor and topic in view.states}
         if reset_topics:
-            self._lookaheads.close()
+            self._ends.close()
         return reset_topics
 
 
 def _origin(begin: Mapping[str, LedgerPosition], known: Mapping[str, LedgerPosition]) -> dict[str, LedgerPosition]:
     return {topic: position for topic, position in begin.items() if topic not in known}
-
-
-def _newest_of(view: ClusterView) -> Offset:
-    return Offset(view.cluster.name, {topic: state.last for topic, state in view.states.items()})

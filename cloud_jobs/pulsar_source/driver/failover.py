@@ -2,7 +2,7 @@
 
 A position means nothing in another cluster, so after a change of cluster reading begins at the subscription's cursor
 there, which followed what was acknowledged. Three things must outlive the driver, because neither the checkpoint nor
-the clusters tell them: which cluster is read now (a cluster that comes back must not be rejoined by itself, it may have
+the clusters know them: which cluster is read now (a cluster that comes back must not be rejoined by itself, it may have
 missed acknowledgements), which planned batches were closed without being read, and where the subscription was missing
 and was created for a query that had begun: its cursor there followed nothing.
 """
@@ -53,13 +53,13 @@ class FailoverState:
         """The batch up to `end` is closed without being read: what it held comes again from the other cluster."""
         return replace(self, abandoned=(*self.abandoned, _text(end))[-_MAX_ABANDONED:])
 
-    def creating(self, cluster: str, topics: Collection[str]) -> Self:
+    def with_created(self, cluster: str, topics: Collection[str]) -> Self:
         """The subscription is missing on those topic partitions, and is about to be created there."""
         everywhere = {*self.created.get(cluster, ()), *topics}
         return replace(self, created={**self.created, cluster: tuple(sorted(everywhere))}) if topics else self
 
     def without_created(self, cluster: str) -> Self:
-        """What was created on that cluster is told, or matters no more."""
+        """What was created on that cluster is reported, or matters no more."""
         return replace(self, created={name: topics for name, topics in self.created.items() if name != cluster})
 
     def is_abandoned(self, end: Offset) -> bool:
@@ -133,7 +133,7 @@ class FailoverFile:
         except FileNotFoundError:
             return False
         except OSError as error:
-            _log.warning("failover_file_not_touched", path=str(self._path), error=str(error))
+            _log.warning("the failover file cannot be touched", path=str(self._path), error=str(error))
         return True
 
     def last_answer_s(self) -> float | None:
@@ -206,8 +206,8 @@ class Failover:
     def bind_checkpoint(self, offset: Offset, *, planned: bool = False) -> None:
         """Holds the failover file against the checkpoint; FailoverFileError when they belong to different queries.
 
-        A file that is lost cannot tell whether the batch up to `offset` was closed unread, so unless that batch is only
-        `planned` reading begins at the cursor, which stands before it.
+        When the file is lost, nobody knows whether the batch up to `offset` was closed unread, so unless that batch is
+        only `planned` reading begins at the cursor, which stands before it.
         """
         if self._file is None or self._bound:
             return
@@ -220,7 +220,7 @@ class Failover:
             self._state = replace(self._state, created={})
         if kept is None and (not self._begun or offset.cluster != self._state.active):
             # Also a query that begins may have its first batch in Spark's log already, planned elsewhere.
-            _log.error("failover_file_lost", path=str(self._options.failover_file), cluster=offset.cluster)
+            _log.error("the failover file is lost", path=str(self._options.failover_file), cluster=offset.cluster)
             self._options.cluster_named(offset.cluster)
             self._state = FailoverState(offset.cluster, created=self._state.created)
             self._state = self._state if planned else self._state.with_abandoned(offset)
@@ -240,7 +240,7 @@ class Failover:
         if request in self._clusters and request != self._state.active:
             return request
         if request not in self._clusters:
-            _log.error("switchover_request_unknown", requested=request, clusters=sorted(self._clusters))
+            _log.error("the requested cluster is unknown", requested=request, clusters=sorted(self._clusters))
         self._file.clear_switchover_request()
         return None
 
@@ -251,13 +251,13 @@ class Failover:
 
     def switch_to(self, cluster: str, reason: str, **known: int) -> None:
         """Reading goes on there; `known` is logged with it."""
-        _log.warning("cluster_changed", old=self._state.active, new=cluster, reason=reason, **known)
+        _log.warning("the cluster changed", old=self._state.active, new=cluster, reason=reason, **known)
         self._keep(self._state.with_active(cluster))
 
     def abandon(self, end: Offset) -> None:
         """Closes a planned batch that cannot be read any more."""
         self._keep(self._state.with_abandoned(end))
-        _log.warning("batch_abandoned", cluster=end.cluster)
+        _log.warning("the batch is abandoned", cluster=end.cluster)
 
     def clear_abandoned(self, start: Offset) -> None:
         """Forgets abandoned batches and created subscriptions once the query stands behind them."""
@@ -266,13 +266,13 @@ class Failover:
 
     def record_created(self, cluster: str, topics: Collection[str]) -> None:
         """The subscription is missing on those topic partitions, and is about to be created there."""
-        self._keep(self._state.creating(cluster, topics))
+        self._keep(self._state.with_created(cluster, topics))
 
     def accept_created(self, cluster: str) -> None:
-        """What was lost because the subscription was missing there is told."""
+        """What was lost because the subscription was missing there is reported."""
         self._keep(self._state.without_created(cluster))
 
-    def caught_up(self) -> None:
+    def on_caught_up(self) -> None:
         """All that the active cluster has is read: what others were sent without a subscription is not missing."""
         self._keep(replace(self._state, created={}))
 
@@ -293,7 +293,7 @@ class Failover:
         misnamed = self._file.misnamed_request() if self._file else None
         if misnamed and not self._misnamed:
             right = misnamed.with_suffix(_REQUEST_SUFFIX)
-            _log.error("switchover_request_misnamed", refused=str(misnamed), rename_to=str(right))
+            _log.error("the switchover request has a former name", refused=str(misnamed), rename_to=str(right))
         self._misnamed = misnamed
 
     def _identity_of(self, query: str) -> QueryIdentity:
@@ -338,7 +338,7 @@ def _parse(path: Path, document: Any) -> tuple[QueryIdentity, FailoverState]:
 
 def _checked_created(path: Path, created: Any) -> dict[str, tuple[str, ...]]:
     if not isinstance(created, Mapping) or not all(isinstance(topics, list) for topics in created.values()):
-        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: what was created is no list for each cluster")
+        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: what was created is not a list for each cluster")
     if not all(isinstance(topic, str) for topics in created.values() for topic in topics):
-        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: a topic in it is no text")
+        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: a topic in it is not a string")
     return {cluster: tuple(topics) for cluster, topics in created.items()}

@@ -59,7 +59,7 @@ class Lookahead:
         self._feed = None
         self._pending.clear()
 
-    def messages_between(
+    def read_between(
         self, after: LedgerPosition, upto: LedgerPosition, clock: Callable[[], float] = time.monotonic
     ) -> Iterator[PendingMessage]:
         """The messages after a position, as far as `upto` and as far as the caller asks for them."""
@@ -97,7 +97,7 @@ class Lookahead:
                     break
                 if self._feed.last() <= self._reached:
                     return False
-                if self._feed.connected() and self._feed.exhausted(upto):
+                if self._feed.connected() and self._feed.probe_exhausted(upto):
                     # Looked at, and not to be waited for again; who reads it finds a message that began before `after`.
                     self._pending.append(PendingMessage(upto, 0))
                     self._reached = upto
@@ -143,7 +143,7 @@ class Lookaheads:
             lookahead.close()
         self._lookaheads.clear()
 
-    def messages_by_topic(
+    def read_by_topic(
         self,
         cluster: SourceCluster,
         states: Mapping[str, PartitionState],
@@ -154,8 +154,7 @@ class Lookaheads:
         """Topic partition -> the messages of its range, as far as the caller asks for them."""
         if not isolated:
             return {
-                part.topic: self._lookahead(cluster, states, part).messages_between(part.start, part.end)
-                for part in ranges
+                part.topic: self._lookahead(cluster, states, part).read_between(part.start, part.end) for part in ranges
             }
         self.close()
         return {
@@ -172,7 +171,7 @@ class Lookaheads:
         """
         held = self._resident() - self._idle_bytes
         if self._lookaheads and held > _MAX_HELD_BYTES + 2 * len(self._lookaheads) * self._options.prefetch_bytes:
-            _log.warning("look_ahead_closed", held_bytes=held, readers=len(self._lookaheads))
+            _log.warning("the lookahead is closed", held_bytes=held, readers=len(self._lookaheads))
             self.close()
 
     def _lookahead(
@@ -195,7 +194,7 @@ def look_ahead_isolated(
 ) -> list[PendingMessage]:
     """The messages of a range as far as one batch can take them, by a client in another process.
 
-    An entry that ends that client is a piece without size.
+    An entry that ends that client is a message without size.
     """
 
     def opener(cluster: SourceCluster, options: PulsarOptions, topic: str, after: LedgerPosition, queue: int) -> Any:
@@ -205,7 +204,7 @@ def look_ahead_isolated(
     messages, size = options.max_messages_per_trigger or _NO_LIMIT, options.max_bytes_per_trigger or _NO_LIMIT
     pending: list[PendingMessage] = []
     with closing(Lookahead(cluster, options, part.topic, queue, opener)) as lookahead:
-        for message in lookahead.messages_between(part.start, part.end):
+        for message in lookahead.read_between(part.start, part.end):
             pending.append(message)
             messages, size = messages - 1, size - message.size
             if messages <= 0 or size < 0:

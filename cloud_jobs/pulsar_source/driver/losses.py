@@ -23,31 +23,31 @@ class Loss(NamedTuple):
 
 
 class LossReporter:
-    """Tells what is lost: DataLoss, or with failOnDataLoss=false a warning, once for each loss."""
+    """Reports what is lost: DataLoss, or with failOnDataLoss=false a warning, once for each loss."""
 
     def __init__(self, options: PulsarOptions) -> None:
         self._options = options
         self._warned: set[tuple[str, str, str]] = set()
 
-    def losses_of(self, start: Offset, view: ClusterView) -> dict[str, Loss]:
-        """What is lost after `start`, by topic partition."""
+    def find_losses(self, start: Offset, view: ClusterView) -> dict[str, Loss]:
+        """What is lost after `start`, by topic partition; warns of topics that the options do not name any more."""
         losses: dict[str, Loss] = {}
         for topic, position in start.positions.items():
             if not self._options.asks_for(topic):
-                self._warn_once("topic_ignored", view.cluster.name, topic, "the options do not name it any more")
+                self._warn_once("the topic is ignored", view.cluster.name, topic, "the options do not name it any more")
             elif (
                 loss := loss_after_switch(topic, view)
                 if start.cluster != view.cluster.name
-                else loss_after(topic, position, start.subscription_ids.get(topic), view)
+                else loss_after(topic, position, start.generations.get(topic), view)
             ):
                 losses[topic] = loss
         return losses
 
-    def is_readable(self, part: PartitionRange, end: Offset, view: ClusterView) -> bool:
-        """Whether a range that was planned can still be read where it was planned; what it lost is told."""
+    def check_readable(self, part: PartitionRange, end: Offset, view: ClusterView) -> bool:
+        """Whether a range that was planned can still be read where it was planned; reports what it lost."""
         if not self._options.asks_for(part.topic):
             return False
-        loss = loss_after(part.topic, part.start, end.subscription_ids.get(part.topic), view)
+        loss = loss_after(part.topic, part.start, end.generations.get(part.topic), view)
         state = view.states.get(part.topic)
         # What was compacted outlives its ledgers.
         compacted = self._options.read_compacted and state and part.end[:2] <= state.compacted[:2]
@@ -59,11 +59,11 @@ class LossReporter:
         return not (loss and loss.from_cursor)
 
     def report(self, cluster: str, losses: Mapping[str, Loss]) -> None:
-        """Tells the losses of topic partitions; there is one at least."""
+        """Reports the losses of topic partitions; there is one at least."""
         if self._options.fail_on_data_loss:
             raise DataLoss(cluster, ", ".join(losses), next(iter(losses.values())).detail)
         for topic, loss in losses.items():
-            self._warn_once("data_loss", cluster, topic, loss.detail)
+            self._warn_once("data loss", cluster, topic, loss.detail)
 
     def _warn_once(self, event: str, cluster: str, topic: str, detail: str) -> None:
         # Spark asks an idle source twenty times a second.
@@ -120,7 +120,7 @@ def is_same_generation(properties: SubscriptionProperties | None, generation: st
 def generations_of(
     advanced: Mapping[str, str], view: ClusterView, old: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Topic partition -> the mark of its position; `advanced`: the opening of each one that has a batch."""
+    """Topic partition -> the generation of its position; `advanced`: the opening of each one that has a batch."""
     generations = {
         topic: properties.generation(advanced.get(topic, "")) for topic, properties in view.properties.items()
     }

@@ -26,7 +26,7 @@ def start_positions(
 
 
 def newest_positions(begin: Mapping[str, LedgerPosition], states: States) -> dict[str, LedgerPosition]:
-    """The ends that take in all there is: a partition without news stays exactly where it is.
+    """The ends that take in all there is: a partition without new entries stays exactly where it is.
 
     From the beginning there can be more than the ledgers hold: the compacted form of those that were removed.
     """
@@ -78,16 +78,16 @@ class _PendingMessages:
     """One partition's messages ahead, with a look at the next."""
 
     def __init__(self, messages: Iterable[PendingMessage]) -> None:
-        self._pieces: Iterator[PendingMessage] = iter(messages)
+        self._messages: Iterator[PendingMessage] = iter(messages)
         self.end: LedgerPosition | None = None
-        self.next: PendingMessage | None = next(self._pieces, None)
+        self.next: PendingMessage | None = next(self._messages, None)
 
     def take_next(self, *budgets: _Budget) -> None:
         assert self.next is not None  # callers look first
         for budget in budgets:
             budget.spend(self.next)
         self.end = self.next.position
-        self.next = next(self._pieces, None)
+        self.next = next(self._messages, None)
 
     def take_while_allowed(self, *budgets: _Budget) -> None:
         while self.next is not None and all(budget.allows(self.next) for budget in budgets):
@@ -97,7 +97,7 @@ class _PendingMessages:
 def limit_batch(
     ahead: Mapping[str, Iterable[PendingMessage]], weights: Mapping[str, float], limits: BatchLimits, turn: int
 ) -> dict[str, LedgerPosition]:
-    """Partition -> the last position admitted of it; partitions of which nothing is admitted are left out.
+    """Partition -> the last position that the batch takes of it; partitions of which it takes nothing are left out.
 
     Each partition gets its share by weight (what waits there), then what is left over goes round. The partition whose
     turn it is gets one message in any case: one that is bigger than the limit goes through alone, and none starves.

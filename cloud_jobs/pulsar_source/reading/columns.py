@@ -39,10 +39,10 @@ class MalformedFields:
         known = self.reasons.get(row)
         self.reasons[row] = f"{known}; {reason}" if known else reason
 
-    def texts(
+    def read_texts(
         self, field: str, read: Callable[[Sequence[Any]], list[Any]], messages: Sequence[Any], row: int
     ) -> list[Any]:
-        """What `read` gives of the messages, the first of which is that row; None where a text is not UTF-8."""
+        """What `read` gives of the messages, the first being that row; None and a reason where it is not UTF-8."""
         try:
             return read(messages)
         except UnicodeDecodeError:
@@ -55,8 +55,8 @@ class MalformedFields:
             self.note(row, f"{field} not UTF-8: {_shown(error.object)}")
             return None
 
-    def times(self, field: str, times_ms: list[int], row: int) -> list[int]:
-        """Times that a timestamp holds; 0 (none) in the place of others."""
+    def check_times(self, field: str, times_ms: list[int], row: int) -> list[int]:
+        """Times that a timestamp holds; 0 (none), and a reason, in the place of others."""
         if not times_ms or (min(times_ms) >= 0 and max(times_ms) <= LAST_MS):
             return times_ms
         for index, time_ms in enumerate(times_ms):
@@ -160,15 +160,15 @@ class MessageColumns:
         if "value" in wanted:
             self._extend_values(messages)
         if "key" in wanted:
-            keys = malformed.texts("key", _keys_of, messages, row)
+            keys = malformed.read_texts("key", _keys_of, messages, row)
             self.bytes += sum(map(len, filter(None, keys)))
             self._keys += keys
         if "properties" in wanted:
-            properties = malformed.texts("properties", _properties_of, messages, row)
+            properties = malformed.read_texts("properties", _properties_of, messages, row)
             self.bytes += self._properties.extend(properties)
         if "event_time" in wanted:
             times_ms = _each("event_timestamp", messages)
-            self._event_ms += malformed.times("event_time", times_ms, row)
+            self._event_ms += malformed.check_times("event_time", times_ms, row)
         start = 0
         while start < len(messages):
             start += self._append_run(messages, start, row + start)
@@ -193,7 +193,7 @@ class MessageColumns:
         length = 1 if batch < 0 else min(size - batch, len(messages) - start)
         if length > 1:
             last = messages[start + length - 1].message_id()
-            # In order, from one entry, and as many as the indexes tell: then none between them is missing.
+            # In order, from one entry, and as many as their indexes span: then none between them is missing.
             if (last.ledger_id(), last.entry_id(), last.batch_index()) != (ledger, entry, batch + length - 1):
                 length = 1
         runs = self._runs
@@ -227,7 +227,7 @@ class MessageColumns:
         if reasons := self._malformed.reasons:
             row, reason = next(iter(sorted(reasons.items())))
             place = self._message_ids(lengths)[row].as_py()
-            _log.warning("malformed_messages", count=len(reasons), topic=self._topic, first=place, reason=reason)
+            _log.warning("malformed messages", count=len(reasons), topic=self._topic, first=place, reason=reason)
         self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 

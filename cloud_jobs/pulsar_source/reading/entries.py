@@ -258,7 +258,7 @@ class Inquiry:
             position for position in positions if fate_of(answers.get(position, MissingAnswer.UNKNOWN)) is Fate.UNKNOWN
         ]:
             answers |= self._sent(unknown)
-            # Behind what was sent last there can be entries of which that tells nothing.
+            # Of entries behind the last one that was sent, this says nothing.
             left = [position for position in unknown if position not in answers]
             while left and self._left_s() > 0:
                 answers |= self._ask(left)

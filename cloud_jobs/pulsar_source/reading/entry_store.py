@@ -153,7 +153,7 @@ class EntryStream:
         self._expect(_SUCCESS)
         self._send(_FLOW, {1: 1, 2: _PERMITS})
 
-    def entries(self, last: LedgerPosition) -> Iterator[tuple[LedgerPosition, EntryMetadata]]:
+    def receive_entries(self, last: LedgerPosition) -> Iterator[tuple[LedgerPosition, EntryMetadata]]:
         """What comes, up to that entry or the first one behind it; ends when nothing comes for some seconds."""
         taken = 0
         while True:
@@ -194,13 +194,13 @@ class EntryStream:
             raise ValueError(f"a frame of {size} bytes with a command of {command}")
         fields = decode(self._read_exactly(command))
         (kind,) = numbers(fields, 1)
-        metadata = self._metadata(left) if left else b""
+        metadata = self._read_metadata(left) if left else b""
         if kind == _PING:
             # A broker closes a connection that does not answer its ping.
             self._send(_PONG, {})
         return kind, decode(_bytes(fields, kind)), metadata
 
-    def _metadata(self, left: int) -> bytes:
+    def _read_metadata(self, left: int) -> bytes:
         start = self._read_exactly(4)
         skipped = 4
         if start[:2] == _CHECKSUM_MAGIC:
@@ -243,7 +243,7 @@ def sent_entries(
         ):
             sent.open(_credentials(options), first)
             connection.settimeout(_IDLE_TIMEOUT_S)
-            for found in sent.entries(last):
+            for found in sent.receive_entries(last):
                 yield found
                 if left_s() <= 0:
                     return

@@ -1,4 +1,4 @@
-"""Tells a message that is never delivered from one that is late.
+"""Distinguishes a message that is never delivered from one that is late.
 
 Some entries reach no consumer: the client drops what does not decompress and chunks whose rest never comes. As the last
 entry of a range it would be waited for in vain. The broker says how far it has read for a cursor. What it has read can
@@ -64,8 +64,8 @@ class ExhaustionProbe:
         self._probed_s = None
         self._probes = 0
 
-    def is_exhausted(self, upto: LedgerPosition) -> bool:
-        """True when nothing up to the position will come; to be asked after each receive that brought nothing.
+    def probe(self, upto: LedgerPosition) -> bool:
+        """True when nothing up to the position will come; to be called after each receive that brought nothing.
 
         The receive between the last pair and the answer True is part of the proof.
         """
@@ -73,7 +73,7 @@ class ExhaustionProbe:
             # What was proven of an earlier position says nothing of a later one.
             self._probes, self._upto = 0, upto
         if self._probes >= _PROBES:
-            _log.warning("entries_never_delivered", cluster=self._cluster.name, topic=self._topic, upto=str(upto))
+            _log.warning("entries are never delivered", cluster=self._cluster.name, topic=self._topic, upto=str(upto))
             return True
         now_s = self._clock()
         if self._probed_s is None:

@@ -84,8 +84,11 @@ class Feed(Protocol):
     def connected(self) -> bool:
         """False while the connection to the broker is down."""
 
-    def exhausted(self, upto: LedgerPosition) -> bool:
-        """Whether nothing up to a position will come any more; to be asked when nothing came."""
+    def probe_exhausted(self, upto: LedgerPosition) -> bool:
+        """True when nothing up to a position will come any more; to be called after each receive that brought nothing.
+
+        Asks the cluster from time to time, and counts its answers: the first call is never the last one.
+        """
 
 
 class _DurableFeed:
@@ -99,8 +102,8 @@ class _DurableFeed:
             self._exhaustion.on_message()
         return messages
 
-    def exhausted(self, upto: LedgerPosition) -> bool:
-        return self._exhaustion.is_exhausted(upto)
+    def probe_exhausted(self, upto: LedgerPosition) -> bool:
+        return self._exhaustion.probe(upto)
 
     def last(self) -> LedgerPosition:
         return position_of(self._native.get_last_message_id())
@@ -163,11 +166,11 @@ class _ReaderFeed:
                 messages.append(self._native.read_next(0))
         return messages
 
-    def exhausted(self, upto: LedgerPosition) -> bool:
-        return self._exhaustion.is_exhausted(upto)
+    def probe_exhausted(self, upto: LedgerPosition) -> bool:
+        return self._exhaustion.probe(upto)
 
     def last(self) -> LedgerPosition:
-        # A reader can tell only whether there is more: an end that lies ahead of everything stands for "yes".
+        # A reader knows only whether there is more: an end that lies ahead of everything stands for "yes".
         return LedgerPosition(2**62, 0) if self._native.has_message_available() else self._reached
 
     def connected(self) -> bool:
@@ -217,9 +220,9 @@ class WideningFeed:
         """As the feed."""
         return self._feed.connected()
 
-    def exhausted(self, upto: LedgerPosition) -> bool:
+    def probe_exhausted(self, upto: LedgerPosition) -> bool:
         """As the feed."""
-        return self._feed.exhausted(upto)
+        return self._feed.probe_exhausted(upto)
 
     def _widen(self) -> None:
         allowed = self._sizes.queue(self._topic, self._most, self._prefetch_bytes)

@@ -15,7 +15,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Self
@@ -75,41 +75,41 @@ class ReaderFailed(Exception):  # as above
 class ReaderProcess:
     """The parent's end: each call is answered within `answer_s`, or the process is ended and ReaderCrashed raised."""
 
-    def __init__(self, assignment: ReaderTask, answer_s: float, serve: _Serve | None = None) -> None:
+    def __init__(self, task: ReaderTask, answer_s: float, serve: _Serve | None = None) -> None:
         # Not `fork`: a client that was made before has no threads in the child.
         context = multiprocessing.get_context("forkserver")
         # What is imported before the fork need not be imported by each process.
         context.set_forkserver_preload([__name__])
         self._answer_s = answer_s
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve or serve_reader, args=(theirs, assignment), daemon=True)
+        self._process = context.Process(target=serve or serve_reader, args=(theirs, task), daemon=True)
         self._process.start()
         # With a copy of it open here, the end of the process would not end the pipe.
         theirs.close()
         self._started = False
-        self._started = self._answer() is None
+        self._started = self._receive_answer() is None
 
     def call(self, what: str, *arguments: Any) -> Any:
         """The answer of the feed in the process."""
         try:
             self._pipe.send((what, arguments))
         except OSError:
-            raise self._crashed() from None
-        return self._answer()
+            raise self._end_after_crash() from None
+        return self._receive_answer()
 
-    def _answer(self) -> Any:
+    def _receive_answer(self) -> Any:
         try:
             if not self._pipe.poll(self._answer_s):
                 self.close()
                 raise ReaderCrashed(None, started=self._started)
             ok, answer = self._pipe.recv()
         except (OSError, EOFError):
-            raise self._crashed() from None
+            raise self._end_after_crash() from None
         if not ok:
             raise ReaderFailed(answer)
         return answer
 
-    def _crashed(self) -> ReaderCrashed:
+    def _end_after_crash(self) -> ReaderCrashed:
         self._process.join(_END_S)
         code = self._process.exitcode
         self.close()
@@ -128,19 +128,18 @@ class ReaderProcess:
         self.close()
 
 
-def serve_reader(pipe: Connection, assignment: ReaderTask) -> None:
+def serve_reader(pipe: Connection, task: ReaderTask) -> None:
     """The process's part: opens the reader and answers until the parent goes."""
-    hold_to(resource.RLIMIT_AS, MEMORY_BYTES + 2 * assignment.options.prefetch_bytes)
+    hold_to(resource.RLIMIT_AS, MEMORY_BYTES + 2 * task.options.prefetch_bytes)
     hold_to(resource.RLIMIT_CORE, 0)
-    # Said before there is a client: what ends earlier did not end of an entry.
+    # Sent before there is a client: what ends the process earlier is not an entry.
     pipe.send((True, None))
-    one_by_one = SingleMessageHandover() if assignment.one_by_one else None
-    a = assignment
+    one_by_one = SingleMessageHandover() if task.one_by_one else None
     try:
-        with reader_feed(a.cluster, a.options, a.topic, a.after, a.queue, first=a.first, one_by_one=one_by_one) as feed:
+        with _open_reader(task, one_by_one) as feed:
             while True:
                 what, arguments = pipe.recv()
-                pipe.send((True, _answer_of(feed, what, arguments, assignment)))
+                pipe.send((True, _answer_of(feed, what, arguments, task)))
                 # Only once the parent has it: after this the broker is asked for the next entry.
                 if one_by_one:
                     one_by_one.confirm()
@@ -152,6 +151,12 @@ def serve_reader(pipe: Connection, assignment: ReaderTask) -> None:
         os._exit(0)  # the client's own threads may wait for what nobody will do
 
 
+def _open_reader(task: ReaderTask, one_by_one: SingleMessageHandover | None) -> AbstractContextManager[Feed]:
+    return reader_feed(
+        task.cluster, task.options, task.topic, task.after, task.queue, first=task.first, one_by_one=one_by_one
+    )
+
+
 def hold_to(kind: int, most: int) -> None:
     """Holds this process to a limit, or to the one that it has already where that is lower, as in a Spark worker."""
     _, hard = resource.getrlimit(kind)
@@ -159,10 +164,10 @@ def hold_to(kind: int, most: int) -> None:
     resource.setrlimit(kind, (most, most))
 
 
-def _answer_of(feed: Feed, what: str, arguments: tuple[Any, ...], assignment: ReaderTask) -> Any:
+def _answer_of(feed: Feed, what: str, arguments: tuple[Any, ...], task: ReaderTask) -> Any:
     match what:
         case "receive":
-            return [CopiedMessage.of(message, with_content=assignment.with_content) for message in feed.receive()]
+            return [CopiedMessage.of(message, with_content=task.with_content) for message in feed.receive()]
         case "last":
             with suppress(pulsar.PulsarException):
                 return feed.last()
@@ -193,15 +198,15 @@ class IsolatedFeed:
 
     def __init__(
         self,
-        assignment: ReaderTask,
+        task: ReaderTask,
         ledgers: Sequence[tuple[int, int]],
         start: Start = ReaderProcess,
         *,
         is_part: Callable[[LedgerPosition], bool] = lambda _: False,
     ) -> None:
         """`is_part`: whether an entry is a chunk before the last one of its message."""
-        self._reached = assignment.after
-        self._assignment = assignment
+        self._reached = task.after
+        self._task = task
         self._ledgers = ledgers
         self._start = start
         self._is_part = is_part
@@ -224,7 +229,7 @@ class IsolatedFeed:
         if messages:
             self._crashes = self._other_crashes = 0
             self._reached = max(self._reached, position_of(messages[-1].message_id()))
-            if self._assignment.one_by_one:
+            if self._task.one_by_one:
                 self._count_down(len(messages))
         return messages
 
@@ -237,38 +242,38 @@ class IsolatedFeed:
         """As the process's reader says; a process that ended is replaced."""
         return bool(self._call_or("connected", True))
 
-    def exhausted(self, upto: LedgerPosition) -> bool:
-        """As the process's reader says."""
-        return bool(self._call_or("exhausted", False, upto))
+    def probe_exhausted(self, upto: LedgerPosition) -> bool:
+        """As the process's reader says; False while there is none."""
+        return bool(self._call_or("probe_exhausted", False, upto))
 
     def _call_or(self, what: str, otherwise: Any, *arguments: Any) -> Any:
         try:
             return self._call(what, *arguments)
         except ReaderCrashed as crash:
-            # Nothing was lost: what it had handed over is here. The next receive tells what ended it.
+            # Nothing was lost: what it had handed over is here. The next receive finds out what ended it.
             self._count_crash(crash)
             return otherwise
 
     def _call(self, what: str, *arguments: Any) -> Any:
-        assignment = self._assignment
+        task = self._task
         try:
             if self._process is None:
-                self._process = self._begin(assignment)
+                self._process = self._begin(task)
             return self._process.call(what, *arguments)
         except ReaderFailed as error:
             self.close()
-            raise SourceClusterUnreachable(assignment.cluster.name, f"reading {assignment.topic}", str(error)) from None
+            raise SourceClusterUnreachable(task.cluster.name, f"reading {task.topic}", str(error)) from None
 
-    def _begin(self, assignment: ReaderTask) -> ReaderProcess:
-        answer_s = _START_S + assignment.options.read_timeout_seconds
+    def _begin(self, task: ReaderTask) -> ReaderProcess:
+        answer_s = _START_S + task.options.read_timeout_seconds
         whole = self._reached.batch in {-1, WHOLE_ENTRY}
         first = self._first() if whole else None
-        return self._start(replace(assignment, after=self._reached, first=first), answer_s)
+        return self._start(replace(task, after=self._reached, first=first), answer_s)
 
-    def _lives_without_entries(self) -> bool:
+    def _survives_without_entries(self) -> bool:
         """Whether the same client goes on here when it is sent nothing."""
         try:
-            with self._begin(replace(self._assignment, queue=0, one_by_one=False)) as process:
+            with self._begin(replace(self._task, queue=0, one_by_one=False)) as process:
                 process.call("connected")
         except (ReaderCrashed, ReaderFailed):
             return False
@@ -287,50 +292,50 @@ class IsolatedFeed:
         name = signal.Signals(crash.signal).name
         is_part = self._is_part(position)
         _log.error(
-            "chunk_passed_over" if is_part else "entry_unreadable",
-            cluster=self._assignment.cluster.name,
-            topic=self._assignment.topic,
+            "a chunk is passed over" if is_part else "an entry is unreadable",
+            cluster=self._task.cluster.name,
+            topic=self._task.topic,
             ledger=position.ledger,
             entry=position.entry,
             ended_by=name,
         )
-        reason = f"entry {position.ledger}:{position.entry} of {self._assignment.topic} ends the Pulsar client ({name})"
+        reason = f"entry {position.ledger}:{position.entry} of {self._task.topic} ends the Pulsar client ({name})"
         return [] if is_part else [UnreadableEntry(position, reason)]
 
     def _first(self) -> LedgerPosition:
         """What to ask for next. Compacted messages outlive their ledgers: there the broker finds the one behind."""
-        if self._assignment.options.read_compacted and self._reached > BEGINNING:
+        if self._task.options.read_compacted and self._reached > BEGINNING:
             return LedgerPosition(self._reached.ledger, self._reached.entry + 1)
         return next_entry(self._ledgers, self._reached)
 
     def _count_crash(self, crash: ReaderCrashed) -> None:
         """Counts a fault of a client that was sent one entry alone; anything else that goes on is an error."""
         self.close()
-        blamed = crash.started and crash.signal in _CRASH_SIGNALS and self._assignment.one_by_one
-        if blamed and self._lives_without_entries():
+        blamed = crash.started and crash.signal in _CRASH_SIGNALS and self._task.one_by_one
+        if blamed and self._survives_without_entries():
             self._crashes += 1
             return
         self._other_crashes += 1
         if self._other_crashes > _MAX_OTHER_CRASHES:
-            assignment = self._assignment
+            task = self._task
             what = f"an entry, but {self._other_crashes} reading processes ended (signal {crash.signal})"
-            raise ReadStalled(assignment.cluster.name, assignment.topic, str(self._reached), what, 0.0)
-        self._assignment = replace(self._assignment, one_by_one=True)
+            raise ReadStalled(task.cluster.name, task.topic, str(self._reached), what, 0.0)
+        self._task = replace(self._task, one_by_one=True)
         self._one_by_one_left = ONE_BY_ONE
 
     def _count_down(self, messages: int) -> None:
         self._one_by_one_left -= messages
         if self._one_by_one_left <= 0:
-            self._assignment = replace(self._assignment, one_by_one=False)
+            self._task = replace(self._task, one_by_one=False)
             self.close()
 
 
 @contextmanager
 def isolated_feed(
-    assignment: ReaderTask,
+    task: ReaderTask,
     ledgers: Sequence[tuple[int, int]],
     is_part: Callable[[LedgerPosition], bool] = lambda _: False,
 ) -> Iterator[IsolatedFeed]:
     """From the first message after a position, without a cursor on the broker, by a client in another process."""
-    with closing(IsolatedFeed(assignment, ledgers, is_part=is_part)) as feed:
+    with closing(IsolatedFeed(task, ledgers, is_part=is_part)) as feed:
         yield feed

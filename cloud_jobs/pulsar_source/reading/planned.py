@@ -41,7 +41,7 @@ class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped 
     verified: bool = True
 
     def isolated_copy(self) -> Self:
-        """The same work with care: what ends a client is a row."""
+        """The same work in isolation: an entry that ends a client is a row."""
         return replace(self, durable=False, isolated=True)
 
     def includes(self, published_ms: int) -> bool:
@@ -65,8 +65,7 @@ def stream_range(
 ) -> PlannedRange:
     """One range of a batch -> one task's work.
 
-    What was compacted is read by a reader: through the subscription nobody could tell it from what somebody else has
-    acknowledged.
+    What was compacted is read by a reader: through the subscription it looks like what somebody else has acknowledged.
     """
     compacted = options.read_compacted and part.start < state.compacted
     return PlannedRange(

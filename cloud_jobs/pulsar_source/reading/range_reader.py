@@ -40,15 +40,15 @@ def partition_state(options: PulsarOptions, planned: PlannedRange) -> PartitionS
         return admin.partition_state(planned.topic, options.subscription or "")
 
 
-def note_chunks(options: PulsarOptions, planned: PlannedRange) -> None:
-    """Tells the driver, by a property of the subscription, that the topic partition has messages in chunks."""
+def record_chunks(options: PulsarOptions, planned: PlannedRange) -> None:
+    """Keeps with the subscription, for the driver, that the topic partition has messages in chunks."""
     with closing(SourceAdmin(planned.cluster, options, options.call_timeout_s())) as admin:
         try:
             admin.update_subscription_properties(
                 planned.topic, options.subscription_name(), SubscriptionProperties.with_chunks
             )
         except PulsarSourceError as error:
-            _log.warning("chunks_not_noted", cluster=planned.cluster.name, topic=planned.topic, error=str(error))
+            _log.warning("chunks are not recorded", cluster=planned.cluster.name, topic=planned.topic, error=str(error))
 
 
 def open_feed(options: PulsarOptions, planned: PlannedRange) -> AbstractContextManager[Feed]:
@@ -67,7 +67,7 @@ def _is_part(options: PulsarOptions, planned: PlannedRange, position: LedgerPosi
 
 
 def isolate_retry(planned: PlannedRange) -> PlannedRange:
-    """The work of a Spark task: with care when an earlier attempt of the same task failed."""
+    """The work of a Spark task: in isolation when an earlier attempt of the same task failed."""
     context = TaskContext.get()
     return planned.isolated_copy() if context is not None and context.attemptNumber() else planned
 
@@ -80,7 +80,7 @@ def read_range(
     clock: Callable[[], float] = time.monotonic,
     *,
     open_store: OpenEntryStore = open_entry_store,
-    note: Note = note_chunks,
+    note: Note = record_chunks,
     bounds: InquiryBounds = BOUNDS,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a planned range as Arrow batches of `columns.arrow_schema`, each in order, none twice.
@@ -95,22 +95,22 @@ def read_range(
     timed = planned.since_ms is not None or planned.until_ms is not None
     verifier, verified = RangeVerifier(options, planned, opener, read_state, clock, bounds=bounds), 0
 
-    def note_delivered() -> None:
+    def record_delivered() -> None:
         nonlocal verified
         verifier.add_delivered(columns.runs, verified)
         verified = len(columns.runs.ledgers)
 
     with opener(options, planned) as feed, open_store(planned.cluster, options, planned.topic) as entries:
-        reading = _RangeReader(feed, options, planned, clock, verifier, note_delivered=note_delivered)
+        reading = _RangeReader(feed, options, planned, clock, verifier, record_delivered=record_delivered)
         try:
             for messages in reading.messages(entries):
                 columns.extend([m for m in messages if planned.includes(m.publish_timestamp())] if timed else messages)
                 if len(columns) >= _BATCH_ROWS or columns.bytes >= _BATCH_BYTES:
                     # Before `take`, which begins the runs anew.
-                    note_delivered()
+                    record_delivered()
                     yield columns.take()
                     verified = 0
-            note_delivered()
+            record_delivered()
             for messages in verifier.check_at_end(
                 entries, lambda work: _reread(options, work, verifier, clock, opener=opener, open_store=open_store)
             ):
@@ -138,7 +138,7 @@ def _reread(
     """The messages of a range, once more, by a reader; nothing is proven by it."""
     with opener(options, planned) as feed, open_store(planned.cluster, options, planned.topic) as entries:
         yield from _RangeReader(
-            feed, options, planned, clock, verifier.for_range(planned), note_delivered=lambda: None
+            feed, options, planned, clock, verifier.for_range(planned), record_delivered=lambda: None
         ).messages(entries)
 
 
@@ -153,15 +153,15 @@ class _RangeReader:
         clock: Callable[[], float],
         verifier: RangeVerifier,
         *,
-        note_delivered: Callable[[], None],
+        record_delivered: Callable[[], None],
     ) -> None:
-        """`note_delivered`: tells the proof of all that was handed over."""
+        """`record_delivered`: called before a check, so that the verifier knows all that was handed over."""
         self._feed = feed
         self._options = options
         self._planned = planned
         self._clock = clock
         self._verifier = verifier
-        self._note_delivered = note_delivered
+        self._record_delivered = record_delivered
 
     def messages(self, entries: EntryStore) -> Iterator[list[Any]]:
         """The messages from after `start` to `end`, or to the newest that is delivered at all.
@@ -174,18 +174,18 @@ class _RangeReader:
         received_s = verified_s = clock()
         stop, asked = self._stop(), received_s
         while reached < stop or (
-            stop < end and (self._verifier.waits_for_transaction(entries, reached) or reached < (stop := self._stop()))
+            stop < end and (self._verifier.poll_transaction(entries, reached) or reached < (stop := self._stop()))
         ):
             messages = feed.receive()
             if not messages:
-                if reached < stop and feed.connected() and feed.exhausted(stop):
+                if reached < stop and feed.connected() and feed.probe_exhausted(stop):
                     reached = stop  # what comes after it can be held back still
                     continue
                 self._check_idle(reached, clock() - received_s)
                 if clock() - asked >= _STOP_PERIOD_S:
                     stop, asked = self._stop(), clock()
                 if clock() - max(received_s, verified_s) > _VERIFY_PERIOD_S and feed.connected():
-                    self._note_delivered()
+                    self._record_delivered()
                     self._verifier.check_while_idle()
                     verified_s = clock()
                 continue

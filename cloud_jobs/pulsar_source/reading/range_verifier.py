@@ -46,7 +46,7 @@ class Gap(NamedTuple):
     before: LedgerPosition
 
 
-def first_delivered(
+def find_delivered(
     options: PulsarOptions, planned: PlannedRange, gaps: Sequence[Gap], opening: OpenFeed, clock: Callable[[], float]
 ) -> LedgerPosition | None:
     """The first message that a reader is given in one of the gaps, which are in order; None when there is none.
@@ -56,12 +56,12 @@ def first_delivered(
     left = deque(gaps)
     while left:
         with opening(options, replace(planned, durable=False, start=left[0].after)) as feed:
-            if found := next(_delivered(feed, left, options, planned, clock), None):
+            if found := next(_receive_in_gaps(feed, left, options, planned, clock), None):
                 return found
     return None
 
 
-def _delivered(
+def _receive_in_gaps(
     feed: Feed, left: deque[Gap], options: PulsarOptions, planned: PlannedRange, clock: Callable[[], float]
 ) -> Iterator[LedgerPosition]:
     """What comes in the gaps, each of which is dropped when it is passed; ends where the next one is far away."""
@@ -70,7 +70,7 @@ def _delivered(
         messages = feed.receive()
         for position in (position_of(message.message_id()) for message in messages):
             passed = _drop_passed(left, position)
-            # A reader can begin a little before the place that it is told.
+            # A reader can begin a little before the place that it is opened at.
             if left and left[0].after[:2] < position[:2]:
                 yield position
             if passed and left and not _is_near(position, left[0].after):
@@ -79,7 +79,7 @@ def _delivered(
             heard = clock()
         elif feed.last() <= left[0].after:
             left.clear()
-        elif feed.exhausted(min(left[0].before, planned.end)):
+        elif feed.probe_exhausted(min(left[0].before, planned.end)):
             left.popleft()
         elif clock() - heard > options.read_timeout_seconds:
             gap, waited_s = left[0], options.read_timeout_seconds
@@ -159,7 +159,7 @@ class RangeVerifier:
     def _check_fates(
         self, gaps: Sequence[Gap], state: PartitionState, inquiry: Inquiry, reread: Reread
     ) -> Iterator[list[Any]]:
-        """The one place that judges a range by the fates of its entries."""
+        """Decides by the fates of the missing entries whether the range may be written."""
         planned = self._planned
         compacted, rest = split_at(gaps, self._compacted(state))
         # One more than is asked for, to know that there are more.
@@ -167,7 +167,7 @@ class RangeVerifier:
         fates = inquiry.entry_fates(positions[: self._bounds.entries])
         self.met_chunks = bool(fates.chunks)
         if planned.durable:
-            # Of what lies before a compaction's end, and of a stored message, a reader tells whether it should be here.
+            # What lies before a compaction's end, and a stored message, must be here if a reader is given it.
             self._check([*compacted, *map(_gap_of, fates.with_fate(Fate.MESSAGE))], state)
         for fate in (Fate.REMOVED, Fate.HELD):
             if found := fates.with_fate(fate):
@@ -187,10 +187,13 @@ class RangeVerifier:
         )
         if self._options.fail_on_data_loss:
             raise error
-        _log.warning("data_loss_possible", detail=str(error))
+        _log.warning("data loss is possible", detail=str(error))
 
-    def waits_for_transaction(self, store: EntryStore, reached: LedgerPosition) -> bool:
-        """Whether what comes after the newest message that is delivered waits for the end of a transaction."""
+    def poll_transaction(self, store: EntryStore, reached: LedgerPosition) -> bool:
+        """Whether what comes after the newest message that is delivered waits for the end of a transaction.
+
+        Called in a loop, it asks twice a second and says "yes" between two questions.
+        """
         if not self._planned.verified:
             return False
         if self._clock() - self._asked_s < _TRANSACTION_CHECK_PERIOD_S:
@@ -213,7 +216,7 @@ class RangeVerifier:
         return state
 
     def _check(self, gaps: Sequence[Gap], state: PartitionState) -> None:
-        if gap := first_delivered(self._options, self._planned, gaps, self._opener, self._clock):
+        if gap := find_delivered(self._options, self._planned, gaps, self._opener, self._clock):
             taken = f"somebody acknowledged it or moved the cursor, to {state.cursor}, while the query was reading"
             self._fail(str(gap), taken)
 

@@ -19,10 +19,10 @@ class QueryByHand:
         self._options = PulsarOptions.parse(known | more)
         self._limited = limited
         self._driver = Driver(self._options)
-        self._start = self._driver.initial_offset()
+        self._start = self._driver.begin()
 
     def plan(self) -> tuple[Offset, list[PlannedRange]]:
-        end = self._driver.next_offset(self._start, limited=self._limited)
+        end = self._driver.choose_end(self._start, limited=self._limited)
         return end, self._driver.plan(self._start, end)
 
     def rows(self, tasks: list[PlannedRange]) -> list[dict[str, Any]]:

@@ -51,11 +51,11 @@ def held_over(cluster: GuardedCluster, folder: Path, batches: int, rotations: in
     file.write_text(cluster.token("reader", until_s))
     options = guarded_options(cluster, file, topic)
     driver = Driver(options)
-    start = driver.initial_offset()
+    start = driver.begin()
     for batch in range(batches):
         if batch % (batches // rotations) == 0:
             file.write_text(cluster.token("reader", until_s + batch + 1))
-        end = driver.next_offset(start, limited=True)
+        end = driver.choose_end(start, limited=True)
         assert sum(rows.num_rows for planned in driver.plan(start, end) for rows in read_range(options, planned)) == 1
         driver.commit(end)
         start = end

@@ -237,7 +237,7 @@ class _ModelFeed:
                 newest = position._replace(batch=len(entry) - 1 if len(entry) > 1 else -1)
         return newest
 
-    def exhausted(self, upto: LedgerPosition) -> bool:
+    def probe_exhausted(self, upto: LedgerPosition) -> bool:
         topic = self._cluster.named(self._planned.topic)
         after = max(self._after, topic.cursor or BEGINNING) if self._planned.durable else self._after
         coming = (place for place, entry in topic.entries() if entry and after < place <= upto)

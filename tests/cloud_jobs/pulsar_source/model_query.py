@@ -27,7 +27,7 @@ class Crash(Exception):
 
 
 class NotedLosses(LossReporter):
-    """Notes each loss that is told, by error or by log."""
+    """Notes each loss that is reported, by error or by log."""
 
     def __init__(self, options: PulsarOptions, reported: Callable[[str], None]) -> None:
         super().__init__(options)
@@ -75,13 +75,13 @@ class ModelQuery:
         reached: Callable[[str], None] = lambda place: _crash_at(place, crash)  # noqa: E731
         if self._driver is None:
             self._driver = self._new_driver(strict=strict)
-            self._start = None if self.done else json.loads(json.dumps(self._driver.initial_offset().to_json()))
+            self._start = None if self.done else json.loads(json.dumps(self._driver.begin().to_json()))
             reached("begun")
             if len(self.log) > self.done:
                 self._run_batch(reached)
                 return True
         start = self.log[-1][1] if self.log else self._start
-        end = json.loads(json.dumps(self._driver.next_offset(Offset.from_json(start), limited=False).to_json()))
+        end = json.loads(json.dumps(self._driver.choose_end(Offset.from_json(start), limited=False).to_json()))
         reached("asked")
         if end == start:
             return False

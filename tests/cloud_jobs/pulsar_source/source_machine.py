@@ -242,7 +242,7 @@ class SourceMachine(RuleBasedStateMachine):
             gone = topic.trim()
             self.destroy(PARTITIONS[part], gone)
             if topic.cursor is not None and topic.cursor.entry == -1:
-                # Told apart from a ledger that was read to its end by nothing that Pulsar keeps.
+                # Nothing that Pulsar keeps distinguishes it from a ledger that was read to its end.
                 self.excused |= gone & self.skipped
 
     @rule(part=st.integers(0, 2))

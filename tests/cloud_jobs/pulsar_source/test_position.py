@@ -52,7 +52,7 @@ def test_equal_offsets_are_equal_text_whatever_the_order_of_their_topics(offset:
         offset.cluster,
         dict(sorted(offset.positions.items(), reverse=True)),
         dict(sorted(offset.origin.items(), reverse=True)),
-        dict(sorted(offset.subscription_ids.items(), reverse=True)),
+        dict(sorted(offset.generations.items(), reverse=True)),
         offset.query,
         offset.restarts,
     )

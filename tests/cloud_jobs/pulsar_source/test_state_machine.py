@@ -17,7 +17,7 @@ _MANY = 2000
 
 Step = tuple[str, dict[str, Any]]
 WITHIN_A_READ = "something_happens_within_a_read"
-STORIES: dict[str, list[Step]] = {
+SCENARIOS: dict[str, list[Step]] = {
     "a topic is empty when the query begins": [("produce", {"part": 0, "size": 1})],
     "somebody else acknowledges one of three entries, behind more gaps than are asked for one by one": [
         *[("mark", {"part": 0, "count": 1}), ("produce", {"part": 0, "size": 1})] * 3,
@@ -109,16 +109,16 @@ STORIES: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-@pytest.mark.parametrize("story", STORIES)
-def test_what_was_lost_once_is_not_lost_again(story: str, compacted: bool) -> None:
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_what_was_lost_once_is_not_lost_again(scenario: str, compacted: bool) -> None:
     machine = SourceMachine()
     machine.begin(compacted=compacted)
-    for step, arguments in STORIES[story]:
+    for step, arguments in SCENARIOS[scenario]:
         getattr(machine, step)(**arguments)
     machine.teardown()
 
 
-def test_a_loss_is_told_at_each_start_until_it_is_accepted_and_never_after_that():
+def test_a_loss_is_reported_at_each_start_until_it_is_accepted_and_never_after_that():
     machine = SourceMachine()
     machine.begin()
     machine.produce(part=0, size=1)

@@ -46,7 +46,7 @@ def test_a_name_like_a_partitions_is_a_topic_where_there_is_no_partitioned_one()
     assert names_of(TopicListing.of(plain, ["persistent://t/n/p"])) == ["a", "d-partition-0", "p"]
 
 
-def test_what_no_address_can_name_is_told_by_name_and_stops_nothing():
+def test_what_no_address_can_name_is_listed_by_name_and_stops_nothing():
     plain = [f"persistent://t/n/{name}" for name in (*UNREADABLE, "b ", "e\n", "tab\t", "__change_events")]
     listing = TopicListing.of([*plain, "non-persistent://t/n/c"], [])
     assert names_of(listing) == ["b ", "e\n", "tab\t"]
@@ -58,15 +58,15 @@ local_names |= st.sampled_from([".", "..", "a\0b", "x", "x-partition-0", "x-part
 
 
 @given(st.lists(local_names), st.lists(local_names))
-def test_every_topic_that_is_kept_is_read_or_told_or_is_a_partition_or_the_brokers_own(
+def test_every_topic_that_is_kept_is_read_or_listed_or_is_a_partition_or_the_brokers_own(
     plain: list[str], partitioned: list[str]
 ) -> None:
     listing = TopicListing.of(
         [f"persistent://t/n/{name}" for name in plain], [f"persistent://t/n/{n}" for n in partitioned]
     )
-    told = [name.rpartition("/")[2] for name in listing.unreadable]
+    unreadable = [name.rpartition("/")[2] for name in listing.unreadable]
     assert len(set(names_of(listing))) == len(listing.topics)
-    for name in {*plain, *partitioned} - {*names_of(listing), *told}:
+    for name in {*plain, *partitioned} - {*names_of(listing), *unreadable}:
         assert name.startswith("__") or split_partition(f"persistent://t/n/{name}")[0] in [
             f"persistent://t/n/{parent}" for parent in partitioned
         ]
@@ -82,5 +82,5 @@ def test_no_list_of_names_stops_a_query(plain: list[str], partitioned: list[str]
     ("producer", "cluster"),
     [("eu-0-17", "eu"), ("us-west-0-3", "us-west"), ("gateway", "hq"), ("xx-0-1", "hq"), ("", "hq")],
 )
-def test_the_origin_is_told_by_names_that_brokers_draw_and_by_no_others(producer: str, cluster: str) -> None:
+def test_the_origin_is_known_by_names_that_brokers_draw_and_by_no_others(producer: str, cluster: str) -> None:
     assert origin_cluster(producer, frozenset({"eu", "us-west", "hq"}), "hq") == cluster

@@ -90,7 +90,7 @@ class RestoredTopic:
 
 
 @pytest.fixture
-def story(tmp_path: Path) -> Any:
+def restored(tmp_path: Path) -> Any:
     one = RestoredTopic(tmp_path)
     one.drain()
     yield one
@@ -98,14 +98,14 @@ def story(tmp_path: Path) -> Any:
 
 
 @contextmanager
-def set_back(story: RestoredTopic) -> Any:
+def set_back(restored: RestoredTopic) -> Any:
     """Checkpoint and table as they are now come back at the end."""
-    log, done, sink = list(story.query.log), story.query.done, dict(story.query.sink)
-    failover = story.query._folder / "failover.json"
+    log, done, sink = list(restored.query.log), restored.query.done, dict(restored.query.sink)
+    failover = restored.query._folder / "failover.json"
     kept = failover.read_bytes()
     yield
-    story.query.stop()
-    story.query.log, story.query.done, story.query.sink = log, done, sink
+    restored.query.stop()
+    restored.query.log, restored.query.done, restored.query.sink = log, done, sink
     failover.write_bytes(kept)
 
 
@@ -113,150 +113,154 @@ def set_back(story: RestoredTopic) -> Any:
     "normal", [True, False], ids=["the cursor in the next ledger", "the cursor in a removed ledger"]
 )
 def test_a_checkpoint_that_was_set_back_misses_what_was_removed_since_and_says_so(
-    story: RestoredTopic, *, normal: bool
+    restored: RestoredTopic, *, normal: bool
 ) -> None:
-    story.send(10)
-    story.drain()
-    with set_back(story):
+    restored.send(10)
+    restored.drain()
+    with set_back(restored):
         for _ in range(3):
-            story.roll()
-            story.send(10)
-            story.drain()
-        acknowledged = story.topic.last
-        story.roll()
-        story.topic.trim()
+            restored.roll()
+            restored.send(10)
+            restored.drain()
+        acknowledged = restored.topic.last
+        restored.roll()
+        restored.topic.trim()
         if not normal:
-            story.topic.cursor = acknowledged  # a broker can leave it there
-    story.send(10)
+            restored.topic.cursor = acknowledged  # a broker can leave it there
+    restored.send(10)
     with pytest.raises(DataLoss):
-        story.drain()
-    story.query.stop()
-    story.drain(strict=False)
-    assert story.missing() == set(range(10, 40))
+        restored.drain()
+    restored.query.stop()
+    restored.drain(strict=False)
+    assert restored.missing() == set(range(10, 40))
 
 
-def test_a_checkpoint_that_was_set_back_reads_again_what_is_still_stored(story: RestoredTopic) -> None:
-    story.send(10)
-    story.drain()
-    with set_back(story):
+def test_a_checkpoint_that_was_set_back_reads_again_what_is_still_stored(restored: RestoredTopic) -> None:
+    restored.send(10)
+    restored.drain()
+    with set_back(restored):
         for _ in range(MAX_PLANNED + 2):
-            story.roll()
-            story.send(1)
-            story.drain()
-    story.drain()
-    assert not story.missing()
+            restored.roll()
+            restored.send(1)
+            restored.drain()
+    restored.drain()
+    assert not restored.missing()
 
 
 def test_a_ledger_that_was_read_to_its_end_and_removed_is_no_loss_for_a_query_that_was_stopped(
-    story: RestoredTopic,
+    restored: RestoredTopic,
 ) -> None:
-    story.send(10)
-    story.drain()
-    story.query.stop()
+    restored.send(10)
+    restored.drain()
+    restored.query.stop()
     for _ in range(3):
-        story.roll()
-        story.topic.trim()
-    story.drain()
-    story.send(1)
-    story.drain()
-    assert not story.missing()
-    assert not story.reported
+        restored.roll()
+        restored.topic.trim()
+    restored.drain()
+    restored.send(1)
+    restored.drain()
+    assert not restored.missing()
+    assert not restored.reported
 
 
 @pytest.mark.parametrize("rolls", [0, 1, 2])
-def test_a_cluster_that_comes_back_with_older_disks_is_told_by_its_openings(story: RestoredTopic, rolls: int) -> None:
-    hq = story.world.clusters["hq"]
-    story.send(100)
-    story.drain()
+def test_a_cluster_that_comes_back_with_older_disks_is_found_by_its_openings(
+    restored: RestoredTopic, rolls: int
+) -> None:
+    hq = restored.world.clusters["hq"]
+    restored.send(100)
+    restored.drain()
     disks = (
-        {number: list(rows) for number, rows in story.topic.ledgers.items()},
-        story.topic.cursor,
-        story.topic.notes,
+        {number: list(rows) for number, rows in restored.topic.ledgers.items()},
+        restored.topic.cursor,
+        restored.topic.notes,
     )
-    story.roll()
-    story.send(100)
-    story.drain()
-    story.query.stop()
-    number = max(story.topic.ledgers)
-    story.topic.ledgers, story.topic.cursor, story.topic.notes = disks
-    story.topic.ledgers[number] = []
-    story.topic.opened = f"restored {uuid4().hex}"
-    story.send(150)
+    restored.roll()
+    restored.send(100)
+    restored.drain()
+    restored.query.stop()
+    number = max(restored.topic.ledgers)
+    restored.topic.ledgers, restored.topic.cursor, restored.topic.notes = disks
+    restored.topic.ledgers[number] = []
+    restored.topic.opened = f"restored {uuid4().hex}"
+    restored.send(150)
     for _ in range(rolls):
-        story.roll()
-        story.send(5)
+        restored.roll()
+        restored.send(5)
     with pytest.raises(DataLoss, match="older disks"):
-        story.drain()
-    story.query.stop()
-    story.drain(strict=False)
-    assert hq.topics[PARTITIONS[0]].messages() <= story.query.delivered().keys()
+        restored.drain()
+    restored.query.stop()
+    restored.drain(strict=False)
+    assert hq.topics[PARTITIONS[0]].messages() <= restored.query.delivered().keys()
 
 
-def test_a_cluster_that_comes_back_with_disks_of_a_moment_ago_has_never_had_the_position(story: RestoredTopic) -> None:
-    story.send(10)
-    story.drain()
-    ledger = story.topic.ledgers[max(story.topic.ledgers)]
+def test_a_cluster_that_comes_back_with_disks_of_a_moment_ago_has_never_had_the_position(
+    restored: RestoredTopic,
+) -> None:
+    restored.send(10)
+    restored.drain()
+    ledger = restored.topic.ledgers[max(restored.topic.ledgers)]
     del ledger[7:]  # within one opening
-    story.topic.cursor = LedgerPosition(1, 6)
-    story.roll()
-    story.send(5)
+    restored.topic.cursor = LedgerPosition(1, 6)
+    restored.roll()
+    restored.send(5)
     with pytest.raises(DataLoss, match="has never had"):
-        story.drain()
-    story.query.stop()
-    story.drain(strict=False)
-    assert not story.missing() - {7, 8, 9}
+        restored.drain()
+    restored.query.stop()
+    restored.drain(strict=False)
+    assert not restored.missing() - {7, 8, 9}
 
 
 @pytest.mark.parametrize("by_a_task", [False, True])
 def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_next_plan(
-    story: RestoredTopic, *, by_a_task: bool
+    restored: RestoredTopic, *, by_a_task: bool
 ) -> None:
-    story.send(10)
-    story.drain()
+    restored.send(10)
+    restored.drain()
     for _ in range(2):
-        story.send(10)
-        story.roll()
-    story.topic.cursor = None
-    story.topic.ledgers = {number: rows for number, rows in story.topic.ledgers.items() if not rows}
+        restored.send(10)
+        restored.roll()
+    restored.topic.cursor = None
+    restored.topic.ledgers = {number: rows for number, rows in restored.topic.ledgers.items() if not rows}
     if by_a_task:
-        story.topic.subscribe()
+        restored.topic.subscribe()
     with pytest.raises(DataLoss):
-        story.drain()
+        restored.drain()
 
 
-def test_a_subscription_made_anew_in_the_same_ledger_is_not_taken_for_the_one_before(story: RestoredTopic) -> None:
-    story.send(10)
-    story.drain()
-    story.topic.cursor = None
-    story.topic.subscribe()
+def test_a_subscription_made_anew_in_the_same_ledger_is_not_taken_for_the_one_before(restored: RestoredTopic) -> None:
+    restored.send(10)
+    restored.drain()
+    restored.topic.cursor = None
+    restored.topic.subscribe()
     with pytest.raises(DataLoss, match="not the one that the query read"):
-        story.drain()
+        restored.drain()
 
 
 def test_a_subscription_whose_creator_ended_at_once_is_brought_to_its_start_by_the_next_start(tmp_path: Path) -> None:
     def end(_: str) -> None:
         raise Crash
 
-    story = RestoredTopic(tmp_path)
-    story.send(10)
-    for cluster in story.world.clusters.values():
+    restored = RestoredTopic(tmp_path)
+    restored.send(10)
+    for cluster in restored.world.clusters.values():
         cluster.created = end
     with pytest.raises(Crash):
-        story.query.trigger()
-    story.query.stop()
-    assert story.topic.unread() == set()  # as a broker creates it
-    for cluster in story.world.clusters.values():
+        restored.query.trigger()
+    restored.query.stop()
+    assert restored.topic.unread() == set()  # as a broker creates it
+    for cluster in restored.world.clusters.values():
         cluster.created = lambda _: None
-    story.drain()
-    assert story.query.delivered() == Counter(range(10))
-    story.query.stop()
+    restored.drain()
+    assert restored.query.delivered() == Counter(range(10))
+    restored.query.stop()
 
 
-def test_what_is_noted_is_the_opening_and_not_each_batch(story: RestoredTopic) -> None:
+def test_what_is_kept_is_the_opening_and_not_each_batch(restored: RestoredTopic) -> None:
     for _ in range(3):
-        story.send(1)
-        story.drain()
-    assert story.topic.notes is not None
-    assert story.topic.notes.planned == (story.topic.opened,)
-    assert story.topic.notes.acknowledged == story.topic.opened
-    assert story.topic.cursor == story.topic.last
+        restored.send(1)
+        restored.drain()
+    assert restored.topic.notes is not None
+    assert restored.topic.notes.planned == (restored.topic.opened,)
+    assert restored.topic.notes.acknowledged == restored.topic.opened
+    assert restored.topic.cursor == restored.topic.last

@@ -64,9 +64,9 @@ def options_of(tmp_path: Path, *places: FakeAdmin) -> PulsarOptions:
 
 
 @contextmanager
-def watch(clock: PausingClock, tmp_path: Path, *places: FakeAdmin) -> Iterator[ClusterMonitor]:
-    with closing(ClusterMonitor(options_of(tmp_path, *places), clock, clock.pause)) as one:
-        yield one
+def monitor_of(clock: PausingClock, tmp_path: Path, *places: FakeAdmin) -> Iterator[ClusterMonitor]:
+    with closing(ClusterMonitor(options_of(tmp_path, *places), clock, clock.pause)) as monitor:
+        yield monitor
 
 
 class Alone(Ownership):
@@ -92,26 +92,26 @@ def test_a_load_balancer_that_answers_for_a_lost_cluster_does_not_keep_the_query
     tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin, reply: Reply
 ) -> None:
     clock = PausingClock()
-    with watch(clock, tmp_path, hq, dr) as one:
-        assert one.active_view().cluster.name == "hq"
+    with monitor_of(clock, tmp_path, hq, dr) as monitor:
+        assert monitor.look_at_active().cluster.name == "hq"
         hq.says = lambda _: reply
-        assert one.active_view().cluster.name == "dr"
+        assert monitor.look_at_active().cluster.name == "dr"
         assert 3 <= clock.now_s < 4  # clusterLostAfterSeconds
 
 
 def test_a_page_that_passes_does_not_move_the_query(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin) -> None:
     clock = PausingClock()
     replies = iter([page(502), page(429), page(401)])
-    with watch(clock, tmp_path, hq, dr) as one:
+    with monitor_of(clock, tmp_path, hq, dr) as monitor:
         hq.says = lambda path: next(replies, None) or cluster_says(path)
-        assert one.active_view().cluster.name == "hq"
+        assert monitor.look_at_active().cluster.name == "hq"
 
 
 def test_the_only_cluster_says_at_once_that_it_refuses_us(tmp_path: Path, hq: FakeAdmin) -> None:
     clock = PausingClock()
     hq.says = lambda _: page(401)
-    with watch(clock, tmp_path, hq) as one, pytest.raises(AccessRefused, match=r"hq.*401"):
-        one.active_view()
+    with monitor_of(clock, tmp_path, hq) as monitor, pytest.raises(AccessRefused, match=r"hq.*401"):
+        monitor.look_at_active()
     assert clock.now_s == 0
 
 
@@ -120,16 +120,16 @@ def test_where_every_cluster_refuses_us_the_query_says_so_and_does_not_wait_for_
 ) -> None:
     clock = PausingClock()
     hq.says = dr.says = lambda _: page(401)
-    with watch(clock, tmp_path, hq, dr) as one, pytest.raises(AccessRefused):
-        one.active_view()
+    with monitor_of(clock, tmp_path, hq, dr) as monitor, pytest.raises(AccessRefused):
+        monitor.look_at_active()
     assert clock.now_s < 4
 
 
-def test_where_no_cluster_answers_the_last_word_is_told(tmp_path: Path, hq: FakeAdmin) -> None:
+def test_where_no_cluster_answers_the_last_error_is_reported(tmp_path: Path, hq: FakeAdmin) -> None:
     clock = PausingClock()
     hq.says = lambda _: page(429)
-    with watch(clock, tmp_path, hq) as one, pytest.raises(NoClusterAnswers, match="answered with 429"):
-        one.active_view()
+    with monitor_of(clock, tmp_path, hq) as monitor, pytest.raises(NoClusterAnswers, match="answered with 429"):
+        monitor.look_at_active()
     assert 20 <= clock.now_s < 24  # readTimeoutSeconds
 
 
@@ -140,58 +140,58 @@ def test_a_time_out_is_waited_for_once(tmp_path: Path, hq: FakeAdmin, monkeypatc
         waits.append(1)
         raise NoClusterAnswers("hq", "looking", "nothing")
 
-    monkeypatch.setattr(ClusterMonitor, "active_view", active)
+    monkeypatch.setattr(ClusterMonitor, "look_at_active", active)
     with closing(driver_of(tmp_path, hq)) as driver, pytest.raises(SourceClusterUnreachable):
-        driver.next_offset(
-            Offset("hq", {TOPIC: LedgerPosition(3, 4)}, subscription_ids={TOPIC: "4f"}, query="q"), limited=False
+        driver.choose_end(
+            Offset("hq", {TOPIC: LedgerPosition(3, 4)}, generations={TOPIC: "4f"}, query="q"), limited=False
         )
     assert len(waits) == 1
 
 
 def test_a_page_in_the_place_of_a_topic_is_no_loss_of_its_data(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin) -> None:
-    start = Offset("hq", {TOPIC: LedgerPosition(3, 4)}, subscription_ids={TOPIC: "4f"}, query="q")
+    start = Offset("hq", {TOPIC: LedgerPosition(3, 4)}, generations={TOPIC: "4f"}, query="q")
     with closing(driver_of(tmp_path, hq, dr)) as driver:
-        assert driver.next_offset(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
+        assert driver.choose_end(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
         replies = iter([page(404), page(404)])
         hq.says = lambda path: next(replies, None) or cluster_says(path)
-        assert driver.next_offset(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
+        assert driver.choose_end(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
 
 
 def test_a_topic_that_was_taken_out_of_the_options_is_no_loss(tmp_path: Path, hq: FakeAdmin) -> None:
     start = Offset(
         "hq",
         {TOPIC: LedgerPosition(3, 4), "persistent://t/n/taken-out": LedgerPosition(1, 1)},
-        subscription_ids={TOPIC: "4f"},
+        generations={TOPIC: "4f"},
         query="q",
     )
     with closing(driver_of(tmp_path, hq)) as driver:
-        assert driver.next_offset(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
+        assert driver.choose_end(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
 
 
 def test_a_topic_that_is_met_with_a_cursor_is_planned_from_there(tmp_path: Path, hq: FakeAdmin) -> None:
     with closing(driver_of(tmp_path, hq)) as driver:
         start = Offset("hq", {}, query="q")
-        end = driver.next_offset(start, limited=False)
+        end = driver.choose_end(start, limited=False)
         (planned,) = driver.plan(start, end)
         assert (planned.start, planned.end, planned.durable) == (LedgerPosition(3, 4), LedgerPosition(3, 9), True)
 
 
-def test_a_look_rests_only_when_it_showed_nothing(tmp_path: Path, hq: FakeAdmin) -> None:
+def test_a_look_pauses_only_when_it_showed_nothing(tmp_path: Path, hq: FakeAdmin) -> None:
     rests: list[float] = []
     options = options_of(tmp_path, hq)
     with closing(Driver(options, ownership=Alone(options), pause=rests.append)) as driver:
-        start = driver.initial_offset()
-        end = driver.next_offset(start, limited=False)
+        start = driver.begin()
+        end = driver.choose_end(start, limited=False)
         assert end != start
         assert not rests
-        assert driver.next_offset(end, limited=False) == end
+        assert driver.choose_end(end, limited=False) == end
         assert len(rests) == 1
 
 
 def test_where_the_failover_file_is_lost_the_last_batch_may_be_unread_and_is_read_again_from_the_cursor(
     tmp_path: Path, hq: FakeAdmin
 ) -> None:
-    start = Offset("hq", {TOPIC: LedgerPosition(3, 7)}, subscription_ids={TOPIC: "4f"}, query="q")
+    start = Offset("hq", {TOPIC: LedgerPosition(3, 7)}, generations={TOPIC: "4f"}, query="q")
     for lost, first in ((False, LedgerPosition(3, 7)), (True, LedgerPosition(3, 4))):
         with closing(driver_of(tmp_path, hq)) as driver:
             pass
@@ -199,7 +199,7 @@ def test_where_the_failover_file_is_lost_the_last_batch_may_be_unread_and_is_rea
             (tmp_path / "failover.json").unlink()
         options = options_of(tmp_path, hq)
         with closing(Driver(options, ownership=Alone(options))) as driver:
-            (planned,) = driver.plan(start, driver.next_offset(start, limited=False))
+            (planned,) = driver.plan(start, driver.choose_end(start, limited=False))
             assert planned.start == first
 
 
@@ -214,7 +214,7 @@ def test_the_failover_file_of_another_query_is_refused_by_a_query_with_a_checkpo
     options = options_of(tmp_path, hq)
     with closing(Driver(options, ownership=Alone(options))) as driver:
         with pytest.raises(FailoverFileError, match="another query"):
-            driver.next_offset(Offset("hq", {TOPIC: LedgerPosition(3, 4)}, query="q"), limited=False)
+            driver.choose_end(Offset("hq", {TOPIC: LedgerPosition(3, 4)}, query="q"), limited=False)
         with pytest.raises(FailoverFileError, match="another query"):
             driver.plan(Offset("hq", {}, query="q"), Offset("hq", {TOPIC: LedgerPosition(3, 4)}, query="q"))
     assert file.read_bytes() == content
@@ -224,7 +224,7 @@ def test_of_two_new_queries_that_begin_with_one_failover_file_at_once_one_is_ref
     tmp_path: Path, hq: FakeAdmin
 ) -> None:
     clock = PausingClock()
-    with watch(clock, tmp_path, hq) as first, watch(clock, tmp_path, hq) as second:
+    with monitor_of(clock, tmp_path, hq) as first, monitor_of(clock, tmp_path, hq) as second:
         one, other = (
             Offset("hq", {}, query=first.failover.start_query()),
             Offset("hq", {}, query=second.failover.start_query()),
@@ -235,7 +235,7 @@ def test_of_two_new_queries_that_begin_with_one_failover_file_at_once_one_is_ref
             second.failover.bind_checkpoint(other)
         assert (tmp_path / "failover.json").read_bytes() == content
         (tmp_path / "failover.json").unlink()  # by an operator, while the first one runs
-        with watch(clock, tmp_path, hq) as third:
+        with monitor_of(clock, tmp_path, hq) as third:
             third.failover.bind_checkpoint(Offset("hq", {}, query=third.failover.start_query()))
             with pytest.raises(FailoverFileError, match="another query"):
                 first.failover.abandon(one)
@@ -245,25 +245,25 @@ def test_a_call_that_a_cluster_left_unanswered_is_part_of_its_silence(
     tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin
 ) -> None:
     clock = PausingClock()
-    with watch(clock, tmp_path, hq, dr) as one:
-        one.active_view()
-        one.suspect("hq", clock.now_s)  # an acknowledgement, for instance, which is waited for
+    with monitor_of(clock, tmp_path, hq, dr) as monitor:
+        monitor.look_at_active()
+        monitor.suspect("hq", clock.now_s)  # an acknowledgement, for instance, which is waited for
         clock.pause(5)
         hq.says = lambda _: page(503)
         began_s = clock.now_s
-        assert one.active_view().cluster.name == "dr"
+        assert monitor.look_at_active().cluster.name == "dr"
         assert clock.now_s == began_s
 
 
 def test_a_cluster_that_answers_again_is_suspected_no_more(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin) -> None:
     clock = PausingClock()
-    with watch(clock, tmp_path, hq, dr) as one:
-        one.suspect("hq", clock.now_s)
-        assert one.active_view().cluster.name == "hq"
+    with monitor_of(clock, tmp_path, hq, dr) as monitor:
+        monitor.suspect("hq", clock.now_s)
+        assert monitor.look_at_active().cluster.name == "hq"
         clock.pause(5)
         hq.says = lambda _: page(503)
         began_s = clock.now_s
-        assert one.active_view().cluster.name == "dr"
+        assert monitor.look_at_active().cluster.name == "dr"
         assert clock.now_s - began_s >= 3
 
 

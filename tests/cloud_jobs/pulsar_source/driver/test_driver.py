@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -59,7 +59,7 @@ class Query:
         bounds = {"readTimeoutSeconds": "4", "clusterLostAfterSeconds": "1"}
         self.options = PulsarOptions.parse(given | bounds | more)
         self.sent: list[Mapping[str, LedgerPosition]] = []
-        self.rests: list[float] = []
+        self.pauses: list[float] = []
         self.refuses = False
         self.monitor = ClusterMonitor(self.options, world.time, world.time.pause, world.survey)
         self.driver = Driver(
@@ -69,7 +69,7 @@ class Query:
             acknowledger=Acknowledger(self.options, self.monitor, self._acknowledge, world.store),
             lookahead=self._lookahead,
             crash_guard=CrashGuard(self.options),
-            pause=self.rests.append,
+            pause=self.pauses.append,
         )
 
     def _acknowledge(
@@ -119,10 +119,29 @@ def end_of(offset: Offset) -> LedgerPosition:
     return offset.positions[TOPIC]
 
 
+class PlannedBatch(NamedTuple):
+    """A query's first batch: from where it began to its end, and the work of its only task."""
+
+    query: Query
+    start: Offset
+    end: Offset
+    task: PlannedRange
+
+
+def planned_batch(world: ModelWorld, folder: Path, *numbers: int, **more: str) -> PlannedBatch:
+    """A new query whose first batch has those messages, planned and neither read nor acknowledged."""
+    query = Query(world, folder, **more)
+    start = query.driver.begin()
+    send(world, *numbers)
+    end = query.driver.choose_end(start, limited=False)
+    (task,) = query.driver.plan(start, end)
+    return PlannedBatch(query, start, end, task)
+
+
 def test_a_query_begins_at_the_cursor_and_every_cluster_keeps_what_comes_from_then_on(
     world: ModelWorld, tmp_path: Path
 ) -> None:
-    start = Query(world, tmp_path, startingPosition="latest").driver.initial_offset()
+    start = Query(world, tmp_path, startingPosition="latest").driver.begin()
     assert (start.cluster, end_of(start)) == ("hq", LedgerPosition(1, -1))
     assert topic_of(world, "dr").cursor is not None
 
@@ -130,17 +149,13 @@ def test_a_query_begins_at_the_cursor_and_every_cluster_keeps_what_comes_from_th
 def test_a_topic_that_the_options_name_and_nobody_made_is_missing(world: ModelWorld, tmp_path: Path) -> None:
     query = Query(world, tmp_path, topics=f"{TOPIC},persistent://public/default/typo")
     with pytest.raises(TopicMissing, match="typo"):
-        query.driver.initial_offset()
+        query.driver.begin()
 
 
 def test_a_batch_takes_all_there_is_and_is_acknowledged_when_spark_says_that_it_is_done(
     world: ModelWorld, tmp_path: Path
 ) -> None:
-    query = Query(world, tmp_path)
-    start = query.driver.initial_offset()
-    send(world, 0, 1, 2)
-    end = query.driver.next_offset(start, limited=False)
-    (task,) = query.driver.plan(start, end)
+    query, _, end, task = planned_batch(world, tmp_path, 0, 1, 2)
     assert (task.start, task.end, task.durable) == (LedgerPosition(1, -1), LedgerPosition(1, 2), True)
     assert not query.sent
     query.driver.commit(end)
@@ -150,37 +165,29 @@ def test_a_batch_takes_all_there_is_and_is_acknowledged_when_spark_says_that_it_
 
 def test_an_end_that_another_process_planned_is_not_acknowledged(world: ModelWorld, tmp_path: Path) -> None:
     query = Query(world, tmp_path)
-    start = query.driver.initial_offset()
+    start = query.driver.begin()
     send(world, 0)
-    query.driver.commit(query.driver.next_offset(start, limited=False))  # asked for, and never planned here
+    query.driver.commit(query.driver.choose_end(start, limited=False))  # asked for, and never planned here
     assert not query.sent
 
 
-def test_the_last_batch_is_acknowledged_when_nothing_comes_after_it_and_the_driver_rests(
+def test_the_last_batch_is_acknowledged_when_nothing_comes_after_it_and_the_driver_pauses(
     world: ModelWorld, tmp_path: Path
 ) -> None:
-    query = Query(world, tmp_path)
-    start = query.driver.initial_offset()
-    send(world, 0)
-    end = query.driver.next_offset(start, limited=False)
-    query.driver.plan(start, end)
-    assert (query.driver.next_offset(end, limited=False), len(query.rests)) == (end, 1)
+    query, _, end, _ = planned_batch(world, tmp_path, 0)
+    assert (query.driver.choose_end(end, limited=False), len(query.pauses)) == (end, 1)
     assert query.sent == [{TOPIC: LedgerPosition(1, 0)}]
 
 
 def test_an_acknowledgement_that_nobody_takes_is_made_again_and_the_cluster_is_looked_at_anew(
     world: ModelWorld, tmp_path: Path
 ) -> None:
-    query = Query(world, tmp_path)
-    start = query.driver.initial_offset()
-    send(world, 0)
-    end = query.driver.next_offset(start, limited=False)
-    query.driver.plan(start, end)
+    query, _, end, _ = planned_batch(world, tmp_path, 0)
     query.refuses = True
     query.driver.commit(end)
     assert query.driver.newest_offset() is None  # what was seen before is not believed any more
     query.refuses = False
-    query.driver.next_offset(end, limited=False)
+    query.driver.choose_end(end, limited=False)
     assert query.sent == [{TOPIC: LedgerPosition(1, 0)}] * 2
 
 
@@ -189,35 +196,35 @@ def test_a_limited_batch_takes_so_many_messages_and_the_next_one_goes_on_there(
     world: ModelWorld, tmp_path: Path, most: str, ends: list[int]
 ) -> None:
     query = Query(world, tmp_path, maxMessagesPerTrigger=most)
-    start = query.driver.initial_offset()
+    start = query.driver.begin()
     send(world, *range(5))
     for entry in ends:
-        end = query.driver.next_offset(start, limited=True)
+        end = query.driver.choose_end(start, limited=True)
         assert end_of(end) == LedgerPosition(1, entry)
         query.driver.plan(start, end)
         start = end
-    assert query.driver.next_offset(start, limited=True) == start
+    assert query.driver.choose_end(start, limited=True) == start
 
 
 def test_what_comes_after_the_target_of_available_now_is_left_for_the_next_run(
     world: ModelWorld, tmp_path: Path
 ) -> None:
     query = Query(world, tmp_path)
-    start = query.driver.initial_offset()
+    start = query.driver.begin()
     send(world, 0, 1)
     query.driver.fix_target()
     send(world, 2)
-    end = query.driver.next_offset(start, limited=False)
+    end = query.driver.choose_end(start, limited=False)
     assert end_of(end) == LedgerPosition(1, 1)
-    assert query.driver.next_offset(end, limited=False) == end
+    assert query.driver.choose_end(end, limited=False) == end
 
 
 def test_progress_says_what_waits_behind_the_planned_end(world: ModelWorld, tmp_path: Path) -> None:
     query = Query(world, tmp_path, maxMessagesPerTrigger="1")
     assert query.driver.newest_offset() is None
-    start = query.driver.initial_offset()
+    start = query.driver.begin()
     send(world, 0, 1, 2)
-    query.driver.next_offset(start, limited=True)
+    query.driver.choose_end(start, limited=True)
     progress = query.driver.newest_offset()
     assert progress is not None
     assert progress["waiting_entries"] == {TOPIC: 2}
@@ -227,17 +234,17 @@ def test_a_batch_whose_cluster_is_gone_is_closed_unread_and_comes_again_from_the
     world: ModelWorld, tmp_path: Path
 ) -> None:
     query = Query(world, tmp_path)
-    start = query.driver.initial_offset()
+    start = query.driver.begin()
     for cluster in world.clusters:
         send(world, 0, 1, cluster=cluster)
-    end = query.driver.next_offset(start, limited=False)
+    end = query.driver.choose_end(start, limited=False)
     query.driver.close()
     world.clusters["hq"].answers = False
     fresh = Query(world, tmp_path)  # the driver's process ended in between: nothing was seen by this one
     assert fresh.driver.plan(start, end) == []
     fresh.driver.commit(end)
     assert not fresh.sent
-    again = fresh.driver.next_offset(end, limited=False)
+    again = fresh.driver.choose_end(end, limited=False)
     (task,) = fresh.driver.plan(end, again)
     assert (again.cluster, task.start, task.end) == ("dr", LedgerPosition(1, -1), LedgerPosition(1, 1))
 
@@ -245,14 +252,10 @@ def test_a_batch_whose_cluster_is_gone_is_closed_unread_and_comes_again_from_the
 def test_an_operators_request_acknowledges_what_is_done_before_it_moves_the_query(
     world: ModelWorld, tmp_path: Path
 ) -> None:
-    query = Query(world, tmp_path)
-    start = query.driver.initial_offset()
-    send(world, 0)
-    end = query.driver.next_offset(start, limited=False)
-    query.driver.plan(start, end)
+    query, _, end, _ = planned_batch(world, tmp_path, 0)
     send(world, 0, 1, cluster="dr")
     (tmp_path / "failover.json.switchover").write_text("dr\n")
-    assert query.driver.next_offset(end, limited=False).cluster == "dr"
+    assert query.driver.choose_end(end, limited=False).cluster == "dr"
     assert query.sent == [{TOPIC: LedgerPosition(1, 0)}]
     assert not (tmp_path / "failover.json.switchover").exists()
 
@@ -261,18 +264,14 @@ def test_an_operators_request_acknowledges_what_is_done_before_it_moves_the_quer
 def test_a_topic_that_was_made_anew_is_a_loss_or_is_read_from_its_cursor(
     world: ModelWorld, tmp_path: Path, strict: bool
 ) -> None:
-    query = Query(world, tmp_path, failOnDataLoss=str(strict))
-    start = query.driver.initial_offset()
-    send(world, 0, 1)
-    end = query.driver.next_offset(start, limited=False)
-    query.driver.plan(start, end)
+    query, _, end, _ = planned_batch(world, tmp_path, 0, 1, failOnDataLoss=str(strict))
     world.clusters["hq"].create(TOPIC)
     send(world, 7)
     if strict:
         with pytest.raises(DataLoss, match="its subscription is not the one that the query read"):
-            query.driver.next_offset(end, limited=False)
+            query.driver.choose_end(end, limited=False)
         return
-    after = query.driver.next_offset(end, limited=False)
+    after = query.driver.choose_end(end, limited=False)
     (task,) = query.driver.plan(end, after)
     assert (task.start, task.end) == (LedgerPosition(2, -1), LedgerPosition(2, 0))
 
@@ -280,15 +279,12 @@ def test_a_topic_that_was_made_anew_is_a_loss_or_is_read_from_its_cursor(
 def test_a_batch_that_was_planned_before_is_read_in_isolation_and_so_are_some_after_it(
     world: ModelWorld, tmp_path: Path
 ) -> None:
-    query = Query(world, tmp_path)
-    start = query.driver.initial_offset()
-    send(world, 0)
-    end = query.driver.next_offset(start, limited=False)
+    query, start, end, _ = planned_batch(world, tmp_path, 0)
     query.driver.close()
     fresh = Query(world, tmp_path)  # the process that planned it ended within
     isolated = [task.isolated for task in fresh.driver.plan(start, end)]
     for number in range(ISOLATED_BATCHES):
         send(world, number + 1)
-        start, end = end, fresh.driver.next_offset(end, limited=False)
+        start, end = end, fresh.driver.choose_end(end, limited=False)
         isolated += [task.isolated for task in fresh.driver.plan(start, end)]
     assert isolated == [True] * ISOLATED_BATCHES + [False]

@@ -24,17 +24,19 @@ def test_reading_goes_on_from_the_offset_in_the_same_cluster_and_from_the_cursor
 
 def test_after_a_batch_that_was_closed_unread_reading_begins_at_the_cursor_even_where_it_was_planned():
     #   planned on hq ... hq dies, closed unread ... hq is back and ordered again
-    standing = FailoverState("hq").with_abandoned(ON_HQ).with_active("dr").with_active("hq")
-    assert standing.restarts_at_cursor(ON_HQ)
-    assert not standing.restarts_at_cursor(Offset("hq", {"t": LedgerPosition(8, 0)}))
+    state = FailoverState("hq").with_abandoned(ON_HQ).with_active("dr").with_active("hq")
+    assert state.restarts_at_cursor(ON_HQ)
+    assert not state.restarts_at_cursor(Offset("hq", {"t": LedgerPosition(8, 0)}))
 
 
-def test_the_standing_outlives_the_process(tmp_path: Path) -> None:
+def test_the_state_outlives_the_process(tmp_path: Path) -> None:
     kept = FailoverFile(tmp_path / "deep" / "failover.json")
     assert kept.load() is None
-    standing = FailoverState("hq").with_abandoned(ON_HQ).with_active("dr").creating("dr", ["t"]).creating("dr", ["u"])
-    kept.save(MINE, standing)
-    assert FailoverFile(tmp_path / "deep" / "failover.json").load() == (MINE, standing)
+    state = (
+        FailoverState("hq").with_abandoned(ON_HQ).with_active("dr").with_created("dr", ["t"]).with_created("dr", ["u"])
+    )
+    kept.save(MINE, state)
+    assert FailoverFile(tmp_path / "deep" / "failover.json").load() == (MINE, state)
     assert [file.name for file in (tmp_path / "deep").iterdir()] == ["failover.json"]
 
 
@@ -95,7 +97,7 @@ def test_a_folder_in_the_place_of_the_file_or_of_the_order_is_an_error_of_ours(t
         kept.switchover_request()
 
 
-def test_the_operators_word_is_read_and_then_done_with(tmp_path: Path) -> None:
+def test_a_switchover_request_is_read_and_then_removed(tmp_path: Path) -> None:
     kept = FailoverFile(tmp_path / "failover.json")
     assert kept.switchover_request() is None
     (tmp_path / "failover.json.switchover").write_text(" dr\n")
@@ -118,7 +120,7 @@ def test_a_request_under_its_former_name_is_refused_once_and_named_as_it_is_call
         assert failover.accept_switchover_request() is None
         assert misnamed.exists()
         refused = {
-            "event": "switchover_request_misnamed",
+            "event": "the switchover request has a former name",
             "log_level": "error",
             "refused": str(misnamed),
             "rename_to": str(tmp_path / "failover.json.switchover"),
@@ -132,11 +134,11 @@ def test_a_request_under_its_former_name_is_refused_once_and_named_as_it_is_call
 
 
 def test_what_is_kept_is_bounded():
-    standing = FailoverState("hq")
+    state = FailoverState("hq")
     for number in range(100):
-        standing = standing.with_abandoned(Offset("hq", {"t": LedgerPosition(number, 0)}))
-    assert len(standing.abandoned) == 16
-    assert standing.is_abandoned(Offset("hq", {"t": LedgerPosition(99, 0)}))
+        state = state.with_abandoned(Offset("hq", {"t": LedgerPosition(number, 0)}))
+    assert len(state.abandoned) == 16
+    assert state.is_abandoned(Offset("hq", {"t": LedgerPosition(99, 0)}))
 
 
 def test_when_the_cluster_was_heard_last_is_kept_for_the_next_process(tmp_path: Path) -> None:

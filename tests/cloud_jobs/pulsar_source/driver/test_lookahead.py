@@ -26,7 +26,7 @@ class Opened:
     def __init__(self, *_: Any) -> None:
         self.closed = False
 
-    def messages_between(self, *_: Any) -> list[Any]:
+    def read_between(self, *_: Any) -> list[Any]:
         return []
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ def test_what_a_header_made_a_reader_hold_is_given_back_when_the_batch_is_planne
     lookaheads = Lookaheads(OPTIONS, opening, lambda: resident[-1])
     news = [PartitionRange(TOPIC, LedgerPosition(7, -1), LedgerPosition(7, 8))]
     for batch in range(2):
-        lookaheads.messages_by_topic(OPTIONS.all_clusters()[0], STATES, news, isolated=False)
+        lookaheads.read_by_topic(OPTIONS.all_clusters()[0], STATES, news, isolated=False)
         resident.append(REST + held)
         lookaheads.close_if_large()
         assert opened[-1].closed is (closed and batch == 0)  # what is held then at rest is not the readers'
@@ -72,7 +72,7 @@ class ScriptedFeed:
     def connected(self) -> bool:
         return self.connects
 
-    def exhausted(self, _: LedgerPosition) -> bool:
+    def probe_exhausted(self, _: LedgerPosition) -> bool:
         return self.is_exhausted
 
 
@@ -122,7 +122,7 @@ class OpenedFeeds:
         yield feed
 
     def between(self, after: int, upto: int) -> Iterator[PendingMessage]:
-        return self.ahead.messages_between(LedgerPosition(7, after), LedgerPosition(7, upto), self.now)
+        return self.ahead.read_between(LedgerPosition(7, after), LedgerPosition(7, upto), self.now)
 
 
 def entries_of(messages: Iterable[PendingMessage]) -> list[int]:
@@ -163,7 +163,7 @@ def test_an_entry_that_is_never_delivered_counts_as_a_message_without_size_and_i
     assert [first, *messages][-1] == PendingMessage(LedgerPosition(7, 8), 0)
 
 
-def test_a_message_that_is_there_and_does_not_come_is_told_after_the_time_of_a_read() -> None:
+def test_a_message_that_is_there_and_does_not_come_is_an_error_after_the_time_of_a_read() -> None:
     feeds = OpenedFeeds(3)
     messages = feeds.between(-1, 8)
     next(messages)

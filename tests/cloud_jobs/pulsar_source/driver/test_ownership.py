@@ -38,13 +38,13 @@ class OwningQuery:
                 "readTimeoutSeconds": str(wait_s),
             }
         )
-        self.watch = ClusterMonitor(options, world.time, world.time.pause, world.survey)
+        self.monitor = ClusterMonitor(options, world.time, world.time.pause, world.survey)
         self.token = f"query {next(_numbers):09}"
         self._ownership = Ownership(options, world.own, world.time, world.time.pause, self.token)
 
     def look(self) -> bool:
         """One look, as before each plan."""
-        return self._ownership.claim(self.watch.active_view(), self.watch.other_views)
+        return self._ownership.claim(self.monitor.look_at_active(), self.monitor.look_at_others)
 
     def own(self) -> None:
         while not self.look():
@@ -52,7 +52,7 @@ class OwningQuery:
 
     def close(self) -> None:
         self._ownership.close()
-        self.watch.close()
+        self.monitor.close()
 
 
 def a_world() -> ModelWorld:

@@ -35,9 +35,9 @@ def taken(waiting: dict[str, list[int]], limit: BatchLimits, turn: int) -> dict[
 def test_limits_hold_but_for_one_message_that_goes_alone(
     waiting: dict[str, list[int]], limit: BatchLimits, turn: int
 ) -> None:
-    admitted = [size for sizes in taken(waiting, limit, turn).values() for size in sizes]
-    assert limit.messages is None or len(admitted) <= limit.messages
-    assert limit.bytes is None or sum(admitted) <= limit.bytes or len([size for size in admitted if size]) == 1
+    sizes_taken = [size for sizes in taken(waiting, limit, turn).values() for size in sizes]
+    assert limit.messages is None or len(sizes_taken) <= limit.messages
+    assert limit.bytes is None or sum(sizes_taken) <= limit.bytes or len([size for size in sizes_taken if size]) == 1
 
 
 @given(sizes_by_topic, limits, st.integers(0, 9))

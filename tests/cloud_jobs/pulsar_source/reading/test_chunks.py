@@ -37,21 +37,21 @@ class ChunkedTopic:
         self.ledger = min(self.model.ledgers)
         self.model.ledgers[self.ledger] += entries
 
-    def rows(self, after: int, *, careful: bool = False, ledger: int | None = None) -> list[str]:
+    def rows(self, after: int, *, isolated: bool = False, ledger: int | None = None) -> list[str]:
         """Of the range that begins behind so many entries: a value, or why there is none."""
         start, state = LedgerPosition(ledger or self.ledger, after - 1), self.model.state()
-        piece = PartitionRange(TOPIC, start, state.last)
-        planned = stream_range(piece, state, self.options.all_clusters()[0], self.options, frozenset())
-        if not careful:
+        part = PartitionRange(TOPIC, start, state.last)
+        planned = stream_range(part, state, self.options.all_clusters()[0], self.options, frozenset())
+        if not isolated:
             self.model.acknowledge(start)
-        read = self.world.read(self.options, planned.isolated_copy() if careful else planned)
+        read = self.world.read(self.options, planned.isolated_copy() if isolated else planned)
         return [row["malformed"] or row["value"].decode() for batch in read for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("careful", [False, True])
+@pytest.mark.parametrize("isolated", [False, True])
 @pytest.mark.parametrize("after", range(1, 5))
-def test_a_message_is_in_the_range_of_its_last_chunk_wherever_the_range_begins(after: int, careful: bool) -> None:
-    rows = ChunkedTopic((0,), FIRST, MIDDLE, (1,), LAST, (2,)).rows(after, careful=careful)
+def test_a_message_is_in_the_range_of_its_last_chunk_wherever_the_range_begins(after: int, isolated: bool) -> None:
+    rows = ChunkedTopic((0,), FIRST, MIDDLE, (1,), LAST, (2,)).rows(after, isolated=isolated)
     assert sorted(rows) == ["1", "2", "7"][after == 4 :]
 
 
@@ -117,7 +117,7 @@ def test_where_a_broker_does_not_answer_for_chunks_what_it_sends_is_looked_at(si
             yield SilentStore(stored)
 
     world.store = silent_store  # type: ignore[assignment, method-assign]
-    assert sorted(topic.rows(4, careful=True)) == ["1", "2", "7", "8"]
+    assert sorted(topic.rows(4, isolated=True)) == ["1", "2", "7", "8"]
     assert asked <= 3
 
 

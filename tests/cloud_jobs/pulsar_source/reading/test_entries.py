@@ -42,7 +42,7 @@ def places(count: int) -> list[LedgerPosition]:
 
 
 @given(count=st.integers(0, 400), missing=st.integers(0, 400))
-def test_each_entry_is_asked_for_once_and_told_in_its_place(count: int, missing: int) -> None:
+def test_each_entry_is_asked_for_once_and_answered_in_its_place(count: int, missing: int) -> None:
     def entry(place: LedgerPosition) -> StoredEntry | None:
         return None if place.entry == missing else StoredEntry(chunk=Chunk("m", place.entry, count))
 
@@ -102,7 +102,7 @@ def test_what_is_said_of_the_cluster_is_raised_and_no_entry_is_taken_for_unreada
         list(ask(FunctionStore(entry), places(9)))
 
 
-def test_an_address_where_nobody_listens_any_more_is_told_from_an_answer_that_broke_off():
+def test_an_address_where_nobody_listens_any_more_is_another_error_than_an_answer_that_broke_off():
     broken = Reply(200, b"{", headers={"X-Pulsar-Message-ID": "7:1"}, breaks_off=True)
     with address() as place, closing(_admin(place.url)) as admin:
         place.says = lambda _: broken

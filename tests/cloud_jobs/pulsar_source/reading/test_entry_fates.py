@@ -158,7 +158,7 @@ HELD, HELD_ABORTED = StoredEntry(in_open_transaction=True), StoredEntry(in_open_
         ([], {}, False),
     ],
 )
-def test_the_newest_that_is_no_marker_tells_whether_all_is_held_back_and_unknown_waits(
+def test_the_newest_that_is_no_marker_shows_whether_all_is_held_back_and_unknown_waits(
     entries: list[StoredEntry], shown: dict[int, Exception], held: bool
 ) -> None:
     store = PartlyShownStore(dict(enumerate(entries)), shown)

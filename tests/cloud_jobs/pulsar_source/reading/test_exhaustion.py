@@ -46,15 +46,15 @@ class CursorCase:
         self._place.says = lambda _: document(STATS | {"cursors": {cursor: row}}) if read else page(200)
         self.now_s += PROBE_PERIOD_S
         self.flushes = flushes
-        assert not self.exhaustion.is_exhausted(upto)
-        return self.exhaustion.is_exhausted(upto)
+        assert not self.exhaustion.probe(upto)
+        return self.exhaustion.probe(upto)
 
 
 @pytest.fixture
 def case(shared: FakeAdmin) -> Iterator[CursorCase]:
     shared.asked.clear()
     one = CursorCase(shared)
-    assert not one.exhaustion.is_exhausted(END)
+    assert not one.exhaustion.probe(END)
     with closing(one.exhaustion):
         yield one
 
@@ -66,9 +66,9 @@ def test_two_looks_beyond_the_end_prove_it(case: CursorCase) -> None:
 def test_what_comes_after_the_second_look_disproves_it(case: CursorCase) -> None:
     case.after_silence("3:10")
     case.now_s += PROBE_PERIOD_S
-    assert not case.exhaustion.is_exhausted(END)
+    assert not case.exhaustion.probe(END)
     case.exhaustion.on_message()
-    assert not case.exhaustion.is_exhausted(END)
+    assert not case.exhaustion.probe(END)
 
 
 def test_what_the_broker_has_sent_can_be_on_the_way_for_as_long_as_the_connection_is_not_flushed(
@@ -81,7 +81,7 @@ def test_what_the_broker_has_sent_can_be_on_the_way_for_as_long_as_the_connectio
 
 def test_nothing_is_asked_before_the_silence_lasts(case: CursorCase, shared: FakeAdmin) -> None:
     case.now_s += PROBE_PERIOD_S * 0.9
-    assert not case.exhaustion.is_exhausted(END)
+    assert not case.exhaustion.probe(END)
     assert not shared.asked
 
 
@@ -100,7 +100,7 @@ def test_one_look_in_doubt_begins_anew(case: CursorCase) -> None:
 def test_what_came_begins_anew(case: CursorCase) -> None:
     assert not case.after_silence("3:10")
     case.exhaustion.on_message()
-    assert not case.exhaustion.is_exhausted(END)  # the silence begins
+    assert not case.exhaustion.probe(END)  # the silence begins
     assert [case.after_silence("3:10") for _ in range(2)] == [False, True]
 
 

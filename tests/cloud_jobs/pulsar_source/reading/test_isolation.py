@@ -33,16 +33,16 @@ def copy(place: LedgerPosition) -> CopiedMessage:
     return CopiedMessage(serialized, str(place).encode(), False, "", {}, 1, 0, "p", False)
 
 
-def serve(pipe: Connection, assignment: ReaderTask) -> None:
+def serve(pipe: Connection, task: ReaderTask) -> None:
     """As the real one: prefetches what the broker has, and ends as soon as a faulty entry comes in.
 
-    A broker sends the entry at the position that it is told once more.
+    A broker sends the entry at the position that it is given once more.
     """
-    topic = assignment.topic.rpartition("/")[2]
+    topic = task.topic.rpartition("/")[2]
     pipe.send((True, None))
-    ahead = [place for place in STORED if place[:2] >= (assignment.first or assignment.after)[:2]]
+    ahead = [place for place in STORED if place[:2] >= (task.first or task.after)[:2]]
     while True:
-        prefetched = ahead[: 1 if assignment.one_by_one else assignment.queue]
+        prefetched = ahead[: 1 if task.one_by_one else task.queue]
         if topic == "no place":
             os.kill(os.getpid(), signal.SIGABRT)
         if FAULTY & set(prefetched) and topic == "faults":
@@ -62,14 +62,14 @@ def serve(pipe: Connection, assignment: ReaderTask) -> None:
             pipe.send((True, {"last": STORED[-1], "connected": True}[what]))
 
 
-def start(assignment: ReaderTask, answer_s: float) -> ReaderProcess:
-    quick_s = 0.5 if assignment.topic.endswith("silent") else answer_s
-    return ReaderProcess(assignment, quick_s, serve)
+def start(task: ReaderTask, answer_s: float) -> ReaderProcess:
+    quick_s = 0.5 if task.topic.endswith("silent") else answer_s
+    return ReaderProcess(task, quick_s, serve)
 
 
 def feed(topic: str) -> IsolatedFeed:
-    assignment = ReaderTask(OPTIONS.all_clusters()[0], OPTIONS, f"persistent://t/n/{topic}", BEGINNING, 10)
-    return IsolatedFeed(assignment, LEDGERS, start)
+    task = ReaderTask(OPTIONS.all_clusters()[0], OPTIONS, f"persistent://t/n/{topic}", BEGINNING, 10)
+    return IsolatedFeed(task, LEDGERS, start)
 
 
 def all_of(feed: IsolatedFeed) -> list[Any]:
@@ -80,7 +80,7 @@ def all_of(feed: IsolatedFeed) -> list[Any]:
     return found
 
 
-def test_an_entry_that_ends_the_client_is_told_in_its_place_and_every_other_message_comes_once():
+def test_an_entry_that_ends_the_client_is_reported_in_its_place_and_every_other_message_comes_once():
     found = all_of(feed("faults"))
     assert [LedgerPosition(m.message_id().ledger_id(), m.message_id().entry_id()) for m in found] == STORED
     unreadable = [message for message in found if isinstance(message, UnreadableEntry)]
@@ -89,9 +89,9 @@ def test_an_entry_that_ends_the_client_is_told_in_its_place_and_every_other_mess
 
 
 def test_a_chunk_before_the_last_of_its_message_is_passed_over_without_a_row():
-    assignment = ReaderTask(OPTIONS.all_clusters()[0], OPTIONS, "persistent://t/n/faults", BEGINNING, 10)
+    task = ReaderTask(OPTIONS.all_clusters()[0], OPTIONS, "persistent://t/n/faults", BEGINNING, 10)
     parts = {LedgerPosition(3, 2), LedgerPosition(3, 3)}
-    isolated, found = IsolatedFeed(assignment, LEDGERS, start, is_part=parts.__contains__), list[Any]()
+    isolated, found = IsolatedFeed(task, LEDGERS, start, is_part=parts.__contains__), list[Any]()
     while len(found) < len(STORED) - len(parts):
         found += isolated.receive()
     isolated.close()
@@ -111,10 +111,10 @@ def test_no_entry_is_blamed_for_a_process_that_was_killed_or_is_silent_or_ends_w
         all_of(lost)
 
 
-def serve_in_a_worker(pipe: Connection, assignment: ReaderTask) -> None:
+def serve_in_a_worker(pipe: Connection, task: ReaderTask) -> None:
     """As a process of a Spark worker that has less memory than the reading process is given (`pyspark.memory`)."""
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-    hold_to(resource.RLIMIT_AS, assignment.queue << 30)
+    hold_to(resource.RLIMIT_AS, task.queue << 30)
     pipe.send((True, None))
     pipe.recv()
     pipe.send((True, resource.getrlimit(resource.RLIMIT_AS)))
@@ -122,12 +122,12 @@ def serve_in_a_worker(pipe: Connection, assignment: ReaderTask) -> None:
 
 @pytest.mark.parametrize(("asked", "held"), [(3, 2), (1, 1)])
 def test_a_process_is_held_to_the_lower_one_of_its_limit_and_the_workers(asked: int, held: int) -> None:
-    assignment = ReaderTask(OPTIONS.all_clusters()[0], OPTIONS, "persistent://t/n/x", BEGINNING, asked)
-    with ReaderProcess(assignment, 60, serve_in_a_worker) as process:
+    task = ReaderTask(OPTIONS.all_clusters()[0], OPTIONS, "persistent://t/n/x", BEGINNING, asked)
+    with ReaderProcess(task, 60, serve_in_a_worker) as process:
         assert process.call("limits") == (held << 30, held << 30)
 
 
-def test_what_a_cluster_refuses_is_told_in_the_words_of_the_client():
+def test_what_a_cluster_refuses_is_reported_in_the_words_of_the_client():
     with pytest.raises(SourceClusterUnreachable, match="AuthorizationError: no"):
         feed("refused").receive()
 
@@ -147,7 +147,7 @@ def test_an_unreadable_entry_is_a_row_without_value_whatever_columns_are_asked_f
         assert not any(row.get(name) for name in ("publish_time", "key"))
 
 
-def test_batches_are_read_carefully_for_a_while_after_one_that_did_not_complete():
+def test_batches_are_read_in_isolation_for_a_while_after_one_that_did_not_complete():
     caution = CrashGuard(OPTIONS)
     assert not caution.on_batch_planned(replayed=False)
     assert caution.on_batch_planned(replayed=True)
@@ -157,28 +157,28 @@ def test_batches_are_read_carefully_for_a_while_after_one_that_did_not_complete(
     ]
 
 
-def test_a_look_ahead_that_ended_its_process_makes_the_next_one_careful(tmp_path: Path) -> None:
+def test_a_lookahead_that_ended_its_process_makes_the_next_one_isolated(tmp_path: Path) -> None:
     options = OPTIONS.model_copy(update={"failover_file": tmp_path / "failover.json"})
     process = multiprocessing.get_context("forkserver").Process(target=end_in_a_look_ahead, args=(options,))
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGSEGV
-    with CrashGuard(options.model_copy(update={"subscription": "another"})).lookahead_marked() as isolated:
+    with CrashGuard(options.model_copy(update={"subscription": "another"})).mark_lookahead() as isolated:
         assert not isolated
     after = CrashGuard(options)
     for _ in range(2):
-        with after.lookahead_marked() as isolated:
+        with after.mark_lookahead() as isolated:
             assert isolated
 
 
 def test_a_look_ahead_that_came_to_its_end_leaves_nothing(tmp_path: Path) -> None:
     options = OPTIONS.model_copy(update={"failover_file": tmp_path / "failover.json"})
-    with pytest.raises(ReadStalled), CrashGuard(options).lookahead_marked():
+    with pytest.raises(ReadStalled), CrashGuard(options).mark_lookahead():
         raise ReadStalled("hq", "t", "1:1", "1:2", 1.0)
-    with CrashGuard(options).lookahead_marked() as isolated:
+    with CrashGuard(options).mark_lookahead() as isolated:
         assert not isolated
 
 
 def end_in_a_look_ahead(options: PulsarOptions) -> None:
-    with CrashGuard(options).lookahead_marked():
+    with CrashGuard(options).mark_lookahead():
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -53,7 +53,7 @@ class _Client:
     def connected(self) -> bool:
         return True
 
-    def exhausted(self, _: LedgerPosition) -> bool:
+    def probe_exhausted(self, _: LedgerPosition) -> bool:
         return True
 
 
