@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from cloud_jobs.pulsar_source.errors import DataLoss, PulsarSourceError, ReadInc
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import Offset
 from cloud_jobs.pulsar_source.reading.planned import PlannedRange
-from cloud_jobs.pulsar_source.reading.range_reader import open_feed, read_range
+from cloud_jobs.pulsar_source.reading.range_reader import PULSAR_IO, open_feed, read_range
 from cloud_jobs.pulsar_source.source import PulsarBatchReader
 from deploy.local import PulsarCluster
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
@@ -212,7 +213,7 @@ def test_compacted_messages_whose_ledgers_are_gone_all_come_when_the_reading_pro
             feeds.append(KilledOnce(feed))
             yield feeds[-1]
 
-    batches = read_range(options, planned.isolated_copy(), opening)
+    batches = read_range(options, planned.isolated_copy(), replace(PULSAR_IO, open_feed=opening))
     found = [int(value) for batch in batches for value in batch.column("value").to_pylist()]
     assert sorted(found) == list(range(3000))
     assert feeds[0].killed

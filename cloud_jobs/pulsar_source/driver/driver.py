@@ -148,8 +148,8 @@ class Driver:
     def plan(self, start: Offset, end: Offset) -> list[PlannedRange]:
         """The tasks of the batch between two offsets.
 
-        No tasks when its cluster is gone: the batch is closed without being read, and kept as abandoned. What it held was
-        never acknowledged, so the other cluster's cursor stands before it, and the next batch begins there.
+        No tasks when its cluster is gone: the batch is closed without being read, and kept as abandoned. What it held
+        was never acknowledged, so the other cluster's cursor stands before it, and the next batch begins there.
         """
         self._monitor.failover.bind_checkpoint(end, planned=True)
         parts = list(ranges(start, end))

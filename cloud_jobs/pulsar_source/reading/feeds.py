@@ -24,7 +24,22 @@ from geo.replication.topic_naming import split_partition
 FIRST_QUEUE = 8
 """How many messages are held ahead of a topic that this process has not seen."""
 
+POLL_MS = 5
+"""How long a receive waits for more before it hands over what it has."""
+
+MAX_RECEIVE = 1000
+"""Most messages that one receive hands over."""
+
+_MAX_RECEIVE_BYTES = 8 << 20
+_STEP = 32
+"""How many times as many are held after the next look: the first messages may not be like the others."""
+
+_LOOK_MESSAGES = 2000
+"""Within how many messages a feed is opened again; after these it would be sent too much once more."""
+
 _FAR = 4
+"""How many times as long a queue must be, or as short, that a consumer is opened again for it."""
+
 _SAMPLES = 8
 _MAX_TOPICS = 10_000
 
@@ -58,18 +73,6 @@ class Sizes:
 
 SIZES = Sizes()
 """This process's."""
-POLL_MS = 5
-"""How long a receive waits for more before it hands over what it has."""
-
-MAX_RECEIVE = 1000
-"""Most messages that one receive hands over."""
-
-_MAX_RECEIVE_BYTES = 8 << 20
-_STEP = 32
-"""How many times as many are held after the next look: the first messages may not be like the others."""
-
-_LOOK_MESSAGES = 2000
-"""Within how many messages a feed is opened again; after these it would be sent too much once more."""
 
 
 class Feed(Protocol):

@@ -1,5 +1,6 @@
-"""One task's work, how a range of a batch becomes one, and what it needs of the world."""
+"""One task's work, how a range of a batch becomes one, and what it does with its cluster."""
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -49,10 +50,24 @@ class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped 
         return (self.since_ms or 0) <= published_ms and (self.until_ms is None or published_ms < self.until_ms)
 
 
-ReadState = Callable[[PulsarOptions, PlannedRange], PartitionState]
-Note = Callable[[PulsarOptions, PlannedRange], None]
-OpenFeed = Callable[[PulsarOptions, PlannedRange], AbstractContextManager[Feed]]
 OpenEntryStore = Callable[[SourceCluster, PulsarOptions, str], AbstractContextManager[EntryStore]]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeIO:
+    """What reading a range does with its cluster, and the clock (seconds) that bounds it.
+
+    `open_feed`: its messages. `open_store`: what the cluster says of single entries. `read_state`: the topic partition
+    as it stands now. `record_chunks`: keeps with the subscription that there are messages in chunks.
+    """
+
+    open_feed: Callable[[PulsarOptions, PlannedRange], AbstractContextManager[Feed]]
+    open_store: OpenEntryStore
+    read_state: Callable[[PulsarOptions, PlannedRange], PartitionState]
+    record_chunks: Callable[[PulsarOptions, PlannedRange], None]
+    clock: Callable[[], float] = time.monotonic
+
+
 _MAX_QUEUE = 1000
 
 

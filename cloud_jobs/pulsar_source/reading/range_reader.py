@@ -1,6 +1,5 @@
 """What runs in Spark's Python workers: reads one planned range of one topic partition and acknowledges nothing."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from typing import Any
@@ -22,7 +21,7 @@ from cloud_jobs.pulsar_source.reading.entry_store import open_entry_store
 from cloud_jobs.pulsar_source.reading.feeds import Feed, durable_feed, reader_feed
 from cloud_jobs.pulsar_source.reading.isolation import ReaderTask, isolated_feed
 from cloud_jobs.pulsar_source.reading.messages import position_of
-from cloud_jobs.pulsar_source.reading.planned import Note, OpenEntryStore, OpenFeed, PlannedRange, ReadState
+from cloud_jobs.pulsar_source.reading.planned import PlannedRange, RangeIO
 from cloud_jobs.pulsar_source.reading.range_verifier import RangeVerifier
 
 _log = structlog.get_logger(__name__)
@@ -54,8 +53,8 @@ def record_chunks(options: PulsarOptions, planned: PlannedRange) -> None:
 def open_feed(options: PulsarOptions, planned: PlannedRange) -> AbstractContextManager[Feed]:
     """Where the messages of a range come from."""
     if planned.isolated:
-        work = ReaderTask(planned.cluster, options, planned.topic, planned.start, planned.queue)
-        return isolated_feed(work, planned.ledgers, lambda position: _is_part(options, planned, position))
+        task = ReaderTask(planned.cluster, options, planned.topic, planned.start, planned.queue)
+        return isolated_feed(task, planned.ledgers, lambda position: _is_part(options, planned, position))
     if planned.durable:
         return durable_feed(planned.cluster, options, planned.topic, planned.queue)
     return reader_feed(planned.cluster, options, planned.topic, planned.start, planned.queue)
@@ -72,16 +71,11 @@ def isolate_retry(planned: PlannedRange) -> PlannedRange:
     return planned.isolated_copy() if context is not None and context.attemptNumber() else planned
 
 
+PULSAR_IO = RangeIO(open_feed, open_entry_store, partition_state, record_chunks)
+
+
 def read_range(
-    options: PulsarOptions,
-    planned: PlannedRange,
-    opener: OpenFeed = open_feed,
-    read_state: ReadState = partition_state,
-    clock: Callable[[], float] = time.monotonic,
-    *,
-    open_store: OpenEntryStore = open_entry_store,
-    note: Note = record_chunks,
-    bounds: InquiryBounds = BOUNDS,
+    options: PulsarOptions, planned: PlannedRange, io: RangeIO = PULSAR_IO, bounds: InquiryBounds = BOUNDS
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a planned range as Arrow batches of `columns.arrow_schema`, each in order, none twice.
 
@@ -93,17 +87,17 @@ def read_range(
     """
     columns = MessageColumns(planned.topic, planned.cluster.name, planned.known_clusters, options.columns)
     timed = planned.since_ms is not None or planned.until_ms is not None
-    verifier, verified = RangeVerifier(options, planned, opener, read_state, clock, bounds=bounds), 0
+    verifier, verified = RangeVerifier(options, planned, io, bounds), 0
 
     def record_delivered() -> None:
         nonlocal verified
         verifier.add_delivered(columns.runs, verified)
         verified = len(columns.runs.ledgers)
 
-    with opener(options, planned) as feed, open_store(planned.cluster, options, planned.topic) as entries:
-        reading = _RangeReader(feed, options, planned, clock, verifier, record_delivered=record_delivered)
+    with io.open_feed(options, planned) as feed, io.open_store(planned.cluster, options, planned.topic) as entries:
+        reader = _RangeReader(feed, options, planned, io.clock, verifier, record_delivered=record_delivered)
         try:
-            for messages in reading.messages(entries):
+            for messages in reader.read(entries):
                 columns.extend([m for m in messages if planned.includes(m.publish_timestamp())] if timed else messages)
                 if len(columns) >= _BATCH_ROWS or columns.bytes >= _BATCH_BYTES:
                     # Before `take`, which begins the runs anew.
@@ -111,9 +105,7 @@ def read_range(
                     yield columns.take()
                     verified = 0
             record_delivered()
-            for messages in verifier.check_at_end(
-                entries, lambda work: _reread(options, work, verifier, clock, opener=opener, open_store=open_store)
-            ):
+            for messages in verifier.check_at_end(entries, lambda again: _reread(options, again, verifier, io)):
                 columns.extend(messages)
                 if columns.bytes >= _BATCH_BYTES:
                     yield columns.take()
@@ -121,25 +113,16 @@ def read_range(
             raise to_source_error(planned.cluster, f"reading {planned.topic}", error) from error
     # Only what is read through the subscription is acknowledged, and chunks hold back an acknowledgement.
     if verifier.met_chunks and planned.durable:
-        note(options, planned)
+        io.record_chunks(options, planned)
     if len(columns):
         yield columns.take()
 
 
-def _reread(
-    options: PulsarOptions,
-    planned: PlannedRange,
-    verifier: RangeVerifier,
-    clock: Callable[[], float],
-    *,
-    opener: OpenFeed,
-    open_store: OpenEntryStore,
-) -> Iterator[list[Any]]:
+def _reread(options: PulsarOptions, planned: PlannedRange, verifier: RangeVerifier, io: RangeIO) -> Iterator[list[Any]]:
     """The messages of a range, once more, by a reader; nothing is proven by it."""
-    with opener(options, planned) as feed, open_store(planned.cluster, options, planned.topic) as entries:
-        yield from _RangeReader(
-            feed, options, planned, clock, verifier.for_range(planned), record_delivered=lambda: None
-        ).messages(entries)
+    with io.open_feed(options, planned) as feed, io.open_store(planned.cluster, options, planned.topic) as entries:
+        other = verifier.for_range(planned)
+        yield from _RangeReader(feed, options, planned, io.clock, other, record_delivered=lambda: None).read(entries)
 
 
 class _RangeReader:
@@ -163,7 +146,7 @@ class _RangeReader:
         self._verifier = verifier
         self._record_delivered = record_delivered
 
-    def messages(self, entries: EntryStore) -> Iterator[list[Any]]:
+    def read(self, entries: EntryStore) -> Iterator[list[Any]]:
         """The messages from after `start` to `end`, or to the newest that is delivered at all.
 
         The planned end can be an entry that no consumer is given (a replication marker): what counts is `feed.last()`,

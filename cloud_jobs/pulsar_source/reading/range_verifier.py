@@ -33,7 +33,7 @@ from cloud_jobs.pulsar_source.reading.entries import (
 )
 from cloud_jobs.pulsar_source.reading.feeds import Feed
 from cloud_jobs.pulsar_source.reading.messages import position_of
-from cloud_jobs.pulsar_source.reading.planned import OpenFeed, PlannedRange, ReadState
+from cloud_jobs.pulsar_source.reading.planned import PlannedRange, RangeIO
 
 _NEAR_ENTRIES = 1000
 """Between gaps that are nearer to each other a reader reads on; otherwise it is opened again."""
@@ -47,7 +47,7 @@ class Gap(NamedTuple):
 
 
 def find_delivered(
-    options: PulsarOptions, planned: PlannedRange, gaps: Sequence[Gap], opening: OpenFeed, clock: Callable[[], float]
+    options: PulsarOptions, planned: PlannedRange, gaps: Sequence[Gap], io: RangeIO
 ) -> LedgerPosition | None:
     """The first message that a reader is given in one of the gaps, which are in order; None when there is none.
 
@@ -55,9 +55,9 @@ def find_delivered(
     """
     left = deque(gaps)
     while left:
-        with opening(options, replace(planned, durable=False, start=left[0].after)) as feed:
-            if found := next(_receive_in_gaps(feed, left, options, planned, clock), None):
-                return found
+        with io.open_feed(options, replace(planned, durable=False, start=left[0].after)) as feed:
+            if delivered := next(_receive_in_gaps(feed, left, options, planned, io.clock), None):
+                return delivered
     return None
 
 
@@ -111,17 +111,12 @@ class RangeVerifier:
         self,
         options: PulsarOptions,
         planned: PlannedRange,
-        opener: OpenFeed,
-        read_state: ReadState,
-        clock: Callable[[], float],
-        *,
+        io: RangeIO,
         bounds: InquiryBounds = BOUNDS,
     ) -> None:
         self._options = options
         self._planned = planned
-        self._opener = opener
-        self._read_state = read_state
-        self._clock = clock
+        self._io = io
         self._bounds = bounds
         self._delivered = DeliveredEntries(planned)
         self._asked_s = float("-inf")
@@ -130,7 +125,7 @@ class RangeVerifier:
 
     def for_range(self, planned: PlannedRange) -> "RangeVerifier":
         """The same of another range."""
-        return RangeVerifier(self._options, planned, self._opener, self._read_state, self._clock, bounds=self._bounds)
+        return RangeVerifier(self._options, planned, self._io, self._bounds)
 
     def add_delivered(self, runs: EntryRuns, first: int) -> None:
         """The runs from that one on were delivered."""
@@ -196,29 +191,29 @@ class RangeVerifier:
         """
         if not self._planned.verified:
             return False
-        if self._clock() - self._asked_s < _TRANSACTION_CHECK_PERIOD_S:
+        if self._io.clock() - self._asked_s < _TRANSACTION_CHECK_PERIOD_S:
             return True
         planned = self._planned
         held = waits_for_transaction(store, planned.ledgers, planned.end, reached, self._idle_timeout())
-        self._asked_s = self._clock() if held else self._asked_s
+        self._asked_s = self._io.clock() if held else self._asked_s
         return held
 
     def _idle_timeout(self) -> IdleTimeout:
-        return IdleTimeout(self._options.read_timeout_seconds, self._clock)
+        return IdleTimeout(self._options.read_timeout_seconds, self._io.clock)
 
     def _compacted(self, state: PartitionState) -> LedgerPosition:
         return state.compacted if self._options.read_compacted else BEGINNING
 
     def _state(self) -> PartitionState:
-        state = self._read_state(self._options, self._planned)
+        state = self._io.read_state(self._options, self._planned)
         if reason := self._delivered.removal_reason(state, self._compacted(state)):
             self._fail(f"what comes after {self._delivered.gaps()[0].after}", reason)
         return state
 
     def _check(self, gaps: Sequence[Gap], state: PartitionState) -> None:
-        if gap := find_delivered(self._options, self._planned, gaps, self._opener, self._clock):
-            taken = f"somebody acknowledged it or moved the cursor, to {state.cursor}, while the query was reading"
-            self._fail(str(gap), taken)
+        if delivered := find_delivered(self._options, self._planned, gaps, self._io):
+            why = f"somebody acknowledged it or moved the cursor, to {state.cursor}, while the query was reading"
+            self._fail(str(delivered), why)
 
     def _fail(self, missing: str, detail: str) -> NoReturn:
         raise ReadIncomplete(self._planned.cluster.name, self._planned.topic, missing, detail)

@@ -16,7 +16,7 @@ from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
 from cloud_jobs.pulsar_source.reading.entries import BOUNDS, Chunk, EntryStore, LeftS, StoredEntry
 from cloud_jobs.pulsar_source.reading.feeds import Feed
-from cloud_jobs.pulsar_source.reading.planned import PlannedRange
+from cloud_jobs.pulsar_source.reading.planned import PlannedRange, RangeIO
 from cloud_jobs.pulsar_source.reading.range_reader import read_range
 from cloud_jobs.pulsar_source.topics import TopicName
 from geo.replication.topic_naming import split_partition
@@ -314,11 +314,10 @@ class ModelWorld:
 
     def read(self, options: PulsarOptions, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
         """A task's work, here."""
-        return read_range(
-            options, planned, self.feed, self.look, self.time, open_store=self.store, note=self.note, bounds=self.bounds
-        )
+        io = RangeIO(self.feed, self.store, self.look, self.record_chunks, self.time)
+        return read_range(options, planned, io, self.bounds)
 
-    def note(self, _: PulsarOptions, planned: PlannedRange) -> None:
+    def record_chunks(self, _: PulsarOptions, planned: PlannedRange) -> None:
         ModelAdmin(self.clusters[planned.cluster.name]).update_subscription_properties(
             planned.topic, "s", SubscriptionProperties.with_chunks
         )
