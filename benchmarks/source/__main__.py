@@ -4,7 +4,7 @@ partitions.
 Both sides read the same partitions of the same cluster at once, one process for each partition, in turns in one run, so
 that their ratio holds on any machine. The plain readers take the bytes of each value and nothing else, and
 once more all that the source has columns for; the source delivers its columns through Arrow into Spark's `noop` sink:
-once those that a job usually needs, once all eight.
+once those that a job usually needs, once all of them.
 """
 
 import statistics
