@@ -85,7 +85,7 @@ def test_a_change_of_cluster_without_an_origin_is_refused():
 
 def test_a_document_of_another_shape_is_no_offset():
     with pytest.raises(ValueError, match="not an offset"):
-        Offset.from_json({"positions": {}, "version": 2})
+        Offset.from_json({"positions": {}, "version": 3})
 
 
 def test_an_offset_of_another_version_is_refused_with_a_way_to_go_on():
