@@ -184,5 +184,5 @@ def test_each_message_is_in_the_sink_once_or_its_loss_is_reported():
 
 
 @pytest.mark.nightly
-def test_each_message_is_in_the_sink_once_or_its_loss_is_reported_in_many_more_stories():
+def test_each_message_is_in_the_sink_once_or_its_loss_is_reported_in_many_more_scenarios():
     machine_of(_MANY)
