@@ -54,7 +54,7 @@ def test_the_quota_holds_and_every_record_is_kept_or_declared(tmp_path, share):
     assert buffer.counters.value("lost_downsampled") + buffer.counters.value("lost_quota") == declared.count
 
 
-def test_what_may_be_thinned_is_thinned_before_anything_is_dropped(tmp_path):
+def test_what_may_be_downsampled_is_downsampled_before_anything_is_dropped(tmp_path):
     buffer = filled(tmp_path)
     settings = BufferSettings.model_construct(**{**BufferSettings().model_dump(), "max_bytes": int(size(buffer) * 1.1)})
     BufferRetention(buffer, settings, CLASSES, lambda _: ROOM).enforce()
@@ -101,7 +101,7 @@ def test_what_is_too_old_is_declared_and_a_clock_that_nobody_set_makes_nothing_o
 
 
 @given(batches(), st.integers(2, 10))
-def test_thinning_keeps_some_of_every_series_and_declares_the_rest(batch, keep_one_in):
+def test_downsampling_keeps_some_of_every_series_and_declares_the_rest(batch, keep_one_in):
     fewer = downsampled(batch, keep_one_in)
     assert fewer.header.seqs == batch.header.seqs
     assert set(fewer.records) <= set(batch.records)
@@ -111,7 +111,7 @@ def test_thinning_keeps_some_of_every_series_and_declares_the_rest(batch, keep_o
     assert paths == {record.body.path for record in fewer.records if isinstance(record.body, Signal)}
 
 
-def test_thinning_takes_one_in_so_many_of_each_series():
+def test_downsampling_takes_one_in_so_many_of_each_series():
     records = [Record(n, n, Signal(path=f"S{n % 2}", value=1.0)) for n in range(1, 21)]
     records.append(Record(21, 21, Event(name="door")))
     fewer = downsampled(Batch("d", 7, 21, tuple(records)), 5)

@@ -74,7 +74,7 @@ def test_an_uplink_or_a_folder_that_can_never_work_is_named(tmp_path: Path, text
     assert (code, said in output) == (78, True), output
 
 
-def test_a_mistake_is_told_once_and_in_the_words_of_the_file(tmp_path: Path) -> None:
+def test_a_mistake_is_named_once_and_in_the_words_of_the_file(tmp_path: Path) -> None:
     _, one_table = checked(tmp_path, '[device]\nid = "eu-0001"\n[uplinks]\nregion = "eu"\n')
     assert "uplinks: is one table, and a list of them is needed: write [[uplinks]]" in one_table
     _, said = checked(tmp_path, '[device]\nid = "a b"\n[[uplinks]]\nregion = "eu"\n[uplinks.tls]\nkey = "x"\n')

@@ -70,7 +70,7 @@ def jump_of(delta_s):
 
 
 @pytest.mark.parametrize("delta_s", [10_000, -5])
-def test_what_was_never_sent_is_mended_and_what_was_sent_is_not(tmp_path, delta_s):
+def test_what_was_never_sent_is_corrected_and_what_was_sent_is_not(tmp_path, delta_s):
     buffer = filled(tmp_path)
     sent = {block.id for block in buffer.read_after(0, 1, 3)}
     mender = ClockCorrector(buffer, MENDING)
@@ -85,7 +85,7 @@ def test_what_was_never_sent_is_mended_and_what_was_sent_is_not(tmp_path, delta_
     assert buffer.counters.value("corrected") == 7
 
 
-def test_a_mending_that_a_crash_interrupted_ends_at_the_next_start_and_mends_nothing_twice(tmp_path, monkeypatch):
+def test_a_correction_that_a_crash_interrupted_ends_at_the_next_start_and_corrects_nothing_twice(tmp_path, monkeypatch):
     buffer = filled(tmp_path)
     mender = ClockCorrector(buffer, MENDING)
     mender.resume("boot", 0)
@@ -146,14 +146,14 @@ def test_a_duration_that_no_record_can_say_is_no_setting(key):
     st.integers(0, 1 << 62),
     st.integers(0, MAX_DEVICE_TIME_US),
 )
-def test_whatever_the_clocks_say_a_mended_time_fits_into_a_record(jump_us, delta_us, at_us, monotonic_us, time_us):
+def test_whatever_the_clocks_say_a_corrected_time_fits_into_a_record(jump_us, delta_us, at_us, monotonic_us, time_us):
     mending = CorrectionRules(same_clock_us=1 << 62, drift_ppm=10_000, jump_us=jump_us)
     jump = ClockJump("boot", 0, delta_us, at_us)
     assert 0 <= mending.uncertainty_ms(monotonic_us, jump) <= MAX_UNCERTAINTY_MS
     assert 0 <= (mending.corrected_time_us(time_us, monotonic_us, jump) or 0) <= MAX_DEVICE_TIME_US
 
 
-def test_a_mending_with_the_widest_uncertainty_ends_and_is_not_repeated(tmp_path):
+def test_a_correction_with_the_widest_uncertainty_ends_and_is_not_repeated(tmp_path):
     buffer = filled(tmp_path)
     mender = ClockCorrector(buffer, WIDE)
     mender.resume("boot", 0)
@@ -162,7 +162,9 @@ def test_a_mending_with_the_widest_uncertainty_ends_and_is_not_repeated(tmp_path
     assert ClockCorrector(buffer, WIDE).resume("boot", FORTY_DAYS_S * SECOND) == (FORTY_DAYS_S * SECOND, 0)
 
 
-def test_a_batch_that_cannot_be_written_with_its_mended_times_stays_and_the_others_are_mended(tmp_path, monkeypatch):
+def test_a_batch_that_cannot_be_written_with_its_corrected_times_stays_and_the_others_are_corrected(
+    tmp_path, monkeypatch
+):
     buffer = filled(tmp_path)
 
     def full(batch):

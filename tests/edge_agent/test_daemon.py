@@ -123,7 +123,7 @@ def test_status_counts_what_waits_and_what_is_lost(tmp_path):
     assert state["counters"]["lost_quota"] == 5
 
 
-def test_status_tells_a_name_that_is_nowhere_and_where_it_must_have_been(tmp_path):
+def test_status_shows_a_seq_that_is_nowhere_and_where_it_must_have_been(tmp_path):
     buffer = open_buffer(tmp_path)
     for first in (1, 11, 21):
         fill(buffer, range(first, first + 10))

@@ -143,7 +143,7 @@ def test_only_allowed_classes_are_sent(tmp_path):
     assert sorted(seqs(drained(it, 0.0, frozenset({0, 1, 2})))) == [1, 3]
 
 
-def test_what_was_committed_untold_is_found(tmp_path):
+def test_what_was_committed_without_a_report_is_found(tmp_path):
     buffer = open_buffer(tmp_path)
     it = dispatcher(buffer)
     fill(buffer, [1])
@@ -153,7 +153,7 @@ def test_what_was_committed_untold_is_found(tmp_path):
     assert seqs(drained(it)) == [2]
 
 
-def test_the_live_lane_is_bounded_and_gives_back_what_does_not_fit():
+def test_the_live_queue_is_bounded_and_gives_back_what_does_not_fit():
     lane = LiveQueue(10)
     blocks = [
         StoredBatch(batch_row_id(1, seq), 7, seq, 1, 1, 100, 0, b"x" * 100) for seq in range(1, QUEUE_BATCHES + 11)

@@ -131,7 +131,7 @@ def test_a_buffer_that_stayed_where_it_was_goes_on(tmp_path, clean):
     assert open_buffer(tmp_path).head == 100
 
 
-def test_the_buffer_of_another_device_is_kept_aside_and_nothing_of_it_is_sent_or_declared(tmp_path):
+def test_the_buffer_of_another_device_is_kept_apart_and_nothing_of_it_is_sent_or_declared(tmp_path):
     other = Buffer(tmp_path / "other", replace(options(), device="us-0001"))
     other.commit([pending_record(n) for n in range(1, 11)], WALL_MS)
     other.close()

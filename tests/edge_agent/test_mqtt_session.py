@@ -155,7 +155,7 @@ def test_of_a_message_that_is_too_large_the_beginning_and_the_size_are_kept_and_
     assert max(kept, len(large.payload)) <= TRUNCATED_BYTES + RECEIVE_BYTES
 
 
-def test_a_batch_that_reached_nobody_is_told_and_a_report_that_reached_nobody_is_not() -> None:
+def test_a_batch_that_reached_nobody_is_reported_and_a_result_that_reached_nobody_is_not() -> None:
     def serve(sock: socket.socket) -> None:
         sock.settimeout(5)
         rest, answered = b"", 0

@@ -149,7 +149,7 @@ def no_room(*_: object) -> None:
 
 
 @pytest.mark.parametrize("obstacle", ["typo", "full disk"])
-def test_a_proposal_that_waits_and_cannot_be_tried_is_told_once_and_tried_ever_more_seldom(
+def test_a_proposal_that_waits_and_cannot_be_tried_is_reported_once_and_tried_ever_more_seldom(
     config: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, obstacle: str
 ) -> None:
     waiting(daemon)

@@ -173,7 +173,7 @@ def test_a_buffer_that_is_gone_under_an_agent_is_not_replaced_by_an_empty_one(tm
     assert not (tmp_path / DATABASE).exists()
 
 
-def test_damage_that_two_threads_meet_is_mended_once(tmp_path: Path) -> None:
+def test_damage_that_two_threads_meet_is_repaired_once(tmp_path: Path) -> None:
     written(tmp_path)
     buffer = open_buffer(tmp_path)
     met = buffer.generation

@@ -108,7 +108,7 @@ def reset(sock: socket.socket) -> None:
     ],
     ids=["taken over", "closed", "reset", "shutting down"],
 )
-def test_the_end_of_a_connection_is_told_by_its_cause(
+def test_the_end_of_a_connection_is_logged_with_its_cause(
     serve: Callable[[socket.socket], object], kind: type[LinkError], said: str, write: bool
 ) -> None:
     found = end_of(serve, write=write)

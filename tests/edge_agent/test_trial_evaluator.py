@@ -66,7 +66,7 @@ def test_a_connection_without_an_acknowledgement_never_confirms() -> None:
     assert judged([(60.0, False, False, False, 0)]) == "failed"
 
 
-def test_an_acknowledgement_and_a_quarter_of_the_time_without_trouble_confirm() -> None:
+def test_an_acknowledgement_and_a_quarter_of_the_time_without_an_error_confirm() -> None:
     assert judged([(10.0, True, True, True, 5), (24.0, True, True, True, 5)]) == "running"
     assert judged([(10.0, True, True, True, 5), (25.0, True, True, True, 5)]) == "confirmed"
     assert judged([(10.0, True, True, True, 5), (20.0, True, True, False, 5), (26.0, True, True, True, 5)]) == "running"

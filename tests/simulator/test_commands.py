@@ -24,7 +24,7 @@ def run(*words: str) -> str:
     return result.stdout
 
 
-def test_a_scenario_is_written_and_told(tmp_path: Path) -> None:
+def test_a_scenario_is_written_and_shown(tmp_path: Path) -> None:
     printed = run("scenario", "--seed", "7", "--vehicles", "4", "--out", str(tmp_path / "s"))
     assert "Hamburg" in printed
     assert "standard-jpy in JPY" in printed
@@ -40,7 +40,7 @@ def test_a_recording_is_replayed_and_its_rows_are_reported(tmp_path: Path) -> No
     assert (tmp_path / "track.csv").exists()
 
 
-def test_the_truth_is_told_as_tables_and_as_json(tmp_path: Path) -> None:
+def test_the_truth_is_shown_as_tables_and_as_json(tmp_path: Path) -> None:
     run("scenario", "--vehicles", "4", "--duration", "1200", "--out", str(tmp_path))
     line = {"device": "eu-0001", "kind": "canary", "time": 1767597600000, "content": {"id": "c"}}
     (tmp_path / "made.jsonl").write_text(json.dumps(line) + "\n")

@@ -90,7 +90,7 @@ def test_of_equal_times_the_first_is_kept(block: Zones) -> None:
     assert list(tracks([second, first, start])) == [[start, second]]
 
 
-def test_null_island_and_poor_fixes_are_set_aside() -> None:
+def test_null_island_and_poor_fixes_are_excluded() -> None:
     good = [fix(0, 0.01), fix(60, 0.012)]
     assert list(tracks([*good, fix(30, 0.0000009, 0.0000009)])) == [good]
     assert list(tracks([*good, fix(30, 0.011, accuracy_m=100.001)])) == [good]
@@ -100,7 +100,7 @@ def test_null_island_and_poor_fixes_are_set_aside() -> None:
     assert edge in next(iter(tracks([fix(0, 0.001), edge, fix(60, 0.001)])))
 
 
-def test_a_fix_that_jumps_out_and_back_is_set_aside() -> None:
+def test_a_fix_that_jumps_out_and_back_is_excluded() -> None:
     before, after = fix(0, 0.01), fix(20, 0.011)
     assert list(tracks([before, fix(10, 0.5), after])) == [[before, after]]
 

@@ -59,7 +59,7 @@ def test_no_function_is_longer_than_the_limit() -> None:
     assert {name: count for name, count in lengths.items() if count > MAX_FUNCTION_LINES} == {}
 
 
-def test_the_share_of_comments_in_the_packages_is_told_and_does_not_fall() -> None:
+def test_the_share_of_comments_in_the_packages_does_not_fall() -> None:
     lines, comments = Counter[str](), Counter[str]()
     for path, text in sources().items():
         package = path.partition("/")[0]
