@@ -187,7 +187,7 @@ def test_one_device_with_many_epochs_gets_no_more_acknowledgements_than_the_brok
     assert len(made.release()) == 64
 
 
-def test_a_batch_on_a_topic_that_no_device_has_is_a_dead_letter_and_nobody_is_told() -> None:
+def test_a_batch_on_a_topic_that_no_device_has_is_a_dead_letter_and_nobody_is_answered() -> None:
     made = engine()
     odd = f"waybill/1//{'d' * 65_000}/batch"
     order = produced(made.on_batch(odd, batch("d1", 1, 3), 7, 0.0))

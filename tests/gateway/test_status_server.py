@@ -57,7 +57,7 @@ def test_a_loop_that_does_not_turn_is_not_alive(
     assert code(settings, "/health") == 503
 
 
-def test_the_status_is_read_back_as_it_was_pinned(
+def test_the_status_is_read_back_as_it_was_set(
     served: tuple[StatusEndpoint, StatusHolder, GatewayMetrics, StatusClock],
 ) -> None:
     settings, holder, _, _ = served

@@ -48,7 +48,7 @@ def test_a_name_or_an_address_is_a_host(host: str) -> None:
     assert BrokerSettings(host=host).host == host
 
 
-def test_the_password_is_the_first_line_and_one_that_is_empty_or_missing_is_told(tmp_path: Path) -> None:
+def test_the_password_is_the_first_line_and_one_that_is_empty_or_missing_is_named(tmp_path: Path) -> None:
     file = tmp_path / "password"
     broker = BrokerSettings(username="u", password_file=file)
     assert "cannot be read" in next(unusable_files("mqtt", broker))
