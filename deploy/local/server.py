@@ -78,7 +78,7 @@ class Server(ABC):
         return question is not None and question()
 
     def defect(self) -> str | None:
-        """What is wrong with a process that answers and that only another start repairs; None: nothing that is known."""
+        """What is wrong with a process that answers, if only another start repairs it; None: nothing that is known."""
         return None
 
     @property
