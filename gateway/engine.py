@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
-from gateway.ack_coalescer import AckCoalescer
+from gateway.acks import AckCoalescer, DrainControl
 from gateway.config import GatewaySettings
-from gateway.drain import DrainControl
 from gateway.inflight import Delivery, InFlight
 from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, sender_of, validate_batch
 from runtime.token_bucket import TokenBucket

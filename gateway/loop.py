@@ -13,9 +13,8 @@ import structlog
 
 from gateway.config import Drain, GatewaySettings
 from gateway.connections import Connections
-from gateway.device_publisher import DevicePublisher
+from gateway.effects import DevicePublisher, Forwarder, log_refusal
 from gateway.engine import Engine
-from gateway.forwarder import Forwarder, log_refusal
 from gateway.health import PublicationResults
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection, PublishResult

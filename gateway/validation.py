@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from telemetry import (
-    DeviceChannel,
     Header,
     RefusalReason,
     WireError,
-    device_topic,
     parse_device_topic,
     read_header,
     validate,
@@ -23,10 +21,6 @@ class Sender(NamedTuple):
 
     tenant: str
     device: str
-
-    def topic(self, channel: DeviceChannel) -> str:
-        """The topic of one of the device's channels."""
-        return device_topic(self.tenant, self.device, channel)
 
 
 UNKNOWN_SENDER = Sender("", "")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway import Engine, Produce
-from gateway.device_publisher import DevicePublisher
+from gateway.effects import DevicePublisher
 from gateway.health import PublicationResults
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import PublishResult

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.acks import DrainControl, SharedBucket
 from gateway.config import Drain
-from gateway.drain import DrainControl, SharedBucket
 from gateway.validation import Sender
 
 D1 = Sender("fleet", "d1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway import Engine, NotSent, Produce, SendAck
-from gateway.ack_coalescer import MAX_PENDING_RANGES, AckCoalescer
+from gateway.acks import MAX_PENDING_RANGES, AckCoalescer
 from gateway.engine import DEAD_LETTERS_BURST, KEPT_BYTES
 from gateway.validation import Refusal, Sender
 from telemetry import Ack, IntervalSet, RefusalReason, decode_ack, encode_ack

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway import Engine, Produce
-from gateway.forwarder import MAX_ATTEMPTS, Forwarder, log_refusal
+from gateway.effects import MAX_ATTEMPTS, Forwarder, log_refusal
 from gateway.inflight import Delivery
 from gateway.metrics import GatewayMetrics
 from gateway.pulsar_producer import TOO_BIG, UNSENDABLE, Receipt

@@ -1,4 +1,4 @@
-"""From the broker to Pulsar: a message becomes one for Pulsar, and each receipt has its consequence."""
+"""What the engine decides is done: messages go to Pulsar, acknowledgements to the devices, PUBACKs to the broker."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import structlog
 
 from gateway.engine import Engine, NotSent, Produce
 from gateway.errors import last_line
+from gateway.health import PublicationResults
 from gateway.inflight import Delivery
 from gateway.metrics import GatewayMetrics
+from gateway.mqtt_connection import PublishResult
 from gateway.pulsar_producer import TOO_BIG, Receipt
-from gateway.push import parse_config_result
+from gateway.push import PushQueue, parse_config_result
 from gateway.validation import Refusal, Sender
 from runtime.mqtt_client import MqttMessage
-from telemetry import DeviceChannel, RefusalReason, parse_device_topic
+from telemetry import DeviceChannel, RefusalReason, device_topic, encode_ack, parse_device_topic
 
 MAX_ATTEMPTS = 5
 """How often a dead letter is sent to Pulsar before it is given up: it must not hold up others."""
@@ -37,6 +39,24 @@ class Producer(Protocol):
 
     def take_receipts(self) -> list[Receipt]:
         """The receipts that came since the last call, in any order."""
+
+
+class Broker(Protocol):
+    """What is needed of the broker's side."""
+
+    @property
+    def free_slots(self) -> int:
+        """How many more publications the broker takes now; 0 without a connection."""
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether there is a connection on which messages come and PUBACKs may go."""
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        """Send something to a device."""
+
+    def puback(self, mid: int) -> None:
+        """Acknowledge a message to the broker."""
 
 
 class Forwarder:
@@ -68,7 +88,7 @@ class Forwarder:
         try:
             self._handle_message(message, now_s)
         except Exception as error:  # noqa: BLE001 - whatever one message raises, the next one is served
-            refusal = Refusal(RefusalReason.INTERNAL_ERROR, self._internal_error(error))
+            refusal = Refusal(RefusalReason.INTERNAL_ERROR, log_internal_error(self._metrics, error))
             self._send(self._engine.dead_letter(message.topic, message.payload, message.mid, refusal, now_s))
 
     def handle_receipts(self, now_s: float) -> None:
@@ -79,7 +99,7 @@ class Forwarder:
             try:
                 self._handle_receipt(receipt, now_s)
             except Exception as error:  # noqa: BLE001 - one batch must not hold up the others
-                self._internal_error(error)
+                log_internal_error(self._metrics, error)
                 self._engine.abandon(receipt.token)
 
     def retry_due(self, now_s: float) -> None:
@@ -132,10 +152,51 @@ class Forwarder:
             self._on_send_failed(f"Pulsar did not take a batch: {receipt.result}")
             heapq.heappush(self._retries, (now_s + self._delay_s(delivery.attempts), receipt.token))
 
-    def _internal_error(self, error: Exception) -> str:
-        self._metrics.on_internal_error()
-        _LOG.error("internal error", error=(said := last_line(error)))
-        return said
+
+class DevicePublisher:
+    """Publishes what is due, as far as the broker takes it. `results` learns what the broker answers."""
+
+    def __init__(
+        self, engine: Engine, broker: Broker, pushes: PushQueue, metrics: GatewayMetrics, results: PublicationResults
+    ) -> None:
+        self._engine, self._broker, self._pushes = engine, broker, pushes
+        self._metrics, self._results = metrics, results
+
+    def next_due_s(self, now_s: float) -> float | None:
+        """When something is to be published; None while there is nothing, or the broker takes nothing."""
+        if not self._broker.free_slots:
+            return None
+        return now_s if self._pushes.has_waiting else self._engine.acks.next_s
+
+    def publish_due(self, now_s: float) -> None:
+        """Acknowledgements, one file of settings, then the PUBACKs of all that the devices know."""
+        for message in self._engine.take_due_acks(now_s, self._broker.free_slots):
+            try:
+                self._broker.publish(device_topic(*message.sender, DeviceChannel.ACK), encode_ack(message.ack))
+                self._metrics.on_acked(message.ack)
+            except Exception as error:  # noqa: BLE001 - the device sends again; the others get theirs
+                log_internal_error(self._metrics, error)
+        # One file in a turn: a folder of thousands must not hold up acknowledgements.
+        if self._broker.free_slots and (push := self._pushes.take_next()) is not None:
+            self._broker.publish(device_topic(*push.sender, DeviceChannel.CONFIG), push.text, retain=True)
+            self._metrics.on_pushed()
+        # After the acknowledgements: a broker that had its PUBACK never sends the batch again, so a device without
+        # its acknowledgement would have to send it by itself.
+        if self._broker.is_subscribed:
+            for mid in self._engine.release():
+                self._broker.puback(mid)
+
+    def on_publish_result(self, answer: PublishResult, now_s: float) -> None:
+        """The broker's answer to a message for a device."""
+        topic = parse_device_topic(answer.topic)
+        # Settings that nobody hears now are kept by the broker until their device comes.
+        is_ack = topic is not None and topic.channel is DeviceChannel.ACK
+        self._metrics.on_publish_result(
+            refused=bool(answer.refusal), has_no_subscriber=answer.has_no_subscriber and is_ack
+        )
+        self._results.add(answer.refusal, now_s)
+        if answer.refusal:
+            _LOG.warning("the broker refuses a message to a device", topic=answer.topic, reason=answer.refusal)
 
 
 def log_refusal(metrics: GatewayMetrics, delivery: Delivery, kept: bool) -> None:
@@ -144,3 +205,10 @@ def log_refusal(metrics: GatewayMetrics, delivery: Delivery, kept: bool) -> None
     why = delivery.refusal
     metrics.on_refused(why.reason, kept=kept)
     _LOG.warning("refused", reason=why.reason, detail=why.detail, topic=delivery.topic, kept=kept)
+
+
+def log_internal_error(metrics: GatewayMetrics, error: Exception) -> str:
+    """Count and log what should not be; the line that was logged."""
+    metrics.on_internal_error()
+    _LOG.error("internal error", error=(said := last_line(error)))
+    return said
