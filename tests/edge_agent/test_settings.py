@@ -128,3 +128,15 @@ def test_every_setting_metric_and_command_is_documented():
 def test_the_public_names_are_sorted_and_there():
     assert edge_agent.__all__ == sorted(edge_agent.__all__)
     assert all(hasattr(edge_agent, name) for name in edge_agent.__all__)
+
+
+def test_every_counter_that_outlives_a_restart_is_a_metric():
+    counted = re.compile(r'(?:counters\.add\(|\.counts\[)f?"([a-z_]+)')
+    found = {
+        name
+        for path in (DOCS.parents[1] / "edge_agent").rglob("*.py")
+        for name in counted.findall(path.read_text(encoding="utf-8"))
+    }
+    assert len(found) > 10
+    shown_by_reason = tuple(metrics.STORED_BY_REASON)
+    assert {name for name in found if not name.startswith(shown_by_reason)} <= metrics.STORED_COUNTERS.keys()
