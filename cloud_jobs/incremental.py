@@ -1,7 +1,7 @@
 """What is new in the records since a table that is derived from them was last written, and how that table is written.
 
 The rows of a run and the version of the records that they cover are one commit. A commit is made only on the version
-of the table that the run read: of two runs at the same time one is told so, and nothing is written twice.
+of the table that the run read: of two runs at the same time one gets CommitConflict, and nothing is written twice.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Outbox:
     def _rows(self, since: int, until: int) -> Iterator[dict[str, Any]]:
         table = self.lake.open(self.table)
         if since < 0:
-            batches = table.to_pyarrow_dataset().to_batches(batch_size=10_000)
+            batches = self.lake.dataset(self.table, table).to_batches(batch_size=10_000)
         else:
             batches = pa.RecordBatchReader.from_stream(
                 table.load_cdf(starting_version=since + 1, ending_version=until, predicate="_change_type = 'insert'")

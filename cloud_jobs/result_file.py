@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, TextIO
@@ -18,29 +19,41 @@ _OPEN_FILE: Final = re.compile(r"(?:/proc/(?P<process>[^/]+)(?:/task/[^/]+)?|/de
 
 
 def write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    """Writes rows beside `path` and renames; whatever is raised, by the rows too, leaves `path` as it was.
+    """Writes rows as `writing_result` does."""
+    with writing_result(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+@contextmanager
+def writing_result(path: Path) -> Iterator[TextIO]:
+    """Writes beside `path` and renames; whatever the block raises leaves `path` as it was.
 
     What is open already (`/dev/stdout`, also where a shell sent it to a file) is written to where it stands; so is
     a pipe. Neither is replaced. An OSError names `path`.
     """
     try:
-        _write_to(path, header, rows)
+        with _opened(path) as file:
+            yield file
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
-def _write_to(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
     descriptor = open_descriptor(path)
     if descriptor is not None:
         # a copy: to close the stream must leave standard output open
         with open(os.dup(descriptor), "w", encoding="utf-8", newline="") as stream:  # noqa: PTH123  # a descriptor
-            _write(stream, header, rows)
+            yield stream
     elif path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8", newline="") as stream:
-            _write(stream, header, rows)
+            yield stream
     else:
         # the file behind a link is replaced, and the link stays
-        _replace(path.resolve(), header, rows)
+        with _replacing(path.resolve()) as stream:
+            yield stream
 
 
 def open_descriptor(path: Path) -> int | None:
@@ -56,19 +69,14 @@ def open_descriptor(path: Path) -> int | None:
     return None
 
 
-def _replace(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
+@contextmanager
+def _replacing(path: Path) -> Iterator[TextIO]:
     with writing_durably(path, mode=0o666) as binary:
         if path.exists():
             # whoever could read the old file can read the new one, and nobody else
             os.fchmod(binary.fileno(), path.stat().st_mode & 0o777)
         text = TextIOWrapper(binary, encoding="utf-8", newline="")
         try:
-            _write(text, header, rows)
+            yield text
         finally:
             text.detach()  # it would close the file, which is synced after this
-
-
-def _write(file: TextIO, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)

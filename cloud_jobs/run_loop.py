@@ -1,4 +1,4 @@
-"""A job that is run again and again until it is told to stop."""
+"""A job that is run again and again until a signal."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def run_repeatedly(
 
 
 class PeriodicTrigger:
-    """True when asked for the first time, and then once every `interval_s`."""
+    """Fires the first time, and then once every `interval_s`."""
 
     def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval_s, self._clock = interval_s, clock
         self._next = float("-inf")
 
-    def __call__(self) -> bool:
-        """Is it due? Then it is not until the interval is over."""
+    def fire(self) -> bool:
+        """Fires if it is due, and returns whether it did."""
         now = self._clock()
         if now < self._next:
             return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -25,6 +27,8 @@ from cloud_jobs.billing.period import Period, stamp
 from cloud_jobs.billing.terminal import adjustment_table, bill_table, seq_ranges_table
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.result_file import writing_result
+from runtime import create_durably, replace_durably
 
 app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Bills: shown, opened down to the records, issued and adjusted."
@@ -61,7 +65,8 @@ def show(
     """
     made = _bill(lake, account, period, as_of)
     if html is not None:
-        html.write_text(to_html(bill_document(made)), encoding="utf-8")
+        with _file_errors(), writing_result(html) as file:
+            file.write(to_html(bill_document(made)))
     if as_json:
         _write(to_json(bill_document(made)))
     else:
@@ -117,16 +122,14 @@ def issue(
             "the bill is provisional: `bill show` says which devices are open; --provisional issues it anyway"
         )
     document = bill_document(made)
-    out.mkdir(parents=True, exist_ok=True)
     target = out / f"{document['invoice_number']}.json"
-    try:
-        # x: two that issue at the same moment cannot both write it
-        with target.open("xb") as file:
-            file.write(to_json(document))
-    except FileExistsError as error:
-        raise BillingError(f"{target} was issued already; what came later is an adjustment") from error
-    # after the JSON, which is the bill: the page can be made from it again
-    target.with_suffix(".html").write_text(to_html(document), encoding="utf-8")
+    with _file_errors():
+        out.mkdir(parents=True, exist_ok=True)
+        # two that issue at the same moment cannot both write it
+        if not create_durably(target, to_json(document)):
+            raise BillingError(f"{target} was issued already; what came later is an adjustment")
+        # after the JSON, which is the bill: the page can be made from it again
+        replace_durably(target.with_suffix(".html"), to_html(document).encode())
     Console().print(Text(str(target)), soft_wrap=True)
 
 
@@ -143,15 +146,21 @@ def adjust(
 
     Example: waybill bill adjust --lake lake --issued issued/NUMBER.json
     """
-    try:
+    with _file_errors():
         before = read_bill(issued.read_bytes())
-    except OSError as error:
-        raise BillingError(f"{issued} cannot be read: {error.strerror}") from error
     made = adjustment(before, bill_from_lake(Lake(lake), before.account.id, before.period, _moment(as_of)))
     if as_json:
         _write(to_json(adjustment_document(made)))
     else:
         _console().print(adjustment_table(made))
+
+
+@contextmanager
+def _file_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BillingError(f"{error.filename}: {error.strerror}") from error
 
 
 def _bill(lake: Path, account: str, period: str, as_of: str | None) -> Bill:

@@ -1,6 +1,6 @@
 """A bill as JSON: the same bill gives the same bytes, and the bytes give the bill back.
 
-`format` numbers what the keys are and mean: it changes with them, so that a bill of another version is told apart.
+`format` numbers what the keys are and mean: it changes with them, so that a bill of another version is recognised.
 Names are the business terms of EN 16931 (in snake_case) where it has one; amounts and quantities stand twice, as the
 exact integer (`_minor`, `quantity_base`) and as text to read.
 """

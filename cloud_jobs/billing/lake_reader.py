@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cloud_jobs.billing.bill import Bill, bill
 from cloud_jobs.billing.completeness import Certificate, certify
@@ -23,7 +22,7 @@ from cloud_jobs.billing.usage import UsageRow
 from cloud_jobs.lake.coverage import Coverage
 from cloud_jobs.lake.schemas import publication_order
 from cloud_jobs.lake.seq_ranges import SeqRanges
-from cloud_jobs.lake.tables import Lake, row_fault_as_error
+from cloud_jobs.lake.tables import Condition, Lake, row_fault_as_error
 
 _RECORD_COLUMNS = (
     "epoch",
@@ -77,9 +76,13 @@ def line_records(lake: Lake, line: Line) -> Iterator[dict[str, Any]]:
     """The records that a line was computed from, by epoch and seq, at most MAX_RECORDS_SHOWN."""
     left = MAX_RECORDS_SHOWN
     for epoch, seqs in line.seq_ranges:
-        seq = pc.field("seq")
-        between = (pc.field("epoch") == epoch) & (seq >= seqs.first) & (seq <= seqs.last)
-        found = lake.rows("records", _RECORD_COLUMNS, where=(pc.field("device") == line.key.device) & between)
+        where: list[Condition] = [
+            ("device", "=", line.key.device),
+            ("epoch", "=", epoch),
+            ("seq", ">=", seqs.first),
+            ("seq", "<=", seqs.last),
+        ]
+        found = lake.rows("records", _RECORD_COLUMNS, where=where)
         for batch in found.sort_by("seq").to_batches():
             for row in batch.to_pylist():
                 # between the first and the last there are seqs of other lines
@@ -92,13 +95,13 @@ def line_records(lake: Lake, line: Line) -> Iterator[dict[str, Any]]:
 
 def _published(lake: Lake, kind: str, reference_id: str, as_of: datetime) -> list[str]:
     """The bodies of one thing, in the order in which they were published."""
-    where = _by_then(kind, as_of) & (pc.field("id") == reference_id)
+    where = [*_by_then(kind, as_of), ("id", "=", reference_id)]
     rows = lake.rows("reference", where=where).to_pylist()
     return [row["body"] for row in sorted(rows, key=publication_order)]
 
 
-def _by_then(kind: str, as_of: datetime) -> pc.Expression:
-    return (pc.field("kind") == kind) & (pc.field("published_at") <= _utc(as_of))
+def _by_then(kind: str, as_of: datetime) -> list[Condition]:
+    return [("kind", "=", kind), ("published_at", "<=", _utc(as_of))]
 
 
 def _utc(moment: datetime) -> pa.Scalar:
@@ -108,13 +111,12 @@ def _utc(moment: datetime) -> pa.Scalar:
 
 def _usage(lake: Lake, devices: Collection[str], period: Period, as_of: datetime) -> list[UsageRow]:
     """The usage rows of the devices in the period, computed by then."""
-    hour, device = pc.field("hour"), pc.field("device")
-    where = (
-        device.isin(pa.array(devices, pa.string()))
-        & (hour >= _utc(period.start))
-        & (hour < _utc(period.end))
-        & (pc.field("computed_at") <= _utc(as_of))
-    )
+    where: list[Condition] = [
+        ("device", "in", pa.array(devices, pa.string())),
+        ("hour", ">=", _utc(period.start)),
+        ("hour", "<", _utc(period.end)),
+        ("computed_at", "<=", _utc(as_of)),
+    ]
     found = []
     for row in lake.rows("usage", where=where).to_pylist():
         with row_fault_as_error("usage", row):

@@ -32,11 +32,15 @@ class GeofenceRun:
     `fences_refused`: fences of the reference table that cannot be used, with which nothing was told.
     """
 
-    to_version: int
+    records_version: int
     fence_changes: int
     touched_days: int
     revisions: int
     fences_refused: int
+
+    def __bool__(self) -> bool:
+        """Whether there was anything to compute."""
+        return self.touched_days > 0
 
 
 def compute_events(

@@ -1,4 +1,4 @@
-"""`cloud-jobs ingest`: runs the query until it is told to stop, and starts it again when a cluster fails under it."""
+"""`cloud-jobs ingest`: runs the query until a signal, and starts it again when a cluster fails under it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cloud_jobs.ingest.job import IngestQuery, start_ingest
 from cloud_jobs.spark import start_spark
 from runtime.signals import stop_on_signals
 
-_log = structlog.get_logger("ingest")
+_log = structlog.get_logger("ingest", job="ingest")
 _POLL_S = 0.1
 
 
@@ -40,7 +40,13 @@ def run_query(start: Callable[[], IngestQuery], settings: CloudSettings, stop: t
     failures = 0
     while not stop.is_set():
         ingest = start()
-        _log.info("started", lake=str(settings.lake), topics=list(settings.ingest.topics), failures=failures)
+        _log.info(
+            "started",
+            lake=str(settings.lake),
+            topics=list(settings.ingest.topics),
+            records_version=ingest.records_version,
+            failures=failures,
+        )
         failure = _wait_for_end(ingest, stop)
         if failure is None:
             return
@@ -58,7 +64,7 @@ def run_query(start: Callable[[], IngestQuery], settings: CloudSettings, stop: t
 
 
 def _wait_for_end(ingest: IngestQuery, stop: threading.Event) -> Exception | None:
-    """Waits for the end of the query; returns why it failed, None if it ended in order or was told to."""
+    """Waits for the end of the query; returns why it failed, None if it ended in order or `stop` is set."""
     query = ingest.query
     try:
         while query.isActive and not stop.is_set():

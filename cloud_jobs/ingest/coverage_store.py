@@ -9,6 +9,7 @@ was lost, finds every record id that is in the records.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -72,7 +73,8 @@ class CoverageStore:
 def _seqs_since(records: DeltaTable, lake: Lake, version: int) -> Iterator[tuple[DeviceStream, IntervalSet]]:
     """The seqs in data files that a version of the records did not have."""
     for path in sorted(set(records.file_uris()) - _files_at(lake, version)):
-        yield from _seqs_in(path)
+        # a path of Delta's is a URI without its scheme
+        yield from _seqs_in(unquote(path))
 
 
 def _files_at(lake: Lake, version: int) -> set[str]:

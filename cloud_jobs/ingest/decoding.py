@@ -30,15 +30,15 @@ HEADER_COLUMNS = pa.schema(
         pa.field("bounds", pa.list_(pa.int64())),
         pa.field("lost", pa.list_(pa.int64())),
         pa.field("reasons", pa.list_(pa.string())),
-        pa.field("refused", pa.string()),
+        pa.field("malformed", pa.string()),
         pa.field("fingerprint", pa.string()),
     ]
 )
-"""What a message says of itself beside `device` and `epoch`, or why it is refused."""
+"""What a message says of itself beside `device` and `epoch`, or why it is malformed."""
 
 DECODED = pa.schema([*RECORD_COLUMNS, *HEADER_COLUMNS])
-"""Opened messages: for each one row with its header and no `seq` (a refused one's bytes in `payload`), and one row for
-each of its records, of whose header columns only `topic` and `message_id` are there."""
+"""Opened messages: for each one row with its header and no `seq` (a malformed one's bytes in `payload`), and one row
+for each of its records, of whose header columns only `topic` and `message_id` are there."""
 
 _KIND_NAMES = np.array(["", *(kind.name.lower() for kind in Kind)], dtype=object)
 _DAY_US = 86_400_000_000
@@ -79,11 +79,11 @@ def _decode_message(message: dict[str, Any], gathered: list[tuple[dict[str, Any]
     row = {"topic": message["topic"], "message_id": message["message_id"]}
     if message["malformed"] is not None:
         # Messages with the same value can be malformed in different ways.
-        return row | _rejected(f"message: {message['malformed']}", value, message["malformed"].encode())
+        return row | _malformed(f"message: {message['malformed']}", value, message["malformed"].encode())
     try:
         columns = decode_columns(value)
     except WireError as error:
-        return row | _rejected(f"{error.reason}: {error}", value)
+        return row | _malformed(f"{error.reason}: {error}", value)
     header = columns.header
     if len(columns.seq):
         gathered.append((message, columns))
@@ -97,8 +97,8 @@ def _decode_message(message: dict[str, Any], gathered: list[tuple[dict[str, Any]
     }
 
 
-def _rejected(reason: str, value: bytes, more: bytes = b"") -> dict[str, Any]:
-    return {"refused": reason, "fingerprint": hashlib.sha256(value + more).hexdigest(), "payload": value}
+def _malformed(reason: str, value: bytes, more: bytes = b"") -> dict[str, Any]:
+    return {"malformed": reason, "fingerprint": hashlib.sha256(value + more).hexdigest(), "payload": value}
 
 
 def _to_batch(headers: list[dict[str, Any]], gathered: list[tuple[dict[str, Any], RecordColumns]]) -> pa.RecordBatch:

@@ -18,7 +18,7 @@ class MessageRef(NamedTuple):
 
 
 class ReceivedBatch(NamedTuple):
-    """A message whose batch was found honest."""
+    """A message whose batch is consistent."""
 
     ref: MessageRef
     header: Header
@@ -28,19 +28,19 @@ class ReceivedBatch(NamedTuple):
 class DeduplicationResult:
     """The decision on a micro-batch.
 
-    `admitted`, `duplicates`: for each message the seqs let in and those that the centre has already (or that an
+    `accepted`, `duplicates`: for each message the seqs let in and those that the centre has already (or that an
     earlier message of the same micro-batch brought); messages without any are left out.
     `coverage`: the new state of the streams that were touched.
     """
 
-    admitted: dict[MessageRef, IntervalSet] = field(default_factory=dict)
+    accepted: dict[MessageRef, IntervalSet] = field(default_factory=dict)
     duplicates: dict[MessageRef, IntervalSet] = field(default_factory=dict)
     coverage: dict[DeviceStream, Coverage] = field(default_factory=dict)
 
     @property
-    def admitted_count(self) -> int:
+    def accepted_count(self) -> int:
         """How many records are let in."""
-        return sum(seqs.count for seqs in self.admitted.values())
+        return sum(seqs.count for seqs in self.accepted.values())
 
     @property
     def duplicate_count(self) -> int:
@@ -62,7 +62,7 @@ def deduplicate(known: Mapping[DeviceStream, Coverage], batches: Iterable[Receiv
         fresh = header.record_seqs - before.received
         again = header.record_seqs & before.received
         if fresh:
-            decision.admitted[ref] = fresh
+            decision.accepted[ref] = fresh
         if again:
             decision.duplicates[ref] = again
         after = before.merged(header, fresh)

@@ -1,4 +1,4 @@
-"""The ingest: a streaming query over the telemetry topics; each micro-batch is admitted, written, accounted for."""
+"""The ingest: a streaming query over the telemetry topics; each micro-batch is deduplicated, written, accounted for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cloud_jobs.errors import Fenced
 from cloud_jobs.ingest.coverage_store import WRITER, CoverageStore
 from cloud_jobs.ingest.decoding import DECODED, HEADER_COLUMNS, RECORD_COLUMNS, decode_messages, selected_records
 from cloud_jobs.ingest.deduplication import DeduplicationResult, MessageRef, ReceivedBatch, deduplicate
-from cloud_jobs.ingest.quarantine import find_conflicts, quarantine, rejected_rows
+from cloud_jobs.ingest.quarantine import find_conflicts, malformed_rows, quarantine
 from cloud_jobs.lake.frames import append_once
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.pulsar_source import PulsarDataSource
@@ -31,10 +31,11 @@ _HEADER_COLUMNS = ("device", "epoch", "payload", *HEADER_COLUMNS.names)
 
 
 class IngestQuery(NamedTuple):
-    """A running query, and what it does with each micro-batch."""
+    """A running query, what it does with each micro-batch, and the version of the records that it begins with."""
 
     query: StreamingQuery
     micro_batch: MicroBatchWriter
+    records_version: int
 
 
 def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now: bool) -> IngestQuery:
@@ -53,16 +54,18 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
         .options(**ingest.options)
         .load()
     )
-    micro_batch = MicroBatchWriter(spark, lake, CoverageStore.open(lake))
+    coverage = CoverageStore.open(lake)
+    begin = coverage.records_version
+    micro_batch = MicroBatchWriter(spark, lake, coverage)
     writer = (
         stream.writeStream.queryName("ingest")
         .option("checkpointLocation", str(settings.checkpoints / "ingest"))
         .foreachBatch(micro_batch)
     )
     if available_now:
-        return IngestQuery(writer.trigger(availableNow=True).start(), micro_batch)
+        return IngestQuery(writer.trigger(availableNow=True).start(), micro_batch, begin)
     interval = f"{round(ingest.trigger_interval_s * 1000)} milliseconds"
-    return IngestQuery(writer.trigger(processingTime=interval).start(), micro_batch)
+    return IngestQuery(writer.trigger(processingTime=interval).start(), micro_batch, begin)
 
 
 class MicroBatchWriter:
@@ -76,7 +79,7 @@ class MicroBatchWriter:
         self.fenced: Fenced | None = None
 
     def __call__(self, messages: DataFrame, batch_id: int) -> None:
-        """Admits, writes and accounts for the messages. Raises Fenced, and keeps it for those who only see Spark."""
+        """Writes what is new in the messages. Raises Fenced, and keeps it for those who only see Spark."""
         try:
             self._process(messages, batch_id)
         except Fenced as error:
@@ -90,8 +93,8 @@ class MicroBatchWriter:
         messages = messages.select(*_READ).mapInArrow(decode_messages, from_arrow_schema(DECODED)).persist()
         try:
             rows = messages.where("seq IS NULL").select(*_HEADER_COLUMNS).toArrow().to_pylist()
-            refused = [row for row in rows if row["refused"] is not None]
-            arrivals = [_received_batch(row) for row in rows if row["refused"] is None]
+            malformed = [row for row in rows if row["malformed"] is not None]
+            arrivals = [_received_batch(row) for row in rows if row["malformed"] is None]
             result = deduplicate(self._coverage.streams, arrivals)
             # the records first: whatever is written after them is made good from them, or written again, after a crash
             self._write_records(messages, result, batch_id)
@@ -99,19 +102,19 @@ class MicroBatchWriter:
         finally:
             messages.unpersist()
         now = datetime.now(UTC)
-        quarantine(self._lake, [*rejected_rows(refused, now), *in_conflict])
+        quarantine(self._lake, [*malformed_rows(malformed, now), *in_conflict])
         # after the commit: what counts as received and is not in the table would be dropped when it comes again
         self._coverage.update(result.coverage)
         if result.coverage:
             self._coverage.save()
-        counted = {"messages": len(rows), "conflicts": len(in_conflict), "refused": len(refused)}
+        counted = {"messages": len(rows), "conflicts": len(in_conflict), "malformed": len(malformed)}
         self._record_counts(batch_id, result, counted, time.monotonic() - began)
 
     def _write_records(self, messages: DataFrame, result: DeduplicationResult, batch_id: int) -> None:
-        if not result.admitted:
+        if not result.accepted:
             return
         rows = (
-            self._rows(messages, result.admitted)
+            self._rows(messages, result.accepted)
             .withColumn("ingested_at", f.lit(datetime.now(UTC)))
             .withColumn("batch_id", f.lit(batch_id).cast("bigint"))
         )
@@ -139,11 +142,11 @@ class MicroBatchWriter:
     def _record_counts(
         self, batch_id: int, result: DeduplicationResult, counted: dict[str, int], seconds: float
     ) -> None:
-        admitted, duplicates = result.admitted_count, result.duplicate_count
+        accepted, duplicates = result.accepted_count, result.duplicate_count
         row: dict[str, Any] = counted | {
             "batch_id": batch_id,
-            "records": admitted + duplicates,
-            "admitted": admitted,
+            "records": accepted + duplicates,
+            "accepted": accepted,
             "duplicates": duplicates,
             "seconds": seconds,
         }

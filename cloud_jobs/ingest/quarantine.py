@@ -26,19 +26,19 @@ MAX_CONFLICTS = 10_000
 _RECORD_ID = ["device", "epoch", "seq"]
 
 
-def rejected_rows(refused: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
+def malformed_rows(malformed: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
     """Rows for messages that are no consistent batch, from header rows of `decoding.DECODED`."""
     return [
         {
-            "cause": "refused",
+            "cause": "malformed",
             "fingerprint": row["fingerprint"],
-            "detail": row["refused"],
+            "detail": row["malformed"],
             "payload": row["payload"],
             "topic": row["topic"],
             "message_id": row["message_id"],
             "quarantined_at": now,
         }
-        for row in refused
+        for row in malformed
     ]
 
 

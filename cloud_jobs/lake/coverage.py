@@ -45,9 +45,9 @@ class Coverage:
             max(self.head, other.head),
         )
 
-    def merged(self, header: Header, admitted: IntervalSet) -> Coverage:
-        """This, and what a batch said, of whose records `admitted` were let in."""
-        return self | Coverage(admitted, header.tombstones, header.head)
+    def merged(self, header: Header, accepted: IntervalSet) -> Coverage:
+        """This, and what a batch said, of whose records `accepted` were let in."""
+        return self | Coverage(accepted, header.tombstones, header.head)
 
     def with_received(self, seqs: IntervalSet) -> Coverage:
         """This, and seqs found in the records table."""

@@ -40,7 +40,7 @@ def read_inserted(spark: SparkSession, lake: Lake, table: str, since: int, until
 def append_once(rows: DataFrame, lake: Lake, table: str, *, writer: str, number: int, metadata: str) -> bool:
     """Appends rows in one commit, which is the writer's commit of that number. False: it was made before, by another.
 
-    `metadata` tells this commit from every other one.
+    `metadata` is of this commit and of no other.
     """
     (
         # a run writes little and often: one file for each commit keeps their number, and the cost of reading them, low

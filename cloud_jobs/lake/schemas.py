@@ -83,7 +83,8 @@ QUARANTINE = pa.schema(
         pa.field("quarantined_at", _UTC, nullable=False),
     ]
 )
-"""What was not let in. `cause`: `conflict` (a known record id with other content, in `detail` as JSON) or `refused`."""
+"""What was not let in. `cause`: `conflict` (a known record id with other content, in `detail` as JSON) or `malformed`
+(a message that is no consistent batch, with the reason in `detail`)."""
 
 INGEST_BATCHES = pa.schema(
     [
@@ -91,14 +92,15 @@ INGEST_BATCHES = pa.schema(
         pa.field("committed_at", _UTC, nullable=False),
         pa.field("messages", pa.int64(), nullable=False),
         pa.field("records", pa.int64(), nullable=False),
-        pa.field("admitted", pa.int64(), nullable=False),
+        pa.field("accepted", pa.int64(), nullable=False),
         pa.field("duplicates", pa.int64(), nullable=False),
         pa.field("conflicts", pa.int64(), nullable=False),
-        pa.field("refused", pa.int64(), nullable=False),
+        pa.field("malformed", pa.int64(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
     ]
 )
-"""One row for each micro-batch that was completed."""
+"""One row for each micro-batch that was completed. Messages, of these malformed; records, which were accepted or
+duplicates, and of the duplicates those in conflict."""
 
 USAGE = pa.schema(
     [

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyarrow.dataset import Dataset
+from pyarrow.dataset import FileSystemDataset
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyarrow.parquet import filters_to_expression
 
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, from_row
@@ -33,6 +34,9 @@ _RECORDS_VERSION: Final = "records_version"
 """Under which name a commit says what version of the records it covers."""
 # an OPTIMIZE or a new column commits without our metadata; so many of these may lie between
 _RECENT_COMMITS: Final = 20
+
+Condition = tuple[str, str, Any]
+"""A column, an operator as `pyarrow.parquet` has it (`=`, `<`, `>=`, `in`), and a value of the column's type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,34 +86,32 @@ class Lake:
         table: str,
         columns: Sequence[str] | None = None,
         *,
-        where: pc.Expression | None = None,
+        where: Sequence[Condition] = (),
         as_of: datetime | None = None,
     ) -> pa.Table:
         """Rows of a table, in no order, as they are or as they were at a moment: none from before its first commit.
 
-        A column that the table did not have yet is null.
+        All conditions of `where` hold for them. A column that the table did not have yet is null.
         """
         with self._damage_as_error(table):
             opened = self.open(table)
-            known = as_of is None or _load_as_of(opened, as_of)
-            schema = TABLES[table].schema
-            wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-            dataset = opened.to_pyarrow_dataset()
-            there = [name for name in wanted.names if name in dataset.schema.names]
-            found = _filtered(dataset, there, where if known else pc.scalar(False))
-            return pa.table(
-                [
-                    found[field.name].cast(field.type) if field.name in there else pa.nulls(len(found), field.type)
-                    for field in wanted
-                ],
-                schema=wanted,
-            )
+            asked = columns or TABLES[table].schema.names
+            if as_of is not None and not _load_as_of(opened, as_of):
+                return TABLES[table].schema.empty_table().select(asked)
+            return _matching(self.dataset(table, opened), asked, where)
+
+    def dataset(self, table: str, opened: DeltaTable) -> FileSystemDataset:
+        """The files of a table that was opened; a column that the table did not have yet is null."""
+        # Arrow's file system, not Delta's: that one is Python, called from Arrow's threads, and a thread that still
+        # reads ahead when the process ends, as after an error, aborts it
+        folder = SubTreeFileSystem(str(Path(self.path(table)).absolute()), LocalFileSystem())
+        return opened.to_pyarrow_dataset(filesystem=folder, schema=TABLES[table].schema)
 
     def coverage(
         self, devices: Collection[str] | None = None, as_of: datetime | None = None
     ) -> dict[DeviceStream, Coverage]:
         """What the centre has of the streams of some devices, or of all, as it is or was at a moment."""
-        where = None if devices is None else pc.field("device").isin(pa.array(devices, pa.string()))
+        where: list[Condition] = [] if devices is None else [("device", "in", pa.array(devices, pa.string()))]
         found: dict[DeviceStream, Coverage] = {}
         for row in self.rows("coverage", where=where, as_of=as_of).to_pylist():
             with row_fault_as_error("coverage", row):
@@ -192,15 +194,18 @@ def row_fault_as_error(table: str, row: dict[str, Any]) -> Iterator[None]:
         raise LakeError(f"table {table!r} holds a row that cannot be read: {row}: {error}") from error
 
 
-def _filtered(dataset: Dataset, columns: list[str], where: pc.Expression | None) -> pa.Table:
-    try:
-        return dataset.to_table(columns=columns, filter=where)
-    except pa.ArrowNotImplementedError:
-        # Arrow holds the condition against Delta's statistics of each file first, and for some of them has no kernel
-        # (string against string_view). Then each batch is filtered, and no file is left out.
-        batches = (pa.Table.from_batches([batch]) for batch in dataset.to_batches())
-        kept = [table.filter(where).select(columns) for table in batches]
-        return pa.concat_tables(kept) if kept else dataset.schema.empty_table().select(columns)
+def _matching(dataset: FileSystemDataset, columns: Sequence[str], where: Sequence[Condition]) -> pa.Table:
+    condition = filters_to_expression([*where]) if where else None
+    needed = [*dict.fromkeys((*columns, *(name for name, _, _ in where)))]
+    found = [dataset.schema.empty_table().select(columns)]
+    # a fragment is a file with what Delta's statistics say of it: one that cannot hold such a row is not opened
+    for file in dataset.get_fragments(condition):
+        # one file after the other: after an error nothing is still being read, and no more than a file is held
+        rows = file.to_table(dataset.schema, columns=needed)
+        # The condition is for what was read, which has the dataset's types. A scan that has it also compares it with
+        # those in the Parquet file: a merge of delta-rs writes string_view there, for which Arrow has no comparison.
+        found.append((rows if condition is None else rows.filter(condition)).select(columns))
+    return pa.concat_tables(found)
 
 
 def _load_as_of(table: DeltaTable, as_of: datetime) -> bool:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -55,10 +54,14 @@ class ProximityRun:
     """What one run did: the version of the records it covers, slices of devices touched, of these in crowds, and
     revisions told."""
 
-    to_version: int
+    records_version: int
     touched_slices: int
     in_crowds: int
     revisions: int
+
+    def __bool__(self) -> bool:
+        """Whether there was anything to compute."""
+        return self.touched_slices > 0
 
 
 def compute_encounters(
@@ -161,9 +164,8 @@ def _crowds(home: DataFrame, settings: ProximitySettings, *, rough: bool) -> Dat
 def _known_crowds(lake: Lake, slices: Ints) -> pa.Table:
     """Which devices were ever told to be in a crowd in these slices: columns `device` and `slice`."""
     first, last = (pa.scalar(slice_day(int(number)), pa.int32()).cast(pa.date32()) for number in slices[[0, -1]])
-    day = pc.field("day")
-    of_crowds = (pc.field("device_a") == CROWD) & (day >= first) & (day <= last)
-    rows = lake.rows(TABLE, ["device_b", "parts"], where=of_crowds)
+    where = [("device_a", "=", CROWD), ("day", ">=", first), ("day", "<=", last)]
+    rows = lake.rows(TABLE, ["device_b", "parts"], where=where)
     wanted = set(slices.tolist())
     known = {(row["device_b"], part.slice) for row in rows.to_pylist() for part in parts_from(row["parts"])}
     found = [{"device": device, "slice": number} for device, number in sorted(known) if number in wanted]

@@ -31,10 +31,14 @@ class UsageRun:
     `fences_refused`: fences of the reference table that cannot be used, with which nothing was metered.
     """
 
-    to_version: int
+    records_version: int
     touched_hours: int
     rows: int
     fences_refused: int
+
+    def __bool__(self) -> bool:
+        """Whether there was anything to compute."""
+        return self.touched_hours > 0
 
 
 def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> UsageRun:

@@ -71,7 +71,7 @@ class Audit:
     bills: tuple[BillAudit, ...]
     duplicates_removed: int
     conflicts: int
-    refused: int
+    malformed: int
     usage_rows: int
     usage_differing: int
 
@@ -83,7 +83,7 @@ class Audit:
             and all(bill.equal for bill in self.bills)
             and bool(self.devices)
             and bool(self.bills)
-            and self.conflicts == self.refused == self.usage_differing == 0
+            and self.conflicts == self.malformed == self.usage_differing == 0
         )
 
 
@@ -107,7 +107,7 @@ def audit(lake: Lake, truth: Truth, agents: Mapping[str, tuple[str, dict[str, An
         bills=tuple(_bill(lake, truth, account, now) for account in sorted(truth.accounts)),
         duplicates_removed=sum(counted["duplicates"]),
         conflicts=sum(counted["conflicts"]),
-        refused=sum(counted["refused"]),
+        malformed=sum(counted["malformed"]),
         usage_rows=usage,
         usage_differing=differing,
     )

@@ -28,7 +28,7 @@ def records_table(audit: Audit) -> Table:
     redelivered = sum(device.redelivered for device in audit.devices)
     table.caption = (
         f"duplicates removed: {redelivered:,} redelivered by the vehicles' own brokers, "
-        f"{audit.duplicates_removed:,} at the centre; in conflict: {audit.conflicts}; refused: {audit.refused}"
+        f"{audit.duplicates_removed:,} at the centre; in conflict: {audit.conflicts}; malformed: {audit.malformed}"
     )
     return table
 
@@ -90,7 +90,7 @@ def verdict_table(audit: Audit) -> Table:
             f"{sum(device.state is Completeness.COMPLETE for device in devices)} of {len(devices)}",
             all(device.state is Completeness.COMPLETE for device in devices),
         ),
-        ("nothing in quarantine", f"{audit.conflicts + audit.refused}", not audit.conflicts + audit.refused),
+        ("nothing in quarantine", f"{audit.conflicts + audit.malformed}", not audit.conflicts + audit.malformed),
         (
             "usage equal in every hour and zone",
             f"{audit.usage_rows:,} rows, {audit.usage_differing} differ",
@@ -118,7 +118,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
         "redelivered": sum(one.redelivered for one in audit.devices),
         "duplicates_removed": audit.duplicates_removed,
         "conflicts": audit.conflicts,
-        "refused": audit.refused,
+        "malformed": audit.malformed,
         "devices": {one.device: {"state": one.state, "equal": one.equal} for one in audit.devices},
         "usage": {"rows": audit.usage_rows, "differing": audit.usage_differing},
         "bills": {

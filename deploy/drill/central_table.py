@@ -59,7 +59,7 @@ class CentralTable:
     def rows(self) -> int:
         """How many rows of the table carry this epoch, counted in the table itself."""
         # A set of record ids cannot hold one twice: only rows show a duplicate.
-        dataset = self._lake.open("records").to_pyarrow_dataset()
+        dataset = self._lake.dataset("records", self._lake.open("records"))
         return int(dataset.count_rows(filter=pc.field("epoch") == self._epoch))
 
     def _record_ids(self, file: Path) -> dict[DeviceStream, IntervalSet]:

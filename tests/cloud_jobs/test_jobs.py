@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cloud_jobs import jobs, proximity
 from cloud_jobs.config import CloudSettings
@@ -30,7 +31,7 @@ class Centre:
         self.settings = CloudSettings.model_validate(document | {"proximity": {"interval_s": 0.1}})
         self.events: list[str] = []
         self.failures: list[Exception] = []
-        self.last_run = 1
+        self.last_run = self.touched = 1
 
     def start_spark(self, name: str, _: object) -> Any:
         assert self.settings.tables.open(TABLE).version() == 0, "the tables are there before Spark is"
@@ -41,10 +42,10 @@ class Centre:
 
     def compute(self, *_: object) -> ProximityRun:
         self.events.append("run")
-        self.settings.tables.append(TABLE, [ROW])
+        self.settings.tables.append(TABLE, [ROW] * self.touched)
         if self.events.count("run") == self.last_run:
             signal.raise_signal(signal.SIGTERM)
-        return ProximityRun(1, 1, 0, 1)
+        return ProximityRun(1, self.touched, 0, self.touched)
 
     def topic_sender(self, _: object, topic: str, message: Any, __: object) -> Any:
         def send(rows: Iterator[dict[str, Any]]) -> None:
@@ -71,6 +72,34 @@ def test_a_single_run_computes_publishes_and_stops_spark(centre: Centre) -> None
     centre.last_run = 0
     jobs.run_proximity(centre.settings)
     assert centre.events == ["waybill-proximity", "run", "1 to encounters", "stopped"]
+
+
+def test_a_job_logs_what_it_begins_with_what_it_did_and_that_it_stopped(centre: Centre) -> None:
+    centre.last_run = 0
+    with capture_logs() as lines:
+        jobs.run_proximity(centre.settings)
+    begin, computed, end = lines
+    assert begin == {
+        "event": "started",
+        "log_level": "info",
+        "job": "proximity",
+        "lake": str(centre.settings.lake),
+        "records_version": 0,
+        "covered_version": -1,
+    }
+    assert (computed["event"], computed["touched_slices"], computed["published"]) == ("computed", 1, 1)
+    assert (end["event"], end["job"]) == ("stopped", "proximity")
+
+
+def test_a_run_that_finds_nothing_to_do_is_logged_only_if_it_is_the_only_one(centre: Centre) -> None:
+    centre.touched, centre.last_run = 0, 2
+    with capture_logs() as lines:
+        jobs.run_proximity(centre.settings, follow=True)
+    assert [line["event"] for line in lines] == ["started", "stopped"]
+    centre.last_run = 0
+    with capture_logs() as lines:
+        jobs.run_proximity(centre.settings)
+    assert [line["event"] for line in lines] == ["started", "computed", "stopped"]
 
 
 def test_following_goes_on_until_a_signal_and_ends_after_the_run(centre: Centre) -> None:

@@ -1,4 +1,4 @@
-"""A job that follows runs until it is told to stop, and a topic that cannot be reached does not end it."""
+"""A job that follows runs until a signal, and a topic that cannot be reached does not end it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_any_other_error_ends_it() -> None:
     assert stop.waited == []
 
 
-def test_a_trigger_is_due_at_first_and_then_once_in_an_interval() -> None:
+def test_a_trigger_fires_at_first_and_then_once_in_an_interval() -> None:
     times = iter([100.0, 100.0, 159.9, 160.0, 219.9, 400.0])
-    due = PeriodicTrigger(60.0, clock=lambda: next(times))
-    assert [due() for _ in range(6)] == [True, False, False, True, False, True]
+    trigger = PeriodicTrigger(60.0, clock=lambda: next(times))
+    assert [trigger.fire() for _ in range(6)] == [True, False, False, True, False, True]

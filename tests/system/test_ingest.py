@@ -78,7 +78,7 @@ def test_records_come_out_once_and_coverage_says_what_is_there(centre: IngestCen
     centre.send(batch(1, 2, 3), batch(2, 3, 4), batch(1, 2, 3), batch(8, head=9, lost=(Tombstone(6, 7, "quota"),)))
     centre.ingest()
     assert centre.names() == [1, 2, 3, 4, 8]
-    assert (centre.count("admitted"), centre.count("duplicates"), centre.count("conflicts")) == (5, 5, 0)
+    assert (centre.count("accepted"), centre.count("duplicates"), centre.count("conflicts")) == (5, 5, 0)
     coverage = CoverageStore.open(centre.settings.tables).streams[DeviceStream("eu-0001", EPOCH)]
     assert coverage.received == IntervalSet([(1, 4), (8, 8)])
     assert coverage.missing == IntervalSet([(5, 5), (9, 9)])
@@ -130,10 +130,10 @@ def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(cen
     centre.send(b"junk", batch(1), lying)
     centre.ingest()
     assert centre.names() == [1]
-    refused = {row["payload"]: row for row in centre.settings.tables.rows("quarantine").to_pylist()}
-    assert {row["cause"] for row in refused.values()} == {"refused"}
-    assert refused[b"junk"]["detail"].startswith("not-a-batch")
-    assert refused[lying]["detail"].startswith("malformed")
+    malformed = {row["payload"]: row for row in centre.settings.tables.rows("quarantine").to_pylist()}
+    assert {row["cause"] for row in malformed.values()} == {"malformed"}
+    assert malformed[b"junk"]["detail"].startswith("not-a-batch")
+    assert malformed[lying]["detail"].startswith("malformed")
 
 
 def test_a_second_ingest_on_the_same_lake_is_fenced_off(centre: IngestCentre) -> None:

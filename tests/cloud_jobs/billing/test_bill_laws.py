@@ -97,7 +97,7 @@ def test_what_is_computed_later_does_not_change_an_issued_bill(
 
 
 @given(any_tariffs, first_usage, st.integers(1, 31 * 24 - 1))
-def test_the_parts_of_a_period_add_up_in_quantity_and_evidence(
+def test_the_parts_of_a_period_add_up_in_quantity_and_seq_ranges(
     tariffs: list[Tariff], usage: list[UsageRow], hours: int
 ) -> None:
     middle = MARCH.start + timedelta(hours=hours)

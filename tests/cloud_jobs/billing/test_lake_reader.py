@@ -165,6 +165,19 @@ def test_show_prints_a_table_json_and_an_invoice(lake: Path, tmp_path: Path) -> 
     assert document["invoice_number"] in page.read_text(encoding="utf-8")
 
 
+def test_a_page_that_cannot_be_written_is_named_and_one_that_can_replaces_the_old_one_whole(
+    lake: Path, tmp_path: Path
+) -> None:
+    refused = run("show", *asked(lake), "--html", tmp_path / "nowhere" / "invoice.html")
+    assert refused.exit_code == 1
+    assert refused.stderr == f"bill: {tmp_path}/nowhere/invoice.html: No such file or directory\n"
+    page = tmp_path / "invoice.html"
+    page.write_text("x" * 100_000, encoding="utf-8")
+    assert run("show", *asked(lake), "--html", page).exit_code == 0
+    assert page.read_text(encoding="utf-8").rstrip().endswith("</html>")
+    assert run("show", *asked(lake), "--html", "/dev/full").stderr == "bill: /dev/full: No space left on device\n"
+
+
 def test_the_same_moment_gives_the_same_bytes_whatever_came_later(lake: Path) -> None:
     moment = datetime.now(UTC).isoformat()
     before = run("show", *asked(lake), "--json", "--as-of", moment).stdout_bytes

@@ -80,36 +80,36 @@ def test_a_clock_far_off_has_no_partition_and_is_kept() -> None:
     assert part["device_date"].to_pylist() == [None, None]
 
 
-def test_headers_keep_the_order_and_say_why_a_message_is_refused() -> None:
-    honest = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),), (Tombstone(3, 4, "quota"),)))
-    (part,) = decode_messages([messages(honest, b"junk", honest[:-1])])
+def test_headers_keep_the_order_and_say_why_a_message_is_malformed() -> None:
+    consistent = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),), (Tombstone(3, 4, "quota"),)))
+    (part,) = decode_messages([messages(consistent, b"junk", consistent[:-1])])
     assert part.schema == DECODED
     first, second, third = [row for row in part.to_pylist() if row["seq"] is None]
     assert (first["device"], first["epoch"], first["head"]) == ("d", 9, 4)
     assert (first["bounds"], first["lost"], first["reasons"]) == ([2, 2], [3, 4], ["quota"])
-    assert second["refused"].startswith("not-a-batch: ")
+    assert second["malformed"].startswith("not-a-batch: ")
     assert second["payload"] == b"junk"
-    assert third["refused"].startswith("truncated: ")
+    assert third["malformed"].startswith("truncated: ")
 
 
-def test_a_content_that_contradicts_its_honest_header_is_refused_before_anything_is_let_in() -> None:
+def test_a_content_that_contradicts_its_consistent_header_is_malformed_before_anything_is_let_in() -> None:
     lying = framed(["d", 9, 4, [1, 3], []], msgpack.packb({"t": "nonsense"}))
     (part,) = decode_messages([messages(lying)])
     (row,) = part.to_pylist()
     assert row["seq"] is None
-    assert row["refused"].startswith("malformed: ")
+    assert row["malformed"].startswith("malformed: ")
 
 
-def test_a_message_that_the_source_calls_malformed_is_refused_though_its_value_is_a_batch() -> None:
-    honest = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),)))
+def test_a_message_that_the_source_calls_malformed_is_so_though_its_value_is_a_batch() -> None:
+    consistent = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),)))
     reasons = ["properties not UTF-8: ff", "publish_time not a time of the years 1970 to 9999: 0 ms", None]
-    rows = messages(honest, honest, honest).to_pylist()
-    told = [row | {"malformed": reason} for row, reason in zip(rows, reasons, strict=True)]
-    told[0]["properties"] = told[1]["publish_time"] = None
-    (part,) = decode_messages([pa.RecordBatch.from_pylist(told, schema=MESSAGES)])
+    rows = messages(consistent, consistent, consistent).to_pylist()
+    named = [row | {"malformed": reason} for row, reason in zip(rows, reasons, strict=True)]
+    named[0]["properties"] = named[1]["publish_time"] = None
+    (part,) = decode_messages([pa.RecordBatch.from_pylist(named, schema=MESSAGES)])
     headers = [row for row in part.to_pylist() if row["seq"] is None]
-    assert [row["refused"] for row in headers] == [f"message: {reasons[0]}", f"message: {reasons[1]}", None]
-    assert headers[0]["payload"] == honest
+    assert [row["malformed"] for row in headers] == [f"message: {reasons[0]}", f"message: {reasons[1]}", None]
+    assert headers[0]["payload"] == consistent
     assert len({row["fingerprint"] for row in headers}) == 3
     assert sum(row["seq"] is not None for row in part.to_pylist()) == 1
 
@@ -117,7 +117,7 @@ def test_a_message_that_the_source_calls_malformed_is_refused_though_its_value_i
 def test_a_batch_of_tombstones_only_has_a_header_and_no_rows() -> None:
     (part,) = decode_messages([messages(encode(Batch("d", 9, 4, (), (Tombstone(1, 4, "age"),))))])
     (row,) = part.to_pylist()
-    assert (row["seq"], row["lost"], row["refused"]) == (None, [1, 4], None)
+    assert (row["seq"], row["lost"], row["malformed"]) == (None, [1, 4], None)
 
 
 def test_the_rows_are_columns_of_the_records_table() -> None:

@@ -27,17 +27,17 @@ histories = st.lists(headers(), max_size=12)
 
 
 def run(history: list[Header], cuts: list[int]) -> tuple[dict[DeviceStream, Coverage], int, int]:
-    """The coverage after a history that is cut into micro-batches, and how many records were let in and refused."""
+    """The coverage after a history that is cut into micro-batches, and how many records were let in and came again."""
     known: dict[DeviceStream, Coverage] = {}
-    admitted = duplicates = 0
+    accepted = duplicates = 0
     bounds = [0, *sorted(cuts), len(history)]
     for start, end in itertools.pairwise(bounds):
         arrivals = [ReceivedBatch(MessageRef("t", str(i)), history[i]) for i in range(start, end)]
         decision = deduplicate(known, arrivals)
-        admitted += decision.admitted_count
+        accepted += decision.accepted_count
         duplicates += decision.duplicate_count
         known |= decision.coverage
-    return known, admitted, duplicates
+    return known, accepted, duplicates
 
 
 @given(histories, st.data())
@@ -48,9 +48,9 @@ def test_the_outcome_does_not_depend_on_how_the_history_is_cut(history: list[Hea
 
 @given(histories)
 def test_the_union_of_all_names_is_let_in_and_the_rest_are_duplicates(history: list[Header]) -> None:
-    known, admitted, duplicates = run(history, [])
+    known, accepted, duplicates = run(history, [])
     names = {(header.device, seq) for header in history for seq in header.record_seqs}
-    assert admitted == len(names)
+    assert accepted == len(names)
     assert duplicates == sum(header.record_seqs.count for header in history) - len(names)
     assert {(buffer.device, seq) for buffer, coverage in known.items() for seq in coverage.received} == names
 
@@ -60,7 +60,7 @@ def test_a_history_that_comes_again_changes_nothing(history: list[Header]) -> No
     known, _, _ = run(history, [])
     arrivals = [ReceivedBatch(MessageRef("other", str(i)), header) for i, header in enumerate(history)]
     again = deduplicate(known, arrivals)
-    assert again.admitted_count == 0
+    assert again.accepted_count == 0
     assert all(known[buffer].received == coverage.received for buffer, coverage in again.coverage.items())
 
 
@@ -94,9 +94,9 @@ def test_a_record_that_comes_after_its_tombstone_is_let_in_and_no_longer_lost() 
     late = Header("a", 7, 5, IntervalSet([(4, 4)]))
     known, _, _ = run([buried], [])
     assert known[DeviceStream("a", 7)].state is Completeness.DECLARED_LOSS
-    known, admitted, _ = run([buried, late], [])
+    known, accepted, _ = run([buried, late], [])
     coverage = known[DeviceStream("a", 7)]
-    assert (admitted, coverage.declared_lost, coverage.state) == (
+    assert (accepted, coverage.declared_lost, coverage.state) == (
         4,
         IntervalSet([(5, 5)]),
         Completeness.DECLARED_LOSS,

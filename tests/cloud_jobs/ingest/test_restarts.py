@@ -28,7 +28,8 @@ class Queries:
         self.started += 1
         failure, completed = next(self._script)
         query = SimpleNamespace(isActive=False, exception=lambda: failure, stop=self._stop)
-        return SimpleNamespace(query=query, micro_batch=SimpleNamespace(completed=completed, fenced=self._fenced))
+        micro_batch = SimpleNamespace(completed=completed, fenced=self._fenced)
+        return SimpleNamespace(query=query, micro_batch=micro_batch, records_version=0)
 
     def _stop(self) -> None:
         self.stopped += 1

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, to_row
 from cloud_jobs.lake.schemas import COVERAGE, REFERENCE, TABLES, USAGE, without
-from cloud_jobs.lake.tables import Lake, covering
+from cloud_jobs.lake.tables import Condition, Lake, covering
 from telemetry import IntervalSet, Tombstone
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -99,13 +98,84 @@ def test_rows_are_those_of_a_moment_and_none_from_before_the_table(lake: Lake) -
     assert lake.rows("reference", ["id"], as_of=between)["id"].to_pylist() == ["a"]
     assert sorted(lake.rows("reference", ["id"])["id"].to_pylist()) == ["a", "b"]
     assert lake.rows("reference", as_of=between - timedelta(days=1)).num_rows == 0
-    assert lake.rows("reference", where=pc.field("id") == "b").num_rows == 1
+    assert lake.rows("reference", where=[("id", "=", "b")]).num_rows == 1
+
+
+def merged(lake: Lake, *rows: dict[str, Any]) -> None:
+    made = pa.Table.from_pylist([*rows], schema=REFERENCE)
+    merge = lake.open("reference").merge(made, "old.id = new.id", source_alias="new", target_alias="old")
+    merge.when_not_matched_insert_all().execute()
+
+
+def appended(lake: Lake, *rows: dict[str, Any]) -> None:
+    lake.append("reference", [*rows])
+
+
+def without_statistics(lake: Lake, *rows: dict[str, Any]) -> None:
+    lake.open("reference").alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
+    lake.append("reference", [*rows])
+
+
+def checkpointed(lake: Lake, *rows: dict[str, Any]) -> None:
+    lake.append("reference", [*rows])
+    lake.open("reference").create_checkpoint()
+
+
+LONG = "x" * 3_000
+
+
+@pytest.mark.parametrize("write", [merged, appended, without_statistics, checkpointed])
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ([("kind", "=", "fence")], {"a", LONG, "c"}),
+        ([("id", "=", LONG)], {LONG}),
+        ([("id", ">", "c")], {LONG}),
+        ([("place", "=", "1:1")], {"c"}),
+        ([("published_at", "<=", MOMENT), ("id", "<", "c")], {"a"}),
+        ([("published_at", "<", MOMENT)], set()),
+        ([("id", "in", pa.array(["a", "c", "nobody"]))], {"a", "c"}),
+        ([("id", "in", pa.array([], pa.string()))], set()),
+    ],
+    ids=str,
+)
+def test_conditions_find_rows_however_they_were_written(
+    lake: Lake, write: Callable[..., None], conditions: list[Condition], expected: set[str]
+) -> None:
+    write(lake, published("a"), published(LONG))
+    write(lake, published("c", "1:1"))
+    found = lake.rows("reference", ["id"], where=conditions)
+    assert found.schema == pa.schema([REFERENCE.field("id")])
+    assert set(found["id"].to_pylist()) == expected
+
+
+@pytest.mark.parametrize("write", [merged, appended, checkpointed])
+def test_a_condition_opens_only_the_files_that_can_hold_such_rows(lake: Lake, write: Callable[..., None]) -> None:
+    write(lake, published("a"))
+    (needless,) = Path(lake.path("reference")).glob("*.parquet")
+    write(lake, published("b"))
+    needless.unlink()
+    assert lake.rows("reference", ["body"], where=[("id", "=", "b")]).num_rows == 1
+    with pytest.raises(LakeError, match="cannot be read"):
+        lake.rows("reference", where=[("kind", "=", "fence")])
+
+
+def test_a_column_that_early_files_do_not_have_is_null_in_a_condition(tmp_path: Path) -> None:
+    lake = made_by_another_version(tmp_path, "reference", without(REFERENCE, "place"))
+    row = {name: value for name, value in published("a").items() if name != "place"}
+    write_deltalake(
+        lake.path("reference"), pa.Table.from_pylist([row], schema=without(REFERENCE, "place")), mode="append"
+    )
+    assert lake.rows("reference", where=[("place", "=", "1:1")]).num_rows == 0
+    lake.create()
+    merged(lake, published("b", "1:1"))
+    assert lake.rows("reference", ["id"], where=[("place", "=", "1:1")])["id"].to_pylist() == ["b"]
 
 
 def test_a_text_in_a_condition_is_a_value_whatever_it_holds(lake: Lake) -> None:
     for name in ("it's", "' OR '1' = '1", "a\\", ""):
         lake.append("reference", [published(name)])
-        (row,) = lake.rows("reference", where=pc.field("id") == name).to_pylist()
+        (row,) = lake.rows("reference", where=[("id", "=", name)]).to_pylist()
         assert row["id"] == name
 
 
@@ -120,6 +190,10 @@ def test_a_table_whose_files_are_gone_is_named(lake: Lake) -> None:
         file.unlink()
     with pytest.raises(LakeError, match=r"'reference' .* cannot be read"):
         lake.rows("reference")
+
+
+def test_no_thread_of_arrow_calls_python_while_the_process_ends(lake: Lake) -> None:
+    assert lake.dataset("usage", lake.open("usage")).filesystem.base_fs.type_name == "local"
 
 
 def test_coverage_is_that_of_the_devices_asked_for_and_rows_of_one_stream_are_united(lake: Lake) -> None:

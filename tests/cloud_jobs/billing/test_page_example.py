@@ -1,0 +1,101 @@
+"""The bill's page shows what its commands print of the lake of two vehicles that drove for an hour."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from typer.testing import CliRunner
+
+from cloud_jobs.billing.cli import app
+from cloud_jobs.fences import parse_fences
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, to_row
+from cloud_jobs.lake.schemas import RECORDS, REFERENCE, USAGE
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.reference_files import read_reference
+from cloud_jobs.usage.metering import FIXES, meter
+from geo.spatial import TrackSettings, ZoneSet
+from simulator import drive, generated_scenario, write_folder
+from simulator.messages import journal_entry
+from telemetry import IntervalSet
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "billing.md").read_text(encoding="utf-8")
+SESSION = PAGE.split("```")[1]
+EPOCHS = {"eu-0001": 58830363821697206, "eu-0002": 58830363830750330}
+RECEIVED = datetime(2026, 11, 22, 15, 11, 42, tzinfo=UTC)
+COMPUTED = datetime(2026, 11, 22, 15, 18, 10, tzinfo=UTC)
+COMMITTED_MS = int(datetime(2026, 11, 22, 15, 20, tzinfo=UTC).timestamp() * 1000)
+SCENARIO = generated_scenario(seed=7, vehicles=2, regions=("eu",), duration_s=3600)
+PARTS = ("latitude", "longitude", "altitude_m", "speed_mps", "heading_deg", "accuracy_m")
+
+
+def records() -> list[dict[str, Any]]:
+    """The records of each vehicle, in the order in which it made them."""
+    heads: defaultdict[str, int] = defaultdict(int)
+    rows = []
+    for message in drive(SCENARIO):
+        entry, device = journal_entry(message), message.device
+        heads[device] += 1
+        moment = datetime.fromtimestamp((SCENARIO.start_ms + round(message.offset_s * 1000)) / 1000, UTC)
+        rows.append(
+            {name: entry["content"].get(name) for name in PARTS}
+            | {"device": device, "epoch": EPOCHS[device], "seq": heads[device], "kind": entry["kind"]}
+            | {"device_time": moment, "device_date": moment.date(), "received_at": RECEIVED}
+        )
+    return rows
+
+
+def metered(rows: list[dict[str, Any]], fences: list[str]) -> pa.Table:
+    fixes = [
+        row | {"t_ms": round(row["device_time"].timestamp() * 1000), "touched": True}
+        for row in sorted(rows, key=lambda row: (row["device"], row["seq"]))
+        if row["kind"] == "position"
+    ]
+    usage = meter(pa.Table.from_pylist(fixes, schema=FIXES), ZoneSet(parse_fences(fences).fences), TrackSettings())
+    computed = pa.array([COMPUTED] * len(usage), USAGE.field("computed_at").type)
+    return usage.append_column("computed_at", computed).cast(USAGE)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = Lake(tmp_path / "lake")
+    made.create()
+    rows = records()
+    write_folder(tmp_path / "reference", SCENARIO)
+    versions = read_reference([tmp_path / "reference"])
+    published = [{"kind": v.kind, "id": v.id, "body": v.body, "published_at": RECEIVED} for v in versions]
+    write_deltalake(made.path("records"), pa.Table.from_pylist(rows, schema=RECORDS), mode="append")
+    write_deltalake(made.path("reference"), pa.Table.from_pylist(published, schema=REFERENCE), mode="append")
+    usage = metered(rows, [version.body for version in versions if version.kind == "fence"])
+    write_deltalake(made.path("usage"), usage, mode="append")
+    heads = {device: max(row["seq"] for row in rows if row["device"] == device) for device in EPOCHS}
+    made.append(
+        "coverage",
+        [
+            to_row(DeviceStream(device, EPOCHS[device]), Coverage(IntervalSet([(1, head)]), head=head))
+            for device, head in heads.items()
+        ],
+    )
+    for log in made.folder.glob("*/_delta_log/*.json"):
+        # as if it had been written before the moment of the page's bill
+        log.write_text(re.sub(r'"timestamp":\d+', f'"timestamp":{COMMITTED_MS}', log.read_text()))
+    return made
+
+
+def test_the_commands_of_the_page_print_what_stands_below_them(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lake.folder.parent)
+    shown = re.findall(r"^\$ waybill bill ([^;\n]+)(; echo \$\?)?\n((?:[^$].*\n)*)", SESSION, re.MULTILINE)
+    assert [command.split()[0] for command, _, _ in shown] == ["show", "open", "issue", "issue"]
+    for command, says_status, expected in shown:
+        result = CliRunner().invoke(app, command.split())
+        lines = [*result.output.splitlines(), *([str(result.exit_code)] if says_status else [])]
+        printed = "".join(f"{line.rstrip()}\n" for line in lines)
+        # a row of dots stands for rows that the page leaves out
+        pattern = r"(?:│.*\n)+".join(re.escape(part) for part in expected.split("│ …\n"))
+        assert re.fullmatch(pattern, printed), printed
