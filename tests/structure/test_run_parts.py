@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,11 +18,16 @@ from deploy.local.process import ProcessIdentity
 
 ROOT = Path(__file__).resolve().parents[2]
 BOUND_S = 60
+BESIDE = [
+    "system and not own_servers and not alone and not nightly",
+    "own_servers and not nightly",
+    "not system and not nightly",
+]
 STAND_IN = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
 
-part = next(word for word in ("own_servers and not alone", "or own_servers", "alone and") if word in " ".join(sys.argv))
+part = sys.argv[sys.argv.index("-m") + 1]
 print("began:", part, flush=True)
 if os.environ["STAND_IN"] == "fails":
     sys.exit(1)
@@ -70,9 +76,9 @@ def make_test(folder: Path, stand_in: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def when_begun(make: subprocess.Popen[str], folder: Path) -> list[ProcessIdentity]:
-    """Both parts that run beside each other, and their servers."""
+    """The parts that run beside each other, and their servers."""
     deadline = time.monotonic() + BOUND_S
-    while len(ready := list((folder / "seen").glob("*.ready"))) < 2:
+    while len(ready := list((folder / "seen").glob("*.ready"))) < len(BESIDE):
         assert make.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -86,15 +92,15 @@ def test_an_interrupted_run_ends_what_it_started_and_shows_what_was_printed(
 ) -> None:
     with make_test(tmp_path, "serves") as make:
         begun = when_begun(make, tmp_path)
-        assert len(begun) == 4
+        assert len(begun) == 2 * len(BESIDE)
         # Ctrl-C reaches everything in the terminal's group, a SIGTERM only whom it is sent to.
         (os.killpg if number == signal.SIGINT else os.kill)(make.pid, number)
         output, _ = make.communicate(timeout=BOUND_S)
     assert make.returncode != 0
-    for part in ("own_servers and not alone", "or own_servers"):
-        assert output.count(f"began: {part}") == 1
-        assert output.count(f"stopped its server: {part}") == 1
-    assert output.count("began: ") == 2, "the last part must not begin"
+    for part in BESIDE:
+        assert output.count(f"began: {part}\n") == 1
+        assert output.count(f"stopped its server: {part}\n") == 1
+    assert output.count("began: ") == len(BESIDE), "the last part must not begin"
     assert [one for one in begun if one.lives] == []
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -103,4 +109,14 @@ def test_every_part_runs_whatever_fails(tmp_path: Path) -> None:
     with make_test(tmp_path, "fails") as make:
         output, _ = make.communicate(timeout=BOUND_S)
     assert make.returncode == 2, "make's own for a recipe that failed"
-    assert output.count("began: ") == 3
+    assert output.count("began: ") == len(BESIDE) + 1
+
+
+def test_each_test_is_in_exactly_one_part() -> None:
+    parts = [*BESIDE, "alone and not nightly"]
+    assert re.findall(r'-m "([^"]+)" .*--durations', (ROOT / "Makefile").read_text(encoding="utf-8")) == parts
+    for marks in ([], ["system"], ["system", "own_servers"], ["system", "alone"]):
+        for nightly in (False, True):
+            known = {name: name in marks for name in ("system", "own_servers", "alone")} | {"nightly": nightly}
+            chosen = [part for part in parts if eval(part, {}, known)]  # noqa: S307 - Python's own words, from our file
+            assert len(chosen) == (not nightly), marks

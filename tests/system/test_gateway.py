@@ -31,7 +31,7 @@ from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
 from tests.system.gateway_region import NAMESPACE, RECORDS, Devices, GatewayProcess, PulsarRegion, assert_safe
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from deltalake.exceptions import TableNotFoundError
 from deploy.local import PulsarCluster
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, MessageSender, eventually
 
-pytestmark = [pytest.mark.system, pytest.mark.alone]
+pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 
 
