@@ -1,4 +1,4 @@
-"""Where drills are played: the four clusters, the ingest, and the waits that every drill needs."""
+"""Where drills run: the four clusters, the ingest, and the waits that every drill needs."""
 
 from __future__ import annotations
 
