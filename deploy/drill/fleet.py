@@ -1,4 +1,4 @@
-"""The devices of one region as the drill simulates them: a steady stream of batches, and a list of what was acknowledged.
+"""The devices of one region as the drill simulates them: a steady stream of batches, and what was acknowledged.
 
 The batches are real (`telemetry.encode`), and a device counts a record as delivered by the rule of the gateway: when
 Pulsar has persisted it. What was not acknowledged stays with the device and is sent again, in the next region when its
