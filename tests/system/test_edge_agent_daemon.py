@@ -143,7 +143,7 @@ def test_hostile_retained_messages_neither_stop_nor_empty_nor_disconnect_the_age
     assert agent.status()["gaps"] == 0
 
 
-def test_the_endpoint_on_loopback_tells_metrics_health_and_status(agent, vehicle, regions, brokers):
+def test_the_endpoint_on_loopback_serves_metrics_health_and_status(agent, vehicle, regions, brokers):
     for _ in range(10):
         vehicle.position()
     assert regions["eu"].wait_for(lambda it: len(it.records) == 10)

@@ -69,7 +69,7 @@ def devices(region: PulsarRegion) -> Iterator[Callable[..., Devices]]:
         one.close()
 
 
-def test_every_device_is_told_of_every_record_and_pulsar_has_them_all(
+def test_every_device_gets_an_acknowledgement_of_every_record_and_pulsar_has_them_all(
     region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     fleet = devices("plain", 10, 20)
@@ -84,7 +84,7 @@ def test_every_device_is_told_of_every_record_and_pulsar_has_them_all(
     assert (status.in_flight, status.pending_acks, status.pulsar_failures) == (0, 0, 0)
 
 
-def test_a_gateway_that_is_killed_again_and_again_has_told_nobody_of_what_is_not_in_pulsar(
+def test_a_gateway_that_is_killed_again_and_again_has_acknowledged_nothing_that_is_not_in_pulsar(
     region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     seed = random.randrange(1 << 32)
@@ -139,7 +139,7 @@ def test_while_the_broker_is_away_the_gateway_waits_and_goes_on_afterwards(
     assert_safe(fleet.snapshot(), region.persisted("broker"))
 
 
-def test_a_damaged_batch_and_one_of_another_device_are_put_aside_and_the_sender_is_told(
+def test_a_damaged_batch_and_one_of_another_device_are_dead_letters_and_the_sender_is_answered(
     region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     fleet = devices("liar", 2, 1)
@@ -348,7 +348,7 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
         assert gateway.status().pushes_unknown == 0
 
 
-def test_a_batch_that_the_gateway_refuses_is_set_aside_on_the_vehicle_and_the_rest_is_delivered(
+def test_a_batch_that_the_gateway_refuses_is_dead_lettered_on_the_vehicle_and_the_rest_is_delivered(
     region: PulsarRegion, vehicle: VehicleSensors, tmp_path: Path
 ) -> None:
     agent = AgentProcess(tmp_path, vehicle.port, {"eu": region.broker.port}, tenant="poison")

@@ -243,7 +243,7 @@ def admits(port: int, context: ssl.SSLContext) -> bool:
 
 
 @own_servers
-def test_a_broker_with_certificates_admits_only_clients_that_have_one(tmp_path: Path) -> None:
+def test_a_broker_with_certificates_takes_only_clients_that_have_one(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "certificates")
     broker = MosquittoBroker("eu", tmp_path / "broker", settings=MosquittoSettings(tls=authority.server()))
     broker.start()
