@@ -200,7 +200,9 @@ def widths(lake: Lake) -> list[float]:
     return widths_of(fences_in(lake))
 
 
-def test_a_correction_that_is_taken_back_holds_no_more_and_what_held_before_can_be_told(tmp_path: Path) -> None:
+def test_a_correction_that_is_taken_back_holds_no_more_and_what_held_before_can_be_published_again(
+    tmp_path: Path,
+) -> None:
     lake, topics = Lake(tmp_path), Topics()
     lake.create()
     for minute, body in enumerate([SAME, OTHER, SAME, SAME, OTHER, SAME]):

@@ -29,13 +29,13 @@ def _unexpected(error: NotPublished) -> None:
     raise AssertionError(error)
 
 
-def test_it_runs_at_once_and_after_each_pause_until_told_to_stop() -> None:
+def test_it_runs_at_once_and_after_each_pause_until_stopped() -> None:
     stop, runs = Pauses(3), list[int]()
     run_repeatedly(lambda: runs.append(1), interval_s=5.0, on_error=_unexpected, stop=stop)
     assert (len(runs), stop.waited) == (3, [5.0, 5.0, 5.0])
 
 
-def test_what_was_told_to_stop_does_not_begin() -> None:
+def test_what_was_stopped_does_not_begin() -> None:
     stop = Pauses(1)
     stop.set()
     run_repeatedly(pytest.fail, interval_s=5.0, on_error=_unexpected, stop=stop)

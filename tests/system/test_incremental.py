@@ -58,7 +58,9 @@ def test_a_fix_touches_the_spans_from_its_margin_before_to_its_margin_after(
         assert sorted(row["hour"] - hour for row in touched.collect()) == spans
 
 
-def test_of_two_runs_over_one_increment_one_writes_and_the_other_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_of_two_runs_over_one_increment_one_writes_and_the_other_gets_an_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     lake = lake_of(tmp_path)
     ingest(lake, [fix(1)])
     increment = next_increment(lake, "usage")

@@ -69,7 +69,7 @@ def test_another_writer_ends_it_at_once(tmp_path: Path) -> None:
     assert queries.started == 1
 
 
-def test_nothing_is_started_after_it_was_told_to_stop(tmp_path: Path) -> None:
+def test_nothing_is_started_after_it_was_stopped(tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
     queries = Queries()

@@ -211,7 +211,7 @@ def test_a_row_of_coverage_that_cannot_be_read_is_shown(lake: Lake) -> None:
         lake.coverage()
 
 
-def test_the_newest_commit_that_says_so_tells_what_a_table_covers(lake: Lake) -> None:
+def test_the_newest_commit_that_says_so_shows_what_a_table_covers(lake: Lake) -> None:
     assert lake.covered_version("coverage") == -1
     lake.replace("coverage", [covered("d", 1)], covers=4)
     assert lake.covered_version("coverage") == lake.covered_version("coverage", commits=1) == 4
