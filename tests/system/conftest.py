@@ -24,6 +24,18 @@ from tests.cloud_jobs.pulsar_source.world import LiveCluster, session
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The limit of a test counts the test alone.
+
+    Whichever comes first starts the servers, each within a bound of its own, and Spark: minutes on a busy machine.
+    """
+    for item in items:
+        if item.get_closest_marker("system"):
+            limit = item.get_closest_marker("timeout")
+            args, kwargs = (limit.args, limit.kwargs) if limit else ((), {})
+            item.add_marker(pytest.mark.timeout(*args, **{**kwargs, "func_only": True}), append=False)
+
+
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     with LocalStack(tmp_path_factory.mktemp("stack")) as running:
