@@ -36,7 +36,7 @@ class ParsedFences(NamedTuple):
 
 
 def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
-    """The fences and gates of rows of the reference table, each row judged on its own, as a file of features is.
+    """The fences and gates of rows of the reference table, each row validated on its own, as a file of features is.
 
     A version is an id and an instant, however either is written. Of a version that was corrected the newest row that
     can be used holds; a row that cannot be is refused and changes nothing, and so is one that would make a gate of a
@@ -62,7 +62,7 @@ def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
 def parse_fences(features: Iterable[str]) -> ParsedFences:
     """The fences and gates of features, each a text by itself.
 
-    Raises CloudError for one that cannot be used: with a fence less, what was told of it would be retracted.
+    Raises CloudError for one that cannot be used: with a fence less, its published events would be retracted.
     """
     try:
         made = [parse_fence(feature) for feature in features]

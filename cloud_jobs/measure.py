@@ -63,7 +63,7 @@ MaxGap = Annotated[
 ]
 Plausibility = Annotated[
     bool,
-    typer.Option("--plausibility/--no-plausibility", help="Set aside fixes of impossible speed, place or accuracy"),
+    typer.Option("--plausibility/--no-plausibility", help="Exclude fixes of impossible speed, place or accuracy"),
 ]
 
 
@@ -252,14 +252,15 @@ def _printable(character: str) -> str:
 
 
 def print_summary(tracks: Tracks, result: str) -> None:
-    """Say on standard error what became of the fixes: kept, set aside and why, and what is unknown."""
+    """Say on standard error what became of the fixes: kept, excluded and why, and what is unknown."""
     counts = {name: count for name, count in tracks.counts().items() if count and name != "kept"}
-    aside = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()) or "none"
+    excluded = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()) or "none"
     _, start, end = tracks.unknown()
     unknown_s = float((end - start).sum()) / 1000.0
     gaps, jumps = count_text(tracks.gap_breaks, "gap"), count_text(tracks.speed_breaks, "jump")
     breaks = f"{gaps} and {jumps} left {unknown_s:.0f} s unknown"
-    typer.echo(f"{len(tracks.row)} of {len(tracks.fixes)} fixes kept, set aside: {aside}; {breaks}; {result}", err=True)
+    fixes = f"{len(tracks.row)} of {len(tracks.fixes)} fixes kept, excluded: {excluded}"
+    typer.echo(f"{fixes}; {breaks}; {result}", err=True)
 
 
 def _row(device: str, fence: str, metres: float, ms: float, entries: int) -> tuple[str, str, str, str, int]:

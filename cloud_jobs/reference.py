@@ -66,8 +66,8 @@ def stated_version(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:
 def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> CollectedReference:
     """Takes what the topics hold into the reference table, each publication that changes something once.
 
-    A version that was published as A, then as B and then as A again has three rows, so that the newest holds, and what
-    held at any moment can be told. Fences that cannot be used are logged.
+    A version that was published as A, then as B and then as A again has three rows, so that the newest holds, and
+    what held at any moment is in the table. Fences that cannot be used are logged.
     """
     rows, refused = list[dict[str, Any]](), list[str]()
     for kind, topic in TOPICS.items():
@@ -87,8 +87,8 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
     source = pa.Table.from_pylist(_changing(rows, lake), schema=REFERENCE)
     # a merge, not an append: what a run that was cut off has written is not added again
     table.merge(source, same, source_alias="new", target_alias="old").when_not_matched_insert_all().execute()
-    _log_refused("not_a_version", refused)
-    _log_refused("fences_refused", fences_in(lake).refused)
+    _log_refused("messages that are not versions", refused)
+    _log_refused("fences that cannot be used", fences_in(lake).refused)
     return CollectedReference(lake.open("reference").count(), len(refused))
 
 
@@ -116,14 +116,14 @@ def _changing(rows: list[dict[str, Any]], lake: Lake) -> list[dict[str, Any]]:
 def changing(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of new publications those that, in order of publication, say another thing of a version than the one before."""
     held: dict[tuple[str, str, str], str] = {}
-    found: list[dict[str, Any]] = []
+    changed: list[dict[str, Any]] = []
     marked = [(row, False) for row in old] + [(row, True) for row in new]
     for row, is_new in sorted(marked, key=lambda item: publication_order(item[0])):
         version = row["kind"], row["id"], _beginning(row["kind"], row["body"])
         if is_new and held.get(version) != row["body"]:
-            found.append(row)
+            changed.append(row)
         held[version] = row["body"]
-    return found
+    return changed
 
 
 def _beginning(kind: Kind, body: str) -> str:
@@ -135,7 +135,7 @@ def _beginning(kind: Kind, body: str) -> str:
         facts = facts["properties"] if kind == "fence" else facts
         return _instant(facts.get("effective_from"))
     except (AttributeError, KeyError, ValueError, TypeError, RecursionError):
-        return _UNKNOWN  # told apart from no other of that thing: then more is kept than is needed
+        return _UNKNOWN  # the same for all such bodies of that thing: then more is kept than is needed
 
 
 def _instant(begin: Any) -> str:
@@ -196,12 +196,12 @@ def newest_publications(lake: Lake) -> list[dict[str, Any]]:
 
 
 def fences_in(lake: Lake) -> PublishedFences:
-    """All versions of all fences that the reference table holds; judged again only when the table is another one."""
+    """All versions of all fences that the reference table holds; validated again only when the table is another one."""
     table = lake.open("reference")
     return _fences_at(lake, table.metadata().id, table.version())
 
 
-# a job that follows asks every few seconds, and the fences of a country take longer than that to judge
+# a job that follows asks every few seconds, and the fences of a country take longer than that to validate
 @lru_cache(maxsize=1)
 def _fences_at(lake: Lake, _table_id: str, _version: int) -> PublishedFences:
     return published_fences(row for row in lake.rows("reference").to_pylist() if row["kind"] == "fence")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,15 @@ def _write_track(path: Path, track: Track) -> None:
 def _read_track(path: Path) -> Track:
     track: dict[str, list[RecordedFix]] = {}
     with path.open(newline="", encoding="utf-8") as lines:
-        for row in csv.DictReader(lines):
+        reader = csv.DictReader(lines)
+        for row in reader:
             heading = float(row["heading_deg"]) if row["heading_deg"] else None
             fix = RecordedFix(
                 int(row["time_ms"]), float(row["latitude"]), float(row["longitude"]), heading, row["trip"]
             )
+            # JSON has no NaN: what is read here is sent as JSON.
+            if not all(map(math.isfinite, (fix.latitude, fix.longitude, heading or 0.0))):
+                raise ScenarioError(f"{path}, line {reader.line_num}: a position or heading is not a finite number")
             track.setdefault(row["device"], []).append(fix)
     fixes: dict[str, Sequence[RecordedFix]] = {device: tuple(rows) for device, rows in track.items()}
     return fixes

@@ -80,7 +80,7 @@ def journal_entry(message: VehicleMessage) -> dict[str, Any]:
 
 
 def _json(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
 
 
 def journal_line(message: VehicleMessage) -> str:

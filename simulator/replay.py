@@ -1,12 +1,14 @@
 """A recorded track as a fleet: reads the CSV of a fleet's positions and sends them again as they were.
 
 The columns that are read: vehicle_id, trip_id, timestamp (UTC when it says nothing else), latitude, longitude, bearing
-(degrees, may be empty). Others are ignored. A row that says nothing new or makes no sense is left out and counted.
+(degrees, may be empty). Others are ignored. A row that says nothing new or makes no sense is left out and counted; a
+bearing that is no finite number is refused with its line: the fix would be good, and its message no JSON.
 """
 
 import csv
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -54,14 +56,16 @@ def read_recording(path: Path) -> Recording:
         raise TrackError(str(path), 0, f"cannot be read: {error}") from error
 
 
-def _recording(path: Path, rows: Iterable[dict[str, str]]) -> Recording:
+def _recording(path: Path, rows: "csv.DictReader[str]") -> Recording:
     found: dict[str, dict[int, RecordedFix]] = {}
     left_out: Counter[str] = Counter()
     count = 0
     for count, row in enumerate(rows, start=1):
         if count > MAX_ROWS:
-            raise TrackError(str(path), count + 1, f"more than {MAX_ROWS} rows; split the file")
+            raise TrackError(str(path), rows.line_num, f"more than {MAX_ROWS} rows; split the file")
         fix = _fix(row)
+        if isinstance(fix, RecordedFix) and not math.isfinite(fix.heading_deg or 0.0):
+            raise TrackError(str(path), rows.line_num, f"the bearing {row['bearing'].strip()!r} is not a finite number")
         vehicle = (row["vehicle_id"] or "").strip()
         if isinstance(fix, str):
             left_out[fix] += 1

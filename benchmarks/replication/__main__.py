@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pulsar
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +21,7 @@ from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.follower import Follower
 from deploy.drill.record_ids import SeenRange
 from deploy.local import LocalStack, PulsarSettings, StackSettings
+from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 from telemetry import Batch, Position, Record, encode
 
 RECORDS_PER_S = 5_000
@@ -30,6 +30,8 @@ DEVICES = 50
 WARM_UP_S = 8.0
 MEASURED_S = 15.0
 SETTLE_S = 20.0
+OPERATION_S = 30
+ACCESS = PulsarAccess()  # the local stack asks nobody who they are
 ADDED_DELAY_S = 0.08
 TOPIC = "persistent://fleet/telemetry-eu/batches"
 TOPOLOGY = """
@@ -86,7 +88,7 @@ def main() -> None:
 def measure(stack: LocalStack, what: str, epoch: int, seconds: float, target_ms: float) -> Measured:
     """Sends for a while at the steady rate and waits until everything has arrived."""
     payloads = list(batches(epoch, round(seconds * RECORDS_PER_S / RECORDS_PER_BATCH)))
-    with Follower(stack.pulsar["hq"].service_url, [TOPIC]) as follower:
+    with Follower(stack.pulsar["hq"].service_url, [TOPIC], ACCESS) as follower:
         sent, lasted_s = send(stack.pulsar["eu"].service_url, payloads)
         ends = time.monotonic() + SETTLE_S
         while len(follower.arrivals) < len(payloads) and time.monotonic() < ends:
@@ -98,10 +100,10 @@ def measure(stack: LocalStack, what: str, epoch: int, seconds: float, target_ms:
 
 def milliseconds(arrivals: list[SeenRange], sent: dict[tuple[str, int], float]) -> Iterator[float]:
     """The time of each record; one that comes twice counts at its first arrival."""
-    for one in arrivals:
-        began_s = sent.pop((one.stream.device, one.first), None)
+    for arrival in arrivals:
+        began_s = sent.pop((arrival.stream.device, arrival.first), None)
         if began_s is not None:
-            yield from [1000 * (one.at_s - began_s)] * (one.last - one.first + 1)
+            yield from [1000 * (arrival.at_s - began_s)] * (arrival.last - arrival.first + 1)
 
 
 def batches(epoch: int, count: int) -> Iterator[tuple[DeviceStream, int, bytes]]:
@@ -120,7 +122,7 @@ def send(
     service_url: str, payloads: list[tuple[DeviceStream, int, bytes]]
 ) -> tuple[dict[tuple[str, int], float], float]:
     """Sends at the pace, each batch at its own moment; returns when each was sent, and how long all took."""
-    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = open_pulsar_client(service_url, ACCESS, timeout_s=OPERATION_S)
     producer = client.create_producer(TOPIC, block_if_queue_full=True, batching_max_publish_delay_ms=1)
     sent: dict[tuple[str, int], float] = {}
     began, pause = time.monotonic(), threading.Event()
@@ -137,12 +139,12 @@ def send(
 
 
 def table(runs: list[Measured]) -> Table:
-    found = Table(title="Replication latency, eu to hq", title_justify="left", caption_justify="left")
+    rendered = Table(title="Replication latency, eu to hq", title_justify="left", caption_justify="left")
     for column in ("link", "records/s", "records", "missing", "p50", "p99", "most", "p99 must be", "holds"):
-        found.add_column(column, justify="left" if column == "link" else "right", no_wrap=True)
+        rendered.add_column(column, justify="left" if column == "link" else "right", no_wrap=True)
     for run in runs:
         times = [f"{run.percentile(share):,.0f} ms" for share in (0.5, 0.99, 1.0)]
-        found.add_row(
+        rendered.add_row(
             run.what,
             f"{run.rate:,.0f}",
             f"{run.sent:,}",
@@ -151,8 +153,8 @@ def table(runs: list[Measured]) -> Table:
             f"at most {run.target_ms:,.0f} ms",
             "yes" if run.holds else "NO",
         )
-    found.caption = f"{RECORDS_PER_BATCH} records a batch, {DEVICES} devices, 2 partitions"
-    return found
+    rendered.caption = f"{RECORDS_PER_BATCH} records a batch, {DEVICES} devices, 2 partitions"
+    return rendered
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ from typing import Any
 
 import pulsar
 
+from runtime.pulsar_client import PulsarAccess, open_pulsar_client
+
+OPERATION_S = 30
 _barrier: Any = None
 
 
@@ -29,7 +32,7 @@ def _remember(barrier: Any) -> None:
 
 
 def _read(service_url: str, partition: str, value_bytes: int, everything: bool) -> tuple[int, float, float]:
-    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = open_pulsar_client(service_url, PulsarAccess(), timeout_s=OPERATION_S)
     _barrier.wait(60)
     start = time.time()
     reader = client.create_reader(partition, pulsar.MessageId.earliest)

@@ -2,7 +2,7 @@
 
 Every figure is processor time of this one thread (other people's work on the machine does not count, but it does cost
 cache); the best of some repetitions. Ratios are measured in one run, on the same points and fences. Each size of
-fence set has a process of its own, which never held the fences as they were made, so that its memory can be told.
+fence set has a process of its own, which never held the fences as they were made, so that its memory can be measured.
 """
 
 from __future__ import annotations
@@ -144,17 +144,17 @@ def whole_path(count: int = 10_000, devices: int = 200, fixes: int = 1000) -> li
     total = len(rows)
     building = seconds(lambda: build_tracks(rows), 2)
     splitting = seconds(lambda: zones.split(tracks), 2)
-    telling = seconds(lambda: find_events(tracks, every, settings=EventSettings(buffer_m=20, min_stay_s=10)), 2)
+    deciding = seconds(lambda: find_events(tracks, every, settings=EventSettings(buffer_m=20, min_stay_s=10)), 2)
     events = len(find_events(tracks, every, settings=EventSettings(buffer_m=20, min_stay_s=10)))
     return [
         (
             "whole path",
-            f"{total / (building + splitting + telling):,.0f} fixes/s",
+            f"{total / (building + splitting + deciding):,.0f} fixes/s",
             f"{total:,} fixes, {events:,} events",
         ),
         ("  tracks", f"{total / building:,.0f} fixes/s", ""),
         ("  crossings and split lengths", f"{total / splitting:,.0f} fixes/s", f"{len(zones.split(tracks)):,} pieces"),
-        ("  visits and events", f"{total / telling:,.0f} fixes/s", ""),
+        ("  visits and events", f"{total / deciding:,.0f} fixes/s", ""),
     ]
 
 
@@ -165,12 +165,12 @@ def meetings(devices: int = 10_000, length_s: int = 30) -> list[Row]:
         tracks = build_tracks(vehicles(fences, devices, length_s, step_m=15.0, seconds=1.0))
         for within_m in (100.0, 500.0):
             taken = seconds(lambda: find_encounters(tracks, within_m), 1)  # noqa: B023  # called at once
-            found = len(find_encounters(tracks, within_m))
+            count = len(find_encounters(tracks, within_m))
             rows.append(
                 (
                     f"encounters of {devices:,} devices at 1 Hz within {within_m:.0f} m, {name}",
                     f"{length_s / taken:.1f}x real time",
-                    f"{found:,} in {length_s} s",
+                    f"{count:,} in {length_s} s",
                 )
             )
     return rows
@@ -185,7 +185,7 @@ def files(count: int = 1_000, devices: int = 1_000, fixes: int = 1_000) -> list[
     ]
     columns = (rows.device.tolist(), rows.t_ms.tolist(), rows.lat.tolist(), rows.lon.tolist())
     lines = (f"{device:05},{t_ms},{lat},{lon}\n" for device, t_ms, lat, lon in zip(*columns, strict=True))
-    found: list[Row] = []
+    figures: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "fixes.csv").write_text("device_id,t_ms,lat,lon\n" + "".join(lines))
@@ -201,14 +201,14 @@ def files(count: int = 1_000, devices: int = 1_000, fixes: int = 1_000) -> list[
             taken = time.monotonic() - begin
             with out.open() as file:
                 written = sum(1 for _ in file) - 1
-            found.append(
+            figures.append(
                 (f"`cloud-jobs {command}`", f"{taken:.1f} s", f"{len(rows):,} fixes, {written:,} rows written")
             )
-    return found
+    return figures
 
 
 def depot(count: int = 10_000, corners: int = 100) -> list[Row]:
-    """Tenants with the same fence around one depot; a process of its own tells what indexing them takes at most."""
+    """Tenants with the same fence around one depot; a process of its own measures what indexing them takes at most."""
     angle = np.linspace(0, 2 * np.pi, corners, endpoint=False)
     ring = np.round(np.column_stack([10 + 0.01 * np.cos(angle), 50 + 0.01 * np.sin(angle)]), 7)
     fences = [Fence(f"tenant-{at:06}", shapely.Polygon(ring)) for at in range(count)]

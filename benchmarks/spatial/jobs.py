@@ -76,11 +76,11 @@ def drives(share: float, total: int = 1_000_000, devices: int = 100, days: int =
     first = round(total * share)
     counts = np.array([first, *[(total - first) // (devices - 1)] * (devices - 1)])
     device = np.repeat(np.arange(devices), counts)
-    at = np.arange(len(device)) - np.repeat(np.cumsum(counts) - counts, counts)
-    t_ms = START_MS + at * (days * 86_400_000 // counts[device])
+    position = np.arange(len(device)) - np.repeat(np.cumsum(counts) - counts, counts)
+    t_ms = START_MS + position * (days * 86_400_000 // counts[device])
     turn = (t_ms - START_MS) / 600_000.0 + device
     lat, lon = 50.0 + 0.05 * np.sin(turn) + 0.01 * np.sin(7 * turn), 8.0 + 0.08 * np.cos(turn) + 0.01 * np.cos(5 * turn)
-    return fixes(device, t_ms, lat + rng.normal(0, 3e-6, len(at)), lon)
+    return fixes(device, t_ms, lat + rng.normal(0, 3e-6, len(position)), lon)
 
 
 def town(count: int = 400) -> list[dict[str, object]]:
@@ -97,19 +97,19 @@ def town(count: int = 400) -> list[dict[str, object]]:
 
 
 def run(spark: SparkSession, folder: Path, rows: pa.Table, job: str) -> tuple[float, int]:
-    """Seconds of one run of a job over these records, and the revisions that it told."""
+    """Seconds of one run of a job over these records, and the revisions that it wrote."""
     lake = Lake(folder)
     lake.create()
     lake.append("reference", town())
     write_deltalake(lake.path("records"), rows, mode="append")
     begin = time.monotonic()
     if job == "proximity":
-        told = compute_encounters(spark, lake, TrackSettings(), ProximitySettings()).revisions
+        revisions = compute_encounters(spark, lake, TrackSettings(), ProximitySettings()).revisions
     else:
-        told = compute_events(
+        revisions = compute_events(
             spark, lake, TrackSettings(), GeofenceSettings(), AppliedFences(folder / "note")
         ).revisions
-    return time.monotonic() - begin, told
+    return time.monotonic() - begin, revisions
 
 
 WORLDS: dict[str, tuple[str, Callable[[], pa.Table]]] = {
@@ -124,11 +124,11 @@ WORLDS: dict[str, tuple[str, Callable[[], pa.Table]]] = {
 def measured(spark: SparkSession, folder: Path, only: str) -> Iterator[Row]:
     for job in ("proximity", "geofence"):
         run(spark, folder / f"warm-{job}", yard(50, 50), job)
-    for at, (name, (job, world)) in enumerate(WORLDS.items()):
+    for number, (name, (job, world)) in enumerate(WORLDS.items()):
         if only in name:
             rows = world()
-            seconds, told = run(spark, folder / str(at), rows, job)
-            yield name, f"{seconds:.1f} s", f"{rows.num_rows:,} fixes, {told:,} revisions"
+            seconds, revisions = run(spark, folder / str(number), rows, job)
+            yield name, f"{seconds:.1f} s", f"{rows.num_rows:,} fixes, {revisions:,} revisions"
 
 
 def main() -> None:

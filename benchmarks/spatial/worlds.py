@@ -37,12 +37,12 @@ def outlines(count: int, seed: int = 5) -> Outlines:
     radius *= 1 + 0.25 * np.sin(3 * angle + rng.uniform(0, 6.28, count)[owner]) + 0.05 * rng.uniform(-1, 1, len(owner))
     x = rng.uniform(0, side_deg(count), count)[owner]
     y = rng.uniform(low(count), low(count) + side_deg(count) / 2, count)[owner]
-    at = np.arange(len(owner)) + owner
+    row = np.arange(len(owner)) + owner
     lon, lat = np.empty(len(owner) + count), np.empty(len(owner) + count)
-    lon[at] = np.round(x + radius / np.cos(np.radians(y)) * np.cos(angle), 7)
-    lat[at] = np.round(y + radius * np.sin(angle), 7)
+    lon[row] = np.round(x + radius / np.cos(np.radians(y)) * np.cos(angle), 7)
+    lat[row] = np.round(y + radius * np.sin(angle), 7)
     ends = first[1:] + np.arange(count)
-    lon[ends], lat[ends] = lon[at[first[:-1]]], lat[at[first[:-1]]]
+    lon[ends], lat[ends] = lon[row[first[:-1]]], lat[row[first[:-1]]]
     return Outlines(np.column_stack([lon, lat]), first + np.arange(count + 1), np.arange(count), count)
 
 

@@ -1,1 +1,1 @@
-"""What happened at fences and gates: told once, and corrected when late fixes say otherwise."""
+"""What happened at fences and gates: published once, and corrected when late fixes say otherwise."""

@@ -10,9 +10,9 @@ from geo.spatial import EventSettings
 
 
 class GeofenceSettings(EventSettings):
-    """When an event counts, how far around a day it may be decided, and where it is told.
+    """When an event counts, how far around a day it may be decided, and where it is published.
 
-    Changed hysteresis holds for the days that new records touch; the others stay as they were told.
+    Changed hysteresis holds for the days that new records touch; the others stay as they were published.
     """
 
     buffer_m: Annotated[float, Field(ge=0)] = 10.0

@@ -74,8 +74,8 @@ def changes_between(before: Sequence[str], now: Sequence[str], reach_ms: int) ->
         return []
     old, new = _by_id(before), _by_id(now)
     changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-    found = [_change(old.get(name, set()), new.get(name, set()), reach_ms) for name in changed]
-    return found if len(found) <= MAX_CHANGES else [_around(found)]
+    changes = [_change(old.get(name, set()), new.get(name, set()), reach_ms) for name in changed]
+    return changes if len(changes) <= MAX_CHANGES else [_around(changes)]
 
 
 def _by_id(features: Iterable[str]) -> dict[str, set[str]]:

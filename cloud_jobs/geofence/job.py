@@ -1,4 +1,4 @@
-"""The geofence job: which days of devices new records and new fences touch, and what is to be told of them now."""
+"""The geofence job: which days of devices new records and new fences touch, and the revisions of their events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROWS_AT_ONCE = 200_000
 class GeofenceRun:
     """What one run did: the version of the records it covers, fences that changed, days of devices touched, revisions.
 
-    `fences_refused`: fences of the reference table that cannot be used, with which nothing was told.
+    `fences_refused`: fences of the reference table that cannot be used, with which nothing was computed.
     """
 
     records_version: int
@@ -85,9 +85,9 @@ def compute_events(
 def _days_near(spark: SparkSession, positions: DataFrame, changes: list[FenceChange]) -> DataFrame:
     """The days of devices in which a change of fences may matter: those in its time whose way came near it.
 
-    A way is judged by the box around its fixes, from the day before to the day after.
+    A way is represented by the box around its fixes, from the day before to the day after.
     """
-    first, last = min(one.first_day for one in changes), max(one.last_day for one in changes)
+    first, last = min(change.first_day for change in changes), max(change.last_day for change in changes)
     boxes = (
         positions.where(f.unix_date("device_date").cast("bigint").between(first - 1, last + 1))
         .groupBy("device", "device_date")

@@ -1,4 +1,4 @@
-"""From fixes and the revisions told before to those that follow now: a pure function of both. Knows no Spark.
+"""From fixes and the known revisions to those that follow now: a pure function of both. Knows no Spark.
 
 Events of one UTC day of a device depend on its fixes of that day and of the stretch around it, never on the order in
 which these came. So a run over everything at once ends with the same events as any number of runs over parts of it.
@@ -18,7 +18,7 @@ from cloud_jobs.errors import CloudError
 from cloud_jobs.fences import parse_fences
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.units import DAY_MS, Units, units_of
-from cloud_jobs.lake.schemas import GEOFENCE_EVENTS, without
+from cloud_jobs.lake.schemas import FIX, GEOFENCE_EVENTS, without
 from cloud_jobs.revisions import latest_by_id
 from geo.spatial import (
     EventRevision,
@@ -36,12 +36,7 @@ from geo.spatial import (
 INPUT: Final = pa.schema(
     [
         pa.field("unit", pa.string()),
-        pa.field("t_ms", pa.int64()),
-        pa.field("epoch", pa.int64()),
-        pa.field("seq", pa.int64()),
-        pa.field("latitude", pa.float64()),
-        pa.field("longitude", pa.float64()),
-        pa.field("accuracy_m", pa.float64()),
+        *without(FIX, "device"),
         pa.field("speed_mps", pa.float64()),
         pa.field("touched", pa.bool_()),
         pa.field("id", pa.string()),
@@ -52,7 +47,7 @@ INPUT: Final = pa.schema(
         pa.field("retracted", pa.bool_()),
     ]
 )
-"""What one day of a device needs: the fixes of the day (`touched`) and around it, and the revisions told of it before
+"""What one day of a device needs: the fixes of the day (`touched`) and around it, and its known revisions
 (`id` is not null). `unit` names the device and the day: see `device_of`."""
 
 REVISIONS: Final = without(GEOFENCE_EVENTS, "emitted_at")
@@ -113,9 +108,9 @@ def _events(unit: pa.Array, fixes: pa.Table, rules: EventRules) -> Iterator[tupl
         max_gap_ms=rules.tracks.max_gap_s * 1000,
         reach_ms=round(rules.events.reach_h * 3_600_000),
     )
-    found = _events_by_unit(units, columns, rules)
-    for number, of in enumerate(units.device.tolist()):
-        yield of, found.get(number, [])
+    events = _events_by_unit(units, columns, rules)
+    for number, name in enumerate(units.device.tolist()):
+        yield name, events.get(number, [])
 
 
 def _events_by_unit(units: Units, columns: dict[str, Any], rules: EventRules) -> dict[int, list[GeofenceEvent]]:
@@ -140,24 +135,26 @@ def _events_by_unit(units: Units, columns: dict[str, Any], rules: EventRules) ->
 
 
 def _latest_revisions(rows: pa.Table) -> dict[str, list[EventRevision]]:
-    """The latest revision of each event told, by unit, in the order of ids."""
-    told: dict[str, list[EventRevision]] = {}
+    """The latest known revision of each event, by unit, in the order of ids."""
+    known: dict[str, list[EventRevision]] = {}
     for row in rows.to_pylist():
         event = GeofenceEvent(0, row["t_ms"], row["kind"], row["place"], row["value"])
-        told.setdefault(row["unit"], []).append(EventRevision(row["id"], row["revision"], event, row["retracted"]))
-    return {unit: [revision for _, revision in sorted(latest_by_id(of).items())] for unit, of in told.items()}
-
-
-def _row(device: str, told: EventRevision) -> dict[str, Any]:
-    event = told.event
+        known.setdefault(row["unit"], []).append(EventRevision(row["id"], row["revision"], event, row["retracted"]))
     return {
-        "id": told.id,
-        "revision": told.revision,
+        unit: [revision for _, revision in sorted(latest_by_id(revisions).items())] for unit, revisions in known.items()
+    }
+
+
+def _row(device: str, revision: EventRevision) -> dict[str, Any]:
+    event = revision.event
+    return {
+        "id": revision.id,
+        "revision": revision.revision,
         "device": device,
         "kind": event.kind,
         "place": event.place,
         "time": event.t_ms * 1000,
         "value": event.value,
-        "retracted": told.retracted,
+        "retracted": revision.retracted,
         "day": event.t_ms // DAY_MS,
     }

@@ -38,6 +38,19 @@ RECORDS = pa.schema(
 )
 """One row a record. `device_date` is the UTC day of the device time, the partition; null for a clock far off."""
 
+FIX = pa.schema(
+    [
+        pa.field("device", pa.string()),
+        pa.field("t_ms", pa.int64()),
+        pa.field("epoch", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("latitude", pa.float64()),
+        pa.field("longitude", pa.float64()),
+        pa.field("accuracy_m", pa.float64()),
+    ]
+)
+"""What the jobs take of a position; `t_ms`: its device time, milliseconds since 1970."""
+
 CONTENT = (
     "kind",
     "device_time",

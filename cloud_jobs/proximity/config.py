@@ -10,7 +10,7 @@ from settings import Settings
 
 
 class ProximitySettings(Settings):
-    """What an encounter is, how the work is cut, and where encounters are told.
+    """What an encounter is, how the work is cut, and where encounters are published.
 
     One lake holds encounters of one distance: with another distance, give the job another lake.
     """

@@ -1,8 +1,8 @@
 """Crowds: where so many devices stand together that their pairs are beyond counting. Knows no Spark.
 
 Ten thousand vehicles in one yard are fifty million pairs, and nobody reads them. So a device that has more than a given
-number of devices around it is in a *crowd* for that minute. Two devices that are both in a crowd are not told as a
-pair; each of them is told once, as an encounter with `CROWD`: as many rows as devices, and nothing left out unsaid.
+number of devices around it is in a *crowd* for that minute. Two devices that are both in a crowd have no
+encounter as a pair; each of them has one with `CROWD`: as many rows as devices, and none is left out.
 
 Space is cut into cubes with an edge of the distance, time into spans of 10 s. Around a device are, in a span, all
 devices whose ways in it come through a cube that its own way comes through, or through one beside it. So whoever is in
@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.proximity.meeting import PARTS, rows_of, segments_in
+from cloud_jobs.proximity.meeting import PARTS, segments_in
 from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES, cut, length_m
 from geo.spatial.clip import Segments
 from geo.spatial.nearby import bulge_m, earth_centred
@@ -80,12 +80,12 @@ def places_of(pieces: pa.Table, distance_m: float, scale: Scale, *, everywhere: 
     steps = lasts_ms[slow] / scale.span_ms + metres[slow] / edge_m + 2.0
     for block in blocks(steps.astype(np.int64), _STEPS_AT_ONCE):
         rows = slow[block]
-        parts, owner, span = cut(rows_of(segments, rows), scale.span_ms)
+        parts, owner, span = cut(segments.some(rows), scale.span_ms)
         owner = rows[owner]
         if not everywhere:
             minute = span * scale.span_ms // MINUTE_MS - number[owner] * SLICE_MINUTES
             some = np.flatnonzero(minutes[owner] >> minute & 1)
-            parts, owner, span = rows_of(parts, some), owner[some], span[some]
+            parts, owner, span = parts.some(some), owner[some], span[some]
         part, cell = _cells(parts, edge_m)
         where, when = device[owner[part]], span[part]
         # those of a device and span follow on each other

@@ -1,10 +1,10 @@
-"""The proximity job: which slices of time new records touch, who met in them, and what is to be told of the pairs.
+"""The proximity job: which slices of time new records touch, who met in them, and the revisions of their encounters.
 
 Pieces of tracks are shared out by slice and cell, and compared there; a pair's parts then come together again.
 
 A cell that holds more pieces than one task may take is cut into blocks: its devices are dealt into groups, and each
 pair of groups is one block, so no key is a hot one. Devices that stand so close that their pairs are beyond counting
-are in a crowd, and meet that instead of each other (see `crowds`): so what is to be told grows with the devices.
+are in a crowd, and meet that instead of each other (see `crowds`): so the revisions grow with the number of devices.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TASK = pa.schema([*PIECES, pa.field("task", pa.int64())])
 @dataclass(frozen=True, slots=True)
 class ProximityRun:
     """What one run did: the version of the records it covers, slices of devices touched, of these in crowds, and
-    revisions told."""
+    revisions."""
 
     records_version: int
     touched_slices: int
@@ -162,7 +162,7 @@ def _crowds(home: DataFrame, settings: ProximitySettings, *, rough: bool) -> Dat
 
 
 def _known_crowds(lake: Lake, slices: Ints) -> pa.Table:
-    """Which devices were ever told to be in a crowd in these slices: columns `device` and `slice`."""
+    """Which devices have a revision with a crowd in these slices, retracted ones too: columns `device` and `slice`."""
     first, last = (pa.scalar(slice_day(int(number)), pa.int32()).cast(pa.date32()) for number in slices[[0, -1]])
     where = [("device_a", "=", CROWD), ("day", ">=", first), ("day", "<=", last)]
     rows = lake.rows(TABLE, ["device_b", "parts"], where=where)
@@ -206,7 +206,7 @@ def _blocks(pieces: DataFrame, most: int) -> DataFrame:
     cells = (
         pieces.groupBy("slice", "cell")
         .agg(f.count("*").alias("held"), f.max("asked").alias("any_asked"))
-        # without one who is asked for, or with one piece alone, there is nothing to tell of a cell
+        # without one who is asked for, or with one piece alone, a cell has no parts to compute
         .where("any_asked AND held > 1")
         .withColumn("groups", f.least(f.ceil(f.col("held") / most), f.lit(MAX_GROUPS)))
         .select("slice", "cell", "groups")
@@ -232,7 +232,7 @@ def _meet(settings: ProximitySettings) -> Transform:
 
 
 def _revisions(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFrame) -> DataFrame:
-    """What is to be told (schema REVISIONS) of pairs of which a device is asked for."""
+    """New revisions (schema REVISIONS) of pairs of which a device is asked for."""
     per_day = f.expr(f"date_from_unix_date(cast(floor(slice * {SLICE_MS} / 86400000) as int))")
     asked = asked.groupBy("device", per_day.alias("day")).agg(f.collect_set("slice").alias("slices"))
     of_a = asked.select(f.col("device").alias("device_a"), "day", f.col("slices").alias("slices_a"))

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cloud_jobs.lake.schemas import FIX
 from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES, SLICE_MS, cells, cut
 from geo.spatial import Encounters, Fixes, TrackSettings, build_tracks, valid_positions
 from geo.spatial.clip import Segments, segments_of
@@ -25,18 +26,7 @@ from geo.spatial.ragged import Ints, distinct, run_starts
 COLUMNS: Final = ("px", "py", "qx", "qy", "start_ms", "end_ms")
 """The columns of `Segments` that make a piece."""
 
-FIXES: Final = pa.schema(
-    [
-        pa.field("device", pa.string()),
-        pa.field("t_ms", pa.int64()),
-        pa.field("epoch", pa.int64()),
-        pa.field("seq", pa.int64()),
-        pa.field("latitude", pa.float64()),
-        pa.field("longitude", pa.float64()),
-        pa.field("accuracy_m", pa.float64()),
-        pa.field("asked", pa.int64()),
-    ]
-)
+FIXES: Final = pa.schema([*FIX, pa.field("asked", pa.int64())])
 """Fixes (`asked` is null), and the slices of devices that are asked for (`asked`: the slice; no fix)."""
 
 PIECES: Final = pa.schema(
@@ -92,7 +82,7 @@ def pieces_of(
     pieces, owner, number = cut(segments_of(track))
     device = fixes.device[track.row[track.segments()]][owner]
     keep = np.flatnonzero(np.isin(number, slices))
-    pieces = rows_of(pieces, keep)
+    pieces = pieces.some(keep)
     device, number = device[keep], number[keep]
     is_asked = np.isin(device * np.int64(1 << 40) + number, wanted)
     for piece, cell in cells(pieces, distance_m, cell_m):
@@ -113,7 +103,7 @@ def parts_of(pieces: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:
         # a piece is here once for each cell or block that it came by
         order = np.lexsort((start_ms, device))
         order = order[run_starts(device[order], start_ms[order])]
-        row, segments, kind = _kinds(rows_of(segments_in(mine), order), mine.take(order), number)
+        row, segments, kind = _kinds(segments_in(mine).some(order), mine.take(order), number)
         parts = _parts(segments, device[order][row], kind, distance_m)
         columns: dict[str, Any] = {name: getattr(parts, name) for name in PARTS.names[3:]}
         columns |= {"device_a": names.take(pa.array(parts.device_a)), "device_b": names.take(pa.array(parts.device_b))}
@@ -134,7 +124,7 @@ def _kinds(segments: Segments, pieces: pa.Table, number: int) -> tuple[Ints, Seg
     within = np.left_shift(1, last) - np.left_shift(1, first)
     both = ((minutes & within) != 0) & ((minutes & within) != within)
     mixed, plain = np.flatnonzero(both), np.flatnonzero(~both)
-    parts, owner, minute = cut(rows_of(segments, mixed), MINUTE_MS)
+    parts, owner, minute = cut(segments.some(mixed), MINUTE_MS)
     row = np.concatenate([plain, mixed[owner]])
     bits = np.concatenate([within[plain], np.left_shift(1, minute - number * SLICE_MINUTES)])
     kind = np.where(minutes[row] & bits, 1, np.where(pieces["asked"].to_numpy()[row], 0, 2))
@@ -158,11 +148,6 @@ def _parts(segments: Segments, device: Ints, kind: Ints, distance_m: float) -> E
 def segments_in(pieces: pa.Table) -> Segments:
     """The columns of pieces as segments."""
     return Segments(*(pieces[name].to_numpy() for name in COLUMNS))
-
-
-def rows_of(segments: Segments, rows: Ints) -> Segments:
-    """Some of the segments."""
-    return Segments(*(getattr(segments, name)[rows] for name in COLUMNS))
 
 
 def slice_day(number: int) -> int:

@@ -1,4 +1,4 @@
-"""From parts and what was told before to the revisions of encounters that must be told now. Knows no Spark."""
+"""From parts and the known revisions of encounters to those that follow now: a pure function. Knows no Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INPUT: Final = pa.schema(
         pa.field("asked", pa.list_(pa.int64())),
     ]
 )
-"""Parts (`id` is null) and revisions told before; of these `slice` is one of their day, and `asked` are the slices
+"""Parts (`id` is null) and known revisions; of these `slice` is one of their day, and `asked` are the slices
 whose parts are computed anew."""
 
 REVISIONS: Final = without(ENCOUNTERS, "emitted_at")
@@ -75,7 +75,7 @@ class _Pair(NamedTuple):
     """The rows of two devices on one day."""
 
     parts: list[Part]
-    told: list[EncounterRevision]
+    known: list[EncounterRevision]
     asked: set[int]
 
 
@@ -89,12 +89,12 @@ def revise(rows: pa.Table) -> pa.Table:
             pair.parts.append(Part(*(row[name] for name in Part._fields)))
         else:
             pair.asked.update(row["asked"])
-            pair.told.append(EncounterRevision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"]))
+            pair.known.append(EncounterRevision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"]))
     revisions: list[dict[str, Any]] = []
     for (a, b, day), pair in sorted(pairs.items()):
-        known = latest_by_id(pair.told)
+        known = latest_by_id(pair.known)
         current = [one for one in known.values() if not one.retracted]
-        # what was told of slices that were not computed now still holds
+        # parts of slices that were not computed now still hold
         kept = [part for one in current for part in one.parts if part.slice not in pair.asked]
         # retracted ids too: an id is never given to another encounter
         changed = new_revisions(current, joined_parts([*pair.parts, *kept]), {*known}, f"{a}|{b}")
@@ -125,31 +125,31 @@ def _union(one: Part, other: Part) -> Part:
 def new_revisions(
     known: Sequence[EncounterRevision], encounters: Sequence[tuple[Part, ...]], used: set[str], namespace: str
 ) -> list[EncounterRevision]:
-    """What to tell of one pair and day, given what stands and the encounters as they are now.
+    """The new revisions of one pair and day, given those in force (`known`) and the encounters as they are now.
 
-    An encounter is the one told before that overlaps it most: unchanged it is not told, changed it is the next
-    revision. What stands and overlaps nothing is retracted; an encounter that nothing stands for is new. One sweep over
-    time: what stands does not overlap, nor do encounters, so that few are near each other at any time.
+    An encounter takes the id of the known one that it overlaps most: unchanged it makes no revision, changed the next
+    one. A known one that overlaps nothing is retracted; an encounter that overlaps no known one is new. One sweep over
+    time: known ones do not overlap each other, nor do encounters, so that few are near each other at any time.
     """
-    waiting = deque(sorted(known, key=lambda one: (one.start_ms, one.id)))
+    waiting = deque(sorted(known, key=lambda revision: (revision.start_ms, revision.id)))
     near: list[EncounterRevision] = []
     revisions: list[EncounterRevision] = []
     for now in (EncounterRevision("", 0, parts) for parts in sorted(encounters, key=lambda parts: parts[0].start_ms)):
-        gone = [one for one in near if one.end_ms < now.start_ms]
-        near = [one for one in near if one.end_ms >= now.start_ms]
+        gone = [revision for revision in near if revision.end_ms < now.start_ms]
+        near = [revision for revision in near if revision.end_ms >= now.start_ms]
         while waiting and waiting[0].start_ms <= now.end_ms:
-            one = waiting.popleft()
-            (near if one.end_ms >= now.start_ms else gone).append(one)
-        revisions += [replace(one, revision=one.revision + 1, retracted=True) for one in gone]
+            revision = waiting.popleft()
+            (near if revision.end_ms >= now.start_ms else gone).append(revision)
+        revisions += [replace(revision, revision=revision.revision + 1, retracted=True) for revision in gone]
         if not near:
             revisions.append(replace(now, id=new_id(f"{namespace}|{round(now.start_ms)}", used)))
             continue
-        same = max(near, key=lambda one: (_overlap_ms(one, now), one.start_ms, one.id))
+        same = max(near, key=lambda revision: (_overlap_ms(revision, now), revision.start_ms, revision.id))
         near.remove(same)
         if same.parts != now.parts:
             revisions.append(replace(same, revision=same.revision + 1, parts=now.parts))
-    revisions += [replace(one, revision=one.revision + 1, retracted=True) for one in (*near, *waiting)]
-    return sorted(revisions, key=lambda one: (one.start_ms, one.id))
+    revisions += [replace(revision, revision=revision.revision + 1, retracted=True) for revision in (*near, *waiting)]
+    return sorted(revisions, key=lambda revision: (revision.start_ms, revision.id))
 
 
 def _overlap_ms(one: EncounterRevision, other: EncounterRevision) -> float:

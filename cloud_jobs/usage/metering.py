@@ -14,25 +14,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cloud_jobs.lake.schemas import USAGE, without
+from cloud_jobs.lake.schemas import FIX, USAGE, without
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from geo.spatial import OUTSIDE, Fixes, Pieces, Tracks, TrackSettings, ZoneSet, build_tracks
 from telemetry import IntervalSet
 
 HOUR_MS: Final = 3_600_000
 
-FIXES = pa.schema(
-    [
-        pa.field("device", pa.string()),
-        pa.field("epoch", pa.int64()),
-        pa.field("seq", pa.int64()),
-        pa.field("t_ms", pa.int64()),
-        pa.field("latitude", pa.float64()),
-        pa.field("longitude", pa.float64()),
-        pa.field("accuracy_m", pa.float64()),
-        pa.field("touched", pa.bool_()),
-    ]
-)
+FIXES = pa.schema([*FIX, pa.field("touched", pa.bool_())])
 """Fixes of whole neighbourhoods of hours, each device's in ascending (epoch, seq). `touched`: its hour is asked for."""
 
 METERED = without(USAGE, "computed_at")

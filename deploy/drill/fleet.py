@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -24,6 +23,7 @@ import pulsar
 from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.record_ids import SeenRange
 from deploy.drill.settings import FleetSettings
+from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 from telemetry import Batch, Position, Record, encode
 
 TENANT = "fleet"
@@ -48,8 +48,11 @@ class Fleet:
     `start`, `speed_up`, then `pause` to stop making records, then `stop`. `receipts` may be read at any time.
     """
 
-    def __init__(self, regions: Sequence[tuple[str, str]], epoch: int, settings: FleetSettings) -> None:
+    def __init__(
+        self, regions: Sequence[tuple[str, str]], epoch: int, settings: FleetSettings, access: PulsarAccess
+    ) -> None:
         self._regions = list(regions)
+        self._access = access
         self._at = 0
         self._settings = settings
         home = regions[0][0]
@@ -161,12 +164,7 @@ class Fleet:
     @contextlib.contextmanager
     def _producer(self) -> Iterator[Any]:
         region, service_url = self._regions[self._at]
-        client = pulsar.Client(
-            service_url,
-            operation_timeout_seconds=_CLIENT_S,
-            connection_timeout_ms=1000 * _CLIENT_S,
-            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
-        )
+        client = open_pulsar_client(service_url, self._access, timeout_s=_CLIENT_S)
         try:
             yield client.create_producer(
                 f"persistent://{TENANT}/telemetry-{region}/batches",

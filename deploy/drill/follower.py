@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.record_ids import SeenRange
+from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 from telemetry import WireError, read_header
 
 _OPERATION_S = 15
@@ -27,13 +27,11 @@ class Follower:
     The moment is that at which the message reached this process: later than the arrival by a delivery, never earlier.
     """
 
-    def __init__(self, service_url: str, topics: Sequence[str], *, earliest: bool = False) -> None:
+    def __init__(
+        self, service_url: str, topics: Sequence[str], access: PulsarAccess, *, earliest: bool = False
+    ) -> None:
         self.arrivals: list[SeenRange] = []
-        self._client = pulsar.Client(
-            service_url,
-            operation_timeout_seconds=_OPERATION_S,
-            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
-        )
+        self._client = open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
         start = pulsar.MessageId.earliest if earliest else pulsar.MessageId.latest
         # A cluster that just came back is healthy before it has loaded its topics.
         patiently = Retrying(

@@ -1,4 +1,4 @@
-"""What is there: reads a cluster's state through its admin interface."""
+"""The actual state: reads what a cluster holds through its admin interface."""
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor

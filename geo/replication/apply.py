@@ -122,8 +122,8 @@ def _pending(topology: Topology, alive: dict[str, AdminClient], gone: dict[str, 
                 raise error
             del alive[cluster]
             gone[cluster] = str(error)
-    wanted = {cluster: state for cluster, state in desired(topology).items() if cluster in states}
-    return plan(wanted, states)
+    answering = {cluster: state for cluster, state in desired(topology).items() if cluster in states}
+    return plan(answering, states)
 
 
 def _state(topology: Topology, admin: AdminClient) -> ClusterState | ClusterUnreachable:

@@ -19,7 +19,7 @@ def address(topology: Topology, cluster: str) -> ClusterAddress:
 
 
 def desired(topology: Topology) -> dict[str, ClusterState]:
-    """The wanted state of each cluster, by its name.
+    """The desired state of each cluster, by its name.
 
     Every policy but the backlog quota and automatic topic creation is said, so that no broker's own default decides.
     """

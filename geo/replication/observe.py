@@ -30,7 +30,7 @@ class LinkState(Settings):
 
     @property
     def is_good(self) -> bool:
-        """Connected, and nothing to complain about."""
+        """Connected, and without a problem."""
         return self.connected and not self.problem
 
 

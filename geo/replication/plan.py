@@ -1,4 +1,4 @@
-"""The difference between what is wanted and what is there, as changes in the order in which they can be made. Pure."""
+"""The difference between the desired and the actual state, as changes in the order in which they can be made. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -24,13 +24,13 @@ _POLICIES = (
 _COMPANIONS = ("-DLQ", "-RETRY")
 _EVICTS = "consumer_backlog_eviction"
 
-Thing = Registration | TenantState | NamespaceState | TopicState | None
+_ResourceState = Registration | TenantState | NamespaceState | TopicState | None
 
 
 class Change(Settings):
     """One step on one cluster. `deletes_data`: messages could be gone afterwards that were there before.
 
-    `replace` deletes a topic and makes it anew, where its partitions cannot become what is wanted.
+    `replace` deletes a topic and makes it anew, where its partitions cannot become what is desired.
 
     `before` and `after` hold what `kind` says: a Registration, TenantState or NamespaceState; the value of one policy;
     a topic's number of partitions; the number of a partition; whether a subscription is replicated. None: not there.
@@ -70,8 +70,8 @@ def plan(desired: Mapping[str, ClusterState], actual: Mapping[str, ClusterState]
     """
     changes = [
         change
-        for cluster, wanted in desired.items()
-        for change in _cluster_changes(cluster, wanted, actual.get(cluster, ClusterState()))
+        for cluster, state in desired.items()
+        for change in _cluster_changes(cluster, state, actual.get(cluster, ClusterState()))
     ]
     made = [change for change in changes if not _removes(change)]
     gone = [change for change in changes if _removes(change)]
@@ -93,22 +93,26 @@ def _rank(change: Change) -> int:
     return _ORDER.index("policy" if (change.kind, change.action) == ("namespace", "update") else change.kind)
 
 
-def _cluster_changes(cluster: str, wanted: ClusterState, there: ClusterState) -> Iterator[Change]:
-    for name, registration in wanted.registrations.items():
-        yield from _whole(cluster, "cluster", name, there.registrations.get(name), registration)
-    for name, tenant in wanted.tenants.items():
-        yield from _whole(cluster, "tenant", name, there.tenants.get(name), tenant)
-    filled = {topic.rpartition("/")[0] for topic in there.topics}
-    for name, namespace in wanted.namespaces.items():
-        holds = there.defaults if name in filled else None
-        yield from _namespace_changes(cluster, name, there.namespaces.get(name), namespace, holds)
-    for name, topic in wanted.topics.items():
-        yield from _topic_changes(cluster, name, there.topics.get(name), topic)
-    yield from _surplus(cluster, wanted, there)
+def _cluster_changes(cluster: str, desired: ClusterState, actual: ClusterState) -> Iterator[Change]:
+    for name, registration in desired.registrations.items():
+        yield from _resource_changes(cluster, "cluster", name, actual.registrations.get(name), registration)
+    for name, tenant in desired.tenants.items():
+        yield from _resource_changes(cluster, "tenant", name, actual.tenants.get(name), tenant)
+    filled = {topic.rpartition("/")[0] for topic in actual.topics}
+    for name, namespace in desired.namespaces.items():
+        holds = actual.defaults if name in filled else None
+        yield from _namespace_changes(cluster, name, actual.namespaces.get(name), namespace, holds)
+    for name, topic in desired.topics.items():
+        yield from _topic_changes(cluster, name, actual.topics.get(name), topic)
+    yield from _surplus(cluster, desired, actual)
 
 
-def _whole(
-    cluster: str, kind: Literal["cluster", "tenant"], name: str, before: Thing, after: Registration | TenantState
+def _resource_changes(
+    cluster: str,
+    kind: Literal["cluster", "tenant"],
+    name: str,
+    before: _ResourceState,
+    after: Registration | TenantState,
 ) -> Iterator[Change]:
     if before != after:
         action: Literal["create", "update"] = "create" if before is None else "update"
@@ -119,7 +123,7 @@ def _whole(
             name=name,
             before=before,
             after=after,
-            deletes_data=_leaves(before, after),
+            deletes_data=_takes_clusters_away(before, after),
         )
 
 
@@ -145,7 +149,7 @@ def _namespace_changes(
                 policy=policy,
                 before=old,
                 after=new,
-                deletes_data=defaults is not None and _loses(policy, old, new, defaults),
+                deletes_data=defaults is not None and _can_lose_messages(policy, old, new, defaults),
             )
 
 
@@ -185,39 +189,39 @@ def _topic_changes(cluster: str, name: str, before: TopicState | None, after: To
             )
 
 
-def _surplus(cluster: str, wanted: ClusterState, there: ClusterState) -> Iterator[Change]:
-    for name in there.registrations:
-        if name not in wanted.registrations and name not in wanted.others:
-            before = there.registrations[name]
+def _surplus(cluster: str, desired: ClusterState, actual: ClusterState) -> Iterator[Change]:
+    for name in actual.registrations:
+        if name not in desired.registrations and name not in desired.others:
+            before = actual.registrations[name]
             yield Change(cluster=cluster, action="delete", kind="cluster", name=name, before=before, deletes_data=True)
-    for name, namespace in there.namespaces.items():
-        if name.partition("/")[0] in wanted.tenants and name not in wanted.namespaces:
+    for name, namespace in actual.namespaces.items():
+        if name.partition("/")[0] in desired.tenants and name not in desired.namespaces:
             yield from _namespace_gone(cluster, name, namespace)
-    for name, topic in there.topics.items():
+    for name, topic in actual.topics.items():
         if (
-            name.rpartition("/")[0] in wanted.namespaces
-            and name not in wanted.topics
-            and not _is_companion(name, wanted)
+            name.rpartition("/")[0] in desired.namespaces
+            and name not in desired.topics
+            and not _is_companion(name, desired)
         ):
             yield Change(
                 cluster=cluster, action="delete", kind="topic", name=name, before=topic.partitions, deletes_data=True
             )
 
 
-def _namespace_gone(cluster: str, name: str, there: NamespaceState) -> Iterator[Change]:
+def _namespace_gone(cluster: str, name: str, actual: NamespaceState) -> Iterator[Change]:
     # Two steps, as Pulsar needs them, so that one that was refused at the second does not hide the first.
     alone = frozenset({cluster})
-    if there.clusters != alone:
+    if actual.clusters != alone:
         yield Change(
             cluster=cluster,
             action="update",
             kind="namespace",
             name=name,
-            before=there.clusters,
+            before=actual.clusters,
             after=alone,
             deletes_data=True,
         )
-    yield Change(cluster=cluster, action="delete", kind="namespace", name=name, before=there, deletes_data=True)
+    yield Change(cluster=cluster, action="delete", kind="namespace", name=name, before=actual, deletes_data=True)
 
 
 def stale_addresses(changes: Sequence[Change]) -> list[str]:
@@ -231,16 +235,16 @@ def stale_addresses(changes: Sequence[Change]) -> list[str]:
     return [f"{here}: restart its brokers; they go on with the old address of {there}" for here, there in moved]
 
 
-def new_namespace_state(wanted: NamespaceState) -> NamespaceState:
-    """A namespace as it is made: where it is wanted, with automatic topic creation off, and nothing else said."""
-    return NamespaceState(clusters=wanted.clusters, auto_topic_creation=False)
+def new_namespace_state(desired: NamespaceState) -> NamespaceState:
+    """A namespace as it is made: where it is desired, with automatic topic creation off, and nothing else said."""
+    return NamespaceState(clusters=desired.clusters, auto_topic_creation=False)
 
 
-def _is_companion(name: str, wanted: ClusterState) -> bool:
-    return name.endswith(_COMPANIONS) and any(name.startswith(f"{topic}-") for topic in wanted.topics)
+def _is_companion(name: str, desired: ClusterState) -> bool:
+    return name.endswith(_COMPANIONS) and any(name.startswith(f"{topic}-") for topic in desired.topics)
 
 
-def _leaves(before: Thing, after: Thing) -> bool:
+def _takes_clusters_away(before: _ResourceState, after: _ResourceState) -> bool:
     if isinstance(before, TenantState) and isinstance(after, TenantState):
         return bool(before.allowed_clusters - after.allowed_clusters)
     return False
@@ -252,7 +256,7 @@ def _size(retention: tuple[int, int] | None) -> float:
     return float("inf") if retention[1] == -1 else retention[1]
 
 
-def _loses(policy: str, old: Any, new: Any, defaults: BrokerDefaults) -> bool:
+def _can_lose_messages(policy: str, old: Any, new: Any, defaults: BrokerDefaults) -> bool:
     """Whether messages that `old` keeps could go under `new`; None is what the broker does by itself."""
     if policy == "clusters":
         # The replicator's cursor goes with the cluster, and with it what was not sent yet.

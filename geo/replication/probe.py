@@ -45,16 +45,13 @@ def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s:
     unreachable |= {cluster: error for cluster, error in checked.items() if isinstance(error, str)}
     alive = _without(clients, unreachable)
     wrong = [
-        one
-        for latencies in checked.values()
-        if isinstance(latencies, list)
-        for one in latencies
-        if one.belongs is False
+        check for checks in checked.values() if isinstance(checks, list) for check in checks if check.belongs is False
     ]
     # Into a cluster that is not the one that is meant no probe is sent.
-    strangers = {one.cluster for one in wrong if not one.seen_by}
+    strangers = {check.cluster for check in wrong if not check.seen_by}
     latencies: dict[tuple[str, str, str], Latency] = {}
-    with _connections(topology, {name: one for name, one in alive.items() if name not in strangers}) as connections:
+    reached = {name: client for name, client in alive.items() if name not in strangers}
+    with _connections(topology, reached) as connections:
         for namespace, (_, clusters) in topology.placed().items():
             probed = sorted(cluster for cluster in clusters if cluster in connections)
             for (source, target), latency in _probe(connections, namespace, probed, timeout_s).items():
@@ -62,10 +59,10 @@ def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s:
     # Looked at after the probes: one that is stuck is part of the backlog.
     seen = observe(topology, clients, time.time)
     for link in seen.links:
-        for one in wrong:
-            if one.concerns(link.source, link.target):
+        for check in wrong:
+            if check.concerns(link.source, link.target):
                 latencies[link.namespace, link.source, link.target] = (
-                    f"{one.service_url} is not of cluster {one.cluster}"
+                    f"{check.service_url} is not of cluster {check.cluster}"
                 )
     links = tuple(_with_latency(link, latencies.get((link.namespace, link.source, link.target))) for link in seen.links)
     return VerifyResult(links=links, unreachable={**unreachable, **seen.unreachable})

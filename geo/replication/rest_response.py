@@ -1,4 +1,4 @@
-"""What an admin address answered, judged before anything is made of it. Pure.
+"""What an admin address answered, checked before anything is made of it. Pure.
 
 Between us and a broker stand load balancers, proxies and login pages, and each answers with a status that Pulsar uses
 too. An answer counts as the cluster's only if it has the form that Pulsar gives it:

@@ -227,10 +227,10 @@ class PartitionedInternalStats(TypedDict):
     partitions: dict[str, InternalStats]
 
 
-def _none_for_an_exception(said: Any, judge: ValidatorFunctionWrapHandler) -> Any:
+def _none_for_an_exception(said: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     if isinstance(said, dict) and "partitions" not in said and isinstance(said.get("stackTrace"), list):
         said = {"metadata": {"partitions": 0}, "partitions": {}}
-    return judge(said)
+    return validate(said)
 
 
 @_STRICT
@@ -259,10 +259,10 @@ STATS = TypeAdapter(TopicStats)
 def topics_of(namespace: str) -> TypeAdapter[list[str]]:
     """The shape of a list of full names of topics, all of them in this namespace."""
 
-    def judged(name: str) -> str:
+    def in_namespace(name: str) -> str:
         domain, _, rest = name.partition("://")
         if domain not in ("persistent", "non-persistent") or not rest.startswith(f"{namespace}/"):
             raise ValueError(f"should be the name of a topic of {namespace}")
         return name
 
-    return TypeAdapter(list[Annotated[str, AfterValidator(judged)]])
+    return TypeAdapter(list[Annotated[str, AfterValidator(in_namespace)]])

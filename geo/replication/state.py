@@ -1,4 +1,4 @@
-"""What a cluster holds of a topology: the same form for what is wanted and for what is there."""
+"""What a cluster holds of a topology: the same form for the desired and for the actual state."""
 
 from collections.abc import Mapping
 
@@ -45,7 +45,7 @@ class NamespaceState(Settings):
 class TopicState(Settings):
     """A topic in one cluster and its durable subscriptions: name to whether their position travels.
 
-    `missing`: the numbers of the partitions that do not exist; only of what is there.
+    `missing`: the numbers of the partitions that do not exist; only of the actual state.
     """
 
     partitions: int
@@ -56,7 +56,7 @@ class TopicState(Settings):
 class ClusterState(Settings):
     """Everything of a topology that one cluster holds. Namespaces are tenant/name, topics tenant/name/topic.
 
-    `others`: clusters that may be registered for other purposes; only of what is wanted.
+    `others`: clusters that may be registered for other purposes; only of the desired state.
     """
 
     others: frozenset[str] = frozenset()

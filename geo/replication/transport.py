@@ -90,7 +90,7 @@ class AdminTransport:
         except (httpx.ReadError, httpx.RemoteProtocolError):
             if request.method != "GET" or late.is_set():
                 raise
-            # Whether it was this answer that broke off, or nobody is there any more, a second try tells at once.
+            # Whether it was this answer that broke off, or nobody is there any more, a second try shows at once.
             return self._follow(request, unread_with)
 
     def _follow(self, request: httpx.Request, unread_with: str | None) -> RestResponse:

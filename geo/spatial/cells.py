@@ -253,12 +253,12 @@ class _Maker:
             return False
         for crowded in (part for whole in above for part in _parts(whole)):
             added = _Added.of(divided(self._outlines, self._lattice, self._levels, crowded))
-            parent, at = added.place // CHILDREN, added.place % CHILDREN
+            parent, child = added.place // CHILDREN, added.place % CHILDREN
             block = np.full(len(crowded.node) * CHILDREN, -1, dtype=np.int32)
             block[added.place] = np.arange(self._nodes, self._nodes + len(added.place))
             self._columns["children"].add(block)
             self._columns["parents"].add(crowded.node)
-            row, column = crowded.row[parent] * FOLD + at // FOLD, crowded.column[parent] * FOLD + at % FOLD
+            row, column = crowded.row[parent] * FOLD + child // FOLD, crowded.column[parent] * FOLD + child % FOLD
             self._add(added, row, column, _shares(crowded.allowance, parent, added))
         self._levels += 1
         return True

@@ -158,11 +158,11 @@ def cut(segments: Segments, at_segment: Ints, fraction: Floats, switches: Pairs)
     by_time[len(segment) - len(time_segment) :] = True
     order = np.lexsort((~by_time, where, segment))
     segment, where, by_time = segment[order], where[order], by_time[order]
-    kept = _told_apart(segment, where, by_time, resolution)
+    kept = _distinguished(segment, where, by_time, resolution)
     return _stretches(len(segments), segment[kept], where[kept], by_time[kept])
 
 
-def _told_apart(segment: Ints, where: Floats, by_time: Bools, resolution: Floats) -> Bools:
+def _distinguished(segment: Ints, where: Floats, by_time: Bools, resolution: Floats) -> Bools:
     """Which cuts count, of those in order: every switch; a border unless it is within the resolution of a switch, or of
     the last border that counts, and so one with it.
     """
@@ -182,7 +182,7 @@ def _told_apart(segment: Ints, where: Floats, by_time: Bools, resolution: Floats
 
 
 def _of_a_chain(where: Floats, by_time: Bools, resolution: float) -> Bools:
-    """`_told_apart` for cuts of which each is near the next, but not all are near each other."""
+    """`_distinguished` for cuts of which each is near the next, but not all are near each other."""
     kept, switches, last = by_time.copy(), where[by_time], -np.inf
     for row in np.flatnonzero(~by_time).tolist():
         after = int(np.searchsorted(switches, where[row]))
@@ -281,6 +281,6 @@ def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outline
     # Not `>`: where both sides are nought the blur is NaN, and every comparison with it is false.
     for row in np.flatnonzero(between & ~(blur <= _BLURRED_DEG)).tolist():
         fraction[row] = crossing_fraction(*((float(at[0][row]), float(at[1][row])) for at in (p, q, a, b)))
-    at = meets[between]
+    met = meets[between]
     # Rounding may put a meeting right beside a fix beyond it.
-    return at, np.clip(fraction[between], 0.0, 1.0), np.concatenate([at, at_a_fix])
+    return met, np.clip(fraction[between], 0.0, 1.0), np.concatenate([met, at_a_fix])

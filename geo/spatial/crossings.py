@@ -1,6 +1,6 @@
-"""How often the edges of shapes meet, counted before they are judged, repaired or united: that bounds what it takes.
+"""How often the edges of shapes meet, counted before they are validated, repaired or united: that bounds what it takes.
 
-To judge a shape takes time by the pairs of edges whose boxes meet, and by the corners of the rings that each ring may
+Validation of a shape takes time by the pairs of edges whose boxes meet, and by the corners of the rings that each may
 lie in; to repair or unite shapes by the pairs that cross. What is united in steps is counted before each of them.
 """
 
@@ -51,8 +51,8 @@ class CrossingBudget:
                 raise FenceError(f"its edges cross each other more than {self._named}: it is no outline")
 
 
-def refuse_tangled(shapes: Sequence[shapely.Geometry], *, overlay: bool) -> None:
-    """Raises `FenceError` where it would take too long to judge shapes or, with `overlay`, to repair or unite them."""
+def refuse_too_many_crossings(shapes: Sequence[shapely.Geometry], *, overlay: bool) -> None:
+    """Raises `FenceError` where it would take too long to validate shapes; `overlay`: or to repair or unite them."""
     _refuse_nested(shapes)
     starts, ends = edges_of(shapes)
     count = len(starts)

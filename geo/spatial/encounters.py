@@ -12,7 +12,7 @@ from geo.spatial.clip import Segments, segments_of
 from geo.spatial.errors import TooManyEncounters
 from geo.spatial.geodesic import WGS84, distance_m, offset_m
 from geo.spatial.nearby import Candidates, candidates, earth_centred
-from geo.spatial.ragged import Bools, Floats, Ints, Points, expand, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, Points, expand, run_starts, stacked
 from geo.spatial.tracks import Tracks
 
 MAX_PARTS_HELD: Final = 4_000_000
@@ -84,20 +84,18 @@ def _empty() -> Encounters:
 
 
 def _concatenated(parts: list[Encounters]) -> Encounters:
-    a, b, start, end, least, when = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in Encounters.__slots__
-    )
+    a, b, start, end, least, when = stacked(parts)
     if not len(a):
         return _empty()
     order = np.lexsort((start, b, a))
     a, b, start, end, least, when = a[order], b[order], start[order], end[order], least[order], when[order]
     opens = run_starts(a, b)
     opens[1:] |= start[1:] - end[:-1] > _JOINED_MS
-    at = np.flatnonzero(opens)
+    first = np.flatnonzero(opens)
     group = np.cumsum(opens) - 1
-    minimum = np.minimum.reduceat(least, at)
-    time = np.minimum.reduceat(np.where(least == minimum[group], when, np.inf), at)
-    return Encounters(a[at], b[at], start[at], np.maximum.reduceat(end, at), minimum, time)
+    minimum = np.minimum.reduceat(least, first)
+    time = np.minimum.reduceat(np.where(least == minimum[group], when, np.inf), first)
+    return Encounters(a[first], b[first], start[first], np.maximum.reduceat(end, first), minimum, time)
 
 
 class _Motion:
@@ -197,9 +195,7 @@ def meetings(device: Ints, segments: Segments, pairs: Candidates, within_m: floa
         met.append(
             _concatenated([_meetings(segments, _parts_of(pairs, block[row], part, parts), block[row], within_m)])
         )
-    row, _, start, end, least, time = (
-        np.concatenate([getattr(found, name) for found in met]) for name in Encounters.__slots__
-    )
+    row, _, start, end, least, time = stacked(met)
     return Encounters(device[pairs.one[row]], device[pairs.other[row]], start, end, least, time)
 
 

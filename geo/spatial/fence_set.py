@@ -238,9 +238,9 @@ class FenceSet:
         goes = np.append(stretches.by_time, False)[stretch + 1]
         for changes, ends, beside in ((comes, stretches.start, -0.5), (goes, stretches.end, 0.0)):
             rows = np.flatnonzero(changes)
-            at = stretch[rows]
+            changed = stretch[rows]
             # switches are at whole milliseconds
-            t_ms = np.rint(segments.time_at(stretches.segment[at], ends[at]))
+            t_ms = np.rint(segments.time_at(stretches.segment[changed], ends[changed]))
             changes[rows] = ~self._schedule.in_force(fence[rows], t_ms + beside)
         return comes, goes
 

@@ -16,7 +16,7 @@ from geo.spatial.fences import Outlines
 from geo.spatial.fixes import valid_positions
 from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import Signs, crossing_fraction, orientation, side
-from geo.spatial.ragged import Bools, Floats, Ints, Points, lexical, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, Points, lexical, run_starts, stacked
 from geo.spatial.schedule import Schedule
 from geo.spatial.touches import crossings_of
 from geo.spatial.tracks import Tracks
@@ -97,8 +97,7 @@ class GateSet:
 
     def crossings(self, tracks: Tracks) -> Crossings:
         """Every crossing of every gate in force."""
-        parts = list(self.crossings_in_parts(tracks))
-        return Crossings(*(np.concatenate([getattr(part, name) for part in parts]) for name in Crossings.__slots__))
+        return Crossings(*stacked(list(self.crossings_in_parts(tracks))))
 
     def crossings_in_parts(self, tracks: Tracks) -> Iterator[Crossings]:
         """The same, some neighbouring segments after the other, at least once.
@@ -131,7 +130,7 @@ class GateSet:
             count += len(met[-1].copy)
             if count > PAIRS_AT_ONCE and len(segments) > 1:
                 return None
-        all_met = _Met(*(np.concatenate([getattr(part, name) for part in met]) for name in _Met.__slots__))
+        all_met = _Met(*stacked(met))
         segment, gate, number = rows[all_met.copy], self._gate_of_image[all_met.image], all_met.number
         pair = segment * np.int64(len(self.gates) or 1) + gate
         # what touches is looked at by itself; of what goes by two names, moved by a turn, all that is met
@@ -169,12 +168,14 @@ class GateSet:
         order = np.argsort(touches[0], kind="stable")
         pairs, numbers, renamed = (column[order] for column in touches)
         first = np.flatnonzero(run_starts(pairs))
-        for at, pair, edges in zip(first.tolist(), pairs[first].tolist(), np.split(numbers, first[1:]), strict=False):
+        for start, pair, edges in zip(
+            first.tolist(), pairs[first].tolist(), np.split(numbers, first[1:]), strict=False
+        ):
             row, gate = divmod(pair, len(self.gates))
             ends = segments.px[row], segments.py[row], segments.qx[row], segments.qy[row]
             px, py, qx, qy = (float(end) for end in ends)
-            crossed = crossings_of((px, py, qx, qy), self._lines[gate], edges.tolist(), beside=bool(renamed[at]))
-            crossings += [(row, gate, forward, at) for forward, at in crossed]
+            crossed = crossings_of((px, py, qx, qy), self._lines[gate], edges.tolist(), beside=bool(renamed[start]))
+            crossings += [(row, gate, forward, fraction) for forward, fraction in crossed]
         columns = zip(*crossings, strict=True) if crossings else ((), (), (), ())
         kinds = (np.int64, np.int64, np.bool_, np.float64)
         segment, gate, forward, fraction = (

@@ -88,10 +88,10 @@ def clock_parts(timezone: str, begin_ms: Ints, end_ms: Ints) -> tuple[Ints, Ints
     begin_ms, end_ms = _bounded(begin_ms), _bounded(end_ms)
     since, offset = _offsets(timezone, begin_ms, end_ms)
     first = np.searchsorted(since, begin_ms, side="right") - 1
-    row, at = expand(first, np.maximum(np.searchsorted(since, end_ms) - 1 - first, 0) + 1)
-    until = np.append(since[1:], end_ms.max(initial=0))[at]
-    begin, end = np.maximum(begin_ms[row], since[at]), np.minimum(end_ms[row], until)
-    return row, begin, end, offset[at] + _MONDAY_MS, begin == since[at]
+    row, period = expand(first, np.maximum(np.searchsorted(since, end_ms) - 1 - first, 0) + 1)
+    until = np.append(since[1:], end_ms.max(initial=0))[period]
+    begin, end = np.maximum(begin_ms[row], since[period]), np.minimum(end_ms[row], until)
+    return row, begin, end, offset[period] + _MONDAY_MS, begin == since[period]
 
 
 def _number_of(clocks: Ints, shown_ms: Ints) -> Ints:

@@ -10,7 +10,7 @@ import numpy as np
 
 from geo.spatial.clip import Segments
 from geo.spatial.geodesic import distance_m
-from geo.spatial.ragged import Bools, Floats, Ints
+from geo.spatial.ragged import Bools, Floats, Ints, stacked
 from geo.spatial.tracks import Tracks
 
 OUTSIDE: Final = -1
@@ -64,8 +64,7 @@ class ZoneRuns:
 
 def joined_runs(parts: Iterable[ZoneRuns]) -> ZoneRuns:
     """Runs of neighbouring segments, one part after the other."""
-    held = list(parts)
-    return ZoneRuns(*(np.concatenate([getattr(part, name) for part in held]) for name in ZoneRuns.__slots__))
+    return ZoneRuns(*stacked(list(parts)))
 
 
 def measured(tracks: Tracks, segments: Segments, runs: ZoneRuns) -> Pieces:

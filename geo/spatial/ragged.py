@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,11 @@ def distinct(values: Ints) -> Ints:
     """The distinct values, ascending; `numpy.unique` hashes, which is many times slower on millions."""
     values = np.sort(values)
     return values[run_starts(values)] if len(values) else values
+
+
+def stacked(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """The columns (slots) of parts, which are of one class: each column, one part after the other."""
+    return tuple(np.concatenate([getattr(part, name) for part in parts]) for name in type(parts[0]).__slots__)
 
 
 def joined_pairs(parts: Iterable[Pairs]) -> Pairs:

@@ -20,7 +20,7 @@ _CLOSE: Final = 1e-7
 
 FIRST: Final = 1  # a run that opens a (cell, fence)
 INSIDE: Final = 2  # the mark is inside
-HARD: Final = 4  # the mark is too close to the border to tell
+HARD: Final = 4  # the mark is too close to the border: its side is unknown
 LENGTH_SHIFT: Final = 3  # a run's code is a byte: its bits, and above them how many edges it has
 MAX_EDGES: Final = 0xFF >> LENGTH_SHIFT
 
@@ -140,7 +140,7 @@ class _Crossings:
         return ((fence - self._base) * self._rows + row) * self._columns + column
 
     def marks(self, fence: Ints, cell: Ints) -> tuple[Bools, Bools]:
-        """Is the mark of each cell inside its fence; and is it too close to the border to tell?"""
+        """Is the mark of each cell inside its fence; and is it too close to the border to know?"""
         key = self._key(fence, cell // self._columns, cell % self._columns)
         row_start = self._key(fence, cell // self._columns, np.zeros(len(cell), dtype=np.int64))
         before = np.searchsorted(self._keys, key) - np.searchsorted(self._keys, row_start)

@@ -1,7 +1,7 @@
-"""Corrections: what must be said anew when late fixes change the events of a device.
+"""Corrections: what must be emitted anew when late fixes change the events of a device.
 
 Every event that was emitted has an id and a revision. Computed again with more fixes, an event is the same (nothing is
-said), moved (same id, next revision), gone (its id is retracted), or new.
+emitted), moved (same id, next revision), gone (its id is retracted), or new.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def new_revisions(
 
     Both must be of the same devices and the same stretch of time. Events of one device, place and kind are matched
     first by equal time, then in order of time, so that a late fix moves the event that it explains. An id is drawn
-    from the event's first telling and `namespace` (the device's own name makes it good across processes): pure, and
+    from the event's first revision and `namespace` (the device's own name makes it good across processes): pure, and
     the same in every replay.
     """
     new: list[EventRevision] = []
@@ -38,9 +38,9 @@ def new_revisions(
     for event in events:
         now.setdefault(_key(event), []).append(event)
     before: dict[tuple[int, str, str], list[EventRevision]] = {}
-    for one in in_force(known):
-        before.setdefault(_key(one.event), []).append(one)
-    used = {one.id for one in known}
+    for revision in in_force(known):
+        before.setdefault(_key(revision.event), []).append(revision)
+    used = {revision.id for revision in known}
     # Sorted: the order of a set differs from run to run, and what is emitted must not.
     for key in sorted(now.keys() | before.keys()):
         new += _matched(before.get(key, []), now.get(key, []), used, namespace)
@@ -68,20 +68,24 @@ def _matched(
 ) -> list[EventRevision]:
     waiting: dict[int, list[EventRevision]] = {}
     # Backwards, as pop() takes from the end: of equal times the first is matched first.
-    for one in sorted(before, key=lambda one: (one.event, one.id), reverse=True):
-        waiting.setdefault(one.event.t_ms, []).append(one)
+    for revision in sorted(before, key=lambda revision: (revision.event, revision.id), reverse=True):
+        waiting.setdefault(revision.event.t_ms, []).append(revision)
     changed: list[EventRevision] = []
     unmatched: list[GeofenceEvent] = []
     for event in sorted(now):
         same = waiting.get(event.t_ms)
         if not same:
             unmatched.append(event)
-        elif (one := same.pop()).event != event:
-            changed.append(replace(one, revision=one.revision + 1, event=event))
-    left = sorted((one for same in waiting.values() for one in same), key=lambda one: (one.event, one.id))
+        elif (revision := same.pop()).event != event:
+            changed.append(replace(revision, revision=revision.revision + 1, event=event))
+    left = sorted(
+        (revision for same in waiting.values() for revision in same), key=lambda revision: (revision.event, revision.id)
+    )
     moved = zip(left, unmatched, strict=False)
-    changed += [replace(one, revision=one.revision + 1, event=event) for one, event in moved]
-    changed += [replace(one, revision=one.revision + 1, retracted=True) for one in left[len(unmatched) :]]
+    changed += [replace(revision, revision=revision.revision + 1, event=event) for revision, event in moved]
+    changed += [
+        replace(revision, revision=revision.revision + 1, retracted=True) for revision in left[len(unmatched) :]
+    ]
     changed += [EventRevision(new_id(_id_seed(event, namespace), used), 0, event) for event in unmatched[len(left) :]]
     return changed
 
@@ -93,7 +97,7 @@ def _id_seed(event: GeofenceEvent, namespace: str) -> str:
 def new_id(seed: str, used: set[str]) -> str:
     """A name that nothing else has, and that is taken from then on: drawn from how an event was first emitted.
 
-    Pure: the same tellings in the same order have the same names in every replay. In another order of arrival the
+    Pure: the same revisions in the same order have the same names in every replay. In another order of arrival the
     first revision is another one, so names follow the history, never the facts.
     """
     count = 0

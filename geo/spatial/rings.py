@@ -27,7 +27,7 @@ from shapely import MultiPolygon, Polygon
 from shapely.affinity import translate
 from shapely.errors import GEOSException
 
-from geo.spatial.crossings import refuse_tangled
+from geo.spatial.crossings import refuse_too_many_crossings
 from geo.spatial.errors import FenceError
 from geo.spatial.ragged import Floats
 
@@ -86,7 +86,7 @@ def into_world(shape: Shape) -> Shape:
 
 def united(shapes: Sequence[Shape]) -> Shape:
     """The union of valid shapes. Raises `FenceError` where they cross each other too often."""
-    refuse_tangled(shapes, overlay=True)
+    refuse_too_many_crossings(shapes, overlay=True)
     return _joined(_parts(shapely.union_all(shapes)))
 
 
@@ -161,7 +161,7 @@ def _hole(ring: Floats, notes: list[str]) -> Shape | None:
 
 
 def _without(whole: Shape, hole: Shape) -> Shape:
-    refuse_tangled([whole, hole], overlay=True)
+    refuse_too_many_crossings([whole, hole], overlay=True)
     parts = _parts(shapely.difference(whole, hole))
     if not parts:
         raise _NoArea("its holes leave nothing of it")
@@ -173,12 +173,12 @@ def _valid(shape: Shape, notes: list[str]) -> Shape:
 
 
 def _is_valid(shape: Shape) -> bool:
-    refuse_tangled([shape], overlay=False)
+    refuse_too_many_crossings([shape], overlay=False)
     return bool(shape.is_valid)
 
 
 def _repaired(shape: Shape, notes: list[str]) -> Shape:
-    refuse_tangled([shape], overlay=True)
+    refuse_too_many_crossings([shape], overlay=True)
     reason = shapely.is_valid_reason(shape)
     mended = shapely.make_valid(shape, method="structure", keep_collapsed=False)
     parts = _parts(mended)

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from geo.spatial.ragged import Bools, Floats, Ints, lexical, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, lexical, run_starts, stacked
 
 MAX_ROWS_HELD: Final = 1_000_000
 
@@ -55,9 +55,7 @@ def _none() -> Stays:
 
 
 def _joined(parts: list[Stays]) -> Stays:
-    group, fence, segment, start, end, entry, leaves, speed = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in Stays.__slots__
-    )
+    group, fence, segment, start, end, entry, leaves, speed = stacked(parts)
     if not len(group):
         return _none()
     order = lexical(group, fence, segment)
@@ -65,7 +63,7 @@ def _joined(parts: list[Stays]) -> Stays:
     start, end, entry, leaves = start[order], end[order], entry[order], leaves[order]
     opens = run_starts(group, fence)
     opens[1:] |= (start[1:] != end[:-1]) | leaves[:-1] | entry[1:]
-    at = np.flatnonzero(opens)
-    last = np.append(at[1:], len(opens)) - 1
-    most = np.maximum.reduceat(speed, at)
-    return Stays(group[at], fence[at], segment[at], start[at], end[last], entry[at], leaves[last], most)
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], len(opens)) - 1
+    most = np.maximum.reduceat(speed, first)
+    return Stays(group[first], fence[first], segment[first], start[first], end[last], entry[first], leaves[last], most)

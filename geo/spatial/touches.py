@@ -33,14 +33,14 @@ def crossings_of(
     px, py, qx, qy = (whole(value) for value in ends)
     gate = _Corners(line)
     near = gate.edges_beside(edges) if beside else sorted(set(edges))
-    found: list[Crossing] = []
+    crossings: list[Crossing] = []
     if (px, py) == (qx, qy) or not near:
-        return found
+        return crossings
     longitudes = [gate[corner][0] for edge in near for corner in (edge, edge + 1)]
     west, east = min(longitudes), max(longitudes)
     for turn in range(-(-(west - max(px, qx)) // _TURN), (east - min(px, qx)) // _TURN + 1):
-        found += _Way((px + turn * _TURN, py), (qx + turn * _TURN, qy), gate, near).crossings()
-    return sorted(found, key=lambda crossing: crossing[1])
+        crossings += _Way((px + turn * _TURN, py), (qx + turn * _TURN, qy), gate, near).crossings()
+    return sorted(crossings, key=lambda crossing: crossing[1])
 
 
 class _Corners:
@@ -99,21 +99,21 @@ class _Way:
 
     def _contacts(self) -> list[_Contact]:
         """Contacts with edges, those that share a corner on the way made one."""
-        found: list[_Contact] = []
+        contacts: list[_Contact] = []
         shared: int | None = None  # the corner on the way at which the last edge that was met ends
         for edge in self._edges:
             met = self._contact(edge)
             if met is None:
                 continue
             if shared == edge:
-                found[-1].join(met)
+                contacts[-1].join(met)
             else:
-                found.append(met)
+                contacts.append(met)
             shared = edge + 1 if self._on_way(edge + 1) else None
         # The last edge of a closed gate ends where the first begins: a way through that corner meets them as one.
-        if self._gate.closed and shared == self._gate.last and len(found) > 1 and self._edges[0] == 0:
-            found[0].join(found.pop())
-        return found
+        if self._gate.closed and shared == self._gate.last and len(contacts) > 1 and self._edges[0] == 0:
+            contacts[0].join(contacts.pop())
+        return contacts
 
     def _contact(self, edge: int) -> _Contact | None:
         a, b = self._gate[edge], self._gate[edge + 1]

@@ -1,4 +1,4 @@
-"""From fixes to tracks: order, what is set aside, where a track breaks."""
+"""From fixes to tracks: order, what is excluded, where a track breaks."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class Tracks:
 
 
 def build_tracks(fixes: Fixes, rules: TrackSettings | None = None) -> Tracks:
-    """Order fixes by (device, time), set aside what the rules refuse, and break tracks.
+    """Order fixes by (device, time), exclude what the rules refuse, and break tracks.
 
     Of equal times the row given first is kept: give the rows of a device in the order of (epoch, seq). Every rule
     is local in time: a segment depends on the fixes from two `max_gap_s` before its second fix to one after it, so a
     window with two gaps around its fixes gives the same segments as the whole. No number of fixes is such a margin: of
-    a zigzag between two places any number may be set aside in a row.
+    a zigzag between two places any number may be excluded in a row.
     """
     rules = rules or TrackSettings()
     verdict = np.zeros(len(fixes), dtype=np.uint8)
@@ -136,7 +136,7 @@ def _at_null_island(fixes: Fixes, row: Ints, rules: TrackSettings) -> Bools:
 def _inaccurate(fixes: Fixes, row: Ints, rules: TrackSettings) -> Bools:
     if rules.max_accuracy_m is None or fixes.accuracy_m is None:
         return np.zeros(len(row), dtype=np.bool_)
-    # NaN, "not reported", is no reason to set a fix aside: the comparison is false for it
+    # NaN, "not reported", is no reason to exclude a fix: the comparison is false for it
     return np.asarray(fixes.accuracy_m[row] > rules.max_accuracy_m, dtype=np.bool_)
 
 

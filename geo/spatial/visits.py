@@ -199,7 +199,7 @@ class _Samples:
         """Is the place in the middle of each stretch so far away? That says enough of most."""
         t_ms = (start_ms + end_ms) / 2
         segment = self._segment(track, t_ms)
-        fence = self._fences.version_at(name, _judged_ms(start_ms, t_ms))
+        fence = self._fences.version_at(name, _version_ms(start_ms, t_ms))
         deep: Bools = fence < 0
         near = np.flatnonzero(~deep)
         (x, y), uncertainty_m = self._places(segment[near], t_ms[near]), self._uncertainty_m(segment[near])
@@ -233,11 +233,11 @@ class _Samples:
             row, segment, start, end = row[some], segment[some], start[some], end[some]
             item, start, end = _cut(*self._fences.switches_of(name[row], start, end), start, end)
             row, segment = row[item], segment[item]
-            fence = self._fences.version_at(name[row], _judged_ms(start, (start + end) / 2))
+            fence = self._fences.version_at(name[row], _version_ms(start, (start + end) / 2))
             yield _Parts(row, segment, fence, start, end)
 
 
-def _judged_ms(start_ms: Floats, t_ms: Floats) -> Floats:
+def _version_ms(start_ms: Floats, t_ms: Floats) -> Floats:
     """When to ask for the version in force at times of stretches that begin at some: at a switch, the one before it.
 
     Switches are at whole milliseconds, what is computed may be beside them.
@@ -260,16 +260,16 @@ def _cut(row: Ints, t_ms: Ints, start_ms: Floats, end_ms: Floats) -> tuple[Ints,
 def _visits(course: _Course, sides: _Sides) -> Visits:
     """Visits from the stretches that count: neighbours on the same side are one."""
     opens = run_starts(sides.course, sides.inside) if len(sides.course) else np.zeros(0, dtype=np.bool_)
-    at = np.flatnonzero(opens)
-    number, inside = sides.course[at], sides.inside[at]
-    begins = run_starts(number) if len(at) else opens
-    follows = np.append(~begins[1:], False)[: len(at)]
-    start = np.where(begins, course.start_ms(sides.track[at]), sides.start_ms[at])
-    end = np.where(follows, np.append(start[1:], 0.0)[: len(at)], course.end_ms(sides.track[at]))
-    crossed = sides.crossed[at] & ~begins
-    left = follows & np.append(crossed[1:], False)[: len(at)]
-    track = sides.track[at]
+    first = np.flatnonzero(opens)
+    number, inside = sides.course[first], sides.inside[first]
+    begins = run_starts(number) if len(first) else opens
+    follows = np.append(~begins[1:], False)[: len(first)]
+    start = np.where(begins, course.start_ms(sides.track[first]), sides.start_ms[first])
+    end = np.where(follows, np.append(start[1:], 0.0)[: len(first)], course.end_ms(sides.track[first]))
+    crossed = sides.crossed[first] & ~begins
+    left = follows & np.append(crossed[1:], False)[: len(first)]
+    track = sides.track[first]
     device = course.device(track)
     order = np.flatnonzero(inside)
-    order = order[np.lexsort((start[order], sides.fence[at][order], device[order]))]
-    return Visits(device[order], sides.fence[at][order], start[order], end[order], crossed[order], left[order])
+    order = order[np.lexsort((start[order], sides.fence[first][order], device[order]))]
+    return Visits(device[order], sides.fence[first][order], start[order], end[order], crossed[order], left[order])

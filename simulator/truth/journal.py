@@ -44,6 +44,8 @@ def read_journal(path: Path) -> Iterator[Entry]:
                     yield _entry(json.loads(line))
                 except (ValueError, KeyError, TypeError) as error:
                     raise TruthError(f"{path}, line {number}: {error!r}") from error
+    except FileNotFoundError as error:
+        raise TruthError(f"there is no journal {path}: run `fleet-simulator drive` first, which writes it") from error
     except OSError as error:
         raise TruthError(f"{path}: cannot be read: {error}") from error
 

@@ -1,4 +1,4 @@
-"""A record as it exists, whoever tells of it: kind, device time and content on the grid on which it travels.
+"""A record as it exists, whichever side shows it: kind, device time and content on the grid on which it travels.
 
 The grid: 1e-7 degrees, millimetres, millimetres per second, hundredths of a degree; device time in whole microseconds.
 Two sides that made one of these from the same record compare equal, whatever the floating point numbers in between did.

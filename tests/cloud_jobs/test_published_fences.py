@@ -66,11 +66,11 @@ def usage_zones(fences: tuple[str, ...]) -> set[str]:
 
 @pytest.mark.parametrize("bad", [square("flat").replace("0.01", "0.0"), "half a fe", "[]", square("")])
 def test_with_a_fence_that_cannot_be_used_nothing_is_computed(bad: str) -> None:
-    told = GeofenceCentre(rules(dwell_s=None))
-    told.take(THROUGH)
-    assert told.in_force()
+    centre = GeofenceCentre(rules(dwell_s=None))
+    centre.take(THROUGH)
+    assert centre.in_force()
     with pytest.raises(CloudError, match="cannot be used"):
-        EventRules.of([square("square"), bad], TrackSettings(), told.rules.events)
+        EventRules.of([square("square"), bad], TrackSettings(), centre.rules.events)
     with pytest.raises(CloudError, match="cannot be used"):
         usage_zones((square("square"), bad))
 

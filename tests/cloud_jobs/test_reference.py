@@ -278,7 +278,7 @@ def test_read_again_in_another_cluster_nothing_changes(tmp_path: Path) -> None:
     for minute, body in enumerate([SAME, OTHER]):
         topics.publish("fences", "a@", body, minute)
         collect(topics, lake, {})
-    # the place of one tells nothing in the other: it may come to stand twice, and no more often
+    # the place of one means nothing in the other: it may come to stand twice, and no more often
     for place, rows in (("9:9:-1", 2), ("1:1:-1", 3), ("1:1:-1", 3)):
         topics.held["fences"]["a@"]["message_id"] = place
         collect(topics, lake, {})

@@ -56,7 +56,7 @@ def test_the_truth_is_shown_as_tables_and_as_json(tmp_path: Path) -> None:
         (("drive", "--scenario", "SCENARIO"), "no local broker is given for eu-0001, us-0001"),
         (("drive", "--scenario", "SCENARIO", "--broker", "eu-0001"), "is no DEVICE=HOST:PORT"),
         (("drive", "--scenario", "nowhere"), "write it with `fleet-simulator scenario`"),
-        (("truth", "--scenario", "SCENARIO"), "made.jsonl: cannot be read"),
+        (("truth", "--scenario", "SCENARIO"), "made.jsonl: run `fleet-simulator drive` first"),
         (("scenario", "--out", "SCENARIO", "--start", "noon"), "is no ISO 8601 time"),
         (("scenario", "--out", "SCENARIO", "--start", "2026-01-01T00:00:00"), "needs an offset"),
         (("scenario", "--out", "SCENARIO", "--regions", "mars"), "regions must be some of"),

@@ -71,6 +71,22 @@ def test_odd_rows_are_left_out_and_counted(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("bearing", ["nan", "inf", "-Infinity"])
+def test_a_bearing_that_is_no_finite_number_is_refused_with_its_line(tmp_path: Path, bearing: str) -> None:
+    path = written(tmp_path, "1,a,t,2026-01-26 10:00:00,53.4,-2.9,10", f"2,a,t,2026-01-26 10:00:10,53.4,-2.9,{bearing}")
+    with pytest.raises(TrackError, match=f"track.csv, line 3: the bearing '{bearing}' is not a finite number"):
+        read_recording(path)
+
+
+def test_a_written_track_is_read_back_with_finite_numbers_only(tmp_path: Path) -> None:
+    path = written(tmp_path, "1,a,t,2026-01-26 10:00:00,53.4,-2.9,10")
+    write_folder(tmp_path, *recorded_scenario(read_recording(path), seed=7, regions=("eu",)))
+    track = tmp_path / "track.csv"
+    track.write_text(track.read_text().replace(",10.0,", ",nan,"))
+    with pytest.raises(ScenarioError, match=r"track.csv, line 2: a position or heading is not a finite number"):
+        read_folder(tmp_path)
+
+
 def test_times_are_utc_unless_they_say_otherwise(tmp_path: Path) -> None:
     path = written(tmp_path, "1,a,t,2026-01-26 10:00:00,53.4,-2.9,", "2,a,t,2026-01-26T11:30:00+01:00,53.4,-2.9,")
     first, second = read_recording(path).fixes["a"]

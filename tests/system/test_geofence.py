@@ -69,8 +69,8 @@ def run(spark: SparkSession, lake: Lake) -> GeofenceRun:
     return compute_events(spark, lake, TrackSettings(), SETTINGS, AppliedFences(lake.folder.with_suffix(".applied")))
 
 
-def told(lake: Lake) -> bytes:
-    """The events without their ids and revisions, which tell how fixes came; as bytes."""
+def facts(lake: Lake) -> bytes:
+    """The events without their ids and revisions, which depend on how fixes came; as bytes."""
     names = ("device", "time", "kind", "place", "value")
     rows = [{name: row[name] for name in names} for row in in_force(lake, TABLE)]
     return json.dumps(sorted(rows, key=lambda row: tuple(map(str, row.values()))), default=str).encode()
@@ -104,10 +104,10 @@ def test_streaming_equals_batch_byte_for_byte_with_late_fixes_and_late_fences(
     published(stream, gate, hour=2)
     later = run(spark, stream)
     assert (later.records_version, later.fence_changes) == (late.records_version, 1), (
-        "no new record, and still it is told"
+        "no new record, and still it is published"
     )
     assert later.revisions
-    assert told(stream) == told(batch)
+    assert facts(stream) == facts(batch)
     assert {row["kind"] for row in in_force(batch, TABLE)} == {
         "enter",
         "exit",
@@ -129,7 +129,7 @@ def test_streaming_equals_batch_byte_for_byte_with_late_fixes_and_late_fences(
     assert stream.open(TABLE).version() == version + 1
 
 
-def test_one_device_with_nine_of_ten_fixes_is_told_like_the_others(spark: SparkSession, tmp_path: Path) -> None:
+def test_one_device_with_nine_of_ten_fixes_has_its_events_like_the_others(spark: SparkSession, tmp_path: Path) -> None:
     def shuttle(device: str, count: int, step_s: float) -> Iterator[LakeFix]:
         # over the square from west to east in 100 s, and back
         for at in range(count):

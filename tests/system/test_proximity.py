@@ -34,8 +34,8 @@ def run(spark: SparkSession, lake: Lake, **settings: Any) -> ProximityRun:
     return compute_encounters(spark, lake, TrackSettings(), ProximitySettings(**settings))
 
 
-def told(lake: Lake) -> bytes:
-    """The encounters without their ids and revisions, which tell how fixes came; as bytes."""
+def facts(lake: Lake) -> bytes:
+    """The encounters without their ids and revisions, which depend on how fixes came; as bytes."""
     names = ("device_a", "device_b", "start", "end", "min_m", "min_at", "parts")
     rows = [[row[name] for name in names] for row in in_force(lake, TABLE)]
     return json.dumps(sorted(rows, key=str), default=str).encode()
@@ -86,7 +86,7 @@ def test_streaming_equals_batch_with_a_hot_cell_in_blocks_or_whole(
     for at in range(2):
         ingest(stream, fixes[at::2])
         assert run(spark, stream, cell_m=2_000.0).revisions
-    assert told(stream) == told(batch)
+    assert facts(stream) == facts(batch)
     rows = in_force(batch, TABLE)
     assert all(row["device_a"] < row["device_b"] for row in rows)
     assert {(row["device_a"][:2], row["device_b"][:2]) for row in rows} >= {("eu", "us"), ("eu", "eu"), ("us", "us")}
@@ -113,7 +113,7 @@ def yard(devices: range, lat: float = 50.0) -> list[LakeFix]:
     ]
 
 
-def test_three_thousand_in_one_yard_are_told_once_each_and_do_not_stall_the_others(
+def test_three_thousand_in_one_yard_have_one_encounter_each_and_do_not_stall_the_others(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = lake_of(tmp_path / "lake")
@@ -129,13 +129,13 @@ def test_three_thousand_in_one_yard_are_told_once_each_and_do_not_stall_the_othe
     ingest(lake, [*yard(range(40, 3_000)), *pairs, *passing])
     done = run(spark, lake)
     assert done.in_crowds == 3_001
-    told = in_force(lake, TABLE)
-    crowd = {row["device_b"]: row for row in told if row["device_a"] == CROWD}
+    encounters = in_force(lake, TABLE)
+    crowd = {row["device_b"]: row for row in encounters if row["device_a"] == CROWD}
     assert set(crowd) == {f"eu-{one:05}" for one in range(3_000)} | {"p"}
     assert crowd["eu-00007"]["start"] == NIGHT + timedelta(minutes=10)
     assert crowd["eu-00007"]["end"] == NIGHT + timedelta(minutes=14)
     assert (crowd["p"]["start"], crowd["p"]["end"]) == (NIGHT + timedelta(minutes=11), NIGHT + timedelta(minutes=12))
-    met = {(row["device_a"], row["device_b"]) for row in told if row["device_a"] != CROWD}
+    met = {(row["device_a"], row["device_b"]) for row in encounters if row["device_a"] != CROWD}
     assert met == {(f"eu-{one:05}", f"eu-{one + 1:05}") for one in range(90_000, 90_400, 2)}
     retracted = [row for row in lake.rows(TABLE).to_pylist() if row["retracted"]]
     assert len(retracted) == 40 * 39 / 2
@@ -178,7 +178,7 @@ def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path:
     assert failed.stderr == f"cloud-jobs: no jars of Delta in {tmp_path}; `make setup` fetches them\n"
 
 
-def test_the_command_tells_what_is_in_the_lake_and_publishes_it(stack: LocalStack, tmp_path: Path) -> None:
+def test_the_command_computes_what_is_in_the_lake_and_publishes_it(stack: LocalStack, tmp_path: Path) -> None:
     topic = f"persistent://fleet/events/encounters-{uuid4().hex[:8]}"
     lake = lake_of(tmp_path / "lake")
     ingest(lake, yard(range(3)))

@@ -21,9 +21,10 @@ from geo.replication import (
 from geo.replication.cli import app
 from geo.replication.model import Tenant
 from geo.replication.reconnect import reconnect
+from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
-from tests.system.topology_parts import BATCHES, QUIET, known, look
+from tests.system.topology_parts import BATCHES, known, look
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
@@ -125,7 +126,7 @@ def test_while_a_cluster_is_away_the_others_are_applied_to_and_it_is_named(own: 
 
 
 def _produces(service_url: str) -> bool:
-    client = pulsar.Client(service_url, logger=QUIET, operation_timeout_seconds=2)
+    client = open_pulsar_client(service_url, PulsarAccess(), timeout_s=2)
     try:
         client.create_producer(BATCHES).send(b"late")
     except pulsar.PulsarException:

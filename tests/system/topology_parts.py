@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
-
-import pulsar
 
 from deploy.local import LocalStack
 from geo.replication import (
@@ -14,7 +11,6 @@ from geo.replication import (
 )
 from geo.replication.observe import Observation, observe
 
-QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 BATCHES = "persistent://fleet/telemetry-eu/batches"
 
 

@@ -26,7 +26,7 @@ class GeofenceFix(NamedTuple):
 
 @dataclass
 class GeofenceCentre:
-    """Takes fixes in any pieces; `table` has every revision that was told."""
+    """Takes fixes in any pieces; `table` has every revision that was published."""
 
     rules: EventRules
     fixes: set[GeofenceFix] = field(default_factory=set)
@@ -43,14 +43,14 @@ class GeofenceCentre:
             for day in range(fix.t_ms // DAY_MS - 1, fix.t_ms // DAY_MS + 2)
             if (fix.device, day) in touched
         ]
-        rows += [told_row(row) for row in self.table if (row["device"], row["time"] // 1000 // DAY_MS) in touched]
+        rows += [known_row(row) for row in self.table if (row["device"], row["time"] // 1000 // DAY_MS) in touched]
         rows.sort(key=lambda row: (row["unit"], row["t_ms"], row["epoch"] or 0, row["seq"] or 0))
         news = as_rows(revise(pa.Table.from_pylist(rows, schema=INPUT), self.rules))
         self.table += news
         return news
 
     def in_force(self) -> list[tuple[Any, ...]]:
-        """The events without their ids and revisions, which tell the history."""
+        """The events without their ids and revisions, which depend on the history."""
         return sorted(content(row) for row in latest(self.table) if not row["retracted"])
 
     @staticmethod
@@ -63,7 +63,7 @@ def as_rows(news: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def told_row(row: dict[str, Any]) -> dict[str, Any]:
+def known_row(row: dict[str, Any]) -> dict[str, Any]:
     names = ("id", "revision", "kind", "place", "value", "retracted")
     t_ms = row["time"] // 1000
     unit = f"{row['device']}\n{t_ms // DAY_MS}"

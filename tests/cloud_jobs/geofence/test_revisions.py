@@ -1,4 +1,4 @@
-"""Events are told once, corrected when late fixes say otherwise, and end the same in whatever order fixes came."""
+"""Events are published once, corrected when late fixes say otherwise, and end the same in whatever order fixes came."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_drive_through_is_an_entry_an_exit_and_a_crossing_of_the_gate() -> Non
     assert entered == NOON + MINUTE + MINUTE // 2
 
 
-def test_what_came_before_is_not_told_again() -> None:
+def test_what_came_before_is_not_published_again() -> None:
     centre = GeofenceCentre(rules())
     assert centre.take(THROUGH)
     assert centre.take(THROUGH) == []
@@ -134,7 +134,7 @@ def test_streaming_equals_batch(fixes: list[GeofenceFix], random: object, parts:
     assert len(ids) == len(set(ids)), "an id and a revision name one row"
 
 
-def test_a_visit_over_midnight_is_told_once_whichever_day_came_first() -> None:
+def test_a_visit_over_midnight_is_published_once_whichever_day_came_first() -> None:
     midnight = 20_001 * DAY_MS
     fixes = drive(midnight - 3 * MINUTE, *[(0.005, -0.005), *[(0.005, 0.005)] * 5, (0.005, 0.013)])
     whole, evening, morning = (GeofenceCentre(rules(dwell_s=None)) for _ in range(3))
@@ -148,19 +148,19 @@ def test_a_visit_over_midnight_is_told_once_whichever_day_came_first() -> None:
     assert [row[2:4] for row in whole.in_force()] == [("enter", "square"), ("exit", "square")]
 
 
-def test_a_version_that_is_published_later_for_the_past_corrects_what_was_told() -> None:
+def test_a_version_that_is_published_later_for_the_past_corrects_what_was_published() -> None:
     fixes = drive(NOON, *[(0.005, -0.005), *[(0.005, 0.005)] * 5, (0.005, 0.013)])
     old = rules(dwell_s=None)
     (square,) = old.fences.fences
     # two minutes after the entry the square was elsewhere: the vehicle is no longer in it
     moved = replace(square, shape=translate(square.shape, 1.0, 0), effective_from_ms=NOON + 4 * MINUTE)
     new = replace(old, fences=FenceSet([square, moved]))
-    told, fresh = GeofenceCentre(old), GeofenceCentre(new)
-    told.take(fixes)
+    earlier, fresh = GeofenceCentre(old), GeofenceCentre(new)
+    earlier.take(fixes)
     fresh.take(fixes)
-    again = GeofenceCentre(new, table=list(told.table))
+    again = GeofenceCentre(new, table=list(earlier.table))
     again.take(fixes)
-    assert told.in_force() != fresh.in_force() == again.in_force()
+    assert earlier.in_force() != fresh.in_force() == again.in_force()
     assert [row[2:4] for row in fresh.in_force()] == [("enter", "square")]
 
 

@@ -40,7 +40,7 @@ class ProximityFix(NamedTuple):
 
 @dataclass
 class ProximityCentre:
-    """Takes fixes in any pieces; `table` has every revision that was told."""
+    """Takes fixes in any pieces; `table` has every revision that was published."""
 
     distance_m: float = 100.0
     cell_m: float = 1_000.0
@@ -66,7 +66,7 @@ class ProximityCentre:
                 if slice_day(number) == row["day"] and device in {row["device_a"], row["device_b"]}
             ]
             if asked:
-                rows.append(told_row(row) | {"pair": pair(row), "asked": asked})
+                rows.append(known_row(row) | {"pair": pair(row), "asked": asked})
         news = as_rows(revise(pa.Table.from_pylist(sorted(rows, key=lambda row: row["pair"]), schema=INPUT)))
         self.table += news
         return news
@@ -87,7 +87,7 @@ class ProximityCentre:
             pieces_of(table, slices, TrackSettings(), distance_m=self.distance_m, cell_m=self.cell_m), PIECES
         )
         in_crowd = self._in_crowd(pieces)
-        asked = touched | in_crowd.keys() | self._told_crowds(set(slices.tolist()))
+        asked = touched | in_crowd.keys() | self._known_crowds(set(slices.tolist()))
         marked = [
             row
             | {
@@ -108,14 +108,14 @@ class ProximityCentre:
         """The minutes (bits) in which devices are in a crowd, by device and slice."""
         return in_crowds(pieces, self.distance_m, self.crowd_devices)
 
-    def _told_crowds(self, slices: set[int]) -> set[tuple[str, int]]:
-        told = {
+    def _known_crowds(self, slices: set[int]) -> set[tuple[str, int]]:
+        known = {
             (row["device_b"], int(part[0]))
             for row in self.table
             if row["device_a"] == CROWD
             for part in json.loads(row["parts"])
         }
-        return {one for one in told if one[1] in slices}
+        return {one for one in known if one[1] in slices}
 
     def in_force(self) -> list[tuple[Any, ...]]:
         newest: dict[str, dict[str, Any]] = {}
@@ -150,7 +150,7 @@ def pair(row: dict[str, Any]) -> str:
     return f"{row['device_a']}\n{row['device_b']}"
 
 
-def told_row(row: dict[str, Any]) -> dict[str, Any]:
+def known_row(row: dict[str, Any]) -> dict[str, Any]:
     names = ("id", "revision", "device_a", "device_b", "retracted", "parts")
     return {name: row[name] for name in names} | {"slice": row["day"] * DAY_SLICES}
 

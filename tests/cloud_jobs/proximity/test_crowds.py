@@ -1,4 +1,4 @@
-"""Crowds: who stands among too many is told once, whoever stands among few meets each of them, and both are bounded."""
+"""Crowds: among too many a device has one encounter, among few it meets each of them, and both are bounded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parked(device: str, place: tuple[float, float], minutes: range, seq: int = 1
     return [ProximityFix(device, seq + at, NIGHT + at * MINUTE_MS, *place) for at in minutes]
 
 
-def told(centre: ProximityCentre) -> list[tuple[Any, ...]]:
+def encounters(centre: ProximityCentre) -> list[tuple[Any, ...]]:
     """(device, device, first minute, last minute) of what is in force."""
     return [
         (a, b, (start // 1000 - NIGHT) / MINUTE_MS, (end // 1000 - NIGHT) / MINUTE_MS)
@@ -45,34 +45,35 @@ def told(centre: ProximityCentre) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_those_who_stand_in_a_crowd_are_told_once_each_and_not_in_pairs() -> None:
+def test_those_who_stand_in_a_crowd_have_one_encounter_each_and_not_in_pairs() -> None:
     centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
     centre.take(fix for at, place in enumerate(YARD) for fix in parked(f"d{at}", place, range(11)))
-    assert told(centre) == [(CROWD, f"d{at}", 0.0, 10.0) for at in range(6)]
+    assert encounters(centre) == [(CROWD, f"d{at}", 0.0, 10.0) for at in range(6)]
     assert all(row["min_m"] == 50.0 for row in centre.table)
 
 
-def test_one_fewer_is_no_crowd_and_all_pairs_are_told() -> None:
+def test_one_fewer_is_no_crowd_and_all_pairs_are_published() -> None:
     centre = ProximityCentre(distance_m=50.0, crowd_devices=6)
     centre.take(fix for at, place in enumerate(YARD) for fix in parked(f"d{at}", place, range(11)))
-    assert len(told(centre)) == 15
-    assert all(a != CROWD for a, *_ in told(centre))
+    assert len(encounters(centre)) == 15
+    assert all(a != CROWD for a, *_ in encounters(centre))
 
 
 def test_a_crowd_that_a_late_device_makes_takes_the_place_of_the_pairs_and_gives_it_back() -> None:
     centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
     centre.take(fix for at, place in enumerate(YARD[:5]) for fix in parked(f"d{at}", place, range(11)))
-    pairs = told(centre)
+    pairs = encounters(centre)
     assert len(pairs) == 10
     centre.take(parked("late", YARD[5], range(3, 7)))
-    before, crowd = [row for row in told(centre) if row[0] != CROWD], [row for row in told(centre) if row[0] == CROWD]
+    now = encounters(centre)
+    before, crowd = [row for row in now if row[0] != CROWD], [row for row in now if row[0] == CROWD]
     assert crowd == [(CROWD, name, 3.0, 6.0) for name in ("d0", "d1", "d2", "d3", "d4", "late")]
     assert len(before) == 2 * 10
     assert {row[2:] for row in before} == {(0.0, 3.0), (6.0, 10.0)}
     # a second before and after each of its fixes in the yard it was a kilometre away: it jumped, and was never there
     away = [(minute * MINUTE_MS + by) for minute in range(3, 7) for by in (-1_000, 1_000)]
     centre.take(ProximityFix("late", 100 + at, NIGHT + ms, 50.01, 8.0) for at, ms in enumerate(away))
-    assert told(centre) == pairs
+    assert encounters(centre) == pairs
 
 
 def test_who_drives_through_a_crowd_is_in_it_for_that_minute_and_meets_nobody_else_of_it() -> None:
@@ -83,7 +84,7 @@ def test_who_drives_through_a_crowd_is_in_it_for_that_minute_and_meets_nobody_el
         ProximityFix("p", 2, NIGHT + 5 * MINUTE_MS - 1_000, 50.0, 8.01),
     ]
     centre.take([*stands, *passes])
-    assert [row for row in told(centre) if "p" in row] == [(CROWD, "p", 4.0, 5.0)]
+    assert [row for row in encounters(centre) if "p" in row] == [(CROWD, "p", 4.0, 5.0)]
 
 
 def test_who_is_in_no_crowd_meets_those_in_one_that_are_near_it() -> None:
@@ -92,8 +93,8 @@ def test_who_is_in_no_crowd_meets_those_in_one_that_are_near_it() -> None:
     yard = [*YARD[:5], (50.00063, 8.0)]
     stands = [fix for at, place in enumerate(yard) for fix in parked(f"d{at}", place, range(11))]
     centre.take([*stands, *parked("p", (50.00105, 8.0), range(11))])
-    assert [row for row in told(centre) if row[0] == CROWD] == [(CROWD, f"d{at}", 0.0, 10.0) for at in range(6)]
-    assert [row for row in told(centre) if row[0] != CROWD] == [("d5", "p", 0.0, 10.0)]
+    assert [row for row in encounters(centre) if row[0] == CROWD] == [(CROWD, f"d{at}", 0.0, 10.0) for at in range(6)]
+    assert [row for row in encounters(centre) if row[0] != CROWD] == [("d5", "p", 0.0, 10.0)]
 
 
 def test_no_device_can_be_called_as_the_crowd_is_and_it_comes_first() -> None:
@@ -108,19 +109,19 @@ def test_who_comes_together_and_parts_between_two_full_minutes_is_in_a_crowd() -
         away = 50.0 + 0.009 * np.sin(at), 8.0 + 0.014 * np.cos(at)
         steps = [(minute * MINUTE_MS + ms, *place) for minute in range(3) for ms, place in ((0, away), *GATHERED)]
         centre.take(ProximityFix(f"d{at}", seq, NIGHT + ms, *place) for seq, (ms, *place) in enumerate(steps))
-    assert told(centre) == [(CROWD, f"d{at}", 0.0, 3.0) for at in range(6)]
+    assert encounters(centre) == [(CROWD, f"d{at}", 0.0, 3.0) for at in range(6)]
 
 
-def test_pairs_are_told_up_to_the_minute_in_which_both_are_in_a_crowd_however_long_their_pieces() -> None:
+def test_pairs_have_encounters_up_to_the_minute_in_which_both_are_in_a_crowd_however_long_their_pieces() -> None:
     centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
     # fixes five minutes apart
     centre.take(
         ProximityFix(f"d{at}", seq, NIGHT + seq * 5 * MINUTE_MS, *YARD[at]) for at in range(5) for seq in range(3)
     )
     centre.take(parked("late", YARD[5], range(3, 7)))
-    both = [row[2:] for row in told(centre) if "late" not in row and row[0] != CROWD]
+    both = [row[2:] for row in encounters(centre) if "late" not in row and row[0] != CROWD]
     assert (len(both), set(both)) == (2 * 10, {(0.0, 3.0), (6.0, 10.0)})
-    assert [row[2:] for row in told(centre) if row[0] == CROWD] == [(3.0, 6.0)] * 6
+    assert [row[2:] for row in encounters(centre) if row[0] == CROWD] == [(3.0, 6.0)] * 6
 
 
 def test_who_flows_by_in_the_same_minute_and_not_at_the_same_time_is_in_no_crowd() -> None:
@@ -131,7 +132,7 @@ def test_who_flows_by_in_the_same_minute_and_not_at_the_same_time_is_in_no_crowd
         centre.take(
             [ProximityFix(f"d{at:02}", 1, start, 50.0, 8.0), ProximityFix(f"d{at:02}", 2, start + 120_000, 50.0, 8.05)]
         )
-    assert told(centre) == []
+    assert encounters(centre) == []
 
 
 def unwrapped(start: float, end: float) -> float:
@@ -282,4 +283,4 @@ def test_an_encounter_with_the_crowd_is_of_whole_minutes_around_the_tracks() -> 
         # three tracks: no gap is longer than 300 s
         seconds = [70, 75, 190, 2_010, 2_030, 2_390, 2_410]
         centre.take(ProximityFix(f"d{at}", seq, NIGHT + second * 1000, *place) for seq, second in enumerate(seconds))
-    assert [row[2:] for row in told(centre) if row[1] == "d0"] == [(1.0, 4.0), (33.0, 34.0), (39.0, 41.0)]
+    assert [row[2:] for row in encounters(centre) if row[1] == "d0"] == [(1.0, 4.0), (33.0, 34.0), (39.0, 41.0)]

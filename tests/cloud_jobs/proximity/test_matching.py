@@ -1,4 +1,4 @@
-"""Which encounter is which of those told before: the one that it overlaps most, found in one sweep over time."""
+"""Which known encounter each one is: the one that it overlaps most, found in one sweep over time."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def parts(start_ms: float, end_ms: float) -> tuple[Part, ...]:
 
 
 def by_every_pair(
-    told: list[EncounterRevision], encounters: list[tuple[Part, ...]]
+    known: list[EncounterRevision], encounters: list[tuple[Part, ...]]
 ) -> tuple[dict[str, float], set[str], int]:
     """Beginnings of those that stand on, the retracted, and how many are new: by looking at every pair."""
-    left, kept, new = list(told), dict[str, float](), 0
+    left, kept, new = list(known), dict[str, float](), 0
     for (part,) in encounters:
         near = [one for one in left if one.start_ms <= part.end_ms and one.end_ms >= part.start_ms]
         if not near:
@@ -51,18 +51,19 @@ def by_every_pair(
 def test_each_is_the_one_that_it_overlaps_most_in_the_order_of_time(
     before: list[tuple[float, float]], now: list[tuple[float, float]], random: Any
 ) -> None:
-    told = [EncounterRevision(f"id-{at}", at, parts(*one)) for at, one in enumerate(before)]
+    known = [EncounterRevision(f"id-{at}", at, parts(*one)) for at, one in enumerate(before)]
     encounters = [parts(*one) for one in now]
-    kept, retracted, new = by_every_pair(told, encounters)
-    random.shuffle(told)
-    news = new_revisions(told, encounters, {one.id for one in told}, "a|b")
-    known = {one.id: one for one in told}
+    kept, retracted, new = by_every_pair(known, encounters)
+    random.shuffle(known)
+    news = new_revisions(known, encounters, {one.id for one in known}, "a|b")
+    known_by_id = {one.id: one for one in known}
     assert {one.id for one in news if one.retracted} == retracted
-    assert sum(one.id not in known for one in news) == new
-    moved = {one.id: one.start_ms for one in news if one.id in known and not one.retracted}
-    still = {name: start for name, start in kept.items() if known[name].parts in encounters and name not in moved}
+    assert sum(one.id not in known_by_id for one in news) == new
+    moved = {one.id: one.start_ms for one in news if one.id in known_by_id and not one.retracted}
+    same = {name for name in kept if known_by_id[name].parts in encounters}
+    still = {name: start for name, start in kept.items() if name in same and name not in moved}
     assert moved | still == kept
-    assert all(one.revision == known[one.id].revision + 1 for one in news if one.id in known)
+    assert all(one.revision == known_by_id[one.id].revision + 1 for one in news if one.id in known_by_id)
 
 
 @pytest.mark.parametrize("shift_ms", [0, 5_000, 40_000_000])
@@ -72,7 +73,7 @@ def test_thousands_of_encounters_of_one_pair_are_compared_a_few_times_each(
     count = 40_000
     step_ms = DAY_MS // count
     encounters = [parts(at * step_ms, at * step_ms + step_ms // 2) for at in range(count)]
-    told = [
+    known = [
         EncounterRevision(f"{at:06}", 0, parts(at * step_ms + shift_ms, at * step_ms + step_ms // 2 + shift_ms))
         for at in range(count)
     ]
@@ -84,7 +85,7 @@ def test_thousands_of_encounters_of_one_pair_are_compared_a_few_times_each(
         return real(*arguments)
 
     monkeypatch.setattr(revisions, "_overlap_ms", counted)
-    news = new_revisions(told, encounters, {one.id for one in told}, "a|b")
+    news = new_revisions(known, encounters, {one.id for one in known}, "a|b")
     assert calls["overlap"] <= 3 * count
     assert len(news) == 0 if shift_ms == 0 else len(news) > 0
 

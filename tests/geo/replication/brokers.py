@@ -1,4 +1,4 @@
-"""Admin addresses on loopback that answer as they are told."""
+"""Admin addresses on loopback that answer as a test prescribes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ RUNTIME = "/admin/v2/brokers/configuration/runtime"
 
 
 class FakeBroker:
-    """An HTTP server that answers as it is told, and notes what it was asked."""
+    """An HTTP server that answers as the test prescribes, and notes what it was asked."""
 
     def __init__(self, name: str) -> None:
         self.answers: dict[str, Answer] = {RUNTIME: (200, {}, json.dumps({"clusterName": name}).encode())}
-        self.first: list[Answer] = []  # given before all others, the question for the name aside
+        self.first: list[Answer] = []  # given before all others, but for the question for the name
         self.asked: list[tuple[str, str, str, bytes]] = []
         broker = self
 

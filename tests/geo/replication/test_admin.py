@@ -85,7 +85,7 @@ def test_an_answer_that_is_not_pulsars_is_no_cluster(broker: Callable[[str], Fak
         client.get("clusters")
 
 
-def test_a_refusal_is_told_with_its_reason(broker: Callable[[str], FakeBroker]) -> None:
+def test_a_refusal_says_its_reason(broker: Callable[[str], FakeBroker]) -> None:
     one = broker("eu")
     one.answers[RUNTIME] = (401, {}, b"[]")
     with AdminClient("eu", one.url) as client, pytest.raises(AdminRefused, match="status 401"):
@@ -145,7 +145,7 @@ def test_a_broker_that_has_no_bookie_yet_is_asked_again(
     assert one.asked[-1][1] == "/admin/v2/namespaces/fleet/a"
 
 
-def test_a_server_that_stays_in_trouble_is_refused_within_its_bound(broker: Callable[[str], FakeBroker]) -> None:
+def test_a_server_that_goes_on_failing_is_given_up_within_its_bound(broker: Callable[[str], FakeBroker]) -> None:
     one = broker("eu")
     one.answers["/admin/v2/clusters"] = (500, {}, b'{"reason": "Not enough non-faulty bookies available"}')
     with AdminClient("eu", one.url, unavailable_s=0.2) as client, pytest.raises(AdminRefused, match="non-faulty"):
@@ -285,8 +285,8 @@ def test_an_apply_that_stops_says_what_it_was_doing_and_what_it_had_done(broker:
     doing = Change(cluster="eu", action="delete", kind="cluster", name="us")
     with AdminClient("eu", one.url) as client, pytest.raises(ApplyStopped) as stopped:
         _make(client, doing, [done])
-    told = str(stopped.value)
-    assert "Cluster is in use" in told
-    assert "perhaps made in part: eu: delete cluster us" in told
-    assert "1 made before:\n  eu: create topic fleet/a/b" in told
-    assert "apply again" in told
+    message = str(stopped.value)
+    assert "Cluster is in use" in message
+    assert "perhaps made in part: eu: delete cluster us" in message
+    assert "1 made before:\n  eu: create topic fleet/a/b" in message
+    assert "apply again" in message

@@ -43,7 +43,7 @@ def test_a_mistake_in_writing_is_not_a_difference(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "apply"])
-def test_where_no_cluster_answers_there_is_trouble(command: str, file: str) -> None:
+def test_where_no_cluster_answers_the_exit_status_is_that_of_an_error(command: str, file: str) -> None:
     done = CliRunner().invoke(app, [command, "--topology", file])
     assert done.exit_code == 1
     assert "did not answer at http://127.0.0.1:9" in done.output

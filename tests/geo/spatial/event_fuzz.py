@@ -1,4 +1,4 @@
-"""Hard worlds for what people are told of: visits with hysteresis, corrections of late and changed fixes.
+"""Hard worlds for published events: visits with hysteresis, corrections of late and changed fixes.
 
 `python -m tests.geo.spatial.event_fuzz --pairs N --seed S --seconds T`. A pair is one track and one fence.
 """
@@ -37,7 +37,7 @@ _DEGREE_M = 111_000.0
 
 
 @dataclass
-class EventTally:
+class EventCounts:
     """What was compared, and what differed."""
 
     pairs: int = 0
@@ -67,7 +67,7 @@ def tracks_of(track: list[Spot], t_ms: list[int], accuracy_m: list[float]) -> Tr
     )
 
 
-def compare(made: ExactWorld, tally: EventTally) -> None:
+def compare(made: ExactWorld, counts: EventCounts) -> None:
     """Every fence's visits, by the engine and by their definition; and corrections."""
     random = Random(f"events of {made.seed}")
     shapes = [shape for shape in made.shapes if _plain(shape.bounds)]
@@ -83,8 +83,8 @@ def compare(made: ExactWorld, tally: EventTally) -> None:
         random.choice((0.0, 10 ** random.uniform(0, 2.7))),
         [random.choice((math.nan, size_m * 10 ** random.uniform(-3, 0))) for _ in track],
     )
-    _visits(made.seed, shapes, (track, t_ms), rules, tally)
-    _corrected(made.seed, shapes, (track, t_ms), tally)
+    _visits(made.seed, shapes, (track, t_ms), rules, counts)
+    _corrected(made.seed, shapes, (track, t_ms), counts)
 
 
 def _plain(bounds: tuple[float, float, float, float]) -> bool:
@@ -93,7 +93,7 @@ def _plain(bounds: tuple[float, float, float, float]) -> bool:
 
 
 def _visits(
-    seed: int, shapes: list[shapely.Geometry], way: tuple[list[Spot], list[int]], rules: VisitRules, tally: EventTally
+    seed: int, shapes: list[shapely.Geometry], way: tuple[list[Spot], list[int]], rules: VisitRules, counts: EventCounts
 ) -> None:
     track, t_ms = way
     fences = FenceSet([Fence(f"{number:03}", shape) for number, shape in enumerate(shapes)])
@@ -106,12 +106,12 @@ def _visits(
     for number, shape in enumerate(shapes):
         sides, finest = sides_of(ExactFence(shape, bits), track, t_ms)
         expected, sure = visits_of(sides, shape, track, t_ms, rules)
-        tally.pairs += 1
+        counts.pairs += 1
         if not sure or finest <= 1e-11:
-            tally.unsure += 1
+            counts.unsure += 1
             continue
-        tally.visits += len(expected)
-        tally.jitter += len(sides) - 1 - sum(entered + left for _, _, entered, left in expected)
+        counts.visits += len(expected)
+        counts.jitter += len(sides) - 1 - sum(entered + left for _, _, entered, left in expected)
         mine = np.flatnonzero(found.fence == number)
         columns = (found.start_ms, found.end_ms, found.entered, found.left)
         got = list(zip(*(column[mine].tolist() for column in columns), strict=True))
@@ -120,39 +120,41 @@ def _visits(
             for one, other in zip(got, expected, strict=True)
             for a, b in zip(one, other, strict=True)
         ):
-            tally.faults.append(f"seed {seed}: fence {number}, {rules}: {got} for {expected}")
+            counts.faults.append(f"seed {seed}: fence {number}, {rules}: {got} for {expected}")
 
 
-def _corrected(seed: int, shapes: list[shapely.Geometry], way: tuple[list[Spot], list[int]], tally: EventTally) -> None:
+def _corrected(
+    seed: int, shapes: list[shapely.Geometry], way: tuple[list[Spot], list[int]], counts: EventCounts
+) -> None:
     """Fixes come late and are changed afterwards: what is in force in the end is what they say in the end."""
     (track, t_ms), random = way, Random(f"arrival of {seed}")
     fences, asked = FenceSet([Fence(f"f{at}", shape) for at, shape in enumerate(shapes)]), EventSettings(dwell_s=30.0)
     unknown = [math.nan] * len(track)
     known: dict[int, Spot] = {}
-    told: list[EventRevision] = []
+    known: list[EventRevision] = []
     order = [*random.sample(range(len(track)), len(track)), *random.choices(range(len(track)), k=5)]
     for at, row in enumerate(order):
-        # some are told somewhere else first
+        # some are computed somewhere else first
         known[row] = random.choice(track) if at < len(track) and random.random() < 0.3 else track[row]
         if at % 4 == 3 or at >= len(track):
             rows = sorted(known)
             tracks = tracks_of([known[one] for one in rows], [t_ms[one] for one in rows], unknown[: len(rows)])
-            told += new_revisions(told, find_events(tracks, fences, settings=asked), "eu-0001")
+            known += new_revisions(known, find_events(tracks, fences, settings=asked), "eu-0001")
     whole = find_events(tracks_of(track, t_ms, unknown), fences, settings=asked)
-    news = new_revisions(told, whole, "eu-0001")
-    told += news
-    tally.corrected += sum(one.revision > 0 for one in told)
-    names = [(one.id, one.revision) for one in told]
-    gaps = [one for one in told if one.revision and (one.id, one.revision - 1) not in names]
-    if [one.event for one in in_force(told)] != whole or len(set(names)) < len(names) or gaps:
-        tally.faults.append(f"seed {seed}: what is in force is not what the fixes say")
-    if new_revisions(told, whole, "eu-0001"):
-        tally.faults.append(f"seed {seed}: the same is told again")
+    news = new_revisions(known, whole, "eu-0001")
+    known += news
+    counts.corrected += sum(one.revision > 0 for one in known)
+    names = [(one.id, one.revision) for one in known]
+    gaps = [one for one in known if one.revision and (one.id, one.revision - 1) not in names]
+    if [one.event for one in in_force(known)] != whole or len(set(names)) < len(names) or gaps:
+        counts.faults.append(f"seed {seed}: what is in force is not what the fixes say")
+    if new_revisions(known, whole, "eu-0001"):
+        counts.faults.append(f"seed {seed}: the same is published again")
 
 
-def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[EventTally, int]:
+def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[EventCounts, int]:
     """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
-    return compared(EventTally(), lambda number, tally: compare(world(number), tally), seed, pairs, seconds)
+    return compared(EventCounts(), lambda number, counts: compare(world(number), counts), seed, pairs, seconds)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Worlds made to be hard, in which the engine must find what whole numbers find.
 
-`python -m tests.geo.spatial.exact_fuzz --pairs N --seed S --seconds T`. Each world has a seed of its own, which is told
-with what differs. A pair is one segment and one fence. Of a pair that is cut finer than the engine tells meetings
-apart, only the share and the length are compared, as far as they go.
+`python -m tests.geo.spatial.exact_fuzz --pairs N --seed S --seconds T`. Each world has a seed of its own, which is
+printed with what differs. A pair is one segment and one fence. Of a pair that is cut finer than the engine
+distinguishes meetings, only the share and the length are compared, as far as they go.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ExactCounts:
     def summary(self) -> str:
         """In a line."""
         return (
-            f"{self.pairs:,} pairs, {len(self.faults)} differ; {self.fine:,} finer than the engine tells apart;"
+            f"{self.pairs:,} pairs, {len(self.faults)} differ; {self.fine:,} finer than the engine distinguishes;"
             f" {self.crossings:,} crossings of gates along fences; {self.switches:,} worlds with a border at a switch"
         )
 
@@ -151,7 +151,7 @@ def tracks_of(track: list[Spot]) -> Tracks:
     return build_tracks(fixes, TrackSettings.every_fix())
 
 
-def compare(made: ExactWorld, tally: ExactCounts) -> None:
+def compare(made: ExactWorld, counts: ExactCounts) -> None:
     """Every segment in every fence, by the engine and in whole numbers; gates along fences, too."""
     if not made.shapes:
         return
@@ -160,7 +160,7 @@ def compare(made: ExactWorld, tally: ExactCounts) -> None:
     tracks, shape = tracks_of(made.track), (len(made.track), len(names))
     entries, ms, metres = _sums(tracks, fences, shape)
     if made.seed % _LAWS_EVERY == 0:
-        _laws(made, fences, (entries, ms, metres), tally)
+        _laws(made, fences, (entries, ms, metres), counts)
     bits = bits_of([*np.ravel(made.track).tolist(), *np.ravel(shapely.get_coordinates(made.shapes)).tolist()])
     crossed = _by_gates(made.shapes, tracks, shape)
     back = _sums(tracks_of(made.track[::-1]), fences, shape)
@@ -168,22 +168,22 @@ def compare(made: ExactWorld, tally: ExactCounts) -> None:
         exact = ExactFence(polygon, bits)
         for end in range(1, len(made.track)):
             expected = exact.along(made.track[end - 1], made.track[end])
-            tally.pairs += 1
+            counts.pairs += 1
             row = (end, number)
             fine = 0.0 < expected.finest <= 4 * RESOLUTION_DEG
-            tally.fine += fine
+            counts.fine += fine
             got = entries[row], ms[row], metres[row]
             if not _agree(expected, got, fine=fine):
-                tally.faults.append(f"seed {made.seed}: segment {end}, fence {number}: {got} for {expected}")
+                counts.faults.append(f"seed {made.seed}: segment {end}, fence {number}: {got} for {expected}")
             backwards = replace(expected, entries=expected.exits, exits=expected.entries)
             turned = len(made.track) - end, number
             if not _agree(backwards, (back[0][turned], back[1][turned], back[2][turned]), fine=fine):
-                tally.faults.append(f"seed {made.seed}: segment {end} driven backwards, fence {number}")
+                counts.faults.append(f"seed {made.seed}: segment {end} driven backwards, fence {number}")
             # along a border a way is inside the fence, but it crosses no gate as long as it stays on its side
             if not (fine or expected.along) and row in crossed:
-                tally.crossings += expected.entries + expected.exits
+                counts.crossings += expected.entries + expected.exits
                 if crossed[row] != (expected.exits, expected.entries):
-                    tally.faults.append(
+                    counts.faults.append(
                         f"seed {made.seed}: segment {end}, gate {number}: {crossed[row]} for {expected}"
                     )
 
@@ -201,7 +201,7 @@ def _sums(tracks: Tracks, fences: list[Fence], size: tuple[int, int]) -> tuple[T
     return summed(pieces.entry), summed(pieces.ms), summed(pieces.metres)
 
 
-def _laws(made: ExactWorld, fences: list[Fence], sums: tuple[Table, Table, Table], tally: ExactCounts) -> None:
+def _laws(made: ExactWorld, fences: list[Fence], sums: tuple[Table, Table, Table], counts: ExactCounts) -> None:
     """A far fence, the order of fixes and of fences, and a version of the same shape change nothing."""
     random, size = np.random.default_rng(made.seed), sums[0].shape
     tracks = tracks_of(made.track)
@@ -209,13 +209,13 @@ def _laws(made: ExactWorld, fences: list[Fence], sums: tuple[Table, Table, Table
     if any(
         not (one == other).all() for one, other in zip(sums, _sums(tracks, [far, *fences[::-1]], size), strict=True)
     ):
-        tally.faults.append(f"seed {made.seed}: a far fence changes something")
+        counts.faults.append(f"seed {made.seed}: a far fence changes something")
     rows = random.permutation(len(made.track))
     fixes = tracks.fixes
     mixed = Fixes(device=fixes.device[rows], t_ms=fixes.t_ms[rows], lat=fixes.lat[rows], lon=fixes.lon[rows])
     late = _sums(build_tracks(mixed, TrackSettings.every_fix()), fences, size)
     if any(not (one[rows] == other).all() for one, other in zip(sums, late, strict=True)):
-        tally.faults.append(f"seed {made.seed}: the order of fixes changes something")
+        counts.faults.append(f"seed {made.seed}: the order of fixes changes something")
     # a prime of milliseconds into the track: no meeting on a grid is at that moment
     switch = START_MS + int(random.integers(1, len(made.track))) * STEP_MS - 3_463
     versions = [
@@ -225,8 +225,8 @@ def _laws(made: ExactWorld, fences: list[Fence], sums: tuple[Table, Table, Table
     ]
     entries, ms, _ = _sums(tracks, versions, size)
     if not (entries == sums[0]).all() or np.abs(ms - sums[1]).max() > 1e-3:
-        # at the very moment of the switch the switch is the cut, and so is what is finer than meetings are told apart
-        tally.switches += 1
+        # at the very moment of the switch the switch is the cut, and so is what the engine does not distinguish from it
+        counts.switches += 1
 
 
 def _agree(expected: Inside, got: tuple[float, float, float], *, fine: bool) -> bool:
@@ -261,7 +261,7 @@ def _by_gates(shapes: list[Shape], tracks: Tracks, size: tuple[int, int]) -> dic
 
 def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[ExactCounts, int]:
     """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
-    return compared(ExactCounts(), lambda number, tally: compare(world(number), tally), seed, pairs, seconds)
+    return compared(ExactCounts(), lambda number, counts: compare(world(number), counts), seed, pairs, seconds)
 
 
 if __name__ == "__main__":

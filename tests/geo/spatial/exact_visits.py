@@ -91,7 +91,7 @@ def _deep(
         # a stay of no length at a fix is judged by what that fix reported, with the segment that ends there
         if low > high or (low == high and (side.start_ms < side.end_ms or low == begin)):
             continue
-        # a double tells times of today apart that are a quarter of a microsecond apart
+        # a double distinguishes times of today that are a quarter of a microsecond apart
         clear &= not 0 < high - low < Fraction(1, 1000)
         (px, py), (qx, qy) = track[row - 1], track[row]
         shares = (float((at - begin) / (until - begin)) for at in (low, high))
@@ -99,7 +99,7 @@ def _deep(
         doubt = max(rules.buffer_m, 0.0 if math.isnan(rules.accuracy_m[row]) else rules.accuracy_m[row])
         if doubt == 0.0:
             return True, clear
-        # how far it drives until a double tells the time from the one before
+        # how far it drives until a double distinguishes the time from the one before
         moved = math.hypot(qx - px, qy - py) * 111_000.0 * 5e-4 / (until - begin)
         blur = 2e-3 * doubt + 1e-6 + moved
         try:

@@ -21,34 +21,34 @@ class Comparison(Protocol):
     def summary(self) -> str: ...
 
 
-Tally = TypeVar("Tally", bound=Comparison)
+Counts = TypeVar("Counts", bound=Comparison)
 
 
 def compared(
-    tally: Tally, compare: Callable[[int, Tally], None], seed: int, pairs: int, seconds: float = math.inf
-) -> tuple[Tally, int]:
+    counts: Counts, compare: Callable[[int, Counts], None], seed: int, pairs: int, seconds: float = math.inf
+) -> tuple[Counts, int]:
     """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
     until = time.monotonic() + seconds
-    while tally.pairs < pairs and time.monotonic() < until:
+    while counts.pairs < pairs and time.monotonic() < until:
         try:
-            compare(seed, tally)
+            compare(seed, counts)
         except Exception as fault:
             fault.add_note(f"the world's seed: {seed}")
             raise
         seed += 1
-    return tally, seed - 1
+    return counts, seed - 1
 
 
 def compared_for_long(
-    run: Callable[[int, int, float], tuple[Tally, int]], pairs: int, seconds: float, capsys: pytest.CaptureFixture[str]
-) -> Tally:
-    """What many worlds from a seed of today gave, none of which differed; the seeds are told."""
+    run: Callable[[int, int, float], tuple[Counts, int]], pairs: int, seconds: float, capsys: pytest.CaptureFixture[str]
+) -> Counts:
+    """What many worlds from a seed of today gave, none of which differed; the seeds are printed."""
     seed = time.time_ns() // 1_000_000_000 * 1000
-    tally, last = run(seed, pairs, seconds)
+    counts, last = run(seed, pairs, seconds)
     with capsys.disabled():
-        sys.stdout.write(f"seeds {seed} to {last}: {tally.summary()}\n")  # what was tried is part of the result
-    assert tally.faults == []
-    return tally
+        sys.stdout.write(f"seeds {seed} to {last}: {counts.summary()}\n")  # what was tried is part of the result
+    assert counts.faults == []
+    return counts
 
 
 def command(run: Callable[[int, int, float], tuple[Comparison, int]], what: str | None, pairs: int) -> None:
@@ -58,7 +58,7 @@ def command(run: Callable[[int, int, float], tuple[Comparison, int]], what: str 
     parser.add_argument("--seed", type=int, default=0, help="that of the first world; the next has the next")
     parser.add_argument("--seconds", type=float, default=math.inf)
     options = parser.parse_args()
-    tally, last = run(options.seed, options.pairs, options.seconds)
-    sys.stdout.write("".join(f"{fault}\n" for fault in tally.faults))
-    sys.stdout.write(f"seeds {options.seed} to {last}: {tally.summary()}\n")
-    raise SystemExit(bool(tally.faults))
+    counts, last = run(options.seed, options.pairs, options.seconds)
+    sys.stdout.write("".join(f"{fault}\n" for fault in counts.faults))
+    sys.stdout.write(f"seeds {options.seed} to {last}: {counts.summary()}\n")
+    raise SystemExit(bool(counts.faults))

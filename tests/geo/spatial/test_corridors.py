@@ -79,10 +79,10 @@ def test_one_of_more_corners_than_its_positions_account_for_is_refused() -> None
 
 def test_one_that_crosses_itself_everywhere_is_refused_before_it_is_united() -> None:
     random = np.random.default_rng(1)
-    tangled = np.array([13.0, 52.0]) + 0.2 * random.random((3_200, 2))
+    crossing = np.array([13.0, 52.0]) + 0.2 * random.random((3_200, 2))
     began = time.process_time()
     with pytest.raises(FenceError, match="cross"):
-        corridor(tangled, 2.0)
+        corridor(crossing, 2.0)
     # it took two minutes and 3 GB
     assert time.process_time() - began < 15.0
 

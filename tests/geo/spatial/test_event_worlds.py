@@ -17,13 +17,13 @@ PLACES = [(179.999, 0.0), (-180.0, 60.0), (10.0, 89.995), (-170.0, -89.9), (0.0,
 
 
 def test_visits_with_hysteresis_are_those_of_their_definition_and_corrections_end_with_what_the_fixes_say() -> None:
-    tally, last = event_fuzz.run(seed=1_000_000, pairs=300)
-    print(f"seeds 1000000 to {last}: {tally.summary()}")  # noqa: T201  # what was tried is part of the result
-    assert tally.faults == []
-    assert tally.visits > 200
-    assert tally.jitter > 1_000
-    assert tally.corrected > 1_000
-    assert tally.unsure < tally.pairs // 2
+    counts, last = event_fuzz.run(seed=1_000_000, pairs=300)
+    print(f"seeds 1000000 to {last}: {counts.summary()}")  # noqa: T201  # what was tried is part of the result
+    assert counts.faults == []
+    assert counts.visits > 200
+    assert counts.jitter > 1_000
+    assert counts.corrected > 1_000
+    assert counts.unsure < counts.pairs // 2
 
 
 @pytest.mark.nightly
@@ -70,7 +70,7 @@ def same(one: list[tuple[float, ...]], other: list[tuple[float, ...]]) -> None:
 
 
 def touches(fixes: Fixes, within_m: float) -> bool:
-    """Does an encounter begin, or end, by less than can be told: two at a distance that hardly reaches the limit?"""
+    """Does an encounter begin, or end, by less than can be decided: two at a distance that hardly reaches the limit?"""
     counts = [len(find_encounters(every_fix(fixes), within_m * (1 + by))) for by in (-2e-3, 0.0, 2e-3)]
     return len(set(counts)) > 1
 
@@ -109,12 +109,12 @@ def test_encounters_at_the_poles_and_at_180_degrees_are_those_that_thousands_of_
         (x, y), (u, v) = ((np.interp(looks, t, lon), np.interp(looks, t, lat)) for t, lon, lat in ways)
         near = distance_m(x, y, u, v) <= within_m
         mine = (found.device_a == a) & (found.device_b == b)
-        told = np.zeros(len(looks), dtype=np.bool_)
+        engine = np.zeros(len(looks), dtype=np.bool_)
         for start, end in zip(found.start_ms[mine].tolist(), found.end_ms[mine].tolist(), strict=True):
-            told |= (looks >= start) & (looks <= end)
+            engine |= (looks >= start) & (looks <= end)
         # a way bends by up to 2 m and 0.2 % of the distance between the looks that the engine takes
         clear = np.abs(distance_m(x, y, u, v) - within_m) > 2.5 + 0.003 * within_m
-        assert (told == near)[clear].all()
+        assert (engine == near)[clear].all()
 
 
 def way(fixes: Fixes, device: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

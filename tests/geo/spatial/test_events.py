@@ -1,4 +1,4 @@
-"""Visits with hysteresis, events, and corrections of what was told."""
+"""Visits with hysteresis, events, and corrections of what was published."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_long_visit_is_a_dwell_at_its_time() -> None:
     ]
 
 
-def test_speeding_is_told_once_for_each_stretch_with_its_highest_speed() -> None:
+def test_speeding_is_one_event_for_each_stretch_with_its_highest_speed() -> None:
     zone = FenceSet([Fence("school", box(10.0, 50.0, 10.02, 50.02), speed_limit_mps=8.3)])
     fixes = line([(9.998 + step, 50.01) for step in (0, 0.002, 0.004, 0.006, 0.0065, 0.009)])
     speeding = [event for event in find_events(every_fix(fixes), zone) if event.kind == "speeding"]
@@ -109,7 +109,7 @@ def test_speeding_is_told_once_for_each_stretch_with_its_highest_speed() -> None
 
 
 def test_a_crossing_at_the_time_of_a_fix_to_the_last_bit_is_an_event() -> None:
-    # a millisecond for 700 m, of which the first and the last centimetre are outside: less than a double can tell
+    # a millisecond for 700 m, of which the first and the last centimetre are outside: less than a double can show
     fixes = Fixes(device=[0, 0], t_ms=[START_MS, START_MS + 1], lat=[53.4, 53.4], lon=[-3.0, -2.99])
     zone = FenceSet(fences(("zone", box(-2.9999999, 53, -2.9900001, 54))))
     assert kinds(find_events(every_fix(fixes), zone)) == ["enter", "exit"]
@@ -135,22 +135,22 @@ def test_visits_of_a_device_to_a_fence_alternate_and_do_not_overlap(
 
 
 @given(walks(devices=2), fence_lists(), st.randoms(use_true_random=False), st.integers(1, 5))
-def test_told_as_fixes_arrive_in_any_order_what_is_in_force_is_what_a_batch_finds(
+def test_revised_as_fixes_arrive_in_any_order_what_is_in_force_is_what_a_batch_finds(
     fixes: Fixes, made: list[Fence], random: object, batches: int
 ) -> None:
     _, keep = np.unique(np.stack([fixes.device, fixes.t_ms]), axis=1, return_index=True)
     fixes = taken(fixes, np.sort(keep))
     order = np.arange(len(fixes))
     random.shuffle(order)  # type: ignore[attr-defined]
-    every, told = FenceSet(made), list[EventRevision]()
+    every, known = FenceSet(made), list[EventRevision]()
     for part in range(1, batches + 1):
         seen = np.sort(order[: len(order) * part // batches])
-        news = new_revisions(told, find_events(every_fix(taken(fixes, seen)), every))
-        told += news
+        news = new_revisions(known, find_events(every_fix(taken(fixes, seen)), every))
+        known += news
     whole = find_events(every_fix(fixes), every)
-    assert [one.event for one in in_force(told)] == whole
-    assert new_revisions(told, whole) == []
-    revisions = [(one.id, one.revision) for one in told]
+    assert [one.event for one in in_force(known)] == whole
+    assert new_revisions(known, whole) == []
+    revisions = [(one.id, one.revision) for one in known]
     assert len(revisions) == len(set(revisions))
 
 

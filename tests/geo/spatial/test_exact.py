@@ -38,23 +38,23 @@ def crossings(gate: list[tuple[float, float]], *tracks: list[tuple[float, float]
 
 
 def test_the_engine_finds_what_whole_numbers_find() -> None:
-    tally, last = run(seed=1_000_000, pairs=44_000)
-    print(f"seeds 1000000 to {last}: {tally.summary()}")  # noqa: T201  # what was tried is part of the result
-    assert tally.faults == []
-    assert tally.crossings > 1_000
-    assert tally.switches <= 2
-    assert tally.fine < tally.pairs // 20
+    counts, last = run(seed=1_000_000, pairs=44_000)
+    print(f"seeds 1000000 to {last}: {counts.summary()}")  # noqa: T201  # what was tried is part of the result
+    assert counts.faults == []
+    assert counts.crossings > 1_000
+    assert counts.switches <= 2
+    assert counts.fine < counts.pairs // 20
 
 
 def test_versions_windows_and_dates_are_what_whole_numbers_say() -> None:
-    tally, last = timed_fuzz.run(seed=2_000_000, pairs=6_000)
-    print(f"seeds 2000000 to {last}: {tally.summary()}")  # noqa: T201
-    assert tally.faults == []
-    assert tally.entries > 1_000
-    assert tally.switches > 100
-    assert tally.halves > 50
-    assert tally.gates > 1_000
-    assert tally.fine < tally.pairs // 5
+    counts, last = timed_fuzz.run(seed=2_000_000, pairs=6_000)
+    print(f"seeds 2000000 to {last}: {counts.summary()}")  # noqa: T201
+    assert counts.faults == []
+    assert counts.entries > 1_000
+    assert counts.switches > 100
+    assert counts.halves > 50
+    assert counts.gates > 1_000
+    assert counts.fine < counts.pairs // 5
 
 
 @pytest.mark.parametrize("seed", [5_000_054, 5_000_560, 5_001_189, 20_004_344, 64000366])
@@ -68,9 +68,9 @@ def test_a_border_so_near_a_fix_that_time_cannot_tell_them_apart_is_before_the_s
 
 @pytest.mark.nightly
 def test_the_engine_finds_what_whole_numbers_find_in_millions_of_pairs(capsys: pytest.CaptureFixture[str]) -> None:
-    tally = compared_for_long(run, 3_000_000, 3600, capsys)
-    assert tally.pairs > 50_000
-    assert tally.switches <= 2 + tally.pairs // 20_000
+    counts = compared_for_long(run, 3_000_000, 3600, capsys)
+    assert counts.pairs > 50_000
+    assert counts.switches <= 2 + counts.pairs // 20_000
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""A fence of many rings is judged in bounded time, whatever lies in what, or refused before it is judged."""
+"""A fence of many rings is validated in bounded time, whatever lies in what, or refused before it is validated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def many_holes(count: int) -> FenceReport:
 
 
 @pytest.mark.parametrize("what", ["annuli", "discs", "holes"])
-def test_rings_that_lie_in_each_other_are_used_or_refused_before_they_are_judged(what: str) -> None:
+def test_rings_that_lie_in_each_other_are_used_or_refused_before_they_are_validated(what: str) -> None:
     few = nested(what, LOW)
     assert (len(few.fences), few.refused) == (1, ())
     begin = time.process_time()

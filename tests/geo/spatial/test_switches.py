@@ -58,8 +58,8 @@ def test_a_visit_lasts_as_long_as_the_fence_is_in_force(several: list[list[int]]
     last = START_MS + STEP_MS * (FIXES - 1)
     for number, fence in enumerate(fences):
         here = visits.fence == number
-        told = list(zip(visits.start_ms[here].tolist(), visits.end_ms[here].tolist(), strict=True))
+        visited = list(zip(visits.start_ms[here].tolist(), visits.end_ms[here].tolist(), strict=True))
         limited = ((max(since, START_MS), min(until, last)) for since, until in fence.active.stretches())
-        assert told == [(since, until) for since, until in limited if since < until]
-        assert all(one[1] < two[0] for one, two in pairwise(told))
+        assert visited == [(since, until) for since, until in limited if since < until]
+        assert all(one[1] < two[0] for one, two in pairwise(visited))
     assert not (visits.entered | visits.left).any()

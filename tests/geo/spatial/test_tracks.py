@@ -1,4 +1,4 @@
-"""What is set aside and where tracks break."""
+"""What is excluded and where tracks break."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_fixes_are_ordered_by_time_and_of_equal_times_the_first_is_kept() -> Non
     assert tracks.verdict.tolist() == [Verdict.KEPT, Verdict.KEPT, Verdict.KEPT, Verdict.DUPLICATE]
 
 
-def test_null_island_and_bad_accuracy_are_set_aside_and_counted() -> None:
+def test_null_island_and_bad_accuracy_are_excluded_and_counted() -> None:
     fixes = Fixes(
         device=[0] * 4, t_ms=[0, 1, 2, 3], lat=[0, 0, 1e-5, 0], lon=[0, 5, 0, 5], accuracy_m=[1, np.nan, 101, 100]
     )
@@ -32,7 +32,7 @@ def test_null_island_and_bad_accuracy_are_set_aside_and_counted() -> None:
     assert (counts["null_island"], counts["inaccurate"], counts["kept"]) == (1, 1, 2)
 
 
-def test_a_single_wild_fix_is_set_aside_and_the_track_goes_on() -> None:
+def test_a_single_wild_fix_is_excluded_and_the_track_goes_on() -> None:
     tracks = build_tracks(along(0, 0.0002, 0.5, 0.0006))
     assert tracks.verdict.tolist() == [0, 0, Verdict.IMPLAUSIBLE, 0]
     assert tracks.linked.tolist() == [False, True, True]
@@ -59,7 +59,7 @@ def test_the_rule_for_wild_fixes_looks_at_neighbours_within_the_gap_only() -> No
 def test_two_gaps_of_time_around_a_part_give_its_segments_as_in_the_whole(
     steps: list[tuple[int, bool]], first: int, count: int
 ) -> None:
-    # between two places far from each other: whole runs of fixes may be set aside
+    # between two places far from each other: whole runs of fixes may be excluded
     t_ms = np.cumsum([step for step, _ in steps])
     lon = np.array([0.5 * far for _, far in steps])
     fixes = Fixes(device=np.zeros(len(t_ms)), t_ms=t_ms, lat=np.full(len(t_ms), 50.0), lon=lon)

@@ -80,7 +80,7 @@ def test_what_is_wrong_with_windows_is_said_in_the_words_of_their_format(
     assert fences_from_geojson(json.dumps(whole)).refused == (f"line 1: fence 'a': {said}",)
 
 
-def test_ten_thousand_refusals_are_told_and_the_others_counted() -> None:
+def test_ten_thousand_refusals_are_listed_and_the_others_counted() -> None:
     report = fences_from_geojson("[" + "1," * (MAX_REFUSED + 6) + json.dumps(NEIGHBOUR) + "]")
     assert (len(report.fences), len(report.refused)) == (1, MAX_REFUSED + 1)
     assert report.refused[-1] == "and 6 more features that cannot be used"

@@ -28,7 +28,9 @@ def version(
     return Fence("a", shape, active=Activity([(begin, end)]), effective_from_ms=begin, speed_limit_mps=limit)
 
 
-def told(versions: list[Fence], at_s: list[int], lon: list[float], **settings: float) -> list[tuple[str, float, float]]:
+def events_of(
+    versions: list[Fence], at_s: list[int], lon: list[float], **settings: float
+) -> list[tuple[str, float, float]]:
     fixes = Fixes(device=[0] * len(at_s), t_ms=[START_MS + 1000 * s for s in at_s], lat=[0.0] * len(at_s), lon=lon)
     events: list[GeofenceEvent] = find_events(every_fix(fixes), FenceSet(versions), settings=EventSettings(**settings))
     return [(event.kind, (event.t_ms - START_MS) / 1000, event.value) for event in events]
@@ -36,12 +38,12 @@ def told(versions: list[Fence], at_s: list[int], lon: list[float], **settings: f
 
 def parked(versions: list[Fence]) -> list[tuple[str, float, float]]:
     """A minute's drive to a place, where it stands for twenty minutes; 10 m are doubted."""
-    return told(versions, list(range(0, 1201, 60)), [12.998, *[13.0] * 20], buffer_m=10.0)
+    return events_of(versions, list(range(0, 1201, 60)), [12.998, *[13.0] * 20], buffer_m=10.0)
 
 
 def fast(versions: list[Fence], at_s: list[int], **settings: float) -> list[tuple[str, float, float]]:
     """20 m/s to the east, within all versions."""
-    return told(versions, at_s, [13.0 + 20 * s * METRE for s in at_s], **settings)
+    return events_of(versions, at_s, [13.0 + 20 * s * METRE for s in at_s], **settings)
 
 
 def test_a_stay_that_a_far_version_ends_is_no_surer_than_without_it() -> None:

@@ -43,7 +43,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass
-class TimedTally:
+class TimedCounts:
     """What was compared, and what differed."""
 
     pairs: int = 0
@@ -58,14 +58,14 @@ class TimedTally:
         """In a line."""
         return (
             f"{self.pairs:,} pairs with versions and windows, {len(self.faults)} differ; {self.fine:,} finer than the"
-            f" engine tells apart; {self.entries:,} entries, {self.switches:,} segments with a switch in them,"
+            f" engine distinguishes; {self.entries:,} entries, {self.switches:,} segments with a switch in them,"
             f" {self.halves:,} cut in halves, {self.gates:,} pairs with a dated gate"
         )
 
 
 @dataclass(frozen=True)
 class EngineResult:
-    """What the engine found. `plain`: by segment and name, where it tells all meetings apart."""
+    """What the engine found. `plain`: by segment and name, where it distinguishes all meetings."""
 
     fences: FenceSet
     pieces: Pieces
@@ -73,21 +73,21 @@ class EngineResult:
     plain: Bools
 
 
-def compare(made: TimedWorld, tally: TimedTally) -> None:
+def compare(made: TimedWorld, counts: TimedCounts) -> None:
     """Every segment in every fence and zone, by the engine and in whole numbers; and the laws."""
     if not made.versions:
         return
     fences, tracks = [one.fence() for one in made.versions], tracks_of(made)
     zones, every = ZoneSet(fences), FenceSet(fences)
     split, own = zones.split(tracks), pieces_by_fence(tracks, every)
-    _conserved(made, split, tally)
+    _conserved(made, split, counts)
     sums = _sums(own, len(made.track), len(every.names)), _sums(split, len(made.track), len(zones.names))
     hours = _exact(made)
     plain = np.zeros(sums[0][0].shape, dtype=np.bool_)
     segments = segments_of(tracks)
     for end in range(1, len(made.track)):
         ends, times = (made.track[end - 1], made.track[end]), (made.t_ms[end - 1], made.t_ms[end])
-        tally.switches += bool(hours.switches(*times))
+        counts.switches += bool(hours.switches(*times))
         length = math.hypot(segments.qx[end - 1] - segments.px[end - 1], segments.qy[end - 1] - segments.py[end - 1])
         for kind, table in zip(("fence", "zone"), sums, strict=True):
             if kind == "zone" and (end + made.seed) % 3:
@@ -95,18 +95,18 @@ def compare(made: TimedWorld, tally: TimedTally) -> None:
             for number, name in enumerate(every.names):
                 expected, finest = _cached(hours, name, kind).along(ends, times)
                 got = [float(column[end, number]) for column in table]
-                tally.pairs += 1
-                tally.entries += expected[name].entries
+                counts.pairs += 1
+                counts.entries += expected[name].entries
                 fine = 0.0 < finest <= 4 * RESOLUTION_DEG
-                tally.fine += fine
+                counts.fine += fine
                 plain[end, number] |= kind == "fence" and not fine
                 if not _agree(expected[name], got, length, times[1] - times[0], fine=fine):
-                    tally.faults.append(f"seed {made.seed}: segment {end}, {kind} {name}: {got} for {expected[name]}")
-    _published_in_any_order(made, own, tally)
+                    counts.faults.append(f"seed {made.seed}: segment {end}, {kind} {name}: {got} for {expected[name]}")
+    _published_in_any_order(made, own, counts)
     seen = EngineResult(every, own, sums[0], plain)
-    _cut_anywhere(made, seen, tally)
-    _beside_a_switching_fence(made, seen, tally)
-    _dated_gates(made, tracks, tally)
+    _cut_anywhere(made, seen, counts)
+    _beside_a_switching_fence(made, seen, counts)
+    _dated_gates(made, tracks, counts)
 
 
 def _cached(hours: ExactHours, name: str, kind: str) -> ExactHours:
@@ -145,23 +145,23 @@ def _agree(expected: Stay, got: Sequence[float], length: float, elapsed_ms: int,
     )
 
 
-def _conserved(made: TimedWorld, split: Pieces, tally: TimedTally) -> None:
+def _conserved(made: TimedWorld, split: Pieces, counts: TimedCounts) -> None:
     """The pieces of a segment cover it once, and add up to its time."""
     same = split.end_fix[1:] == split.end_fix[:-1]
     joined = np.where(same, split.start[1:] == split.end[:-1], (split.start[1:] == 0.0) & (split.end[:-1] == 1.0))
     ms = np.bincount(split.end_fix, split.ms, len(made.track))[1:]
     if not joined.all() or np.abs(ms - np.diff(made.t_ms)).max() > 1e-6:
-        tally.faults.append(f"seed {made.seed}: the pieces do not make up the track")
+        counts.faults.append(f"seed {made.seed}: the pieces do not make up the track")
 
 
-def _published_in_any_order(made: TimedWorld, own: Pieces, tally: TimedTally) -> None:
+def _published_in_any_order(made: TimedWorld, own: Pieces, counts: TimedCounts) -> None:
     """A version that is published later than the one that follows it stands for its own time all the same."""
     shuffled = Random(f"order of {made.seed}").sample(made.versions, len(made.versions))
     if not _same(own, pieces_by_fence(tracks_of(made), FenceSet([one.fence() for one in shuffled]))):
-        tally.faults.append(f"seed {made.seed}: the order in which versions are published changes something")
+        counts.faults.append(f"seed {made.seed}: the order in which versions are published changes something")
 
 
-def _cut_anywhere(made: TimedWorld, seen: EngineResult, tally: TimedTally) -> None:
+def _cut_anywhere(made: TimedWorld, seen: EngineResult, counts: TimedCounts) -> None:
     """Cut at a fix, the parts are the whole to the last bit; without a fix in the middle the halves add up to it."""
     every, own, sums, plain = seen.fences, seen.pieces, seen.sums, seen.plain
     at = Random(f"cut of {made.seed}").randrange(1, len(made.track))
@@ -169,18 +169,18 @@ def _cut_anywhere(made: TimedWorld, seen: EngineResult, tally: TimedTally) -> No
     two = pieces_by_fence(tracks_of(made, range(at, len(made.track))), every)
     both = [np.concatenate(pair) for pair in zip(_columns(one), _columns(two, at), strict=True)]
     if not all(np.array_equal(a, b) for a, b in zip(_columns(own), both, strict=True)):
-        tally.faults.append(f"seed {made.seed}: the cut at fix {at} changes something")
+        counts.faults.append(f"seed {made.seed}: the cut at fix {at} changes something")
     rows = [row for row in range(len(made.track)) if row not in made.halves]
     whole = _sums(pieces_by_fence(tracks_of(made, rows), every), len(rows), len(every.names))
     held = _held(made, every)
     for half in made.halves:
-        tally.halves += 1
+        counts.halves += 1
         row = rows.index(half + 1)
         sure = plain[half] & plain[half + 1] & ~held[half]
         entries, ms = sums[0][half] + sums[0][half + 1], sums[1][half] + sums[1][half + 1]
         # what is within the resolution of the middle is one with it, and a switch at it belongs to both halves
         if (entries != whole[0][row])[sure].any() or (np.abs(ms - whole[1][row]) > 1.0)[sure].any():
-            tally.faults.append(f"seed {made.seed}: the halves at fix {half}: {entries}, {ms} for {whole[0][row]}")
+            counts.faults.append(f"seed {made.seed}: the halves at fix {half}: {entries}, {ms} for {whole[0][row]}")
 
 
 def _held(made: TimedWorld, every: FenceSet) -> Bools:
@@ -193,7 +193,7 @@ def _held(made: TimedWorld, every: FenceSet) -> Bools:
     return found
 
 
-def _beside_a_switching_fence(made: TimedWorld, seen: EngineResult, tally: TimedTally) -> None:
+def _beside_a_switching_fence(made: TimedWorld, seen: EngineResult, counts: TimedCounts) -> None:
     """A far fence that comes into force and goes at the very moments of the entries elsewhere changes none of them."""
     own, sums, plain = seen.pieces, seen.sums, seen.plain
     t_ms = np.array(made.t_ms)
@@ -210,10 +210,10 @@ def _beside_a_switching_fence(made: TimedWorld, seen: EngineResult, tally: Timed
     blur_ms = np.append(0.0, 8.0 * RESOLUTION_DEG / np.maximum(length, 1e-300) * np.diff(t_ms))[:, None]
     other = plain & ((sums[0] != entries) | (np.abs(sums[1] - ms) > 1e-3 + blur_ms))
     if other.any():
-        tally.faults.append(f"seed {made.seed}: a far fence that switches changes {np.argwhere(other).tolist()}")
+        counts.faults.append(f"seed {made.seed}: a far fence that switches changes {np.argwhere(other).tolist()}")
 
 
-def _dated_gates(made: TimedWorld, tracks: Tracks, tally: TimedTally) -> None:
+def _dated_gates(made: TimedWorld, tracks: Tracks, counts: TimedCounts) -> None:
     """A gate along a ring, with the inside on its left, counts what goes out and in while its version is in force."""
     gates = [
         one
@@ -231,16 +231,16 @@ def _dated_gates(made: TimedWorld, tracks: Tracks, tally: TimedTally) -> None:
     found = GateSet(lines)
     crossings = found.crossings(tracks)
     ids = [found.gates[gate].id for gate in crossings.gate.tolist()]
-    told = Counter(zip(crossings.end_fix.tolist(), ids, crossings.forward.tolist(), strict=True))
+    engine = Counter(zip(crossings.end_fix.tolist(), ids, crossings.forward.tolist(), strict=True))
     hours = _exact(replace(made, versions=gates))
     for end in range(1, len(made.track)):
         ends, times = (made.track[end - 1], made.track[end]), (made.t_ms[end - 1], made.t_ms[end])
         expected, sure = hours.crossed(ends, times)
         for name in sorted({one.name for one in gates}):
-            got = told[end, name, True], told[end, name, False]
-            tally.gates += 1
+            got = engine[end, name, True], engine[end, name, False]
+            counts.gates += 1
             if sure and got != expected[name]:
-                tally.faults.append(f"seed {made.seed}: segment {end}, gate {name}: {got} for {expected[name]}")
+                counts.faults.append(f"seed {made.seed}: segment {end}, gate {name}: {got} for {expected[name]}")
 
 
 def _columns(pieces: Pieces, shift: int = 0) -> list[NDArray[np.generic]]:
@@ -251,9 +251,9 @@ def _same(one: Pieces, other: Pieces) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(_columns(one), _columns(other), strict=True))
 
 
-def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[TimedTally, int]:
+def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[TimedCounts, int]:
     """Worlds from a seed on, until so many pairs are compared or the time is over; and the last seed."""
-    return compared(TimedTally(), lambda number, tally: compare(timed_world(number), tally), seed, pairs, seconds)
+    return compared(TimedCounts(), lambda number, counts: compare(timed_world(number), counts), seed, pairs, seconds)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from shapely.affinity import translate
 
 from geo.spatial import FenceError, FenceReport, fences_from_geojson
 from geo.spatial import crossings as module
-from geo.spatial.crossings import refuse_tangled
+from geo.spatial.crossings import refuse_too_many_crossings
 from geo.spatial.rings import world_polygon
 from tests.geo.spatial.exact_fuzz import world
 
@@ -101,7 +101,7 @@ def test_the_pairs_that_are_counted_are_those_that_cross(corners: list[tuple[int
         patch.setattr(module, "MAX_CROSSINGS", most - len(edges))
         refused = False
         try:
-            refuse_tangled([Polygon(ring)], overlay=True)
+            refuse_too_many_crossings([Polygon(ring)], overlay=True)
         except FenceError:
             refused = True
     assert refused == (crossing > most)
