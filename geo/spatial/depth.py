@@ -202,18 +202,18 @@ class _EdgeBoxes:
     def near(self, number: Ints, places: Points, up_to_m: Floats, reach: Points | None = None) -> tuple[Ints, Ints]:
         """Pairs (row of `number`, box) of fences (by their place in `fence`) that reach this near to their places.
 
-        `reach`: how many degrees the places may be aside of what is given.
+        `reach`: how many degrees the places may be off what is given.
         """
         row, box = expand(self.first[number], self.count[number])
         lon, lat = places[0][row], places[1][row]
         west, east = self.west[box] - lon, lon - self.east[box]
         # the other way round the world may be the nearer one
-        aside = np.minimum(np.maximum(west, east), 360.0 + np.minimum(west, east))
+        across = np.minimum(np.maximum(west, east), 360.0 + np.minimum(west, east))
         beyond = np.maximum(self.south[box] - lat, lat - self.north[box])
         if reach is not None:
-            aside, beyond = aside - reach[0][row], beyond - reach[1][row]
+            across, beyond = across - reach[0][row], beyond - reach[1][row]
         to_east, to_north = _degree_m(places[1])
-        away = np.hypot(np.maximum(aside, 0.0) * to_east[row], np.maximum(beyond, 0.0) * to_north[row])
+        away = np.hypot(np.maximum(across, 0.0) * to_east[row], np.maximum(beyond, 0.0) * to_north[row])
         near = np.flatnonzero(away <= up_to_m[row] + _SLACK_M)
         return row[near], box[near]
 

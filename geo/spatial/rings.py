@@ -180,8 +180,8 @@ def _is_valid(shape: Shape) -> bool:
 def _repaired(shape: Shape, notes: list[str]) -> Shape:
     refuse_too_many_crossings([shape], overlay=True)
     reason = shapely.is_valid_reason(shape)
-    mended = shapely.make_valid(shape, method="structure", keep_collapsed=False)
-    parts = _parts(mended)
+    repaired = shapely.make_valid(shape, method="structure", keep_collapsed=False)
+    parts = _parts(repaired)
     if not parts:
         raise _NoArea(f"it has no area ({reason})")
     notes.append(f"repaired: {reason}")

@@ -44,7 +44,7 @@ def faults_of(seeds: range) -> tuple[list[str], int, int]:
     return faults, events, cut
 
 
-def test_wherever_midnight_cuts_a_track_the_days_tell_what_the_whole_tells() -> None:
+def test_wherever_midnight_cuts_a_track_the_days_have_the_events_of_the_whole() -> None:
     faults, events, cut = faults_of(range(9_000_000, 9_000_060))
     assert faults == []
     assert events > 100
@@ -52,7 +52,7 @@ def test_wherever_midnight_cuts_a_track_the_days_tell_what_the_whole_tells() -> 
 
 
 @pytest.mark.nightly
-def test_wherever_midnight_cuts_a_track_the_days_tell_what_the_whole_tells_in_thousands_of_worlds() -> None:
+def test_wherever_midnight_cuts_a_track_the_days_have_the_events_of_the_whole_in_thousands_of_worlds() -> None:
     faults, events, cut = faults_of(range(9_100_000, 9_104_000))
     assert faults == []
     assert events > 5_000

@@ -165,7 +165,7 @@ def test_a_version_that_is_published_later_for_the_past_corrects_what_was_publis
 
 
 @given(worlds())
-def test_again_tells_nothing(fixes: list[GeofenceFix]) -> None:
+def test_again_publishes_nothing(fixes: list[GeofenceFix]) -> None:
     centre = GeofenceCentre(rules())
     centre.take(fixes)
     again = GeofenceCentre(centre.rules, set(), list(centre.table))

@@ -131,7 +131,7 @@ def _corrected(
     fences, asked = FenceSet([Fence(f"f{at}", shape) for at, shape in enumerate(shapes)]), EventSettings(dwell_s=30.0)
     unknown = [math.nan] * len(track)
     known: dict[int, Spot] = {}
-    known: list[EventRevision] = []
+    emitted: list[EventRevision] = []
     order = [*random.sample(range(len(track)), len(track)), *random.choices(range(len(track)), k=5)]
     for at, row in enumerate(order):
         # some are computed somewhere else first
@@ -139,16 +139,16 @@ def _corrected(
         if at % 4 == 3 or at >= len(track):
             rows = sorted(known)
             tracks = tracks_of([known[one] for one in rows], [t_ms[one] for one in rows], unknown[: len(rows)])
-            known += new_revisions(known, find_events(tracks, fences, settings=asked), "eu-0001")
+            emitted += new_revisions(emitted, find_events(tracks, fences, settings=asked), "eu-0001")
     whole = find_events(tracks_of(track, t_ms, unknown), fences, settings=asked)
-    news = new_revisions(known, whole, "eu-0001")
-    known += news
-    counts.corrected += sum(one.revision > 0 for one in known)
-    names = [(one.id, one.revision) for one in known]
-    gaps = [one for one in known if one.revision and (one.id, one.revision - 1) not in names]
-    if [one.event for one in in_force(known)] != whole or len(set(names)) < len(names) or gaps:
+    news = new_revisions(emitted, whole, "eu-0001")
+    emitted += news
+    counts.corrected += sum(one.revision > 0 for one in emitted)
+    names = [(one.id, one.revision) for one in emitted]
+    gaps = [one for one in emitted if one.revision and (one.id, one.revision - 1) not in names]
+    if [one.event for one in in_force(emitted)] != whole or len(set(names)) < len(names) or gaps:
         counts.faults.append(f"seed {seed}: what is in force is not what the fixes say")
-    if new_revisions(known, whole, "eu-0001"):
+    if new_revisions(emitted, whole, "eu-0001"):
         counts.faults.append(f"seed {seed}: the same is published again")
 
 

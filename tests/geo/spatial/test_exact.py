@@ -62,7 +62,7 @@ def test_worlds_that_once_differed_do_not(seed: int) -> None:
     assert run(seed, pairs=1)[0].faults == []
 
 
-def test_a_border_so_near_a_fix_that_time_cannot_tell_them_apart_is_before_the_switch_at_the_fix() -> None:
+def test_a_border_so_near_a_fix_that_time_cannot_distinguish_them_is_before_the_switch_at_the_fix() -> None:
     assert timed_fuzz.run(30_000_076, pairs=1)[0].faults == []
 
 
