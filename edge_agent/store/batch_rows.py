@@ -65,7 +65,7 @@ class BatchOwner(NamedTuple):
 
 
 @dataclass(slots=True)
-class Changes:
+class TransactionTotals:
     """What a transaction did to the totals, applied once it is known to be stored.
 
     Rows are (id, last). `removed`: records and bytes that left each class; negative when something came.
@@ -100,7 +100,7 @@ class AckedSeqs:
         seqs = self._seqs.get(batch.epoch)
         return seqs is not None and seqs.covers(IntervalSet([(batch.first, batch.last)]))
 
-    def prune(self, connection: Connection, epochs: Mapping[int, int], changes: Changes) -> None:
+    def prune(self, connection: Connection, epochs: Mapping[int, int], changes: TransactionTotals) -> None:
         """Takes them out of the rows. `epochs`: by ordinal; of any other nothing is stored."""
         for ordinal, epoch in epochs.items():
             for first, last in self._seqs[epoch].ranges if epoch in self._seqs else ():
@@ -111,7 +111,7 @@ class AckedSeqs:
         self._seqs.clear()
 
 
-def prune_range(connection: Connection, ordinal: int, first: int, last: int, changes: Changes) -> None:
+def prune_range(connection: Connection, ordinal: int, first: int, last: int, changes: TransactionTotals) -> None:
     """Clears the batches that an acknowledged range covers and trims those that it covers in part."""
     for identity, row_last, class_index, records, lost, size in _overlapping(connection, ordinal, first, last):
         if first <= first_of(identity) and row_last <= last:
@@ -136,7 +136,9 @@ def _overlapping(connection: Connection, ordinal: int, first: int, last: int) ->
     ).fetchall()
 
 
-def _trim(connection: Connection, identity: int, class_index: int, acknowledged: IntervalSet, changes: Changes) -> None:
+def _trim(
+    connection: Connection, identity: int, class_index: int, acknowledged: IntervalSet, changes: TransactionTotals
+) -> None:
     batch = read_batch(connection, identity)
     last, *before = connection.execute("SELECT last, records, size FROM batches WHERE id = ?", (identity,)).fetchone()
     # Of what it still holds: an id that is acknowledged twice counts once.
@@ -150,14 +152,16 @@ def _trim(connection: Connection, identity: int, class_index: int, acknowledged:
         changes.count_removed(class_index, before[0] - records, before[1] - size)
 
 
-def delete_expired(connection: Connection, rows: Iterable[tuple[int, int]], changes: Changes) -> None:
+def delete_expired(connection: Connection, rows: Iterable[tuple[int, int]], changes: TransactionTotals) -> None:
     """Deletes acknowledged rows whose messages cannot be delivered again any more."""
     for row in rows:
         connection.execute("DELETE FROM batches WHERE id = ? AND batch IS NULL", (row[0],))
         changes.expired.append(row)
 
 
-def split_or_dead_letter(connection: Connection, changes: Changes, identities: Iterable[int], reason: str) -> list[int]:
+def split_or_dead_letter(
+    connection: Connection, changes: TransactionTotals, identities: Iterable[int], reason: str
+) -> list[int]:
     """Halves batches of several records and dead-letters those of one; the halves' row ids. Raises StoreDamaged.
 
     So what the other side refuses comes apart from what it may take.
@@ -178,7 +182,7 @@ def split_or_dead_letter(connection: Connection, changes: Changes, identities: I
     return halves
 
 
-def _halved(connection: Connection, changes: Changes, identity: int) -> int:
+def _halved(connection: Connection, changes: TransactionTotals, identity: int) -> int:
     """Moves the second half of a batch's records to a row of its own; its id. The first keeps all arrivals."""
     batch = read_batch(connection, identity)
     last, class_index, size = connection.execute(
@@ -267,7 +271,7 @@ def replace_batch(connection: Connection, identity: int, batch: Batch) -> tuple[
     return records, len(data)
 
 
-def clear_batch(connection: Connection, identity: int, last: int, changes: Changes) -> None:
+def clear_batch(connection: Connection, identity: int, last: int, changes: TransactionTotals) -> None:
     """Takes the batch out of a row (id, last); the row still remembers its arrivals."""
     connection.execute("UPDATE batches SET batch = NULL, records = 0, lost = 0, size = 0 WHERE id = ?", (identity,))
     remove_dead_letter_mark(connection, identity)

@@ -17,8 +17,8 @@ from edge_agent.store.arrivals import RecentArrivals, pack_arrivals
 from edge_agent.store.batch_rows import (
     AckedSeqs,
     BatchOwner,
-    Changes,
     StoredBatch,
+    TransactionTotals,
     delete_expired,
     insert_batch,
     split_or_dead_letter,
@@ -120,7 +120,7 @@ class Buffer:
         identity.on_committed(database)
         return new.batches
 
-    def edit(self, change: Callable[[Connection, Changes], None]) -> None:
+    def edit(self, change: Callable[[Connection, TransactionTotals], None]) -> None:
         """Runs a change of stored batches in one synced transaction, after what was acknowledged. Raises StoreError."""
         with self._open() as database:
             try:
@@ -129,14 +129,14 @@ class Buffer:
                 self._file.make_room(database.writer)
                 self._edit(change)
 
-    def _edit(self, change: Callable[[Connection, Changes], None]) -> None:
+    def _edit(self, change: Callable[[Connection, TransactionTotals], None]) -> None:
         with self._transaction() as changes:
             change(self._database.writer, changes)
 
     @contextmanager
-    def _transaction(self) -> Iterator[Changes]:
+    def _transaction(self) -> Iterator[TransactionTotals]:
         """A synced transaction that begins with what was acknowledged and ends with the counters. Raises StoreError."""
-        database, changes = self._database, Changes()
+        database, changes = self._database, TransactionTotals()
         with transaction(database.writer):
             # With whatever is written anyway: a transaction of its own is one more sync, and each wears the flash.
             self._acked.prune(database.writer, database.epochs, changes)
@@ -178,7 +178,7 @@ class Buffer:
     def requeue_dead_letters(self) -> None:
         """Dead letters wait to be sent like anything else. Raises StoreError."""
 
-        def change(connection: Connection, _: Changes) -> None:
+        def change(connection: Connection, _: TransactionTotals) -> None:
             connection.execute("DELETE FROM dead_letter_batches")
 
         # An edit also writes what was acknowledged and counted: a sync that nothing here calls for.

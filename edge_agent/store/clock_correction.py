@@ -17,7 +17,7 @@ import structlog
 
 from edge_agent.clock.jumps import ClockJump, CorrectionRules
 from edge_agent.errors import StoreDamaged
-from edge_agent.store.batch_rows import Changes, read_batch, replace_batch
+from edge_agent.store.batch_rows import TransactionTotals, read_batch, replace_batch
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import Connection
 from edge_agent.store.database import SENDING, SENT_THROUGH
@@ -65,7 +65,7 @@ class ClockCorrector:
         """Corrects what is stored up to the id `through`, but for what may have been sent; the batches that changed."""
         after = self._buffer.counters.value(SENT_THROUGH)
 
-        def begin(connection: Connection, _: Changes) -> None:
+        def begin(connection: Connection, _: TransactionTotals) -> None:
             for identity in sent:
                 _run(connection, "UPDATE batches SET sent = 1 WHERE id = ?", (identity,))
             _run(
@@ -88,7 +88,7 @@ class ClockCorrector:
     def _correct_some(self, jump: ClockJump, after: int, through: int) -> tuple[int, int]:
         reached, changed = through, 0
 
-        def step(connection: Connection, changes: Changes) -> None:
+        def step(connection: Connection, changes: TransactionTotals) -> None:
             nonlocal reached, changed
             rows = connection.execute(
                 "SELECT id, class, records, size, sent, boot FROM batches"
@@ -110,7 +110,12 @@ class ClockCorrector:
         return reached, changed
 
     def _correct_batch(
-        self, connection: Connection, identity: int, before: tuple[int, int, int], jump: ClockJump, changes: Changes
+        self,
+        connection: Connection,
+        identity: int,
+        before: tuple[int, int, int],
+        jump: ClockJump,
+        changes: TransactionTotals,
     ) -> int:
         try:
             corrected = self._rules.correct(read_batch(connection, identity), jump)
@@ -140,7 +145,7 @@ class ClockCorrector:
         )
 
     def _set(self, counters: dict[str, int]) -> None:
-        def change(_: Connection, changes: Changes) -> None:
+        def change(_: Connection, changes: TransactionTotals) -> None:
             for name, value in counters.items():
                 changes.counts[name] = value - self._buffer.counters.value(name)
 

@@ -18,8 +18,8 @@ from edge_agent.process import machine_id
 from edge_agent.store.batch_rows import (
     SEQ_MASK,
     BatchOwner,
-    Changes,
     StoredBatch,
+    TransactionTotals,
     batch_row_id,
     first_of,
     ordinal_of,
@@ -235,7 +235,7 @@ class OpenDatabase:
             depth.records += batch.records
             depth.size += batch.size
 
-    def apply(self, changes: Changes) -> None:
+    def apply(self, changes: TransactionTotals) -> None:
         """Counts what a transaction did to the rows, now that it is stored."""
         for _ in changes.expired:
             self.acked_rows.popleft()

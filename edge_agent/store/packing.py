@@ -16,7 +16,7 @@ from typing import NamedTuple
 import structlog
 
 from edge_agent.store.arrivals import Arrival
-from edge_agent.store.batch_rows import BatchOwner, Changes, StoredBatch, batch_row_id
+from edge_agent.store.batch_rows import BatchOwner, StoredBatch, TransactionTotals, batch_row_id
 from edge_agent.store.connection import Connection
 from telemetry import MAX_CONTENT_BYTES, Batch, Body, Raw, Record, encode
 
@@ -127,7 +127,9 @@ def _batch(pending: Sequence[PendingRecord], owner: BatchOwner, seq: int) -> byt
     return encode(Batch(owner.device, owner.epoch, seq + len(pending), records))
 
 
-def add_dead_letters(connection: Connection, letters: Iterable[DeadLetter], wall_ms: int, changes: Changes) -> None:
+def add_dead_letters(
+    connection: Connection, letters: Iterable[DeadLetter], wall_ms: int, changes: TransactionTotals
+) -> None:
     """Stores and counts dead letters, and drops the oldest beyond the bounds. Inside the caller's transaction."""
     added = 0
     for letter in letters:

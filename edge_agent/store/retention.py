@@ -15,7 +15,7 @@ from edge_agent.config import BufferSettings, ClassSettings
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.batch_rows import (
     BatchOwner,
-    Changes,
+    TransactionTotals,
     batch_row_id,
     clear_batch,
     first_of,
@@ -128,7 +128,7 @@ class BufferRetention:
     def _evict(self, eviction: EvictionStep) -> int:
         freed = 0
 
-        def change(connection: Connection, changes: Changes) -> None:
+        def change(connection: Connection, changes: TransactionTotals) -> None:
             nonlocal freed
             after = (
                 self._buffer.counters.value(_downsampled_through(eviction.class_index))
@@ -146,7 +146,7 @@ class BufferRetention:
         log.warning("evicted records", action=eviction.action, class_index=eviction.class_index, bytes=freed)
         return freed
 
-    def _evict_row(self, connection: Connection, eviction: EvictionStep, row: Row, changes: Changes) -> int:
+    def _evict_row(self, connection: Connection, eviction: EvictionStep, row: Row, changes: TransactionTotals) -> int:
         if eviction.action == "drop":
             return drop_batch(connection, row, self._buffer.owner_of(row.id), eviction.reason, changes)
         name = _downsampled_through(eviction.class_index)
@@ -157,7 +157,7 @@ class BufferRetention:
     def _expire_class(self, index: int, before_ms: int) -> int:
         dropped = 0
 
-        def change(connection: Connection, changes: Changes) -> None:
+        def change(connection: Connection, changes: TransactionTotals) -> None:
             nonlocal dropped
             for row in oldest_rows(connection, index, 0, ROWS_AT_ONCE):
                 if _known_by_ms(connection.execute(_NEXT_STAMP, (row.id, index, SET_CLOCK_MS)).fetchone()) >= before_ms:
@@ -200,7 +200,7 @@ def oldest_rows(connection: Connection, class_index: int, after: int, limit: int
     return [Row(*row) for row in rows]
 
 
-def drop_batch(connection: Connection, row: Row, owner: BatchOwner, reason: str, changes: Changes) -> int:
+def drop_batch(connection: Connection, row: Row, owner: BatchOwner, reason: str, changes: TransactionTotals) -> int:
     """Puts a tombstone in the place of a batch's records, joined with the one before it, if any; the bytes freed."""
     if connection.execute("SELECT 1 FROM dead_letter_batches WHERE id = ?", (row.id,)).fetchone():
         reason = REFUSED
@@ -218,7 +218,7 @@ def drop_batch(connection: Connection, row: Row, owner: BatchOwner, reason: str,
     return freed
 
 
-def downsample_batch(connection: Connection, row: Row, keep_one_in: int, changes: Changes) -> int:
+def downsample_batch(connection: Connection, row: Row, keep_one_in: int, changes: TransactionTotals) -> int:
     """Leaves some of a batch's records out, as evenly as pays; the bytes that are free by it, 0 if nothing pays."""
     batch = read_batch(connection, row.id)
     tries = (downsampled(batch, keep_one_in, run) for run in RUN_LENGTHS)
@@ -251,7 +251,7 @@ def _tombstones_before(connection: Connection, identity: int) -> Row | None:
     return Row(*row) if row and row[3] == 0 else None
 
 
-def _join(connection: Connection, left: Row, right: Row, owner: BatchOwner, changes: Changes) -> int:
+def _join(connection: Connection, left: Row, right: Row, owner: BatchOwner, changes: TransactionTotals) -> int:
     try:
         both = read_batch(connection, left.id).tombstones + read_batch(connection, right.id).tombstones
     except StoreDamaged:

@@ -1,8 +1,8 @@
 """From the positions of a device to its tracks: what is excluded, and where a track breaks.
 
-The order of the rules: sort by device time (equal times in the order of their making), keep the first of each time, leave
-out fixes at 0°/0° and those less accurate than 100 m, then in one pass over what is left the fixes that jump out and
-back, and last break the track at gaps and at what remains impossibly fast.
+The order of the rules: sort by device time (equal times in the order of their making), keep the first of each time,
+leave out fixes at 0°/0° and those less accurate than 100 m, then in one pass over what is left the fixes that jump out
+and back, and last break the track at gaps and at what remains impossibly fast.
 """
 
 from collections.abc import Iterator

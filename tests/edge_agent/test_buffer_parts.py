@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.store.batch_rows import AckedSeqs, Changes, StoredBatch, batch_row_id
+from edge_agent.store.batch_rows import AckedSeqs, StoredBatch, TransactionTotals, batch_row_id
 from edge_agent.store.buffer_file import BufferFile
 from edge_agent.store.connection import connect_sqlite, create_tables
 from edge_agent.store.database import BufferCounters
@@ -57,11 +57,11 @@ def test_only_a_batch_that_is_acknowledged_whole_and_in_its_epoch_is_covered():
 
 
 def test_pruning_an_epoch_that_the_file_does_not_have_touches_nothing():
-    acked, changes, connection = AckedSeqs(), Changes(), connect_sqlite(Path(":memory:"))
+    acked, changes, connection = AckedSeqs(), TransactionTotals(), connect_sqlite(Path(":memory:"))
     create_tables(connection)
     acked.add(9, IntervalSet([(1, 10**12)]))
     acked.prune(connection, {1: 7}, changes)
-    assert changes == Changes()
+    assert changes == TransactionTotals()
 
 
 def test_a_transaction_that_fails_leaves_totals_counters_and_acknowledgements_as_they_were(tmp_path):

@@ -16,7 +16,7 @@ from edge_agent.drain.dispatcher import UNACKNOWLEDGED, Dispatcher
 from edge_agent.inspection import exported_lines, stored_batches
 from edge_agent.metrics import COUNTERS, GAUGES, AgentCollector
 from edge_agent.status import read_status
-from edge_agent.store.batch_rows import Changes, batch_row_id
+from edge_agent.store.batch_rows import TransactionTotals, batch_row_id
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import Connection
 from edge_agent.store.retention import downsample_batch, drop_batch, oldest_rows
@@ -100,7 +100,7 @@ def test_a_block_that_is_halved_keeps_its_names_its_messages_and_its_tombstones(
     buffer.prune_acknowledged()
     identity = batch_row_id(1, 1)
 
-    def downsample(connection: Connection, changes: Changes) -> None:
+    def downsample(connection: Connection, changes: TransactionTotals) -> None:
         (row,) = oldest_rows(connection, 1, 0, 1)
         downsample_batch(connection, row, 10, changes)
 
@@ -173,7 +173,7 @@ def test_a_dead_letter_that_has_to_go_is_declared_as_refused(tmp_path):
     run(it, region, 200)
     (row,) = buffer.query_one("SELECT id FROM dead_letter_batches", ())[:1]
 
-    def drop(connection: Connection, changes: Changes) -> None:
+    def drop(connection: Connection, changes: TransactionTotals) -> None:
         (dead_letter,) = oldest_rows(connection, 1, row - 1, 1)
         drop_batch(connection, dead_letter, buffer.owner_of(row), "quota", changes)
 
