@@ -40,24 +40,6 @@ NEEDED: dict[tuple[str, str], str] = {
     ("telemetry/wire.py", "tell"): "msgpack's name for where its reader is",
     ("deploy/local/pulsar.py", "unnamed"): "Java's name for all modules without one",
 }
-# Folders and files in which a word is still used.
-NOT_YET: tuple[str, ...] = (
-    "benchmarks/spatial/",
-    "cloud_jobs/fences.py",
-    "cloud_jobs/geofence/",
-    "cloud_jobs/measure.py",
-    "cloud_jobs/proximity/",
-    "cloud_jobs/reference.py",
-    "docs/architecture.md",
-    "docs/spatial.md",
-    "geo/",
-    "simulator/",
-    "tests/cloud_jobs/geofence/",
-    "tests/cloud_jobs/proximity/",
-    "tests/geo/",
-    "tests/system/test_geofence.py",
-    "tests/system/test_proximity.py",
-)
 TEMPLATES = {".toml", ".sh", ".service", ".j2"}
 
 
@@ -238,7 +220,7 @@ def test_a_word_that_was_replaced_is_not_used(word: str) -> None:
     offenders = [
         f"{passage.path}:{passage.line}: {' '.join(passage.text.split())[:100]}"
         for passage in uses().get(word, ())
-        if (passage.path, word) not in NEEDED and not passage.path.startswith(NOT_YET)
+        if (passage.path, word) not in NEEDED
     ]
     assert offenders == []
 
