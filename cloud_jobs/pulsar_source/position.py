@@ -68,10 +68,10 @@ class Offset:
         document: dict[str, Any] = {"cluster": self.cluster}
         if self.origin:
             document["from"] = _texts(self.origin)
+        document["generations"] = dict(sorted(self.generations.items()))
         document["positions"] = _texts(self.positions)
         document["query"] = self.query
         document["restarts"] = self.restarts
-        document["generations"] = dict(sorted(self.generations.items()))
         document["version"] = _VERSION
         return document
 
