@@ -86,5 +86,5 @@ def _columns_header(frame: bytes) -> Header | None:
 def _check_arrow(frame: bytes, header: Header) -> None:
     rows = pa.Table.from_batches(decode_messages([messages(frame)]), DECODED)
     assert rows.num_rows == 1 + header.record_seqs.count
-    assert rows["refused"].null_count == rows.num_rows
+    assert rows["malformed"].null_count == rows.num_rows
     rows.to_pylist()
