@@ -4,21 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from geo.spatial.activity import Activity, begin_ms, whole_ms
 from geo.spatial.ragged import Floats, Ints, distinct, expand
 
-if TYPE_CHECKING:
-    from geo.spatial.fences import Fence
-    from geo.spatial.gates import Gate
 
-V = TypeVar("V", "Fence", "Gate")
+class Version(Protocol):
+    """One version of a fence or gate: a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def id(self) -> str:
+        """What its versions share."""
+
+    @property
+    def active(self) -> Activity:
+        """When it is in force."""
+
+    @property
+    def effective_from_ms(self) -> int | None:
+        """From when it stands for its id, as it was declared."""
 
 
-def effective_ms(version: Fence | Gate) -> int:
+V = TypeVar("V", bound=Version)
+
+
+def effective_ms(version: Version) -> int:
     """From when a version stands for its id: what was declared, which weekly windows do not move."""
     return begin_ms(version.active) if version.effective_from_ms is None else version.effective_from_ms
 
