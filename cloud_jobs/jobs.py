@@ -94,11 +94,13 @@ def _run(
             def once() -> None:
                 run = compute(spark)
                 counts = asdict(run)
-                if publish is not None:
-                    counts["published"] = publish()
-                # of a job that follows most runs have nothing to do
-                if stop is None or run or counts.get("published"):
-                    log.info("computed", **counts)
+                try:
+                    if publish is not None:
+                        counts["published"] = publish()
+                finally:
+                    # Committed, published or not; of a job that follows most runs have nothing to do.
+                    if stop is None or run or counts.get("published"):
+                        log.info("computed", **counts)
 
             if stop is None or every_s is None:
                 once()

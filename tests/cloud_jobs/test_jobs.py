@@ -115,6 +115,17 @@ def test_what_could_not_be_published_is_published_by_the_next_run(centre: Centre
     assert centre.events == ["waybill-proximity", "run", "run", "2 to encounters", "stopped"]
 
 
+def test_a_run_that_could_not_publish_says_what_it_computed(centre: Centre) -> None:
+    centre.last_run = 2
+    centre.failures = [NotPublished("encounters", "no cluster answers")]
+    with capture_logs() as lines:
+        jobs.run_proximity(centre.settings, follow=True)
+    assert [line["event"] for line in lines] == ["started", "computed", "not published", "computed", "stopped"]
+    first, second = lines[1], lines[3]
+    assert (first["revisions"], "published" in first) == (1, False)
+    assert (second["revisions"], second["published"]) == (1, 2)
+
+
 def test_a_single_run_that_fails_stops_spark_too(centre: Centre) -> None:
     centre.last_run = 0
     centre.failures = [NotPublished("encounters", "no cluster answers")]
