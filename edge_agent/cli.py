@@ -27,10 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 add_version_option(app, "edge-agent")
-Config = Annotated[
-    Path, typer.Option("--config", "-c", help="The agent's settings, TOML.", exists=True, dir_okay=False)
-]
-EXIT_CONFIG = 78
+# Not `exists=True`: typer would end with 2, and systemd would start an agent without a file again and again.
+Config = Annotated[Path, typer.Option("--config", "-c", help="The agent's settings, TOML.")]
 _LIGHT = (
     "import sys; sys.modules['rich'] = None; from edge_agent.daemon import main; raise SystemExit(main(sys.argv[1:]))"
 )
@@ -60,14 +58,10 @@ def check_config(config: Config) -> None:
     """
     from edge_agent.checking import problems, warnings
 
-    try:
+    with _errors_as_lines():
         settings = load(AgentSettings, config)
         if found := problems(settings):
             raise SettingsError(str(config), found)
-    except SettingsError as error:
-        for problem in error.problems:
-            typer.echo(f"{config}: {problem}", err=True)
-        raise typer.Exit(EXIT_CONFIG) from error
     for warning in warnings(settings):
         typer.echo(f"{config}: warning: {warning}", err=True)
     regions = ", ".join(one.region for one in settings.uplinks)
@@ -141,6 +135,9 @@ def export(
 def _errors_as_lines() -> Iterator[None]:
     try:
         yield
-    except (AgentError, SettingsError, OSError) as error:
-        typer.echo(str(error), err=True)
+    except SettingsError as error:
+        typer.echo("\n".join(error.lines), err=True)
+        raise typer.Exit(os.EX_CONFIG) from error
+    except (AgentError, OSError) as error:
+        typer.echo(f"edge-agent: {error}", err=True)
         raise typer.Exit(1) from error

@@ -50,7 +50,6 @@ HOLD_BACK = "they hold back what flowed before: "
 PUSH_EVERY_S = 1.0
 """One push in so long is looked at: each may write to flash."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
-_EXIT_CONFIG = 78
 _EXIT_FAILED = 1
 
 
@@ -60,8 +59,8 @@ def main(arguments: list[str]) -> int:
     try:
         base = load(AgentSettings, config)
     except SettingsError as error:
-        sys.stderr.write(f"{error}\n")
-        return _EXIT_CONFIG
+        sys.stderr.write("\n".join(error.lines) + "\n")
+        return os.EX_CONFIG
     limit = start_logging(base.log)
     for problem in problems(base):
         log.error("settings", problem=problem)
@@ -76,7 +75,7 @@ def main(arguments: list[str]) -> int:
     except (AgentError, OSError) as error:
         log.error("cannot run", error=str(error))
         # No restart gives the buffer another version.
-        return _EXIT_CONFIG if isinstance(error, StoreVersion) else _EXIT_FAILED
+        return os.EX_CONFIG if isinstance(error, StoreVersion) else _EXIT_FAILED
     finally:
         limit.log_suppressed(log)
 

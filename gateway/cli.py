@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -28,9 +30,6 @@ app = typer.Typer(
     help="The regional front door: from the MQTT broker to Pulsar, acknowledged.",
 )
 add_version_option(app, "fleet-gateway")
-EXIT_CONFIG = 2
-EXIT_INTERNAL = 70
-"""The gateway met an error of its own: start it again. A thread that ended is named, and ends it with 1."""
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
 
 
@@ -51,7 +50,8 @@ def run(*, config: ConfigOption) -> None:
         _exit_with(str(error))
     except Exception as error:
         log.exception("stopped by an internal error", error=last_line(error))
-        raise typer.Exit(EXIT_INTERNAL) from error
+        # An error of its own: start it again. A thread that ended is named, and ends it with 1.
+        raise typer.Exit(os.EX_SOFTWARE) from error
     finally:
         limit.log_suppressed(log)
 
@@ -64,8 +64,9 @@ def check_config(*, config: ConfigOption) -> None:
     """
     settings = _checked_settings(config)
     for warning in warnings(settings, config):
-        _say(f"warning: {warning}")
-    Console().print(Text(f"{config}: gateway {settings.name} of region {settings.region}, fine"), soft_wrap=True)
+        _say(f"{config}: warning: {warning}")
+    text = f"{config}: right. Gateway {settings.name}, region {settings.region}"
+    Console().print(Text(text), soft_wrap=True)
 
 
 @app.command()
@@ -115,22 +116,25 @@ def silent(
 
 
 def _checked_settings(config: Path) -> GatewaySettings:
-    settings = _settings(config)
-    found = problems(settings)
-    for problem in found:
-        _say(f"{config}: {problem}")
-    if found:
-        raise typer.Exit(EXIT_CONFIG)
+    with _mistakes_as_lines():
+        settings = load(GatewaySettings, config)
+        if found := problems(settings):
+            raise SettingsError(str(config), found)
     return settings
 
 
 def _settings(config: Path) -> GatewaySettings:
-    try:
+    with _mistakes_as_lines():
         return load(GatewaySettings, config)
+
+
+@contextmanager
+def _mistakes_as_lines() -> Iterator[None]:
+    try:
+        yield
     except SettingsError as error:
-        for problem in error.problems:
-            _say(f"{error.source}: {problem}")
-        raise typer.Exit(EXIT_CONFIG) from error
+        _say("\n".join(error.lines))
+        raise typer.Exit(os.EX_CONFIG) from error
 
 
 def _reloading(config: Path, started_with: GatewaySettings) -> Callable[[], Drain]:
@@ -165,5 +169,5 @@ def _say(text: str) -> None:
 
 
 def _exit_with(text: str) -> NoReturn:
-    _say(text)
+    _say(f"fleet-gateway: {text}")
     raise typer.Exit(1)

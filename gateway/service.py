@@ -54,7 +54,8 @@ class Service:
                 loop.disconnect()
             finally:
                 left = loop.close()
-            _LOG.info("stopped", in_flight=left, note="the broker sends them again" if left else "")
+            # Nothing is lost: the broker sends them again.
+            _LOG.info("stopped", in_flight=left)
 
     def _handle_signals(self, signals: set[int]) -> None:
         if signal.SIGHUP in signals:

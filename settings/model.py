@@ -24,3 +24,8 @@ class SettingsError(Exception):
         super().__init__(f"{source}: " + "; ".join(problems))
         self.source = source
         self.problems = problems
+
+    @property
+    def lines(self) -> list[str]:
+        """One line for each mistake, the file first: what a command says of it."""
+        return [f"{self.source}: {problem}" for problem in self.problems]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def test_a_minimal_configuration_is_fine(tmp_path: Path) -> None:
     config.write_text(MINIMAL, encoding="utf-8")
     checked = run("check-config", config)
     assert checked.exit_code == 0
-    assert "gateway-eu-1 of region eu" in checked.output
+    assert checked.stdout == f"{config}: right. Gateway gateway-eu-1, region eu\n"
 
 
 def test_at_its_end_a_gateway_says_which_log_lines_it_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +79,7 @@ def test_a_wrong_key_is_named_with_the_nearest_right_one(tmp_path: Path) -> None
     config = tmp_path / "gateway.toml"
     config.write_text(MINIMAL.replace("host =", "hots ="), encoding="utf-8")
     checked = run("check-config", config)
-    assert checked.exit_code == 2
+    assert checked.exit_code == os.EX_CONFIG
     assert "did you mean 'host'?" in checked.output
     assert "mqtt.host: Field required" in checked.output
 
@@ -86,7 +87,33 @@ def test_a_wrong_key_is_named_with_the_nearest_right_one(tmp_path: Path) -> None
 def test_the_example_in_the_page_is_a_configuration(tmp_path: Path) -> None:
     config = tmp_path / "gateway.toml"
     config.write_text(PAGE.read_text(encoding="utf-8").split("```toml")[1].split("```")[0], encoding="utf-8")
-    assert run("check-config", config).exit_code == 0
+    checked = run("check-config", config)
+    assert checked.exit_code == 0
+    assert checked.output.removeprefix(f"{tmp_path}/") in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", ["run", "check-config", "status", "silent"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read: "),
+        ('nam = "x"', "nam: no such setting"),
+        ("a = ", "is not valid TOML"),
+        (".", "cannot be read: "),
+    ],
+)
+def test_a_configuration_that_is_missing_or_wrong_ends_every_command_with_78(
+    tmp_path: Path, command: str, text: str | None, said: str
+) -> None:
+    config = tmp_path / "gateway.toml"
+    if text == ".":
+        config.mkdir()
+    elif text is not None:
+        config.write_text(text, encoding="utf-8")
+    answer = run(command, config)
+    assert answer.exit_code == os.EX_CONFIG
+    assert f"{config}: {said}" in answer.stderr
+    assert all(line.startswith(f"{config}: ") for line in answer.stderr.splitlines())
 
 
 def test_a_gateway_that_does_not_run_has_no_status(tmp_path: Path) -> None:
@@ -94,7 +121,7 @@ def test_a_gateway_that_does_not_run_has_no_status(tmp_path: Path) -> None:
     config.write_text(f"{MINIMAL}[status]\nport = {free_port()}\n", encoding="utf-8")
     asked = run("status", config)
     assert asked.exit_code == 1
-    assert "no gateway answers" in asked.output
+    assert asked.output.startswith("fleet-gateway: no gateway answers")
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
@@ -165,23 +192,28 @@ def checked(tmp_path: Path, text: str) -> Any:
 )
 def test_what_could_not_work_on_this_machine_is_found_before_the_start(tmp_path: Path, lines: str, said: str) -> None:
     answer = checked(tmp_path, MINIMAL.replace('host = "127.0.0.1"', f'host = "127.0.0.1"\n{lines}'))
-    assert answer.exit_code == 2
+    assert answer.exit_code == os.EX_CONFIG
     assert said in answer.output
     config = tmp_path / "gateway.toml"
-    assert run("run", config).exit_code == 2, "and a start says the same"
+    assert run("run", config).exit_code == os.EX_CONFIG, "and a start says the same"
 
 
 def test_a_folder_of_settings_that_is_not_there_is_found(tmp_path: Path) -> None:
     answer = checked(tmp_path, f'{MINIMAL}[push]\nfolder = "{tmp_path}/none"\n')
-    assert (answer.exit_code, "push.folder" in answer.output) == (2, True)
+    assert (answer.exit_code, "push.folder" in answer.output) == (os.EX_CONFIG, True)
 
 
 def test_plain_text_to_another_machine_is_warned_of(tmp_path: Path) -> None:
     assert "warning" not in checked(tmp_path, MINIMAL).output
     answer = checked(tmp_path, MINIMAL.replace("127.0.0.1", "region.example"))
     assert answer.exit_code == 0
-    assert "warning: mqtt.host: batches travel to region.example in plain text" in answer.output
-    assert "warning: pulsar.service_url: batches travel to region.example in plain text" in answer.output
+    assert (
+        f"{tmp_path}/gateway.toml: warning: mqtt.host: batches travel to region.example in plain text" in answer.output
+    )
+    assert (
+        f"{tmp_path}/gateway.toml: warning: pulsar.service_url: batches travel to region.example in plain text"
+        in answer.output
+    )
 
 
 def test_a_file_with_a_secret_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
@@ -195,7 +227,7 @@ def test_a_file_with_a_secret_that_others_can_read_is_warned_of(tmp_path: Path) 
 
 def test_settings_nested_without_end_are_a_mistake_in_the_file(tmp_path: Path) -> None:
     answer = checked(tmp_path, "a = " + "[" * 5000)
-    assert answer.exit_code == 2
+    assert answer.exit_code == os.EX_CONFIG
 
 
 def test_a_reload_keeps_what_was_in_force_and_names_what_waits_for_a_start(tmp_path: Path) -> None:
@@ -255,7 +287,7 @@ def test_an_authority_of_pulsar_that_holds_no_certificate_is_a_mistake(tmp_path:
         MINIMAL,
     )
     answer = checked(tmp_path, text)
-    assert (answer.exit_code, "pulsar.tls: certificates cannot be loaded" in answer.output) == (2, True)
+    assert (answer.exit_code, "pulsar.tls: certificates cannot be loaded" in answer.output) == (os.EX_CONFIG, True)
 
 
 def test_settings_nested_deeper_than_a_device_reads_are_not_pushed(tmp_path: Path) -> None:
