@@ -52,7 +52,7 @@ records = st.builds(
 
 @st.composite
 def batches(draw: st.DrawFn) -> Batch:
-    """Honest batches: ascending names, tombstones apart from them, a head that is not exceeded."""
+    """Valid batches: ascending seqs, tombstones apart from them, a head that is not exceeded."""
     taken = draw(interval_sets.filter(bool))
     seqs = list(taken)[:60]
     made = draw(st.lists(records, min_size=len(seqs), max_size=len(seqs)))

@@ -24,7 +24,7 @@ from runtime.mqtt_client import MqttMessage
 from settings import load
 from telemetry import IntervalSet, Raw, Record, Signal, decode, read_header
 from tests.edge_agent.centre_model import CentreModel, Name
-from tests.edge_agent.intake_parts import RING, IntakeHarness, mending_of
+from tests.edge_agent.intake_parts import RING, IntakeHarness, correction_rules
 from tests.edge_agent.makers import DEVICE, missing_in, options, stored_bytes
 from tests.edge_agent.world import SteadyClocks
 
@@ -96,8 +96,8 @@ class IntakeMachine(RuleBasedStateMachine):
         self.settings = effective_settings(self.config).settings
         given = replace(options(RING), machine=f"machine {number}", epoch_for=self.epoch_above)
         buffer = Buffer(self.folder, given)
-        self.mender = ClockCorrector(buffer, mending_of(2_000_000))
-        offset_us, _ = self.mender.resume(self.clocks.boot, self.clocks.offset_us)
+        self.corrector = ClockCorrector(buffer, correction_rules(2_000_000))
+        offset_us, _ = self.corrector.resume(self.clocks.boot, self.clocks.offset_us)
         urgent = [index for index, one in enumerate(self.settings.classes) if one.urgent]
         self.dispatcher = Dispatcher(self.settings.drain, buffer, range(4), urgent)
         self.jumps: list[tuple[ClockJump, int]] = []
@@ -146,8 +146,8 @@ class IntakeMachine(RuleBasedStateMachine):
         return self.clocks.now_us / 1_000_000
 
     def lost(self) -> Counter[str]:
-        tallies = self.intake.buffer.counters.stored if hasattr(self, "intake") else {}
-        return Counter({name: count for name, count in tallies.items() if name.startswith("lost_")})
+        counts = self.intake.buffer.counters.stored if hasattr(self, "intake") else {}
+        return Counter({name: count for name, count in counts.items() if name.startswith("lost_")})
 
     def teardown(self) -> None:
         self.capacity = BOUNDLESS
@@ -180,7 +180,7 @@ class IntakeMachine(RuleBasedStateMachine):
                 self.anchors.add(self.made)
             self.made += 1
             self.open.append(MqttMessage(self.mid, 1, False, topic, payload))
-            assert not self.intake.reception.receive(self.open[-1], 0.0)
+            assert not self.intake.record_intake.receive(self.open[-1], 0.0)
 
     @rule()
     def commit(self):
@@ -196,7 +196,7 @@ class IntakeMachine(RuleBasedStateMachine):
         """The connection is cut before the PUBACKs arrive: what they were for comes again."""
         self.intake.connect(resumed=True)
         for message in list(self.open):
-            if self.intake.reception.receive(message._replace(dup=dup), 0.0):
+            if self.intake.record_intake.receive(message._replace(dup=dup), 0.0):
                 self.puback([message.mid])
 
     @rule(dup=st.booleans())
@@ -242,11 +242,11 @@ class IntakeMachine(RuleBasedStateMachine):
 
     @rule(arrives=st.booleans())
     def send(self, arrives):
-        """As much as the window lets through, after the mending that jumps call for."""
+        """As much as the window lets through, after the clock corrections that jumps call for."""
         self.clocks.now_us += 1_000_000
-        self.mender.mark_sending()
+        self.corrector.mark_sending()
         while self.jumps:
-            self.mender.correct(*self.jumps[0], self.dispatcher.maybe_sent)
+            self.corrector.correct(*self.jumps[0], self.dispatcher.maybe_sent)
             self.jumps.pop(0)
             self.dispatcher.reload()
         self.dispatcher.retry_overdue(self.now_s)
@@ -300,7 +300,7 @@ class IntakeMachine(RuleBasedStateMachine):
         for delta in (delta_us, -delta_us):
             self.clocks.now_us += 100_000
             self.clocks.offset_us += delta
-            self.intake.reception.check_clocks()
+            self.intake.record_intake.check_clocks()
             self.expire()
             if busy:
                 self.publish(2, 0)
@@ -308,7 +308,7 @@ class IntakeMachine(RuleBasedStateMachine):
     @rule(delta_us=st.sampled_from([-86_400_000_000, -10_000_000, 10_000_000, 60_000_000]))
     def jump(self, delta_us):
         self.clocks.offset_us += delta_us
-        self.intake.reception.check_clocks()
+        self.intake.record_intake.check_clocks()
         self.expire()
 
     @rule(capacity=st.sampled_from([0, 300, 1_000, 50_000]))
@@ -326,7 +326,7 @@ class IntakeMachine(RuleBasedStateMachine):
         writer = self.intake.buffer._database.writer
         writer.execute("PRAGMA max_page_count = 1")  # that is: as many as there are
         self.publish(3, 20_000)
-        self.puback(self.intake.reception.commit(0.0) or ())
+        self.puback(self.intake.record_intake.commit(0.0) or ())
         writer = self.intake.buffer._database.writer
         writer.execute(f"PRAGMA max_page_count = {BOUNDLESS >> 12}")
 

@@ -1,4 +1,4 @@
-"""The agent's real intake without a connection: reception and buffer, with clocks that the test moves."""
+"""The agent's real intake without a connection, over its buffer, with clocks that the test moves."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.edge_agent.world import SteadyClocks, settings
 RING = 5_000
 
 
-def mending_of(jump_us: int) -> CorrectionRules:
+def correction_rules(jump_us: int) -> CorrectionRules:
     return CorrectionRules(same_clock_us=300_000_000, drift_ppm=100, jump_us=jump_us)
 
 
 class IntakeHarness:
-    """A reception over a buffer in a folder; `deliver` is a broker whose messages are all acknowledged."""
+    """An intake over a buffer in a folder; `deliver` is a broker whose messages are all acknowledged."""
 
     def __init__(
         self,
@@ -49,30 +49,30 @@ class IntakeHarness:
             retention=self.retention,
             clocks=self.clocks,
             clock_monitor=ClockMonitor("boot", self.clocks.offset_us if offset_us is None else offset_us, jump_us),
-            correction=mending_of(jump_us),
+            correction=correction_rules(jump_us),
             on_commit=on_commit,
             on_missed=lambda: None,
             on_jump=on_jump,
         )
-        self.reception = Intake(configured, parts)
+        self.record_intake = Intake(configured, parts)
 
     def connect(self, *, resumed: bool) -> None:
-        self.reception.on_disconnected()
-        self.reception.commit(0.0)
-        self.reception.on_connected(resumed=resumed)
+        self.record_intake.on_disconnected()
+        self.record_intake.commit(0.0)
+        self.record_intake.on_connected(resumed=resumed)
 
     def deliver(self, messages: Sequence[MqttMessage], *, commit_every: int = 1_000) -> list[int]:
         """The message ids that were acknowledged."""
         acknowledged: list[int] = []
         for place, message in enumerate(messages, 1):
-            if self.reception.receive(message, 0.0):
+            if self.record_intake.receive(message, 0.0):
                 acknowledged.append(message.mid)
             if place % commit_every == 0:
                 acknowledged += self.commit()
         return acknowledged + self.commit()
 
     def commit(self) -> list[int]:
-        mids = self.reception.commit(0.0)
+        mids = self.record_intake.commit(0.0)
         assert mids is not None, "the buffer could not commit"
         return mids
 

@@ -1,4 +1,4 @@
-"""Space and age run out: thinned before dropped, the last class first, everything declared."""
+"""Space and age run out: downsampled before dropped, the last class first, everything declared."""
 
 import pytest
 from hypothesis import given
@@ -124,14 +124,14 @@ def test_downsampling_takes_one_in_so_many_of_each_series():
     st.sets(st.integers(0, 2)),
     st.integers(0, 1 << 27),
 )
-def test_a_step_is_asked_for_only_beyond_a_bound_and_only_of_what_is_there(sizes, tombstones, thinnable, free):
+def test_a_step_is_asked_for_only_beyond_a_bound_and_only_of_what_is_there(sizes, tombstones, downsampleable, free):
     settings = BufferSettings.model_construct(**{**BufferSettings().model_dump(), "max_bytes": 9_000})
-    usage = StorageUsage(sizes, tombstones, frozenset(thinnable & sizes.keys()), free)
-    relief = next_eviction_step(settings, CLASSES, usage)
+    usage = StorageUsage(sizes, tombstones, frozenset(downsampleable & sizes.keys()), free)
+    step = next_eviction_step(settings, CLASSES, usage)
     within = usage.total <= 0.8 * 9_000 and free >= settings.free_space_floor_bytes
     if within:
-        assert relief is None
-    elif relief is not None:
-        assert relief.class_index in sizes
-        assert relief.size > 0
-        assert relief.action == "downsample" or not usage.downsampleable
+        assert step is None
+    elif step is not None:
+        assert step.class_index in sizes
+        assert step.size > 0
+        assert step.action == "downsample" or not usage.downsampleable

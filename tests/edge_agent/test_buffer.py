@@ -69,7 +69,7 @@ class BufferLaws(RuleBasedStateMachine):
         self.buffer.edit(change)
 
     @rule(class_index=st.integers(1, 2), keep=st.integers(2, 4))
-    def thin_the_oldest(self, class_index, keep):
+    def downsample_the_oldest(self, class_index, keep):
         def change(connection, changes):
             for row in oldest_rows(connection, class_index, 0, 1):
                 before = decode(stored_bytes(self.buffer, row.id)).header.record_seqs

@@ -16,7 +16,7 @@ from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import WALL_MS, open_buffer, pending_record
 
 SECOND = 1_000_000
-MENDING = CorrectionRules(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=2 * SECOND)
+RULES = CorrectionRules(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=2 * SECOND)
 
 
 def test_a_slow_drift_is_followed_and_a_jump_is_noticed_both_ways():
@@ -40,15 +40,15 @@ def test_a_time_of_the_jumping_clock_becomes_what_the_right_clock_would_have_sai
     offset_us = 2 * 10**9 * SECOND
     jump = ClockJump("boot", offset_us, delta_s * SECOND, (record_s + later_s) * SECOND)
     stamped_us = record_s * SECOND + offset_us - lag_us
-    assert MENDING.corrected_time_us(stamped_us, record_s * SECOND, jump) == stamped_us + delta_s * SECOND
-    assert MENDING.uncertainty_ms(record_s * SECOND, jump) >= 2000 + later_s // 10
+    assert RULES.corrected_time_us(stamped_us, record_s * SECOND, jump) == stamped_us + delta_s * SECOND
+    assert RULES.uncertainty_ms(record_s * SECOND, jump) >= 2000 + later_s // 10
 
 
 @pytest.mark.parametrize("delta_s", [3600 * 24 * 365, -3600])
 def test_a_time_from_elsewhere_stays(delta_s):
     jump = ClockJump("boot", 0, delta_s * SECOND, 100 * SECOND)
     right_us = 50 * SECOND + delta_s * SECOND
-    assert MENDING.corrected_time_us(right_us, 50 * SECOND, jump) is None
+    assert RULES.corrected_time_us(right_us, 50 * SECOND, jump) is None
 
 
 def times(buffer):
@@ -73,9 +73,9 @@ def jump_of(delta_s):
 def test_what_was_never_sent_is_corrected_and_what_was_sent_is_not(tmp_path, delta_s):
     buffer = filled(tmp_path)
     sent = {block.id for block in buffer.read_after(0, 1, 3)}
-    mender = ClockCorrector(buffer, MENDING)
-    assert mender.resume("boot", 0) == (0, 0)
-    assert mender.correct(jump_of(delta_s), buffer.last_id(), sent) == 7
+    corrector = ClockCorrector(buffer, RULES)
+    assert corrector.resume("boot", 0) == (0, 0)
+    assert corrector.correct(jump_of(delta_s), buffer.last_id(), sent) == 7
     corrected = times(buffer)
     assert [corrected[seq][0] for seq in range(1, 11)] == [
         *range(1, 4),
@@ -87,8 +87,8 @@ def test_what_was_never_sent_is_corrected_and_what_was_sent_is_not(tmp_path, del
 
 def test_a_correction_that_a_crash_interrupted_ends_at_the_next_start_and_corrects_nothing_twice(tmp_path, monkeypatch):
     buffer = filled(tmp_path)
-    mender = ClockCorrector(buffer, MENDING)
-    mender.resume("boot", 0)
+    corrector = ClockCorrector(buffer, RULES)
+    corrector.resume("boot", 0)
     monkeypatch.setattr("edge_agent.store.clock_correction.BATCHES_PER_STEP", 4)
     step = ClockCorrector._correct_some
     steps: list[int] = []
@@ -101,30 +101,30 @@ def test_a_correction_that_a_crash_interrupted_ends_at_the_next_start_and_correc
 
     monkeypatch.setattr(ClockCorrector, "_correct_some", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        mender.correct(jump_of(10_000), buffer.last_id(), set())
+        corrector.correct(jump_of(10_000), buffer.last_id(), set())
     monkeypatch.setattr(ClockCorrector, "_correct_some", step)
     again = open_buffer(tmp_path)
-    assert ClockCorrector(again, MENDING).resume("boot", 10_000 * SECOND) == (10_000 * SECOND, 6)
+    assert ClockCorrector(again, RULES).resume("boot", 10_000 * SECOND) == (10_000 * SECOND, 6)
     assert [time for time, _ in times(again).values()] == [seq + 10_000 for seq in range(1, 11)]
-    assert ClockCorrector(again, MENDING).resume("boot", 10_000 * SECOND) == (10_000 * SECOND, 0)
+    assert ClockCorrector(again, RULES).resume("boot", 10_000 * SECOND) == (10_000 * SECOND, 0)
 
 
 def test_after_a_run_that_was_connected_everything_it_left_counts_as_sent(tmp_path):
     buffer = filled(tmp_path)
-    ClockCorrector(buffer, MENDING).mark_sending()
+    ClockCorrector(buffer, RULES).mark_sending()
     again = open_buffer(tmp_path)
-    mender = ClockCorrector(again, MENDING)
-    mender.resume("boot", 0)
+    corrector = ClockCorrector(again, RULES)
+    corrector.resume("boot", 0)
     again.commit([pending_record(11)], WALL_MS)
-    assert mender.correct(jump_of(10_000), again.last_id(), set()) == 1
+    assert corrector.correct(jump_of(10_000), again.last_id(), set()) == 1
     assert [time for time, _ in times(again).values()] == [*range(1, 11), 10_011]
 
 
 def test_another_boots_records_stay(tmp_path):
     buffer = filled(tmp_path)
     buffer.commit([pending_record(11, boot="other")], WALL_MS)
-    mender = ClockCorrector(buffer, MENDING)
-    assert mender.correct(jump_of(10_000), buffer.last_id(), set()) == 10
+    corrector = ClockCorrector(buffer, RULES)
+    assert corrector.correct(jump_of(10_000), buffer.last_id(), set()) == 10
     assert times(buffer)[11] == (11, 0)
 
 
@@ -147,17 +147,17 @@ def test_a_duration_that_no_record_can_say_is_no_setting(key):
     st.integers(0, MAX_DEVICE_TIME_US),
 )
 def test_whatever_the_clocks_say_a_corrected_time_fits_into_a_record(jump_us, delta_us, at_us, monotonic_us, time_us):
-    mending = CorrectionRules(same_clock_us=1 << 62, drift_ppm=10_000, jump_us=jump_us)
+    rules = CorrectionRules(same_clock_us=1 << 62, drift_ppm=10_000, jump_us=jump_us)
     jump = ClockJump("boot", 0, delta_us, at_us)
-    assert 0 <= mending.uncertainty_ms(monotonic_us, jump) <= MAX_UNCERTAINTY_MS
-    assert 0 <= (mending.corrected_time_us(time_us, monotonic_us, jump) or 0) <= MAX_DEVICE_TIME_US
+    assert 0 <= rules.uncertainty_ms(monotonic_us, jump) <= MAX_UNCERTAINTY_MS
+    assert 0 <= (rules.corrected_time_us(time_us, monotonic_us, jump) or 0) <= MAX_DEVICE_TIME_US
 
 
 def test_a_correction_with_the_widest_uncertainty_ends_and_is_not_repeated(tmp_path):
     buffer = filled(tmp_path)
-    mender = ClockCorrector(buffer, WIDE)
-    mender.resume("boot", 0)
-    assert mender.correct(jump_of(FORTY_DAYS_S), buffer.last_id(), set()) == 10
+    corrector = ClockCorrector(buffer, WIDE)
+    corrector.resume("boot", 0)
+    assert corrector.correct(jump_of(FORTY_DAYS_S), buffer.last_id(), set()) == 10
     assert {uncertainty_ms for _, uncertainty_ms in times(buffer).values()} == {MAX_UNCERTAINTY_MS}
     assert ClockCorrector(buffer, WIDE).resume("boot", FORTY_DAYS_S * SECOND) == (FORTY_DAYS_S * SECOND, 0)
 
@@ -173,12 +173,12 @@ def test_a_batch_that_cannot_be_written_with_its_corrected_times_stays_and_the_o
         return encode(batch)
 
     monkeypatch.setattr("edge_agent.store.batch_rows.encode", full)
-    mender = ClockCorrector(buffer, MENDING)
-    mender.resume("boot", 0)
-    assert mender.correct(jump_of(10_000), buffer.last_id(), set()) == 9
+    corrector = ClockCorrector(buffer, RULES)
+    corrector.resume("boot", 0)
+    assert corrector.correct(jump_of(10_000), buffer.last_id(), set()) == 9
     assert times(buffer)[5] == (5, 0)
     assert (buffer.counters.value("corrected"), buffer.counters.value("uncorrected")) == (9, 1)
-    assert ClockCorrector(buffer, MENDING).resume("boot", 0) == (10_000 * SECOND, 0), "it is over"
+    assert ClockCorrector(buffer, RULES).resume("boot", 0) == (10_000 * SECOND, 0), "it is over"
 
 
 def test_messages_that_wait_while_the_clock_jumps_far_are_stored(tmp_path):
@@ -189,7 +189,7 @@ def test_messages_that_wait_while_the_clock_jumps_far_are_stored(tmp_path):
         return MqttMessage(number, 1, False, "vehicle/position", json.dumps(fields).encode())
 
     for number in range(1, 11):
-        intake.reception.receive(message(number), 0.0)
+        intake.record_intake.receive(message(number), 0.0)
     intake.clocks.offset_us += 400 * 86_400 * SECOND
     assert len(intake.deliver([message(number) for number in range(11, 21)])) == 20
     assert len(intake.records()) == 20

@@ -197,8 +197,8 @@ def test_flash_is_counted_by_the_day_beyond_restarts():
     assert counters.value("flash_bytes_today") == 10
 
 
-@pytest.mark.parametrize("stage", ["the command line is not loaded yet", "the daemon is being loaded"])
-def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path, stage):
+@pytest.mark.parametrize("moment", ["the command line is not loaded yet", "the daemon is being loaded"])
+def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path, moment):
     agent = AgentProcess(tmp_path, free_port(), {"eu": free_port()}, "[status]\nport = 0")
     agent.start()
     deadline_s = time.monotonic() + 60
@@ -214,7 +214,7 @@ def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path, 
         return int(blocked.split()[1], 16) & 1 << (signal.SIGHUP - 1)
 
     until(holds_reloads_back)
-    if stage == "the daemon is being loaded":
+    if moment == "the daemon is being loaded":
         until(lambda: b"edge_agent.daemon" in (here / "cmdline").read_bytes())
     agent.signal(signal.SIGHUP)
     until(lambda: "settings loaded" in agent.log.read_text())

@@ -154,15 +154,15 @@ def test_what_was_committed_without_a_report_is_found(tmp_path):
 
 
 def test_the_live_queue_is_bounded_and_gives_back_what_does_not_fit():
-    lane = LiveQueue(10)
+    live = LiveQueue(10)
     blocks = [
         StoredBatch(batch_row_id(1, seq), 7, seq, 1, 1, 100, 0, b"x" * 100) for seq in range(1, QUEUE_BATCHES + 11)
     ]
     for block in blocks:
-        lane.add(0.0, block)
-    assert lane.take_overflow(0.0) == blocks[:10]
-    assert lane.take_overflow(10.0) == blocks[10:]
-    assert lane.peek() is None
+        live.add(0.0, block)
+    assert live.take_overflow(0.0) == blocks[:10]
+    assert live.take_overflow(10.0) == blocks[10:]
+    assert live.peek() is None
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from([0.1, 0.25, 0.5]))

@@ -122,7 +122,7 @@ def loss_undeclared(patch):
     patch.setattr(retention, "drop_batch", drop_batch)
 
 
-def what_was_sent_is_mended(patch):
+def what_was_sent_is_corrected(patch):
     patch.setattr(
         ClockCorrector,
         "correct",
@@ -160,7 +160,7 @@ MUTANTS: dict[Change, list[Step]] = {
     epoch_kept: [SMALL, COMMIT, IMAGE, SMALL, COMMIT, ARRIVES, put_back(in_place=False), SMALL, COMMIT],
     machine_not_asked: [SMALL, ("clone", {})],
     loss_undeclared: [LARGE, COMMIT, ("fill_disk", {"capacity": 0})],
-    what_was_sent_is_mended: [
+    what_was_sent_is_corrected: [
         SMALL,
         COMMIT,
         ARRIVES,
@@ -175,7 +175,7 @@ MUTANTS: dict[Change, list[Step]] = {
 }
 
 
-def play(course: list[Step]) -> None:
+def run_steps(course: list[Step]) -> None:
     machine = IntakeMachine()
     for rule, parameters in course:
         getattr(machine, rule)(**parameters)
@@ -186,7 +186,7 @@ def play(course: list[Step]) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_defect_that_is_put_in_falls_at_once(mutant, monkeypatch):
-    play(MUTANTS[mutant])
+    run_steps(MUTANTS[mutant])
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
-        play(MUTANTS[mutant])
+        run_steps(MUTANTS[mutant])

@@ -113,12 +113,12 @@ def test_while_the_buffer_cannot_commit_what_waits_in_memory_is_bounded(tmp_path
     monkeypatch.setattr(record_intake, "MAX_WAITING_BYTES", 10_000)
     intake = IntakeHarness(tmp_path)
     mid = 0
-    while not intake.reception.is_full:
+    while not intake.record_intake.is_full:
         mid += 1
-        intake.reception.receive(MqttMessage(mid, 1, False, "vehicle/odd", bytes(1_000)), 0.0)
+        intake.record_intake.receive(MqttMessage(mid, 1, False, "vehicle/odd", bytes(1_000)), 0.0)
     assert mid == 10
     assert intake.commit() == list(range(1, 11))
-    assert not intake.reception.is_full
+    assert not intake.record_intake.is_full
 
 
 def test_a_commit_of_nothing_but_poison_ends_and_the_next_is_stored(tmp_path):

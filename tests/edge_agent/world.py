@@ -226,7 +226,7 @@ class SimulatedWorld:
             on_missed=self.dispatcher.on_missed,
             on_jump=lambda jump: None,
         )
-        self.reception = Intake(self.settings, parts)
+        self.intake = Intake(self.settings, parts)
         self._quietly(self._account)
 
     def _account(self) -> None:
@@ -247,7 +247,7 @@ class SimulatedWorld:
             self.dispatcher.on_disconnected()
             self.on_the_way.clear()
         if self.draw.random() < 0.05:
-            self.reception.on_disconnected()
+            self.intake.on_disconnected()
             self.broker.reconnect()
         if self.draw.random() < 0.3:
             self._quietly(self.buffer.prune_acknowledged)
@@ -261,9 +261,9 @@ class SimulatedWorld:
     def _take_in(self, puback: float) -> None:
         now_s = self._now_s()
         for message in self.broker.deliver():
-            if self.reception.receive(message, now_s):
+            if self.intake.receive(message, now_s):
                 self.broker.puback(message.mid)
-        mids = self.reception.commit(now_s)
+        mids = self.intake.commit(now_s)
         for mid in mids or ():
             if self.draw.random() < puback:
                 self.broker.puback(mid)

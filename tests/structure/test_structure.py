@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("cloud_jobs", "deploy", "edge_agent", "gateway", "geo", "runtime", "settings", "simulator", "telemetry")
+PACKAGES = ("cloud_jobs", "deploy", "edge_agent", "gateway", "geo", "runtime", "settings", "simulator", "telemetry")
 HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "pulsar", "shapely", "pyproj", "deltalake"}
 
 
@@ -71,8 +71,8 @@ def test_public_names_are_listed_sorted_and_there(package: str) -> None:
     assert all(hasattr(module, name) for name in names)
 
 
-def test_every_room_is_typed_and_in_the_distribution() -> None:
-    assert all((ROOT / room / "py.typed").exists() for room in ROOMS)
+def test_every_package_is_typed_and_in_the_distribution() -> None:
+    assert all((ROOT / package / "py.typed").exists() for package in PACKAGES)
     assert distribution("waybill").metadata["License-Expression"] == "Apache-2.0"
 
 

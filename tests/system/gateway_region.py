@@ -122,14 +122,14 @@ class GatewayProcess:
 
 
 class Devices:
-    """A tenant's devices: each sends its records in batches, and sends again what it was not told of."""
+    """A tenant's devices: each sends its records in batches, and sends again what was not acknowledged."""
 
     def __init__(
         self, broker: MosquittoBroker, tenant: str, devices: int, batches: int, tls: TlsFiles | None = None
     ) -> None:
         self.tenant = tenant
         self.acks: list[tuple[str, Ack]] = []
-        self.told: dict[str, IntervalSet] = {}
+        self.acknowledged: dict[str, IntervalSet] = {}
         self._lock = threading.Lock()
         self.batches = {
             (f"{tenant}-{device}", first): encode(
@@ -160,31 +160,31 @@ class Devices:
     def send(self, device: str, payload: bytes) -> None:
         self.client.publish(f"waybill/1/{self.tenant}/{device}/batch", payload, qos=1)
 
-    def send_untold(self, up_to: int = 1 << 62) -> int:
+    def send_unacknowledged(self, up_to: int = 1 << 62) -> int:
         """Send every batch, of those that begin up to a number, that is not acknowledged yet; how many there were."""
-        untold = [key for key in self.batches if key[1] <= up_to and not self.knows(*key)]
-        for device, first in untold:
+        unacknowledged = [key for key in self.batches if key[1] <= up_to and not self.knows(*key)]
+        for device, first in unacknowledged:
             self.send(device, self.batches[device, first])
-        return len(untold)
+        return len(unacknowledged)
 
     def knows(self, device: str, first: int) -> bool:
         with self._lock:
-            told = self.told.get(device, IntervalSet())
-        return told.covers(IntervalSet([(first, first + RECORDS - 1)]))
+            acknowledged = self.acknowledged.get(device, IntervalSet())
+        return acknowledged.covers(IntervalSet([(first, first + RECORDS - 1)]))
 
     def count(self) -> int:
         with self._lock:
-            return sum(ranges.count for ranges in self.told.values())
+            return sum(ranges.count for ranges in self.acknowledged.values())
 
     def snapshot(self) -> dict[str, IntervalSet]:
         with self._lock:
-            return dict(self.told)
+            return dict(self.acknowledged)
 
     def heard_more_than(self, acks: int) -> bool:
         return len(self.acks) > acks
 
     @property
-    def all_told(self) -> bool:
+    def all_acknowledged(self) -> bool:
         return self.count() == len(self.batches) * RECORDS
 
     def _heard(self, _: object, __: object, message: mqtt.MQTTMessage) -> None:
@@ -192,9 +192,11 @@ class Devices:
         with self._lock:
             self.acks.append((device, ack))
             if not ack.refusal:
-                self.told[device] = self.told.get(device, IntervalSet()) | ack.seqs
+                self.acknowledged[device] = self.acknowledged.get(device, IntervalSet()) | ack.seqs
 
 
-def assert_safe(told: dict[str, IntervalSet], persisted: dict[str, IntervalSet]) -> None:
-    for device, ranges in told.items():
-        assert persisted.get(device, IntervalSet()).covers(ranges), f"{device} was told of records that Pulsar lacks"
+def assert_safe(acknowledged: dict[str, IntervalSet], persisted: dict[str, IntervalSet]) -> None:
+    for device, ranges in acknowledged.items():
+        assert persisted.get(device, IntervalSet()).covers(ranges), (
+            f"{device} has an acknowledgement of records that Pulsar lacks"
+        )

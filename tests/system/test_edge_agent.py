@@ -1,4 +1,4 @@
-"""The agent on real brokers: what the vehicle's broker was told is safe arrives, and is named once."""
+"""The agent on real brokers: what was acknowledged to the vehicle's broker arrives, with one id."""
 
 import json
 import time

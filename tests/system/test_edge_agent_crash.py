@@ -1,4 +1,4 @@
-"""The agent is killed at random moments under load; nothing that its broker was told is safe is lost or named twice."""
+"""The agent is killed at random moments under load; nothing that it acknowledged is lost or stored under two ids."""
 
 import random
 import sys

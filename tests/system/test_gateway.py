@@ -1,4 +1,4 @@
-"""The gateway between a real Mosquitto and a real Pulsar: what a device is told is in Pulsar, whatever breaks."""
+"""The gateway between a real Mosquitto and a real Pulsar: what a device's acknowledgements name is in Pulsar."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_every_device_gets_an_acknowledgement_of_every_record_and_pulsar_has_the
 ) -> None:
     fleet = devices("plain", 10, 20)
     with region.gateway("plain-1") as gateway:
-        fleet.send_untold()
-        wait_until(lambda: fleet.all_told, 30)
+        fleet.send_unacknowledged()
+        wait_until(lambda: fleet.all_acknowledged, 30)
         wait_until(lambda: gateway.status().batches_persisted == 200, 5)
         status = gateway.status()
     assert region.persisted("plain") == fleet.snapshot()
@@ -94,7 +94,7 @@ def test_a_gateway_that_is_killed_again_and_again_has_acknowledged_nothing_that_
     with region.gateway("killed-1") as gateway:
         for kill in range(4):
             already = len(fleet.acks)
-            fleet.send_untold(up_to=(kill + 1) * 60 * RECORDS)
+            fleet.send_unacknowledged(up_to=(kill + 1) * 60 * RECORDS)
             wait_until(partial(fleet.heard_more_than, already), 20)
             time.sleep(chance.uniform(0, 0.05))
             gateway.signal(signal.SIGKILL)
@@ -102,9 +102,9 @@ def test_a_gateway_that_is_killed_again_and_again_has_acknowledged_nothing_that_
             time.sleep(0.3)  # what it had sent reaches the devices
             assert_safe(fleet.snapshot(), region.persisted("killed"))
             gateway.start()
-        wait_until(lambda: fleet.send_untold() == 0, 30, every_s=1)
+        wait_until(lambda: fleet.send_unacknowledged() == 0, 30, every_s=1)
     assert_safe(fleet.snapshot(), region.persisted("killed"))
-    assert fleet.all_told
+    assert fleet.all_acknowledged
 
 
 def test_while_pulsar_is_away_nothing_is_acknowledged_and_afterwards_everything_is(
@@ -113,7 +113,7 @@ def test_while_pulsar_is_away_nothing_is_acknowledged_and_afterwards_everything_
     fleet = devices("outage", 5, 40)
     with region.gateway("outage-1") as gateway:
         region.pulsar.stop()
-        fleet.send_untold()
+        fleet.send_unacknowledged()
         wait_until(lambda: gateway.status().in_flight == 64, 10)
         wait_until(lambda: gateway.status().pulsar_failures > 0, 15)
         status = gateway.status()
@@ -121,7 +121,7 @@ def test_while_pulsar_is_away_nothing_is_acknowledged_and_afterwards_everything_
         assert status.in_flight == 64, "the broker keeps the rest"
         region.pulsar.start()
         region.pulsar.wait(90)
-        wait_until(lambda: fleet.all_told, 60)
+        wait_until(lambda: fleet.all_acknowledged, 60)
     assert region.persisted("outage") == fleet.snapshot()
 
 
@@ -135,7 +135,7 @@ def test_while_the_broker_is_away_the_gateway_waits_and_goes_on_afterwards(
         region.broker.start()
         region.broker.wait(20)
         wait_until(lambda: gateway.status().healthy, 15)
-        wait_until(lambda: fleet.send_untold() == 0, 30, every_s=1)
+        wait_until(lambda: fleet.send_unacknowledged() == 0, 30, every_s=1)
     assert_safe(fleet.snapshot(), region.persisted("broker"))
 
 
@@ -143,14 +143,14 @@ def test_a_damaged_batch_and_one_of_another_device_are_dead_letters_and_the_send
     region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
     fleet = devices("liar", 2, 1)
-    honest = fleet.batches["liar-0", 1]
-    damaged = honest[:-1] + bytes([honest[-1] ^ 1])
+    valid = fleet.batches["liar-0", 1]
+    damaged = valid[:-1] + bytes([valid[-1] ^ 1])
     with region.gateway("liar-1") as gateway:
         fleet.send("liar-0", damaged)
-        fleet.send("liar-1", honest)
+        fleet.send("liar-1", valid)
         wait_until(lambda: len(fleet.acks) == 2, 10)
         wait_until(lambda: gateway.status().batches_refused == 2, 5)
-        fleet.send("liar-0", honest)
+        fleet.send("liar-0", valid)
         wait_until(lambda: fleet.knows("liar-0", 1), 10)
     refused = {properties["reason"]: (payload, properties) for payload, properties in region.messages("refused")}
     assert {(device, ack.refusal) for device, ack in fleet.acks[:2]} == {
@@ -179,7 +179,7 @@ def test_a_hostile_neighbour_stops_silences_and_fills_nothing(
         epochs = [encode(Batch("beside-0", epoch, 9, (Record(1, 0, Canary(id="e")),))) for epoch in range(100, 300)]
         for payload in epochs:
             fleet.send("beside-0", payload)
-        fleet.send_untold()
+        fleet.send_unacknowledged()
         wait_until(lambda: fleet.count() >= 4 * 5 * RECORDS, 30)
         wait_until(lambda: gateway.status().batches_refused > 1500, 20)
         wait_until(lambda: gateway.status().healthy, 10)
@@ -211,14 +211,14 @@ def test_two_gateways_share_the_load_and_one_takes_over_when_the_other_is_killed
 ) -> None:
     fleet = devices("shared", 10, 20)
     with region.gateway("shared-1") as one, region.gateway("shared-2") as other:
-        fleet.send_untold()
-        wait_until(lambda: fleet.all_told, 30)
+        fleet.send_unacknowledged()
+        wait_until(lambda: fleet.all_acknowledged, 30)
         wait_until(lambda: one.status().batches_persisted + other.status().batches_persisted == 200, 5)
         assert min(one.status().batches_persisted, other.status().batches_persisted) > 50
         one.signal(signal.SIGKILL)
         wait_until(lambda: one.process.pid is None, 5)
         more = devices("shared-on", 10, 10)
-        wait_until(lambda: more.send_untold() == 0, 30, every_s=1)
+        wait_until(lambda: more.send_unacknowledged() == 0, 30, every_s=1)
     assert_safe(more.snapshot(), region.persisted("shared-on"))
 
 
@@ -227,7 +227,7 @@ def test_a_gateway_that_is_asked_to_stop_finishes_what_it_has_taken(
 ) -> None:
     fleet = devices("stopped", 10, 60)
     with region.gateway("stopped-1") as gateway:
-        fleet.send_untold()
+        fleet.send_unacknowledged()
         wait_until(lambda: fleet.count() > 0, 20)
         asked = time.monotonic()
         gateway.signal(signal.SIGTERM)
@@ -263,8 +263,8 @@ def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_not
         trusted = f'tls = {{ ca = "{own.ca}", certificate = "{own.certificate}", key = "{own.key}" }}'
         fleet = Devices(broker, "tls", 4, 30, tls=authority.client("tls"))
         with region.gateway("tls-1", broker, trusted):
-            fleet.send_untold()
-            wait_until(lambda: fleet.all_told, 30)
+            fleet.send_unacknowledged()
+            wait_until(lambda: fleet.all_acknowledged, 30)
         fleet.close()
         stranger = GatewayProcess(region, "tls-2", broker, f'tls = {{ ca = "{own.ca}" }}')
         stranger.process.start()
@@ -364,7 +364,7 @@ def test_a_batch_that_the_gateway_refuses_is_dead_lettered_on_the_vehicle_and_th
         wait_until(lambda: agent.status()["dead_letter_records"] == 1, 20)
         wait_until(lambda: agent.status()["depth_records"] == 1, 10)
         wait_until(lambda: gateway.status().batches_refused == 3, 5)  # the status is made once a second
-        (told,) = [properties for _, properties in region.messages("refused") if properties["tenant"] == "poison"][:1]
-        assert told["reason"] == "too-large"
+        (answer,) = [properties for _, properties in region.messages("refused") if properties["tenant"] == "poison"][:1]
+        assert answer["reason"] == "too-large"
     assert agent.status()["gaps"] == 0
     assert region.persisted("poison")[DEVICE] == IntervalSet([(2, 41)]), "all but the first, which is kept"

@@ -229,14 +229,14 @@ def test_a_regional_broker_speaks_mqtt_5_over_its_link(stack: LocalStack) -> Non
         client.loop_stop()
 
 
-def admits(port: int, context: ssl.SSLContext) -> bool:
+def answers_client(port: int, context: ssl.SSLContext) -> bool:
     """Whether the broker answers an MQTT 3.1.1 CONNECT over TLS with a CONNACK of code 0."""
     try:
         with (
             socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
         ):
-            secure.sendall(b"\x10\x11\x00\x04MQTT\x04\x02\x00\x0a\x00\x05admit")
+            secure.sendall(b"\x10\x11\x00\x04MQTT\x04\x02\x00\x0a\x00\x05probe")
             return secure.recv(4) == b"\x20\x02\x00\x00"
     except OSError:
         return False
@@ -253,8 +253,8 @@ def test_a_broker_with_certificates_takes_only_clients_that_have_one(tmp_path: P
         stranger = ssl.create_default_context(cafile=authority.file)
         device = authority.client("eu-0001")
         known.load_cert_chain(device.certificate, device.key)
-        assert admits(broker.port, known)
-        assert not admits(broker.port, stranger)
+        assert answers_client(broker.port, known)
+        assert not answers_client(broker.port, stranger)
     finally:
         broker.stop()
 

@@ -19,7 +19,7 @@ _KINDS = 3
 
 
 def seeds() -> Iterable[bytes]:
-    """A PUBLISH, an answer, an honest batch, and one of another device."""
+    """A PUBLISH, an answer, a valid batch, and one of another device."""
     name = topic("d1").encode()
     yield bytes([_PACKET, 0x32]) + len(name).to_bytes(2, "big") + name + b"\x00\x07\x00payload"
     yield bytes([_ANSWER]) + b'{"outcome": "applied", "reason": ""}'

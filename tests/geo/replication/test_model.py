@@ -66,10 +66,10 @@ def test_the_subscription_of_the_centre_is_not_made_in_the_regions() -> None:
 
 
 def test_a_cluster_is_registered_as_the_other_sees_it() -> None:
-    seen = '[clusters.hq.address.seen_from.eu]\nservice_url = "pulsar://private"\nlistener = "lane"\n'
+    seen = '[clusters.hq.address.seen_from.eu]\nservice_url = "pulsar://private"\nlistener = "inside"\n'
     wanted = desired(parse(Topology, TEXT + ADDRESSES + seen, "x"))
     assert wanted["eu"].registrations["hq"].service_url == "pulsar://private"
-    assert wanted["eu"].registrations["hq"].listener == "lane"
+    assert wanted["eu"].registrations["hq"].listener == "inside"
     assert wanted["us"].registrations["hq"].service_url == "pulsar://hq"
 
 

@@ -25,7 +25,7 @@ from geo.spatial import (
 from tests.geo.spatial.worlds import START_MS, every_fix, fences, joined, line
 
 
-def story(zones: ZoneSet, fixes: Fixes) -> list[tuple[str, float, bool]]:
+def stays(zones: ZoneSet, fixes: Fixes) -> list[tuple[str, float, bool]]:
     """(zone, seconds, entry) of each piece."""
     pieces = zones.split(every_fix(fixes))
     names = [*zones.names, "outside"]
@@ -37,12 +37,12 @@ def story(zones: ZoneSet, fixes: Fixes) -> list[tuple[str, float, bool]]:
 def test_a_vehicle_that_jumps_over_a_small_fence_was_in_it() -> None:
     #  fix ----|fence|---- fix
     zones = ZoneSet(fences(("toll", box(0.4, -1, 0.6, 1))))
-    assert story(zones, line([(0, 0), (1, 0)])) == [("outside", 4, False), ("toll", 2, True), ("outside", 4, False)]
+    assert stays(zones, line([(0, 0), (1, 0)])) == [("outside", 4, False), ("toll", 2, True), ("outside", 4, False)]
 
 
 def test_a_hole_is_outside_and_coming_out_of_it_is_an_entry() -> None:
     ring = Polygon(box(1, -1, 5, 1).exterior.coords, [box(2, -0.5, 4, 0.5).exterior.coords])
-    assert story(ZoneSet(fences(("ring", ring))), line([(0, 0), (6, 0)], 60_000)) == [
+    assert stays(ZoneSet(fences(("ring", ring))), line([(0, 0), (6, 0)], 60_000)) == [
         ("outside", 10, False),
         ("ring", 10, True),
         ("outside", 20, False),
@@ -70,7 +70,7 @@ def test_a_gap_of_exactly_the_limit_is_no_break() -> None:
 
 def test_the_highest_priority_wins_then_the_smallest_id() -> None:
     zones = ZoneSet([Fence("b", box(0, -1, 4, 1)), Fence("a", box(1, -1, 5, 1)), Fence("top", box(2, -1, 3, 1), 7)])
-    assert [name for name, _, _ in story(zones, line([(-1, 0), (6, 0)]))] == [
+    assert [name for name, _, _ in stays(zones, line([(-1, 0), (6, 0)]))] == [
         "outside",
         "b",
         "a",
@@ -84,11 +84,11 @@ def test_the_highest_priority_wins_then_the_smallest_id() -> None:
 def test_a_shared_border_is_counted_once_and_belongs_to_the_inside() -> None:
     zones = ZoneSet(fences(("a", box(0, 0, 1, 1)), ("b", box(1, 0, 2, 1))))
     along = line([(1, 0), (1, 1)])
-    assert story(zones, along) == [("a", 10, False)]
+    assert stays(zones, along) == [("a", 10, False)]
     use = use_by_fence(every_fix(along), FenceSet(zones.fences))
     assert use.ms.tolist() == [10_000, 10_000]
     slanted = ZoneSet(fences(("s", Polygon([(0, 0), (3, 1), (3, 3), (0, 2)]))))
-    assert story(slanted, line([(-3, -1), (6, 2)])) == [
+    assert stays(slanted, line([(-3, -1), (6, 2)])) == [
         ("outside", 3.333333, False),
         ("s", 3.333333, True),
         ("outside", 3.333333, False),
@@ -97,15 +97,15 @@ def test_a_shared_border_is_counted_once_and_belongs_to_the_inside() -> None:
 
 def test_a_fix_on_the_border_enters_once_whichever_segment_is_looked_at() -> None:
     zones = ZoneSet(fences(("a", box(1, -1, 2, 1))))
-    assert story(zones, line([(0, 0), (1, 0), (1.5, 0)])) == [("outside", 10, False), ("a", 0, True), ("a", 10, False)]
-    assert sum(entry for _, _, entry in story(zones, line([(0, 0), (1, 0), (1, 0.5), (0, 0)]))) == 1
+    assert stays(zones, line([(0, 0), (1, 0), (1.5, 0)])) == [("outside", 10, False), ("a", 0, True), ("a", 10, False)]
+    assert sum(entry for _, _, entry in stays(zones, line([(0, 0), (1, 0), (1, 0.5), (0, 0)]))) == 1
 
 
 def test_a_far_fence_that_switches_at_the_moment_of_an_entry_takes_nothing_from_it() -> None:
     toll, way = Fence("toll", box(0.5, -1, 0.75, 1)), line([(0, 0), (1, 0)])
     for moments in ([(None, START_MS + 5_000)], [(START_MS + 5_000, START_MS + 7_500)]):
         zones = ZoneSet([toll, Fence("far", box(40, 40, 41, 41), 9, active=Activity(moments))])
-        assert story(zones, way) == [("outside", 5, False), ("toll", 2.5, True), ("outside", 2.5, False)]
+        assert stays(zones, way) == [("outside", 5, False), ("toll", 2.5, True), ("outside", 2.5, False)]
         assert use_by_fence(every_fix(way), FenceSet(zones.fences)).entries.tolist() == [1]
         assert [event.kind for event in find_events(every_fix(way), FenceSet(zones.fences))] == ["enter", "exit"]
     # its own switch at the border is the switch: it comes into force, or goes, around the vehicle
@@ -120,10 +120,10 @@ def test_a_zone_that_is_entered_as_the_one_above_it_ends_is_entered_and_one_that
     way, over = line([(0, 0), (1, 0)]), Activity([(None, START_MS + 5_000)])
     above = Fence("above", box(-1, -1, 2, 1), 9, active=over)
     met = ZoneSet([Fence("toll", box(0.5, -1, 2, 1)), above])
-    assert story(met, way) == [("above", 5, False), ("toll", 5, True)]
+    assert stays(met, way) == [("above", 5, False), ("toll", 5, True)]
     assert use_by_fence(every_fix(way), FenceSet(met.fences)).entries.tolist() == [0, 1]
     there = ZoneSet([Fence("toll", box(0.25, -1, 2, 1)), above])
-    assert story(there, way) == [("above", 5, False), ("toll", 5, False)]
+    assert stays(there, way) == [("above", 5, False), ("toll", 5, False)]
 
 
 def test_borders_each_within_the_resolution_of_the_next_are_one_only_as_far_as_the_resolution() -> None:
@@ -136,8 +136,8 @@ def test_borders_each_within_the_resolution_of_the_next_are_one_only_as_far_as_t
 
 def test_a_parked_vehicle_stays_where_it_is() -> None:
     zones = ZoneSet(fences(("a", box(0, 0, 1, 1))))
-    assert story(zones, line([(0.5, 0.5)] * 3)) == [("a", 10, False)] * 2
-    assert story(zones, line([(1.0, 0.5)] * 2)) == [("a", 10, False)]
+    assert stays(zones, line([(0.5, 0.5)] * 3)) == [("a", 10, False)] * 2
+    assert stays(zones, line([(1.0, 0.5)] * 2)) == [("a", 10, False)]
 
 
 def test_the_length_of_a_piece_is_the_geodesic_between_its_ends() -> None:
@@ -153,13 +153,13 @@ def test_over_the_antimeridian_a_segment_takes_the_short_way() -> None:
     crossing = {"type": "Polygon", "coordinates": [[[179, -1], [-179, -1], [-179, 1], [179, 1], [179, -1]]]}
     text = json.dumps({"type": "Feature", "properties": {"id": "date line"}, "geometry": crossing})
     zones = ZoneSet(fences_from_geojson(text).fences)
-    assert story(zones, line([(178, 0), (-178, 0)], 40_000)) == [
+    assert stays(zones, line([(178, 0), (-178, 0)], 40_000)) == [
         ("outside", 10, False),
         ("date line", 20, True),
         ("outside", 10, False),
     ]
-    assert story(zones, line([(-179.5, 0), (179.5, 0)])) == [("date line", 10, False)]
-    assert story(zones, line([(180, -2), (180, 2)], 40_000)) == [
+    assert stays(zones, line([(-179.5, 0), (179.5, 0)])) == [("date line", 10, False)]
+    assert stays(zones, line([(180, -2), (180, 2)], 40_000)) == [
         ("outside", 10, False),
         ("date line", 20, True),
         ("outside", 10, False),
@@ -185,9 +185,9 @@ def test_a_fence_counts_while_it_is_in_force_and_coming_into_force_is_no_entry()
     shape = box(0, -1, 10, 1)
     noon = Activity([(START_MS + 2_000, START_MS + 8_000)])
     zones = ZoneSet([Fence("a", shape, active=noon)])
-    assert story(zones, line([(1, 0), (2, 0)])) == [("outside", 2, False), ("a", 6, False), ("outside", 2, False)]
+    assert stays(zones, line([(1, 0), (2, 0)])) == [("outside", 2, False), ("a", 6, False), ("outside", 2, False)]
     at_fix = ZoneSet([Fence("a", shape, active=Activity([(START_MS + 10_000, None)]))])
-    assert story(at_fix, line([(1, 0), (2, 0), (3, 0)])) == [("outside", 10, False), ("a", 10, False)]
+    assert stays(at_fix, line([(1, 0), (2, 0), (3, 0)])) == [("outside", 10, False), ("a", 10, False)]
 
 
 def test_a_new_version_of_a_fence_takes_over_at_its_moment() -> None:
@@ -196,7 +196,7 @@ def test_a_new_version_of_a_fence_takes_over_at_its_moment() -> None:
     new = Fence("a", box(0, -1, 3, 1), active=Activity([(change, None)]))
     zones = ZoneSet([new, old])
     assert zones.names == ("a",)
-    assert story(zones, line([(0, 0), (4, 0)])) == [
+    assert stays(zones, line([(0, 0), (4, 0)])) == [
         ("a", 2.5, False),
         ("outside", 2.5, False),
         ("a", 2.5, False),
@@ -217,5 +217,5 @@ def test_no_fences_and_no_fixes_are_no_error(within: bool) -> None:
 def test_steps_of_next_to_no_length_are_steps() -> None:
     # the smallest doubles: a resolution in fractions of such a step is more than any double
     zones = ZoneSet(fences(("a", box(-1, -1, 1, 1))))
-    found = story(zones, line([(0.0, 0.0), (5e-324, 0.0), (5e-324, 5e-324)]))
+    found = stays(zones, line([(0.0, 0.0), (5e-324, 0.0), (5e-324, 5e-324)]))
     assert found == [("a", 10, False), ("a", 10, False)]
