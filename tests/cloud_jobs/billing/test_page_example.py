@@ -21,17 +21,17 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_files import read_reference
 from cloud_jobs.usage.metering import FIXES, meter
 from geo.spatial import TrackSettings, ZoneSet
-from simulator import drive, generated_scenario, write_folder
+from simulator import drive, write_folder
 from simulator.messages import journal_entry
 from telemetry import IntervalSet
+from tests.example_fleet import EPOCHS, example_scenario
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "billing.md").read_text(encoding="utf-8")
 SESSION = PAGE.split("```")[1]
-EPOCHS = {"eu-0001": 58830363821697206, "eu-0002": 58830363830750330}
 RECEIVED = datetime(2026, 11, 22, 15, 11, 42, tzinfo=UTC)
 COMPUTED = datetime(2026, 11, 22, 15, 18, 10, tzinfo=UTC)
 COMMITTED_MS = int(datetime(2026, 11, 22, 15, 20, tzinfo=UTC).timestamp() * 1000)
-SCENARIO = generated_scenario(seed=7, vehicles=2, regions=("eu",), duration_s=3600)
+SCENARIO = example_scenario()
 PARTS = ("latitude", "longitude", "altitude_m", "speed_mps", "heading_deg", "accuracy_m")
 
 
