@@ -180,6 +180,7 @@ class Drainer:
         if self.dispatcher.on_acked(event.epoch, event.seqs) == 0:
             return
         self.health.on_acked(now_s, more_in_flight=self.dispatcher.in_flight > 0)
+        self.regions.on_acked()
         # Pruning waits a while for the next commit, which does it in its own transaction: each sync wears the flash.
         if self._prune_at_s is None:
             self._prune_at_s = now_s + self._prune_delay_s

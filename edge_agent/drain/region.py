@@ -256,15 +256,18 @@ class RegionChoice:
             log.warning("going to another region", region=self.region)
             self._backoff.reset()
 
+    def on_acked(self) -> None:
+        """The region acknowledged something: the next failure waits the shortest delay again."""
+        # While sessions are taken over each connection is acknowledged, and that ends no wait.
+        if not self.takeovers.is_suspected:
+            self._backoff.reset()
+
     def update(self, now_s: float, since_s: float | None, connected: str, *, is_acked: bool) -> None:
         """Follows a connection. Raises LinkError when it is time for another region.
 
         `since_s`: since when an acknowledgement is awaited. `is_acked`: the region has taken something of it.
         """
         self.takeovers.on_alive(now_s)
-        # While sessions are taken over each connection is acknowledged, and that ends no wait.
-        if is_acked and not self.takeovers.is_suspected:
-            self._backoff.reset()
         is_silent = since_s is not None and now_s - since_s >= self._failover.after_s
         if since_s is None or (is_acked and not is_silent):
             self._regions.on_success()

@@ -164,8 +164,7 @@ class Buffer:
         with self._open():
             if self._acked or self.counters.is_due:
                 self.edit(lambda _connection, _changes: None)
-            if not self._file.reserve.is_held:
-                self._file.reserve.hold()
+            self._file.reserve.hold()
 
     def split_or_dead_letter(self, identities: Sequence[int], reason: str) -> list[StoredBatch]:
         """Halves refused batches, and dead-letters those of one record; the halves. Raises StoreError."""

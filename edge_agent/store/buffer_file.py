@@ -113,19 +113,16 @@ class Reserve:
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
         self._size = size
-        self.is_held = False
 
     def hold(self) -> None:
-        """Takes the space again, if there is so much."""
+        """Takes the space again, if it was given up or somebody deleted the file, and if there is so much."""
         if self._size == 0 or self._path.exists():
-            self.is_held = True
             return
         with suppress(OSError):
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 # Allocated, not only made long: a sparse file keeps no space.
                 os.posix_fallocate(descriptor, 0, self._size)
-                self.is_held = True
             except OSError:
                 # A file of fewer bytes would pass for the reserve from now on.
                 self._path.unlink(missing_ok=True)
@@ -134,7 +131,6 @@ class Reserve:
 
     def release(self) -> None:
         """Gives the space to whoever comes first."""
-        self.is_held = False
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 

@@ -12,6 +12,9 @@ from edge_agent.drain.inbox import MAX_NEW_BATCHES, MAX_REPORTS, DrainInbox
 from edge_agent.drain.region import LEAVE_WITHIN_S, RegionChoice, UplinkHealth
 from edge_agent.errors import LinkClosed, LinkError, StoreError
 from edge_agent.store.batch_rows import StoredBatch, batch_row_id
+from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
+from tests.edge_agent.makers import fill, open_buffer
+from tests.edge_agent.scripted_region import Road, acks, drive
 
 
 def batches(count: int) -> list[StoredBatch]:
@@ -176,12 +179,40 @@ def test_waits_grow_while_sessions_are_taken_over_though_each_connection_is_ackn
     waits = []
     for number in range(8):
         it.takeovers.on_connected(float(number))
+        it.on_acked()
         it.update(float(number), None, "eu", is_acked=True)
         it.on_failure(number + 0.5, LinkClosed("closed"), "eu")
         waits.append(it.take_delay_s())
     assert it.takeovers.is_suspected
     assert waits[-1] > 8 * waits[0]
     it.stop()
+
+
+class Outages(Road):
+    """A region that cannot be used in these spans of time, and acknowledges everything otherwise."""
+
+    def __init__(self, spans: list[tuple[float, float]], until_s: float) -> None:
+        super().__init__(self.speak, until_s)
+        self._spans = spans
+        self.failed_s: list[float] = []
+
+    def speak(self, now_s: float, _region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
+        if any(first_s <= now_s < last_s for first_s, last_s in self._spans):
+            self.failed_s.append(now_s)
+            raise LinkError("away")
+        return acks(new)
+
+
+def test_after_a_long_outage_and_one_acknowledgement_a_short_one_waits_the_first_delay_again(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, [1, 2])
+    road = Outages([(0, 600), (1000, 1020)], until_s=1100)
+    drive(buffer, road)
+    before, after = ([at for at in road.failed_s if (at < 1000) == is_before] for is_before in (True, False))
+    assert before[-1] - before[-2] > 20, "the waits of the long outage have grown"
+    assert len(after) >= 2
+    assert after[1] - after[0] < 3
+    buffer.close()
 
 
 def test_what_is_in_flight_gets_a_moment_before_the_preferred_region_is_returned_to():

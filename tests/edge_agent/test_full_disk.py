@@ -82,6 +82,19 @@ def test_a_reserve_is_held_given_up_and_held_again(tmp_path):
     assert (tmp_path / "reserve").exists()
 
 
+@pytest.mark.parametrize("by", ["the buffer", "somebody else"])
+def test_a_reserve_that_was_given_up_or_deleted_is_held_again_at_the_next_pruning(tmp_path, by):
+    buffer = Buffer(tmp_path, with_reserve())
+    if by == "the buffer":
+        buffer._file.reserve.release()
+    else:
+        (tmp_path / "reserve").unlink()
+    assert not (tmp_path / "reserve").exists()
+    buffer.prune_acknowledged()
+    assert (tmp_path / "reserve").stat().st_blocks * 512 >= RESERVE_BYTES
+    buffer.close()
+
+
 def use_up(folder: Path, leave: int = 0) -> Path:
     """Somebody else takes all the space but for `leave` bytes."""
     other = folder / "of somebody else"

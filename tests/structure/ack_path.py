@@ -1,8 +1,8 @@
-"""One acknowledgement, followed while it happens: from Pulsar's receipt in a gateway to the cleared rows in an agent.
+"""Two acknowledgements, followed while they happen: from Pulsar's receipt in a gateway to the cleared rows in an agent.
 
-Both have acknowledged a batch before. What runs because of the second acknowledgement is what runs in its turns and not
-while the batch waits for it (the broker's PUBACK comes in that time). A module is on the path if such a function is in
-it, or one through which such a function was called.
+The first one is the first of both connections, the second one follows it. What runs because of an acknowledgement is
+what runs in its turns and not while the batch waits for it (the broker's PUBACK comes in that time). A module is on the
+path if such a function is in it, or one through which such a function was called.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from tests.gateway.strategies import batch
 from tests.structure.test_vocabulary import PACKAGES
 
 Calls = dict[CodeType, set[str]]
-IDLE_TURNS = 5
+# Over a second of the vehicle's time: what an agent looks at each second is not because of an acknowledgement.
+IDLE_TURNS = 15
 OTHER_DEVICE = "eu-0002"
 PRUNED_WITHIN_POLLS = 1000
 
@@ -71,27 +72,33 @@ def caused(idle: Calls, busy: Calls) -> set[str]:
     return {module for code, modules in busy.items() if code not in idle for module in modules}
 
 
-def in_gateway(encoded: bytes) -> tuple[Published, set[str]]:
-    """Persists a batch; the acknowledgement that the gateway publishes, and the modules of its way."""
+def in_gateway(encoded: bytes, *, is_first: bool) -> tuple[Published, set[str]]:
+    """Persists a batch; the acknowledgement that the gateway publishes, and the modules of its way.
+
+    `is_first`: the gateway has acknowledged nothing before.
+    """
     region = Region().connect()
+    number = 1 if is_first else 2
     try:
-        region.broker.deliver(device_topic("default", OTHER_DEVICE, DeviceChannel.BATCH), batch(OTHER_DEVICE, 1, 3))
-        region.until(lambda: region.pulsar.waiting)
-        region.pulsar.answer()
-        region.until(lambda: region.broker.acks and region.broker.pubacks)
+        if not is_first:
+            region.broker.deliver(device_topic("default", OTHER_DEVICE, DeviceChannel.BATCH), batch(OTHER_DEVICE, 1, 3))
+            region.until(lambda: region.pulsar.waiting)
+            region.pulsar.answer()
+            region.until(lambda: region.broker.acks and region.broker.pubacks)
         region.broker.deliver(device_topic("default", DEVICE, DeviceChannel.BATCH), encoded)
         region.until(lambda: region.pulsar.waiting)
-        region.broker.answer(region.broker.acks[0])
+        for earlier in region.broker.acks:
+            region.broker.answer(earlier)
         idle: Calls = {}
         busy: Calls = {}
         with recorded(idle):
-            # The answer may take a moment on a loaded machine, and belongs to the first acknowledgement.
+            # The answer may take a moment on a loaded machine, and belongs to the acknowledgement before.
             region.until(lambda: not region.loop._mqtt._topic_of)
             region.turn(IDLE_TURNS)
         with recorded(busy):
             region.pulsar.answer()
-            region.until(lambda: len(region.broker.acks) == len(region.broker.pubacks) == 2)
-        return region.broker.acks[1], caused(idle, busy)
+            region.until(lambda: len(region.broker.acks) == len(region.broker.pubacks) == number)
+        return region.broker.acks[-1], caused(idle, busy)
     finally:
         region.close()
 
@@ -129,8 +136,10 @@ class ObservedUplink(MqttUplink):
 class Vehicle:
     """An agent's drain and its broker: it sends a batch, waits, is answered and prunes, twice."""
 
-    def __init__(self, folder: Path, acknowledge: Callable[[bytes], Published], idle: Calls, busy: Calls) -> None:
-        self._acknowledge, self._idle, self._busy = acknowledge, idle, busy
+    def __init__(self, folder: Path, acknowledge: Callable[[bytes], Published]) -> None:
+        self._acknowledge = acknowledge
+        self._idle: list[Calls] = []
+        self._busy: list[Calls] = []
         self._broker = FakeBroker()
         self._broker.suback = b"\x01"
         self._now_s, self._polls, self._idle_polls, self._answered = 0.0, 0, 0, 0
@@ -156,14 +165,15 @@ class Vehicle:
         )
         self._drainer = Drainer(settings, parts)
 
-    def run(self) -> None:
-        """Until the rows are cleared."""
+    def run(self) -> list[set[str]]:
+        """Until the rows are cleared; the modules of each acknowledgement's way."""
         try:
             self._drainer.run()
         finally:
             self._record(None)
             self._broker.close()
             self.buffer.close()
+        return [caused(idle, busy) for idle, busy in zip(self._idle, self._busy, strict=True)]
 
     def _on_poll(self, sent: list[Published]) -> None:
         self._now_s += 0.1
@@ -175,13 +185,15 @@ class Vehicle:
             return
         self._idle_polls += 1
         if self._idle_polls == 1:
-            self._record(self._idle)
+            self._idle.append({})
+            self._record(self._idle[-1])
             self._broker.answer(sent[-1])
         elif self._idle_polls == IDLE_TURNS:
             self._answered, self._idle_polls = len(sent), 0
             self._record(None)
             acknowledgement = self._acknowledge(sent[-1].payload)
-            self._record(self._busy if self._answered == 2 else None)
+            self._busy.append({})
+            self._record(self._busy[-1])
             self._broker.deliver(acknowledgement.topic, acknowledgement.payload)
 
     def _on_pruned(self) -> None:
@@ -189,7 +201,6 @@ class Vehicle:
         if self._answered == 2:
             self._drainer.inbox.stop()
         else:
-            self._idle.clear()
             self._drainer.inbox.on_committed(fill(self.buffer, [4, 5, 6]))
 
     def _record(self, calls: Calls | None) -> None:
@@ -200,16 +211,14 @@ class Vehicle:
             self._recording.__enter__()
 
 
-def modules_of_one_acknowledgement(folder: Path) -> set[str]:
-    """The modules that one acknowledgement runs through, in both processes."""
-    on_the_way: set[str] = set()
+def modules_of_two_acknowledgements(folder: Path) -> list[set[str]]:
+    """The modules that the first and a later acknowledgement run through, in both processes."""
+    in_gateways: list[set[str]] = []
 
     def through_the_gateway(encoded: bytes) -> Published:
-        published, modules = in_gateway(encoded)
-        on_the_way.update(modules)
+        published, modules = in_gateway(encoded, is_first=not in_gateways)
+        in_gateways.append(modules)
         return published
 
-    idle: Calls = {}
-    busy: Calls = {}
-    Vehicle(folder, through_the_gateway, idle, busy).run()
-    return on_the_way | caused(idle, busy)
+    in_agent = Vehicle(folder, through_the_gateway).run()
+    return [gateway | agent for gateway, agent in zip(in_gateways, in_agent, strict=True)]
