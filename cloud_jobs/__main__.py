@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cloud_jobs.command_settings import load_settings
+from cloud_jobs.command_settings import load_checked_settings, load_settings
 from cloud_jobs.encounters import encounters
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.measure import measure
@@ -88,11 +88,15 @@ def proximity(
 
 @app.command("check-config")
 def check_config(config: Config) -> None:
-    """Say whether the settings can be used, and what they are.
+    """Say whether the settings and the files that they name can be used, and what they are.
 
     Example: cloud-jobs check-config --config cloud.toml
     """
-    typer.echo(load_settings(config).model_dump_json(indent=2))
+    settings = load_checked_settings(config)
+    # not on standard output: that is JSON
+    clusters = ", ".join(cluster.name for cluster in settings.clusters)
+    typer.echo(f"{config}: right. Lake {settings.lake}, clusters {clusters}", err=True)
+    typer.echo(settings.model_dump_json(indent=2))
 
 
 # these start no Spark: they work on files, topics and tables

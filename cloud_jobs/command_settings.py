@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,17 +13,30 @@ from settings import SettingsError, load
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
 
-__all__ = ["load_settings"]
+__all__ = ["load_checked_settings", "load_settings"]
 
 
 def load_settings(path: Path) -> CloudSettings:
-    """The settings of a command; what is wrong with them is a line each on standard error, and exit status 2."""
+    """The settings of a command; what is wrong with them is a line each on standard error, and exit status 78."""
     # Imported when a command runs: `--help` needs none of what the settings are made of.
     from cloud_jobs.config import CloudSettings  # noqa: PLC0415
 
     try:
         return load(CloudSettings, path)
     except SettingsError as error:
-        for problem in error.problems:
-            typer.echo(f"{error.source}: {problem}", err=True)
-        raise typer.Exit(2) from error
+        raise _refused(error) from error
+
+
+def load_checked_settings(path: Path) -> CloudSettings:
+    """As `load_settings`; also wrong are files that the settings name and that cannot be used on this machine."""
+    from cloud_jobs.config import problems  # noqa: PLC0415
+
+    settings = load_settings(path)
+    if found := problems(settings):
+        raise _refused(SettingsError(str(path), found))
+    return settings
+
+
+def _refused(error: SettingsError) -> typer.Exit:
+    typer.echo("\n".join(error.lines), err=True)
+    return typer.Exit(os.EX_CONFIG)

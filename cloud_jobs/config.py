@@ -11,6 +11,8 @@ from pydantic.alias_generators import to_camel
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.proximity.config import ProximitySettings
+from cloud_jobs.pulsar_source.errors import OptionError
+from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.spark import SparkSettings
 from geo.spatial import TrackSettings
 from runtime.pulsar_client import PulsarAccess
@@ -97,3 +99,21 @@ class CloudSettings(Settings):
             # as text a secret is a row of stars
             given["token"] = self.access.token.get_secret_value()
         return {to_camel(name): str(value) for name, value in given.items() if value is not None}
+
+
+def problems(settings: CloudSettings) -> list[str]:
+    """What cannot be used on this machine, one line each: files that the settings name, options of the source."""
+    found = [f"{_key('access', field)}: {fault}" for field, fault in settings.access.file_faults()]
+    given = settings.source_options | {"topics": ",".join(settings.ingest.topics)} | settings.ingest.options
+    try:
+        access = PulsarOptions.parse(given).access()
+    except OptionError as error:
+        return [*found, f"ingest.options: {error}"]
+    if access != settings.access:
+        faults = access.file_faults()
+        found += [f"{_key('ingest.options', to_camel(field))}: {fault}" for field, fault in faults]
+    return found
+
+
+def _key(table: str, field: str) -> str:
+    return f"{table}.{field}" if field else table

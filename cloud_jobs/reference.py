@@ -9,10 +9,8 @@ else by the other.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -20,6 +18,7 @@ import pyarrow as pa
 import structlog
 
 from cloud_jobs.fences import PublishedFences, published_fences
+from cloud_jobs.lake.beginning import beginning, instant_text
 from cloud_jobs.lake.schemas import REFERENCE, publication_order
 from cloud_jobs.lake.tables import Lake
 from geo.spatial.geojson import named
@@ -35,7 +34,6 @@ MAX_BYTES = 5 << 20
 MAX_VALUES = 500_000
 _MAX_NAMED = 100
 _SHOWN_CHARS = 60
-_UNKNOWN = "unknown"
 _PUBLICATION = ("kind", "id", "published_at", "place")
 _log = structlog.get_logger(__name__)
 
@@ -119,33 +117,11 @@ def changing(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[
     changed: list[dict[str, Any]] = []
     marked = [(row, False) for row in old] + [(row, True) for row in new]
     for row, is_new in sorted(marked, key=lambda item: publication_order(item[0])):
-        version = row["kind"], row["id"], _beginning(row["kind"], row["body"])
+        version = row["kind"], row["id"], beginning(row["kind"], row["body"])
         if is_new and held.get(version) != row["body"]:
             changed.append(row)
         held[version] = row["body"]
     return changed
-
-
-def _beginning(kind: Kind, body: str) -> str:
-    """From when a version is in force, as the bill and the fences take it: however its instant is written."""
-    if kind == "account":
-        return ""  # the one published last holds
-    try:
-        facts = json.loads(body)
-        facts = facts["properties"] if kind == "fence" else facts
-        return _instant(facts.get("effective_from"))
-    except (AttributeError, KeyError, ValueError, TypeError, RecursionError):
-        return _UNKNOWN  # the same for all such bodies of that thing: then more is kept than is needed
-
-
-def _instant(begin: Any) -> str:
-    if begin is None or begin == "":
-        return ""
-    try:
-        time = datetime.fromisoformat(begin)
-        return str(time if time.utcoffset() is None else time.astimezone(UTC))
-    except (ValueError, TypeError, OverflowError):
-        return _UNKNOWN
 
 
 def versions_in(kind: Kind, messages: Iterable[dict[str, Any]]) -> ReferenceRows:
@@ -169,7 +145,7 @@ def _reference_row(kind: Kind, message: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("a version is a JSON object")
     name, begin = stated_version(kind, body)
     key_begin = message["key"].removeprefix(f"{name}@")
-    agree = kind == "account" or _instant(key_begin) == _instant(begin)
+    agree = kind == "account" or instant_text(key_begin) == instant_text(begin)
     if not name or key_begin == message["key"] or not agree:
         raise ValueError(f"its key {_shown(message['key'])} is not that of its content, {_shown(f'{name}@{begin}')}")
     text, published_at = message["value"].decode(), message["publish_time"]
@@ -190,7 +166,7 @@ def newest_publications(lake: Lake) -> list[dict[str, Any]]:
     """Of each version in the reference table the row that was published last, with its `effective_from`."""
     newest: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in sorted(lake.rows("reference").to_pylist(), key=publication_order):
-        begin = _beginning(row["kind"], row["body"])
+        begin = beginning(row["kind"], row["body"])
         newest[row["kind"], row["id"], begin] = row | {"effective_from": begin}
     return [row for _, row in sorted(newest.items())]
 

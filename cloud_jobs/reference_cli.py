@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,10 +67,12 @@ def publish(
 def show(config: Config, *, as_json: AsJson = False) -> None:
     """Show every version that the jobs have taken over from the topics, as it was published last.
 
-    A version whose column `problem` is not empty cannot be used: the jobs and the bill go on without it.
+    A version whose column `problem` is not empty cannot be used. The jobs go on without such a fence; a bill that needs
+    such a tariff or account is not made until the version is published again, corrected.
 
     Example: cloud-jobs reference show --config cloud.toml --json
     """
+    from cloud_jobs.billing.period import stamp
     from cloud_jobs.reference import newest_publications
     from cloud_jobs.reference_files import fault_of
 
@@ -77,8 +80,8 @@ def show(config: Config, *, as_json: AsJson = False) -> None:
         {
             "kind": row["kind"],
             "id": row["id"],
-            "effective_from": row["effective_from"],
-            "published_at": row["published_at"].isoformat(),
+            "effective_from": _iso(row["effective_from"]),
+            "published_at": stamp(row["published_at"]),
             "problem": fault_of(row["kind"], row["body"]),
         }
         for row in newest_publications(load_settings(config).tables)
@@ -88,6 +91,17 @@ def show(config: Config, *, as_json: AsJson = False) -> None:
     else:
         # A pipe or a file has no width of its own.
         Console(width=None if sys.stdout.isatty() else 140).print(_table(rows))
+
+
+def _iso(beginning: str) -> str:
+    """A beginning as the other moments are written; what is not a moment with an offset stays as it is."""
+    from cloud_jobs.billing.period import stamp
+
+    try:
+        moment = datetime.fromisoformat(beginning)
+    except ValueError:
+        return beginning
+    return beginning if moment.tzinfo is None else stamp(moment)
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import string
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
 from pydantic import Field, SecretStr, model_validator
 
-from runtime.tls import TlsSettings, check_key_pair
+from runtime.tls import TlsSettings, certificate_faults, check_key_pair
 from settings import Settings
 
 if TYPE_CHECKING:
@@ -72,6 +72,15 @@ class PulsarAccess(Settings):
         if self.tls_certificate is None or self.tls_key is None:
             return None
         return self.tls_certificate, self.tls_key
+
+    def file_faults(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with the token and the files, before the first connection: the field ("": all), and why."""
+        try:
+            PulsarToken(self)
+        except PulsarAccessError as error:
+            yield ("token_file" if self.token_file else "token"), str(error)
+        for name, fault in certificate_faults(self.tls_ca, self.tls_certificate, self.tls_key):
+            yield (name and f"tls_{name}"), fault
 
     @classmethod
     def _named(cls, field: str) -> str:

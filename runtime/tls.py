@@ -9,7 +9,14 @@ from pydantic import model_validator
 
 from settings import Settings
 
-__all__ = ["TlsSettings", "check_key_pair", "load_key_pair", "tls_context", "unusable_tls_files"]
+__all__ = [
+    "TlsSettings",
+    "certificate_faults",
+    "check_key_pair",
+    "load_key_pair",
+    "tls_context",
+    "unusable_tls_files",
+]
 
 
 class TlsSettings(Settings):
@@ -33,31 +40,40 @@ class TlsSettings(Settings):
 
 def tls_context(tls: TlsSettings) -> ssl.SSLContext:
     """What a connection with these files needs. Raises OSError (which ssl.SSLError is); ValueError for a passphrase."""
-    context = ssl.create_default_context(cafile=str(tls.ca))
+    return _context(tls.ca, tls.certificate, tls.key)
+
+
+def _context(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=None if ca is None else str(ca))
     # Said here, because what Python allows by default is its builder's choice.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if tls.certificate is not None:
-        load_key_pair(context, tls.certificate, tls.key)
+    if certificate is not None:
+        load_key_pair(context, certificate, key)
     return context
 
 
 def unusable_tls_files(table: str, tls: TlsSettings | None) -> Iterator[str]:
     """The files that cannot be used, one line each; `table` names the settings."""
-    if tls is None:
-        return
+    if tls is not None:
+        for name, fault in certificate_faults(tls.ca, tls.certificate, tls.key):
+            yield f"{table}.{name}: {fault}" if name else f"{table}: {fault}"
+
+
+def certificate_faults(ca: Path | None, certificate: Path | None, key: Path | None) -> Iterator[tuple[str, str]]:
+    """What is wrong with PEM files: which (`ca`, `certificate`, `key`; "": all together), and why."""
     unreadable = False
-    for key, path in {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}.items():
+    for name, path in {"ca": ca, "certificate": certificate, "key": key}.items():
         try:
             if path is not None:
                 path.read_bytes()
         except OSError as error:
             unreadable = True
-            yield f"{table}.{key}: cannot be read: {error}"
+            yield name, f"cannot be read: {error}"
     if not unreadable:
         try:
-            tls_context(tls)
+            _context(ca, certificate, key)
         except (OSError, ValueError) as error:
-            yield f"{table}: certificates cannot be loaded: {error}"
+            yield "", f"certificates cannot be loaded: {error}"
 
 
 def load_key_pair(context: ssl.SSLContext, certificate: Path | str, key: Path | str | None) -> None:

@@ -165,7 +165,7 @@ def _instant(text: str) -> datetime:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError as error:
-        raise SimulatorError(f"--start {text!r} is no ISO 8601 time") from error
+        raise SimulatorError(f"--start {text!r} is not a valid ISO 8601 time") from error
     # Read in the zone of this machine, the same command would give another fleet elsewhere.
     if instant.tzinfo is None:
         raise SimulatorError(f"--start {text!r} needs an offset, for instance {text}+00:00")

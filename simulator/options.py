@@ -17,7 +17,7 @@ def parse_address(text: str) -> BrokerAddress:
     host, _, port = text.rpartition(":")
     # isdigit() alone also takes characters, such as a raised 2, that int() refuses.
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise SimulatorError(f"{text!r} is no HOST:PORT")
+        raise SimulatorError(f"{text!r} is not a valid HOST:PORT")
     return BrokerAddress(host, int(port))
 
 
@@ -33,7 +33,7 @@ def parse_brokers(given: Sequence[str], file: Path | None) -> dict[str, BrokerAd
     for word in given:
         device, equals, address = word.partition("=")
         if not equals or not device:
-            raise SimulatorError(f"{word!r} is no DEVICE=HOST:PORT")
+            raise SimulatorError(f"{word!r} is not a valid DEVICE=HOST:PORT")
         brokers[device] = parse_address(address)
     return brokers
 
@@ -44,7 +44,7 @@ def parse_faults(text: str) -> Faults:
     for word in filter(None, (word.strip() for word in text.split(","))):
         name, equals, value = word.partition("=")
         if not equals:
-            raise ScenarioError(f"{word!r} is no FAULT=NUMBER; faults are {', '.join(Faults.model_fields)}")
+            raise ScenarioError(f"{word!r} is not a valid FAULT=NUMBER; faults are {', '.join(Faults.model_fields)}")
         given[name.strip()] = value.strip()
     try:
         return Faults.model_validate(given)

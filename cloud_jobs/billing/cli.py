@@ -110,13 +110,19 @@ def issue(
     period: PeriodOption,
     out: Annotated[Path, typer.Option("--out", help="The folder of issued bills.")],
     as_of: AsOfOption = None,
-    provisional: Annotated[bool, typer.Option("--provisional", help="Issue it even if it is not final.")] = False,
+    provisional: Annotated[bool, typer.Option("--provisional", help="Issue it even if devices are open.")] = False,
 ) -> None:
     """Write a final bill as JSON and HTML under its invoice number. An issued bill is never written over.
+
+    The period must have ended.
 
     Example: waybill bill issue --lake lake --account acme --period 2026-01-05 --out issued
     """
     made = _bill(lake, account, period, as_of)
+    if made.as_of < made.period.end:
+        raise BillingError(
+            f"the period {made.period} had not ended at {stamp(made.as_of)}; such a bill is shown, not issued"
+        )
     if made.status.value != "final" and not provisional:
         raise BillingError(
             "the bill is provisional: `bill show` says which devices are open; --provisional issues it anyway"
@@ -168,13 +174,18 @@ def _bill(lake: Path, account: str, period: str, as_of: str | None) -> Bill:
 
 
 def _moment(text: str | None) -> datetime:
+    """A moment that has come: what will be known later, nobody knows yet."""
+    now = datetime.now(UTC)
     if text is None:
-        return datetime.now(UTC)
+        return now
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise BillingError(f"{text!r} is no moment; write it like 2026-03-05T06:00:00Z") from error
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        written = datetime.fromisoformat(text)
+        moment = written.replace(tzinfo=UTC) if written.tzinfo is None else written.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise BillingError(f"{text!r} is not a valid moment; write it like 2026-03-05T06:00:00Z") from error
+    if moment > now:
+        raise BillingError(f"--as-of {stamp(moment)} is in the future; nobody knows yet what will be known then")
+    return moment
 
 
 def _write(content: bytes) -> None:

@@ -80,7 +80,7 @@ def read_bill(content: bytes) -> Bill:
         _check_format(document)
         made = _bill_from(document)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BillingError(f"this is no bill as `waybill bill show --json` writes it: {error}") from error
+        raise BillingError(f"this is not a valid bill as `waybill bill show --json` writes it: {error}") from error
     # the number holds a hash of the content, so a change by hand is found
     if bill_document(made) != document:
         raise BillingError(f"bill {document.get('invoice_number')} does not have the content it was written with")

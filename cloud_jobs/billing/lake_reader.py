@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from cloud_jobs.billing.bill import Bill, bill
 from cloud_jobs.billing.completeness import Certificate, certify
-from cloud_jobs.billing.errors import UnknownAccount
+from cloud_jobs.billing.errors import BadReference, BillingError, UnknownAccount
 from cloud_jobs.billing.lines import Line
-from cloud_jobs.billing.period import Period
+from cloud_jobs.billing.period import Period, stamp
 from cloud_jobs.billing.reference import Account, Tariff, parse
 from cloud_jobs.billing.usage import UsageRow
+from cloud_jobs.lake.beginning import UNKNOWN_BEGINNING, beginning
 from cloud_jobs.lake.coverage import Coverage
 from cloud_jobs.lake.schemas import publication_order
 from cloud_jobs.lake.seq_ranges import SeqRanges
@@ -58,16 +59,21 @@ def bill_from_lake(lake: Lake, account_id: str, period: Period, as_of: datetime)
 
 def account_at(lake: Lake, account_id: str, as_of: datetime) -> Account:
     """The account as published last. Raises UnknownAccount, naming the accounts there are."""
-    bodies = _published(lake, "account", account_id, as_of)
-    if not bodies:
+    rows = _published(lake, "account", account_id, as_of)
+    if not rows:
         there = lake.rows("reference", ["id"], where=_by_then("account", as_of))["id"].unique()
         raise UnknownAccount(account_id, as_of, sorted(there.to_pylist()))
-    return parse(Account, bodies[-1])
+    return _parsed(Account, rows[-1])
 
 
 def tariff_versions(lake: Lake, tariff_id: str, as_of: datetime) -> list[Tariff]:
     """All versions of the tariff; of those with one effective date, the one published last."""
-    versions = [parse(Tariff, body) for body in _published(lake, "tariff", tariff_id, as_of)]
+    rows: dict[str, dict[str, Any]] = {}
+    for number, row in enumerate(_published(lake, "tariff", tariff_id, as_of)):
+        begin = beginning("tariff", row["body"])
+        # a version that cannot be used is looked at no more once it was corrected
+        rows[str(number) if begin == UNKNOWN_BEGINNING else begin] = row
+    versions = [_parsed(Tariff, row) for row in rows.values()]
     # in order of publication, so the last one of a date stays
     return list({version.effective_from: version for version in versions}.values())
 
@@ -93,11 +99,27 @@ def line_records(lake: Lake, line: Line) -> Iterator[dict[str, Any]]:
                     yield row
 
 
-def _published(lake: Lake, kind: str, reference_id: str, as_of: datetime) -> list[str]:
-    """The bodies of one thing, in the order in which they were published."""
+_Kind = TypeVar("_Kind", Account, Tariff)
+
+
+def _parsed(kind: type[_Kind], row: dict[str, Any]) -> _Kind:
+    """The account or tariff of a row. Raises BadReference, which names the version."""
+    try:
+        return parse(kind, row["body"])
+    except BillingError as error:
+        begin = beginning(row["kind"], row["body"])
+        since = f" from {begin}" if begin else ""
+        raise BadReference(
+            f"{row['kind']} {row['id']!r}{since}, published at {stamp(row['published_at'])}, cannot be used: {error};"
+            " publish that version again, corrected"
+        ) from error
+
+
+def _published(lake: Lake, kind: str, reference_id: str, as_of: datetime) -> list[dict[str, Any]]:
+    """The rows of one thing, in the order in which they were published."""
     where = [*_by_then(kind, as_of), ("id", "=", reference_id)]
     rows = lake.rows("reference", where=where).to_pylist()
-    return [row["body"] for row in sorted(rows, key=publication_order)]
+    return sorted(rows, key=publication_order)
 
 
 def _by_then(kind: str, as_of: datetime) -> list[Condition]:

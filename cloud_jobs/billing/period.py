@@ -23,7 +23,7 @@ class Period:
             if moment.tzinfo is None or moment.utcoffset() != timedelta(0):
                 raise BadPeriod(f"{moment.isoformat()} is not in UTC; {_HELP}")
             if moment.minute or moment.second or moment.microsecond:
-                raise BadPeriod(f"{moment.isoformat()} is no whole hour; usage is kept by the hour")
+                raise BadPeriod(f"{moment.isoformat()} is not a whole hour; usage is kept by the hour")
         if self.start >= self.end:
             raise BadPeriod(f"the period {self.start.isoformat()} to {self.end.isoformat()} is empty")
 
@@ -36,7 +36,7 @@ class Period:
                 return cls(start, end)
             return _calendar_period(text)
         except ValueError as error:
-            raise BadPeriod(f"{text!r} is no period; {_HELP}") from error
+            raise BadPeriod(f"{text!r} is not a valid period; {_HELP}") from error
 
     def __contains__(self, moment: datetime) -> bool:
         return self.start <= moment < self.end

@@ -201,6 +201,15 @@ TABLES: Final = {
     "reference": TableSchema(REFERENCE),
 }
 
+WRITTEN_BY: Final = {
+    **dict.fromkeys(("records", "coverage", "quarantine", "ingest_batches"), "cloud-jobs ingest"),
+    # `geofence` takes reference data too; the bill needs that of `usage`, and its result
+    **dict.fromkeys(("usage", "reference"), "cloud-jobs usage"),
+    "geofence_events": "cloud-jobs geofence",
+    "encounters": "cloud-jobs proximity",
+}
+"""The command that fills a table."""
+
 
 def without(schema: pa.Schema, *names: str) -> pa.Schema:
     """The columns of a table without some that its writer adds: rows on their way to it."""

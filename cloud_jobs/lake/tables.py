@@ -20,7 +20,7 @@ from pyarrow.parquet import filters_to_expression
 
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, from_row
-from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
 
 _CONFIGURATION: Final = {
     # the jobs and the outbox read what a version added, not the table
@@ -148,8 +148,10 @@ class Lake:
         try:
             return DeltaTable(self.path(table), version=version)
         except TableNotFoundError as error:
+            if not self.folder.is_dir():
+                raise LakeError(f"there is no lake {self.folder}: no such folder") from error
             raise LakeError(
-                f"there is no table {table!r} in the lake {self.folder}; run the job that writes it"
+                f"there is no table {table!r} in the lake {self.folder}; run `{WRITTEN_BY[table]}`, which writes it"
             ) from error
 
     def _absent_columns(self, table: str, opened: DeltaTable) -> list[pa.Field]:

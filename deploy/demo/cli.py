@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from cloud_jobs.billing import Bill
 from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.report import as_json, bill_table, completeness_table, records_table, verdict_table
@@ -52,7 +53,7 @@ def demo(
         with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
             audit, memory = _run(folder, settings, quiet=as_json_text)
     except (DemoError, LocalStackError, ReplicationError, SimulatorError, ValidationError, OSError) as error:
-        errors.print(str(error), style="red", markup=False)
+        errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as interrupt:
         errors.print("interrupted; every server was stopped")
@@ -103,9 +104,14 @@ def _print(audit: Audit, folder: Path) -> None:
     for one in audit.bills:
         console.print(bill_table(one), "")
     console.print(verdict_table(audit))
-    first = audit.bills[0].bill
+    print_next_command(audit.bills[0].bill, folder)
+
+
+def print_next_command(bill: Bill, folder: Path) -> None:
+    """How to open a line of a bill. The command is not wrapped: one that is cannot be copied."""
     console.print(
         "\nOpen any line down to its records, for instance:\n"
-        f"  .venv/bin/waybill bill open --lake {folder}/lake --account {first.account.id} "
-        f"--period {first.period} --line 1"
+        f"  .venv/bin/waybill bill open --lake {folder}/lake --account {bill.account.id} "
+        f"--period {bill.period} --line 1",
+        soft_wrap=True,
     )

@@ -168,7 +168,7 @@ def errors_as_messages() -> Iterator[None]:
         with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
             yield
     except (DrillError, LocalStackError, ReplicationError, SettingsError, ValidationError, OSError) as error:
-        errors.print(str(error), style="red", markup=False)
+        errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as interrupt:
         errors.print("interrupted; every server was stopped")

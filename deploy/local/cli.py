@@ -1,6 +1,7 @@
 """waybill up, down, status and link: the local stack on the command line."""
 
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -20,9 +21,9 @@ from deploy.local.server import Server
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack
 from deploy.local.state import StackState
 from deploy.local.view import LiveStack, asked, links_table, servers_table
-from geo.replication import ReplicationError
+from geo.replication import ReplicationError, Topology
 from runtime.signals import raise_on_signals
-from settings import SettingsError
+from settings import SettingsError, load
 
 __all__ = ["down", "link", "status", "up"]
 
@@ -150,6 +151,7 @@ def _run(stack: LocalStack) -> None:
 
 
 def _detach(folder: Path, topology: Path, fresh: bool) -> None:
+    load(Topology, topology)  # a fault in it is said here, not in the log of the process in the background
     said: set[tuple[str, str]] = set()
 
     def show(state: StackState) -> None:
@@ -160,9 +162,9 @@ def _detach(folder: Path, topology: Path, fresh: bool) -> None:
 
     arguments = ["--topology", str(topology.absolute()), *(["--fresh"] if fresh else [])]
     state = start_in_background(folder.absolute(), arguments, timeout_s=_START_S, on_state=show)
-    console.print(
-        servers_table(state.servers), "", f"running in the background; `waybill down --folder {folder}` stops it"
-    )
+    console.print(servers_table(state.servers), "")
+    # a command that was wrapped cannot be copied
+    console.print(f"running in the background; `waybill down --folder {folder}` stops it", soft_wrap=True)
 
 
 def _print_change(server: Server) -> None:
@@ -171,12 +173,12 @@ def _print_change(server: Server) -> None:
 
 @contextmanager
 def _errors_as_messages() -> Iterator[None]:
-    """Exit status 3 when no stack runs, 1 for what else cannot be done: in words, never as a stack trace."""
+    """In words, never as a stack trace. Exit status 3 when no stack runs, 78 for a wrong topology file, else 1."""
     try:
         yield
     except StackNotRunning as absent:
-        errors.print(str(absent), markup=False)
+        errors.print(str(absent), markup=False, soft_wrap=True)
         raise typer.Exit(3) from absent
     except (LocalStackError, ReplicationError, SettingsError, OSError) as error:
-        errors.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
+        errors.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(os.EX_CONFIG if isinstance(error, SettingsError) else 1) from error

@@ -217,7 +217,8 @@ def _serve(port: int, collector: ReplicationCollector) -> None:
         start_http_server(port, registry=collector.registry())
     except OSError as error:
         said = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
-        errors.print(f"port {port} {said}; choose another with --port, or none with --port 0", style="red")
+        way_out = f"port {port} {said}; choose another with --port, or none with --port 0"
+        errors.print(way_out, style="red", soft_wrap=True)
         raise typer.Exit(1) from error
 
 
@@ -238,8 +239,9 @@ def _opened(
     except (ReplicationError, SettingsError) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
         if topology is None and not file.exists():
-            errors.print("name the topology file with --topology or $WAYBILL_TOPOLOGY, or start a stack: waybill up")
-        raise typer.Exit(1) from error
+            remedy = "name the topology file with --topology or $WAYBILL_TOPOLOGY, or start a stack: waybill up"
+            errors.print(remedy, soft_wrap=True)
+        raise typer.Exit(os.EX_CONFIG if isinstance(error, SettingsError) else 1) from error
 
 
 def _show_changes(changes: Sequence[Change], as_json: bool, none: str) -> None:

@@ -67,7 +67,7 @@ class TrueBill(NamedTuple):
 def exponent(currency: str) -> int:
     """Decimals of a currency by ISO 4217. Raises TruthError for what is no currency code."""
     if len(currency) != 3 or not currency.isascii() or not currency.isupper():
-        raise TruthError(f"{currency!r} is no ISO 4217 code")
+        raise TruthError(f"{currency!r} is not a valid ISO 4217 code")
     return EXPONENTS.get(currency, 2)
 
 

@@ -1,8 +1,12 @@
 """Settings of the jobs that contradict each other are refused by name."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from cloud_jobs.__main__ import app
 from cloud_jobs.config import MAX_GAP_S, CloudSettings
 from cloud_jobs.pulsar_source.options import PulsarOptions
 
@@ -29,3 +33,47 @@ def test_who_we_are_holds_for_what_is_read_too_and_is_shown_by_no_text() -> None
 def test_without_access_the_source_is_given_none() -> None:
     made = CloudSettings.model_validate({"lake": "lake", "checkpoints": "notes", "clusters": [CLUSTER]})
     assert made.source_options.keys() == {"clusters"}
+
+
+LEAST = """lake = "lake"
+checkpoints = "checkpoints"
+[[clusters]]
+name = "hq"
+service_url = "pulsar://hq:6650"
+admin_url = "http://hq:8080"
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["ingest", "usage", "geofence", "proximity", "check-config", "reference show", "reference publish x.json"],
+)
+def test_a_file_of_settings_that_is_missing_or_wrong_ends_every_command_with_78(tmp_path: Path, command: str) -> None:
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(LEAST + 'colour = "red"\n')
+    for file, said in ((tmp_path / "absent.toml", "cannot be read"), (wrong, "clusters.0.colour: no such setting")):
+        done = CliRunner().invoke(app, [*command.split(), "--config", str(file)])
+        assert (done.exit_code, done.stdout) == (78, "")
+        assert done.stderr.startswith(f"{file}: ")
+        assert said in done.stderr
+
+
+def test_files_that_the_settings_name_are_looked_at_and_named(tmp_path: Path) -> None:
+    file = tmp_path / "cloud.toml"
+
+    def checked(more: str) -> tuple[int, list[str]]:
+        file.write_text(LEAST + more)
+        done = CliRunner().invoke(app, ["check-config", "-c", str(file)])
+        return done.exit_code, done.stderr.splitlines()
+
+    token = tmp_path / "token"
+    code, said = checked(f'[access]\ntoken_file = "{token}"\ntls_ca = "{tmp_path}/ca.pem"\n')
+    assert code == 78
+    assert [line.split(": ")[:2] for line in said] == [[str(file), "access.token_file"], [str(file), "access.tls_ca"]]
+    assert all(str(tmp_path) in line.split(": ", 2)[2] for line in said)
+    token.write_text("abc")
+    assert checked(f'[access]\ntoken_file = "{token}"\n') == (0, [f"{file}: right. Lake lake, clusters hq"])
+    code, said = checked(f'[ingest.options]\ntlsCa = "{token}"\n')
+    assert (code, said[0].startswith(f"{file}: ingest.options: certificates cannot be loaded: ")) == (78, True)
+    code, said = checked('[ingest.options]\ntlsC = "x"\n')
+    assert (code, said) == (78, [f"{file}: ingest.options: unknown option 'tlsC': did you mean tlsCa?"])

@@ -158,6 +158,7 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_the_table_has(
     assert code == 0
     assert [(row["kind"], row["id"], row["effective_from"], row["problem"][:11]) for row in json.loads(shown)] == [
         ("account", "acme", "", ""),
-        ("tariff", "t", "2026-01-01 00:00:00+00:00", "no currency"),
+        ("tariff", "t", "2026-01-01T00:00:00Z", "no currency"),
     ]
+    assert {row["published_at"] for row in json.loads(shown)} == {"2026-01-05T00:01:00Z", "2026-01-05T00:02:00Z"}
     assert "effective from" in run("show")[1]

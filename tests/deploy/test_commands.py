@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import deploy.local
+from cloud_jobs.billing import Account, Period, bill
+from deploy.demo.cli import print_next_command
 from waybill.commands import SUBCOMMANDS, command_line
 
 
@@ -68,6 +72,29 @@ def test_a_folder_that_cannot_be_written_is_said_in_words(tmp_path: Path) -> Non
     assert code == 1
     assert "Not a directory" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("more", [[], ["--detach"]])
+def test_a_topology_file_that_is_wrong_is_said_at_once_with_78(tmp_path: Path, more: list[str]) -> None:
+    (tmp_path / "topology.toml").write_text("centre = 5\n")
+    words = ["up", "--folder", str(tmp_path / "stack"), "--topology", str(tmp_path / "topology.toml")]
+    code, output = run(*words, *more)
+    assert code == 78
+    assert f"{tmp_path}/topology.toml: " in output
+
+
+def test_the_command_that_the_demo_ends_with_stands_on_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    account = Account(id="acme", name="Acme", currency="EUR", tariff="t", vehicles=())
+    noon = datetime(2026, 1, 5, tzinfo=UTC)
+    made = bill(account, [], [], period=Period(noon, noon + timedelta(hours=9)), as_of=noon, completeness={})
+    monkeypatch.setattr("deploy.demo.cli.console", Console(width=60))
+    print_next_command(made, tmp_path / ("f" * 40))
+    assert any(
+        line.strip().startswith(".venv/bin/waybill bill open ") and line.endswith(" --line 1")
+        for line in capsys.readouterr().out.splitlines()
+    )
 
 
 def test_what_is_shown_is_sorted_and_there() -> None:

@@ -54,10 +54,10 @@ def test_the_truth_is_shown_as_tables_and_as_json(tmp_path: Path) -> None:
     ("words", "reason"),
     [
         (("drive", "--scenario", "SCENARIO"), "no local broker is given for eu-0001, us-0001"),
-        (("drive", "--scenario", "SCENARIO", "--broker", "eu-0001"), "is no DEVICE=HOST:PORT"),
+        (("drive", "--scenario", "SCENARIO", "--broker", "eu-0001"), "is not a valid DEVICE=HOST:PORT"),
         (("drive", "--scenario", "nowhere"), "write it with `fleet-simulator scenario`"),
         (("truth", "--scenario", "SCENARIO"), "made.jsonl: run `fleet-simulator drive` first"),
-        (("scenario", "--out", "SCENARIO", "--start", "noon"), "is no ISO 8601 time"),
+        (("scenario", "--out", "SCENARIO", "--start", "noon"), "is not a valid ISO 8601 time"),
         (("scenario", "--out", "SCENARIO", "--start", "2026-01-01T00:00:00"), "needs an offset"),
         (("scenario", "--out", "SCENARIO", "--regions", "mars"), "regions must be some of"),
     ],
@@ -79,7 +79,7 @@ def test_brokers_are_read_from_a_file_and_words_win(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["eu-0001=host", "eu-0001=host:0", "eu-0001=:1883", "eu-0001=host:70000", "=h:1"])
 def test_an_address_that_is_none_is_refused(word: str) -> None:
-    with pytest.raises(SimulatorError, match=r"is no (HOST:PORT|DEVICE=HOST:PORT)"):
+    with pytest.raises(SimulatorError, match=r"is not a valid (HOST:PORT|DEVICE=HOST:PORT)"):
         parse_brokers([word], None)
 
 

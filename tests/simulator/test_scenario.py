@@ -105,7 +105,7 @@ def test_faults_are_read_from_words() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("late", "is no FAULT=NUMBER"),
+        ("late", "is not a valid FAULT=NUMBER"),
         ("lates=1", "did you mean 'late'"),
         ("duplicates=2", "less than or equal to 0.5"),
     ],

@@ -123,5 +123,5 @@ def test_a_currency_has_its_own_decimals(currency: str, decimals: int) -> None:
 
 
 def test_what_is_no_currency_code_is_refused() -> None:
-    with pytest.raises(TruthError, match="no ISO 4217 code"):
+    with pytest.raises(TruthError, match="not a valid ISO 4217 code"):
         exponent("euro")

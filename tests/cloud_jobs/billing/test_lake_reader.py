@@ -243,8 +243,39 @@ def test_an_unknown_account_names_those_there_are(lake: Path) -> None:
 
 
 def test_a_lake_without_tables_says_which_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match="no table 'reference'"):
+    with pytest.raises(LakeError, match=r"no table 'reference' in the lake .*; run `cloud-jobs usage`"):
         bill_from_lake(Lake(tmp_path), "acme", MARCH, COMPUTED)
+    with pytest.raises(LakeError, match=r"there is no lake .*nowhere: no such folder"):
+        bill_from_lake(Lake(tmp_path / "nowhere"), "acme", MARCH, COMPUTED)
+
+
+def test_what_is_not_known_yet_is_not_asked_for_and_a_period_that_goes_on_is_not_issued(
+    lake: Path, tmp_path: Path
+) -> None:
+    later = run("show", *asked(lake), "--as-of", "2999-01-01")
+    assert (later.exit_code, later.stderr) == (
+        1,
+        "bill: --as-of 2999-01-01T00:00:00Z is in the future; nobody knows yet what will be known then\n",
+    )
+    assert run("show", *asked(lake), "--as-of", "soon").stderr.startswith("bill: 'soon' is not a valid moment")
+    future = ("--lake", lake, "--account", "acme", "--period", "2999")
+    assert run("show", *future).exit_code == 0
+    refused = run("issue", *future, "--out", tmp_path / "issued", "--provisional")
+    assert refused.exit_code == 1
+    assert "the period 2999-01-01T00:00:00Z/3000-01-01T00:00:00Z had not ended at " in refused.stderr
+    assert not (tmp_path / "issued").exists()
+
+
+def test_a_tariff_that_cannot_be_used_is_named_and_stops_no_bill_once_it_is_corrected(lake: Path) -> None:
+    wrong = TARIFF | {"currency": "EURO"}
+    row = {"kind": "tariff", "id": "standard-eur", "published_at": PUBLISHED + timedelta(1)}
+    add(lake, "reference", REFERENCE, [row | {"body": json.dumps(wrong)}])
+    stopped = run("show", *asked(lake)).stderr
+    assert "tariff 'standard-eur' from 2026-01-01 00:00:00+00:00, published at 2026-01-02T00:00:00Z, cannot" in stopped
+    assert "'EURO'" in stopped
+    again = row | {"body": json.dumps(TARIFF), "published_at": PUBLISHED + timedelta(2)}
+    add(lake, "reference", REFERENCE, [again])
+    assert run("show", *asked(lake)).exit_code == 0
 
 
 def test_a_lake_of_another_version_is_said_to_be_one_before_an_account_is_looked_for(tmp_path: Path) -> None:

@@ -133,6 +133,6 @@ def test_the_stack_that_the_environment_names_is_the_one_that_is_asked(
 ) -> None:
     monkeypatch.setenv("WAYBILL_STACK", str(tmp_path / "mine"))
     done = CliRunner().invoke(app, ["plan"])
-    assert done.exit_code == 1
+    assert done.exit_code == 78
     assert str(tmp_path / "mine" / "topology.toml") in done.output
     assert "--topology" in done.output
