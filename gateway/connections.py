@@ -39,7 +39,8 @@ class Connections:
         self._link = BrokerLink(settings.name, settings.mqtt, random, clock())
         self._pulsar_backoff = Backoff(settings.pulsar.backoff_first_s, settings.pulsar.backoff_max_s, random)
         self._open_at_s = clock()
-        self.last_error = ""
+        self.last_error = f"opening Pulsar at {settings.pulsar.service_url}"
+        """Why not both are up, or what is waited for; empty once they were."""
 
     @property
     def is_mqtt_up(self) -> bool:
@@ -67,10 +68,26 @@ class Connections:
 
     def open_due(self, now_s: float, *, has_room: bool) -> None:
         """Open what is not open and due. Pulsar first: without a producer nothing may be taken."""
-        if not self._pulsar.is_open and now_s >= self._open_at_s:
-            self._open_pulsar()
+        if not self._pulsar.is_open and not self._pulsar.is_opening and now_s >= self._open_at_s:
+            self._pulsar.start_opening()
+            self.finish_opening()
         if self._pulsar.is_open and has_room and self._link.is_due(now_s):
             self._connect_mqtt()
+
+    def finish_opening(self) -> None:
+        """Take over the producers of an attempt at Pulsar that has ended, or say why there are none."""
+        try:
+            if not self._pulsar.try_finish_opening():
+                return
+        except PulsarUnreachable as error:
+            self._log_error(error)
+            # The clock anew: the attempt may have taken its whole time-out.
+            self._open_at_s = self._clock() + self._pulsar_backoff.take_delay_s()
+            return
+        self._pulsar_backoff.reset()
+        mqtt = self._settings.mqtt
+        self.last_error = "" if self.is_mqtt_up else f"connecting to the MQTT broker at {mqtt.host}:{mqtt.port}"
+        _LOG.info("pulsar is open", topic=self._settings.topic(self._settings.pulsar.batches))
 
     def watch(self, now_s: float) -> None:
         """Notice that the subscription stands, or that the connection ended or does not come up."""
@@ -98,17 +115,6 @@ class Connections:
     def on_send_failed(self, why: str) -> None:
         """Pulsar did not take a message; it is sent again."""
         self.last_error = why
-
-    def _open_pulsar(self) -> None:
-        try:
-            self._pulsar.open()
-        except PulsarUnreachable as error:
-            self._log_error(error)
-            # The clock anew: the attempt may have taken its whole time-out.
-            self._open_at_s = self._clock() + self._pulsar_backoff.take_delay_s()
-        else:
-            self._pulsar_backoff.reset()
-            _LOG.info("pulsar is open", topic=self._settings.topic(self._settings.pulsar.batches))
 
     def _connect_mqtt(self) -> None:
         # Before CONNECT: the broker sends again what has no PUBACK as soon as it has accepted.

@@ -18,7 +18,7 @@ from gateway.engine import Engine
 from gateway.health import PublicationResults
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection, PublishResult
-from gateway.pulsar_producer import NewClient, PulsarProducer, new_client
+from gateway.pulsar_producer import InBackground, NewClient, PulsarProducer, in_thread, new_client
 from gateway.push import PushQueue
 from gateway.status_report import StatusReporter
 from runtime.mqtt_client import MqttMessage
@@ -27,6 +27,8 @@ from runtime.wakeup import WakeUp
 _TICK_S = 1.0
 _QUIET_S = 0.2
 """When a gateway that leaves has heard nothing for so long, the broker has nothing more for it."""
+_CLOSE_S = 0.5
+"""So long closing the client, and an attempt to open one, may keep a gateway that has finished."""
 _LOG = structlog.get_logger("gateway")
 
 Select = Callable[[list[Any], list[Any], list[Any], float], tuple[list[Any], list[Any], list[Any]]]
@@ -78,13 +80,14 @@ class GatewayLoop:
         jitter: Callable[[], float] = random.random,
         select: Select = select.select,
         client: NewClient = new_client,
+        in_background: InBackground = in_thread,
     ) -> None:
         self._wake, self._clock, self._select = wake, clock, select
         self.metrics = GatewayMetrics()
         results = PublicationResults()
         self._engine = Engine(settings, jitter=jitter, on_refused=partial(log_refusal, self.metrics))
         self._mqtt = MqttConnection(settings, self._on_message, self._on_publish_result)
-        self._pulsar = PulsarProducer(settings, wake.wake, client)
+        self._pulsar = PulsarProducer(settings, wake.wake, client, in_background)
         self._pushes = PushQueue(settings.push.folder)
         self._connections = Connections(
             settings,
@@ -122,6 +125,7 @@ class GatewayLoop:
         now_s = self._clock()
         if self._mqtt.socket is not None and self._mqtt.socket in readable:
             self._mqtt.read(lambda: self._engine.has_room)
+        self._connections.finish_opening()
         # In this order a receipt that is there now leaves as an acknowledgement and a PUBACK in the same turn.
         self._forwarder.handle_receipts(now_s)
         self._forwarder.retry_due(now_s)
@@ -158,7 +162,7 @@ class GatewayLoop:
 
     def close(self) -> int:
         """Close Pulsar's client; how many batches are still in flight."""
-        self._pulsar.close()
+        self._pulsar.close(_CLOSE_S)
         return len(self._engine.in_flight)
 
     @property

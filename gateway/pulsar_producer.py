@@ -45,16 +45,44 @@ class Receipt(NamedTuple):
         return self.result == "Ok"
 
 
+InBackground = Callable[[Callable[[], None]], None]
+_CLOSE_S = 5.0
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    """Do it in a thread of its own, which does not keep the process from ending."""
+    threading.Thread(target=work, name="pulsar-open", daemon=True).start()
+
+
+class _Opening:
+    """An attempt to get a client and its producers. Once `ended` is set nobody changes it."""
+
+    def __init__(self) -> None:
+        self.client: Any = None
+        self.producers: tuple[Any, Any] | None = None
+        self.error: PulsarUnreachable | None = None
+        self.is_cancelled = False
+        self.ended = threading.Event()
+
+
 class PulsarProducer:
-    """Producers of one region's topics.
+    """Producers of one region's topics, opened in the background: a cluster that is away may take minutes to fail.
 
     Pulsar's callback runs in the client's own thread: it appends the receipt and wakes the loop, no more. There are
     never more receipts than messages in flight, so the queue needs no other bound. `send` does not block, because the
     window of the gateway is smaller than the producer's.
     """
 
-    def __init__(self, settings: GatewaySettings, wake: Callable[[], None], client: NewClient = new_client) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        wake: Callable[[], None],
+        client: NewClient = new_client,
+        in_background: InBackground = in_thread,
+    ) -> None:
         self._settings, self._wake, self._new_client = settings, wake, client
+        self._in_background = in_background
+        self._opening: _Opening | None = None
         self._client: Any = None
         self._batches: Any = None
         self._refused: Any = None
@@ -67,22 +95,35 @@ class PulsarProducer:
         return self._batches is not None and not self.wants_reopening
 
     @property
+    def is_opening(self) -> bool:
+        """Whether an attempt was begun, and `try_finish_opening` has not said how it ended."""
+        return self._opening is not None
+
+    @property
     def is_connected(self) -> bool:
         """Whether the producer of batches has a connection at this moment."""
         return self._batches is not None and bool(self._batches.is_connected())
 
-    def open(self) -> None:
-        """Connect and create the producers; takes at most the operation time-out. Raises PulsarUnreachable."""
-        # The client before it: its threads and connections would stay.
-        self.close()
-        try:
-            self._client = self._open_client()
-            self._batches = self._producer(self._settings.pulsar.batches)
-            self._refused = self._producer(self._settings.pulsar.refused)
-        except (pulsar.PulsarException, ValueError, RuntimeError) as error:
-            self.close()
-            raise PulsarUnreachable(f"no producer from {self._settings.pulsar.service_url}: {error}") from error
+    def start_opening(self) -> None:
+        """Begin to connect and to create the producers; the loop is woken when that has ended."""
+        former, self._client, self._batches, self._refused = self._client, None, None, None
+        self._opening = opening = _Opening()
+        self._in_background(lambda: self._open(opening, former))
+
+    def try_finish_opening(self) -> bool:
+        """Take over what an attempt brought that has ended; whether it did. Raises PulsarUnreachable."""
+        opening = self._opening
+        if opening is None or not opening.ended.is_set():
+            return False
+        self._opening = None
+        if opening.error is not None:
+            raise opening.error
+        # None: something unexpected ended the thread, and that ends the process.
+        if opening.producers is None:
+            return False
+        self._client, (self._batches, self._refused) = opening.client, opening.producers
         self.wants_reopening = False
+        return True
 
     def send(self, effect: Produce) -> None:
         """Hand a message to the client; its receipt comes by `take_receipts`."""
@@ -109,14 +150,36 @@ class PulsarProducer:
             receipts.append(receipt)
         return receipts
 
-    def close(self, timeout_s: float = 5.0) -> None:
+    def close(self, timeout_s: float = _CLOSE_S) -> None:
         """Close the client; whatever it takes longer than `timeout_s` is left to the end of the process."""
         client, self._client, self._batches, self._refused = self._client, None, None, None
-        if client is not None:
-            # Closing waits for the cluster, which may be why it is closed.
-            closing = threading.Thread(target=_close_quietly, args=(client,), name="pulsar-close", daemon=True)
-            closing.start()
-            closing.join(timeout_s)
+        opening, self._opening = self._opening, None
+        if opening is None:
+            _close_client(client, timeout_s)
+            return
+        # In this order, as `_open` does it the other way round: one of the two closes the client.
+        opening.is_cancelled = True
+        _close_client(opening.client, timeout_s)
+        # A thread that is still inside the client when the process ends would abort it.
+        opening.ended.wait(timeout_s)
+
+    def _open(self, opening: _Opening, former: Any) -> None:
+        """The thread of an attempt. The client before it is closed: its threads and connections would stay."""
+        try:
+            _close_client(former, _CLOSE_S)
+            opening.client = client = self._open_client()
+            if not opening.is_cancelled:
+                names = self._settings.pulsar.batches, self._settings.pulsar.refused
+                batches, refused = (self._producer(client, name) for name in names)
+                opening.producers = batches, refused
+        except (pulsar.PulsarException, ValueError, RuntimeError) as error:
+            address = self._settings.pulsar.service_url
+            opening.error = PulsarUnreachable(f"no producer from {address}: {error}")
+        finally:
+            if opening.producers is None:
+                _close_client(opening.client, _CLOSE_S)
+            opening.ended.set()
+            self._wake()
 
     def _on_result(self, token: int, refused: bool, result: Any, _: Any) -> None:
         self._add_receipt(Receipt(token, result.name, refused))
@@ -126,9 +189,9 @@ class PulsarProducer:
         self._receipts.append(receipt)
         self._wake()
 
-    def _producer(self, name: str) -> Any:
+    def _producer(self, client: Any, name: str) -> Any:
         settings = self._settings.pulsar
-        return self._client.create_producer(
+        return client.create_producer(
             self._settings.topic(name),
             send_timeout_millis=int(settings.send_timeout_s * 1000),
             # More than the loop ever has in flight, so it never blocks.
@@ -145,6 +208,14 @@ class PulsarProducer:
         settings = self._settings.pulsar
         access = PulsarAccess.of_tls(settings.tls, settings.token)
         return self._new_client(settings.service_url, access, timeout_s=settings.operation_timeout_s)
+
+
+def _close_client(client: Any, timeout_s: float) -> None:
+    """Close it, if there is one. Closing waits for the cluster, which may be why it is closed."""
+    if client is not None:
+        closing = threading.Thread(target=_close_quietly, args=(client,), name="pulsar-close", daemon=True)
+        closing.start()
+        closing.join(timeout_s)
 
 
 def _close_quietly(client: Any) -> None:

@@ -238,6 +238,7 @@ class Region:
             jitter=lambda: 0.5,
             select=without_waiting,
             client=self.pulsar,
+            in_background=lambda work: work(),
         )
 
     def turn(self, times: int = 4) -> None:

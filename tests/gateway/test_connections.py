@@ -24,7 +24,7 @@ def test_a_broker_that_does_not_answer_is_given_up_after_the_timeout_and_tried_a
     region.until(lambda: region.broker.connections == 1)
     region.now_s += 4.9
     region.turn()
-    assert region.status.last_error == "not connected yet"
+    assert region.status.last_error == f"connecting to the MQTT broker at 127.0.0.1:{region.broker.port}"
     region.now_s += 1.1
     region.turn()
     region.now_s += 1

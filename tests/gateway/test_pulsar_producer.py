@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,31 @@ from gateway.pulsar_producer import PulsarProducer, Receipt
 from runtime.pulsar_client import PulsarAccess, PulsarToken
 from tests.gateway.sides import FakePulsar
 from tests.gateway.strategies import settings
+from tests.waiting import wait_until
 
 
 def produce(token: int, *, refused: bool = False) -> Produce:
     return Produce(token, refused, "d1", b"payload", {"device": "d1"})
 
 
+def at_once(work: Callable[[], None]) -> None:
+    work()
+
+
+def open_now(producer: PulsarProducer) -> None:
+    producer.start_opening()
+    producer.try_finish_opening()
+
+
 class Side:
     def __init__(self) -> None:
         self.pulsar, self.wakes = FakePulsar(), 0
         self.options: list[dict[str, Any]] = []
-        self.producer = PulsarProducer(settings(), self._wake, self._client)
+        self.producer = PulsarProducer(settings(), self._wake, self._client, at_once)
+
+    def open(self) -> None:
+        open_now(self.producer)
+        self.wakes = 0
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -39,7 +55,7 @@ def side() -> Side:
 
 
 def test_a_receipt_comes_once_wakes_the_loop_and_says_what_pulsar_said(side: Side) -> None:
-    side.producer.open()
+    side.open()
     for token in (1, 2, 3):
         side.producer.send(produce(token, refused=token == 3))
     assert side.producer.take_receipts() == []
@@ -60,7 +76,7 @@ def test_a_receipt_comes_once_wakes_the_loop_and_says_what_pulsar_said(side: Sid
     ],
 )
 def test_what_the_client_does_not_take_has_a_receipt_too(side: Side, error: Exception, is_permanent: bool) -> None:
-    side.producer.open()
+    side.open()
     side.pulsar.raises = error
     side.producer.send(produce(1))
     (receipt,) = side.producer.take_receipts()
@@ -77,7 +93,7 @@ def test_before_it_is_open_a_message_fails_for_now(side: Side) -> None:
 def test_a_producer_that_is_gone_wants_to_be_opened_again_and_one_of_dead_letters_does_not_stop_the_batches(
     side: Side,
 ) -> None:
-    side.producer.open()
+    side.open()
     side.producer.send(produce(1, refused=True))
     side.pulsar.answer(0, "AlreadyClosed")
     side.producer.take_receipts()
@@ -86,13 +102,13 @@ def test_a_producer_that_is_gone_wants_to_be_opened_again_and_one_of_dead_letter
     side.pulsar.answer(0, "AlreadyClosed")
     side.producer.take_receipts()
     assert not side.producer.is_open
-    side.producer.open()
+    side.open()
     side.producer.send(produce(3))
     assert len(side.pulsar.waiting) == 1
 
 
 def test_closing_leaves_no_message_without_a_receipt(side: Side) -> None:
-    side.producer.open()
+    side.open()
     side.producer.send(produce(1))
     side.producer.close()
     assert side.producer.take_receipts() == [Receipt(1, "AlreadyClosed")]
@@ -102,8 +118,39 @@ def test_closing_leaves_no_message_without_a_receipt(side: Side) -> None:
 def test_a_pulsar_that_is_not_there_is_said_with_its_address(side: Side) -> None:
     side.pulsar.is_up = False
     with pytest.raises(PulsarUnreachable, match=r"no producer from .* nobody there"):
-        side.producer.open()
+        side.open()
     assert not side.producer.is_open
+
+
+def test_an_attempt_that_is_cancelled_leaves_no_client_open_wherever_it_was(side: Side) -> None:
+    """Both orders: the attempt has a client when it is cancelled, and it gets one afterwards."""
+    begun: list[Callable[[], None]] = []
+    closed: list[str] = []
+    may_create = threading.Event()
+
+    class Client(FakePulsar):
+        def create_producer(self, topic: str, **_: Any) -> Any:
+            assert may_create.wait(20)
+            raise pulsar.AlreadyClosed("closed")
+
+        def close(self) -> None:
+            closed.append("client")
+            may_create.set()
+
+    producer = PulsarProducer(settings(), lambda: None, Client(), begun.append)
+    producer.start_opening()
+    producer.close(20)
+    assert (producer.is_opening, closed) == (False, [])
+    begun[0]()
+    assert closed == ["client"]
+    producer.start_opening()
+    thread = threading.Thread(target=begun[1])
+    thread.start()
+    wait_until(lambda: producer._opening is not None and producer._opening.client is not None)
+    producer.close(20)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert not producer.try_finish_opening()
 
 
 def test_an_encrypted_connection_checks_the_name_of_its_host() -> None:
@@ -114,7 +161,7 @@ def test_an_encrypted_connection_checks_the_name_of_its_host() -> None:
         return FakePulsar()
 
     address = {"service_url": "pulsar+ssl://pulsar:6651", "token": "secret", "tls": {"ca": "/ca.pem"}}
-    PulsarProducer(settings(pulsar=address), lambda: None, client).open()
+    open_now(PulsarProducer(settings(pulsar=address), lambda: None, client, at_once))
     (access,) = opened
     assert access.tls_validate_hostname
     assert access.tls_ca == Path("/ca.pem")
