@@ -70,7 +70,7 @@ class StatusReporter:
         oldest_s = round(now_s - in_flight.oldest_s, 3) if in_flight.oldest_s is not None else 0.0
         problem = self._connections.problem or self._results.problem(now_s) or stall_problem(oldest_s)
         if not self._connections.are_up:
-            problem = self._connections.last_error or problem or "not connected"
+            problem = self._connections.last_error or problem or "not connected yet"
         now: dict[str, object] = {
             "state": "stopping" if is_stopping else "running",
             "healthy": not problem and not is_stopping,

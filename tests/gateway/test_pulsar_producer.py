@@ -139,7 +139,7 @@ def test_an_attempt_that_is_cancelled_leaves_no_client_open_wherever_it_was(side
 
     producer = PulsarProducer(settings(), lambda: None, Client(), begun.append)
     producer.start_opening()
-    producer.close(20)
+    producer.close(0)
     assert (producer.is_opening, closed) == (False, [])
     begun[0]()
     assert closed == ["client"]
