@@ -32,10 +32,14 @@ class Centre:
         self.events: list[str] = []
         self.failures: list[Exception] = []
         self.last_run = self.touched = 1
+        self.signal = signal.SIGTERM
 
     def start_spark(self, name: str, _: object) -> Any:
         assert self.settings.tables.open(TABLE).version() == 0, "the tables are there before Spark is"
         self.events.append(name)
+        if self.signal == signal.SIGINT:
+            # As Spark does: it takes SIGINT for itself.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return SimpleNamespace(
             dataSource=SimpleNamespace(register=lambda _: None), stop=lambda: self.events.append("stopped")
         )
@@ -44,7 +48,7 @@ class Centre:
         self.events.append("run")
         self.settings.tables.append(TABLE, [ROW] * self.touched)
         if self.events.count("run") == self.last_run:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(self.signal)
         return ProximityRun(1, self.touched, 0, self.touched)
 
     def topic_sender(self, _: object, topic: str, message: Any, __: object) -> Any:
@@ -102,8 +106,9 @@ def test_a_run_that_finds_nothing_to_do_is_logged_only_if_it_is_the_only_one(cen
     assert [line["event"] for line in lines] == ["started", "computed", "stopped"]
 
 
-def test_following_goes_on_until_a_signal_and_ends_after_the_run(centre: Centre) -> None:
-    centre.last_run = 2
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_following_goes_on_until_a_signal_and_ends_after_the_run(centre: Centre, number: signal.Signals) -> None:
+    centre.last_run, centre.signal = 2, number
     jobs.run_proximity(centre.settings, follow=True)
     assert centre.events == ["waybill-proximity", *["run", "1 to encounters"] * 2, "stopped"]
 
