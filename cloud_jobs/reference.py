@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pyarrow as pa
 import structlog
 
-from cloud_jobs.fences import PublishedFences, published_fences
 from cloud_jobs.lake.beginning import beginning, instant_text
 from cloud_jobs.lake.schemas import REFERENCE, publication_order
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.published_fences import PublishedFences, published_fences
 from geo.spatial.geojson import named
 from telemetry import InvalidJson, parse_json
 

@@ -12,7 +12,7 @@ import pulsar
 
 from cloud_jobs.billing import Account, Tariff, parse
 from cloud_jobs.errors import CloudError, ReferenceFileError, ReferenceNotPublished
-from cloud_jobs.fences import parse_fence
+from cloud_jobs.published_fences import parse_fence
 from cloud_jobs.reference import MAX_BYTES, MAX_VALUES, NAMESPACE, TOPICS, Kind, stated_version
 from geo.spatial import FenceError
 from geo.spatial.features import Feature, read_features

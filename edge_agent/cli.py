@@ -78,15 +78,15 @@ def status(
     Example: edge-agent status --config agent.toml --json
     """
     from edge_agent.status import is_running, read_status
-    from edge_agent.status_client import fetch_live_state
+    from edge_agent.status_client import fetch_current_state
 
     with _errors_as_lines():
         settings = load(AgentSettings, config)
-        state = {**read_status(settings), "running": is_running(settings), **fetch_live_state(settings)}
+        state = {**read_status(settings), "running": is_running(settings), **fetch_current_state(settings)}
     if as_json:
         typer.echo(json.dumps(state))
     else:
-        from edge_agent.tables import print_status
+        from edge_agent.text_tables import print_status
 
         print_status(state)
 
@@ -109,7 +109,7 @@ def inspect(
     if as_json:
         typer.echo(json.dumps({"batches": batches, "dead_letter_messages": messages}))
     else:
-        from edge_agent.tables import print_batches, print_dead_letters
+        from edge_agent.text_tables import print_batches, print_dead_letters
 
         print_batches(batches)
         print_dead_letters(messages)

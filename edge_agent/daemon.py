@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from edge_agent.agent import RESTART_WITHIN_S, Agent
+from edge_agent.agent_state import add_counters, counters_of, current_state, health_state, is_alive
 from edge_agent.checking import problems, warnings
 from edge_agent.clock.clocks import SystemClocks
 from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError, StoreError, StoreVersion
 from edge_agent.holding import newly_held
-from edge_agent.live import add_counters, counters_of, health_state, is_alive, live_state
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, PushRefused, Trial, effective_settings
 from edge_agent.status import read_status
@@ -344,7 +344,7 @@ class Daemon:
             self._health = None
         if port == 0:
             return
-        from edge_agent.status_server import serve_status  # noqa: PLC0415 - only who is asked pays for it
+        from edge_agent.status_endpoint import serve_status  # noqa: PLC0415 - only who is asked pays for it
 
         try:
             self._health = serve_status(port, self._state, lambda: health_state(self._agent))
@@ -357,7 +357,7 @@ class Daemon:
             **read_status(agent.settings),
             "running": True,
             "uptime_s": round(time.monotonic() - self._started_s, 1),
-            **live_state(agent),
+            **current_state(agent),
             **add_counters(before, counters_of(agent)),
             "pushed_settings": self._present.pushed,
             "pushed_settings_waiting": self._trial.is_waiting,

@@ -12,7 +12,7 @@ LIVE_TIMEOUT_S = 2.0
 MAX_ANSWER_BYTES = 1 << 20
 
 
-def fetch_live_state(settings: AgentSettings) -> dict[str, Any]:
+def fetch_current_state(settings: AgentSettings) -> dict[str, Any]:
     """The state of the running agent, if it has an endpoint and is the one that answers; else nothing."""
     if settings.status.port == 0:
         return {}

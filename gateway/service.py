@@ -11,7 +11,7 @@ import structlog
 from gateway.config import Drain, GatewaySettings
 from gateway.errors import ThreadEnded
 from gateway.loop import GatewayLoop
-from gateway.status_server import serve_status
+from gateway.status_endpoint import serve_status
 from runtime.status_server import StatusServer
 from runtime.wakeup import WakeUp
 

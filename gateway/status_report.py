@@ -13,7 +13,7 @@ from gateway.engine import Engine
 from gateway.health import PublicationResults, stall_problem
 from gateway.metrics import GatewayMetrics
 from gateway.status import GatewayStatus, SilentDevices
-from gateway.status_server import StatusHolder
+from gateway.status_endpoint import StatusHolder
 from gateway.validation import UNKNOWN_SENDER, sender_of
 
 _SILENT_S = 10.0

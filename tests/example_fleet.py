@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from deploy.local.state import StackState
+from deploy.local.stack_state import StackState
 from edge_agent.intake.parse import parse_message
 from simulator import drive, generated_scenario, write_folder
 from simulator.scenario import Scenario

@@ -11,8 +11,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cloud_jobs.geofence.config import GeofenceSettings
+from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, EventRules, revise
 from cloud_jobs.geofence.fence_changes import AppliedFences, FenceChange
-from cloud_jobs.geofence.revisions import INPUT, REVISIONS, EventRules, revise
 from cloud_jobs.geofence.units import DAY_MS
 from cloud_jobs.incremental import commit, new_positions, next_increment, positions_at
 from cloud_jobs.key_groups import group_by_key

@@ -10,11 +10,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from cloud_jobs.fences import parse_fences
 from cloud_jobs.incremental import commit, new_positions, next_increment, positions_at, touched_spans
 from cloud_jobs.key_groups import group_by_key
 from cloud_jobs.lake.frames import Transform, map_sorted, persist_until, read_table
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.published_fences import parse_fences
 from cloud_jobs.reference import fences_in
 from cloud_jobs.usage.metering import FIXES, HOUR_MS, METERED, meter
 from geo.spatial import TrackSettings, ZoneSet

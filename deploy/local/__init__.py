@@ -13,15 +13,15 @@ from deploy.local.errors import (
     StackNotRunning,
 )
 from deploy.local.folder import empty
-from deploy.local.health import http_health
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings, TlsFiles
 from deploy.local.ports import PortBook, free_port
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import Server, ServerState, wait_all
+from deploy.local.server_health import http_health
 from deploy.local.stack import LocalStack, StackSettings
-from deploy.local.state import StackState
+from deploy.local.stack_state import StackState
 
 __all__ = [
     "CuttableLink",

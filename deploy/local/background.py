@@ -10,7 +10,7 @@ from pathlib import Path
 from deploy.local.errors import FolderDamaged, ServerFailed, StackInUse, StackNotRunning
 from deploy.local.folder import claim, holder
 from deploy.local.process import ProcessIdentity
-from deploy.local.state import StackState, running
+from deploy.local.stack_state import StackState, running
 
 __all__ = ["DETACHED_LOG", "start_in_background", "stop_running"]
 

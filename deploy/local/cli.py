@@ -19,8 +19,8 @@ from deploy.local.errors import LocalStackError, StackNotRunning
 from deploy.local.folder import empty
 from deploy.local.server import Server
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack
-from deploy.local.state import StackState
-from deploy.local.view import LiveStack, asked, links_table, servers_table
+from deploy.local.stack_state import StackState
+from deploy.local.view import StackView, asked, links_table, servers_table
 from geo.replication import ReplicationError, Topology
 from runtime.signals import raise_on_signals
 from settings import SettingsError, load
@@ -135,7 +135,7 @@ def _foreground(folder: Path, topology: Path, fresh: bool) -> None:
     # end itself by SIGINT at its exit, although it was caught.
     with raise_on_signals((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), SystemExit(0)):
         if console.is_terminal:
-            with Live(LiveStack(stack), console=console, refresh_per_second=4):
+            with Live(StackView(stack), console=console, refresh_per_second=4):
                 _run(stack)
         else:
             _run(stack)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from deploy.local.health import Health, HttpHealth
 from deploy.local.server import Server
+from deploy.local.server_health import Health, HttpHealth
 
 __all__ = ["DaemonProcess"]
 

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deploy.local.health import Health, LinksHealth
 from deploy.local.link import CuttableLink
 from deploy.local.ports import PortBook
 from deploy.local.proxy import LinkConfig, ProxyConfig
 from deploy.local.server import Server
+from deploy.local.server_health import Health, LinksHealth
 
 __all__ = ["CuttableLinks"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from pydantic import Field, FilePath
 
 from deploy.local.errors import ProgramMissing
-from deploy.local.health import Health, MqttHealth
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
+from deploy.local.server_health import Health, MqttHealth
 from settings import Settings
 
 __all__ = ["MosquittoBroker", "MosquittoSettings", "TlsFiles"]

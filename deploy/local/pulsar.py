@@ -5,10 +5,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from deploy.local.health import Health, HttpHealth
 from deploy.local.jvm import ClassArchive, java, pulsar_home
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
+from deploy.local.server_health import Health, HttpHealth
 from settings import Settings
 
 __all__ = ["PulsarCluster", "PulsarSettings"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from threading import RLock
 
 from deploy.local.errors import ServerFailed
-from deploy.local.health import Health
 from deploy.local.process import ProcessIdentity, proportional_bytes
+from deploy.local.server_health import Health
 from deploy.local.spawn import spawn
 
 __all__ = ["Server", "ServerState", "wait_all"]

@@ -14,7 +14,6 @@ from pydantic import Field
 
 from deploy.local.errors import LocalStackError, TopologyHasAddresses
 from deploy.local.folder import hold
-from deploy.local.health import ask_all
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings
@@ -22,7 +21,8 @@ from deploy.local.ports import PortBook
 from deploy.local.process import ProcessIdentity
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import Server, ServerState, wait_all
-from deploy.local.state import LinkRecord, Phase, ServerRecord, StackState
+from deploy.local.server_health import ask_all
+from deploy.local.stack_state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply
 from runtime import replace_durably
 from settings import Settings, load

@@ -10,15 +10,15 @@ from rich.text import Text
 
 from deploy.local.errors import LinkControlError
 from deploy.local.stack import LocalStack
-from deploy.local.state import ServerRecord, StackState
+from deploy.local.stack_state import ServerRecord, StackState
 
-__all__ = ["LiveStack", "asked", "links_table", "servers_table"]
+__all__ = ["StackView", "asked", "links_table", "servers_table"]
 
 _STYLES = {"healthy": "green", "starting": "yellow", "unknown": "yellow", "stopped": "dim"}
 _MB = 1024 * 1024
 
 
-class LiveStack:
+class StackView:
     """The servers of a stack as they are at the moment of drawing."""
 
     def __init__(self, stack: LocalStack) -> None:

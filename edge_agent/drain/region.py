@@ -9,8 +9,8 @@ import structlog
 
 from edge_agent.config import AgentSettings, FailoverSettings, UplinkSettings
 from edge_agent.errors import LinkClosed, LinkError
-from edge_agent.uplink.probe import Probe
 from edge_agent.uplink.protocol import Uplink
+from edge_agent.uplink.region_probe import RegionProbe
 from runtime.backoff import Backoff
 from runtime.takeovers import Takeovers
 
@@ -221,7 +221,7 @@ class RegionChoice:
         self._make_uplink = make_uplink
         self._regions = Regions(len(settings.uplinks), settings.failover, random)
         self._backoff = Backoff(first.backoff_first_s, first.backoff_max_s, random.random)
-        self._probe: Probe | None = None
+        self._probe: RegionProbe | None = None
         cause = f"another agent has the id {settings.device.id!r}: each needs an id of its own"
         # Who shares the id is back after `backoff_max_s`: a connection that stands for twice as long is not contested.
         self.takeovers = Takeovers(cause, 2 * first.backoff_max_s)
@@ -278,7 +278,7 @@ class RegionChoice:
         """Looks now and then if the preferred region is back, and decides to leave for it."""
         if self._probe is None:
             if self._regions.should_probe(now_s):
-                self._probe = Probe(lambda: self._make_uplink(self._uplinks[0]), self._failover.hold_s)
+                self._probe = RegionProbe(lambda: self._make_uplink(self._uplinks[0]), self._failover.hold_s)
         elif self._probe.held is not None and self.leave_by_s is None:
             held, self._probe = self._probe.held, None
             if self._regions.on_probed(now_s, held=held):

@@ -2,6 +2,7 @@
 
 from geo.replication.admin import AdminClient
 from geo.replication.apply import Applied, Inspection, admins, apply, inspect_clusters
+from geo.replication.cluster_state import ClusterState, NamespaceState, Registration, TenantState, TopicState
 from geo.replication.desired import address, desired
 from geo.replication.errors import (
     AdminRefused,
@@ -17,7 +18,6 @@ from geo.replication.errors import (
 )
 from geo.replication.model import Cluster, ClusterAddress, Namespace, Region, Subscription, Topic, Topology
 from geo.replication.plan import Change, plan
-from geo.replication.state import ClusterState, NamespaceState, Registration, TenantState, TopicState
 
 __all__ = [
     "AdminClient",

@@ -5,6 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from geo.replication.admin import AdminClient
+from geo.replication.cluster_state import (
+    BrokerDefaults,
+    ClusterState,
+    NamespaceState,
+    Registration,
+    TenantState,
+    TopicState,
+)
 from geo.replication.rest_types import (
     CLUSTER,
     CLUSTERS,
@@ -19,7 +27,6 @@ from geo.replication.rest_types import (
     TopicStats,
     topics_of,
 )
-from geo.replication.state import BrokerDefaults, ClusterState, NamespaceState, Registration, TenantState, TopicState
 from geo.replication.topic_naming import (
     PERSISTENT,
     is_addressable,

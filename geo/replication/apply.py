@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from geo.replication.actual import actual, for_each_cluster, topic_names
 from geo.replication.admin import AdminClient
+from geo.replication.cluster_state import ClusterState, Registration, TenantState
 from geo.replication.desired import address, desired
 from geo.replication.errors import (
     ApplyStopped,
@@ -19,7 +20,6 @@ from geo.replication.errors import (
 from geo.replication.model import Topology
 from geo.replication.plan import Change, plan
 from geo.replication.rest_types import CLUSTER
-from geo.replication.state import ClusterState, Registration, TenantState
 from geo.replication.topic_naming import topic_path
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings

@@ -21,11 +21,11 @@ from geo.replication.admin import AdminClient
 from geo.replication.apply import Applied, Inspection, admins, inspect_clusters
 from geo.replication.apply import apply as apply_topology
 from geo.replication.errors import ReplicationError
+from geo.replication.link_probe import VerifyResult
+from geo.replication.link_probe import verify as verify_links
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, Observation, observe
 from geo.replication.plan import Change, stale_addresses
-from geo.replication.probe import VerifyResult
-from geo.replication.probe import verify as verify_links
 from geo.replication.reconnect import reconnect
 from geo.replication.watch import ReplicationCollector
 from runtime.pulsar_client import PulsarAccess

@@ -1,8 +1,8 @@
 """From a topology to the state that each cluster should be in. Pure."""
 
+from geo.replication.cluster_state import ClusterState, NamespaceState, Registration, TenantState, TopicState
 from geo.replication.errors import NoAddress
 from geo.replication.model import ClusterAddress, Namespace, Topic, Topology
-from geo.replication.state import ClusterState, NamespaceState, Registration, TenantState, TopicState
 
 __all__ = ["PROBE_TOPIC", "address", "desired"]
 

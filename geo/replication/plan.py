@@ -3,7 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from geo.replication.state import BrokerDefaults, ClusterState, NamespaceState, Registration, TenantState, TopicState
+from geo.replication.cluster_state import (
+    BrokerDefaults,
+    ClusterState,
+    NamespaceState,
+    Registration,
+    TenantState,
+    TopicState,
+)
 from geo.replication.topic_naming import partition_name
 from settings import Settings
 

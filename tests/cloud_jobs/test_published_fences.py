@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 import cloud_jobs
 from cloud_jobs.errors import CloudError
-from cloud_jobs.fences import parse_fences, published_fences
+from cloud_jobs.geofence.event_revisions import EventRules
 from cloud_jobs.geofence.fence_changes import AppliedFences, changes_between
-from cloud_jobs.geofence.revisions import EventRules
+from cloud_jobs.published_fences import parse_fences, published_fences
 from cloud_jobs.usage.job import _meter_devices
 from cloud_jobs.usage.metering import FIXES
 from geo.spatial import TrackSettings, features
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
-from tests.cloud_jobs.geofence.test_revisions import THROUGH
+from tests.cloud_jobs.geofence.test_event_revisions import THROUGH
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 

@@ -11,10 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud_jobs.fences import PublishedFences, parse_fences, published_fences
 from cloud_jobs.geofence.fence_changes import changes_between
 from cloud_jobs.lake.schemas import REFERENCE
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.published_fences import PublishedFences, parse_fences, published_fences
 from cloud_jobs.reference import Kind, changing, collect, fences_in, versions_in
 from cloud_jobs.reference_files import make_version
 

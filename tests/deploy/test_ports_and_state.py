@@ -26,7 +26,7 @@ from deploy.local.errors import TopologyHasAddresses
 from deploy.local.folder import hold
 from deploy.local.process import ProcessIdentity
 from deploy.local.stack import with_addresses
-from deploy.local.state import LinkRecord, ServerRecord
+from deploy.local.stack_state import LinkRecord, ServerRecord
 
 
 def state() -> StackState:

@@ -22,7 +22,6 @@ from edge_agent.drain.sent_batches import MAX_RANGES, MAX_STREAMS, SentSeqs
 from edge_agent.errors import LinkError
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.uplink.mqtt import control_events
-from edge_agent.uplink.probe import Probe
 from edge_agent.uplink.protocol import (
     MalformedControl,
     NoGateway,
@@ -31,6 +30,7 @@ from edge_agent.uplink.protocol import (
     RefusedBatch,
     UplinkEvent,
 )
+from edge_agent.uplink.region_probe import RegionProbe
 from telemetry import Ack, IntervalSet, encode_ack
 from tests.edge_agent.makers import DEVICE, WALL_MS, fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.scripted_region import Road, ScriptedUplink, acks, drive, waiting
@@ -282,7 +282,7 @@ def test_a_probe_that_cannot_even_be_made_answers_no(error: Exception) -> None:
     def make() -> ScriptedUplink:
         raise error
 
-    probe = Probe(make, 1.0)
+    probe = RegionProbe(make, 1.0)
     deadline = time.monotonic() + 5
     while probe.held is None and time.monotonic() < deadline:
         time.sleep(0.001)

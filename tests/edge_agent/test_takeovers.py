@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.agent import Agent
+from edge_agent.agent_state import health_state, uplink_state
 from edge_agent.config import AgentSettings
 from edge_agent.errors import LinkClosed, LinkError
-from edge_agent.live import health_state, uplink_state
 from edge_agent.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
 from runtime.takeovers import MANY

@@ -14,10 +14,10 @@ from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from cloud_jobs.billing.cli import app
-from cloud_jobs.fences import parse_fences
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, to_row
 from cloud_jobs.lake.schemas import RECORDS, REFERENCE, USAGE
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.published_fences import parse_fences
 from cloud_jobs.reference_files import read_reference
 from cloud_jobs.usage.metering import FIXES, meter
 from geo.spatial import TrackSettings, ZoneSet

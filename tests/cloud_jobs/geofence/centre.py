@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.revisions import INPUT, EventRules, revise
+from cloud_jobs.geofence.event_revisions import INPUT, EventRules, revise
 from cloud_jobs.geofence.units import DAY_MS
 from geo.spatial import TrackSettings
 

@@ -22,8 +22,8 @@ from cloud_jobs.proximity.crowds import (
     parts_of_crowds,
     places_of,
 )
+from cloud_jobs.proximity.encounter_revisions import INPUT, revise
 from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, parts_of, pieces_of, slice_day
-from cloud_jobs.proximity.revisions import INPUT, revise
 from cloud_jobs.proximity.slices import SLICE_MS
 from geo.spatial import TrackSettings
 

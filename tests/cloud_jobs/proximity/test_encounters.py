@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.schemas import ENCOUNTERS
-from cloud_jobs.proximity.revisions import REVISIONS, Part, joined_parts
+from cloud_jobs.proximity.encounter_revisions import REVISIONS, Part, joined_parts
 from cloud_jobs.proximity.slices import SLICE_MS
 from geo.spatial import Fixes, build_tracks, find_encounters
 from tests.cloud_jobs.proximity.centre import ProximityCentre, ProximityFix

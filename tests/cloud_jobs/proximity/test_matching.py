@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.proximity import revisions
-from cloud_jobs.proximity.revisions import EncounterRevision, Part, new_revisions
+from cloud_jobs.proximity import encounter_revisions
+from cloud_jobs.proximity.encounter_revisions import EncounterRevision, Part, new_revisions
 
 DAY_MS = 86_400_000
 
@@ -78,13 +78,13 @@ def test_thousands_of_encounters_of_one_pair_are_compared_a_few_times_each(
         for at in range(count)
     ]
     calls: Counter[str] = Counter()
-    real = revisions._overlap_ms
+    real = encounter_revisions._overlap_ms
 
     def counted(*arguments: Any) -> float:
         calls["overlap"] += 1
         return real(*arguments)
 
-    monkeypatch.setattr(revisions, "_overlap_ms", counted)
+    monkeypatch.setattr(encounter_revisions, "_overlap_ms", counted)
     news = new_revisions(known, encounters, {one.id for one in known}, "a|b")
     assert calls["overlap"] <= 3 * count
     assert len(news) == 0 if shift_ms == 0 else len(news) > 0

@@ -5,10 +5,10 @@ from typing import Any
 
 from geo.replication.actual import actual
 from geo.replication.admin import AdminClient
+from geo.replication.cluster_state import ClusterState, TopicState
 from geo.replication.desired import desired
 from geo.replication.model import Topology
 from geo.replication.plan import Change, new_namespace_state, plan
-from geo.replication.state import ClusterState, TopicState
 
 
 def read_plan(topology: Topology, clients: Mapping[str, AdminClient]) -> list[Change]:

@@ -24,6 +24,7 @@ from geo.replication import (
 )
 from geo.replication.actual import read_defaults, read_registration
 from geo.replication.apply import _make, cluster_data
+from geo.replication.cluster_state import BrokerDefaults
 from geo.replication.errors import UnusableAccess
 from geo.replication.rest_types import (
     CLUSTER,
@@ -34,7 +35,6 @@ from geo.replication.rest_types import (
     STATS,
     TENANT,
 )
-from geo.replication.state import BrokerDefaults
 from runtime.pulsar_client import PulsarAccess
 from tests.geo.replication.brokers import RUNTIME, Answer, FakeBroker
 

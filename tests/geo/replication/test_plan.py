@@ -20,8 +20,8 @@ from geo.replication import (
     plan,
 )
 from geo.replication.apply import _allowed, _check_subjects
+from geo.replication.cluster_state import BrokerDefaults
 from geo.replication.plan import stale_addresses
-from geo.replication.state import BrokerDefaults
 from tests.geo.replication.plan_model import with_changes
 from tests.geo.replication.topologies import cluster_states, topologies
 

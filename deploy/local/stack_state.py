@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from deploy.local.errors import FolderDamaged, LinkControlError, StackNotRunning
 from deploy.local.folder import holder
-from deploy.local.health import Health, ask_all
 from deploy.local.link import CuttableLink
 from deploy.local.process import ProcessIdentity, proportional_bytes
+from deploy.local.server_health import Health, ask_all
 from runtime import replace_durably
 from settings import Settings
 

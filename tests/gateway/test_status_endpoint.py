@@ -13,7 +13,7 @@ from gateway.config import StatusEndpoint
 from gateway.errors import AddressTaken
 from gateway.metrics import GatewayMetrics
 from gateway.status import status_table
-from gateway.status_server import STUCK_AFTER_S, StatusHolder, serve_status
+from gateway.status_endpoint import STUCK_AFTER_S, StatusHolder, serve_status
 
 FRESH = GatewayStatus(gateway="g", region="eu", pid=1, started_at="2026-03-05T06:00:00+00:00")
 

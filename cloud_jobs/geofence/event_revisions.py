@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.errors import CloudError
-from cloud_jobs.fences import parse_fences
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.units import DAY_MS, Units, units_of
 from cloud_jobs.lake.schemas import FIX, GEOFENCE_EVENTS, without
+from cloud_jobs.published_fences import parse_fences
 from cloud_jobs.revisions import latest_by_id
 from geo.spatial import (
     EventRevision,

@@ -16,7 +16,7 @@ log = structlog.get_logger("edge_agent.drain")
 POLL_S = 1.0
 
 
-class Probe:
+class RegionProbe:
     """Connects in a thread of its own and holds the connection for a while.
 
     `held` is None until it is known. Whatever goes wrong, also before there is a connection, is an answer: False.

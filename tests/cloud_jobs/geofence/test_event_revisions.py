@@ -13,7 +13,7 @@ from shapely.affinity import translate
 
 from cloud_jobs.errors import CloudError
 from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.revisions import INPUT, REVISIONS, revise
+from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, revise
 from cloud_jobs.geofence.units import DAY_MS
 from cloud_jobs.lake.schemas import GEOFENCE_EVENTS
 from geo.spatial import FenceSet, TrackSettings

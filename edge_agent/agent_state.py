@@ -41,7 +41,7 @@ def add_counters(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def live_state(agent: Agent) -> dict[str, Any]:
+def current_state(agent: Agent) -> dict[str, Any]:
     """Connections and budget as they are now, and the counters of `counters_of`."""
     drain, intake, usage = agent.drainer, agent.intake_loop, agent.link_budget.usage
     return {
