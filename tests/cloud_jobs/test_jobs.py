@@ -38,11 +38,15 @@ class Centre:
         assert self.settings.tables.open(TABLE).version() == 0, "the tables are there before Spark is"
         self.events.append(name)
         if self.signal == signal.SIGINT:
-            # As Spark does: it takes SIGINT for itself.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            # As Spark does: it takes SIGINT for itself, and raises.
+            signal.signal(signal.SIGINT, self.interrupted)
         return SimpleNamespace(
             dataSource=SimpleNamespace(register=lambda _: None), stop=lambda: self.events.append("stopped")
         )
+
+    def interrupted(self, *_: object) -> None:
+        # Not KeyboardInterrupt as of Spark, which would end the tests.
+        raise AssertionError("SIGINT reached Spark")
 
     def compute(self, *_: object) -> ProximityRun:
         self.events.append("run")
