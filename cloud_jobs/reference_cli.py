@@ -44,6 +44,9 @@ def publish(
 ) -> None:
     """Check files, and publish every version in them; if one has a fault, all faults are named and none is published.
 
+    Versions are checked alone, and accounts against each other and against the tariffs of the same files: one vehicle
+    in two accounts, a tariff that is not there or in another currency. What is published already is not looked at.
+
     A job that reads fences, tariffs or accounts takes them over at its next run. What was published before changes
     nothing.
 
@@ -53,6 +56,8 @@ def publish(
 
     settings = load_settings(config)
     versions = reference_files.read_reference(files)
+    for warning in reference_files.warnings(versions):
+        typer.echo(f"cloud-jobs reference: warning: {warning}", err=True)
     reference_files.publish(settings.service_urls, versions, settings.access)
     counts = Counter(version.kind for version in versions)
     if as_json:

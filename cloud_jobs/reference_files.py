@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pulsar
 
 from cloud_jobs.billing import Account, Tariff, parse
 from cloud_jobs.errors import CloudError, ReferenceFileError, ReferenceNotPublished
+from cloud_jobs.lake.beginning import UNKNOWN_BEGINNING, beginning
 from cloud_jobs.published_fences import parse_fence
 from cloud_jobs.reference import MAX_BYTES, MAX_VALUES, NAMESPACE, TOPICS, Kind, stated_version
 from geo.spatial import FenceError
@@ -46,9 +47,10 @@ def read_reference(paths: Iterable[Path]) -> list[ReferenceVersion]:
     """The versions in files of any name, and in the files of folders (`FILES`), each once.
 
     GeoJSON holds fences and gates; a list of JSON objects holds tariffs (with `prices`) and accounts (with `vehicles`).
-    Raises ReferenceFileError with everything that is wrong, each fault behind its file and place.
+    Raises ReferenceFileError with everything that is wrong, each fault behind its file and place; if each version alone
+    is right, with what the versions say against each other.
     """
-    versions: dict[tuple[Kind, str], ReferenceVersion] = {}
+    placed: dict[tuple[Kind, str, str], tuple[str, ReferenceVersion]] = {}
     faults: list[str] = []
     for path in paths:
         files = [path / name for name in FILES if (path / name).exists()] if path.is_dir() else [path]
@@ -58,12 +60,59 @@ def read_reference(paths: Iterable[Path]) -> list[ReferenceVersion]:
             for place, made in _versions_in(file):
                 if isinstance(made, str):
                     faults.append(f"{file}: {place}: {made}" if place else f"{file}: {made}")
-                elif versions.setdefault((made.kind, made.key), made) != made:
+                elif placed.setdefault(_identity(made), (f"{file}: {place}", made))[1] != made:
                     since = f" from {made.effective_from}" if made.effective_from else ""
                     faults.append(f"{file}: {place}: {made.kind} {made.id!r}{since} is given twice, with two contents")
+    # an account may lack only the tariff that has a fault
+    faults = faults or [*_contradictions([*placed.values()])]
     if faults:
         raise ReferenceFileError(faults)
-    return [*versions.values()]
+    return [version for _, version in placed.values()]
+
+
+def warnings(versions: Collection[ReferenceVersion]) -> list[str]:
+    """What no bill can be made without, and is in none of the files: it may have been published before."""
+    accounts = [parse(Account, version.body) for version in versions if version.kind == "account"]
+    there = {version.id for version in versions if version.kind == "tariff"}
+    return [
+        f"account {account.id!r} has tariff {account.tariff!r}, which is not in these files; it must be published too"
+        for account in accounts
+        if account.tariff not in there
+    ]
+
+
+def _identity(version: ReferenceVersion) -> tuple[Kind, str, str]:
+    begin = beginning(version.kind, version.body)
+    return version.kind, version.id, version.effective_from if begin == UNKNOWN_BEGINNING else begin
+
+
+def _contradictions(placed: Sequence[tuple[str, ReferenceVersion]]) -> Iterator[str]:
+    """What accounts and tariffs, each right alone, say against each other: no bill, or two, would come of it."""
+    currencies: dict[str, dict[str, str]] = {}
+    for place, version in placed:
+        if version.kind == "tariff":
+            currencies.setdefault(version.id, {}).setdefault(parse(Tariff, version.body).currency, place)
+    billed: dict[str, tuple[str, str]] = {}
+    for place, version in placed:
+        if version.kind == "account":
+            account = parse(Account, version.body)
+            yield from (f"{place}: account {account.id!r} {fault}" for fault in _tariff_faults(account, currencies))
+            for vehicle in account.vehicles:
+                first, there = billed.setdefault(vehicle.device, (account.id, place))
+                if first != account.id:
+                    yield (
+                        f"{place}: vehicle {vehicle.device!r} of account {account.id!r} is also one of {first!r}"
+                        f" ({there}); both would be billed"
+                    )
+
+
+def _tariff_faults(account: Account, currencies: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    # files without any tariff leave those that were published before
+    if currencies and account.tariff not in currencies:
+        yield f"has tariff {account.tariff!r}, which is not in these files; there are: {', '.join(sorted(currencies))}"
+    for currency, there in currencies.get(account.tariff, {}).items():
+        if currency != account.currency:
+            yield f"pays in {account.currency}, and its tariff {account.tariff!r} is in {currency} ({there})"
 
 
 def _versions_in(file: Path) -> Iterator[tuple[str, ReferenceVersion | str]]:

@@ -15,7 +15,7 @@ from cloud_jobs import reference_files
 from cloud_jobs.__main__ import app
 from cloud_jobs.errors import ReferenceFileError, ReferenceNotPublished
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference_files import publish, read_reference
+from cloud_jobs.reference_files import publish, read_reference, warnings
 from simulator import generated_scenario, write_folder
 
 RING = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
@@ -66,6 +66,47 @@ def test_all_faults_of_all_files_are_named_together(tmp_path: Path) -> None:
     with pytest.raises(ReferenceFileError) as refused:
         read_reference(files)
     assert [fault.split(": ")[0] for fault in refused.value.faults] == [str(files[at]) for at in (0, 0, 1, 2)]
+
+
+KAZE = ACCOUNT | {"id": "kaze", "vehicles": [{"device": "v1", "region": "eu"}]}
+ACME = ACCOUNT | {"vehicles": [{"device": "v0", "region": "eu"}, {"device": "v1", "region": "us"}]}
+
+
+@pytest.mark.parametrize(
+    ("entries", "fault"),
+    [
+        ([TARIFF, ACME, KAZE], "entry 3: vehicle 'v1' of account 'kaze' is also one of 'acme' (FILE: entry 2); both "),
+        (
+            [ACCOUNT | {"currency": "JPY"}, TARIFF],
+            "entry 1: account 'acme' pays in JPY, and its tariff 't' is in EUR (",
+        ),
+        (
+            [ACCOUNT, TARIFF, TARIFF | {"currency": "USD", "effective_from": "2027-01-01T00:00:00Z"}],
+            "entry 1: account 'acme' pays in EUR, and its tariff 't' is in USD (FILE: entry 3)",
+        ),
+        ([ACCOUNT | {"tariff": "x"}, TARIFF], "entry 1: account 'acme' has tariff 'x', which is not in these files; "),
+        (
+            [TARIFF, TARIFF | {"effective_from": "2026-01-01T01:00:00+01:00", "currency": "USD"}],
+            "entry 2: tariff 't' from 2026-01-01T01:00:00+01:00 is given twice, with two contents",
+        ),
+    ],
+)
+def test_what_versions_say_against_each_other_is_named_with_both_places(
+    tmp_path: Path, entries: list[dict[str, Any]], fault: str
+) -> None:
+    file = file_of(tmp_path, "all.json", entries)
+    with pytest.raises(ReferenceFileError) as refused:
+        read_reference([file])
+    (said,) = refused.value.faults
+    assert said.startswith(f"{file}: {fault.replace('FILE', str(file))}")
+
+
+def test_an_account_alone_is_published_with_a_warning_that_its_tariff_is_needed(tmp_path: Path) -> None:
+    alone = read_reference([file_of(tmp_path, "accounts.json", [ACCOUNT])])
+    assert warnings(alone) == [
+        "account 'acme' has tariff 't', which is not in these files; it must be published too",
+    ]
+    assert not warnings(read_reference([file_of(tmp_path, "both.json", [ACCOUNT, TARIFF])]))
 
 
 def test_a_folder_stands_for_the_files_that_it_has_and_a_version_given_twice_is_one(tmp_path: Path) -> None:
