@@ -25,6 +25,7 @@ _TOKEN = re.compile(
 
 def parse_toml(text: str, max_bytes: int = MAX_TOML_BYTES) -> dict[str, Any]:
     """The tables of a TOML text. Raises ValueError, which says what is wrong."""
+    # Counted and not judged: a lone surrogate has no UTF-8, and is no reason to fail here.
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
         raise ValueError(f"{size} bytes, {max_bytes} are allowed")

@@ -168,6 +168,7 @@ def _unpack_positions(rows: Positions) -> Iterator[Position]:
 
 def _pack_signals(rows: Sequence[Signal]) -> list[Any]:
     paths, indices, index_column = _dictionary([row.path for row in rows], *NAME)
+    # By path: neighbouring values of one signal differ little, and so take few bytes.
     order = sorted(range(len(rows)), key=indices.__getitem__)
     values = [rows[row].value for row in order]
     # bool first: it would be a number to float().

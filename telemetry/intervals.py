@@ -137,6 +137,7 @@ def _intersect(left: tuple[Range, ...], right: tuple[Range, ...]) -> Iterator[Ra
         first, last = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
         if first <= last:
             yield first, last
+        # The one that ends first meets nothing further of the other side.
         if left[i][1] < right[j][1]:
             i += 1
         else:

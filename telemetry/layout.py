@@ -286,6 +286,7 @@ class _Reader:
         if not fewest <= length <= most:
             raise Malformed(f"a list of {length} values, {fewest} to {most} are expected")
         values = list(islice(self._unpacker, length))
+        # An unpacker that is iterated over ends in silence where its bytes end.
         if len(values) != length:
             raise Malformed("content ends within a list")
         return values

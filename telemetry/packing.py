@@ -24,6 +24,7 @@ from typing import Any
 
 from telemetry.errors import Malformed
 
+# Not "l": how many bytes it has depends on the platform.
 _CODES = ((1, "b", 1 << 7), (2, "h", 1 << 15), (4, "i", 1 << 31), (8, "q", 1 << 63))
 _CODE_OF_WIDTH = {width: code for width, code, _ in _CODES}
 _WIDTHS = frozenset((0, *_CODE_OF_WIDTH))
@@ -40,6 +41,7 @@ class IntegerColumn:
 
     def __init__(self, base: Any, width: Any, planes: Any, count: int) -> None:
         """Raises Malformed unless base, width and length fit each other."""
+        # Not isinstance: true of msgpack would pass for 1.
         if type(base) is not int or not MIN_INT64 <= base <= MAX_INT64 or type(width) is not int:
             raise Malformed(f"a column of integers with base {base!r:.60} and width {width!r:.60}")
         if width not in _WIDTHS or type(planes) is not bytes or len(planes) != max(count - 1, 0) * width:

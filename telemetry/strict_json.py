@@ -94,6 +94,7 @@ def _check_shape(data: bytes, max_depth: int, max_values: int) -> None:
 
 def _object(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(members)
+    # Of a name that stands twice a dict keeps the last value, in silence.
     if len(made) != len(members):
         twice, _ = Counter(name for name, _ in members).most_common(1)[0]
         raise InvalidJson("duplicate-name", f"the name {twice[:80]!r} stands twice in one object")

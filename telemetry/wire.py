@@ -63,6 +63,7 @@ def encode(batch: Batch) -> bytes:
     packed_header = _packed_header(header)
     content = _packed_content(batch) if batch.records else b""
     squeezed = zlib.compress(content, _LEVEL)
+    # Very few records may grow by what zlib adds itself.
     compression, travelling = (_ZLIB, squeezed) if len(squeezed) < len(content) else (_PLAIN, content)
     lengths = (len(packed_header), len(travelling))
     checksum = _checksum(compression, *lengths, packed_header + travelling)
@@ -117,6 +118,7 @@ def _packed_content(batch: Batch) -> bytes:
 
 
 def _parse(data: bytes) -> tuple[Header, int, bytes]:
+    # A single byte that may be the first of the magic is a batch cut short.
     if data[:2] != _MAGIC[: len(data)] or not data:
         raise NotABatch(f"{len(data)} bytes that do not begin with {_MAGIC!r}")
     # Before all else that another version may have changed.
@@ -148,6 +150,7 @@ def _checksum(compression: int, header_length: int, content_length: int, rest: b
 
 
 def _read_header(packed: bytes) -> Header:
+    # 0: no array is made but those that are opened below, each within its bound.
     unpacker = msgpack.Unpacker(raw=False, max_buffer_size=MAX_HEADER_BYTES, max_array_len=0, max_map_len=0)
     unpacker.feed(packed)
     try:
@@ -223,6 +226,7 @@ def _check_bounds(header: Header, lost: IntervalSet) -> None:
 
 
 def _steps(ranges: IntervalSet) -> list[int]:
+    # Differences: below 128 msgpack takes one byte, and sequence numbers grow for years.
     bounds = list(chain.from_iterable(ranges.ranges))
     return [after - before for before, after in pairwise([0, *bounds])]
 
@@ -253,6 +257,7 @@ def _inflate(squeezed: bytes) -> bytes:
         raise Malformed(f"content does not unpack: {error}") from error
     if inflater.unconsumed_tail:
         raise TooLarge(f"content unpacks to more than {MAX_CONTENT_BYTES} bytes")
+    # zlib raises nothing where its bytes end too early.
     if not inflater.eof:
         raise Malformed("content does not end")
     if inflater.unused_data:
