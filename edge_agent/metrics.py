@@ -57,6 +57,10 @@ STORED_COUNTERS = {
     ),
     "unencodable": ("edge_agent_unencodable_records_total", "Records that no batch can hold, carried raw"),
     "refused": ("edge_agent_refused_batches_total", "Batches that a gateway refused"),
+    "too_large_to_send": (
+        "edge_agent_too_large_to_send_batches_total",
+        "Batches larger than the region's broker or cluster takes, which no gateway saw",
+    ),
     "batches_dead_lettered": (
         "edge_agent_batches_dead_lettered_total",
         "Batches, of one record each, that were refused too often",

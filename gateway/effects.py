@@ -189,10 +189,9 @@ class DevicePublisher:
     def on_publish_result(self, answer: PublishResult, now_s: float) -> None:
         """The broker's answer to a message for a device."""
         topic = parse_device_topic(answer.topic)
-        # Settings that nobody hears now are kept by the broker until their device comes.
         is_ack = topic is not None and topic.channel is DeviceChannel.ACK
         self._metrics.on_publish_result(
-            refused=bool(answer.refusal), has_no_subscriber=answer.has_no_subscriber and is_ack
+            is_ack=is_ack, refused=bool(answer.refusal), has_no_subscriber=answer.has_no_subscriber
         )
         self._results.add(answer.refusal, now_s)
         if answer.refusal:

@@ -24,10 +24,11 @@ _COUNTERS = {
     "qos_0_dropped": ("qos_0_dropped", "Messages of QoS 0 dropped in a full window"),
     "batches_joined": ("joined", "Batches that came again while they were in flight"),
     "acks_published": ("acks", "Acknowledgements published to devices"),
-    "acks_refused": ("acks_refused", "Messages to devices that the broker refused"),
-    "acks_without_subscriber": ("acks_without_subscriber", "Messages to devices without a subscriber"),
+    "acks_refused": ("acks_refused", "Acknowledgements that the broker refused"),
+    "acks_without_subscriber": ("acks_without_subscriber", "Acknowledgements without a subscriber"),
     "pauses_asked": ("pauses", "Acknowledgements that asked for a pause"),
     "pushes_published": ("pushes", "Settings published to devices"),
+    "pushes_refused_by_broker": ("pushes_refused_by_broker", "Settings for devices that the broker refused"),
     "pulsar_failures": ("pulsar_failures", "Sends that failed and are retried", "result"),
 }
 
@@ -89,11 +90,12 @@ class GatewayMetrics:
         """A message of QoS 0 was dropped."""
         self._counters["qos_0_dropped"].inc()
 
-    def on_publish_result(self, *, refused: bool, has_no_subscriber: bool) -> None:
-        """The broker answered to a message for a device."""
+    def on_publish_result(self, *, is_ack: bool, refused: bool, has_no_subscriber: bool) -> None:
+        """The broker answered to a message for a device: an acknowledgement, or settings."""
         if refused:
-            self._counters["acks_refused"].inc()
-        if has_no_subscriber:
+            self._counters["acks_refused" if is_ack else "pushes_refused_by_broker"].inc()
+        # Settings that nobody hears now are kept by the broker until their device comes.
+        if has_no_subscriber and is_ack:
             self._counters["acks_without_subscriber"].inc()
 
     def on_joined(self) -> None:

@@ -47,6 +47,7 @@ class GatewayStatus(BaseModel):
     acks_published: int = 0
     pauses_asked: int = 0
     pushes_published: int = 0
+    pushes_refused_by_broker: int = 0
     pushes_applied: int = 0
     pushes_refused: int = 0
     pushes_taken_back: int = 0

@@ -192,8 +192,12 @@ class Drainer:
         if self.dispatcher.in_flight == in_flight:
             self.dispatcher.counters.acks_ignored += 1
             return
-        log.error("the gateway refused a batch", reason=event.reason, records=event.seqs.count)
-        self._buffer.counters.add("refused", 1)
+        if event.is_too_large_to_send:
+            log.error("a batch is too large to send", reason=event.reason, records=event.seqs.count)
+            self._buffer.counters.add("too_large_to_send", 1)
+        else:
+            log.error("the gateway refused a batch", reason=event.reason, records=event.seqs.count)
+            self._buffer.counters.add("refused", 1)
         if dead_lettered:
             log.error("dead letter", reason=event.reason, batches=dead_lettered)
         self.health.on_refused(

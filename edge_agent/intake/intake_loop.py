@@ -31,6 +31,7 @@ class IntakeLoop:
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, random.random)
         self._retry = Backoff(RETRY_FIRST_S, RETRY_MAX_S, random.random)
         self._session: MqttSession | None = None
+        self._is_reached = False
         self._stopping = threading.Event()
         self.connected = False
         self.heartbeat_s = time.monotonic()
@@ -49,7 +50,7 @@ class IntakeLoop:
             try:
                 self._listen()
             except LinkError as error:
-                log.warning("local broker lost", error=str(error))
+                log.warning("local broker lost" if self._is_reached else "local broker not reached", error=str(error))
             self.connected = False
             self.intake.on_disconnected()
             self.heartbeat_s = time.monotonic()
@@ -62,6 +63,7 @@ class IntakeLoop:
             self._stopping.wait(0 if self._stopping.is_set() else self._backoff.take_delay_s())
 
     def _listen(self) -> None:
+        self._is_reached = False
         settings = self._settings
         options = MqttSessionOptions(
             client_id=settings.client_id,
@@ -71,6 +73,7 @@ class IntakeLoop:
         )
         self._session = session = MqttSession(settings, options, self._on_message)
         session.open()
+        self._is_reached = True
         self.intake.on_connected(resumed=session.session_present)
         # Not waited for: a broker that has kept messages sends them before it answers, and those want to be committed.
         session.subscribe(settings.topic)

@@ -46,7 +46,8 @@ class MqttUplink:
     def send(self, batch: OutgoingBatch) -> None:
         """See Uplink. What the broker would end the connection for is refused here."""
         if len(batch.data) + PUBLISH_BYTES > self._session.max_packet_bytes:
-            self._events.append(RefusedBatch(RefusalReason.LARGER_THAN_THE_BROKER_TAKES, batch.epoch, batch.seqs))
+            reason = RefusalReason.LARGER_THAN_THE_BROKER_TAKES
+            self._events.append(RefusedBatch(reason, batch.epoch, batch.seqs, is_too_large_to_send=True))
         else:
             self._session.publish(self._topics[DeviceChannel.BATCH], batch.data)
 

@@ -26,11 +26,15 @@ class PushedSettings:
 
 @dataclass(frozen=True, slots=True)
 class RefusedBatch:
-    """The other side will not take a batch; `reason` says why, and `seqs` which records, where it could say."""
+    """A batch is not taken; `reason` says why, and `seqs` which records, where it could say.
+
+    `is_too_large_to_send`: no gateway saw it, for the broker or the cluster takes none of its size.
+    """
 
     reason: str
     epoch: int = 0
     seqs: IntervalSet = field(default_factory=IntervalSet)
+    is_too_large_to_send: bool = False
 
 
 @dataclass(frozen=True, slots=True)

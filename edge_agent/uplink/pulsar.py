@@ -66,7 +66,9 @@ class PulsarUplink:
             if result == pulsar.Result.Ok:
                 self._events.put(Ack(batch.epoch, batch.seqs))
             elif result == pulsar.Result.MessageTooBig:
-                self._events.put(RefusedBatch(RefusalReason.TOO_LARGE, batch.epoch, batch.seqs))
+                self._events.put(
+                    RefusedBatch(RefusalReason.TOO_LARGE, batch.epoch, batch.seqs, is_too_large_to_send=True)
+                )
             else:
                 self._events.put(LinkError(f"{self._settings.service_url}: {result}"))
 

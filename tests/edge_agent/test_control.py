@@ -11,6 +11,7 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from edge_agent.clock.jumps import CorrectionRules
 from edge_agent.config import AgentSettings, UplinkSettings
@@ -274,7 +275,27 @@ def test_a_refusal_keeps_its_pause() -> None:
     refused, pause = control_events("ack", encode_ack(Ack(7, IntervalSet([(1, 2)]), 5.0, "full")))
     assert isinstance(refused, RefusedBatch)
     assert isinstance(pause, Ack)
-    assert (refused.reason, pause.pause_s) == ("full", 5.0)
+    assert (refused.reason, refused.is_too_large_to_send, pause.pause_s) == ("full", False, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("is_too_large_to_send", "event", "counter"),
+    [(True, "a batch is too large to send", "too_large_to_send"), (False, "the gateway refused a batch", "refused")],
+)
+def test_what_no_gateway_saw_is_not_counted_as_its_refusal(
+    tmp_path: Path, is_too_large_to_send: bool, event: str, counter: str
+) -> None:
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+
+    def script(now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
+        return [RefusedBatch("large", it.epoch, it.seqs, is_too_large_to_send) for it in new]
+
+    with capture_logs() as lines:
+        drive(buffer, Road(script, 2))
+    assert event in {line["event"] for line in lines}
+    counts = {name: buffer.counters.value(name) for name in ("refused", "too_large_to_send")}
+    assert {name for name, value in counts.items() if value} == {counter}
 
 
 @pytest.mark.parametrize("error", [LinkError("no CA"), ValueError("embedded null byte"), RuntimeError("?")])

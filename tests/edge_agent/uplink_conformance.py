@@ -105,7 +105,7 @@ class UplinkConformance:
         events += [] if any(isinstance(event, RefusedBatch) for event in events) else uplink.poll(5.0)
         uplink.close()
         (refused,) = [event for event in events if isinstance(event, RefusedBatch)]
-        assert (refused.epoch, refused.seqs) == (EPOCH, large.seqs)
+        assert (refused.epoch, refused.seqs, refused.is_too_large_to_send) == (EPOCH, large.seqs, True)
         assert not any(isinstance(event, Ack) and event.seqs & large.seqs for event in events)
 
     def test_a_region_that_does_not_answer_is_a_link_error_within_the_time_out(self, side: FarSide) -> None:

@@ -95,6 +95,13 @@ def test_files_of_settings_are_looked_at_one_by_one_without_waiting(tmp_path: Pa
     assert metrics.counts["pushes_published"] == 3
 
 
+@pytest.mark.parametrize(("channel", "counts"), [(DeviceChannel.ACK, (1, 0)), (DeviceChannel.CONFIG, (0, 1))])
+def test_what_the_broker_refuses_is_counted_as_what_it_was(channel: DeviceChannel, counts: tuple[int, int]) -> None:
+    it, metrics = publisher(engine(), Taking())
+    it.on_publish_result(PublishResult(device_topic("fleet", "d1", channel), "not authorized"), 0.0)
+    assert (metrics.counts["acks_refused"], metrics.counts["pushes_refused_by_broker"]) == counts
+
+
 @pytest.mark.parametrize(("channel", "count"), [(DeviceChannel.ACK, 1), (DeviceChannel.CONFIG, 0)])
 def test_settings_that_the_broker_keeps_for_a_device_are_no_acknowledgement_without_a_subscriber(
     channel: DeviceChannel, count: int
