@@ -1,7 +1,7 @@
 """One word for one thing: the glossary holds against the code, and no public class name stands for two things.
 
 The words that are not used are looked for in whatever a reader reads: names, texts, docstrings, comments, settings,
-pages and tests.
+pages, the changelog and tests.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def passages() -> list[Passage]:
                 found += _in_python(path)
             elif path.suffix in {*TEMPLATES, ".md"}:
                 found += _in_text(path)
-    for name in ("README.md", "Makefile", "pyproject.toml"):
+    for name in ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml"):
         found += _in_text(ROOT / name)
     return found
 
