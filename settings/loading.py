@@ -75,11 +75,28 @@ def _problem(model: type[BaseModel], detail: ErrorDetails) -> str:
     here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
     if now := renamed_to(model, detail["loc"]):
         return f"{where}: was renamed; it is now {now}"
-    known = list(here.model_fields)
-    # A key of this table; else one of a table below.
-    nearest = get_close_matches(wrong, known, 1, SIMILAR) or get_close_matches(wrong, _keys_below(here), 1, SIMILAR)
-    advice = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(sorted(known))}"
+    nearest = _nearest(model, here, wrong, detail["input"])
+    advice = f"did you mean {nearest!r}?" if nearest else f"known are {', '.join(sorted(here.model_fields))}"
     return f"{where}: no such setting; {advice}"
+
+
+def _nearest(model: type[BaseModel], here: type[BaseModel], wrong: str, given: Any) -> str | None:
+    """A key of this table; else one of a table below; else the one key or table elsewhere that it can only be."""
+    known = list(here.model_fields)
+    if near := get_close_matches(wrong, known, 1, SIMILAR):
+        return near[0]
+    words = set(wrong.split("_"))
+    same_words = [key for key in known if words <= set(key.split("_")) or set(key.split("_")) <= words]
+    if len(same_words) == 1:
+        return same_words[0]
+    if near := get_close_matches(wrong, _keys_below(here), 1, SIMILAR):
+        return near[0]
+    tables = {name: inner for name, field in model.model_fields.items() if (inner := _model_inside(field.annotation))}
+    if isinstance(given, dict) and given:
+        elsewhere = [name for name, table in tables.items() if given.keys() <= table.model_fields.keys()]
+    else:
+        elsewhere = [f"{name}.{wrong}" for name, table in tables.items() if wrong in table.model_fields]
+    return elsewhere[0] if len(elsewhere) == 1 else None
 
 
 def renamed_to(model: type[BaseModel], location: tuple[int | str, ...]) -> str | None:

@@ -41,6 +41,35 @@ def test_an_unknown_key_is_named_with_the_nearest_right_one_at_its_place() -> No
     assert problems('host = "h"\n[inner]\nzzz = 5') == ["inner.zzz: no such setting; known are port"]
 
 
+class Access(Settings):
+    token_file: str | None = None
+    tls_ca: str | None = None
+    tls_key: str | None = None
+
+
+class Elsewhere(Settings):
+    access: Access = Access()
+    broker: Inner = Inner()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[access]\nca = "x"', "access.ca: no such setting; did you mean 'tls_ca'?"),
+        ('[access]\ntoken = "x"', "access.token: no such setting; did you mean 'token_file'?"),
+        ('[pulsar]\ntoken_file = "x"', "pulsar: no such setting; did you mean 'access'?"),
+        ('[broker]\ntoken_file = "x"', "broker.token_file: no such setting; did you mean 'access.token_file'?"),
+        ("[access]\nport = 1", "access.port: no such setting; did you mean 'broker.port'?"),
+        ('[access]\ntls = "x"', "access.tls: no such setting; known are tls_ca, tls_key, token_file"),
+        ("[pulsar]\n", "pulsar: no such setting; known are access, broker"),
+    ],
+)
+def test_a_key_in_another_table_or_with_fewer_words_is_named_where_it_can_only_be_that(text: str, problem: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse(Elsewhere, text, "x.toml")
+    assert caught.value.problems == [problem]
+
+
 def test_a_key_that_was_renamed_is_refused_with_the_new_one() -> None:
     assert problems('host = "h"\nspeed = 5') == ["speed: was renamed; it is now inner.port"]
     assert problems('host = "h"\n[within]\nport = 5') == ["within: was renamed; it is now inner"]
