@@ -60,7 +60,7 @@ def read_push(path: Path) -> PushedFile:
     """The file `{tenant}/{device}.toml`. Raises OSError; ValueError for what no device would read."""
     device = Sender(path.parent.name, path.stem)
     if not all(DEVICE_PATTERN.fullmatch(name) for name in device):
-        raise ValueError(f"{device.tenant}/{device.device} is no name of a device")
+        raise ValueError(f"{device.tenant}/{device.device} is not a valid device name")
     if not path.is_file():
         raise ValueError("not a file")
     with path.open("rb") as file:

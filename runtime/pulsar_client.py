@@ -102,7 +102,7 @@ class PulsarToken:
         if self._file:
             self._last = _read_token(self._file)
         elif self._last is not None and not _is_token(self._last):
-            raise PulsarAccessError("token: that is no token")
+            raise PulsarAccessError("token: is not a valid token")
 
     def __bool__(self) -> bool:
         return self._last is not None

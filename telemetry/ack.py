@@ -105,7 +105,7 @@ def _read_ranges(unpacker: msgpack.Unpacker) -> list[tuple[int, int]]:
     bounds: list[tuple[int, int]] = []
     for _ in range(count):
         if unpacker.read_array_header() != 2:
-            raise Malformed("a range of an acknowledgement is no [first, last]")
+            raise Malformed("a range of an acknowledgement is not a valid [first, last]")
         first, last = unpacker.unpack(), unpacker.unpack()
         # Not isinstance: True is an int to Python.
         if type(first) is not int or type(last) is not int:
@@ -117,7 +117,7 @@ def _read_ranges(unpacker: msgpack.Unpacker) -> list[tuple[int, int]]:
 def _check(ack: Ack) -> None:
     """Refuses what a device could not keep, or what would silence it for ever."""
     if type(ack.epoch) is not int or not 0 <= ack.epoch <= MAX_NUMBER:
-        raise Malformed(f"epoch {ack.epoch!r} of an acknowledgement is no integer from 0 to 2**63-1"[:200])
+        raise Malformed(f"epoch {ack.epoch!r} of an acknowledgement is not an integer from 0 to 2**63-1"[:200])
     if len(ack.seqs.ranges) > MAX_ACK_RANGES:
         raise Malformed(f"an acknowledgement of {len(ack.seqs.ranges)} ranges, {MAX_ACK_RANGES} are allowed")
     if ack.seqs and not 1 <= (ack.seqs.first or 0) <= (ack.seqs.last or 0) <= MAX_NUMBER:
@@ -126,4 +126,4 @@ def _check(ack: Ack) -> None:
     if type(ack.pause_s) not in (int, float) or not 0 <= ack.pause_s <= MAX_PAUSE_S:
         raise Malformed(f"a pause of {ack.pause_s!r} s is outside 0 to {MAX_PAUSE_S:.0f}"[:200])
     if not isinstance(ack.refusal, str) or len(ack.refusal) > MAX_REFUSAL_CHARACTERS:
-        raise Malformed(f"a reason that is no text of at most {MAX_REFUSAL_CHARACTERS} characters")
+        raise Malformed(f"a reason that is not a text of at most {MAX_REFUSAL_CHARACTERS} characters")

@@ -329,7 +329,7 @@ def check_list(values: Collection[Any], kind: type, shortest: int, longest: int)
         return
     # Three passes in C instead of one loop in Python.
     if set(map(type, values)) != {kind}:
-        raise Malformed(f"a value that is no {kind.__name__} in a list of them")
+        raise Malformed(f"a value that is not a valid {kind.__name__} in a list of them")
     if max(map(len, values)) > longest or (shortest and min(map(len, values)) < shortest):
         raise Malformed(f"a value of other than {shortest} to {longest} characters or bytes")
 

@@ -106,7 +106,7 @@ def pack_within(values: Sequence[int], low: int, high: int, what: str) -> list[A
     base, width, _ = column
     # A column of equal floats or bools gets through the arithmetic above.
     if type(base) is not int:
-        raise Malformed(f"{what} is no integer: {base!r:.60}")
+        raise Malformed(f"{what} is not a valid integer: {base!r:.60}")
     if values and not is_surely_within(base, width, len(values), low, high):
         _check_extremes(min(values), max(values), low, high, what)
     return column

@@ -116,7 +116,7 @@ def _float(text: str) -> float:
 
 
 def _constant(text: str) -> NoReturn:
-    raise InvalidJson("not-json", f"{text} is no number of JSON")
+    raise InvalidJson("not-json", f"{text} is not a valid JSON number")
 
 
 def _check_text(value: Any) -> None:

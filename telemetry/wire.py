@@ -155,7 +155,7 @@ def _read_header(packed: bytes) -> Header:
     unpacker.feed(packed)
     try:
         if unpacker.read_array_header() != 5:
-            raise Malformed("a header is no [device, epoch, head, ranges, tombstones]")
+            raise Malformed("a header is not a valid [device, epoch, head, ranges, tombstones]")
         device, epoch, head = unpacker.unpack(), unpacker.unpack(), unpacker.unpack()
         steps = [unpacker.unpack() for _ in range(_length(unpacker, 2 * MAX_RECORDS, "steps"))]
         tombstones = tuple(_read_tombstone(unpacker) for _ in range(_length(unpacker, MAX_TOMBSTONES, "tombstones")))
@@ -177,14 +177,14 @@ def _length(unpacker: msgpack.Unpacker, most: int, what: str) -> int:
 
 def _read_tombstone(unpacker: msgpack.Unpacker) -> Tombstone:
     if unpacker.read_array_header() != 3:
-        raise Malformed("a tombstone is no [first, last, reason]")
+        raise Malformed("a tombstone is not a valid [first, last, reason]")
     return Tombstone(unpacker.unpack(), unpacker.unpack(), unpacker.unpack())
 
 
 def _check(header: Header, records: int) -> None:
     """Refuses a header whose statements cannot all be true, or that is larger or of other types than is allowed."""
     if type(header.device) is not str or not DEVICE_PATTERN.fullmatch(header.device):
-        raise Malformed(f"device {header.device!r:.80} is no name of a device")
+        raise Malformed(f"device {header.device!r:.80} is not a valid device name")
     for name, number in (("epoch", header.epoch), ("head", header.head)):
         if type(number) is not int:
             raise Malformed(f"{name} is of the wrong type")
@@ -237,7 +237,7 @@ def _from_steps(steps: Iterable[Any]) -> IntervalSet:
     at = 0
     for position, step in enumerate(steps):
         if type(step) is not int:
-            raise Malformed(f"step {step!r:.60} of the ranges is no integer")
+            raise Malformed(f"step {step!r:.60} of the ranges is not a valid integer")
         # A range begins at 1 at the earliest, and at least 2 behind the last: nearer they would be one.
         if step < (position % 2 == 0) + (position > 0 and position % 2 == 0):
             raise InconsistentRanges(f"ranges do not ascend at step {position}")

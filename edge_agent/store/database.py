@@ -90,7 +90,7 @@ def mapped_errors() -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise StoreDamaged(f"text that is none: {error}") from error
+        raise StoreDamaged(f"text that is not valid: {error}") from error
     except sqlite3.Error as error:
         raise meaning_of(error) from error
 

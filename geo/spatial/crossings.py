@@ -48,7 +48,7 @@ class CrossingBudget:
                 continue
             self._crossings += int(_cross(starts, ends, one, other).sum())
             if self._crossings > self._most:
-                raise FenceError(f"its edges cross each other more than {self._named}: it is no outline")
+                raise FenceError(f"its edges cross each other more than {self._named}: it is not a valid outline")
 
 
 def refuse_too_many_crossings(shapes: Sequence[shapely.Geometry], *, overlay: bool) -> None:

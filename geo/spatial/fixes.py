@@ -55,7 +55,7 @@ class Fixes:
         if len(bad):
             row = int(bad[0])
             raise FixError(
-                f"fix {row}: latitude {self.lat[row]}, longitude {self.lon[row]} is no place"
+                f"fix {row}: latitude {self.lat[row]}, longitude {self.lon[row]} is not a valid position"
                 f" ({len(bad)} such fixes); leave them out first, see valid_positions()"
             )
         object.__setattr__(self, "lon", np.where(self.lon == 180.0, -180.0, self.lon))

@@ -211,7 +211,7 @@ def _fractions(sides: tuple[Points, Points], ends: tuple[Points, Points, Points,
 
 def _fault_of(line: Floats) -> str | None:
     if not valid_positions(line[:, 1], line[:, 0]).all():
-        return "a position is no place: longitude first, within ±180, then latitude within ±90"
+        return "a position is not valid: longitude first, within ±180, then latitude within ±90"
     if not (line != line[:1]).any():
         return "a gate needs two positions or more that differ"
     if np.ptp(_unwrapped(line)[:, 0]) > _TURN:

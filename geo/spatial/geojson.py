@@ -188,13 +188,13 @@ def _shape(geometry: _Geometry, properties: dict[str, Any]) -> tuple[Shape, tupl
     if kind == "Point" and "radius_m" in properties:
         lon, lat = _ring([coordinates])[0]
         if not valid_positions(np.array([lat]), np.array([lon])).all():
-            raise FenceError("a position is no place: longitude first, then latitude within ±90")
+            raise FenceError("a position is not valid: longitude first, then latitude within ±90")
         return circle(float(lon), float(lat), _number(properties, "radius_m")), ()
     if kind == "LineString" and "width_m" in properties:
         return corridor(_ring(coordinates), _number(properties, "width_m")), ()
     if kind not in {"Polygon", "MultiPolygon"}:
         needs = {"Point": ": a Point needs radius_m", "LineString": ": a LineString needs width_m or gate"}
-        raise FenceError(f"geometry {_shown(kind)} is no area{needs.get(kind, '')}")
+        raise FenceError(f"geometry {_shown(kind)} is not an area{needs.get(kind, '')}")
     polygons = [coordinates] if kind == "Polygon" else coordinates
     if not all(isinstance(rings, list) for rings in polygons):
         raise FenceError("its coordinates are not rings of positions")

@@ -51,7 +51,7 @@ def refused_by_geos() -> Iterator[None]:
 def world_polygon(polygons: Iterable[Sequence[Floats]]) -> tuple[Shape, tuple[str, ...]]:
     """The union of polygons, each `[exterior, *holes]` of (n, 2) lon/lat rings, in the world's bounds, and repairs.
 
-    Raises `FenceError` when nothing with an area is left, a coordinate is no place, or GEOS cannot compute it.
+    Raises `FenceError` when nothing with an area is left, a coordinate is not valid, or GEOS cannot compute it.
     """
     notes: list[str] = []
     parts: list[Polygon] = []
@@ -99,7 +99,7 @@ def _closed(ring: Floats, notes: list[str]) -> Floats:
         raise FenceError("a ring is not a list of positions")
     ring = np.asarray(ring[:, :2], dtype=np.float64)
     if not np.isfinite(ring).all() or (np.abs(ring[:, 1]) > 90).any() or (np.abs(ring[:, 0]) > 540).any():
-        raise FenceError("a position is no place: longitude first, then latitude within ±90")
+        raise FenceError("a position is not valid: longitude first, then latitude within ±90")
     if len(ring) > 2 and (ring[0] != ring[-1]).any():
         ring = np.vstack([ring, ring[:1]])
         notes.append("an unclosed ring was closed")

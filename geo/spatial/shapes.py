@@ -131,7 +131,7 @@ def _distinct(line: Floats) -> Floats:
     if line.ndim != 2 or len(line) < 2:
         raise FenceError("a line needs two positions")
     if not np.isfinite(line).all() or (np.abs(line[:, 1]) > 90).any() or (np.abs(line[:, 0]) > 180).any():
-        raise FenceError("a position is no place: longitude first, then latitude within ±90")
+        raise FenceError("a position is not valid: longitude first, then latitude within ±90")
     step = np.diff(line[:, 0])
     turns = np.cumsum(-360.0 * np.sign(step) * (np.abs(step) > 180.0))
     line = np.column_stack([line[:, 0] + np.append(0.0, turns), line[:, 1]])

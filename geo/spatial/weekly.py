@@ -43,7 +43,7 @@ class Weekly(Settings):
     @classmethod
     def _known(cls, value: str) -> str:
         if value not in _zones():
-            raise ValueError(f"{value!r} is no time zone; they are named like 'Europe/Berlin'")
+            raise ValueError(f"{value!r} is not a valid time zone; they are named like 'Europe/Berlin'")
         return value
 
     def activity(self) -> Activity:

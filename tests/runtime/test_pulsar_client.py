@@ -32,8 +32,8 @@ def test_an_access_without_a_token_shows_none() -> None:
 
 
 @pytest.mark.parametrize("token", [" ", "two words", "line\n"])
-def test_what_is_no_token_is_refused_before_anybody_sees_it(token: str) -> None:
-    with pytest.raises(PulsarAccessError, match="no token"):
+def test_what_is_not_a_valid_token_is_refused_before_anybody_sees_it(token: str) -> None:
+    with pytest.raises(PulsarAccessError, match="not a valid token"):
         PulsarToken(PulsarAccess(token=SecretStr(token)))
 
 

@@ -82,7 +82,7 @@ def test_a_gate_most_of_the_way_round_the_world_counts_a_crossing_once(lon: floa
         ([[13, 52], [13, 52]], "two positions"),
         ([[13, 52]], "two positions"),
         ([], "two positions"),
-        ([[13, 52], [181, 52]], "no place"),
+        ([[13, 52], [181, 52]], "position is not valid"),
         ([[lon, 0] for lon in (0, 120, -120, 0, 120)], "more than once round the world"),
         ([[13, 52], [13, 53]] * 50, "runs back on itself"),
         ([[13, 52], [13, 53], [13, 52.5]], "runs back on itself"),

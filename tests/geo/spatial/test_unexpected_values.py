@@ -60,7 +60,11 @@ def test_a_gate_is_true_or_false(value: object) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("timezone",), "Factory", "weekly.timezone: 'Factory' is no time zone; they are named like 'Europe/Berlin'"),
+        (
+            ("timezone",),
+            "Factory",
+            "weekly.timezone: 'Factory' is not a valid time zone; they are named like 'Europe/Berlin'",
+        ),
         (("windows", 0, "days", 0), "Mon", "weekly.windows[0].days[0]: is none of mon, tue, wed, thu, fri, sat, sun"),
         (
             ("windows", 0, "from"),
