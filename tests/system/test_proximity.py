@@ -163,10 +163,10 @@ def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path:
     assert "--follow" in shown.stdout
     config = settings_file(tmp_path, "pulsar://localhost:1", "http://localhost:1", "t", "crowd_device = 5\n")
     wrong = command("--config", str(config))
-    assert wrong.returncode == 2
+    assert wrong.returncode == 78
     assert wrong.stderr == f"{config}: proximity.crowd_device: no such setting; did you mean 'crowd_devices'?\n"
     missing = command("--config", str(tmp_path / "none.toml"))
-    assert missing.returncode == 2
+    assert missing.returncode == 78
     assert "none.toml: cannot be read" in missing.stderr
     assert command().returncode == command("--config", str(config), "--nonsense").returncode == 2
     assert not (tmp_path / "lake").exists(), "nothing was made"
