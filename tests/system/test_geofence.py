@@ -238,6 +238,6 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
             process.kill()
     assert process.returncode == 0, log
     shown = [row for row in reference("show") if row["id"] == fence["properties"]["id"]]
-    assert [(row["effective_from"], row["problem"]) for row in shown] == [("2026-01-01 00:00:00+00:00", "")]
+    assert [(row["effective_from"], row["problem"]) for row in shown] == [("2026-01-01T00:00:00Z", "")]
     assert [(row["kind"], row["revision"]) for row in first] == [("enter", 0)]
     assert [(row["kind"], row["time"]) for row in every][-1] == ("exit", "2026-01-05T12:03:48.000Z")
