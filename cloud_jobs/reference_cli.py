@@ -47,8 +47,8 @@ def publish(
     Versions are checked alone, and accounts against each other and against the tariffs of the same files: one vehicle
     in two accounts, a tariff that is not there or in another currency. What is published already is not looked at.
 
-    A job that reads fences, tariffs or accounts takes them over at its next run. What was published before changes
-    nothing.
+    A job that reads fences, tariffs or accounts takes them over at its next run. A version like the
+    one in force changes nothing; one of an older file is in force again.
 
     Example: cloud-jobs reference publish fences.geojson tariffs.json accounts.json --config cloud.toml
     """

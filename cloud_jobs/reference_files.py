@@ -183,7 +183,7 @@ def fault_of(kind: Kind, body: str) -> str:
 def publish(service_urls: Sequence[str], versions: Iterable[ReferenceVersion], access: PulsarAccess = _ANYBODY) -> int:
     """Publishes versions to the topics of the first cluster that takes them, and returns their number.
 
-    All are persisted then. What was published before changes nothing. Raises ReferenceNotPublished.
+    All are persisted then. A version like the one in force changes nothing. Raises ReferenceNotPublished.
     """
     todo, reasons = list(versions), list[str]()
     for url in service_urls:
