@@ -4,6 +4,7 @@ CloudError
 ├── SparkNotReady       Spark, Java or Delta's jars are not there
 ├── LakeError           a table is missing, damaged, or not what this version writes
 ├── Fenced              another writer has written to the records: this one must stop
+├── CommitFailed        a commit was not made, or nobody knows; what it was for is done again
 ├── CommitConflict      another run of the same job has written its table: this one must stop
 ├── NotPublished        no cluster took the messages; they are published by the next run
 ├── ReferenceFileError  files of fences, tariffs or accounts have faults; none was published
@@ -31,15 +32,26 @@ class LakeError(CloudError):
 
 
 class Fenced(CloudError):
-    """The records changed under this writer. It stops, and starts again from what the table holds."""
+    """The records changed under this writer. It stops, and starts again from what the table holds.
 
-    def __init__(self, *, expected_version: int, found_version: int) -> None:
+    `expected_number`, `found_number`: the ingest number of the newest commit, as this writer knows it and as it is.
+    """
+
+    def __init__(self, *, expected_number: int, found_number: int) -> None:
         super().__init__(
-            f"another ingest wrote to the records (Delta version {found_version}, expected {expected_version}); "
+            f"another ingest wrote to the records (ingest number {found_number}, this one knows {expected_number}); "
             "this one stops, so that no record is counted twice. Let one of the two run."
         )
-        self.expected_version = expected_version
-        self.found_version = found_version
+        self.expected_number = expected_number
+        self.found_number = found_number
+
+
+class CommitFailed(CloudError):
+    """A commit to a table was not made, or whether it was made could not be seen. What it was for is done again."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        super().__init__(f"a commit to {table} failed: {reason}")
+        self.table = table
 
 
 class CommitConflict(CloudError):

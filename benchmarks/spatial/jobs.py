@@ -52,6 +52,7 @@ def fixes(device: np.ndarray, t_ms: np.ndarray, lat: np.ndarray, lon: np.ndarray
         "latitude": np.round(lat, 7),
         "longitude": np.round(lon, 7),
         "device_date": pa.array(t_ms // 86_400_000, pa.int32()).cast(pa.date32()),
+        "ingest_number": np.ones(count, np.int64),
     }
     return pa.table([columns.get(field.name, pa.nulls(count, field.type)) for field in RECORDS], schema=RECORDS)
 

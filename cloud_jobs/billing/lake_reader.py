@@ -1,7 +1,7 @@
 """What a bill is made of, read from the lake's tables without Spark, as it was known at a moment in UTC.
 
-Usage and reference rows carry their own times and are never changed. Coverage is written over, so its past is read
-from the table's history; before the beginning of that history nothing is known, and every device is open.
+Usage and reference rows carry their own times and are never changed. Which coverage was known is read from the history
+of the records; before the beginning of that history nothing is known, and every device is open.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_RECORDS_SHOWN = 100_000
 def bill_from_lake(lake: Lake, account_id: str, period: Period, as_of: datetime) -> Bill:
     """The account's bill as the lake knew it at `as_of`. Raises BillingError, LakeError."""
     # first of all: what another version published is not looked for in its rows
-    lake.check("reference", "usage", "coverage")
+    lake.check("reference", "usage", "records")
     account = account_at(lake, account_id, as_of)
     devices = [vehicle.device for vehicle in account.vehicles]
     return bill(

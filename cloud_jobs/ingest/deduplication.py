@@ -4,68 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from telemetry import Header, IntervalSet
+from telemetry import IntervalSet
 
 
-class MessageRef(NamedTuple):
-    """Where a message is: unique within a micro-batch, meaningless outside its cluster."""
+class StreamPart(NamedTuple):
+    """What the messages in one part of a micro-batch say together of one device stream.
 
-    topic: str
-    message_id: str
+    `records`: how many they hold, each as often as it came; `said.received` has each once.
+    """
 
-
-class ReceivedBatch(NamedTuple):
-    """A message whose batch is consistent."""
-
-    ref: MessageRef
-    header: Header
+    part: int
+    stream: DeviceStream
+    said: Coverage
+    records: int
 
 
-@dataclass(frozen=True, slots=True)
+class Known(Protocol):
+    """What is known of each device stream."""
+
+    def get(self, stream: DeviceStream, /) -> Coverage | None:
+        """The coverage of a stream, None if nothing was heard of it."""
+
+
+@dataclass(slots=True)
 class DeduplicationResult:
     """The decision on a micro-batch.
 
-    `accepted`, `duplicates`: for each message the seqs let in and those that the centre has already (or that an
-    earlier message of the same micro-batch brought); messages without any are left out.
-    `coverage`: the new state of the streams that were touched.
+    `kept`: for each part that holds a duplicate, of each stream that has some there, the seqs that stay, each once.
+    `coverage`: the new state of the streams that were touched; `delta`: what became known of those that changed.
     """
 
-    accepted: dict[MessageRef, IntervalSet] = field(default_factory=dict)
-    duplicates: dict[MessageRef, IntervalSet] = field(default_factory=dict)
+    accepted_count: int = 0
+    duplicate_count: int = 0
+    kept: dict[int, dict[DeviceStream, IntervalSet]] = field(default_factory=dict)
     coverage: dict[DeviceStream, Coverage] = field(default_factory=dict)
-
-    @property
-    def accepted_count(self) -> int:
-        """How many records are let in."""
-        return sum(seqs.count for seqs in self.accepted.values())
-
-    @property
-    def duplicate_count(self) -> int:
-        """How many records came again."""
-        return sum(seqs.count for seqs in self.duplicates.values())
+    delta: dict[DeviceStream, Coverage] = field(default_factory=dict)
 
 
-def deduplicate(known: Mapping[DeviceStream, Coverage], batches: Iterable[ReceivedBatch]) -> DeduplicationResult:
-    """Decides on a micro-batch, in the order in which its messages are given.
+def deduplicate(known: Known | Mapping[DeviceStream, Coverage], parts: Iterable[StreamPart]) -> DeduplicationResult:
+    """Decides on a micro-batch, in the order in which its parts are given.
 
     The records let in are always the same set: the union of all ids less those known. Which copy of a record that
     comes twice is let in depends on the order.
     """
     decision = DeduplicationResult()
-    for ref, header in batches:
-        stream = DeviceStream(header.device, header.epoch)
-        # what an earlier message of this micro-batch brought counts already
+    for part, stream, said, records in parts:
+        # what an earlier part of this micro-batch brought counts already
         before = decision.coverage.get(stream) or known.get(stream) or Coverage()
-        fresh = header.record_seqs - before.received
-        again = header.record_seqs & before.received
-        if fresh:
-            decision.accepted[ref] = fresh
-        if again:
-            decision.duplicates[ref] = again
-        after = before.merged(header, fresh)
-        assert after.received.count == before.received.count + fresh.count, "nothing is counted twice"
+        fresh = said.received - before.received
+        accepted = fresh.count
+        assert accepted <= records, "every id that a part names is a record in it"
+        if accepted < records:
+            decision.kept.setdefault(part, {})[stream] = fresh
+        decision.accepted_count += accepted
+        decision.duplicate_count += records - accepted
+        added = Coverage(fresh, said.tombstones, said.head)
+        after = before | added
+        assert after.received.count == before.received.count + accepted, "nothing is counted twice"
         decision.coverage[stream] = after
+        if after != before:
+            decision.delta[stream] = decision.delta.get(stream, Coverage()) | added
     return decision

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from telemetry import Header, IntervalSet, Tombstone
+from telemetry import IntervalSet, Tombstone
 
 
 class DeviceStream(NamedTuple):
@@ -45,19 +45,10 @@ class Coverage:
             max(self.head, other.head),
         )
 
-    def merged(self, header: Header, accepted: IntervalSet) -> Coverage:
-        """This, and what a batch said, of whose records `accepted` were let in."""
-        return self | Coverage(accepted, header.tombstones, header.head)
-
-    def with_received(self, seqs: IntervalSet) -> Coverage:
-        """This, and seqs found in the records table."""
-        # what is in the table was given: the head is there at least
-        return self | Coverage(seqs, head=seqs.last or 0)
-
     @property
     def declared_lost(self) -> IntervalSet:
         """Declared lost, and never received."""
-        return IntervalSet((first, last) for first, last, _ in self.tombstones) - self.received
+        return _seqs_of(self.tombstones) - self.received
 
     @property
     def missing(self) -> IntervalSet:
@@ -81,28 +72,24 @@ def completeness(streams: Iterable[Coverage]) -> Completeness:
 
 def _merged_tombstones(known: tuple[Tombstone, ...], more: tuple[Tombstone, ...]) -> tuple[Tombstone, ...]:
     """The union; where two reasons are given for one seq, the first one stays."""
-    taken = IntervalSet((first, last) for first, last, _ in known)
+    taken, new = _seqs_of(known), _seqs_of(more)
+    # one header may have thousands, which are apart: what is taken then needs no look at those before
+    apart = new.count == sum(last - first + 1 for first, last, _ in more)
     added: list[Tombstone] = []
-    for first, last, reason in more:
-        fresh = IntervalSet([(first, last)]) - taken
-        added.extend(Tombstone(*bounds, reason) for bounds in fresh.ranges)
-        taken |= fresh
+    for tombstone in more:
+        fresh = [Tombstone(*bounds, tombstone.reason) for bounds in _outside(tombstone, taken)]
+        added.extend(fresh)
+        if not apart:
+            taken |= _seqs_of(fresh)
     return tuple(sorted((*known, *added))) if added else known
 
 
-def to_row(stream: DeviceStream, coverage: Coverage) -> dict[str, Any]:
-    """The row of the coverage table."""
-    return {
-        "device": stream.device,
-        "epoch": stream.epoch,
-        "received": json.dumps(coverage.received.ranges, separators=(",", ":")),
-        "tombstones": json.dumps(coverage.tombstones, separators=(",", ":")),
-        "head": coverage.head,
-    }
+def _seqs_of(tombstones: Iterable[Tombstone]) -> IntervalSet:
+    return IntervalSet((first, last) for first, last, _ in tombstones)
 
 
-def from_row(row: dict[str, Any]) -> tuple[DeviceStream, Coverage]:
-    """The coverage in a row of its table. Raises ValueError, TypeError, KeyError."""
-    tombstones = tuple(Tombstone(*parts) for parts in json.loads(row["tombstones"]))
-    coverage = Coverage(IntervalSet(json.loads(row["received"])), tombstones, row["head"])
-    return DeviceStream(row["device"], row["epoch"]), coverage
+def _outside(tombstone: Tombstone, taken: IntervalSet) -> tuple[tuple[int, int], ...]:
+    """The ranges of a tombstone that are not taken."""
+    near = bisect_left(taken.ranges, tombstone.first, key=lambda bounds: bounds[1])
+    beyond = bisect_right(taken.ranges, tombstone.last, key=lambda bounds: bounds[0])
+    return (IntervalSet([tombstone[:2]]) - IntervalSet(taken.ranges[near:beyond])).ranges

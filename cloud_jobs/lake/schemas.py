@@ -33,10 +33,11 @@ RECORDS = pa.schema(
         pa.field("boot", pa.string()),
         pa.field("device_date", pa.date32()),
         pa.field("ingested_at", _UTC),
-        pa.field("batch_id", pa.int64()),
+        pa.field("ingest_number", pa.int64(), nullable=False),
     ]
 )
-"""One row a record. `device_date` is the UTC day of the device time, the partition; null for a clock far off."""
+"""One row a record. `device_date` is the UTC day of the device time, the partition; null for a clock far off.
+`ingest_number`: which commit of the ingest brought it, counted from 1."""
 
 FIX = pa.schema(
     [
@@ -70,18 +71,6 @@ CONTENT = (
 """The columns that two records of the same id must agree on, or they are in conflict. The corrected uncertainty
 is left out: a device may learn more of its clock between two sendings, and that is no other record."""
 
-COVERAGE = pa.schema(
-    [
-        pa.field("device", pa.string(), nullable=False),
-        pa.field("epoch", pa.int64(), nullable=False),
-        pa.field("received", pa.string(), nullable=False),
-        pa.field("tombstones", pa.string(), nullable=False),
-        pa.field("head", pa.int64(), nullable=False),
-    ]
-)
-"""What is known of each device stream. `received`: JSON `[[first, last], …]`; `tombstones`: the same, with a reason:
-`[[first, last, reason], …]`."""
-
 QUARANTINE = pa.schema(
     [
         pa.field("cause", pa.string(), nullable=False),
@@ -101,7 +90,7 @@ QUARANTINE = pa.schema(
 
 INGEST_BATCHES = pa.schema(
     [
-        pa.field("batch_id", pa.int64(), nullable=False),
+        pa.field("ingest_number", pa.int64(), nullable=False),
         pa.field("committed_at", _UTC, nullable=False),
         pa.field("messages", pa.int64(), nullable=False),
         pa.field("records", pa.int64(), nullable=False),
@@ -192,7 +181,6 @@ class TableSchema(NamedTuple):
 
 TABLES: Final = {
     "records": TableSchema(RECORDS, ("device_date",)),
-    "coverage": TableSchema(COVERAGE),
     "quarantine": TableSchema(QUARANTINE),
     "ingest_batches": TableSchema(INGEST_BATCHES),
     "usage": TableSchema(USAGE),

@@ -1,8 +1,10 @@
-"""The folder of Delta tables: created, read as it is or as it was at a moment, and written, without Spark."""
+"""The folder of Delta tables and of the coverage: created, read as it is or as it was at a moment, and written,
+without Spark."""
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +17,15 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.dataset import FileSystemDataset
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 from pyarrow.parquet import filters_to_expression
 
 from cloud_jobs.errors import LakeError
-from cloud_jobs.lake.coverage import Coverage, DeviceStream, from_row
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage_log import CoverageLog, Manifest
+from cloud_jobs.lake.coverage_rows import from_rows
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
+from cloud_jobs.lake.transactions import newest_number
 
 _CONFIGURATION: Final = {
     # the jobs and the outbox read what a version added, not the table
@@ -32,6 +37,8 @@ _CONFIGURATION: Final = {
 }
 _RECORDS_VERSION: Final = "records_version"
 """Under which name a commit says what version of the records it covers."""
+INGEST: Final = "ingest"
+"""The name under which commits to the records are numbered: the fence between two ingests."""
 # an OPTIMIZE or a new column commits without our metadata; so many of these may lie between
 _RECENT_COMMITS: Final = 20
 
@@ -96,28 +103,47 @@ class Lake:
         with self._damage_as_error(table):
             opened = self.open(table)
             asked = columns or TABLES[table].schema.names
-            if as_of is not None and not _load_as_of(opened, as_of):
+            if as_of is not None and not _load_as_of(opened, self.files(table), as_of):
                 return TABLES[table].schema.empty_table().select(asked)
             return _matching(self.dataset(table, opened), asked, where)
 
     def dataset(self, table: str, opened: DeltaTable) -> FileSystemDataset:
         """The files of a table that was opened; a column that the table did not have yet is null."""
+        return opened.to_pyarrow_dataset(filesystem=self.files(table), schema=TABLES[table].schema)
+
+    def files(self, table: str) -> FileSystem:
+        """The files in a table's folder."""
         # Arrow's file system, not Delta's: that one is Python, called from Arrow's threads, and a thread that still
         # reads ahead when the process ends, as after an error, aborts it
-        folder = SubTreeFileSystem(str(Path(self.path(table)).absolute()), LocalFileSystem())
-        return opened.to_pyarrow_dataset(filesystem=folder, schema=TABLES[table].schema)
+        return SubTreeFileSystem(str(Path(self.path(table)).absolute()), LocalFileSystem())
+
+    @property
+    def coverage_log(self) -> CoverageLog:
+        """The files of the coverage, beside the tables."""
+        return CoverageLog(self.files("coverage"))
 
     def coverage(
         self, devices: Collection[str] | None = None, as_of: datetime | None = None
     ) -> dict[DeviceStream, Coverage]:
         """What the centre has of the streams of some devices, or of all, as it is or was at a moment."""
-        where: list[Condition] = [] if devices is None else [("device", "in", pa.array(devices, pa.string()))]
-        found: dict[DeviceStream, Coverage] = {}
-        for row in self.rows("coverage", where=where, as_of=as_of).to_pylist():
-            with row_fault_as_error("coverage", row):
-                stream, coverage = from_row(row)
-                found[stream] = found.get(stream, Coverage()) | coverage
-        return found
+        with self._damage_as_error("records"):
+            opened = self.open("records")
+            if as_of is not None and not _load_as_of(opened, self.files("records"), as_of):
+                return {}
+            number = newest_number(opened, INGEST)
+        rows = self.coverage_rows(self.coverage_manifest(number), devices)
+        with self._damage_as_error("coverage"):
+            return dict(from_rows(rows))
+
+    def coverage_manifest(self, number: int | None) -> Manifest:
+        """The files of the coverage as of a commit of the ingest; none as of None."""
+        with self._damage_as_error("coverage"):
+            return self.coverage_log.manifest(number)
+
+    def coverage_rows(self, manifest: Manifest, devices: Collection[str] | None = None) -> pa.Table:
+        """One row of coverage for each stream of some devices, or of all."""
+        with self._damage_as_error("coverage"):
+            return self.coverage_log.rows(manifest, devices)
 
     def append(self, table: str, rows: list[dict[str, Any]]) -> None:
         """Adds rows to a small table, in one commit."""
@@ -133,9 +159,9 @@ class Lake:
             commit_properties=CommitProperties(custom_metadata={"userMetadata": covering(covers)}),
         )
 
-    def covered_version(self, table: str, commits: int = _RECENT_COMMITS) -> int:
-        """The version of the records that a table covers, as the newest of its last `commits` says; -1: none."""
-        for commit in self.open(table).history(commits):
+    def covered_version(self, table: str) -> int:
+        """The version of the records that a table covers, as the newest of its last commits says; -1: none."""
+        for commit in self.open(table).history(_RECENT_COMMITS):
             if text := commit.get("userMetadata"):
                 return int(json.loads(text).get(_RECORDS_VERSION, -1))
         return -1
@@ -210,13 +236,23 @@ def _matching(dataset: FileSystemDataset, columns: Sequence[str], where: Sequenc
     return pa.concat_tables(found)
 
 
-def _load_as_of(table: DeltaTable, as_of: datetime) -> bool:
-    """Load the table's version of that moment; False when the table did not exist yet."""
-    stamps = sorted((entry["timestamp"], entry["version"]) for entry in table.history())
+def _load_as_of(table: DeltaTable, files: FileSystem, as_of: datetime) -> bool:
+    """Load the table's version of that moment; False when the table did not exist yet, or nothing is known of then."""
     moment_ms = as_of.timestamp() * 1000
-    if moment_ms >= stamps[-1][0]:
-        return True
-    known = [version for committed_ms, version in stamps if committed_ms <= moment_ms]
-    if known:
-        table.load_as_version(max(known))
-    return bool(known)
+    # halved, not read from its end: there may be a commit a second, and each is a file
+    version = bisect_right(range(table.version() + 1), moment_ms, key=lambda one: _committed_ms(files, one)) - 1
+    if version < 0 or _committed_ms(files, version) < 0:
+        return False
+    if version < table.version():
+        table.load_as_version(version)
+    return True
+
+
+def _committed_ms(files: FileSystem, version: int) -> float:
+    """When a version was committed, in milliseconds since 1970; -1 for one whose commit is no longer kept."""
+    try:
+        with files.open_input_file(f"_delta_log/{version:020}.json") as file:
+            actions = [json.loads(line) for line in file.read().splitlines()]
+    except FileNotFoundError:
+        return -1.0
+    return max((float(action["commitInfo"]["timestamp"]) for action in actions if "commitInfo" in action), default=0.0)

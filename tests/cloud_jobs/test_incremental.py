@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,9 +45,9 @@ def test_a_commit_of_another_run_while_the_increment_is_made_leaves_it_on_the_ol
     ingest(lake, [fix(1)])
     real = Lake.covered_version
 
-    def another_first(self: Lake, table: str, *arguments: Any) -> int:
+    def another_first(self: Lake, table: str) -> int:
         self.replace(table, [], covers=1)
-        return real(self, table, *arguments)
+        return real(self, table)
 
     monkeypatch.setattr(Lake, "covered_version", another_first)
     assert next_increment(lake, "usage") == Increment("usage", table_version=0, since=1, until=1)

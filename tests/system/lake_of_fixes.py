@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from deltalake import write_deltalake
 
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage_log import CoverageFile, CoverageWriter
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
+from telemetry import IntervalSet
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 NIGHT = datetime(2026, 1, 5, 23, 40, tzinfo=UTC)
@@ -41,7 +46,29 @@ def lake_of(folder: Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
 def ingest(lake: Lake, fixes: Iterable[LakeFix]) -> None:
     """One commit of the ingest."""
     rows = [_row(fix) for fix in fixes]
-    write_deltalake(lake.path("records"), pa.Table.from_pylist(rows, schema=RECORDS), mode="append")
+    seqs: dict[DeviceStream, list[int]] = {}
+    for row in rows:
+        seqs.setdefault(DeviceStream(row["device"], row["epoch"]), []).append(row["seq"])
+    known = {stream: Coverage(IntervalSet.of(found), head=max(found)) for stream, found in seqs.items()}
+    files = write_data_files(lake.files("records"), pa.Table.from_pylist(rows, schema=RECORDS), NOON) if rows else []
+    _commit(lake, files, known)
+
+
+def cover(lake: Lake, known: Mapping[DeviceStream, Coverage]) -> None:
+    """One commit of the ingest that brings coverage and no records."""
+    _commit(lake, [], known)
+
+
+def _commit(lake: Lake, files: Sequence[DataFile], known: Mapping[DeviceStream, Coverage]) -> None:
+    opened = lake.open("records")
+    previous = newest_number(opened, INGEST)
+    number = next_number(previous)
+    CoverageWriter(lake.coverage_log, lake.coverage_manifest(previous), _no_merge).prepare(number, known)
+    commit_files(opened, "records", files, writer=INGEST, previous=previous, number=number)
+
+
+def _no_merge(_: Callable[[], CoverageFile]) -> Future[CoverageFile]:
+    return Future()
 
 
 def _row(fix: LakeFix) -> dict[str, Any]:
@@ -53,7 +80,7 @@ def _row(fix: LakeFix) -> dict[str, Any]:
         "received_at": fix.time + timedelta(seconds=1),
         "device_date": date(fix.time.year, fix.time.month, fix.time.day),
         "ingested_at": fix.time + timedelta(seconds=2),
-        "batch_id": 1,
+        "ingest_number": 1,
     }
 
 

@@ -18,50 +18,16 @@ from cloud_jobs.billing.cli import app
 from cloud_jobs.billing.lake_reader import account_at, bill_from_lake, tariff_versions
 from cloud_jobs.billing.period import Period
 from cloud_jobs.errors import LakeError
-from cloud_jobs.lake.schemas import REFERENCE, without
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.schemas import RECORDS, REFERENCE, USAGE, without
 from cloud_jobs.lake.tables import Lake
+from telemetry import IntervalSet, Tombstone
+from tests.system.lake_of_fixes import cover
 
 MARCH = Period.parse("2026-03")
 DAY = datetime(2026, 3, 5, 6, tzinfo=UTC)
 COMPUTED = datetime(2026, 4, 1, tzinfo=UTC)
 PUBLISHED = datetime(2026, 1, 1, tzinfo=UTC)
-MOMENT = pa.timestamp("us", tz="UTC")
-
-USAGE = pa.schema(
-    [
-        ("device", pa.string()),
-        ("hour", MOMENT),
-        ("zone", pa.string()),
-        ("distance_mm", pa.int64()),
-        ("duration_ms", pa.int64()),
-        ("entries", pa.int32()),
-        ("seq_ranges", pa.string()),
-        ("computed_at", MOMENT),
-    ]
-)
-COVERAGE = pa.schema(
-    [
-        ("device", pa.string()),
-        ("epoch", pa.int64()),
-        ("received", pa.string()),
-        ("tombstones", pa.string()),
-        ("head", pa.int64()),
-    ]
-)
-RECORDS = pa.schema(
-    [
-        ("device", pa.string()),
-        ("epoch", pa.int64()),
-        ("seq", pa.int64()),
-        ("kind", pa.string()),
-        ("device_time", MOMENT),
-        ("received_at", MOMENT),
-        ("latitude", pa.float64()),
-        ("longitude", pa.float64()),
-        ("speed_mps", pa.float64()),
-        ("accuracy_m", pa.float64()),
-    ]
-)
 TARIFF = {
     "id": "standard-eur",
     "currency": "EUR",
@@ -90,14 +56,8 @@ def usage(device: str, distance_mm: int, computed_at: datetime = COMPUTED, hour:
     }
 
 
-def coverage(device: str, received: list[list[int]], declared: list[list[Any]]) -> dict[str, Any]:
-    return {
-        "device": device,
-        "epoch": 77,
-        "received": json.dumps(received),
-        "tombstones": json.dumps(declared),
-        "head": 5,
-    }
+def received(device: str, *ranges: tuple[int, int], lost: tuple[Tombstone, ...] = (), head: int = 5) -> Any:
+    return {DeviceStream(device, 77): Coverage(IntervalSet(ranges), lost, head)}
 
 
 def record(seq: int) -> dict[str, Any]:
@@ -109,10 +69,10 @@ def record(seq: int) -> dict[str, Any]:
         "kind": "position",
         "device_time": at,
         "received_at": at,
+        "device_date": at.date(),
+        "ingest_number": 1,
         "latitude": 53.0,
         "longitude": -2.0,
-        "speed_mps": None,
-        "accuracy_m": None,
     }
 
 
@@ -123,6 +83,8 @@ def add(folder: Path, table: str, schema: pa.Schema, rows: list[dict[str, Any]])
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     folder = tmp_path / "lake"
+    made = Lake(folder)
+    made.create()
     published = [("account", "acme", ACCOUNT), ("tariff", "standard-eur", TARIFF)]
     reference = [
         {"kind": kind, "id": name, "body": json.dumps(body), "published_at": PUBLISHED}
@@ -130,12 +92,8 @@ def lake(tmp_path: Path) -> Path:
     ]
     add(folder, "reference", REFERENCE, reference)
     add(folder, "usage", USAGE, [usage("eu-0001", 10_000_000), usage("us-0001", 1_000_000), usage("it's", 1)])
-    add(
-        folder,
-        "coverage",
-        COVERAGE,
-        [coverage("eu-0001", [[1, 5]], []), coverage("us-0001", [[1, 3]], [[4, 5, "quota"]])],
-    )
+    lost = (Tombstone(4, 5, "quota"),)
+    cover(made, received("eu-0001", (1, 5)) | received("us-0001", (1, 3), lost=lost))
     add(folder, "records", RECORDS, [record(seq) for seq in range(1, 8)])
     return folder
 
@@ -187,14 +145,10 @@ def test_the_same_moment_gives_the_same_bytes_whatever_came_later(lake: Path) ->
 
 
 def test_a_device_that_became_complete_was_open_before(lake: Path) -> None:
-    complete = pa.Table.from_pylist(
-        [coverage("eu-0001", [[1, 5]], []), coverage("us-0001", [[1, 5]], [])], schema=COVERAGE
-    )
-    hole = pa.Table.from_pylist([coverage("eu-0001", [[1, 4]], []), coverage("us-0001", [[1, 5]], [])], schema=COVERAGE)
     before_anything = MARCH.end
-    write_deltalake(lake / "coverage", hole, mode="overwrite")
+    cover(Lake(lake), received("eu-0001", head=6))
     moment = datetime.now(UTC)
-    write_deltalake(lake / "coverage", complete, mode="overwrite")
+    cover(Lake(lake), received("eu-0001", (6, 6)))
     assert bill_from_lake(Lake(lake), "acme", MARCH, before_anything).status is BillStatus.PROVISIONAL
     assert bill_from_lake(Lake(lake), "acme", MARCH, moment).status is BillStatus.PROVISIONAL
     assert bill_from_lake(Lake(lake), "acme", MARCH, datetime.now(UTC)).status is BillStatus.FINAL
@@ -228,8 +182,7 @@ def test_an_issued_bill_is_kept_and_what_comes_later_is_an_adjustment(lake: Path
 
 
 def test_a_provisional_bill_is_not_issued_unasked(lake: Path, tmp_path: Path) -> None:
-    hole = pa.Table.from_pylist([coverage("eu-0001", [[1, 4]], [])], schema=COVERAGE)
-    write_deltalake(lake / "coverage", hole, mode="overwrite")
+    cover(Lake(lake), received("eu-0001", head=6))
     refused = run("issue", *asked(lake), "--out", tmp_path / "issued")
     assert refused.exit_code == 1
     assert "provisional" in refused.output

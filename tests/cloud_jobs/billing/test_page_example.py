@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from cloud_jobs.billing.cli import app
-from cloud_jobs.lake.coverage import Coverage, DeviceStream, to_row
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS, REFERENCE, USAGE
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.published_fences import parse_fences
@@ -25,6 +25,7 @@ from simulator import drive, write_folder
 from simulator.messages import journal_entry
 from telemetry import IntervalSet
 from tests.example_fleet import EPOCHS, example_scenario
+from tests.system.lake_of_fixes import cover
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "billing.md").read_text(encoding="utf-8")
 SESSION = PAGE.split("```")[1]
@@ -46,7 +47,7 @@ def records() -> list[dict[str, Any]]:
         rows.append(
             {name: entry["content"].get(name) for name in PARTS}
             | {"device": device, "epoch": EPOCHS[device], "seq": heads[device], "kind": entry["kind"]}
-            | {"device_time": moment, "device_date": moment.date(), "received_at": RECEIVED}
+            | {"device_time": moment, "device_date": moment.date(), "received_at": RECEIVED, "ingest_number": 1}
         )
     return rows
 
@@ -75,12 +76,12 @@ def lake(tmp_path: Path) -> Lake:
     usage = metered(rows, [version.body for version in versions if version.kind == "fence"])
     write_deltalake(made.path("usage"), usage, mode="append")
     heads = {device: max(row["seq"] for row in rows if row["device"] == device) for device in EPOCHS}
-    made.append(
-        "coverage",
-        [
-            to_row(DeviceStream(device, EPOCHS[device]), Coverage(IntervalSet([(1, head)]), head=head))
+    cover(
+        made,
+        {
+            DeviceStream(device, EPOCHS[device]): Coverage(IntervalSet([(1, head)]), head=head)
             for device, head in heads.items()
-        ],
+        },
     )
     for log in made.folder.glob("*/_delta_log/*.json"):
         # as if it had been written before the moment of the page's bill

@@ -1,4 +1,4 @@
-"""What the executors make of messages: headers for the decision, rows for the table."""
+"""What the executors make of messages: rows for the table, and what they say of each device stream."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgpack
 import pyarrow as pa
 from hypothesis import given
 
-from cloud_jobs.ingest.decoding import DECODED, RECORD_COLUMNS, decode_messages, selected_records
-from cloud_jobs.ingest.deduplication import MessageRef
+from cloud_jobs.ingest.decoding import RECORD_COLUMNS, Decoded, decode_messages
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS
 from telemetry import Batch, Canary, IntervalSet, Position, Raw, Record, Tombstone, encode
 from tests.strategies import batches
@@ -43,29 +43,39 @@ def messages(*values: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=MESSAGES)
 
 
+def decoded(*values: bytes) -> Decoded:
+    (found,) = decode_messages([messages(*values)])
+    return found
+
+
+def rows_of(found: Decoded) -> list[dict[str, Any]]:
+    assert found.rows is not None
+    rows: list[dict[str, Any]] = found.rows.cast(RECORD_COLUMNS).to_pylist()
+    return rows
+
+
 @given(batches())
-def test_the_rows_are_the_wanted_records(batch: Batch) -> None:
-    names = IntervalSet.of([record.seq for record in batch.records][::2])
-    made = list(
-        selected_records({MessageRef("t", "0"): names})(decode_messages([messages(encode(batch), encode(batch))]))
-    )
-    said = ["tenant", "region", "device", "epoch", "seq", "received_at"]
-    rows = [row for part in made for row in part.select(said).to_pylist()]
-    assert [row["seq"] for row in rows] == list(names)
-    assert {row["device"] for row in rows} == {"eu-0001"}
-    assert {(row["tenant"], row["region"], row["epoch"], row["received_at"]) for row in rows} == {
-        ("acme", "eu", batch.epoch, RECEIVED)
-    }
+def test_the_rows_are_all_records_as_often_as_they_came(batch: Batch) -> None:
+    found = decoded(encode(batch), encode(batch))
+    seqs = [record.seq for record in batch.records]
+    said, records = found.streams[DeviceStream("eu-0001", batch.epoch)]
+    assert (said.received, said.head, records) == (IntervalSet.of(seqs), batch.head, 2 * len(seqs))
+    assert said == Coverage() | Coverage(said.received, batch.tombstones, batch.head)
+    assert found.messages == 2
+    if seqs:
+        rows = rows_of(found)
+        assert sorted(row["seq"] for row in rows) == sorted(seqs * 2)
+        assert {(row["tenant"], row["region"], row["device"], row["epoch"], row["received_at"]) for row in rows} == {
+            ("acme", "eu", "eu-0001", batch.epoch, RECEIVED)
+        }
+    else:
+        assert found.rows is None
 
 
 def test_a_position_becomes_a_row_with_nulls_where_nothing_was_said() -> None:
     time_us = 1_767_603_422_000_000
     batch = Batch("d", 9, 2, (Record(2, time_us, Position(latitude=1.5, longitude=-2.5, speed_mps=3)),))
-    (part,) = selected_records({MessageRef("t", "0"): IntervalSet([(2, 2)])})(
-        decode_messages([messages(encode(batch))])
-    )
-    assert part.schema == RECORD_COLUMNS
-    (row,) = part.to_pylist()
+    (row,) = rows_of(decoded(encode(batch)))
     assert (row["kind"], row["latitude"], row["longitude"], row["speed_mps"]) == ("position", 1.5, -2.5, 3.0)
     assert row["altitude_m"] is row["number"] is row["text"] is row["payload"] is row["name"] is None
     assert row["device_time"] == datetime.fromtimestamp(time_us / 1e6, UTC)
@@ -74,30 +84,32 @@ def test_a_position_becomes_a_row_with_nulls_where_nothing_was_said() -> None:
 
 def test_a_clock_far_off_has_no_partition_and_is_kept() -> None:
     batch = Batch("d", 9, 2, (Record(1, -5, Canary(id="x")), Record(2, 250_000 * 10**12, Canary(id="y"))))
-    (part,) = selected_records({MessageRef("t", "0"): IntervalSet([(1, 2)])})(
-        decode_messages([messages(encode(batch))])
-    )
-    assert part["device_date"].to_pylist() == [None, None]
+    assert [row["device_date"] for row in rows_of(decoded(encode(batch)))] == [None, None]
 
 
-def test_headers_keep_the_order_and_say_why_a_message_is_malformed() -> None:
+def test_rows_of_whole_messages_come_in_order_whatever_order_the_messages_came_in() -> None:
+    def one(device: str, *seqs: int) -> bytes:
+        return encode(Batch(device, 9, 9, tuple(Record(seq, 0, Canary(id="x")) for seq in seqs)))
+
+    rows = rows_of(decoded(one("b", 3, 4), one("a", 8), one("b", 1, 2), one("a", 7)))
+    assert [(row["device"], row["seq"]) for row in rows] == [("a", 7), ("a", 8), *(("b", seq) for seq in range(1, 5))]
+
+
+def test_a_message_that_is_malformed_says_why_and_keeps_its_bytes() -> None:
     consistent = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),), (Tombstone(3, 4, "quota"),)))
-    (part,) = decode_messages([messages(consistent, b"junk", consistent[:-1])])
-    assert part.schema == DECODED
-    first, second, third = [row for row in part.to_pylist() if row["seq"] is None]
-    assert (first["device"], first["epoch"], first["head"]) == ("d", 9, 4)
-    assert (first["bounds"], first["lost"], first["reasons"]) == ([2, 2], [3, 4], ["quota"])
+    found = decoded(consistent, b"junk", consistent[:-1])
+    assert found.streams == {DeviceStream("d", 9): (Coverage(IntervalSet([(2, 2)]), (Tombstone(3, 4, "quota"),), 4), 1)}
+    second, third = found.malformed
     assert second["malformed"].startswith("not-a-batch: ")
-    assert second["payload"] == b"junk"
+    assert (second["payload"], second["topic"], second["message_id"]) == (b"junk", "t", "1")
     assert third["malformed"].startswith("truncated: ")
 
 
 def test_a_content_that_contradicts_its_consistent_header_is_malformed_before_anything_is_let_in() -> None:
-    lying = framed(["d", 9, 4, [1, 3], []], msgpack.packb({"t": "nonsense"}))
-    (part,) = decode_messages([messages(lying)])
-    (row,) = part.to_pylist()
-    assert row["seq"] is None
+    found = decoded(framed(["d", 9, 4, [1, 3], []], msgpack.packb({"t": "nonsense"})))
+    (row,) = found.malformed
     assert row["malformed"].startswith("malformed: ")
+    assert (found.rows, found.streams) == (None, {})
 
 
 def test_a_message_that_the_source_calls_malformed_is_so_though_its_value_is_a_batch() -> None:
@@ -106,22 +118,21 @@ def test_a_message_that_the_source_calls_malformed_is_so_though_its_value_is_a_b
     rows = messages(consistent, consistent, consistent).to_pylist()
     named = [row | {"malformed": reason} for row, reason in zip(rows, reasons, strict=True)]
     named[0]["properties"] = named[1]["publish_time"] = None
-    (part,) = decode_messages([pa.RecordBatch.from_pylist(named, schema=MESSAGES)])
-    headers = [row for row in part.to_pylist() if row["seq"] is None]
-    assert [row["malformed"] for row in headers] == [f"message: {reasons[0]}", f"message: {reasons[1]}", None]
-    assert headers[0]["payload"] == consistent
-    assert len({row["fingerprint"] for row in headers}) == 3
-    assert sum(row["seq"] is not None for row in part.to_pylist()) == 1
+    (found,) = decode_messages([pa.RecordBatch.from_pylist(named, schema=MESSAGES)])
+    assert [row["malformed"] for row in found.malformed] == [f"message: {reasons[0]}", f"message: {reasons[1]}"]
+    assert found.malformed[0]["payload"] == consistent
+    assert len({row["fingerprint"] for row in found.malformed}) == 2
+    assert len(rows_of(found)) == 1
 
 
 def test_a_batch_of_tombstones_only_has_a_header_and_no_rows() -> None:
-    (part,) = decode_messages([messages(encode(Batch("d", 9, 4, (), (Tombstone(1, 4, "age"),))))])
-    (row,) = part.to_pylist()
-    assert (row["seq"], row["lost"], row["malformed"]) == (None, [1, 4], None)
+    found = decoded(encode(Batch("d", 9, 4, (), (Tombstone(1, 4, "age"),))))
+    assert found.rows is None
+    assert found.streams == {DeviceStream("d", 9): (Coverage(tombstones=(Tombstone(1, 4, "age"),), head=4), 0)}
 
 
 def test_the_rows_are_columns_of_the_records_table() -> None:
-    assert set(RECORDS.names) - set(RECORD_COLUMNS.names) == {"ingested_at", "batch_id"}
+    assert set(RECORDS.names) - set(RECORD_COLUMNS.names) == {"ingested_at", "ingest_number"}
     assert all(RECORDS.field(name).type == RECORD_COLUMNS.field(name).type for name in RECORD_COLUMNS.names)
 
 
@@ -129,15 +140,15 @@ def test_what_unpacks_to_much_is_opened_in_several_parts() -> None:
     whole = [Record(seq, 0, Raw(topic="t" * 60_000, payload=bytes(40_000))) for seq in range(1, 81)]
     large = encode(Batch("d", 9, 80, tuple(whole)))
     assert len(large) < 64 << 10
-    parts = list(decode_messages([messages(*[large] * 12)]))
-    assert len(parts) > 2
-    assert sum(part.num_rows for part in parts) == 12 * 81
-    assert max(part.nbytes for part in parts) < 64 << 20
+    parts = list(decode_messages([messages(*[large] * 20)]))
+    assert len(parts) > 1
+    assert sum(len(rows_of(part)) for part in parts) == 20 * 80
+    assert max(part.rows.nbytes for part in parts if part.rows is not None) < 128 << 20
 
 
 def test_tombstones_without_number_are_opened_in_several_parts() -> None:
     lost = tuple(Tombstone(seq, seq, "q") for seq in range(1, 20_000, 2))
     tombstones = encode(Batch("d", 9, 1 << 20, (), lost))
     parts = list(decode_messages([messages(*[tombstones] * 40)]))
-    assert sum(part.num_rows for part in parts) == 40
-    assert len(parts) > 2
+    assert sum(part.messages for part in parts) == 40
+    assert len(parts) > 1

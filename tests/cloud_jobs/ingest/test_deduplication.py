@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.ingest.deduplication import MessageRef, ReceivedBatch, deduplicate
-from cloud_jobs.lake.coverage import Completeness, Coverage, DeviceStream, from_row, to_row
+from cloud_jobs.ingest.deduplication import StreamPart, deduplicate
+from cloud_jobs.lake.coverage import Completeness, Coverage, DeviceStream
 from telemetry import Header, IntervalSet, Tombstone
 from tests.strategies import interval_sets
 
@@ -26,14 +26,26 @@ def headers(draw: st.DrawFn) -> Header:
 histories = st.lists(headers(), max_size=12)
 
 
+def parts(history: list[Header]) -> list[StreamPart]:
+    """Each header as a part of its own."""
+    return [
+        StreamPart(
+            at,
+            DeviceStream(header.device, header.epoch),
+            Coverage(header.record_seqs, header.tombstones, header.head),
+            header.record_seqs.count,
+        )
+        for at, header in enumerate(history)
+    ]
+
+
 def run(history: list[Header], cuts: list[int]) -> tuple[dict[DeviceStream, Coverage], int, int]:
     """The coverage after a history that is cut into micro-batches, and how many records were let in and came again."""
     known: dict[DeviceStream, Coverage] = {}
     accepted = duplicates = 0
     bounds = [0, *sorted(cuts), len(history)]
     for start, end in itertools.pairwise(bounds):
-        arrivals = [ReceivedBatch(MessageRef("t", str(i)), history[i]) for i in range(start, end)]
-        decision = deduplicate(known, arrivals)
+        decision = deduplicate(known, parts(history[start:end]))
         accepted += decision.accepted_count
         duplicates += decision.duplicate_count
         known |= decision.coverage
@@ -58,10 +70,34 @@ def test_the_union_of_all_names_is_let_in_and_the_rest_are_duplicates(history: l
 @given(histories)
 def test_a_history_that_comes_again_changes_nothing(history: list[Header]) -> None:
     known, _, _ = run(history, [])
-    arrivals = [ReceivedBatch(MessageRef("other", str(i)), header) for i, header in enumerate(history)]
-    again = deduplicate(known, arrivals)
-    assert again.accepted_count == 0
+    again = deduplicate(known, parts(history))
+    assert (again.accepted_count, again.delta) == (0, {})
     assert all(known[buffer].received == coverage.received for buffer, coverage in again.coverage.items())
+
+
+@given(histories, histories)
+def test_what_is_kept_of_the_parts_with_duplicates_and_all_of_the_others_is_what_is_let_in(
+    before: list[Header], history: list[Header]
+) -> None:
+    known = run(before, [])[0]
+    decision = deduplicate(known, parts(history))
+    kept = [
+        (header.device, seq)
+        for at, header in enumerate(history)
+        for seq in decision.kept.get(at, {}).get(DeviceStream(header.device, 7), header.record_seqs)
+    ]
+    names = {(header.device, seq) for header in history for seq in header.record_seqs}
+    there = {(stream.device, seq) for stream, coverage in known.items() for seq in coverage.received}
+    assert len(kept) == decision.accepted_count
+    assert set(kept) == names - there
+
+
+@given(histories, histories)
+def test_what_was_known_and_what_became_known_is_what_is_known(before: list[Header], history: list[Header]) -> None:
+    known = run(before, [])[0]
+    decision = deduplicate(known, parts(history))
+    for stream, coverage in decision.coverage.items():
+        assert known.get(stream, Coverage()) | decision.delta.get(stream, Coverage()) == coverage
 
 
 @given(histories, st.randoms())
@@ -81,12 +117,6 @@ def test_every_name_up_to_the_head_is_received_lost_or_missing(history: list[Hea
         assert not coverage.received & coverage.declared_lost
         assert not coverage.missing & (coverage.received | coverage.declared_lost)
         assert (coverage.state is Completeness.OPEN) == bool(coverage.missing)
-
-
-@given(histories)
-def test_a_row_of_the_table_gives_the_coverage_back(history: list[Header]) -> None:
-    for buffer, coverage in run(history, [])[0].items():
-        assert from_row(to_row(buffer, coverage)) == (buffer, coverage)
 
 
 def test_a_record_that_comes_after_its_tombstone_is_let_in_and_no_longer_lost() -> None:

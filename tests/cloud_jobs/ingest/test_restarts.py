@@ -63,7 +63,7 @@ def test_more_failures_in_a_row_than_allowed_end_it_with_the_last_one(tmp_path: 
 
 
 def test_another_writer_ends_it_at_once(tmp_path: Path) -> None:
-    queries = Queries((GONE, 5), fenced=Fenced(expected_version=3, found_version=4))
+    queries = Queries((GONE, 5), fenced=Fenced(expected_number=3, found_number=4))
     with pytest.raises(CloudError, match="another ingest wrote"):
         run_query(queries.start, settings(tmp_path, 10), threading.Event())
     assert queries.started == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.lake.coverage import Completeness, Coverage, DeviceStream, completeness, from_row, to_row
+from cloud_jobs.lake.coverage import Completeness, Coverage, completeness
 from telemetry import IntervalSet, Tombstone
 from tests.strategies import interval_sets
 
@@ -41,9 +41,3 @@ def test_a_device_is_as_complete_as_its_worst_stream_and_open_without_any(stream
     order = [Completeness.COMPLETE, Completeness.DECLARED_LOSS, Completeness.OPEN]
     worst = max((stream.state for stream in streams), key=order.index, default=Completeness.OPEN)
     assert completeness(streams) is worst
-
-
-@given(coverages())
-def test_a_row_of_the_table_gives_the_coverage_back(coverage: Coverage) -> None:
-    stream = DeviceStream("d", 7)
-    assert from_row(to_row(stream, coverage)) == (stream, coverage)

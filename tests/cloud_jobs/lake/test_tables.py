@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,10 +14,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cloud_jobs.errors import LakeError
-from cloud_jobs.lake.coverage import Coverage, DeviceStream, to_row
-from cloud_jobs.lake.schemas import COVERAGE, REFERENCE, TABLES, USAGE, without
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.schemas import REFERENCE, TABLES, USAGE, without
 from cloud_jobs.lake.tables import Condition, Lake, covering
 from telemetry import IntervalSet, Tombstone
+from tests.system.lake_of_fixes import cover
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -29,10 +32,6 @@ def lake(tmp_path: Path) -> Lake:
 
 def published(name: str, place: str | None = None) -> dict[str, Any]:
     return {"kind": "fence", "id": name, "body": "{}", "published_at": MOMENT, "place": place}
-
-
-def covered(device: str, epoch: int, *received: tuple[int, int], head: int = 9) -> dict[str, Any]:
-    return to_row(DeviceStream(device, epoch), Coverage(IntervalSet(received), (Tombstone(8, 9, "age"),), head))
 
 
 def test_a_lake_is_made_with_all_its_tables_and_making_it_again_changes_nothing(lake: Lake) -> None:
@@ -69,13 +68,6 @@ def test_a_table_of_another_version_is_refused_by_its_columns_however_it_is_open
     lake = made_by_another_version(tmp_path / "less", "usage", without(USAGE, "zone", "seq_ranges"))
     with pytest.raises(LakeError, match=r"^table usage in .* misses the columns zone, seq_ranges; begin"):
         opening(lake, "usage")
-
-
-def test_coverage_of_another_version_is_refused_also_without_rows(tmp_path: Path) -> None:
-    renamed = COVERAGE.set(COVERAGE.get_field_index("tombstones"), pa.field("declared", pa.string(), nullable=False))
-    lake = made_by_another_version(tmp_path, "coverage", renamed)
-    with pytest.raises(LakeError, match=r"not know its columns declared and misses the columns tombstones;"):
-        lake.coverage()
 
 
 def test_a_column_that_a_table_did_not_have_yet_is_null_in_its_rows(tmp_path: Path) -> None:
@@ -196,8 +188,14 @@ def test_no_thread_of_arrow_calls_python_while_the_process_ends(lake: Lake) -> N
     assert lake.dataset("usage", lake.open("usage")).filesystem.base_fs.type_name == "local"
 
 
-def test_coverage_is_that_of_the_devices_asked_for_and_rows_of_one_stream_are_united(lake: Lake) -> None:
-    lake.append("coverage", [covered("d", 1, (1, 3)), covered("d", 1, (3, 5)), covered("d", 2), covered("e", 1)])
+def known(device: str, epoch: int, *received: tuple[int, int], head: int = 9) -> dict[DeviceStream, Coverage]:
+    return {DeviceStream(device, epoch): Coverage(IntervalSet(received), (Tombstone(8, 9, "age"),), head)}
+
+
+def test_coverage_is_that_of_the_devices_asked_for_and_what_became_known_of_a_stream_is_united(lake: Lake) -> None:
+    assert lake.coverage() == {}
+    cover(lake, known("d", 1, (1, 3)) | known("d", 2) | known("e", 1))
+    cover(lake, known("d", 1, (4, 5)))
     found = lake.coverage(["d", "nobody"])
     assert sorted(found) == [DeviceStream("d", 1), DeviceStream("d", 2)]
     assert found["d", 1].received == IntervalSet([(1, 5)])  # type: ignore[index]  # a stream is a tuple
@@ -205,26 +203,57 @@ def test_coverage_is_that_of_the_devices_asked_for_and_rows_of_one_stream_are_un
     assert lake.coverage([]) == {}
 
 
-def test_a_row_of_coverage_that_cannot_be_read_is_shown(lake: Lake) -> None:
-    lake.append("coverage", [covered("d", 1) | {"received": "[[9, 1]"}])
-    with pytest.raises(LakeError, match=r"'coverage' holds a row that cannot be read: .*'device': 'd'"):
+def committed_a_second_apart(lake: Lake) -> None:
+    """As if version n of the records had been committed n seconds after MOMENT."""
+    for log in sorted((Path(lake.path("records")) / "_delta_log").glob("*.json")):
+        stamp = int((MOMENT + timedelta(seconds=int(log.stem))).timestamp() * 1000)
+        log.write_text(re.sub(r'"timestamp":\d+', f'"timestamp":{stamp}', log.read_text()))
+
+
+def test_coverage_is_that_of_a_moment_and_none_from_before_the_table(lake: Lake) -> None:
+    for seq in range(1, 6):
+        cover(lake, known("d", 1, (seq, seq)))
+    committed_a_second_apart(lake)
+    assert lake.coverage(as_of=MOMENT - timedelta(seconds=1)) == lake.coverage(as_of=MOMENT) == {}
+    for seq in range(1, 6):
+        assert lake.coverage(as_of=MOMENT + timedelta(seconds=seq + 0.5)) == known("d", 1, (1, seq))
+
+
+def test_a_moment_whose_commits_are_no_longer_kept_is_not_known(lake: Lake) -> None:
+    cover(lake, known("d", 1, (1, 1)))
+    cover(lake, known("d", 1, (2, 2)))
+    committed_a_second_apart(lake)
+    lake.open("records").create_checkpoint()
+    for version in (0, 1):
+        (Path(lake.path("records")) / "_delta_log" / f"{version:020}.json").unlink()
+    assert lake.coverage(as_of=MOMENT + timedelta(seconds=1)) == {}
+    assert lake.coverage(as_of=MOMENT + timedelta(seconds=2)) == lake.coverage() == known("d", 1, (1, 2))
+
+
+def test_coverage_whose_files_are_damaged_is_named(lake: Lake) -> None:
+    cover(lake, known("d", 1))
+    for file in (lake.folder / "coverage").rglob("*.parquet"):
+        file.write_bytes(b"PAR1")
+    with pytest.raises(LakeError, match=r"'coverage' .* cannot be read"):
+        lake.coverage()
+    shutil.rmtree(lake.folder / "coverage")
+    with pytest.raises(LakeError, match=r"'coverage' .* cannot be read"):
         lake.coverage()
 
 
 def test_the_newest_commit_that_says_so_shows_what_a_table_covers(lake: Lake) -> None:
-    assert lake.covered_version("coverage") == -1
-    lake.replace("coverage", [covered("d", 1)], covers=4)
-    assert lake.covered_version("coverage") == lake.covered_version("coverage", commits=1) == 4
-    lake.append("coverage", [covered("e", 1)])
-    assert lake.covered_version("coverage") == 4
-    assert lake.covered_version("coverage", commits=1) == -1
+    assert lake.covered_version("usage") == -1
+    lake.replace("usage", [], covers=4)
+    assert lake.covered_version("usage") == 4
+    lake.open("usage").alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
+    assert lake.covered_version("usage") == 4
 
 
 def test_a_commit_is_known_by_the_whole_of_what_it_carries(lake: Lake) -> None:
-    lake.replace("coverage", [], covers=4)
-    assert lake.is_committed("coverage", covering(4))
-    assert not lake.is_committed("coverage", covering(4, token="mine"))
-    assert not lake.is_committed("usage", covering(4))
+    lake.replace("usage", [], covers=4)
+    assert lake.is_committed("usage", covering(4))
+    assert not lake.is_committed("usage", covering(4, token="mine"))
+    assert not lake.is_committed("encounters", covering(4))
 
 
 def test_rows_on_their_way_have_the_columns_of_the_table_but_those_that_its_writer_adds(lake: Lake) -> None:

@@ -10,9 +10,8 @@ import zlib
 from collections.abc import Iterable
 
 import msgpack
-import pyarrow as pa
 
-from cloud_jobs.ingest.decoding import DECODED, decode_messages
+from cloud_jobs.ingest.decoding import RECORD_COLUMNS, decode_messages
 from telemetry import Batch, Header, WireError, decode, encode, validate
 from telemetry.columns import decode_columns
 from telemetry.content import pack_records
@@ -84,7 +83,11 @@ def _columns_header(frame: bytes) -> Header | None:
 
 
 def _check_arrow(frame: bytes, header: Header) -> None:
-    rows = pa.Table.from_batches(decode_messages([messages(frame)]), DECODED)
-    assert rows.num_rows == 1 + header.record_seqs.count
-    assert rows["malformed"].null_count == rows.num_rows
-    rows.to_pylist()
+    (decoded,) = decode_messages([messages(frame)])
+    assert decoded.malformed == []
+    (said, records), *_ = decoded.streams.values()
+    assert (said.received, said.head, records) == (header.record_seqs, header.head, header.record_seqs.count)
+    if decoded.rows is not None:
+        rows = decoded.rows.cast(RECORD_COLUMNS)
+        assert rows["seq"].to_pylist() == list(header.record_seqs)
+        rows.to_pylist()

@@ -1,0 +1,201 @@
+"""Parts that hold duplicates are filtered again, and their duplicates are held against the records that are stored.
+
+What is kept is written anew before the commit. After it, when the table holds a record of each id, what came again is
+compared: a record is in conflict if its content is another. Which files can hold the stored one is known from their
+days and bounds: the table is not scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from numpy.typing import NDArray
+from pyarrow.fs import FileSystem
+
+from cloud_jobs.ingest.parts import WrittenPart
+from cloud_jobs.ingest.quarantine import RECORD_ID
+from cloud_jobs.lake.coverage import DeviceStream
+from cloud_jobs.lake.data_files import DataFile, day_of, read_data_file, write_data_files
+from cloud_jobs.lake.schemas import CONTENT, RECORDS
+from cloud_jobs.lake.stream_order import in_order, stream_codes
+from telemetry import IntervalSet
+
+MAX_CONFLICTS: Final = 10_000
+"""The most conflicts of one part that are kept one by one; a device that sends more is broken."""
+
+_STORED_COLUMNS: Final = [*RECORD_ID, *CONTENT]
+_MAX_DEVICES: Final = 100
+"""So many devices are asked for one by one, more as a range of names."""
+
+
+class RepeatedPart(NamedTuple):
+    """A part of a micro-batch that holds duplicates: its files as they were first written.
+
+    `kept`: of these streams only these seqs stay, each once; of others all.
+    """
+
+    files: tuple[DataFile, ...]
+    kept: Mapping[DeviceStream, IntervalSet]
+
+    def split(self, files: FileSystem) -> tuple[pa.Table, pa.Table]:
+        """Its records that stay, and those that came again, both in order."""
+        rows = in_order(pa.concat_tables([read_data_file(files, file) for file in self.files]).combine_chunks())
+        keep = _kept_rows(rows, self.kept)
+        return rows.filter(pa.array(keep)), rows.filter(pa.array(~keep))
+
+
+class ComparedPart(NamedTuple):
+    """A part that holds duplicates, and the table's files that may hold records of their ids, likely ones first."""
+
+    repeated: RepeatedPart
+    stored: tuple[str, ...]
+
+
+def repeated_parts(
+    parts: Sequence[WrittenPart], kept: Mapping[int, Mapping[DeviceStream, IntervalSet]]
+) -> list[RepeatedPart]:
+    """The parts that hold duplicates. `kept`: what stays of them, as `deduplicate` has it."""
+    return [RepeatedPart(parts[at].files, streams) for at, streams in kept.items()]
+
+
+def filter_part(files: FileSystem, now: datetime) -> Callable[[RepeatedPart], list[DataFile]]:
+    """A function that writes what is kept of a part into `files`, where the part is, too."""
+
+    def filtered(part: RepeatedPart) -> list[DataFile]:
+        kept, _ = part.split(files)
+        return write_data_files(files, kept, now) if kept.num_rows else []
+
+    return filtered
+
+
+def compared_parts(
+    opened: DeltaTable, parts: Sequence[WrittenPart], kept: Mapping[int, Mapping[DeviceStream, IntervalSet]]
+) -> list[ComparedPart]:
+    """The parts that hold duplicates, after what was kept of them was committed to the table that is `opened`."""
+    found = []
+    for at, part in zip(kept, repeated_parts(parts, kept), strict=True):
+        days = {file.day for file in part.files}
+        stored = _Bounds.of({stream: parts[at].streams[stream][0].received for stream in part.kept}).stored(opened)
+        # what came again unchanged is of the same day: files of others are mostly not opened
+        found.append(ComparedPart(part, tuple(sorted(stored, key=lambda path: day_of(path) not in days))))
+    return found
+
+
+def find_conflicts(files: FileSystem) -> Callable[[ComparedPart], pa.Table]:
+    """A function from a part to its records that came again with another content than the one stored, bounded."""
+
+    def conflicts(part: ComparedPart) -> pa.Table:
+        again = part.repeated.split(files)[1].select(_STORED_COLUMNS)
+        bounds = _bounds_of(again)
+        found = same = np.zeros(again.num_rows, bool)
+        for path in part.stored:
+            # the table has each record once
+            if found.all():
+                break
+            here = _compared(again, _stored_rows(files, path, bounds))
+            found, same = found | here[0], same | here[1]
+        return again.filter(pa.array(found & ~same)).slice(0, MAX_CONFLICTS)
+
+    return conflicts
+
+
+class _Bounds(NamedTuple):
+    """Between what the ids of duplicates lie."""
+
+    devices: tuple[str, ...]
+    epochs: tuple[int, int]
+    seqs: tuple[int, int]
+
+    @classmethod
+    def of(cls, received: Mapping[DeviceStream, IntervalSet]) -> _Bounds:
+        epochs = [stream.epoch for stream in received]
+        bounds = [bound for seqs in received.values() for ends in (seqs.ranges[0], seqs.ranges[-1]) for bound in ends]
+        devices = tuple(sorted({stream.device for stream in received}))
+        return cls(devices, (min(epochs), max(epochs)), (min(bounds), max(bounds)))
+
+    def stored(self, opened: DeltaTable) -> list[str]:
+        """The paths of the table's files that may hold such ids, by the bounds that its log has of them."""
+        # what a device may be called needs no escape in SQL: see telemetry.DEVICE_PATTERN
+        assert not any("'" in device for device in self.devices)
+        if len(self.devices) <= _MAX_DEVICES:
+            listed = ", ".join(f"'{device}'" for device in self.devices)
+            named = f"device IN ({listed})"
+        else:
+            named = f"device BETWEEN '{self.devices[0]}' AND '{self.devices[-1]}'"
+        predicate = f"{named} AND epoch BETWEEN {self.epochs[0]} AND {self.epochs[1]}"
+        predicate += f" AND seq BETWEEN {self.seqs[0]} AND {self.seqs[1]}"
+        root = opened.table_uri.rstrip("/").removeprefix("file://")
+        uris = opened.file_uris(file_pruning_predicate=predicate)
+        return [unquote(uri.removeprefix("file://"))[len(unquote(root)) + 1 :] for uri in uris]
+
+    def condition(self) -> list[tuple[str, str, Any]]:
+        """What `pyarrow.parquet` reads of a file."""
+        return [
+            # numbers only: a compaction may have written texts of another type, which Arrow does not compare
+            ("epoch", ">=", self.epochs[0]),
+            ("epoch", "<=", self.epochs[1]),
+            ("seq", ">=", self.seqs[0]),
+            ("seq", "<=", self.seqs[1]),
+        ]
+
+
+def _kept_rows(rows: pa.Table, kept: Mapping[DeviceStream, IntervalSet]) -> NDArray[np.bool_]:
+    """Which rows stay, of rows that are in order."""
+    keep = np.ones(rows.num_rows, bool)
+    seqs, codes = rows["seq"].to_numpy(), stream_codes(rows)
+    starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
+    firsts = rows.select(["device", "epoch"]).take(pa.array(starts)).to_pylist()
+    for (start, end), first in zip(pairwise([*starts.tolist(), rows.num_rows]), firsts, strict=True):
+        wanted = kept.get(DeviceStream(first["device"], first["epoch"]))
+        if wanted is not None:
+            mine = seqs[start:end]
+            is_first = np.r_[True, mine[1:] != mine[:-1]]
+            keep[start:end] = is_first & _within(mine, wanted)
+    return keep
+
+
+def _within(seqs: NDArray[np.int64], wanted: IntervalSet) -> NDArray[np.bool_]:
+    bounds = np.array(wanted.ranges, np.int64).reshape(-1, 2)
+    at = np.searchsorted(bounds[:, 0], seqs, side="right") - 1
+    inside: NDArray[np.bool_] = (at >= 0) & (seqs <= np.r_[bounds[:, 1], 0][at])
+    return inside
+
+
+def _bounds_of(rows: pa.Table) -> _Bounds:
+    def ends(name: str) -> tuple[Any, Any]:
+        found = pc.min_max(rows[name]).as_py()
+        return found["min"], found["max"]
+
+    return _Bounds(ends("device"), ends("epoch"), ends("seq"))
+
+
+def _stored_rows(files: FileSystem, path: str, bounds: _Bounds) -> pa.Table:
+    stored = pq.read_table(
+        path, filesystem=files, columns=_STORED_COLUMNS, filters=bounds.condition(), partitioning=None
+    )
+    return stored.cast(pa.schema([RECORDS.field(name) for name in _STORED_COLUMNS]))
+
+
+def _compared(again: pa.Table, stored: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """For each record that came again, whether there are stored ones of its id, and whether one of these equals it."""
+    left = again.select([*RECORD_ID]).append_column("here", pa.array(np.arange(again.num_rows)))
+    right = stored.select([*RECORD_ID]).append_column("there", pa.array(np.arange(stored.num_rows)))
+    pairs = left.join(right, [*RECORD_ID], join_type="inner", use_threads=False)
+    here = pairs["here"].to_numpy()
+    equal = np.ones(len(here), bool)
+    for name in CONTENT:
+        one, other = again[name].take(pairs["here"]), stored[name].take(pairs["there"])
+        both_null = pc.and_(pc.is_null(one), pc.is_null(other))
+        equal &= pc.or_(pc.fill_null(pc.equal(one, other), False), both_null).to_numpy()
+    found, same = np.zeros(again.num_rows, bool), np.zeros(again.num_rows, bool)
+    found[here], same[here[equal]] = True, True
+    return found, same

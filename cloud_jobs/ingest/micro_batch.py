@@ -1,0 +1,168 @@
+"""What is done with the parts of one micro-batch that executors wrote: decided, committed, counted. Without Spark.
+
+Records, coverage, tombstones and heads become durable in one step: the commit of the records, under a number that
+names the manifest of the coverage. What is written before it belongs to nothing until then. What follows it is done
+again when the messages come again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import structlog
+
+from cloud_jobs.errors import LakeError
+from cloud_jobs.ingest.deduplication import DeduplicationResult, deduplicate
+from cloud_jobs.ingest.duplicates import compared_parts, filter_part, find_conflicts, repeated_parts
+from cloud_jobs.ingest.known_coverage import KnownCoverage
+from cloud_jobs.ingest.parts import WrittenPart
+from cloud_jobs.ingest.quarantine import conflict_rows, malformed_rows, quarantine
+from cloud_jobs.lake.coverage_log import CoverageWriter, Submit
+from cloud_jobs.lake.data_files import DataFile
+from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
+
+_log = structlog.get_logger("ingest")
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
+
+
+class Run(Protocol):
+    """How a function is run over parts: in this process, or by executors."""
+
+    def __call__(self, work: Callable[[_Item], _Made], items: Sequence[_Item], /) -> Sequence[_Made]:
+        """What the function makes of each."""
+
+
+class CrashPoint(StrEnum):
+    """Between which writes of a micro-batch the process may die. In the order in which they are reached."""
+
+    PARTS_WRITTEN = "parts written"
+    PARTS_FILTERED = "parts filtered"
+    COVERAGE_WRITTEN = "coverage written"
+    COMMITTED = "committed"
+    QUARANTINED = "quarantined"
+    COUNTED = "counted"
+
+
+class Attempt(NamedTuple):
+    """A micro-batch that is about to be written: the number that its commit will have, and when it began."""
+
+    number: int
+    now: datetime
+    began_s: float
+
+    @property
+    def ingest_number(self) -> int:
+        """What the records have in their column."""
+        return counter_of(self.number)
+
+
+def run_here(work: Callable[[_Item], _Made], items: Sequence[_Item]) -> list[_Made]:
+    """Runs a function over parts one after the other."""
+    return [work(item) for item in items]
+
+
+class MicroBatchWriter:
+    """Writes micro-batches into the records table, as the one ingest that does. Doing one again, whole or in other
+    pieces, changes nothing."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        *,
+        run: Run = run_here,
+        submit: Submit | None = None,
+        reached: Callable[[CrashPoint], None] = lambda _: None,
+    ) -> None:
+        """Reads what was committed. `reached` is called at each crash point. Raises LakeError."""
+        self._lake = lake
+        self._run = run
+        self._reached = reached
+        self._files = lake.files("records")
+        self._opened = lake.open("records")
+        number = newest_number(self._opened, INGEST)
+        if number is None and self._opened.file_uris():
+            raise LakeError(f"the records in {lake.folder} were not written by the ingest: their coverage is not known")
+        manifest = lake.coverage_manifest(number)
+        self._known = KnownCoverage(lake.coverage_rows(manifest))
+        self._coverage = CoverageWriter(lake.coverage_log, manifest, submit or _in_a_thread())
+
+    @property
+    def records_version(self) -> int:
+        """The version of the records that is built upon."""
+        return int(self._opened.version())
+
+    def begin(self) -> Attempt:
+        """An attempt at the next micro-batch, before its parts are written."""
+        return Attempt(next_number(self._coverage.manifest.number), datetime.now(UTC), time.monotonic())
+
+    def write(self, attempt: Attempt, parts: Sequence[WrittenPart]) -> None:
+        """Makes durable what the parts hold and say. Raises Fenced, CommitFailed, LakeError."""
+        self._reached(CrashPoint.PARTS_WRITTEN)
+        streams = [stream for at, part in enumerate(parts) for stream in part.stream_parts(at)]
+        result = deduplicate(self._known, streams)
+        self._commit(attempt, self._filter(attempt, parts, result), result)
+        malformed = [row for part in parts for row in part.malformed]
+        conflicts = self._conflicts(attempt, parts, result)
+        quarantine(self._lake, [*malformed_rows(malformed, attempt.now), *conflicts])
+        self._reached(CrashPoint.QUARANTINED)
+        counted = {"messages": sum(part.messages for part in parts), "conflicts": len(conflicts)}
+        self._count(attempt, result, counted | {"malformed": len(malformed)})
+        self._reached(CrashPoint.COUNTED)
+
+    def _filter(self, attempt: Attempt, parts: Sequence[WrittenPart], result: DeduplicationResult) -> list[DataFile]:
+        """The files to be committed, none with a duplicate."""
+        files = [file for at, part in enumerate(parts) if at not in result.kept for file in part.files]
+        if result.kept:
+            repeated = repeated_parts(parts, result.kept)
+            for written in self._run(filter_part(self._files, attempt.now), repeated):
+                files += written
+        self._reached(CrashPoint.PARTS_FILTERED)
+        return files
+
+    def _conflicts(
+        self, attempt: Attempt, parts: Sequence[WrittenPart], result: DeduplicationResult
+    ) -> list[dict[str, Any]]:
+        """Rows for the records that came again with another content."""
+        if not result.kept:
+            return []
+        # after the commit: what nobody waits for, and all that a record is held against is in the table
+        found = self._run(find_conflicts(self._files), compared_parts(self._opened, parts, result.kept))
+        return [row for records in found for row in conflict_rows(records, attempt.now)]
+
+    def _commit(self, attempt: Attempt, files: Sequence[DataFile], result: DeduplicationResult) -> None:
+        assert sum(file.rows for file in files) == result.accepted_count, "what is let in is what is written"
+        previous = self._coverage.manifest.number
+        manifest = self._coverage.prepare(attempt.number, result.delta)
+        self._reached(CrashPoint.COVERAGE_WRITTEN)
+        # also without files: who was overtaken must not go on, and coverage may have changed
+        commit_files(self._opened, "records", files, writer=INGEST, previous=previous, number=attempt.number)
+        self._coverage.committed(manifest)
+        # after the commit: what counts as received and is not in the table would be dropped when it comes again
+        self._known.update(result.coverage)
+        self._reached(CrashPoint.COMMITTED)
+
+    def _count(self, attempt: Attempt, result: DeduplicationResult, counted: dict[str, int]) -> None:
+        accepted, duplicates = result.accepted_count, result.duplicate_count
+        row: dict[str, Any] = counted | {
+            "ingest_number": attempt.ingest_number,
+            "records": accepted + duplicates,
+            "accepted": accepted,
+            "duplicates": duplicates,
+            "seconds": time.monotonic() - attempt.began_s,
+        }
+        _log.info("micro-batch", **row)
+        self._lake.append("ingest_batches", [row | {"committed_at": datetime.now(UTC)}])
+
+
+def _in_a_thread() -> Submit:
+    # a large merge of coverage files is not waited for
+    threads = ThreadPoolExecutor(1, "coverage-merge")
+    return threads.submit

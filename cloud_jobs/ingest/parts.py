@@ -1,0 +1,73 @@
+"""The executor's side of the ingest: messages become files of the records table, and a short word of what is in them.
+
+The files belong to no table yet. The driver reads what each part says, and commits them or has them filtered.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow.fs import FileSystem
+
+from cloud_jobs.ingest.decoding import Batches, Decoded, decode_messages
+from cloud_jobs.ingest.deduplication import StreamPart
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.data_files import DataFile, write_data_files
+from cloud_jobs.lake.schemas import RECORDS
+
+PART_COLUMNS = pa.schema([pa.field("part", pa.binary(), nullable=False)])
+"""A part on its way from an executor to the driver: one row each."""
+
+
+class WrittenPart(NamedTuple):
+    """Messages that one task took together: the files of their records, and what they say of each device stream.
+
+    `streams`: for each the coverage that they state and the number of records that they hold. `malformed`: rows of
+    messages that are none, with `topic`, `message_id`, `malformed`, `fingerprint` and `payload`.
+    """
+
+    files: tuple[DataFile, ...]
+    streams: dict[DeviceStream, tuple[Coverage, int]]
+    malformed: list[dict[str, Any]]
+    messages: int
+
+    def stream_parts(self, part: int) -> Iterator[StreamPart]:
+        """What is decided on, with the number of this part in its micro-batch."""
+        for stream, (said, records) in self.streams.items():
+            yield StreamPart(part, stream, said, records)
+
+
+def write_parts(files: FileSystem, ingest_number: int, now: datetime) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """A function for `mapInArrow`: from messages to parts (schema PART_COLUMNS), whose files are in `files`."""
+
+    def write(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for decoded in decode_messages(batches):
+            part = write_part(files, decoded, ingest_number, now)
+            # what executors of this job write is read by its driver alone
+            yield pa.RecordBatch.from_pylist([{"part": pickle.dumps(part)}], schema=PART_COLUMNS)
+
+    return write
+
+
+def write_part(files: FileSystem, decoded: Decoded, ingest_number: int, now: datetime) -> WrittenPart:
+    """Writes the records of messages that were decoded together."""
+    written: list[DataFile] = []
+    if decoded.rows is not None:
+        written = write_data_files(files, _stamped(decoded.rows, ingest_number, now), now)
+    return WrittenPart(tuple(written), decoded.streams, decoded.malformed, decoded.messages)
+
+
+def read_parts(rows: pa.Table) -> list[WrittenPart]:
+    """The parts in rows of PART_COLUMNS."""
+    return [pickle.loads(part) for part in rows["part"].to_pylist()]  # noqa: S301 - written by `write_parts`
+
+
+def _stamped(rows: pa.Table, ingest_number: int, now: datetime) -> pa.Table:
+    stamp = pa.repeat(pa.scalar(now, RECORDS.field("ingested_at").type), rows.num_rows)
+    number = pa.array(np.full(rows.num_rows, ingest_number))
+    return rows.append_column("ingested_at", stamp).append_column("ingest_number", number)

@@ -1,0 +1,207 @@
+"""The centre's coverage as a log of files: each commit of the ingest adds what became known, and no file is changed.
+
+A manifest lists the files that make up the coverage as of one commit of the ingest, and has that commit's number for
+its name. It is written before the commit, so the commit decides alone: the manifest of an attempt that failed, or was
+overtaken, has a number that the table never had, and nobody opens it.
+
+Files are merged in levels, so a manifest stays short and each row is written again only as often as there are levels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector, FileSystem
+
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS, from_rows, to_rows, unite
+
+FORMAT: Final = 1
+MERGED_FILES: Final = 8
+"""So many files of one level become one of the next."""
+_MERGED_AT_ONCE: Final = 50_000
+"""Rows that are merged while a micro-batch waits; more are merged beside it."""
+_ROW_GROUP: Final = 1 << 14
+_MANIFESTS: Final = "manifests"
+_ROWS: Final = "rows"
+
+
+class CoverageFile(NamedTuple):
+    """A file of coverage rows, and how often its rows were merged."""
+
+    path: str
+    rows: int
+    level: int
+
+
+class Manifest(NamedTuple):
+    """The files of the coverage as of a commit of the ingest, the oldest first; their union counts."""
+
+    number: int | None
+    files: tuple[CoverageFile, ...]
+
+
+EMPTY: Final = Manifest(None, ())
+
+
+Submit = Callable[[Callable[[], CoverageFile]], Future[CoverageFile]]
+"""How a merge is run beside the ingest: as `Executor.submit` does."""
+
+
+class _PendingMerge(NamedTuple):
+    """A merge that runs, and the files that its outcome stands for."""
+
+    files: tuple[CoverageFile, ...]
+    outcome: Future[CoverageFile]
+
+
+class CoverageLog:
+    """The log in a folder of its own. Raises OSError, and ValueError for what is no part of such a log."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+
+    def manifest(self, number: int | None) -> Manifest:
+        """The manifest of a commit; that of None, when there was no commit, is empty."""
+        if number is None:
+            return EMPTY
+        with self._files.open_input_file(_manifest_path(number)) as file:
+            document = json.loads(file.read())
+        if not isinstance(document, dict) or (document.get("format"), document.get("number")) != (FORMAT, number):
+            raise ValueError(f"{_manifest_path(number)} is no manifest of format {FORMAT} and of that number")
+        return Manifest(number, tuple(CoverageFile(*file) for file in document["files"]))
+
+    def rows(self, manifest: Manifest, devices: Collection[str] | None = None) -> pa.Table:
+        """One row for each device stream, in order: of some devices, or of all."""
+        wanted = None if devices is None else [("device", "in", sorted(devices))]
+        if devices is not None and not devices:
+            return COVERAGE_ROWS.empty_table()
+        return unite(
+            pq.read_table(file.path, filesystem=self._files, filters=wanted, partitioning=None).cast(COVERAGE_ROWS)
+            for file in manifest.files
+        )
+
+    def coverage(self, manifest: Manifest, devices: Collection[str] | None = None) -> dict[DeviceStream, Coverage]:
+        """What is known of the streams of some devices, or of all."""
+        return dict(from_rows(self.rows(manifest, devices)))
+
+    def write(self, rows: pa.Table, level: int) -> CoverageFile:
+        """Writes rows to a file of their own."""
+        path = f"{_ROWS}/level-{level}-{uuid4().hex}.parquet"
+        self._files.create_dir(_ROWS, recursive=True)
+        pq.write_table(
+            rows, path, filesystem=self._files, compression="zstd", row_group_size=_ROW_GROUP, store_schema=False
+        )
+        return CoverageFile(path, rows.num_rows, level)
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Makes the manifest readable; from then on its number may be committed."""
+        assert manifest.number is not None, "only a commit has a manifest"
+        document = {"format": FORMAT, "number": manifest.number, "files": manifest.files}
+        self._files.create_dir(_MANIFESTS, recursive=True)
+        with self._files.open_output_stream(_manifest_path(manifest.number)) as file:
+            file.write(json.dumps(document, separators=(",", ":")).encode())
+
+    def merge(self, files: Iterable[CoverageFile]) -> CoverageFile:
+        """One file of the next level for several of one level."""
+        merged = [*files]
+        return self.write(self.rows(Manifest(None, tuple(merged))), merged[0].level + 1)
+
+    def sweep(self, kept: Collection[int], older_than_s: float) -> int:
+        """Deletes what no commit in use needs, and returns how many files that were.
+
+        `kept`: the numbers of the commits whose coverage may still be read. `older_than_s`: a time since 1970 before
+        which the oldest attempt that may still become a commit began; what is younger stays.
+        """
+        old = {info.path for info in self._listed(_ROWS) if info.mtime.timestamp() < older_than_s}
+        needed = {_manifest_path(number) for number in kept}
+        manifests = [info for info in self._listed(_MANIFESTS) if info.path.endswith(".json")]
+        gone = {info.path for info in manifests if info.path not in needed and info.mtime.timestamp() < older_than_s}
+        for info in manifests:
+            # one that is just being written lists what the one before it lists, and files too young to be swept
+            if info.path not in gone:
+                with suppress(ValueError):
+                    needed.update(file.path for file in self.manifest(_number_of(info.path)).files)
+        # manifests first: one that is there never lists a file that is not
+        for path in [*sorted(gone), *sorted(old - needed)]:
+            self._files.delete_file(path)
+        return len(gone) + len(old - needed)
+
+    def _listed(self, folder: str) -> list[Any]:
+        found = self._files.get_file_info(FileSelector(folder, allow_not_found=True))
+        return [info for info in found if info.is_file]
+
+
+class CoverageWriter:
+    """The one writer of the log: what the ingest knows to be committed, and the merges that run beside it."""
+
+    def __init__(self, log: CoverageLog, manifest: Manifest, submit: Submit) -> None:
+        self._log = log
+        self._submit = submit
+        self._pending: _PendingMerge | None = None
+        self.manifest = manifest
+
+    def prepare(self, number: int, delta: Mapping[DeviceStream, Coverage]) -> Manifest:
+        """Writes what became known, and the manifest of the commit that is about to be made."""
+        files = self._with_pending_merge(self.manifest.files)
+        if delta:
+            files = self._merged((*files, self._log.write(to_rows(delta), level=0)))
+        prepared = Manifest(number, files)
+        self._log.write_manifest(prepared)
+        return prepared
+
+    def committed(self, manifest: Manifest) -> None:
+        """Takes over a manifest whose number was committed: the next one follows upon it."""
+        self.manifest = manifest
+
+    def _with_pending_merge(self, files: tuple[CoverageFile, ...]) -> tuple[CoverageFile, ...]:
+        if self._pending is None or not self._pending.outcome.done():
+            return files
+        merged, self._pending = self._pending, None
+        return _replaced(files, merged.files, merged.outcome.result())
+
+    def _merged(self, files: tuple[CoverageFile, ...]) -> tuple[CoverageFile, ...]:
+        busy = set(self._pending.files) if self._pending else set()
+        while due := due_merge(files, busy):
+            if sum(file.rows for file in due) > _MERGED_AT_ONCE:
+                # one at a time: while it runs, its level only grows longer
+                if self._pending is None:
+                    self._pending = _PendingMerge(due, self._submit(partial(self._log.merge, due)))
+                return files
+            files = _replaced(files, due, self._log.merge(due))
+        return files
+
+
+def due_merge(files: Iterable[CoverageFile], busy: Collection[CoverageFile] = ()) -> tuple[CoverageFile, ...]:
+    """The oldest files of the lowest level of which enough stand together; none while there is no such level."""
+    runs = [
+        tuple(run) for (_, is_busy), run in groupby(files, key=lambda file: (file.level, file in busy)) if not is_busy
+    ]
+    long = [run[:MERGED_FILES] for run in runs if len(run) >= MERGED_FILES]
+    return min(long, key=lambda run: run[0].level, default=())
+
+
+def _replaced(
+    files: tuple[CoverageFile, ...], merged: tuple[CoverageFile, ...], by: CoverageFile
+) -> tuple[CoverageFile, ...]:
+    """The files with one in the place of those that were merged: the order decides whose tombstone's reason stays."""
+    at = files.index(merged[0])
+    assert files[at : at + len(merged)] == merged, "files of a level stand together, the oldest first"
+    return (*files[:at], by, *files[at + len(merged) :])
+
+
+def _manifest_path(number: int) -> str:
+    return f"{_MANIFESTS}/{number:016x}.json"
+
+
+def _number_of(path: str) -> int:
+    return int(path.rsplit("/", 1)[-1].removesuffix(".json"), 16)

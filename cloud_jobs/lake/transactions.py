@@ -1,0 +1,89 @@
+"""Commits to a table by one of several writers: made once, and only upon the commit that the writer knows.
+
+A writer numbers its commits, and Delta keeps the newest number with the table for as long as there is the table
+(an application transaction). A number is a counter and random bits: two attempts at one step never share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from secrets import randbits
+from typing import Final
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
+
+from cloud_jobs.errors import CommitFailed, Fenced
+from cloud_jobs.lake.data_files import DataFile
+from cloud_jobs.lake.schemas import TABLES
+
+_RANDOM_BITS: Final = 32
+_FAILURES: Final = (DeltaError, OSError, ValueError)
+_MAX_COUNTER: Final = (1 << 31) - 1
+
+
+def next_number(previous: int | None) -> int:
+    """A number for the commit after `previous` (None: there was none), that no other attempt has."""
+    counter = counter_of(previous) + 1
+    assert counter <= _MAX_COUNTER, "a number is a signed 64-bit integer"
+    return counter << _RANDOM_BITS | randbits(_RANDOM_BITS)
+
+
+def counter_of(number: int | None) -> int:
+    """Which commit of its writer a number stands for, from 1; 0 for None."""
+    return 0 if number is None else number >> _RANDOM_BITS
+
+
+def newest_number(opened: DeltaTable, writer: str) -> int | None:
+    """The number of a writer's newest commit in the version of a table that was opened."""
+    return opened.transaction_version(writer)
+
+
+def commit_files(
+    opened: DeltaTable, table: str, files: Sequence[DataFile], *, writer: str, previous: int | None, number: int
+) -> None:
+    """Adds files to a table in one commit, which is the writer's `number` and follows upon `previous`.
+
+    `opened` is that table, at the writer's commit `previous` or later, and afterwards at a version that has this one.
+    Raises Fenced if another process writes as this writer, and CommitFailed if nothing was written and it may be tried
+    again, with the same number or another. Whatever else writes to the table meanwhile, such as a compaction, is no
+    hindrance.
+    """
+    # Delta compares with the version that was opened, so that one must not have another's commit already
+    _check(opened, writer, previous)
+    schema, partitions = TABLES[table]
+    try:
+        opened.create_write_transaction(
+            [file.add_action() for file in files],
+            "append",
+            schema,
+            [*partitions],
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(writer, number)],
+                # delta-rs leaves it out; with it Spark's conflict checks know that nothing was read
+                custom_metadata={"isBlindAppend": True},
+            ),
+        )
+    except _FAILURES as error:
+        # a response that was lost looks like a failure: only the table knows
+        _reload(opened, table)
+        if newest_number(opened, writer) != number:
+            _check(opened, writer, previous)
+            raise CommitFailed(table, str(error)) from error
+    else:
+        # the object does not see its own commit; a later one of another is for the next commit to find
+        _reload(opened, table)
+
+
+def _check(opened: DeltaTable, writer: str, expected: int | None) -> None:
+    found = newest_number(opened, writer)
+    if found != expected:
+        raise Fenced(expected_number=counter_of(expected), found_number=counter_of(found))
+
+
+def _reload(opened: DeltaTable, table: str) -> None:
+    try:
+        opened.update_incremental()
+    except _FAILURES as error:
+        # whoever opens the table next sees whether it was made, and goes on from there
+        raise CommitFailed(table, f"whether it was made is not known: {error}") from error

@@ -1,0 +1,233 @@
+"""Records, coverage, tombstones and heads of a micro-batch become durable together, once, by one writer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from cloud_jobs.errors import CommitFailed, Fenced, LakeError
+from cloud_jobs.ingest.micro_batch import CrashPoint
+from cloud_jobs.lake.coverage import Completeness
+from cloud_jobs.lake.schemas import RECORDS
+from cloud_jobs.lake.tables import Lake
+from telemetry import IntervalSet, Tombstone
+from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.lake.test_data_files import row
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return new_lake(tmp_path / "a lake")
+
+
+def counted(lake: Lake, column: str) -> int:
+    return sum(lake.rows("ingest_batches")[column].to_pylist())
+
+
+def paths(lake: Lake) -> list[Path]:
+    return [Path(unquote(uri)) for uri in lake.open("records").file_uris()]
+
+
+def conflicts(lake: Lake) -> list[tuple[int, str]]:
+    rows = lake.rows("quarantine", where=[("cause", "=", "conflict")]).to_pylist()
+    return sorted((row["seq"], json.loads(row["detail"])["name"]) for row in rows)
+
+
+def test_records_come_out_once_and_coverage_says_what_is_there(lake: Lake) -> None:
+    lost = (Tombstone(6, 7, "quota"),)
+    take_in(lake, new_ingest(lake), [batch(1, 2, 3), batch(2, 3, 4)], [batch(1, 2, 3), batch(8, head=9, lost=lost)])
+    assert check(lake) == IntervalSet([(1, 4), (8, 8)])
+    assert (counted(lake, "accepted"), counted(lake, "duplicates"), counted(lake, "conflicts")) == (5, 5, 0)
+    known = coverage(lake)
+    assert (known.missing, known.declared_lost) == (IntervalSet([(5, 5), (9, 9)]), IntervalSet([(6, 7)]))
+
+
+def test_each_commit_has_its_number_in_its_records(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    take_in(lake, writer, [batch(1)])
+    take_in(lake, writer, [batch(1)])
+    take_in(lake, writer, [batch(1, 2)])
+    rows = lake.rows("records", ["seq", "ingest_number"]).to_pylist()
+    assert sorted((row["seq"], row["ingest_number"]) for row in rows) == [(1, 1), (2, 3)]
+    assert sorted(lake.rows("ingest_batches")["ingest_number"].to_pylist()) == [1, 2, 3]
+
+
+def test_a_task_writes_one_file_a_day_in_the_order_of_devices_and_seqs(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    take_in(lake, writer, [batch(3, 4, device="b"), batch(1, 2, device="b"), batch(5, device="a"), batch(9, day=1)])
+    uris = paths(lake)
+    assert len(uris) == 2
+    found = [pq.read_table(uri, columns=["device", "seq"], partitioning=None).to_pylist() for uri in uris]
+    ids = sorted(([(row["device"], row["seq"]) for row in rows] for rows in found), key=len)
+    assert ids == [[("d", 9)], [("a", 5), ("b", 1), ("b", 2), ("b", 3), ("b", 4)]]
+
+
+def test_a_new_ingest_knows_what_the_one_before_it_committed(lake: Lake) -> None:
+    take_in(lake, new_ingest(lake), [batch(1, 2)])
+    lake.open("records").optimize.compact()
+    take_in(lake, new_ingest(lake), [batch(2, 3)])
+    assert check(lake) == IntervalSet([(1, 3)])
+
+
+def test_tombstones_and_heads_are_committed_without_any_record(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    take_in(lake, writer, [batch(1, 2, head=4)])
+    version = lake.open("records").version()
+    take_in(lake, writer, [batch(head=4, lost=(Tombstone(3, 4, "age"),))])
+    assert lake.open("records").version() == version + 1
+    assert coverage(lake).state is Completeness.DECLARED_LOSS
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_the_same_id_with_another_content_goes_to_quarantine_once(lake: Lake, tasks: int) -> None:
+    first = [[batch(1, 2), batch(2, 3, word="y")]] if tasks == 1 else [[batch(1, 2)], [batch(2, 3, word="y")]]
+    writer = new_ingest(lake)
+    take_in(lake, writer, *first)
+    take_in(lake, writer, [batch(2, word="y")])
+    take_in(lake, writer, [batch(1, 2, 3)])
+    assert check(lake) == IntervalSet([(1, 3)])
+    assert conflicts(lake) == [(2, "y2"), (3, "x3")]
+
+
+def test_a_record_that_comes_again_with_another_day_is_in_conflict(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    take_in(lake, writer, [batch(1)])
+    take_in(lake, writer, [batch(1, day=3), batch(2, day=3)])
+    assert check(lake) == IntervalSet([(1, 2)])
+    assert conflicts(lake) == [(1, "x1")]
+
+
+def test_a_record_that_comes_again_unchanged_is_no_conflict_wherever_its_first_copy_is(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    take_in(lake, writer, [batch(1, 2), batch(5, device="e")])
+    take_in(lake, writer, [batch(2, 3)])
+    lake.open("records").optimize.compact()
+    take_in(lake, writer, [batch(1, 2, 3, 4)], [batch(4, 5), batch(5, device="e")])
+    assert check(lake) == IntervalSet([(1, 5)])
+    assert conflicts(lake) == []
+
+
+def test_duplicates_are_looked_for_only_in_files_that_can_hold_them(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    take_in(lake, writer, [batch(1, day=1)])
+    take_in(lake, writer, [batch(7, device="e")])
+    take_in(lake, writer, [batch(9)])
+    needless = paths(lake)
+    take_in(lake, writer, [batch(2)])
+    for path in needless:
+        path.unlink()
+    take_in(lake, writer, [batch(2, 3)])
+    assert coverage(lake).received == IntervalSet([(1, 3), (9, 9)])
+
+
+def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    for _ in range(2):
+        take_in(lake, writer, [b"junk", batch(1)])
+    assert check(lake) == IntervalSet([(1, 1)])
+    (found,) = lake.rows("quarantine").to_pylist()
+    assert (found["cause"], found["payload"]) == ("malformed", b"junk")
+    assert found["detail"].startswith("not-a-batch")
+
+
+def test_records_that_no_ingest_committed_are_refused(lake: Lake) -> None:
+    write_deltalake(lake.path("records"), pa.Table.from_pylist([row(1)], schema=RECORDS), mode="append")
+    with pytest.raises(LakeError, match="were not written by the ingest"):
+        new_ingest(lake)
+
+
+def test_a_second_ingest_that_begins_between_the_commit_and_its_check_lets_nothing_in_twice(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = new_ingest(lake)
+    real, steps = DeltaTable.create_write_transaction, ["another comes"]
+
+    def commit(self: DeltaTable, *arguments: Any, **named: Any) -> None:
+        real(self, *arguments, **named)
+        if steps:
+            steps.clear()
+            take_in(lake, new_ingest(lake), [batch(2, 3)])
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
+    take_in(lake, first, [batch(1)])
+    with pytest.raises(Fenced):
+        take_in(lake, first, [batch(2, 3)])
+    assert check(lake) == IntervalSet([(1, 3)])
+
+
+def test_a_compaction_between_the_opens_of_two_ingests_lets_only_one_of_them_commit(lake: Lake) -> None:
+    take_in(lake, new_ingest(lake), [batch(1)])
+    take_in(lake, new_ingest(lake), [batch(2)])
+    first = new_ingest(lake)
+    lake.open("records").optimize.compact()
+    second = new_ingest(lake)
+    take_in(lake, first, [batch(3)])
+    with pytest.raises(Fenced):
+        take_in(lake, second, [batch(3)])
+    assert check(lake) == IntervalSet([(1, 3)])
+
+
+def test_a_stale_ingest_that_brings_only_duplicates_takes_no_tombstone_and_no_head_away(lake: Lake) -> None:
+    take_in(lake, new_ingest(lake), [batch(1, 2)])
+    stale = new_ingest(lake)
+    take_in(lake, new_ingest(lake), [batch(1, head=9, lost=(Tombstone(3, 4, "age"),))])
+    before = coverage(lake)
+    assert before.state is Completeness.OPEN
+    with pytest.raises(Fenced):
+        take_in(lake, stale, [batch(1, 2)])
+    assert coverage(lake) == before
+
+
+@pytest.mark.parametrize("step", list(CrashPoint))
+def test_whatever_a_crash_leaves_the_next_ingest_makes_whole(lake: Lake, step: CrashPoint) -> None:
+    take_in(lake, new_ingest(lake), [batch(1, 2)])
+    first = [[batch(2, 3, head=9, lost=(Tombstone(5, 6, "age"),)), b"junk"], [batch(3, 4), batch(1, word="y")]]
+
+    def crash(reached: CrashPoint) -> None:
+        if reached is step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take_in(lake, new_ingest(lake, crash), *first)
+    # table and coverage agree also before anybody goes on
+    check(lake)
+    # after a crash the messages come in other pieces
+    again = new_ingest(lake)
+    take_in(lake, again, first[1])
+    take_in(lake, again, first[0])
+    assert check(lake) == IntervalSet([(1, 4)])
+    known = coverage(lake)
+    assert (known.head, known.declared_lost, known.missing) == (9, IntervalSet([(5, 6)]), IntervalSet([(7, 9)]))
+    assert sorted(row["cause"] for row in lake.rows("quarantine").to_pylist()) == ["conflict", "malformed"]
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_commit_whose_outcome_cannot_be_seen_is_found_by_the_next_ingest(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    writer = new_ingest(lake)
+    real = DeltaTable.create_write_transaction
+
+    def commit(self: DeltaTable, *arguments: Any, **named: Any) -> None:
+        if made:
+            real(self, *arguments, **named)
+        raise OSError("the store is gone")
+
+    def gone(_: DeltaTable) -> None:
+        raise OSError("the store is gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(DeltaTable, "create_write_transaction", commit)
+        broken.setattr(DeltaTable, "update_incremental", gone)
+        with pytest.raises(CommitFailed, match="not known"):
+            take_in(lake, writer, [batch(1, 2)])
+    assert seqs_in_table(lake) == ([1, 2] if made else [])
+    take_in(lake, new_ingest(lake), [batch(1, 2)])
+    assert check(lake) == IntervalSet([(1, 2)])

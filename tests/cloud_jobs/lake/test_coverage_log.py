@@ -1,0 +1,156 @@
+"""The coverage of a commit is the union of all that was known by then, however its files were merged and swept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+import cloud_jobs.lake.coverage_log as module
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage_log import EMPTY, MERGED_FILES, CoverageFile, CoverageLog, CoverageWriter, due_merge
+from cloud_jobs.lake.transactions import next_number
+from telemetry import IntervalSet
+
+STREAM = DeviceStream("d", 7)
+
+
+class LaterMerges:
+    """Merges that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[CoverageFile], Callable[[], CoverageFile]]] = []
+
+    def __call__(self, work: Callable[[], CoverageFile]) -> Future[CoverageFile]:
+        outcome: Future[CoverageFile] = Future()
+        self.waiting.append((outcome, work))
+        return outcome
+
+    def finish(self) -> None:
+        for outcome, work in self.waiting:
+            outcome.set_result(work())
+        self.waiting.clear()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CoverageLog:
+    return CoverageLog(SubTreeFileSystem(str(tmp_path), LocalFileSystem()))
+
+
+def new_writer(log: CoverageLog, submit: LaterMerges | None = None) -> CoverageWriter:
+    return CoverageWriter(log, EMPTY, submit or LaterMerges())
+
+
+def known(*ranges: tuple[int, int], head: int = 0) -> dict[DeviceStream, Coverage]:
+    return {STREAM: Coverage(IntervalSet(ranges), head=head)}
+
+
+def commit(writer: CoverageWriter, delta: dict[DeviceStream, Coverage]) -> int:
+    number = next_number(writer.manifest.number)
+    writer.committed(writer.prepare(number, delta))
+    return number
+
+
+def test_before_any_commit_nothing_is_known(log: CoverageLog) -> None:
+    assert log.coverage(log.manifest(None)) == {}
+
+
+def test_each_commit_has_its_own_coverage_for_ever(log: CoverageLog) -> None:
+    writer = new_writer(log)
+    numbers = [commit(writer, known((seq, seq), head=seq)) for seq in range(1, 100)]
+    for seq, number in enumerate(numbers, 1):
+        assert log.coverage(log.manifest(number)) == known((1, seq), head=seq)
+
+
+def test_an_attempt_that_is_never_committed_is_harmless(log: CoverageLog) -> None:
+    writer = new_writer(log)
+    first = commit(writer, known((1, 1)))
+    writer.prepare(next_number(first), known((99, 99)))
+    second = commit(writer, known((2, 2)))
+    assert log.coverage(log.manifest(second)) == known((1, 2))
+
+
+def test_a_commit_that_brings_nothing_has_a_manifest_and_no_file(log: CoverageLog) -> None:
+    writer = new_writer(log)
+    first = commit(writer, known((1, 1)))
+    second = commit(writer, {})
+    assert log.manifest(second).files == log.manifest(first).files
+
+
+def test_the_manifest_of_many_commits_is_short(log: CoverageLog) -> None:
+    writer = new_writer(log)
+    for seq in range(1, MERGED_FILES**2 * 2):
+        commit(writer, known((seq, seq)))
+        assert len(writer.manifest.files) < MERGED_FILES * 3
+    assert {file.level for file in writer.manifest.files} == {0, 1, 2}
+
+
+def test_a_large_merge_runs_beside_the_commits(log: CoverageLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MERGED_AT_ONCE", 0)
+    merges = LaterMerges()
+    writer = new_writer(log, merges)
+    for seq in range(1, 3 * MERGED_FILES):
+        commit(writer, known((seq, seq)))
+    assert (len(merges.waiting), len(writer.manifest.files)) == (1, 3 * MERGED_FILES - 1)
+    merges.finish()
+    number = commit(writer, known((100, 100)))
+    assert len(writer.manifest.files) == 2 * MERGED_FILES + 1
+    assert log.coverage(log.manifest(number))[STREAM].received == IntervalSet([(1, 3 * MERGED_FILES - 1), (100, 100)])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10, deadline=None)
+@given(st.lists(st.booleans(), min_size=20, max_size=80), st.integers(0, 12))
+def test_whenever_merges_end_nothing_is_lost(
+    log: CoverageLog, monkeypatch: pytest.MonkeyPatch, ends: list[bool], small: int
+) -> None:
+    monkeypatch.setattr(module, "_MERGED_AT_ONCE", small)
+    merges = LaterMerges()
+    writer = new_writer(log, merges)
+    for seq, end in enumerate(ends, 1):
+        commit(writer, known((seq, seq)))
+        if end:
+            merges.finish()
+    assert log.coverage(writer.manifest) == known((1, len(ends)))
+
+
+def test_files_that_do_not_stand_together_are_not_merged() -> None:
+    files = [CoverageFile(str(at), 1, 1) for at in range(MERGED_FILES)]
+    apart = [*files[:3], CoverageFile("busy", 1, 0), *files[3:]]
+    assert due_merge(files) == tuple(files)
+    assert due_merge(apart) == ()
+    assert due_merge(apart, {apart[3]}) == ()
+
+
+def test_only_the_devices_asked_for_are_read(log: CoverageLog) -> None:
+    writer = new_writer(log)
+    made = {DeviceStream(name, 7): Coverage(IntervalSet([(1, 2)])) for name in ("a", "b", "c")}
+    commit(writer, made)
+    commit(writer, {DeviceStream("b", 8): Coverage(head=3)})
+    assert sorted(log.coverage(writer.manifest, ["b", "nobody"])) == [("b", 7), ("b", 8)]
+    assert log.coverage(writer.manifest, []) == {}
+
+
+def test_a_sweep_takes_what_no_commit_in_use_needs(log: CoverageLog, tmp_path: Path) -> None:
+    writer = new_writer(log)
+    numbers = [commit(writer, known((seq, seq))) for seq in range(1, 20)]
+    writer.prepare(next_number(numbers[-1]), known((99, 99)))
+    assert log.sweep([], older_than_s=time.time() - 60) == 0
+    assert log.sweep([numbers[-1]], older_than_s=time.time() + 60) > 20
+    assert log.coverage(log.manifest(numbers[-1])) == known((1, 19))
+    assert len([*tmp_path.rglob("*.json")]) == 1
+    assert len([*tmp_path.rglob("*.parquet")]) == len(log.manifest(numbers[-1]).files)
+    assert log.sweep([numbers[-1]], older_than_s=time.time() + 60) == 0
+
+
+def test_a_manifest_of_another_format_is_refused(log: CoverageLog, tmp_path: Path) -> None:
+    number = commit(new_writer(log), known((1, 1)))
+    (path,) = tmp_path.rglob("*.json")
+    path.write_text(path.read_text().replace('"format":1', '"format":2'))
+    with pytest.raises(ValueError, match="is no manifest of format 1"):
+        log.manifest(number)
