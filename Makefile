@@ -9,7 +9,7 @@ REPLAY ?=
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
-setup:  ## System packages, the virtual environment, Pulsar's server and Delta's jars
+setup:  ## System packages, the virtual environment, Pulsar's server, Delta's jars, an S3 server
 	@deploy/bootstrap.sh
 
 python:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server and Delta's jars.
+# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server, Spark's jars, an S3
+# server.
 # Each step looks first and does nothing where its work is already there, so a second run takes a second.
 #
 #   deploy/bootstrap.sh            everything (what `make setup` calls)
@@ -8,6 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PULSAR_VERSION=4.0.8
+VERSITYGW_VERSION=1.8.0
 DELTA_ARTIFACT=io.delta:delta-spark_4.2_2.13:4.4.0
 CACHE=${WAYBILL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/waybill}
 
@@ -67,7 +69,7 @@ install_python() {
   echo "$stamp" > .venv/.waybill-stamp
 }
 
-# --- Pulsar's server and Delta's jars, through Maven, outside the repository -----------------------------------------
+# --- Pulsar's server and Spark's jars, through Maven, outside the repository -----------------------------------------
 install_pulsar() {
   local home="$CACHE/apache-pulsar-$PULSAR_VERSION"
   [ -x "$home/bin/pulsar" ] && return
@@ -82,24 +84,64 @@ install_pulsar() {
   rm -rf "$unpacked" "$CACHE/download"
 }
 
-install_delta() {
-  local jars="$CACHE/jars-delta-4.4.0"
+# Artifacts and what they need, into a folder of the cache: install_jars FOLDER EXCLUDED_GROUPS GROUP:ARTIFACT:VERSION...
+install_jars() {
+  local jars="$CACHE/$1" excluded=$2 work
   [ -d "$jars" ] && return
-  say "fetching Delta's jars through Maven"
-  local work; work=$(mktemp -d "$CACHE/jars.XXXXXX")
-  IFS=: read -r group artifact version <<<"$DELTA_ARTIFACT"
-  cat > "$work/pom.xml" <<POM
-<project><modelVersion>4.0.0</modelVersion><groupId>waybill</groupId><artifactId>jars</artifactId><version>1</version>
-<dependencies><dependency><groupId>$group</groupId><artifactId>$artifact</artifactId><version>$version</version></dependency></dependencies></project>
-POM
+  say "fetching $1 through Maven"
+  work=$(mktemp -d "$CACHE/jars.XXXXXX")
+  {
+    echo '<project><modelVersion>4.0.0</modelVersion><groupId>waybill</groupId><artifactId>jars</artifactId>'
+    echo '<version>1</version><dependencies>'
+    local group artifact version coordinates
+    for coordinates in "${@:3}"; do
+      IFS=: read -r group artifact version <<<"$coordinates"
+      echo "<dependency><groupId>$group</groupId><artifactId>$artifact</artifactId><version>$version</version>"
+      # hadoop-aws asks for the whole SDK, of which it uses the modules that are named beside it
+      [ "$artifact" = hadoop-aws ] &&
+        echo '<exclusions><exclusion><groupId>software.amazon.awssdk</groupId><artifactId>bundle</artifactId></exclusion></exclusions>'
+      echo '</dependency>'
+    done
+    echo '</dependencies></project>'
+  } > "$work/pom.xml"
   mvn -q -B -f "$work/pom.xml" dependency:copy-dependencies -DoutputDirectory="$work/jars" -DincludeScope=runtime \
-    -DexcludeGroupIds=org.apache.spark,org.scala-lang
+    -DexcludeGroupIds="$excluded"
   mv "$work/jars" "$jars"
   rm -rf "$work"
 }
 
+install_delta() { install_jars jars-delta-4.4.0 org.apache.spark,org.scala-lang "$DELTA_ARTIFACT"; }
+
+# Spark's way to S3, of the version of its Hadoop; what Spark ships itself is left out.
+install_s3a() {
+  install_jars jars-s3a-3.5.0 org.slf4j,commons-codec,commons-logging,io.netty org.apache.hadoop:hadoop-aws:3.5.0 \
+    software.amazon.awssdk:{s3,s3-transfer-manager,sts}:2.35.4
+}
+
+# --- the S3 server of the local stack, built by Go -------------------------------------------------------------------
+# The S3 server needs 1.25. From 1.21 on Go fetches what a module needs, if it is let.
+go_minor() { command -v go >/dev/null 2>&1 && go env GOVERSION | sed -nE 's/^go1\.([0-9]+).*/\1/p'; }
+
+install_versitygw() {
+  local folder="$CACHE/versitygw-$VERSITYGW_VERSION" minor
+  [ -x "$folder/versitygw" ] && return
+  minor=$(go_minor || true)
+  if [ "${minor:-0}" -lt 21 ]; then
+    # All but a lake on S3 works without it, so this is no reason to fail.
+    say "no S3 server: it needs Go 1.25 or newer (without it there is no LAKE=s3; later: make setup)"
+    return
+  fi
+  say "building the S3 server versitygw $VERSITYGW_VERSION with Go (a minute, once)"
+  local work; work=$(mktemp -d "$CACHE/versitygw.XXXXXX")
+  GOTOOLCHAIN=$([ "$minor" -lt 25 ] && echo auto || go env GOTOOLCHAIN) CGO_ENABLED=0 GOBIN="$work" \
+    go install -trimpath -ldflags '-s -w' "github.com/versity/versitygw/cmd/versitygw@v$VERSITYGW_VERSION"
+  chmod 755 "$work"
+  # where another clone was quicker, its program is the same
+  mv -T "$work" "$folder" 2>/dev/null || rm -rf "$work"
+}
+
 case "${1:-all}" in
   python) install_python ;;
-  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_delta ;;
+  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_delta; install_s3a; install_versitygw ;;
   *) fail "unknown step '$1' (python, or nothing for all)" ;;
 esac

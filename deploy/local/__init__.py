@@ -16,6 +16,7 @@ from deploy.local.folder import empty
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings, TlsFiles
+from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook, free_port
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import Server, ServerState, wait_all
@@ -30,11 +31,13 @@ __all__ = [
     "FolderDamaged",
     "FolderNotOurs",
     "FolderOfAnother",
+    "LakePlace",
     "LinkControlError",
     "LocalStack",
     "LocalStackError",
     "MosquittoBroker",
     "MosquittoSettings",
+    "ObjectStore",
     "PortBook",
     "ProgramMissing",
     "PulsarCluster",

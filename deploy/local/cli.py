@@ -17,8 +17,9 @@ from rich.live import Live
 from deploy.local.background import DETACHED_LOG, start_in_background, stop_running
 from deploy.local.errors import LocalStackError, StackNotRunning
 from deploy.local.folder import empty
+from deploy.local.object_store import LakePlace
 from deploy.local.server import Server
-from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack
+from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack, StackSettings
 from deploy.local.stack_state import StackState
 from deploy.local.view import StackView, asked, links_table, servers_table
 from geo.replication import ReplicationError, Topology
@@ -46,16 +47,17 @@ def up(
         bool,
         typer.Option("--fresh", help="First delete everything in the folder, which must be one that waybill made."),
     ] = False,
+    lake: Annotated[LakePlace, typer.Option(help="`s3` starts an S3 server too, with a bucket.")] = LakePlace.FOLDER,
 ) -> None:
     """Start the local stack: Pulsar clusters, regional MQTT brokers, and the links between them.
 
-    Example: waybill up --detach
+    Example: waybill up --detach --lake s3
     """
     with _errors_as_messages():
         if detach:
-            _detach(folder, topology, fresh)
+            _detach(folder, topology, fresh, lake)
         else:
-            _foreground(folder, topology, fresh)
+            _foreground(folder, topology, fresh, StackSettings(lake=lake))
 
 
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
@@ -125,8 +127,9 @@ def link(
     console.print_json(done.model_dump_json())
 
 
-def _foreground(folder: Path, topology: Path, fresh: bool) -> None:
-    stack = LocalStack(folder, topology=topology, on_change=None if console.is_terminal else _print_change)
+def _foreground(folder: Path, topology: Path, fresh: bool, settings: StackSettings) -> None:
+    on_change = None if console.is_terminal else _print_change
+    stack = LocalStack(folder, topology=topology, settings=settings, on_change=on_change)
     if fresh:
         # `--detach` opened that log before this process began, and it is this process's own output.
         empty(folder, keep=frozenset({DETACHED_LOG}))
@@ -150,7 +153,7 @@ def _run(stack: LocalStack) -> None:
             time.sleep(_WATCH_S)
 
 
-def _detach(folder: Path, topology: Path, fresh: bool) -> None:
+def _detach(folder: Path, topology: Path, fresh: bool, lake: LakePlace) -> None:
     load(Topology, topology)  # a fault in it is said here, not in the log of the process in the background
     said: set[tuple[str, str]] = set()
 
@@ -160,7 +163,7 @@ def _detach(folder: Path, topology: Path, fresh: bool) -> None:
                 said.add((record.name, record.state))
                 console.print(f"{record.name}: {record.state}")
 
-    arguments = ["--topology", str(topology.absolute()), *(["--fresh"] if fresh else [])]
+    arguments = ["--topology", str(topology.absolute()), "--lake", lake, *(["--fresh"] if fresh else [])]
     state = start_in_background(folder.absolute(), arguments, timeout_s=_START_S, on_state=show)
     console.print(servers_table(state.servers), "")
     # a command that was wrapped cannot be copied

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from itertools import permutations
 from pathlib import Path
@@ -17,6 +17,7 @@ from deploy.local.folder import hold
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings
+from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook
 from deploy.local.process import ProcessIdentity
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
@@ -37,6 +38,7 @@ class StackSettings(Settings):
 
     pulsar: PulsarSettings = Field(default_factory=PulsarSettings)
     mosquitto: MosquittoSettings = Field(default_factory=MosquittoSettings)
+    lake: LakePlace = Field(LakePlace.FOLDER, description="with `s3` the stack has an S3 server with a bucket for it")
     start_timeout_s: float = Field(180.0, gt=0)
     ask_every_s: float = Field(10.0, ge=0, description="how often `check` asks the servers whether they are healthy")
 
@@ -50,6 +52,7 @@ class LocalStack:
             stack.links["eu"].port                   # the same broker over a link: what a vehicle connects to
             stack.links["eu"].cut(); stack.links["eu"].heal()
             stack.links["eu->hq"].delay(0.08)        # what eu replicates to hq
+            stack.object_store.endpoint              # the S3 server, with StackSettings(lake=LakePlace.S3)
             stack.add(DaemonProcess.python("fleet-gateway-eu", "gateway", [...], folder / "gateway-eu"))
 
     Clusters and regions are those of the topology file, which is applied before `start` returns; with the addresses
@@ -84,6 +87,7 @@ class LocalStack:
         self.pulsar: dict[str, PulsarCluster] = {}
         self.brokers: dict[str, MosquittoBroker] = {}
         self.links: dict[str, CuttableLink] = {}
+        self.object_store: ObjectStore | None = None
 
     @property
     def servers(self) -> list[Server]:
@@ -230,7 +234,10 @@ class LocalStack:
         }
         links = CuttableLinks(self.folder / "links", targets, ports=book)
         self.links = links.links
-        everything: Iterable[Server] = [links, *self.brokers.values(), *self.pulsar.values()]
+        everything: list[Server] = [links, *self.brokers.values(), *self.pulsar.values()]
+        if settings.lake is LakePlace.S3:
+            self.object_store = ObjectStore(self.folder / "s3", ports=book)
+            everything.append(self.object_store)
         self._added = {server.name: server for server in everything}
 
     def _changed(self, server: Server) -> None:

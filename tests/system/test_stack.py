@@ -126,7 +126,7 @@ def test_a_stack_runs_in_the_background_until_it_is_stopped(tmp_path: Path) -> N
         command = [sys.executable, "-m", "waybill", *words, "--folder", str(tmp_path / "stack")]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
-    started = waybill("up", "--detach")
+    started = waybill("up", "--detach", "--lake", "s3")
     assert started.returncode == 0, started.stderr
     try:
         status = waybill("status", "--json")
@@ -137,7 +137,11 @@ def test_a_stack_runs_in_the_background_until_it_is_stopped(tmp_path: Path) -> N
             "pulsar-us",
             "pulsar-hq",
             "mosquitto-eu",
+            "s3",
         }
+        where = next(server["addresses"] for server in shown["servers"] if server["name"] == "s3")
+        assert where["bucket"] == "s3://lake"
+        assert where["endpoint"].startswith("http://127.0.0.1:")
         assert 0 < sum(shown["memory_bytes"].values()) < 3.5 * GB
         hq = next(server["process"]["pid"] for server in shown["servers"] if server["name"] == "pulsar-hq")
         os.kill(hq, signal.SIGSTOP)
