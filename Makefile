@@ -3,6 +3,7 @@
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 REPLAY ?=
+CLUSTER ?=
 
 .PHONY: help setup python demo test check unit format nightly drills bench-replication bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
 
@@ -15,8 +16,8 @@ setup:  ## System packages, the virtual environment, Pulsar's server, Delta's ja
 python:
 	@deploy/bootstrap.sh python
 
-demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv sends a recorded track instead
-	@$(PYTHON) -m waybill demo $(if $(REPLAY),--replay '$(REPLAY)')
+demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv: a recorded track; CLUSTER=1: on a Spark cluster
+	@$(PYTHON) -m waybill demo $(if $(REPLAY),--replay '$(REPLAY)') $(if $(CLUSTER),--spark-cluster)
 
 # The system tests mostly wait for servers, so those on shared servers, those with servers of their own, and the unit
 # tests run beside each other; demo and drills take the whole machine, and run last. `exec`: with a shell between them,

@@ -13,7 +13,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.spark import SparkSettings
+from cloud_jobs.spark_settings import SparkSettings
 from geo.spatial import TrackSettings
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
@@ -80,6 +80,11 @@ class CloudSettings(Settings):
     def tables(self) -> Lake:
         """The lake's tables."""
         return Lake(self.lake)
+
+    @property
+    def shared_folders(self) -> tuple[Path, ...]:
+        """Folders that the driver and every executor must see as one."""
+        return (self.lake,)
 
     @property
     def service_urls(self) -> tuple[str, ...]:

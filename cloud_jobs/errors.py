@@ -1,7 +1,8 @@
 """What can stop a job of the centre.
 
 CloudError
-├── SparkNotReady       Spark, Java or Delta's jars are not there
+├── SparkNotReady       Spark, Java, its jars or its master are not there
+├── ExecutorsNotReady   executors cannot run the jobs: another Python, a missing package, a folder they do not see
 ├── LakeError           a table is missing, damaged, or not what this version writes
 ├── Fenced              another writer has written to the records: this one must stop
 ├── CommitFailed        a commit was not made, or nobody knows; what it was for is done again
@@ -24,7 +25,16 @@ class CloudError(Exception):
 
 
 class SparkNotReady(CloudError):
-    """Spark cannot be started; the message says what is missing."""
+    """Spark cannot be started as the settings want it; the message says what is missing or wrong."""
+
+
+class ExecutorsNotReady(CloudError):
+    """The executors of a cluster cannot run the jobs; `faults` has a sentence for each reason."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        rest = [f"and {len(faults) - _MAX_SHOWN} more"] if len(faults) > _MAX_SHOWN else []
+        super().__init__("\n".join(["the executors cannot run the jobs:", *faults[:_MAX_SHOWN], *rest]))
+        self.faults = tuple(faults)
 
 
 class LakeError(CloudError):

@@ -117,7 +117,7 @@ def _run(
 @contextmanager
 def _session(job: str, settings: CloudSettings, stop: Event | None) -> Iterator[SparkSession]:
     """A Spark session that can read the lake's tables and the topics; SIGTERM and SIGINT set `stop`."""
-    spark = start_spark(f"waybill-{job}", settings.spark)
+    spark = start_spark(f"waybill-{job}", settings.spark, settings.shared_folders)
     # Only now: Spark takes SIGINT for itself, and raises where the loop is to end in order.
     with stop_on_signals(stop) if stop is not None else nullcontext():
         try:

@@ -1,73 +1,174 @@
-"""The Spark session of every job: Delta, UTC, this interpreter for the workers, and no more memory than it is given."""
+"""The Spark session of every job: Delta, UTC, our own code on the executors, and no more memory than it is given."""
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
-from pydantic import Field
+import structlog
+from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
 from cloud_jobs.errors import SparkNotReady
-from settings import Settings
+from cloud_jobs.executor_check import check_executors
+from cloud_jobs.project_archive import own_archive, write_project_archive
+from cloud_jobs.spark_settings import SPARK_NAMES, SparkSettings, is_local, placement_faults, standalone_addresses
+
+__all__ = ["SparkSettings", "needed_jars", "spark_properties", "start_spark"]
 
 # Spark has these in versions of its own; two versions of one class must not be mixed
 _SHIPPED_WITH_SPARK = ("hadoop-", "jackson-", "log4j-", "parquet-", "slf4j-", "snappy-", "zstd-", "commons-", "jsr305-")
+_CONNECT_S = 5.0
+_LOOPBACK = "127.0.0.1"
+_DELTA = "io.delta.sql.DeltaSparkSessionExtension"
+# The driver's JVM has read these when it starts, and `spark-submit` has started it already.
+_READ_AT_START: Final = frozenset({"spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars"})
+
+_log = structlog.get_logger("spark")
+# Executors that are started later fetch the project then: it is there as long as this process.
+_sent: list[TemporaryDirectory[str]] = []
 
 
-def default_jars_folder() -> Path:
-    """Where `deploy/bootstrap.sh` puts Delta's jars."""
-    cache = os.environ.get("WAYBILL_CACHE")
-    if cache:
-        return Path(cache) / "jars-delta-4.4.0"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "waybill" / "jars-delta-4.4.0"
-
-
-class SparkSettings(Settings):
-    """How Spark runs. `master` is Spark's own URL; memory is the driver's heap, which is all there is with `local`."""
-
-    master: str = "local[2]"
-    driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$")
-    shuffle_partitions: int = Field(default=2, ge=1, le=100_000)
-    jars_folder: Path = Field(default_factory=default_jars_folder)
-    extra: dict[str, str] = Field(default_factory=dict, description="any further Spark settings, by their own names")
-
-
-def start_spark(name: str, settings: SparkSettings) -> SparkSession:
-    """A session with Delta. Raises SparkNotReady."""
+def needed_jars(settings: SparkSettings) -> list[Path]:
+    """The jars that Spark lacks. Raises SparkNotReady when there are none."""
     jars = sorted(settings.jars_folder.glob("*.jar"))
     if not jars:
         raise SparkNotReady(f"no jars of Delta in {settings.jars_folder}; `make setup` fetches them")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    needed = [str(jar) for jar in jars if not jar.name.startswith(_SHIPPED_WITH_SPARK)]
-    builder = (
-        SparkSession.Builder()
-        .appName(name)
-        .master(settings.master)
-        .config("spark.jars", ",".join(needed))
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    return [jar for jar in jars if not jar.name.startswith(_SHIPPED_WITH_SPARK)]
+
+
+def spark_properties(settings: SparkSettings, master: str) -> dict[str, str]:
+    """Spark's own names and values of all that the jobs set, but the jars."""
+    properties = {
+        "spark.sql.extensions": _DELTA,
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Days and hours are cut in SQL, and are those of UTC wherever the job runs.
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", str(settings.shuffle_partitions))
+        "spark.sql.session.timeZone": "UTC",
         # Without it Delta reads each table's log in 50 tasks.
-        .config("spark.databricks.delta.snapshotPartitions", str(settings.shuffle_partitions))
-        .config("spark.driver.memory", settings.driver_memory)
+        "spark.databricks.delta.snapshotPartitions": str(settings.shuffle_partitions),
         # Spark looks through a failed query's message with a recursive expression, which needs a deep stack.
-        .config("spark.driver.extraJavaOptions", "-Xss16m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
+        "spark.driver.extraJavaOptions": "-Xss16m",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         # Without it a stop waits for ever for a query that hangs.
-        .config("spark.sql.streaming.stopTimeout", "60s")
-    )
-    for key, value in settings.extra.items():
+        "spark.sql.streaming.stopTimeout": "60s",
+    }
+    if is_local(master):
+        properties |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+    else:
+        # A job begins when its cores are there, so that the check of the executors asks all of them.
+        properties["spark.scheduler.minRegisteredResourcesRatio"] = "1.0"
+    given = {name: getattr(settings, field) for field, name in SPARK_NAMES.items()}
+    return properties | {name: str(value) for name, value in given.items() if value is not None} | settings.extra
+
+
+def start_spark(name: str, settings: SparkSettings, shared_folders: Sequence[Path] = ()) -> SparkSession:
+    """A session with Delta; on a cluster its executors have the driver's code, and see `shared_folders`.
+
+    Under `spark-submit` what it was given counts, and the settings add what it was not. Raises SparkNotReady,
+    ExecutorsNotReady.
+    """
+    given = _given_by_submit()
+    master = given.get("spark.master", settings.master)
+    properties = spark_properties(settings, master)
+    if faults := [
+        *placement_faults(settings, master),
+        *_contradictions(settings, given),
+        *_unreachable(settings, master),
+    ]:
+        raise SparkNotReady("; ".join(faults))
+    if not given:
+        properties["spark.jars"] = ",".join(map(str, needed_jars(settings)))
+    if settings.python is not None or not given:
+        os.environ["PYSPARK_PYTHON"] = settings.python or sys.executable
+    builder = SparkSession.Builder().appName(name)
+    for key, value in (properties | given).items():
         builder = builder.config(key, value)
     try:
-        session = builder.getOrCreate()
+        session = builder.appName(name).getOrCreate()
     except Exception as error:
-        raise SparkNotReady(f"Spark does not start with {settings.master}: {error}") from error
+        raise SparkNotReady(f"Spark does not start with {master}: {error}") from error
     session.sparkContext.setLogLevel("ERROR")
+    try:
+        if not is_local(master):
+            _prepare_executors(session, settings, shared_folders)
+    except BaseException:
+        session.stop()
+        raise
     return session
+
+
+def _given_by_submit() -> dict[str, str]:
+    """What `spark-submit` was given, by Spark's names; empty where the job was not started by it."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()  # noqa: SLF001 - the configuration is in its JVM, which is there already
+    given = {str(key): str(value) for key, value in SparkConf().getAll()}
+    loadable = SparkContext._jvm.org.apache.spark.util.Utils.classIsLoadable(_DELTA)  # noqa: SLF001 - as above
+    if not loadable:
+        raise SparkNotReady("spark-submit was not given Delta's jars: add --jars, see docs/centre.md")
+    return given
+
+
+def _contradictions(settings: SparkSettings, given: Mapping[str, str]) -> list[str]:
+    """Settings of the file that `spark-submit` was given otherwise, or that come too late beside it."""
+    found = []
+    for field in sorted(settings.model_fields_set & SPARK_NAMES.keys()):
+        name, value = SPARK_NAMES[field], str(getattr(settings, field))
+        if name in given and given[name] != value:
+            found.append(f"spark.{field} is {value} in the settings, and {name} is {given[name]} by spark-submit")
+        elif given and name in _READ_AT_START and name not in given:
+            found.append(f"spark.{field} comes too late under spark-submit: give it {name}")
+    return found
+
+
+def _unreachable(settings: SparkSettings, master: str) -> list[str]:
+    """Addresses of the settings that nobody answers at, or that the driver cannot listen on."""
+    masters = standalone_addresses(master)
+    found = [] if not masters or any(map(_answers, masters)) else [f"nobody answers at {master}"]
+    bound = settings.driver_bind_address or settings.driver_host
+    if bound is not None:
+        try:
+            with socket.create_server((bound, settings.driver_port or 0)):
+                pass
+        except OSError as error:
+            found.append(f"the driver cannot listen on {bound}, port {settings.driver_port or 'any'}: {error}")
+    if master == "yarn" and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys():
+        found.append("master yarn needs HADOOP_CONF_DIR, the folder of the cluster's configuration")
+    return found
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, timeout=_CONNECT_S):
+            return True
+    except OSError:
+        return False
+
+
+def _prepare_executors(session: SparkSession, settings: SparkSettings, folders: Sequence[Path]) -> None:
+    context, own = session.sparkContext, own_archive()
+    archive = own if own is not None else _send_project(context)
+    # Spark gives what was sent to its executors, but not to the process at the driver in which a stream plans.
+    context.environment["PYTHONPATH"] = str(archive)
+    sent = "" if own is not None else archive.name
+    found = check_executors(context, archive=sent, folders=folders, timeout_s=settings.executor_timeout_s)
+    _log.info("executors ready", hosts=sorted({one.host for one in found}), python=found[0].python)
+
+
+def _send_project(context: Any) -> Path:
+    """Gives the executors our code; returns the archive."""
+    folder = TemporaryDirectory(prefix="waybill-project-")
+    _sent.append(folder)
+    path = write_project_archive(Path(folder.name))
+    context.addPyFile(str(path))
+    # The driver goes on with the files that it began with: Spark deletes this copy when it stops.
+    with suppress(ValueError):
+        sys.path.remove(os.path.join(SparkFiles.getRootDirectory(), path.name))  # noqa: PTH118 - the very text
+    return path

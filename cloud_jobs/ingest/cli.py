@@ -25,7 +25,7 @@ def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
     A query that fails is started again from its checkpoint, on the next cluster if the source finds its own gone; after
     `restarts` failures in a row without a completed micro-batch, or when another writer is there, CloudError is raised.
     """
-    spark = start_spark("waybill-ingest", settings.spark)
+    spark = start_spark("waybill-ingest", settings.spark, settings.shared_folders)
     # After Spark has started, which takes SIGINT for itself.
     with stop_on_signals() as stop:
         try:

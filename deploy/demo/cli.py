@@ -21,7 +21,7 @@ from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.report import as_json, bill_table, completeness_table, records_table, verdict_table
 from deploy.demo.scenario import DemoScenario, DemoSettings, plan_drive
-from deploy.local import LocalStack, LocalStackError, empty
+from deploy.local import LocalStack, LocalStackError, SparkClusterSettings, StackSettings, empty
 from geo.replication import ReplicationError
 from runtime.signals import raise_on_signals
 from simulator import SimulatorError
@@ -39,6 +39,9 @@ def demo(
     seed: Annotated[int, typer.Option(help="The seed of the fleet.")] = 7,
     drive_s: Annotated[float, typer.Option(help="How long the drive takes, in seconds.")] = 45.0,
     folder: Annotated[Path, typer.Option(help="Where the servers and tables live; emptied first.")] = Path("var/demo"),
+    spark_cluster: Annotated[
+        bool, typer.Option("--spark-cluster", help="Run the jobs on a Spark cluster of a master and two workers.")
+    ] = False,
     as_json_text: Annotated[bool, typer.Option("--json", help="The findings as one JSON object.")] = False,
 ) -> None:
     """From vehicles to a checked bill on real servers, with a cut uplink and a killed agent.
@@ -51,7 +54,8 @@ def demo(
     try:
         settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s)
         with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
-            audit, memory = _run(folder, settings, quiet=as_json_text)
+            size = StackSettings(spark=SparkClusterSettings() if spark_cluster else None)
+            audit, memory = _run(folder, settings, size, quiet=as_json_text)
     except (DemoError, LocalStackError, ReplicationError, SimulatorError, ValidationError, OSError) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
@@ -69,7 +73,7 @@ def demo(
     raise typer.Exit(0 if audit.equal else 1)
 
 
-def _run(folder: Path, settings: DemoSettings, *, quiet: bool) -> tuple[Audit, int]:
+def _run(folder: Path, settings: DemoSettings, size: StackSettings, *, quiet: bool) -> tuple[Audit, int]:
     # Before anything is deleted or started: a recording that cannot be read costs nothing.
     planned = plan_drive(settings)
     empty(folder)
@@ -83,8 +87,9 @@ def _run(folder: Path, settings: DemoSettings, *, quiet: bool) -> tuple[Audit, i
         def show(what: str, done: float, total: float) -> None:
             progress.update(task, description=what, completed=done, total=total or None)
 
-        with LocalStack(folder) as stack:
-            say(f"{len(stack.servers)} servers are up: Pulsar eu, us and hq, replication applied")
+        with LocalStack(folder, settings=size) as stack:
+            beside = "" if stack.spark is None else f", a Spark cluster of {len(stack.spark.workers)} workers"
+            say(f"{len(stack.servers)} servers are up: Pulsar eu, us and hq, replication applied{beside}")
             scenario = DemoScenario(stack, settings, planned, say, show)
             found = scenario.run()
             return found, scenario.peak_memory_bytes

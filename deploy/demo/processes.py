@@ -61,7 +61,8 @@ checkpoints = "{stack.folder / "checkpoints"}"
 name = "hq"
 service_url = "{hq.service_url}"
 admin_url = "{hq.admin_url}"
-""")
+
+{stack.spark.job_settings() if stack.spark else ""}""")
     return path
 
 

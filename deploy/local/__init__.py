@@ -21,6 +21,7 @@ from deploy.local.ports import PortBook, free_port
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import Server, ServerState, wait_all
 from deploy.local.server_health import http_health
+from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings, SparkMaster, SparkWorker
 from deploy.local.stack import LocalStack, StackSettings
 from deploy.local.stack_state import StackState
 
@@ -45,6 +46,10 @@ __all__ = [
     "Server",
     "ServerFailed",
     "ServerState",
+    "SparkCluster",
+    "SparkClusterSettings",
+    "SparkMaster",
+    "SparkWorker",
     "StackInUse",
     "StackNotRunning",
     "StackSettings",

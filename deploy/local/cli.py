@@ -19,6 +19,7 @@ from deploy.local.errors import LocalStackError, StackNotRunning
 from deploy.local.folder import empty
 from deploy.local.object_store import LakePlace
 from deploy.local.server import Server
+from deploy.local.spark_cluster import SparkClusterSettings
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack, StackSettings
 from deploy.local.stack_state import StackState
 from deploy.local.view import StackView, asked, links_table, servers_table
@@ -47,17 +48,22 @@ def up(
         bool,
         typer.Option("--fresh", help="First delete everything in the folder, which must be one that waybill made."),
     ] = False,
+    *,
     lake: Annotated[LakePlace, typer.Option(help="`s3` starts an S3 server too, with a bucket.")] = LakePlace.FOLDER,
+    spark_cluster: Annotated[
+        bool, typer.Option("--spark-cluster", help="Also a Spark cluster: a master and two workers.")
+    ] = False,
 ) -> None:
     """Start the local stack: Pulsar clusters, regional MQTT brokers, and the links between them.
 
     Example: waybill up --detach --lake s3
     """
+    size = StackSettings(lake=lake, spark=SparkClusterSettings() if spark_cluster else None)
     with _errors_as_messages():
         if detach:
-            _detach(folder, topology, fresh, lake)
+            _detach(folder, topology, fresh, size)
         else:
-            _foreground(folder, topology, fresh, StackSettings(lake=lake))
+            _foreground(folder, topology, fresh, size)
 
 
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
@@ -153,7 +159,7 @@ def _run(stack: LocalStack) -> None:
             time.sleep(_WATCH_S)
 
 
-def _detach(folder: Path, topology: Path, fresh: bool, lake: LakePlace) -> None:
+def _detach(folder: Path, topology: Path, fresh: bool, size: StackSettings) -> None:
     load(Topology, topology)  # a fault in it is said here, not in the log of the process in the background
     said: set[tuple[str, str]] = set()
 
@@ -163,7 +169,8 @@ def _detach(folder: Path, topology: Path, fresh: bool, lake: LakePlace) -> None:
                 said.add((record.name, record.state))
                 console.print(f"{record.name}: {record.state}")
 
-    arguments = ["--topology", str(topology.absolute()), "--lake", lake, *(["--fresh"] if fresh else [])]
+    arguments = ["--topology", str(topology.absolute()), "--lake", size.lake, *(["--fresh"] if fresh else [])]
+    arguments += ["--spark-cluster"] if size.spark else []
     state = start_in_background(folder.absolute(), arguments, timeout_s=_START_S, on_state=show)
     console.print(servers_table(state.servers), "")
     # a command that was wrapped cannot be copied

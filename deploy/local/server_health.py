@@ -14,7 +14,7 @@ from deploy.local.errors import LinkControlError
 from deploy.local.link import CuttableLink
 from settings import Settings
 
-__all__ = ["ASK_S", "Health", "HttpHealth", "LinksHealth", "MqttHealth", "ask_all", "http_health"]
+__all__ = ["ASK_S", "Health", "HttpHealth", "LinksHealth", "MqttHealth", "SparkHealth", "ask_all", "http_health"]
 
 ASK_S = 6.0
 """How long servers that are asked side by side may take in all; a little more than one question may."""
@@ -76,7 +76,24 @@ class LinksHealth(Settings):
             return False
 
 
-Health = Annotated[HttpHealth | MqttHealth | LinksHealth, Field(discriminator="kind")]
+class SparkHealth(Settings):
+    """Whether a Spark master or worker answers with a JSON object in which `field` is `value`."""
+
+    kind: Literal["spark"] = "spark"
+    url: str
+    field: str
+    value: str
+
+    def __call__(self) -> bool:
+        """Ask now."""
+        try:
+            answer = _client().get(self.url)
+            return answer.is_success and answer.json().get(self.field) == self.value
+        except (httpx.HTTPError, ValueError, AttributeError):
+            return False
+
+
+Health = Annotated[HttpHealth | MqttHealth | LinksHealth | SparkHealth, Field(discriminator="kind")]
 
 
 def http_health(url: str) -> HttpHealth:

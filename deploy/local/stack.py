@@ -23,6 +23,7 @@ from deploy.local.process import ProcessIdentity
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import Server, ServerState, wait_all
 from deploy.local.server_health import ask_all
+from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings
 from deploy.local.stack_state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply
 from runtime import replace_durably
@@ -39,6 +40,7 @@ class StackSettings(Settings):
     pulsar: PulsarSettings = Field(default_factory=PulsarSettings)
     mosquitto: MosquittoSettings = Field(default_factory=MosquittoSettings)
     lake: LakePlace = Field(LakePlace.FOLDER, description="with `s3` the stack has an S3 server with a bucket for it")
+    spark: SparkClusterSettings | None = Field(None, description="a Spark cluster beside the rest; None: there is none")
     start_timeout_s: float = Field(180.0, gt=0)
     ask_every_s: float = Field(10.0, ge=0, description="how often `check` asks the servers whether they are healthy")
 
@@ -53,6 +55,7 @@ class LocalStack:
             stack.links["eu"].cut(); stack.links["eu"].heal()
             stack.links["eu->hq"].delay(0.08)        # what eu replicates to hq
             stack.object_store.endpoint              # the S3 server, with StackSettings(lake=LakePlace.S3)
+            stack.spark.master.url                   # with `settings.spark`: what a Spark job names as its master
             stack.add(DaemonProcess.python("fleet-gateway-eu", "gateway", [...], folder / "gateway-eu"))
 
     Clusters and regions are those of the topology file, which is applied before `start` returns; with the addresses
@@ -88,6 +91,7 @@ class LocalStack:
         self.brokers: dict[str, MosquittoBroker] = {}
         self.links: dict[str, CuttableLink] = {}
         self.object_store: ObjectStore | None = None
+        self.spark: SparkCluster | None = None
 
     @property
     def servers(self) -> list[Server]:
@@ -109,12 +113,17 @@ class LocalStack:
         self._started_s = time.time()
         try:
             self._compose()
-            for server in self.servers:
+            workers = self.spark.workers if self.spark else []
+            first = [server for server in self.servers if server not in workers]
+            for server in first:
                 server.start()
             self._save("starting")
-            wait_all(self.servers, self.settings.start_timeout_s, self._changed)
+            wait_all(first, self.settings.start_timeout_s, self._changed)
+            for worker in workers:
+                worker.start()
             self.asked_s = time.time()
             self._replicate()
+            wait_all(workers, self.settings.start_timeout_s, self._changed)
             self._save("ready")
         # Ctrl-C too: servers that were started are stopped in order, not killed with this process.
         except BaseException as error:
@@ -238,6 +247,9 @@ class LocalStack:
         if settings.lake is LakePlace.S3:
             self.object_store = ObjectStore(self.folder / "s3", ports=book)
             everything.append(self.object_store)
+        if settings.spark:
+            self.spark = SparkCluster(self.folder, settings.spark, book)
+            everything += [self.spark.master, *self.spark.workers]
         self._added = {server.name: server for server in everything}
 
     def _changed(self, server: Server) -> None:

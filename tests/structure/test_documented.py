@@ -27,7 +27,7 @@ EVERYTHING = "\n".join(PAGES.values())
 SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     AgentSettings: ("edge-agent.md",),
     GatewaySettings: ("gateway.md",),
-    CloudSettings: ("ingest.md", "spatial-jobs.md"),
+    CloudSettings: ("centre.md", "ingest.md", "spatial-jobs.md"),
 }
 TYPERS_OWN = {"--install-completion", "--show-completion"}
 METRIC = re.compile(r"(edge_agent|waybill)(_[a-z0-9]+)+")

@@ -1,0 +1,175 @@
+"""A real Spark cluster for one machine: Spark's own standalone master and workers, from PySpark's distribution."""
+
+import shlex
+import sys
+import sysconfig
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from pydantic import Field
+
+from deploy.local.errors import ProgramMissing
+from deploy.local.jvm import java
+from deploy.local.ports import PortBook
+from deploy.local.server import Server
+from deploy.local.server_health import Health, SparkHealth
+from settings import Settings
+
+__all__ = ["SparkCluster", "SparkClusterSettings", "SparkMaster", "SparkWorker"]
+
+_HOST = "127.0.0.1"
+_OPENED = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch")
+_DEPLOY = "org.apache.spark.deploy"
+
+
+class SparkClusterSettings(Settings):
+    """Size of the local Spark cluster. Memory is what a worker may give to its executors, not its own."""
+
+    workers: int = Field(2, ge=1, le=16)
+    worker_cores: int = Field(1, ge=1, le=64)
+    worker_memory_mb: int = Field(1024, ge=512)
+
+
+class _SparkDaemon(Server):
+    """One JVM of Spark's own deployment on loopback, with its web address for questions."""
+
+    start_timeout_s = 60.0
+
+    def __init__(self, name: str, folder: Path, *, ports: PortBook) -> None:
+        super().__init__(name, folder)
+        self.port, self.web_port = ports.port(name), ports.port(f"{name}.web")
+        self._home = _spark_home()
+
+    @property
+    def web_url(self) -> str:
+        """What it shows to people and, as JSON, to programs."""
+        return f"http://{_HOST}:{self.web_port}"
+
+    def environment(self) -> Mapping[str, str]:
+        """Spark's own folders, and nothing of the Python that started us: executors inherit this."""
+        return {
+            "SPARK_HOME": str(self._home),
+            # Without its start scripts Spark looks for a build to find out the version of Scala.
+            "SPARK_SCALA_VERSION": "2.13",
+            "SPARK_CONF_DIR": str(self.folder),
+            "SPARK_LOCAL_IP": _HOST,
+            "SPARK_LOCAL_DIRS": str(self.folder / "scratch"),
+            "PYTHONPATH": "",
+        }
+
+    def command(self) -> Sequence[str]:
+        """The JVM itself, as bin/spark-class would exec it."""
+        opened = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED]
+        small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError"]
+        # Another door to the master, which nobody here needs.
+        defines = ["-Dspark.master.rest.enabled=false"]
+        at = ["--host", _HOST, "--port", str(self.port), "--webui-port", str(self.web_port)]
+        return [java(), *small, *opened, *defines, "-cp", f"{self._home}/jars/*", *self.arguments(at)]
+
+    @abstractmethod
+    def arguments(self, at: Sequence[str]) -> Sequence[str]:
+        """The class to run, and what it is given beside the addresses in `at`."""
+
+
+class SparkMaster(_SparkDaemon):
+    """The master: workers register with it, and jobs ask it for executors at `url`.
+
+    Its folder also has `python`, the interpreter of executors: this environment's packages without this project, as
+    on a machine where only the packages of `waybill[cloud]` are installed.
+    """
+
+    kind = "spark"
+
+    @property
+    def url(self) -> str:
+        """What a job names as its master."""
+        return f"spark://{_HOST}:{self.port}"
+
+    @property
+    def python(self) -> Path:
+        """The interpreter for `spark.python`."""
+        return self.folder / "python"
+
+    def addresses(self) -> dict[str, str]:
+        """The master's URL, its pages, and the interpreter of executors."""
+        return {"url": self.url, "web_url": self.web_url, "python": str(self.python)}
+
+    def health(self) -> Health:
+        """Whether it is the master that gives out executors."""
+        return SparkHealth(url=f"{self.web_url}/json/", field="status", value="ALIVE")
+
+    def prepare(self) -> None:
+        """Write the interpreter: without `site` no link to the source tree is followed."""
+        libraries = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+        paths = ":".join(["${PYTHONPATH:-}", *(shlex.quote(path) for path in libraries)])
+        text = f'#!/bin/sh\nPYTHONPATH={paths} exec {shlex.quote(sys.executable)} -S "$@"\n'
+        self.python.write_text(text)
+        self.python.chmod(0o755)
+
+    def arguments(self, at: Sequence[str]) -> Sequence[str]:
+        """The master."""
+        return [f"{_DEPLOY}.master.Master", *at]
+
+
+class SparkWorker(_SparkDaemon):
+    """A worker: starts executors, each in a folder of its own under `work`."""
+
+    kind = "spark"
+
+    def __init__(
+        self, name: str, folder: Path, *, master: SparkMaster, settings: SparkClusterSettings, ports: PortBook
+    ) -> None:
+        super().__init__(name, folder, ports=ports)
+        self._master = master
+        self._settings = settings
+
+    def addresses(self) -> dict[str, str]:
+        """Its pages."""
+        return {"web_url": self.web_url}
+
+    def health(self) -> Health:
+        """Whether it is registered with the master."""
+        return SparkHealth(url=f"{self.web_url}/json/", field="masterurl", value=self._master.url)
+
+    def arguments(self, at: Sequence[str]) -> Sequence[str]:
+        """The worker, with what it may give to executors."""
+        size = ["--cores", str(self._settings.worker_cores), "--memory", f"{self._settings.worker_memory_mb}m"]
+        work = ["--work-dir", str(self.folder / "work")]
+        return [f"{_DEPLOY}.worker.Worker", *at, *size, *work, self._master.url]
+
+
+class SparkCluster:
+    """The master and its workers. Start the master first: a worker that finds none asks again only after seconds."""
+
+    def __init__(self, folder: Path, settings: SparkClusterSettings, ports: PortBook) -> None:
+        self.settings = settings
+        self.master = SparkMaster("spark-master", folder / "spark-master", ports=ports)
+        self.workers = [
+            SparkWorker(name, folder / name, master=self.master, settings=settings, ports=ports)
+            for name in (f"spark-worker-{number}" for number in range(1, settings.workers + 1))
+        ]
+
+    def job_settings(self) -> str:
+        """The table `[spark]` of a job that runs here, as TOML; it may take all cores."""
+        quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        return f"""[spark]
+master = "{self.master.url}"
+driver_host = "{_HOST}"
+python = "{self.master.python}"
+executor_memory = "{self.settings.worker_memory_mb * 7 // 10}m"
+executor_cores = {self.settings.worker_cores}
+max_cores = {self.settings.worker_cores * self.settings.workers}
+
+[spark.extra]
+"spark.executor.extraJavaOptions" = "{quick}"
+"""
+
+
+def _spark_home() -> Path:
+    spec = find_spec("pyspark")
+    origin = spec.origin if spec is not None else None
+    if origin is None:
+        raise ProgramMissing("Spark", "install it: pip install 'waybill[local]'")
+    return Path(origin).parent

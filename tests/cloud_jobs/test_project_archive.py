@@ -1,0 +1,89 @@
+"""The zip from which executors import the project: complete, the same for the same code, and enough on its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+import zipfile
+from pathlib import Path
+
+from cloud_jobs.executor_check import EXECUTOR_PACKAGES
+from cloud_jobs.project_archive import PROJECT_PACKAGES, archive_bytes, write_project_archive
+
+# What is pickled by name into tasks: the source, and the parts of the jobs that run on executors.
+ON_EXECUTORS = (
+    "cloud_jobs.executor_check",
+    "cloud_jobs.geofence.units",
+    "cloud_jobs.ingest.decoding",
+    "cloud_jobs.key_groups",
+    "cloud_jobs.proximity.crowds",
+    "cloud_jobs.proximity.slices",
+    "cloud_jobs.pulsar_source",
+    "cloud_jobs.usage.metering",
+)
+PRINT_ORIGINS = """
+import importlib, sys
+for name in {modules!r}:
+    importlib.import_module(name)
+own = {{name.partition(".")[0] for name in sys.modules}}
+places = sorted({{sys.modules[name].__file__ for name in {packages!r} if name in sys.modules}})
+print(";".join(places))
+print(";".join(sorted(name for name in own if name in {known!r})))
+"""
+
+
+def run_apart(archive: Path, folder: Path, code: str) -> list[str]:
+    """Python with this environment's packages and the archive, but without the links to the source tree."""
+    libraries = sysconfig.get_path("purelib")
+    environment = {**os.environ, "PYTHONPATH": f"{archive}:{libraries}"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_what_executors_run_is_imported_from_the_archive_alone(tmp_path: Path) -> None:
+    archive = write_project_archive(tmp_path / "archive")
+    known = ("jinja2", "pyspark", "typer", *EXECUTOR_PACKAGES)
+    code = PRINT_ORIGINS.format(modules=ON_EXECUTORS, packages=PROJECT_PACKAGES, known=known)
+    places, imported = run_apart(archive, tmp_path, code)
+    assert places
+    assert all(place.startswith(f"{archive}/") for place in places.split(";"))
+    needed = set(imported.split(";")) - {"pyspark"}
+    assert needed <= set(EXECUTOR_PACKAGES), "each package that executors import is looked for when a job starts"
+
+
+def test_the_archive_has_each_file_of_the_packages_and_nothing_compiled(tmp_path: Path) -> None:
+    with zipfile.ZipFile(write_project_archive(tmp_path)) as archive:
+        names = archive.namelist()
+    assert {name.partition("/")[0] for name in names} == set(PROJECT_PACKAGES)
+    assert "cloud_jobs/billing/templates/invoice.html.j2" in names
+    assert [name for name in names if name.endswith(".pyc")] == []
+
+
+def test_the_same_code_is_the_same_archive_and_other_code_another(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("one = 1\n")
+    first = archive_bytes({"package": package})
+    os.utime(package / "__init__.py", (time.time() - 9_999, time.time() - 9_999))
+    assert archive_bytes({"package": package}) == first
+    (package / "__init__.py").write_text("one = 2\n")
+    assert archive_bytes({"package": package}) != first
+
+
+def test_a_driver_that_runs_from_an_archive_hands_on_its_own(tmp_path: Path) -> None:
+    archive = write_project_archive(tmp_path / "archive")
+    code = "from pathlib import Path; from cloud_jobs import project_archive as p\nprint(p.write_project_archive(Path(\"x\")))"
+    assert run_apart(archive, tmp_path, code) == [str(archive)]
+    assert not (tmp_path / "x").exists()
