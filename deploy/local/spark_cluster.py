@@ -20,7 +20,6 @@ from settings import Settings
 __all__ = ["SparkCluster", "SparkClusterSettings", "SparkMaster", "SparkWorker"]
 
 _HOST = "127.0.0.1"
-_OPENED = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch")
 _DEPLOY = "org.apache.spark.deploy"
 
 
@@ -61,12 +60,11 @@ class _SparkDaemon(Server):
 
     def command(self) -> Sequence[str]:
         """The JVM itself, as bin/spark-class would exec it."""
-        opened = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED]
         small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError"]
         # Another door to the master, which nobody here needs.
         defines = ["-Dspark.master.rest.enabled=false"]
         at = ["--host", _HOST, "--port", str(self.port), "--webui-port", str(self.web_port)]
-        return [java(), *small, *opened, *defines, "-cp", f"{self._home}/jars/*", *self.arguments(at)]
+        return [java(), *small, *defines, "-cp", f"{self._home}/jars/*", *self.arguments(at)]
 
     @abstractmethod
     def arguments(self, at: Sequence[str]) -> Sequence[str]:

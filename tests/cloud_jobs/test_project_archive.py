@@ -84,6 +84,6 @@ def test_the_same_code_is_the_same_archive_and_other_code_another(tmp_path: Path
 
 def test_a_driver_that_runs_from_an_archive_hands_on_its_own(tmp_path: Path) -> None:
     archive = write_project_archive(tmp_path / "archive")
-    code = "from pathlib import Path; from cloud_jobs import project_archive as p\nprint(p.write_project_archive(Path(\"x\")))"
+    code = "import pathlib, cloud_jobs.project_archive as p; print(p.write_project_archive(pathlib.Path('x')))"
     assert run_apart(archive, tmp_path, code) == [str(archive)]
     assert not (tmp_path / "x").exists()
