@@ -4,6 +4,7 @@ CloudError
 ├── SparkNotReady       Spark, Java, its jars or its master are not there
 ├── ExecutorsNotReady   executors cannot run the jobs: another Python, a missing package, a folder they do not see
 ├── LakeError           a table is missing, damaged, or not what this version writes
+│   └── NotKept         what a table was at a moment is not known any more
 ├── Fenced              another writer has written to the records: this one must stop
 ├── CommitFailed        a commit was not made, or nobody knows; what it was for is done again
 ├── CommitConflict      another run of the same job has written its table: this one must stop
@@ -39,6 +40,10 @@ class ExecutorsNotReady(CloudError):
 
 class LakeError(CloudError):
     """A table of the lake is missing, cannot be read, or has another schema than this version writes."""
+
+
+class NotKept(LakeError):
+    """What a table was at a moment is not known: the commits of then are no longer kept."""
 
 
 class Fenced(CloudError):

@@ -171,6 +171,19 @@ REFERENCE = pa.schema(
 gives itself. In order of `published_at` and, within a millisecond, of `place`: where the message stood in its topic, as
 a text that sorts so (null comes first: a row of before there were places)."""
 
+ERASURES = pa.schema(
+    [
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("tenant", pa.string()),
+        pa.field("device", pa.string()),
+        pa.field("before", _UTC, nullable=False),
+        pa.field("erased_at", _UTC, nullable=False),
+    ]
+)
+"""Positions that are erased: those with a device time before `before`, of a device, or of all that `tenant` or `device`
+null stand for. `number` counts them from 1 in the order of their commits. A row comes before the first position goes.
+Whoever computes from positions opens the records first and reads this table then: see `erasures`."""
+
 
 class TableSchema(NamedTuple):
     """The columns of a table, and those of them that its files are parted by."""
@@ -187,6 +200,7 @@ TABLES: Final = {
     "geofence_events": TableSchema(GEOFENCE_EVENTS, ("day",)),
     "encounters": TableSchema(ENCOUNTERS, ("day",)),
     "reference": TableSchema(REFERENCE),
+    "erasures": TableSchema(ERASURES),
 }
 
 WRITTEN_BY: Final = {
@@ -195,6 +209,7 @@ WRITTEN_BY: Final = {
     **dict.fromkeys(("usage", "reference"), "cloud-jobs usage"),
     "geofence_events": "cloud-jobs geofence",
     "encounters": "cloud-jobs proximity",
+    "erasures": "cloud-jobs maintain",
 }
 """The command that fills a table."""
 

@@ -20,7 +20,7 @@ from pyarrow.dataset import FileSystemDataset
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 from pyarrow.parquet import filters_to_expression
 
-from cloud_jobs.errors import LakeError
+from cloud_jobs.errors import LakeError, NotKept
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_log import CoverageLog, Manifest
 from cloud_jobs.lake.coverage_rows import from_rows
@@ -237,12 +237,17 @@ def _matching(dataset: FileSystemDataset, columns: Sequence[str], where: Sequenc
 
 
 def _load_as_of(table: DeltaTable, files: FileSystem, as_of: datetime) -> bool:
-    """Load the table's version of that moment; False when the table did not exist yet, or nothing is known of then."""
+    """Load the table's version of that moment; False when the table did not exist yet. Raises NotKept."""
     moment_ms = as_of.timestamp() * 1000
     # halved, not read from its end: there may be a commit a second, and each is a file
     version = bisect_right(range(table.version() + 1), moment_ms, key=lambda one: _committed_ms(files, one)) - 1
-    if version < 0 or _committed_ms(files, version) < 0:
+    if version < 0:
         return False
+    if _committed_ms(files, version) < 0:
+        raise NotKept(
+            f"what {table.table_uri} was at {as_of.isoformat()} is unknown: the commits of then are no longer kept;"
+            " how long they are is the setting maintenance.as_of_days"
+        )
     if version < table.version():
         table.load_as_version(version)
     return True

@@ -19,6 +19,8 @@ from cloud_jobs.lake.schemas import TABLES
 
 _RANDOM_BITS: Final = 32
 _FAILURES: Final = (DeltaError, OSError, ValueError)
+_TRIES: Final = 5
+"""So often a commit is tried upon what others wrote meanwhile."""
 _MAX_COUNTER: Final = (1 << 31) - 1
 
 
@@ -49,30 +51,33 @@ def commit_files(
     again, with the same number or another. Whatever else writes to the table meanwhile, such as a compaction, is no
     hindrance.
     """
-    # Delta compares with the version that was opened, so that one must not have another's commit already
-    _check(opened, writer, previous)
     schema, partitions = TABLES[table]
-    try:
-        opened.create_write_transaction(
-            [file.add_action() for file in files],
-            "append",
-            schema,
-            [*partitions],
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(writer, number)],
-                # delta-rs leaves it out; with it Spark's conflict checks know that nothing was read
-                custom_metadata={"isBlindAppend": True},
-            ),
-        )
-    except _FAILURES as error:
-        # a response that was lost looks like a failure: only the table knows
-        _reload(opened, table)
-        if newest_number(opened, writer) != number:
+    properties = CommitProperties(
+        app_transactions=[Transaction(writer, number)],
+        # delta-rs leaves it out; with it Spark's conflict checks know that nothing was read
+        custom_metadata={"isBlindAppend": True},
+    )
+    # Delta refuses a commit beside an erasure or a change of the table's settings: the next one has seen them
+    for tries_left in reversed(range(_TRIES)):
+        # Delta compares with the version that was opened, so that one must not have another's commit already
+        _check(opened, writer, previous)
+        version = opened.version()
+        try:
+            opened.create_write_transaction(
+                [file.add_action() for file in files], "append", schema, [*partitions], commit_properties=properties
+            )
+        except _FAILURES as error:
+            # a response that was lost looks like a failure: only the table knows
+            _reload(opened, table)
+            if newest_number(opened, writer) == number:
+                return
             _check(opened, writer, previous)
-            raise CommitFailed(table, str(error)) from error
-    else:
-        # the object does not see its own commit; a later one of another is for the next commit to find
-        _reload(opened, table)
+            if opened.version() == version or not tries_left:
+                raise CommitFailed(table, str(error)) from error
+        else:
+            # the object does not see its own commit; a later one of another is for the next commit to find
+            _reload(opened, table)
+            return
 
 
 def _check(opened: DeltaTable, writer: str, expected: int | None) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from cloud_jobs.errors import LakeError
+from cloud_jobs.errors import LakeError, NotKept
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import REFERENCE, TABLES, USAGE, without
 from cloud_jobs.lake.tables import Condition, Lake, covering
@@ -226,7 +226,8 @@ def test_a_moment_whose_commits_are_no_longer_kept_is_not_known(lake: Lake) -> N
     lake.open("records").create_checkpoint()
     for version in (0, 1):
         (Path(lake.path("records")) / "_delta_log" / f"{version:020}.json").unlink()
-    assert lake.coverage(as_of=MOMENT + timedelta(seconds=1)) == {}
+    with pytest.raises(NotKept, match=r"what .* was at .* is unknown"):
+        lake.coverage(as_of=MOMENT + timedelta(seconds=1))
     assert lake.coverage(as_of=MOMENT + timedelta(seconds=2)) == lake.coverage() == known("d", 1, (1, 2))
 
 

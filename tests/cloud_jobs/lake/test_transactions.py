@@ -91,6 +91,16 @@ def test_a_compaction_beside_a_commit_stops_neither(lake: Lake) -> None:
     assert seqs(lake) == [1, 2, 3]
 
 
+def test_rows_that_are_deleted_and_settings_that_change_beside_a_commit_do_not_stop_it(lake: Lake) -> None:
+    writer = Writer(lake)
+    writer.commit(1)
+    lake.open("records").delete("seq = 1")
+    writer.commit(2)
+    lake.open("records").alter.set_table_properties({"delta.checkpointInterval": "51"})
+    writer.commit(3)
+    assert seqs(lake) == [2, 3]
+
+
 def test_one_that_comes_between_a_commit_and_its_check_takes_nothing_for_its_own(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,84 @@
+"""Which positions are erased, and so what cannot be computed again from the records. Pure but for its reader.
+
+A job that computes from positions opens the records first, at one version, and reads the erasures after that. A version
+from which positions are gone is then never without the erasure that says so. An hour, day or segment for which a
+position before the boundary may count keeps what was computed of it before; a late fix there is counted, nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from cloud_jobs.errors import CommitFailed
+from cloud_jobs.lake.schemas import ERASURES
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import counter_of, newest_number, next_number
+
+TABLE: Final = "erasures"
+_TRIES: Final = 5
+
+
+class Erasure(NamedTuple):
+    """Positions before a moment, of one device or of all that None stands for."""
+
+    tenant: str | None
+    device: str | None
+    before: datetime
+
+
+class Erasures:
+    """All that were declared."""
+
+    def __init__(self, declared: Iterable[Erasure]) -> None:
+        self._before: dict[tuple[str | None, str | None], datetime] = {}
+        for tenant, device, before in declared:
+            key = (tenant, device)
+            self._before[key] = max(before, self._before.get(key, before))
+
+    def __bool__(self) -> bool:
+        return bool(self._before)
+
+    def __iter__(self) -> Iterator[Erasure]:
+        return (Erasure(*key, before) for key, before in self._before.items())
+
+    def before(self, tenant: str | None, device: str) -> datetime | None:
+        """Positions of this device with an earlier device time are erased, now or soon; None: none are."""
+        keys = [(one, other) for one in (tenant, None) for other in (device, None)]
+        return max((self._before[key] for key in keys if key in self._before), default=None)
+
+
+def read_erasures(lake: Lake) -> Erasures:
+    """The erasures as they are now. Raises LakeError."""
+    rows = lake.rows(TABLE, ["tenant", "device", "before"]).to_pylist()
+    return Erasures(Erasure(**row) for row in rows)
+
+
+def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:
+    """Adds an erasure unless one that is there says as much already; returns whether it did. Raises CommitFailed."""
+    assert erasure.before.utcoffset() is not None, "a moment"
+    for _ in range(_TRIES):
+        opened = lake.open(TABLE)
+        held = read_erasures(lake).before(erasure.tenant, erasure.device or "")
+        if held is not None and held >= erasure.before:
+            return False
+        number = next_number(newest_number(opened, TABLE))
+        row = erasure._asdict() | {"number": counter_of(number), "erased_at": now.astimezone(UTC)}
+        try:
+            write_deltalake(
+                opened,
+                pa.Table.from_pylist([row], schema=ERASURES),
+                mode="append",
+                commit_properties=CommitProperties(app_transactions=[Transaction(TABLE, number)]),
+            )
+        except (DeltaError, OSError, ValueError) as error:
+            # made after all, or overtaken: the next look says
+            failure = error
+        else:
+            return True
+    raise CommitFailed(TABLE, str(failure)) from failure
