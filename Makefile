@@ -5,7 +5,7 @@ PYTEST := $(PYTHON) -m pytest
 REPLAY ?=
 CLUSTER ?=
 
-.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
+.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -40,6 +40,9 @@ drills: setup  ## Each drill, and the centre lost twice more at its worst moment
 	@exec $(PYTHON) tests/run_parts.py then '$(PYTHON) -m waybill drill failback' \
 		'$(PYTHON) -m waybill drill region-loss' '$(PYTHON) -m waybill drill link-cut' \
 		'$(PYTHON) -m waybill drill sweep --snapshot-period-s 1 --trigger-s 1 --moment planned --moment written'
+
+bench-centre: setup  ## From Pulsar into the lake: records a second, a light micro-batch, what age costs
+	@$(PYTHON) -m benchmarks.centre
 
 bench-source: setup  ## The Pulsar source against plain readers, and a light micro-batch
 	@$(PYTHON) -m benchmarks.source

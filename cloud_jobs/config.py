@@ -40,7 +40,9 @@ class IngestSettings(Settings):
     )
     subscription: str = "ingest"
     max_messages_per_trigger: int = Field(default=20_000, ge=1)
-    trigger_interval_s: float = Field(default=1.0, ge=0, le=3600)
+    trigger_interval_s: float = Field(
+        default=0.1, ge=0, le=3600, description="from the start of a micro-batch to that of the next, at least"
+    )
     restarts: int = Field(
         default=10, ge=0, description="how often in a row a failed query is started again without completing anything"
     )

@@ -30,6 +30,8 @@ _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 # The driver's JVM has read these when it starts, and `spark-submit` has started it already.
 _READ_AT_START: Final = frozenset({"spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars"})
 
+_CHECKPOINT_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
 _log = structlog.get_logger("spark")
 # Executors that are started later fetch the project then: it is there as long as this process.
 _sent: list[TemporaryDirectory[str]] = []
@@ -56,6 +58,8 @@ def spark_properties(settings: SparkSettings, master: str) -> dict[str, str]:
         "spark.driver.extraJavaOptions": "-Xss16m",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # The default one starts a process for each file of a checkpoint where Hadoop's native library is missing.
+        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
         # Without it a stop waits for ever for a query that hangs.
         "spark.sql.streaming.stopTimeout": "60s",
     }

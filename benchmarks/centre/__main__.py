@@ -1,0 +1,56 @@
+"""`make bench-centre`: the centre's figures beside what is asked. `python -m benchmarks.centre PART...`: parts of it.
+
+`pulsar`: from Pulsar into the table; `light`: few messages a second; `age`: a micro-batch after many commits, buffers
+and records; `arrow`: the ingest without Pulsar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from benchmarks.centre import age, in_arrow
+from benchmarks.centre.from_pulsar import LOADS, light, pulsar_cluster, throughput
+from benchmarks.centre.table import print_rows, quiet
+from cloud_jobs.spark import SparkSettings, start_spark
+
+PARTS = ("pulsar", "light", "age", "arrow")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.centre", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all, if none is named")
+    parser.add_argument("--commits", type=int, default=100_000, help="earlier commits of `age`")
+    parser.add_argument("--buffers", type=int, default=1_000_000, help="device streams of `age`")
+    parser.add_argument("--records", type=int, default=500_000_000, help="earlier records of `age`")
+    options = parser.parse_args()
+    quiet()
+    parts = options.parts or PARTS
+    with tempfile.TemporaryDirectory(prefix="bench-centre-") as name:
+        folder = Path(name)
+        # first, and before Spark: the memory of the driver is that of this process
+        if "age" in parts:
+            print_rows("The same micro-batch after", age.rows(folder / "age", options))
+        if {"pulsar", "light", "arrow"} & {*parts}:
+            _with_spark(folder, parts)
+
+
+def _with_spark(folder: Path, parts: tuple[str, ...]) -> None:
+    spark = start_spark("bench-centre", SparkSettings(master="local[2]"))
+    try:
+        if "arrow" in parts:
+            print_rows("Without Pulsar", in_arrow.rows(spark, folder / "arrow"))
+        if {"pulsar", "light"} & {*parts}:
+            with pulsar_cluster(folder) as place:
+                if "pulsar" in parts:
+                    full = [throughput(spark, place, folder / str(load.size), load) for load in LOADS]
+                    print_rows("From Pulsar into the records table, two cores shared with Pulsar", full)
+                if "light" in parts:
+                    print_rows("Few messages a second", light(spark, place, folder / "light"))
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""From a real Pulsar into `records`: how many records a second, and how long a light micro-batch takes.
+
+Everything shares the machine: broker, Spark and the driver. The limit beside it is decoding, checking and writing of
+the same batches in one process, which reads them from memory and commits nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pulsar
+from pyspark.sql import SparkSession
+
+from benchmarks.centre.batches import TENANT, as_messages, fixes, fleet
+from benchmarks.centre.table import Row
+from cloud_jobs.config import CloudSettings
+from cloud_jobs.ingest.decoding import decode_messages
+from cloud_jobs.ingest.job import start_ingest
+from cloud_jobs.ingest.parts import write_part
+from cloud_jobs.lake.tables import Lake
+from deploy.local import PulsarCluster, PulsarSettings
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
+
+DEVICES = 500
+PARTITIONS = 2
+LIGHT_MESSAGES = 200
+LIGHT_PAUSE_S = 0.25
+LIGHT_WARM_UP = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Batches of one size: how many records are in a batch and in a micro-batch, how many micro-batches count."""
+
+    size: int
+    records: int
+    rounds: int
+    asked: int
+
+    @property
+    def messages(self) -> int:
+        return self.records // self.size
+
+
+LOADS = (Load(200, 1_000_000, 3, 400_000), Load(10, 200_000, 3, 60_000))
+
+
+@contextmanager
+def pulsar_cluster(folder: Path) -> Iterator[LiveCluster]:
+    """A standalone cluster with room for the load."""
+    settings = PulsarSettings(heap_mb=768, direct_mb=768, full_compiler=True)
+    server = PulsarCluster("bench", folder / "bench", settings=settings)
+    server.start()
+    try:
+        server.wait()
+        place = LiveCluster("bench", server.service_url, server.admin_url)
+        try:
+            yield place
+        finally:
+            place.close()
+    finally:
+        server.stop()
+
+
+def settings_of(place: LiveCluster, folder: Path, topic: str, **ingest: Any) -> CloudSettings:
+    """Those of a lake of its own."""
+    cluster = {"name": "bench", "service_url": place.service_url, "admin_url": place.admin_url}
+    return CloudSettings.model_validate(
+        {
+            "lake": folder / "lake",
+            "checkpoints": folder / "checkpoints",
+            "clusters": [cluster],
+            "ingest": {"topics": [topic]} | ingest,
+        }
+    )
+
+
+def start_us() -> int:
+    """A device time in the past, so that no clock is far off."""
+    return int((time.time() - 86_400) * 1e6)
+
+
+def send(place: LiveCluster, topic: str, batches: Iterator[tuple[str, bytes]]) -> None:
+    """Batches as the gateway sends them."""
+    producer = place.client.create_producer(
+        topic, batching_enabled=True, batching_max_messages=100, block_if_queue_full=True, send_timeout_millis=60_000
+    )
+    failed: list[pulsar.Result] = []
+
+    def sent(result: pulsar.Result, _: object) -> None:
+        if result != pulsar.Result.Ok:
+            failed.append(result)
+
+    for device, value in batches:
+        producer.send_async(value, sent, partition_key=device, properties=_properties(device))
+    producer.flush()
+    producer.close()
+    assert not failed
+
+
+def _properties(device: str) -> dict[str, str]:
+    return {"tenant": TENANT, "region": "eu", "device": device, "epoch": "7"}
+
+
+def throughput(spark: SparkSession, place: LiveCluster, folder: Path, load: Load) -> Row:
+    """Records a second of full micro-batches, from plan to commit; the first one is not counted."""
+    topic = place.new_topic(PARTITIONS)
+    count = load.messages * (load.rounds + 1)
+    batches = max(count // DEVICES, 1)
+    begin_us = start_us()
+    send(place, topic, fleet(DEVICES, batches, load.size, start_us=begin_us))
+    settings = settings_of(place, folder, topic, max_messages_per_trigger=load.messages)
+    query = start_ingest(spark, settings, available_now=True).query
+    assert query.awaitTermination(600)
+    error = query.exception()
+    assert error is None, error
+    taken = [row["durationMs"]["triggerExecution"] / 1000 for row in query.recentProgress if row["numInputRows"]]
+    rows = settings.tables.rows("ingest_batches", ["accepted"])["accepted"].to_pylist()
+    assert sum(rows) == batches * DEVICES * load.size
+    rate = load.records / statistics.median(taken[1:])
+    alone = one_process(folder / "alone", load, begin_us)
+    return Row(
+        f"{load.size} records a batch, {load.records:,} records a micro-batch",
+        f"at least {load.asked:,} records/s",
+        f"{rate:,.0f} records/s ({', '.join(f'{one:.2f}' for one in taken)} s); one process alone {alone:,.0f}",
+    )
+
+
+def one_process(folder: Path, load: Load, begin_us: int) -> float:
+    """Records a second of decoding, checking and writing one micro-batch in this process."""
+    lake = Lake(folder)
+    lake.create()
+    values = [value for _, value in fleet(DEVICES, load.messages // DEVICES, load.size, start_us=begin_us)]
+    messages = as_messages(values).to_batches(max_chunksize=10_000)
+    began = time.perf_counter()
+    for decoded in decode_messages(messages):
+        write_part(lake.files("records"), decoded, 1, datetime.now(UTC))
+    return len(values) * load.size / (time.perf_counter() - began)
+
+
+def light(spark: SparkSession, place: LiveCluster, folder: Path) -> list[Row]:
+    """From Pulsar's receipt of a message to the commit of its rows, while a few messages a second come."""
+    topic = place.new_topic(PARTITIONS)
+    settings = settings_of(place, folder, topic)
+    query = start_ingest(spark, settings, available_now=False).query
+    begin_us = start_us()
+    # the first micro-batch starts Python's workers
+    send(place, topic, fleet(7, 1, 10, start_us=begin_us))
+    eventually("a first commit", lambda: settings.tables.rows("records", ["seq"]).num_rows)
+    for number in range(1, LIGHT_MESSAGES + LIGHT_WARM_UP):
+        device = f"eu-{number % 7:05}"
+        send(place, topic, iter([(device, fixes(device, 1 + number * 10, 10, begin_us))]))
+        time.sleep(LIGHT_PAUSE_S)
+    time.sleep(5)
+    query.stop()
+    taken = [row["durationMs"]["triggerExecution"] for row in query.recentProgress if row["numInputRows"]]
+    latencies = sorted(_latencies_s(settings.tables, LIGHT_WARM_UP * 10))
+    p99 = latencies[int(len(latencies) * 0.99)]
+    return [
+        Row("light: from Pulsar's receipt to a committed row, p99", "under 1 s", f"{p99:.2f} s"),
+        Row("light: the same, median", "", f"{statistics.median(latencies):.2f} s"),
+        Row(
+            "light: micro-batch from plan to commit, median", "under 0.6 s", f"{statistics.median(taken) / 1000:.2f} s"
+        ),
+        Row("light: the same, worst of the last 100", "", f"{max(taken) / 1000:.2f} s"),
+    ]
+
+
+def _latencies_s(lake: Lake, after_seq: int) -> list[float]:
+    """Of each message behind the first ones: seconds from its publication to the commit of its records."""
+    committed_ms = _committed_ms(lake)
+    found = lake.rows("records", ["seq", "received_at", "ingest_number"], where=[("seq", ">", after_seq)]).to_pylist()
+    firsts = {row["received_at"]: committed_ms[row["ingest_number"]] for row in found}
+    return [moment / 1000 - received.timestamp() for received, moment in firsts.items()]
+
+
+def _committed_ms(lake: Lake) -> dict[int, float]:
+    """When Delta wrote the commit of each ingest number."""
+    commits = {}
+    for file in sorted(lake.folder.glob("records/_delta_log/*.json")):
+        actions = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        for number in (action["txn"]["version"] for action in actions if "txn" in action):
+            stamp = next(action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action)
+            commits[number >> 32] = float(stamp)
+    return commits
