@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 add_version_option(app, "cloud-jobs")
 Config = Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result of each run as a line of JSON.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Go on with new records until stopped.")]
 
 
@@ -43,15 +44,16 @@ def ingest(
 
 
 @app.command()
-def usage(config: Config) -> None:
+def usage(config: Config, *, as_json: AsJson = False) -> None:
     """Compute the usage of every device and hour whose records changed since the last run.
 
-    Example: cloud-jobs usage --config cloud.toml
+    Example: cloud-jobs usage --config cloud.toml --json
     """
     from cloud_jobs.jobs import run_usage
+    from cloud_jobs.run_result import print_json, print_table
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_usage(load_settings(config))
+        run_usage(load_settings(config), print_json if as_json else print_table)
 
 
 @app.command()
@@ -59,15 +61,17 @@ def geofence(
     config: Config,
     *,
     follow: Follow = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compute the events at fences and gates, and revise what late records change.
 
     Example: cloud-jobs geofence --config cloud.toml --follow
     """
     from cloud_jobs.jobs import run_geofence
+    from cloud_jobs.run_result import print_json, print_table
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_geofence(load_settings(config), follow=follow)
+        run_geofence(load_settings(config), print_json if as_json else print_table, follow=follow)
 
 
 @app.command()
@@ -75,15 +79,17 @@ def proximity(
     config: Config,
     *,
     follow: Follow = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compute which devices were near each other, each pair once, and revise what late records change.
 
     Example: cloud-jobs proximity --config cloud.toml
     """
     from cloud_jobs.jobs import run_proximity
+    from cloud_jobs.run_result import print_json, print_table
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_proximity(load_settings(config), follow=follow)
+        run_proximity(load_settings(config), print_json if as_json else print_table, follow=follow)
 
 
 @app.command("check-config")

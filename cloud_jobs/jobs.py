@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
 from threading import Event
 from typing import Any
 
@@ -20,31 +19,36 @@ from cloud_jobs.outbox import Outbox, topic_sender
 from cloud_jobs.proximity import job as proximity
 from cloud_jobs.proximity.job import ProximityRun
 from cloud_jobs.pulsar_source import PulsarDataSource
-from cloud_jobs.reference import collect
+from cloud_jobs.reference import CollectedReference, collect
 from cloud_jobs.revisions import encounter_message, event_message
 from cloud_jobs.run_loop import PeriodicTrigger, run_repeatedly
+from cloud_jobs.run_result import Report, ignore_result, result_of
 from cloud_jobs.spark import start_spark
 from cloud_jobs.usage import job as usage
 from cloud_jobs.usage.job import UsageRun
 from runtime.signals import stop_on_signals
 
-_Compute = Callable[[SparkSession], UsageRun | GeofenceRun | ProximityRun]
+_Run = UsageRun | GeofenceRun | ProximityRun
+_Compute = Callable[[SparkSession], tuple[_Run, CollectedReference | None]]
 
 
-def run_usage(settings: CloudSettings) -> None:
+def run_usage(settings: CloudSettings, report: Report = ignore_result) -> None:
     """Takes the reference data that was published, then brings usage up to date."""
 
-    def compute(spark: SparkSession) -> UsageRun:
+    def compute(spark: SparkSession) -> tuple[UsageRun, CollectedReference]:
         collected = collect(spark, settings.tables, settings.source_options)
         structlog.get_logger("usage", job="usage").info(
-            "reference data taken", rows=collected.rows, messages_refused=collected.refused_messages
+            "reference data taken",
+            publications=collected.publications,
+            added=collected.added,
+            quarantined=len(collected.quarantined),
         )
-        return usage.compute_usage(spark, settings.tables, settings.tracks)
+        return usage.compute_usage(spark, settings.tables, settings.tracks), collected
 
-    _run("usage", settings, usage.TABLE, compute)
+    _run("usage", settings, usage.TABLE, compute, report=report)
 
 
-def run_geofence(settings: CloudSettings, *, follow: bool = False) -> None:
+def run_geofence(settings: CloudSettings, report: Report = ignore_result, *, follow: bool = False) -> None:
     """Takes the fences that were published, computes the events that changed, and publishes them.
 
     With `follow` again and again, until SIGTERM or SIGINT.
@@ -53,24 +57,26 @@ def run_geofence(settings: CloudSettings, *, follow: bool = False) -> None:
     reference_trigger = PeriodicTrigger(rules.reference_interval_s)
     applied = AppliedFences(settings.checkpoints / "applied" / "fences.geojson")
 
-    def compute(spark: SparkSession) -> GeofenceRun:
-        if reference_trigger.fire():
-            collect(spark, settings.tables, settings.source_options)
-        return geofence.compute_events(spark, settings.tables, settings.tracks, rules, applied)
+    def compute(spark: SparkSession) -> tuple[GeofenceRun, CollectedReference | None]:
+        due = reference_trigger.fire()
+        collected = collect(spark, settings.tables, settings.source_options) if due else None
+        return geofence.compute_events(spark, settings.tables, settings.tracks, rules, applied), collected
 
     publish = _publisher(settings, geofence.TABLE, rules.topic, event_message)
-    _run("geofence", settings, geofence.TABLE, compute, publish, every_s=rules.interval_s if follow else None)
+    every_s = rules.interval_s if follow else None
+    _run("geofence", settings, geofence.TABLE, compute, publish, every_s=every_s, report=report)
 
 
-def run_proximity(settings: CloudSettings, *, follow: bool = False) -> None:
+def run_proximity(settings: CloudSettings, report: Report = ignore_result, *, follow: bool = False) -> None:
     """Computes the encounters that changed, and publishes them; with `follow` until SIGTERM or SIGINT."""
     rules = settings.proximity
 
-    def compute(spark: SparkSession) -> ProximityRun:
-        return proximity.compute_encounters(spark, settings.tables, settings.tracks, rules)
+    def compute(spark: SparkSession) -> tuple[ProximityRun, None]:
+        return proximity.compute_encounters(spark, settings.tables, settings.tracks, rules), None
 
     publish = _publisher(settings, proximity.TABLE, rules.topic, encounter_message)
-    _run("proximity", settings, proximity.TABLE, compute, publish, every_s=rules.interval_s if follow else None)
+    every_s = rules.interval_s if follow else None
+    _run("proximity", settings, proximity.TABLE, compute, publish, every_s=every_s, report=report)
 
 
 def _run(
@@ -81,8 +87,9 @@ def _run(
     publish: Callable[[], int] | None = None,
     *,
     every_s: float | None = None,
+    report: Report = ignore_result,
 ) -> None:
-    """Computes and publishes once, or every so many seconds until a signal; the log says what each run did."""
+    """Computes and publishes once, or every so many seconds until a signal; log and report say what each run did."""
     log, lake = structlog.get_logger(job, job=job), settings.tables
     with nullcontext() if every_s is None else stop_on_signals() as stop:
         # before Spark, which takes seconds to start: a lake of another version is refused at once
@@ -92,15 +99,16 @@ def _run(
         with _session(job, settings, stop) as spark:
 
             def once() -> None:
-                run = compute(spark)
-                counts = asdict(run)
+                run, collected = compute(spark)
+                result = result_of(job, run, collected)
                 try:
                     if publish is not None:
-                        counts["published"] = publish()
+                        result = result.with_published(publish())
                 finally:
                     # Committed, published or not; of a job that follows most runs have nothing to do.
-                    if stop is None or run or counts.get("published"):
-                        log.info("computed", **counts)
+                    if stop is None or run or result.counts.get("published"):
+                        log.info("computed", **result.counts)
+                        report(result)
 
             if stop is None or every_s is None:
                 once()

@@ -1,4 +1,4 @@
-"""The fences that were published: which rows of the reference table hold, and what they make. Knows no Spark.
+"""The fences that were published: which of them are in force, and what they make. Knows no Spark.
 
 Each fence is a text of its own, with the bounds of a text. A set of them has none: no fence is refused for the others.
 """
@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from cloud_jobs.errors import CloudError
-from cloud_jobs.lake.schemas import publication_order
+from cloud_jobs.in_force import RefusedVersion, Usable, in_force
 from geo.spatial import Fence, FenceError
 from geo.spatial.features import read_features
 from geo.spatial.gates import Gate
@@ -21,11 +21,10 @@ from geo.spatial.versions import effective_ms
 
 @dataclass(frozen=True, slots=True)
 class PublishedFences:
-    """GeoJSON features that hold, each on one line, all of which can be used; and of each row that cannot be used why,
-    with its id."""
+    """GeoJSON features that are in force, each on one line, all of which can be used; and what cannot be used."""
 
     features: tuple[str, ...]
-    refused: tuple[str, ...]
+    refused: tuple[RefusedVersion, ...]
 
 
 class ParsedFences(NamedTuple):
@@ -36,27 +35,16 @@ class ParsedFences(NamedTuple):
 
 
 def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
-    """The fences and gates of rows of the reference table, each row validated on its own, as a file of features is.
-
-    A version is an id and an instant, however either is written. Of a version that was corrected the newest row that
-    can be used holds; a row that cannot be is refused and changes nothing, and so is one that would make a gate of a
-    fence that stands with another version, or a fence of a gate.
-    """
-    versions: dict[str, dict[int, tuple[type, str]]] = {}
-    refused: list[str] = []
-    for row in sorted(rows, key=publication_order):
-        try:
-            made = parse_fence(row["body"])
-            current, begin = versions.setdefault(made.id, {}), effective_ms(made)
-            # a version that is put in another's place may be of the other kind, if it is the only one
-            if any(kind is not type(made) for kind, _ in islice(current.values(), 1)) and [*current] != [begin]:
-                raise FenceError("this id is a fence and a gate")
-            current[begin] = type(made), row["body"]
-        except FenceError as fault:
-            refused.append(str(FenceError(fault.reason, fence_id=row["id"])))
-    bodies = [body for _, current in sorted(versions.items()) for _, (_, body) in sorted(current.items())]
+    """The fences and gates in force, of rows of the reference table: each is validated on its own, as in a file."""
+    found = in_force((row for row in rows if row["kind"] == "fence"), lambda _, body: usable_fence(body))
     # between the tokens of JSON a line feed is a space, and within a text there is none
-    return PublishedFences(tuple(body.replace("\n", " ") for body in bodies), tuple(refused))
+    return PublishedFences(tuple(held.row["body"].replace("\n", " ") for held in found.held), found.refused)
+
+
+def usable_fence(body: str) -> Usable[Fence | Gate]:
+    """The fence or gate of a text, and from when it stands (ms since 1970); raises `FenceError`."""
+    made = parse_fence(body)
+    return Usable(effective_ms(made), made)
 
 
 def parse_fences(features: Iterable[str]) -> ParsedFences:

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +16,10 @@ from rich.text import Text
 
 from cloud_jobs.command_settings import load_settings
 from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.lake.beginning import beginning
+
+if TYPE_CHECKING:
+    from cloud_jobs.in_force import HeldVersion, RefusedVersion
 
 __all__ = ["app"]
 
@@ -47,18 +51,18 @@ def publish(
     Versions are checked alone, and accounts against each other and against the tariffs of the same files: one vehicle
     in two accounts, a tariff that is not there or in another currency. What is published already is not looked at.
 
-    A job that reads fences, tariffs or accounts takes them over at its next run. A version like the
-    one in force changes nothing; one of an older file is in force again.
+    A job that reads fences, tariffs or accounts takes them over at its next run. Of the publications of a version the
+    latest holds: a file that is published again puts its versions in force again.
 
     Example: cloud-jobs reference publish fences.geojson tariffs.json accounts.json --config cloud.toml
     """
-    from cloud_jobs import reference_files
+    from cloud_jobs import reference_files, reference_publisher
 
     settings = load_settings(config)
     versions = reference_files.read_reference(files)
     for warning in reference_files.warnings(versions):
         typer.echo(f"cloud-jobs reference: warning: {warning}", err=True)
-    reference_files.publish(settings.service_urls, versions, settings.access)
+    reference_publisher.publish(settings.service_urls, versions, settings.access)
     counts = Counter(version.kind for version in versions)
     if as_json:
         _print_json({"published": {kind: counts[kind] for kind in ("fence", "tariff", "account")}})
@@ -70,51 +74,74 @@ def publish(
 @app.command()
 @cloud_errors_as_messages("cloud-jobs reference")
 def show(config: Config, *, as_json: AsJson = False) -> None:
-    """Show every version that the jobs have taken over from the topics, as it was published last.
+    """Show every version in force of what the jobs have taken over from the topics, and what they could not use.
 
-    A version whose column `problem` is not empty cannot be used. The jobs go on without such a fence; a bill that needs
-    such a tariff or account is not made until the version is published again, corrected.
+    A version whose column `problem` is not empty cannot be used and is not in force: what it was to replace is. A bill
+    of its account says so, and is provisional until the version is published again, corrected. Messages in the topics
+    that are no publications are listed as `quarantined`, with the place of each and the reason.
 
     Example: cloud-jobs reference show --config cloud.toml --json
     """
-    from cloud_jobs.billing.period import stamp
-    from cloud_jobs.reference import newest_publications
-    from cloud_jobs.reference_files import fault_of
+    from cloud_jobs.in_force import in_force
+    from cloud_jobs.reference import publications_in, quarantined_messages
+    from cloud_jobs.reference_files import usable
+    from cloud_jobs.reference_messages import named_message
+    from cloud_jobs.refused_table import quarantine_table
 
-    rows = [
-        {
-            "kind": row["kind"],
-            "id": row["id"],
-            "effective_from": _iso(row["effective_from"]),
-            "published_at": stamp(row["published_at"]),
-            "problem": fault_of(row["kind"], row["body"]),
-        }
-        for row in newest_publications(load_settings(config).tables)
-    ]
+    lake = load_settings(config).tables
+    found = in_force(publications_in(lake), usable)
+    rows = sorted([*map(_held_row, found.held), *map(_refused_row, found.refused)], key=_version)
+    quarantined = quarantined_messages(lake)
     if as_json:
-        _print_json(rows)
-    else:
-        # A pipe or a file has no width of its own.
-        Console(width=None if sys.stdout.isatty() else 140).print(_table(rows))
+        plain = [{name: _plain(value) for name, value in row.items()} for row in quarantined]
+        _print_json({"versions": rows, "quarantined": plain})
+        return
+    # A pipe or a file has no width of its own.
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(_table(rows))
+    if quarantined:
+        console.print(quarantine_table(map(named_message, quarantined)))
 
 
-def _iso(beginning: str) -> str:
-    """A beginning as the other moments are written; what is not a moment with an offset stays as it is."""
+def _held_row(held: HeldVersion[Any]) -> dict[str, str]:
+    row = held.row
+    return {
+        "kind": row["kind"],
+        "id": row["id"],
+        "effective_from": beginning(row["kind"], row["body"]),
+        "published_at": _plain(row["published_at"]),
+        "publication_id": row["publication_id"],
+        "problem": "",
+    }
+
+
+def _refused_row(refused: RefusedVersion) -> dict[str, str]:
+    return {
+        "kind": refused.kind,
+        "id": refused.id,
+        "effective_from": refused.effective_from,
+        "published_at": refused.published_at,
+        "publication_id": refused.publication_id,
+        "problem": f"{refused.place}: {refused.reason}",
+    }
+
+
+def _version(row: dict[str, str]) -> tuple[str, ...]:
+    return row["kind"], row["id"], row["effective_from"], row["publication_id"]
+
+
+def _plain(value: Any) -> Any:
     from cloud_jobs.billing.period import stamp
 
-    try:
-        moment = datetime.fromisoformat(beginning)
-    except ValueError:
-        return beginning
-    return beginning if moment.tzinfo is None else stamp(moment)
+    return stamp(value) if isinstance(value, datetime) else value
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _table(rows: list[dict[str, str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("kind", "id", "effective from", "published at", "problem"):
+    for column in ("kind", "id", "effective from", "published at", "publication", "problem"):
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(value)) for value in row.values()))
+        table.add_row(*map(Text, row.values()))
     return table
 
 

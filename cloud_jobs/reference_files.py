@@ -1,4 +1,4 @@
-"""Fences, tariffs and accounts in files: read, checked as where they are used, and published. Starts no Spark."""
+"""Fences, tariffs and accounts in files: read, and checked as where they are used."""
 
 from __future__ import annotations
 
@@ -8,23 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pulsar
-
-from cloud_jobs.billing import Account, Tariff, parse
-from cloud_jobs.errors import CloudError, ReferenceFileError, ReferenceNotPublished
+from cloud_jobs.billing import Account, Tariff, parse, usable_account, usable_tariff
+from cloud_jobs.errors import CloudError, ReferenceFileError
+from cloud_jobs.in_force import Usable
 from cloud_jobs.lake.beginning import UNKNOWN_BEGINNING, beginning
-from cloud_jobs.published_fences import parse_fence
-from cloud_jobs.reference import MAX_BYTES, MAX_VALUES, NAMESPACE, TOPICS, Kind, stated_version
+from cloud_jobs.published_fences import usable_fence
+from cloud_jobs.reference_messages import MAX_BYTES, MAX_VALUES, Kind, stated_version
 from geo.spatial import FenceError
 from geo.spatial.features import Feature, read_features
 from geo.spatial.geojson import fence_of
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 from telemetry import InvalidJson, parse_json
 
 FILES = ("fences.geojson", "tariffs.json", "accounts.json")
 """What a folder of reference data has, all of it or some."""
-_TIMEOUT_S = 10
-_ANYBODY = PulsarAccess()
 _MEMBERS: dict[str, Kind] = {"prices": "tariff", "vehicles": "account"}
 
 
@@ -168,40 +164,18 @@ def make_version(kind: Kind, body: dict[str, Any]) -> ReferenceVersion:
 def fault_of(kind: Kind, body: str) -> str:
     """Why the text of a version cannot be used, by the jobs or by the bill; "": it can."""
     try:
-        match kind:
-            case "fence":
-                parse_fence(body)
-            case "tariff":
-                parse(Tariff, body)
-            case "account":
-                parse(Account, body)
+        usable(kind, body)
     except (CloudError, FenceError) as error:
         return str(error)
     return ""
 
 
-def publish(service_urls: Sequence[str], versions: Iterable[ReferenceVersion], access: PulsarAccess = _ANYBODY) -> int:
-    """Publishes versions to the topics of the first cluster that takes them, and returns their number.
-
-    All are persisted then. A version like the one in force changes nothing. Raises ReferenceNotPublished.
-    """
-    todo, reasons = list(versions), list[str]()
-    for url in service_urls:
-        try:
-            return _publish(url, todo, access)
-        except (PulsarAccessError, pulsar.PulsarException, ValueError, RuntimeError) as error:
-            reasons.append(f"{url}: {error}")
-    raise ReferenceNotPublished(reasons)
-
-
-def _publish(service_url: str, versions: Iterable[ReferenceVersion], access: PulsarAccess) -> int:
-    client = open_pulsar_client(service_url, access, timeout_s=_TIMEOUT_S)
-    try:
-        producers = {kind: client.create_producer(f"{NAMESPACE}/{topic}") for kind, topic in TOPICS.items()}
-        count = 0
-        for version in versions:
-            producers[version.kind].send(version.body.encode(), partition_key=version.key)
-            count += 1
-        return count
-    finally:
-        client.close()
+def usable(kind: str, body: str) -> Usable[object]:
+    """What a text makes, where it is used, and from when it is in force. Raises CloudError, FenceError."""
+    match kind:
+        case "fence":
+            return usable_fence(body)
+        case "tariff":
+            return usable_tariff(body)
+        case _:
+            return usable_account(body)

@@ -27,6 +27,7 @@ from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.job import compute_encounters
+from cloud_jobs.publication_id import next_publication_id
 from cloud_jobs.spark import SparkSettings, start_spark
 from geo.spatial import TrackSettings
 
@@ -92,8 +93,10 @@ def town(count: int = 400) -> list[dict[str, object]]:
         ring = [[x, y], [x + 0.007, y], [x + 0.007, y + 0.005], [x, y + 0.005], [x, y]]
         shape = {"type": "Polygon", "coordinates": [ring]}
         body = {"type": "Feature", "properties": {"id": f"zone-{number:03}"}, "geometry": shape}
-        published = datetime(2026, 1, 1, tzinfo=UTC)
-        rows.append({"kind": "fence", "id": f"zone-{number:03}", "body": json.dumps(body), "published_at": published})
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        row: dict[str, object] = {"kind": "fence", "id": f"zone-{number:03}", "body": json.dumps(body)}
+        row |= {"publication_id": next_publication_id(None, number, 0), "digest": str(number)}
+        rows.append(row | {"published_at": moment, "collected_at": moment})
     return rows
 
 

@@ -22,7 +22,7 @@ from cloud_jobs.billing.invoice import to_html
 from cloud_jobs.billing.lines import Line, LineKey
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.period import Period
-from cloud_jobs.billing.reference import Account, BilledVehicle, Price, Tariff, parse
+from cloud_jobs.billing.reference import Account, BilledVehicle, Price, Tariff, parse, usable_account, usable_tariff
 from cloud_jobs.billing.usage import UsageRow
 from cloud_jobs.lake.coverage import Completeness
 from cloud_jobs.lake.seq_ranges import SeqRanges
@@ -63,4 +63,6 @@ __all__ = [
     "read_bill",
     "to_html",
     "to_json",
+    "usable_account",
+    "usable_tariff",
 ]

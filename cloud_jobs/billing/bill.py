@@ -15,12 +15,14 @@ from cloud_jobs.billing.meters import Meter, line_amount_minor
 from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account, PriceHistory, Tariff
 from cloud_jobs.billing.usage import UsageRow, known_at
+from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.lake.coverage import Completeness
 from cloud_jobs.lake.seq_ranges import SeqRanges
 
 
 class BillStatus(StrEnum):
-    """Whether more may come: `final` once the period is over and every device of the account is accounted for."""
+    """Whether more may come: `final` once the period is over, every device of the account is accounted
+    for, and every publication of the account and its tariff can be used."""
 
     FINAL = "final"
     PROVISIONAL = "provisional"
@@ -28,7 +30,10 @@ class BillStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What an account owes for a period, as it was known at `as_of`. Lines are numbered from 1."""
+    """What an account owes for a period, as it was known at `as_of`. Lines are numbered from 1.
+
+    `refused`: publications of the account and its tariff that cannot be used; what they were to replace is in force.
+    """
 
     account: Account
     period: Period
@@ -36,6 +41,7 @@ class Bill:
     status: BillStatus
     lines: tuple[Line, ...]
     certificates: tuple[Certificate, ...]
+    refused: tuple[RefusedVersion, ...] = ()
 
     @property
     def currency(self) -> str:
@@ -67,6 +73,7 @@ def bill(
     period: Period,
     as_of: datetime,
     completeness: Mapping[str, Certificate],
+    refused: tuple[RefusedVersion, ...] = (),
 ) -> Bill:
     """The bill of one account.
 
@@ -87,8 +94,15 @@ def bill(
     )
     # a device that the centre never heard of is open, not complete: it may have driven
     certificates = tuple(completeness.get(device) or certify(device, {}) for device in sorted(region_of))
-    status = _status(period, as_of, certificates)
-    made = Bill(account=account, period=period, as_of=as_of, status=status, lines=lines, certificates=certificates)
+    made = Bill(
+        account=account,
+        period=period,
+        as_of=as_of,
+        status=_status(period, as_of, certificates, refused),
+        lines=lines,
+        certificates=certificates,
+        refused=refused,
+    )
     assert sum(made.totals_by_region.values()) == made.total_minor
     return made
 
@@ -132,6 +146,9 @@ def _line(number: int, key: LineKey, parts: list[tuple[int, SeqRanges]], period:
     )
 
 
-def _status(period: Period, as_of: datetime, certificates: tuple[Certificate, ...]) -> BillStatus:
+def _status(
+    period: Period, as_of: datetime, certificates: tuple[Certificate, ...], refused: tuple[RefusedVersion, ...]
+) -> BillStatus:
     accounted = all(certificate.state is not Completeness.OPEN for certificate in certificates)
-    return BillStatus.FINAL if accounted and as_of >= period.end else BillStatus.PROVISIONAL
+    # a price or a vehicle list that somebody meant to change is not the last word
+    return BillStatus.FINAL if accounted and not refused and as_of >= period.end else BillStatus.PROVISIONAL

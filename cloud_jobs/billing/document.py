@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -22,12 +23,13 @@ from cloud_jobs.billing.lines import Line, LineKey
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, quantity_text
 from cloud_jobs.billing.period import Period, stamp
 from cloud_jobs.billing.reference import Account
+from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.lake.coverage import Completeness
 from cloud_jobs.lake.seq_ranges import SeqRanges
 
 Document = dict[str, Any]
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 _FORMAT_WITHOUT_NUMBER: Final = 1
 
 
@@ -47,6 +49,7 @@ def bill_document(bill: Bill) -> Document:
         },
         "sum_of_invoice_line_net_amount": _amount(bill.total_minor, bill.currency),
         "completeness": [_certificate(certificate) for certificate in bill.certificates],
+        "refused_versions": [asdict(refused) for refused in bill.refused],
     }
     return {"invoice_number": _number(bill.account, bill.period, document), **document}
 
@@ -189,6 +192,7 @@ def _bill_from(document: Document) -> Bill:
         status=BillStatus(document["status"]),
         lines=tuple(_line_from(line) for line in document["lines"]),
         certificates=tuple(_certificate_from(found) for found in document["completeness"]),
+        refused=tuple(RefusedVersion(**found) for found in document["refused_versions"]),
     )
 
 

@@ -6,7 +6,7 @@ of the records; before the beginning of that history nothing is known, and every
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -14,14 +14,13 @@ import pyarrow as pa
 
 from cloud_jobs.billing.bill import Bill, bill
 from cloud_jobs.billing.completeness import Certificate, certify
-from cloud_jobs.billing.errors import BadReference, BillingError, UnknownAccount
+from cloud_jobs.billing.errors import BadReference, NoTariffInForce, UnknownAccount
 from cloud_jobs.billing.lines import Line
-from cloud_jobs.billing.period import Period, stamp
-from cloud_jobs.billing.reference import Account, Tariff, parse
+from cloud_jobs.billing.period import Period
+from cloud_jobs.billing.reference import Account, Tariff, usable_account, usable_tariff
 from cloud_jobs.billing.usage import UsageRow
-from cloud_jobs.lake.beginning import UNKNOWN_BEGINNING, beginning
+from cloud_jobs.in_force import RefusedVersion, Usable, in_force
 from cloud_jobs.lake.coverage import Coverage
-from cloud_jobs.lake.schemas import publication_order
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from cloud_jobs.lake.tables import Condition, Lake, row_fault_as_error
 
@@ -45,37 +44,42 @@ def bill_from_lake(lake: Lake, account_id: str, period: Period, as_of: datetime)
     """The account's bill as the lake knew it at `as_of`. Raises BillingError, LakeError."""
     # first of all: what another version published is not looked for in its rows
     lake.check("reference", "usage", "records")
-    account = account_at(lake, account_id, as_of)
+    account, refused_accounts = account_at(lake, account_id, as_of)
+    tariffs, refused_tariffs = tariff_versions(lake, account.tariff, as_of)
     devices = [vehicle.device for vehicle in account.vehicles]
-    return bill(
-        account,
-        tariff_versions(lake, account.tariff, as_of),
-        _usage(lake, devices, period, as_of),
-        period=period,
-        as_of=as_of,
-        completeness=_certificates(lake, devices, as_of),
-    )
+    try:
+        return bill(
+            account,
+            tariffs,
+            _usage(lake, devices, period, as_of),
+            period=period,
+            as_of=as_of,
+            completeness=_certificates(lake, devices, as_of),
+            refused=(*refused_accounts, *refused_tariffs),
+        )
+    except NoTariffInForce as error:
+        if not refused_tariffs:
+            raise
+        raise BadReference(f"{error}. What cannot be used: {_listed(refused_tariffs)}") from error
 
 
-def account_at(lake: Lake, account_id: str, as_of: datetime) -> Account:
-    """The account as published last. Raises UnknownAccount, naming the accounts there are."""
-    rows = _published(lake, "account", account_id, as_of)
-    if not rows:
-        there = lake.rows("reference", ["id"], where=_by_then("account", as_of))["id"].unique()
-        raise UnknownAccount(account_id, as_of, sorted(there.to_pylist()))
-    return _parsed(Account, rows[-1])
+def account_at(lake: Lake, account_id: str, as_of: datetime) -> tuple[Account, tuple[RefusedVersion, ...]]:
+    """The account in force, and what was to replace it and cannot be used.
+
+    Raises UnknownAccount, naming the accounts there are; BadReference if none of its publications can be used.
+    """
+    held, refused = _in_force(lake, "account", account_id, as_of, usable_account)
+    if held:
+        return held[0], refused
+    if refused:
+        raise BadReference(f"{_listed(refused)}; publish it again, corrected")
+    there = lake.rows("reference", ["id"], where=_by_then("account", as_of))["id"].unique()
+    raise UnknownAccount(account_id, as_of, sorted(there.to_pylist()))
 
 
-def tariff_versions(lake: Lake, tariff_id: str, as_of: datetime) -> list[Tariff]:
-    """All versions of the tariff; of those with one effective date, the one published last."""
-    rows: dict[str, dict[str, Any]] = {}
-    for number, row in enumerate(_published(lake, "tariff", tariff_id, as_of)):
-        begin = beginning("tariff", row["body"])
-        # a version that cannot be used is looked at no more once it was corrected
-        rows[str(number) if begin == UNKNOWN_BEGINNING else begin] = row
-    versions = [_parsed(Tariff, row) for row in rows.values()]
-    # in order of publication, so the last one of a date stays
-    return list({version.effective_from: version for version in versions}.values())
+def tariff_versions(lake: Lake, tariff_id: str, as_of: datetime) -> tuple[list[Tariff], tuple[RefusedVersion, ...]]:
+    """All versions in force of the tariff, and what was to be one and cannot be used."""
+    return _in_force(lake, "tariff", tariff_id, as_of, usable_tariff)
 
 
 def line_records(lake: Lake, line: Line) -> Iterator[dict[str, Any]]:
@@ -102,28 +106,21 @@ def line_records(lake: Lake, line: Line) -> Iterator[dict[str, Any]]:
 _Kind = TypeVar("_Kind", Account, Tariff)
 
 
-def _parsed(kind: type[_Kind], row: dict[str, Any]) -> _Kind:
-    """The account or tariff of a row. Raises BadReference, which names the version."""
-    try:
-        return parse(kind, row["body"])
-    except BillingError as error:
-        begin = beginning(row["kind"], row["body"])
-        since = f" from {begin}" if begin else ""
-        raise BadReference(
-            f"{row['kind']} {row['id']!r}{since}, published at {stamp(row['published_at'])}, cannot be used: {error};"
-            " publish that version again, corrected"
-        ) from error
+def _in_force(
+    lake: Lake, kind: str, reference_id: str, as_of: datetime, usable: Callable[[str], Usable[_Kind]]
+) -> tuple[list[_Kind], tuple[RefusedVersion, ...]]:
+    """What was in force of one thing, as the centre knew it then."""
+    rows = lake.rows("reference", where=[*_by_then(kind, as_of), ("id", "=", reference_id)]).to_pylist()
+    found = in_force(rows, lambda _, body: usable(body))
+    return [held.made for held in found.held], found.refused
 
 
-def _published(lake: Lake, kind: str, reference_id: str, as_of: datetime) -> list[dict[str, Any]]:
-    """The rows of one thing, in the order in which they were published."""
-    where = [*_by_then(kind, as_of), ("id", "=", reference_id)]
-    rows = lake.rows("reference", where=where).to_pylist()
-    return sorted(rows, key=publication_order)
+def _listed(refused: Sequence[RefusedVersion]) -> str:
+    return "; ".join(str(one) for one in refused)
 
 
 def _by_then(kind: str, as_of: datetime) -> list[Condition]:
-    return [("kind", "=", kind), ("published_at", "<=", _utc(as_of))]
+    return [("kind", "=", kind), ("collected_at", "<=", _utc(as_of))]
 
 
 def _utc(moment: datetime) -> pa.Scalar:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated, NamedTuple, Self, TypeVar
@@ -15,7 +15,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import BadReference, NoTariffInForce
 from cloud_jobs.billing.meters import MEASURE_OF, Meter
+from cloud_jobs.in_force import Usable
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
@@ -92,6 +94,17 @@ def parse(kind: type[_Kind], body: str | bytes) -> _Kind:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise BadReference(f"{kind.__name__.lower()}: {where}: {first['msg']}") from error
+
+
+def usable_tariff(body: str) -> Usable[Tariff]:
+    """A tariff from its JSON text, and from when it is in force (µs since 1970). Raises as `parse`."""
+    tariff = parse(Tariff, body)
+    return Usable((tariff.effective_from - _EPOCH) // timedelta(microseconds=1), tariff)
+
+
+def usable_account(body: str) -> Usable[Account]:
+    """An account from its JSON text: it has one version, in force always. Raises as `parse`."""
+    return Usable(0, parse(Account, body))
 
 
 class PriceInForce(NamedTuple):

@@ -15,6 +15,7 @@ from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.lines import LineKey
 from cloud_jobs.billing.meters import MEASURE_OF, quantity_text
 from cloud_jobs.lake.seq_ranges import SeqRanges
+from cloud_jobs.refused_table import refused_table
 
 
 def bill_table(bill: Bill) -> RenderableType:
@@ -26,7 +27,8 @@ def bill_table(bill: Bill) -> RenderableType:
     for region, amount in bill.totals_by_region.items():
         table.add_row("", region, "", "", "", "", "total", "", amount_text(amount, bill.currency))
     _add_total(table, bill.total_minor, bill.currency)
-    return Group(table, certificate_table(bill.certificates))
+    parts = [table, certificate_table(bill.certificates)]
+    return Group(*parts, refused_table(bill.refused)) if bill.refused else Group(*parts)
 
 
 def adjustment_table(adjustment: Adjustment) -> RenderableType:

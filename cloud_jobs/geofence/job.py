@@ -14,6 +14,7 @@ from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, EventRules, revise
 from cloud_jobs.geofence.fence_changes import AppliedFences, FenceChange
 from cloud_jobs.geofence.units import DAY_MS
+from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.incremental import commit, new_positions, next_increment, positions_at
 from cloud_jobs.key_groups import group_by_key
 from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until, read_table
@@ -29,14 +30,14 @@ _ROWS_AT_ONCE = 200_000
 class GeofenceRun:
     """What one run did: the version of the records it covers, fences that changed, days of devices touched, revisions.
 
-    `fences_refused`: fences of the reference table that cannot be used, with which nothing was computed.
+    `refused_fences`: publications of fences that cannot be used; what they were to replace was in force.
     """
 
     records_version: int
     fence_changes: int
     touched_days: int
     revisions: int
-    fences_refused: int
+    refused_fences: tuple[RefusedVersion, ...]
 
     def __bool__(self) -> bool:
         """Whether there was anything to compute."""
@@ -55,7 +56,7 @@ def compute_events(
     increment = next_increment(lake, TABLE)
     since, until = increment.since, increment.until
     published = fences_in(lake)
-    fences, refused = published.features, len(published.refused)
+    fences, refused = published.features, published.refused
     reach_ms = round(settings.reach_h * 3_600_000)
     # the first run computes every day that there is, whatever the fences
     changes = applied.changes(fences, reach_ms) if since >= 0 else []

@@ -30,6 +30,7 @@ def instant_text(begin: Any) -> str:
         return ""
     try:
         time = datetime.fromisoformat(begin)
-        return str(time if time.utcoffset() is None else time.astimezone(UTC))
+        # without an offset it is no instant, and no reader takes it
+        return str(time) if time.utcoffset() is None else f"{time.astimezone(UTC).replace(tzinfo=None).isoformat()}Z"
     except (ValueError, TypeError, OverflowError):
         return UNKNOWN_BEGINNING

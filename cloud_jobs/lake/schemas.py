@@ -160,16 +160,34 @@ time, from which a later run makes the whole anew. `day`: the UTC day, the parti
 
 REFERENCE = pa.schema(
     [
+        pa.field("publication_id", pa.string(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
         pa.field("id", pa.string(), nullable=False),
         pa.field("body", pa.string(), nullable=False),
+        pa.field("digest", pa.string(), nullable=False),
         pa.field("published_at", _UTC, nullable=False),
+        pa.field("collected_at", _UTC, nullable=False),
         pa.field("place", pa.string()),
     ]
 )
-"""Fences, tariffs and accounts as they were published: every version that reached the centre, under the id that it
-gives itself. In order of `published_at` and, within a millisecond, of `place`: where the message stood in its topic, as
-a text that sorts so (null comes first: a row of before there were places)."""
+"""Fences, tariffs and accounts: each publication that reached the centre, once, under the id that its body gives. In
+order of `publication_id`, which its publisher drew. `published_at`: as its message says; `collected_at`: when the
+centre knew it, later for each commit. `digest`: of kind and body; `place`: topic and message id, where it was read."""
+
+REFERENCE_QUARANTINE = pa.schema(
+    [
+        pa.field("fingerprint", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("message_id", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("publication_id", pa.string()),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("payload", pa.binary()),
+        pa.field("published_at", _UTC),
+        pa.field("quarantined_at", _UTC, nullable=False),
+    ]
+)
+"""Messages in the topics of reference data that are no publications, each once: where they stood, and why."""
 
 ERASURES = pa.schema(
     [
@@ -201,12 +219,13 @@ TABLES: Final = {
     "encounters": TableSchema(ENCOUNTERS, ("day",)),
     "reference": TableSchema(REFERENCE),
     "erasures": TableSchema(ERASURES),
+    "reference_quarantine": TableSchema(REFERENCE_QUARANTINE),
 }
 
 WRITTEN_BY: Final = {
     **dict.fromkeys(("records", "coverage", "quarantine", "ingest_batches"), "cloud-jobs ingest"),
     # `geofence` takes reference data too; the bill needs that of `usage`, and its result
-    **dict.fromkeys(("usage", "reference"), "cloud-jobs usage"),
+    **dict.fromkeys(("usage", "reference", "reference_quarantine"), "cloud-jobs usage"),
     "geofence_events": "cloud-jobs geofence",
     "encounters": "cloud-jobs proximity",
     "erasures": "cloud-jobs maintain",
@@ -219,6 +238,6 @@ def without(schema: pa.Schema, *names: str) -> pa.Schema:
     return pa.schema([pa.field(field.name, field.type) for field in schema if field.name not in names])
 
 
-def publication_order(row: dict[str, Any]) -> tuple[Any, ...]:
+def publication_order(row: dict[str, Any]) -> str:
     """By what rows of REFERENCE are sorted into the order in which they were published."""
-    return row["published_at"], row["place"] or "", row["id"], row["body"]
+    return str(row["publication_id"])

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.incremental import commit, new_positions, next_increment, positions_at, touched_spans
 from cloud_jobs.key_groups import group_by_key
 from cloud_jobs.lake.frames import Transform, map_sorted, persist_until, read_table
@@ -28,13 +29,13 @@ _KEY = ["device", "hour", "zone"]
 class UsageRun:
     """What one run did: the version of the records it covers, touched device hours, rows written.
 
-    `fences_refused`: fences of the reference table that cannot be used, with which nothing was metered.
+    `refused_fences`: publications of fences that cannot be used; what they were to replace was metered.
     """
 
     records_version: int
     touched_hours: int
     rows: int
-    fences_refused: int
+    refused_fences: tuple[RefusedVersion, ...]
 
     def __bool__(self) -> bool:
         """Whether there was anything to compute."""
@@ -50,7 +51,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     increment = next_increment(lake, TABLE)
     until = increment.until
     published = fences_in(lake)
-    refused = len(published.refused)
+    refused = published.refused
     if not increment:
         return UsageRun(until, 0, 0, refused)
     margin_h = -(-settings.margin_ms // HOUR_MS)

@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import Field
 
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference_files import publish as publish_reference
 from cloud_jobs.reference_files import read_reference
+from cloud_jobs.reference_publisher import publish as publish_reference
 from deploy.demo.audit import Audit, audit
 from deploy.demo.errors import DemoError
 from deploy.demo.processes import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from cloud_jobs.usage.metering import FIXES
 from geo.spatial import TrackSettings, features
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
 from tests.cloud_jobs.geofence.test_event_revisions import THROUGH
-
-AT = datetime(2026, 1, 5, tzinfo=UTC)
+from tests.cloud_jobs.publications import row_of
 
 
 def square(name: str, lon: float = 0.0, **more: Any) -> str:
@@ -35,8 +33,7 @@ def square(name: str, lon: float = 0.0, **more: Any) -> str:
 
 def rows(*bodies: str) -> list[dict[str, Any]]:
     return [
-        {"kind": "fence", "id": f"key-{at}", "body": body, "published_at": AT, "place": None}
-        for at, body in enumerate(bodies)
+        row_of("fence", str(json.loads(body)["properties"]["id"]), body, number) for number, body in enumerate(bodies)
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, date, datetime, timedelta
@@ -18,6 +17,7 @@ from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
 from telemetry import IntervalSet
+from tests.cloud_jobs.publications import rows_of
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 NIGHT = datetime(2026, 1, 5, 23, 40, tzinfo=UTC)
@@ -35,11 +35,7 @@ class LakeFix(NamedTuple):
 def lake_of(folder: Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
     lake = Lake(folder)
     lake.create()
-    rows = [
-        {"kind": "fence", "id": one["properties"]["id"], "body": json.dumps(one), "published_at": NOON}
-        for one in features
-    ]
-    lake.append("reference", rows)
+    lake.append("reference", rows_of("fence", [*features]))
     return lake
 
 

@@ -29,9 +29,11 @@ from cloud_jobs.geofence.job import TABLE, GeofenceRun, compute_events
 from cloud_jobs.incremental import commit
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.outbox import Outbox, topic_sender
+from cloud_jobs.reference import fences_in
 from cloud_jobs.revisions import event_message
 from deploy.local import LocalStack
 from geo.spatial import TrackSettings
+from tests.cloud_jobs.publications import rows_of
 from tests.pulsar_clients import open_client
 from tests.system.lake_of_fixes import NIGHT, NOON, LakeFix, in_force, ingest, lake_of, square
 
@@ -78,9 +80,7 @@ def facts(lake: Lake) -> bytes:
 
 def published(lake: Lake, feature: dict[str, Any], hour: int) -> None:
     """A fence as it is taken from its topic."""
-    at = NOON + timedelta(hours=hour)
-    row = {"kind": "fence", "id": feature["properties"]["id"], "body": json.dumps(feature), "published_at": at}
-    lake.append("reference", [row])
+    lake.append("reference", rows_of("fence", [feature], 100 * hour))
 
 
 def test_streaming_equals_batch_byte_for_byte_with_late_fixes_and_late_fences(
@@ -119,13 +119,16 @@ def test_streaming_equals_batch_byte_for_byte_with_late_fixes_and_late_fences(
     corrected = [row for row in stream.rows(TABLE).to_pylist() if row["revision"] > 0]
     assert {row["retracted"] for row in corrected} == {True, False}, "late fixes and fences moved and took back events"
     version = stream.open(TABLE).version()
-    assert run(spark, stream) == GeofenceRun(2, 0, 0, 0, 0)
+    assert run(spark, stream) == GeofenceRun(2, 0, 0, 0, ())
     ingest(stream, [LakeFix("eu-9999", 1, NOON, 50.0, 50.0)])
     published(stream, square("far", 100.0), hour=3)
     published(stream, square("no area", 100.0, side=0.0), hour=3)
-    assert run(spark, stream) == GeofenceRun(3, 1, 2, 0, 1), "nobody was near the new fence: only the fix has its days"
+    refused = fences_in(stream).refused
+    assert [one.id for one in refused] == ["no area"]
+    far = GeofenceRun(3, 1, 2, 0, refused)
+    assert run(spark, stream) == far, "nobody was near the new fence: only the fix has its days"
     assert stream.open(TABLE).version() == version + 1
-    assert run(spark, stream) == GeofenceRun(3, 0, 0, 0, 1)
+    assert run(spark, stream) == GeofenceRun(3, 0, 0, 0, refused)
     assert stream.open(TABLE).version() == version + 1
 
 
@@ -237,7 +240,7 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
         finally:
             process.kill()
     assert process.returncode == 0, log
-    shown = [row for row in reference("show") if row["id"] == fence["properties"]["id"]]
+    shown = [row for row in reference("show")["versions"] if row["id"] == fence["properties"]["id"]]
     assert [(row["effective_from"], row["problem"]) for row in shown] == [("2026-01-01T00:00:00Z", "")]
     assert [(row["kind"], row["revision"]) for row in first] == [("enter", 0)]
     assert [(row["kind"], row["time"]) for row in every][-1] == ("exit", "2026-01-05T12:03:48.000Z")

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from cloud_jobs import outbox, reference_files
+from cloud_jobs import outbox, reference_publisher
 from cloud_jobs.errors import NotPublished, ReferenceNotPublished
 from cloud_jobs.outbox import topic_sender
 from cloud_jobs.pulsar_source import AccessRefused
@@ -18,7 +18,7 @@ from cloud_jobs.pulsar_source.driver.driver import Driver
 from cloud_jobs.pulsar_source.errors import PulsarSourceError
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.reading.entry_store import open_entry_store
-from cloud_jobs.reference_files import publish
+from cloud_jobs.reference_publisher import publish
 from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, inspect_clusters
 from geo.replication.connection import check_addresses
 from runtime.pulsar_client import PulsarAccess
@@ -140,7 +140,7 @@ def test_what_is_published_shows_its_token_and_trusts_its_own_authority(
     rows = [{"id": "a", "revision": 1}]
     topic_sender([url], topic, dict, access_of(cluster.token("admin"), cluster.certificate))(iter(rows))
     # The client asks again until its time is over, although nothing becomes better.
-    for module in (outbox, reference_files):
+    for module in (outbox, reference_publisher):
         monkeypatch.setattr(module, "_TIMEOUT_S", 3)
     for wrong in (access_of("a.b.c", cluster.certificate), access_of(cluster.token("admin"))):
         with pytest.raises(NotPublished):

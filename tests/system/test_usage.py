@@ -42,7 +42,7 @@ def test_a_late_fix_changes_every_hour_that_its_segments_reach(spark: SparkSessi
     ingest(late, drive(30))
     run = compute_usage(spark, late, GAP)
     # 10:30 and one and a half hours around it
-    assert (run.touched_hours, run.fences_refused) == (4, 0)
+    assert (run.touched_hours, run.refused_fences) == (4, ())
     assert metered(late) == metered(whole)
     assert {hour.hour for hour, _ in metered(whole)} == {10, 11}
-    assert compute_usage(spark, late, GAP) == UsageRun(2, 0, 0, 0)
+    assert compute_usage(spark, late, GAP) == UsageRun(2, 0, 0, ())

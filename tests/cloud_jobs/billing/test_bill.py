@@ -226,12 +226,12 @@ def test_an_issued_bill_that_somebody_changed_is_not_read() -> None:
 
 def test_a_bill_of_another_format_is_said_to_be_one() -> None:
     document = bill_document(made([row(5, km=10)]))
-    assert document["format"] == 2
-    with pytest.raises(BillingError, match=r"bill acme\S* is of format 3; this version reads 2"):
-        read_bill(to_json(document | {"format": 3}))
+    assert document["format"] == 3
+    with pytest.raises(BillingError, match=r"bill acme\S* is of format 4; this version reads 3"):
+        read_bill(to_json(document | {"format": 4}))
     # the first format had no number, and other keys
     without_number = {key: value for key, value in document.items() if key not in {"format", "lines"}}
-    with pytest.raises(BillingError, match=r"bill acme\S* is of format 1; this version reads 2"):
+    with pytest.raises(BillingError, match=r"bill acme\S* is of format 1; this version reads 3"):
         read_bill(to_json(without_number))
 
 

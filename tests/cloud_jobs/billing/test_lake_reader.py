@@ -22,6 +22,7 @@ from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS, REFERENCE, USAGE, without
 from cloud_jobs.lake.tables import Lake
 from telemetry import IntervalSet, Tombstone
+from tests.cloud_jobs.publications import row_of
 from tests.system.lake_of_fixes import cover
 
 MARCH = Period.parse("2026-03")
@@ -76,6 +77,11 @@ def record(seq: int) -> dict[str, Any]:
     }
 
 
+def publication(kind: Any, name: str, body: Any, number: int = 0) -> dict[str, Any]:
+    """Collected on the day of its number."""
+    return row_of(kind, name, body, number, collected_at=PUBLISHED + timedelta(number))
+
+
 def add(folder: Path, table: str, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
     write_deltalake(folder / table, pa.Table.from_pylist(rows, schema=schema), mode="append")
 
@@ -86,11 +92,7 @@ def lake(tmp_path: Path) -> Path:
     made = Lake(folder)
     made.create()
     published = [("account", "acme", ACCOUNT), ("tariff", "standard-eur", TARIFF)]
-    reference = [
-        {"kind": kind, "id": name, "body": json.dumps(body), "published_at": PUBLISHED}
-        for kind, name, body in published
-    ]
-    add(folder, "reference", REFERENCE, reference)
+    add(folder, "reference", REFERENCE, [publication(*one) for one in published])
     add(folder, "usage", USAGE, [usage("eu-0001", 10_000_000), usage("us-0001", 1_000_000), usage("it's", 1)])
     lost = (Tombstone(4, 5, "quota"),)
     cover(made, received("eu-0001", (1, 5)) | received("us-0001", (1, 3), lost=lost))
@@ -219,16 +221,67 @@ def test_what_is_not_known_yet_is_not_asked_for_and_a_period_that_goes_on_is_not
     assert not (tmp_path / "issued").exists()
 
 
-def test_a_tariff_that_cannot_be_used_is_named_and_stops_no_bill_once_it_is_corrected(lake: Path) -> None:
-    wrong = TARIFF | {"currency": "EURO"}
-    row = {"kind": "tariff", "id": "standard-eur", "published_at": PUBLISHED + timedelta(1)}
-    add(lake, "reference", REFERENCE, [row | {"body": json.dumps(wrong)}])
-    stopped = run("show", *asked(lake)).stderr
-    assert "tariff 'standard-eur' from 2026-01-01 00:00:00+00:00, published at 2026-01-02T00:00:00Z, cannot" in stopped
-    assert "'EURO'" in stopped
-    again = row | {"body": json.dumps(TARIFF), "published_at": PUBLISHED + timedelta(2)}
-    add(lake, "reference", REFERENCE, [again])
-    assert run("show", *asked(lake)).exit_code == 0
+WRONG = TARIFF | {"currency": "EURO"}
+
+
+def test_a_tariff_that_cannot_be_used_leaves_the_one_before_it_in_force_and_is_shown(
+    lake: Path, tmp_path: Path
+) -> None:
+    before = json.loads(run("show", *asked(lake), "--json").stdout)
+    assert before["refused_versions"] == []
+    add(lake, "reference", REFERENCE, [publication("tariff", "standard-eur", WRONG, 1)])
+    found = json.loads(run("show", *asked(lake), "--json").stdout)
+    assert found["lines"] == before["lines"]
+    (refused,) = found["refused_versions"]
+    assert (refused["kind"], refused["id"], refused["place"]) == ("tariff", "standard-eur", "topic 3:1:-1")
+    assert (refused["effective_from"], "'EURO'" in refused["reason"]) == ("2026-01-01T00:00:00Z", True)
+    assert (before["status"], found["status"]) == ("final", "provisional")
+    shown = run("show", *asked(lake))
+    assert "Cannot be used, and not in force" in shown.output
+    assert "which publications cannot be used" in run("issue", *asked(lake), "--out", tmp_path / "issued").stderr
+    assert run("issue", *asked(lake), "--out", tmp_path / "issued", "--provisional").exit_code == 0
+    (bill,) = (tmp_path / "issued").glob("*.json")
+    assert json.loads(run("adjust", "--lake", lake, "--issued", bill, "--json").stdout)["lines"] == []
+    add(lake, "reference", REFERENCE, [publication("tariff", "standard-eur", TARIFF, 2)])
+    corrected = json.loads(run("show", *asked(lake), "--json").stdout)
+    assert (corrected["status"], corrected["refused_versions"]) == ("final", [])
+
+
+def test_what_cannot_be_used_keeps_one_bill_from_being_made_and_no_other(lake: Path) -> None:
+    bad = [("account", "bad", ACCOUNT | {"colour": "red"}, 1), ("tariff", "worse", WRONG | {"id": "worse"}, 2)]
+    needs = ("account", "needs", ACCOUNT | {"id": "needs", "tariff": "worse"}, 3)
+    add(lake, "reference", REFERENCE, [publication(*one) for one in (*bad, needs)])
+    shown = json.loads(run("show", *asked(lake), "--json").stdout)
+    assert (shown["status"], shown["refused_versions"]) == ("final", [])
+    for account, reason in (
+        ("bad", "account 'bad' (topic 3:1:-1, publication "),
+        ("needs", "tariff 'worse' from 2026"),
+    ):
+        failed = run("show", "--lake", lake, "--account", account, "--period", "2026-03")
+        assert failed.exit_code == 1
+        assert reason in failed.stderr
+
+
+def test_a_price_that_is_set_back_is_billed_and_a_bill_of_before_stays_as_it_was(lake: Path) -> None:
+    dear = TARIFF | {"prices": [TARIFF["prices"][0] | {"unit_amount": "4.50"}]}  # type: ignore[index]
+    totals = []
+    for number, body in enumerate([dear, TARIFF], 1):
+        add(lake, "reference", REFERENCE, [publication("tariff", "standard-eur", body, number)])
+        totals.append(bill_from_lake(Lake(lake), "acme", MARCH, datetime.now(UTC)).total_minor)
+    assert totals == [4950, 495]
+    for day, price in ((0.5, "0.4500"), (1.5, "4.50"), (2.5, "0.4500")):
+        (held,), _ = tariff_versions(Lake(lake), "standard-eur", PUBLISHED + timedelta(day))
+        assert str(held.prices[0].unit_amount) == price
+
+
+def test_what_is_collected_later_changes_no_earlier_knowledge_however_early_it_was_published(lake: Path) -> None:
+    moment = datetime.now(UTC)
+    before = run("show", *asked(lake), "--json", "--as-of", moment.isoformat()).stdout_bytes
+    late = publication("tariff", "standard-eur", TARIFF | {"prices": []}, 1)
+    late |= {"published_at": PUBLISHED - timedelta(1), "collected_at": moment + timedelta(microseconds=1)}
+    add(lake, "reference", REFERENCE, [late])
+    assert run("show", *asked(lake), "--json", "--as-of", moment.isoformat()).stdout_bytes == before
+    assert bill_from_lake(Lake(lake), "acme", MARCH, moment + timedelta(1)).total_minor == 0
 
 
 def test_a_lake_of_another_version_is_said_to_be_one_before_an_account_is_looked_for(tmp_path: Path) -> None:
@@ -243,19 +296,6 @@ def test_a_lake_of_another_version_is_said_to_be_one_before_an_account_is_looked
     assert "made by another version: this one does not know its columns names and misses the columns seq_ranges" in said
 
 
-def test_before_it_was_published_there_is_no_account(lake: Path) -> None:
+def test_before_it_was_collected_there_is_no_account(lake: Path) -> None:
     with pytest.raises(UnknownAccount, match="there are: none"):
         account_at(Lake(lake), "acme", PUBLISHED - timedelta(seconds=1))
-
-
-def test_of_two_tariffs_of_one_millisecond_the_one_later_in_the_topic_holds(lake: Path) -> None:
-    free = TARIFF | {"prices": []}
-    for day, (first, last) in enumerate([(free, TARIFF), (TARIFF, free)], 1):
-        rows = [
-            {"kind": "tariff", "id": "standard-eur", "body": json.dumps(body), "place": place}
-            | {"published_at": PUBLISHED + timedelta(day)}
-            for body, place in ((last, "2"), (first, "1"))
-        ]
-        add(lake, "reference", REFERENCE, rows)
-        (held,) = tariff_versions(Lake(lake), "standard-eur", PUBLISHED + timedelta(100))
-        assert len(held.prices) == len(last["prices"])

@@ -24,6 +24,7 @@ from geo.spatial import TrackSettings, ZoneSet
 from simulator import drive, write_folder
 from simulator.messages import journal_entry
 from telemetry import IntervalSet
+from tests.cloud_jobs.publications import row_of
 from tests.example_fleet import EPOCHS, example_scenario
 from tests.system.lake_of_fixes import cover
 
@@ -70,7 +71,10 @@ def lake(tmp_path: Path) -> Lake:
     rows = records()
     write_folder(tmp_path / "reference", SCENARIO)
     versions = read_reference([tmp_path / "reference"])
-    published = [{"kind": v.kind, "id": v.id, "body": v.body, "published_at": RECEIVED} for v in versions]
+    published = [
+        row_of(version.kind, version.id, version.body, number) | {"collected_at": RECEIVED}
+        for number, version in enumerate(versions)
+    ]
     write_deltalake(made.path("records"), pa.Table.from_pylist(rows, schema=RECORDS), mode="append")
     write_deltalake(made.path("reference"), pa.Table.from_pylist(published, schema=REFERENCE), mode="append")
     usage = metered(rows, [version.body for version in versions if version.kind == "fence"])

@@ -1,0 +1,49 @@
+"""The id of a publication of reference data: drawn once by who publishes it, and its place in the order of all.
+
+An id is a UUID of version 7 (RFC 9562), as text: 48 bits of time in milliseconds, 12 bits that count on, 62 random
+bits. Its text sorts as it was drawn. The time is the publisher's, unless its clock is behind what is published already:
+then the id goes on from that, so that whoever corrects a publication that they can see comes after it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+PROPERTY: Final = "publication_id"
+"""Under which property a message carries its id."""
+RANDOM_BITS: Final = 62
+_COUNTER_BITS: Final = 12
+_ORDER_BITS: Final = 60
+_VERSION: Final = 7
+_VARIANT: Final = 0b10
+
+
+def next_publication_id(previous: str | None, now_ms: int, random_bits: int) -> str:
+    """An id after `previous` (None: no other is known), from the time and RANDOM_BITS random bits that are given.
+
+    Raises ValueError for a `previous` that is no id, and for one after which there is none.
+    """
+    order = now_ms << _COUNTER_BITS
+    if previous is not None:
+        if not is_publication_id(previous):
+            raise ValueError(f"{previous!r} is no publication id")
+        order = max(order, _order_of(UUID(previous)) + 1)
+    if not 0 <= order < 1 << _ORDER_BITS:
+        raise ValueError(f"no publication id comes after {previous} at {now_ms} ms")
+    time, counter = order >> _COUNTER_BITS, order & ((1 << _COUNTER_BITS) - 1)
+    assert 0 <= random_bits < 1 << RANDOM_BITS
+    return str(UUID(int=time << 80 | _VERSION << 76 | counter << 64 | _VARIANT << RANDOM_BITS | random_bits))
+
+
+def is_publication_id(text: str | None) -> bool:
+    """Whether a text is an id in the one form that sorts."""
+    try:
+        made = UUID(text)
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return str(made) == text and made.version == _VERSION
+
+
+def _order_of(made: UUID) -> int:
+    return (made.int >> 80) << _COUNTER_BITS | made.int >> 64 & ((1 << _COUNTER_BITS) - 1)

@@ -1,0 +1,167 @@
+"""What the messages of the topics of reference data say: publications, and messages that are none. Knows no Spark.
+
+The key of a publication is the id of its thing and the moment from which it is in force, so that compaction keeps
+every version. Both stand in its body, too; a message whose key says another thing is none: compaction would go by the
+one, and all else by the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from cloud_jobs.lake.beginning import instant_text
+from cloud_jobs.publication_id import PROPERTY, is_publication_id
+from geo.spatial.geojson import named
+from telemetry import InvalidJson, parse_json
+
+Kind = Literal["fence", "tariff", "account"]
+TOPICS: Final[dict[Kind, str]] = {"fence": "fences", "tariff": "tariffs", "account": "accounts"}
+NAMESPACE: Final = "persistent://fleet/reference"
+MAX_BYTES: Final = 5 << 20
+MAX_VALUES: Final = 500_000
+_SHOWN_CHARS: Final = 60
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedMessage:
+    """A message that is no publication: where it stands, its key, and why it is none."""
+
+    topic: str
+    message_id: str
+    key: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.message_id}, key {_shown(self.key)}: {self.reason}"
+
+
+class ReadMessages(NamedTuple):
+    """Rows of REFERENCE and of REFERENCE_QUARANTINE, both without the time at which the centre takes them."""
+
+    publications: list[Row]
+    quarantined: list[Row]
+
+
+def stated_version(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:
+    """The id and the beginning that a body gives itself, as they stand in a key; "": none."""
+    facts = body.get("properties") if kind == "fence" else body
+    name = named(body) if kind == "fence" else body.get("id")
+    begin = facts.get("effective_from") if isinstance(facts, dict) else None
+    return "" if name is None else str(name), "" if begin is None else str(begin)
+
+
+def read_messages(kind: Kind, messages: Iterable[dict[str, Any]]) -> ReadMessages:
+    """What the messages of the topic of a kind say; one that is no publication stops no other.
+
+    A message has the columns `key`, `value`, `properties` (pairs), `publish_time`, `message_id` and `malformed`. Of
+    publications with one id the first counts; another one that says another thing is quarantined.
+    """
+    read = ReadMessages([], [])
+    digests: dict[str, str] = {}
+    for message in messages:
+        try:
+            row = _publication(kind, message)
+            check_content(row, digests.setdefault(row["publication_id"], row["digest"]))
+        except (InvalidJson, ValueError) as fault:
+            read.quarantined.append(_quarantined(kind, message, str(fault)))
+        else:
+            read.publications.append(row)
+    return read
+
+
+def check_content(row: Row, known_digest: str) -> None:
+    """Raises ValueError for a publication whose id is known with another content."""
+    if row["digest"] != known_digest:
+        raise ValueError(f"its publication id {row['publication_id']} is that of another content")
+
+
+def quarantined_publication(row: Row, reason: str) -> Row:
+    """The row of the quarantine for a row of REFERENCE that cannot be taken."""
+    topic, _, message_id = row["place"].rpartition(" ")
+    payload = row["body"].encode()
+    fingerprint = _digest(topic.encode(), row["publication_id"].encode(), payload)
+    return {
+        "fingerprint": fingerprint,
+        "topic": topic,
+        "message_id": message_id,
+        "key": row["id"],
+        "publication_id": row["publication_id"],
+        "reason": reason,
+        "payload": payload,
+        "published_at": row["published_at"],
+    }
+
+
+def named_message(row: Row) -> QuarantinedMessage:
+    """What is shown of a row of the quarantine."""
+    return QuarantinedMessage(row["topic"], row["message_id"] or "", row["key"] or "", row["reason"])
+
+
+def _publication(kind: Kind, message: dict[str, Any]) -> Row:
+    if message["malformed"] is not None:
+        raise ValueError(message["malformed"])
+    if message["key"] is None or message["value"] is None:
+        raise ValueError("a version has a key and a value")
+    publication_id = _property(message, PROPERTY)
+    if not is_publication_id(publication_id):
+        found = "none" if publication_id is None else _shown(publication_id)
+        raise ValueError(f"its property {PROPERTY} is to be a UUID of version 7, and is {found}")
+    body = parse_json(message["value"], max_bytes=MAX_BYTES, max_values=MAX_VALUES)
+    if not isinstance(body, dict):
+        raise ValueError("a version is a JSON object")
+    name, begin = stated_version(kind, body)
+    key_begin = message["key"].removeprefix(f"{name}@")
+    agree = kind == "account" or instant_text(key_begin) == instant_text(begin)
+    if not name or key_begin == message["key"] or not agree:
+        raise ValueError(f"its key {_shown(message['key'])} is not that of its content, {_shown(f'{name}@{begin}')}")
+    return {
+        "publication_id": publication_id,
+        "kind": kind,
+        "id": name,
+        "body": message["value"].decode(),
+        "digest": _digest(kind.encode(), message["value"]),
+        "published_at": message["publish_time"],
+        "place": f"{_topic(kind)} {message['message_id']}",
+    }
+
+
+def _quarantined(kind: Kind, message: dict[str, Any], reason: str) -> Row:
+    key, value, published_at = message["key"], message["value"], message["publish_time"]
+    publication_id = _property(message, PROPERTY)
+    # not where it stands: the same message has another place in another cluster
+    parts = (_topic(kind), key, publication_id, published_at and published_at.isoformat())
+    fingerprint = _digest(*(repr(part).encode() for part in parts), value or b"")
+    return {
+        "fingerprint": fingerprint,
+        "topic": _topic(kind),
+        "message_id": message["message_id"],
+        "key": key,
+        "publication_id": publication_id,
+        "reason": reason,
+        "published_at": published_at,
+        "payload": None if value is None else value[:MAX_BYTES],
+    }
+
+
+def _topic(kind: Kind) -> str:
+    return f"{NAMESPACE}/{TOPICS[kind]}"
+
+
+def _property(message: dict[str, Any], name: str) -> str | None:
+    return dict(message["properties"] or ()).get(name)
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}...")

@@ -1,0 +1,99 @@
+"""Versions of reference data, published to their topics: each publication gets its id here. Starts no Spark."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pulsar
+
+from cloud_jobs.errors import ReferenceNotPublished
+from cloud_jobs.publication_id import PROPERTY, RANDOM_BITS, is_publication_id, next_publication_id
+from cloud_jobs.reference_files import ReferenceVersion
+from cloud_jobs.reference_messages import NAMESPACE, TOPICS
+from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+
+_TIMEOUT_S = 10
+_ANYBODY = PulsarAccess()
+_Publication = tuple[ReferenceVersion, str]
+
+
+def publish(
+    service_urls: Sequence[str],
+    versions: Iterable[ReferenceVersion],
+    access: PulsarAccess = _ANYBODY,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> int:
+    """Publishes versions to the topics of the first cluster that takes them, and returns their number.
+
+    All are persisted then. They come, in their order, after every publication that stands last in a topic of that
+    cluster, whatever `clock` (seconds since 1970) says. A cluster that is tried after another gets the same ids: what
+    arrived in both counts once. Raises ReferenceNotPublished.
+    """
+    todo, reasons = list(versions), list[str]()
+    publications: list[_Publication] = []
+    for url in service_urls:
+        try:
+            client = open_pulsar_client(url, access, timeout_s=_TIMEOUT_S)
+            try:
+                publications = publications or _with_ids(todo, _newest_id(client), round(clock() * 1000))
+                return _send(client, publications)
+            finally:
+                client.close()
+        except (PulsarAccessError, pulsar.PulsarException, ValueError, RuntimeError) as error:
+            reasons.append(f"{url}: {error}")
+    raise ReferenceNotPublished(reasons)
+
+
+def _with_ids(versions: Iterable[ReferenceVersion], newest: str | None, now_ms: int) -> list[_Publication]:
+    publications: list[_Publication] = []
+    for version in versions:
+        newest = next_publication_id(newest, now_ms, secrets.randbits(RANDOM_BITS))
+        publications.append((version, newest))
+    return publications
+
+
+def _newest_id(client: pulsar.Client) -> str | None:
+    """The highest of the ids that stand last in the topics; of a topic that ends with what has no id, the highest."""
+    found = list[str]()
+    for topic in TOPICS.values():
+        last = list(_ids(client, topic, pulsar.MessageId.latest))
+        found += filter(None, _ids(client, topic, pulsar.MessageId.earliest) if None in last else last)
+    return max(found, default=None)
+
+
+def _ids(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> Iterator[str | None]:
+    """The ids of the messages of a topic, from `start` on; None of a message without one."""
+    reader = client.create_reader(
+        f"{NAMESPACE}/{topic}",
+        start,
+        # of what was compacted the topic itself may hold nothing any more
+        is_read_compacted=True,
+        start_message_id_inclusive=True,
+    )
+    try:
+        while reader.has_message_available():
+            yield _id_of(reader.read_next(_TIMEOUT_S * 1000))
+    finally:
+        reader.close()
+
+
+def _id_of(message: pulsar.Message) -> str | None:
+    try:
+        text = message.properties().get(PROPERTY)
+    except UnicodeDecodeError:
+        return None
+    return text if is_publication_id(text) else None
+
+
+def _send(client: pulsar.Client, publications: Iterable[_Publication]) -> int:
+    producers = {kind: client.create_producer(f"{NAMESPACE}/{topic}") for kind, topic in TOPICS.items()}
+    count = 0
+    for version, publication_id in publications:
+        producers[version.kind].send(
+            version.body.encode(), properties={PROPERTY: publication_id}, partition_key=version.key
+        )
+        count += 1
+    return count

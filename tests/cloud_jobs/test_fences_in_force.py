@@ -1,0 +1,105 @@
+"""Of the fences that were published each is in force, or is named with the reason, whatever the others are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cloud_jobs.geofence.fence_changes import changes_between
+from cloud_jobs.published_fences import PublishedFences, parse_fences, published_fences
+from tests.cloud_jobs.publications import publication_id, row_of
+
+
+def feature(width: float = 1.0, **properties: Any) -> dict[str, Any]:
+    ring = [[0, 0], [width, 0], [width, 1], [0, 1], [0, 0]]
+    return {"type": "Feature", "properties": properties, "geometry": {"type": "Polygon", "coordinates": [ring]}}
+
+
+def widths_of(found: PublishedFences) -> list[float]:
+    return [json.loads(one)["geometry"]["coordinates"][0][1][0] for one in found.features]
+
+
+def test_a_correction_of_a_version_replaces_it_however_its_instant_is_written() -> None:
+    rows = [
+        row_of("fence", "a", feature(2.0, id="a", effective_from="2026-01-05T01:00:00+01:00"), 1),
+        row_of("fence", "a", feature(1.0, id="a", effective_from="2026-01-05T00:00:00Z")),
+        row_of("fence", "a", feature(3.0, id="a", effective_from="2026-01-06T00:00:00Z")),
+    ]
+    found = published_fences(rows)
+    assert widths_of(found) == [2.0, 3.0]
+    assert found.refused == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "Feature"},
+        {"type": "Feature", "properties": []},
+        {"type": "Feature", "properties": None, "geometry": None},
+        feature(),
+        feature(id="bad", effective_from="tomorrow"),
+        feature(id="bad", effective_from=["2026-01-05T00:00:00Z"]),
+        feature(id="bad", effective_from="2026-01-05T00:00:00"),
+        feature(0.0, id="bad"),
+        {"id": "bad"},
+        {"type": "FeatureCollection", "features": []},
+        {"type": "FeatureCollection", "features": [feature(id="x"), feature(id="y")]},
+        [feature(id="bad")],
+        feature(id="bad", priority="high"),
+        "[" * 100_000,
+        "nothing",
+    ],
+)
+def test_a_fence_that_cannot_be_used_is_named_and_stops_no_other(body: Any) -> None:
+    found = published_fences([row_of("fence", "bad", body), row_of("fence", "good", feature(id="good"))])
+    (refused,) = found.refused
+    assert (refused.kind, refused.id, refused.place) == ("fence", "bad", "topic 3:0:-1")
+    assert refused.reason
+    assert [fence.id for fence in parse_fences(found.features).fences] == ["good"]
+    assert changes_between((), found.features, 0)
+
+
+def test_a_fence_named_by_the_feature_itself_is_a_fence_like_others() -> None:
+    lone = {key: value for key, value in feature().items() if key != "properties"} | {"id": "b"}
+    for body in (lone, lone | {"properties": None}, lone | {"properties": {}}):
+        found = published_fences([row_of("fence", "b", body)])
+        assert found.refused == ()
+        assert [fence.id for fence in parse_fences(found.features).fences] == ["b"]
+        assert changes_between((), found.features, 0)
+
+
+def test_without_a_beginning_and_with_none_is_the_same_version() -> None:
+    absent, null = feature(1.0, id="a"), feature(2.0, id="a", effective_from=None)
+    for first, second, width in ((absent, null, 2.0), (null, absent, 1.0)):
+        found = published_fences([row_of("fence", "a", first), row_of("fence", "a", second, 1)])
+        assert found.refused == ()
+        (fence,) = parse_fences(found.features).fences
+        assert fence.shape.bounds[2] == width
+
+
+def test_a_correction_that_cannot_be_used_is_named_and_the_version_stays_as_it_was() -> None:
+    found = published_fences([row_of("fence", "a", feature(id="a")), row_of("fence", "a", feature(0.0, id="a"), 1)])
+    assert [fence.id for fence in parse_fences(found.features).fences] == ["a"]
+    assert [refused.publication_id for refused in found.refused] == [publication_id(1)]
+
+
+def test_an_id_of_a_fence_and_a_gate_is_one_of_them_and_the_other_is_named() -> None:
+    line = {"type": "LineString", "coordinates": [[0, 0], [1, 1]]}
+    gate = feature(id="a", gate=True, effective_from="2026-01-05T00:00:00Z") | {"geometry": line}
+    found = published_fences([row_of("fence", "a", feature(id="a")), row_of("fence", "a", gate, 1)])
+    assert len(parse_fences(found.features).fences) == len(found.refused) == 1
+
+
+def test_a_fence_that_stands_stays_when_a_gate_of_its_id_is_published_later_from_an_earlier_time() -> None:
+    line = {"type": "LineString", "coordinates": [[0, 0], [1, 1]]}
+    gate = feature(id="a", gate=True) | {"geometry": line}
+    standing = row_of("fence", "a", feature(id="a", effective_from="2026-01-05T00:00:00Z"))
+    found = published_fences([standing, row_of("fence", "a", gate, 1), row_of("fence", "a", feature(2.0, id="a"), 2)])
+    (refused,) = found.refused
+    assert "gate" in refused.reason
+    assert [fence.shape.bounds[2] for fence in parse_fences(found.features).fences] == [2.0, 1.0]
+    mistaken = published_fences([row_of("fence", "a", gate), row_of("fence", "a", feature(id="a"), 1)])
+    assert mistaken.refused == ()
+    assert len(parse_fences(mistaken.features).fences) == 1
