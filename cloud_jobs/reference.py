@@ -1,7 +1,7 @@
 """Reference data is pushed: fences, tariffs and accounts are published to compacted topics and arrive like records.
 
-`reference_files` publishes them; here they are collected into the table `reference`, each publication once. Any number
-of collectors may run at once.
+`reference_publisher` publishes them; here they are collected into the table `reference`, each publication once. Any
+number of collectors may run at once.
 """
 
 from __future__ import annotations
@@ -89,18 +89,7 @@ def store(
     contradicting: list[Row] = []
 
     def missing(table: list[Row]) -> list[Row]:
-        digests: dict[str, str] = {row["publication_id"]: row["digest"] for row in table}
-        contradicting.clear()
-        new: list[Row] = []
-        for row in publications:
-            try:
-                check_content(row, digests.get(row["publication_id"], row["digest"]))
-            except ValueError as fault:
-                contradicting.append(quarantined_publication(row, str(fault)))
-                continue
-            if row["publication_id"] not in digests:
-                digests[row["publication_id"]] = row["digest"]
-                new.append(row)
+        new, contradicting[:] = _compared({row["publication_id"]: row["digest"] for row in table}, publications)
         # later for each commit, whatever the clocks of two collectors say
         moment = max([now(), *(row["collected_at"] + timedelta(microseconds=1) for row in table)])
         return [row | {"collected_at": moment} for row in new]
@@ -110,6 +99,20 @@ def store(
     _quarantine(lake, quarantined, now, pause)
     named = tuple(named_message(row) for row in quarantined)
     return CollectedReference(lake.open("reference").count(), len(added), named)
+
+
+def _compared(digests: dict[str, str], publications: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """Of publications those with an id that is not known, each once, and rows for those that say another thing."""
+    new, contradicting = list[Row](), list[Row]()
+    for row in publications:
+        if row["publication_id"] not in digests:
+            digests[row["publication_id"]] = row["digest"]
+            new.append(row)
+        try:
+            check_content(row, digests[row["publication_id"]])
+        except ValueError as fault:
+            contradicting.append(quarantined_publication(row, str(fault)))
+    return new, contradicting
 
 
 def _quarantine(lake: Lake, rows: Sequence[Row], now: Callable[[], datetime], pause: Callable[[float], object]) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
+from cloud_jobs.billing import usable_tariff
 from cloud_jobs.errors import CommitConflict, LakeError
 from cloud_jobs.in_force import in_force
 from cloud_jobs.lake import shared_append
@@ -19,7 +21,6 @@ from cloud_jobs.lake.schemas import REFERENCE, without
 from cloud_jobs.lake.shared_append import append_missing
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import fences_in, publications_in, quarantined_messages, store
-from cloud_jobs.reference_files import usable
 from cloud_jobs.reference_messages import read_messages
 from tests.cloud_jobs.publications import AT, collect_in_parts, message_of, publication_id, tariff
 
@@ -34,7 +35,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def price(lake: Lake) -> str:
-    (held,) = in_force(publications_in(lake), usable).held
+    (held,) = in_force(publications_in(lake), lambda _, body: usable_tariff(body)).held
     return str(held.made.prices[0].unit_amount)
 
 
@@ -160,11 +161,9 @@ def test_a_collector_that_loses_each_time_ends_with_a_conflict_and_has_written_n
 
 
 def test_a_commit_whose_answer_was_lost_is_not_made_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = shared_append.write_deltalake
-
     def lost(*arguments: Any, **named: Any) -> None:
-        real(*arguments, **named)
-        raise shared_append.CommitFailedError("the connection was closed")
+        write_deltalake(*arguments, **named)
+        raise CommitFailedError("the connection was closed")
 
     monkeypatch.setattr(shared_append, "write_deltalake", lost)
     assert store(lake, {"tariff": [A]}, pause=lambda _: None).publications == 1

@@ -1,21 +1,15 @@
-"""Files of fences, tariffs and accounts: each fault has its file and place, and what has none is published."""
+"""Files of fences, tariffs and accounts: each fault has its file and place."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar import ConnectError
-from typer.testing import CliRunner
 
-from cloud_jobs import reference_files
-from cloud_jobs.__main__ import app
-from cloud_jobs.errors import ReferenceFileError, ReferenceNotPublished
-from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference_files import publish, read_reference, warnings
+from cloud_jobs.errors import ReferenceFileError
+from cloud_jobs.reference_files import read_reference, warnings
 from simulator import generated_scenario, write_folder
 
 RING = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
@@ -123,83 +117,3 @@ def test_a_folder_stands_for_the_files_that_it_has_and_a_version_given_twice_is_
 def test_what_the_simulator_writes_can_be_published(tmp_path: Path) -> None:
     write_folder(tmp_path, generated_scenario(seed=7, vehicles=4, regions=("eu", "us")))
     assert {one.kind for one in read_reference([tmp_path])} == {"fence", "tariff", "account"}
-
-
-def _row(kind: str, body: dict[str, Any], minute: int) -> dict[str, Any]:
-    at = datetime(2026, 1, 5, minute=minute, tzinfo=UTC)
-    return {"kind": kind, "id": body["id"], "body": json.dumps(body), "published_at": at, "place": None}
-
-
-class Cluster:
-    """A Pulsar cluster that keeps what is sent, or takes nothing."""
-
-    def __init__(self, *, answers: bool) -> None:
-        self.answers = answers
-        self.sent: list[tuple[str, bytes, str]] = []
-
-    def create_producer(self, topic: str) -> Cluster:
-        if not self.answers:
-            raise ConnectError
-        self._topic = topic
-        return self
-
-    def send(self, content: bytes, partition_key: str) -> None:
-        self.sent.append((self._topic, content, partition_key))
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.fixture
-def clusters(monkeypatch: pytest.MonkeyPatch) -> dict[str, Cluster]:
-    known = {"pulsar://hq:6650": Cluster(answers=False), "pulsar://dr:6650": Cluster(answers=True)}
-    monkeypatch.setattr(reference_files, "open_pulsar_client", lambda url, *_, **__: known[url])
-    return known
-
-
-def test_the_first_cluster_that_answers_takes_all(clusters: dict[str, Cluster], tmp_path: Path) -> None:
-    versions = read_reference([file_of(tmp_path, "both.json", [TARIFF, ACCOUNT])])
-    assert publish(list(clusters), versions) == 2
-    assert [key for _, _, key in clusters["pulsar://dr:6650"].sent] == ["t@2026-01-01T00:00:00Z", "acme@"]
-    with pytest.raises(ReferenceNotPublished, match="pulsar://hq:6650"):
-        publish(["pulsar://hq:6650"], versions)
-
-
-def test_the_command_publishes_all_or_nothing_and_shows_what_the_table_has(
-    clusters: dict[str, Cluster], tmp_path: Path
-) -> None:
-    config = file_of(
-        tmp_path,
-        "cloud.toml",
-        f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
-        + "".join(
-            f'[[clusters]]\nname = "{url[9:11]}"\nservice_url = "{url}"\nadmin_url = "http://x"\n' for url in clusters
-        ),
-    )
-
-    def run(*words: str) -> tuple[int, str, str]:
-        done = CliRunner().invoke(app, ["reference", *words, "--config", str(config)])
-        return done.exit_code, done.stdout, done.stderr
-
-    good, bad = file_of(tmp_path, "both.json", [TARIFF, ACCOUNT]), file_of(tmp_path, "bad.json", [{}])
-    code, _, said = run("publish", str(good), str(bad))
-    assert (code, clusters["pulsar://dr:6650"].sent) == (1, [])
-    assert f"{bad}: entry 1: " in said
-    assert run("publish", str(good))[:2] == (0, "published: 1 account, 1 tariff\n")
-    assert run("publish", str(good), "--json")[0] == 0
-
-    code, _, said = run("show")
-    assert code == 1
-    assert "reference" in said
-    lake = Lake(tmp_path / "lake")
-    lake.create()
-    rows = [("tariff", TARIFF), ("tariff", TARIFF | {"currency": "NO"}), ("account", ACCOUNT)]
-    lake.append("reference", [_row(kind, body, minute) for minute, (kind, body) in enumerate(rows)])
-    code, shown, _ = run("show", "--json")
-    assert code == 0
-    assert [(row["kind"], row["id"], row["effective_from"], row["problem"][:11]) for row in json.loads(shown)] == [
-        ("account", "acme", "", ""),
-        ("tariff", "t", "2026-01-01T00:00:00Z", "no currency"),
-    ]
-    assert {row["published_at"] for row in json.loads(shown)} == {"2026-01-05T00:01:00Z", "2026-01-05T00:02:00Z"}
-    assert "effective from" in run("show")[1]

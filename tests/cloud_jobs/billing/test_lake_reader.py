@@ -263,7 +263,7 @@ def test_what_cannot_be_used_keeps_one_bill_from_being_made_and_no_other(lake: P
 
 
 def test_a_price_that_is_set_back_is_billed_and_a_bill_of_before_stays_as_it_was(lake: Path) -> None:
-    dear = TARIFF | {"prices": [TARIFF["prices"][0] | {"unit_amount": "4.50"}]}  # type: ignore[index]
+    dear = TARIFF | {"prices": [{"meter": "distance", "zone": "", "unit": "km", "unit_amount": "4.50"}]}
     totals = []
     for number, body in enumerate([dear, TARIFF], 1):
         add(lake, "reference", REFERENCE, [publication("tariff", "standard-eur", body, number)])

@@ -31,7 +31,16 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def published(name: str, place: str | None = None) -> dict[str, Any]:
-    return {"kind": "fence", "id": name, "body": "{}", "published_at": MOMENT, "place": place}
+    return {
+        "kind": "fence",
+        "id": name,
+        "body": "{}",
+        "published_at": MOMENT,
+        "place": place,
+        "publication_id": name,
+        "digest": "",
+        "collected_at": MOMENT,
+    }
 
 
 def test_a_lake_is_made_with_all_its_tables_and_making_it_again_changes_nothing(lake: Lake) -> None:

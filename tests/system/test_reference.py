@@ -1,0 +1,121 @@
+"""Reference data over a real Pulsar: published from files, compacted, collected by several at once, and billed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from cloud_jobs.__main__ import app
+from cloud_jobs.billing.lake_reader import tariff_versions
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.publication_id import PROPERTY, next_publication_id
+from cloud_jobs.reference import CollectedReference, collect, publications_in, quarantined_messages
+from cloud_jobs.reference_files import make_version
+from cloud_jobs.reference_publisher import publish
+from deploy.local import LocalStack
+from tests.pulsar_clients import open_client
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+
+def tariff(name: str, price: str) -> Any:
+    prices = [{"meter": "distance", "unit": "km", "unit_amount": price}]
+    body = {"id": name, "currency": "EUR", "effective_from": "2026-01-01T00:00:00Z", "prices": prices}
+    return make_version("tariff", body)
+
+
+def send_junk(service_url: str, key: str) -> None:
+    """Messages that are no publications, and one that came twice, as after a retry of its producer."""
+    version = tariff(f"{key}-twice", "1")
+    properties = {PROPERTY: next_publication_id(None, 1, 0)}
+    client = open_client(service_url)
+    try:
+        producer = client.create_producer("persistent://fleet/reference/tariffs")
+        producer.send(b"no JSON", partition_key=key, properties=properties)
+        producer.send(version.body.encode(), partition_key=key)
+        for _ in range(2):
+            producer.send(version.body.encode(), partition_key=version.key, properties=properties)
+    finally:
+        client.close()
+
+
+def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publication_once(
+    spark: SparkSession, stack: LocalStack, tmp_path: Path
+) -> None:
+    hq, name = stack.pulsar["hq"], f"t-{uuid4().hex[:8]}"
+    lake = Lake(tmp_path / "lake")
+    lake.create()
+    # each with a clock that is behind the one before
+    for clock_s, price in ((2.1e9, "0.45"), (2.0e9, "4.50"), (1.9e9, "0.45")):
+        publish([hq.service_url], [tariff(name, price)], clock=lambda: clock_s)  # noqa: B023  # called at once
+    send_junk(hq.service_url, name)
+    options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}"}
+
+    def collected(_: int) -> CollectedReference:
+        return collect(spark, lake, options)
+
+    with ThreadPoolExecutor(3) as running:
+        results = list(running.map(collected, range(3)))
+    assert len({one.publications for one in results}) == 1
+    assert sum(one.added for one in results) == results[0].publications
+    assert collect(spark, lake, options).added == 0
+    mine = [row for row in publications_in(lake) if row["id"].startswith(name)]
+    assert [row["id"] for row in mine] == [f"{name}-twice", name, name, name]
+    (held,), refused = tariff_versions(lake, name, datetime.now(UTC))
+    assert (str(held.prices[0].unit_amount), refused) == ("0.45", ())
+    bad = [row for row in quarantined_messages(lake) if row["key"] == name]
+    assert len(bad) == 2
+    for result in results:
+        assert {(row["topic"], row["message_id"], row["reason"]) for row in bad} <= {
+            (one.topic, one.message_id, one.reason) for one in result.quarantined
+        }
+
+
+def test_the_commands_of_two_processes_at_once_succeed_and_show_what_they_left_out(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    hq, name = stack.pulsar["hq"], f"f-{uuid4().hex[:8]}"
+    config = tmp_path / "cloud.toml"
+    config.write_text(
+        f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
+        f'[[clusters]]\nname = "hq"\nservice_url = "{hq.service_url}"\nadmin_url = "{hq.admin_url}"\n'
+    )
+    flat = {"type": "Polygon", "coordinates": [[[0, 0], [0, 0], [0, 0], [0, 0]]]}
+    fence = make_version("fence", {"type": "Feature", "properties": {"id": name}, "geometry": flat})
+    publish([hq.service_url], [fence])
+    send_junk(hq.service_url, name)
+    Lake(tmp_path / "lake").create()
+    command = [sys.executable, "-m", "cloud_jobs", "usage", "--config", str(config), "--json"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        ended = [(process.communicate(timeout=300), process.returncode) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [code for _, code in ended] == [0, 0], ended
+    for (out, _), _ in ended:
+        result = json.loads(out)
+        assert result["job"] == "usage"
+        assert result["fences_refused"] == len(result["refused_fences"])
+        assert result["messages_quarantined"] == len(result["quarantined_messages"])
+        (refused,) = [one for one in result["refused_fences"] if one["id"] == name]
+        assert refused["place"].startswith("persistent://fleet/reference/fences ")
+        assert refused["reason"]
+        assert sum(one["key"] == name for one in result["quarantined_messages"]) == 2
+    rows = publications_in(Lake(tmp_path / "lake"))
+    assert len({row["publication_id"] for row in rows}) == len(rows)
+    done = CliRunner().invoke(app, ["reference", "show", "--config", str(config), "--json"])
+    shown = json.loads(done.stdout)
+    (problem,) = [row["problem"] for row in shown["versions"] if row["id"] == name]
+    assert refused["reason"] in problem
+    assert sum(row["key"] == name for row in shown["quarantined"]) == 2
