@@ -50,10 +50,10 @@ def usage(config: Config, *, as_json: AsJson = False) -> None:
     Example: cloud-jobs usage --config cloud.toml --json
     """
     from cloud_jobs.jobs import run_usage
-    from cloud_jobs.run_result import print_json, print_table
+    from cloud_jobs.run_result import start_report
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_usage(load_settings(config), print_json if as_json else print_table)
+        run_usage(load_settings(config), start_report(as_json=as_json))
 
 
 @app.command()
@@ -68,10 +68,10 @@ def geofence(
     Example: cloud-jobs geofence --config cloud.toml --follow
     """
     from cloud_jobs.jobs import run_geofence
-    from cloud_jobs.run_result import print_json, print_table
+    from cloud_jobs.run_result import start_report
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_geofence(load_settings(config), print_json if as_json else print_table, follow=follow)
+        run_geofence(load_settings(config), start_report(as_json=as_json), follow=follow)
 
 
 @app.command()
@@ -86,10 +86,10 @@ def proximity(
     Example: cloud-jobs proximity --config cloud.toml
     """
     from cloud_jobs.jobs import run_proximity
-    from cloud_jobs.run_result import print_json, print_table
+    from cloud_jobs.run_result import start_report
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_proximity(load_settings(config), print_json if as_json else print_table, follow=follow)
+        run_proximity(load_settings(config), start_report(as_json=as_json), follow=follow)
 
 
 @app.command("check-config")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
@@ -62,6 +63,12 @@ def result_of(job: str, run: Any, collected: CollectedReference | None) -> JobRe
     counts |= {} if refused is None else {"fences_refused": len(refused)}
     counts |= {} if collected is None else {"messages_quarantined": len(collected.quarantined)}
     return JobResult(job, counts, refused or (), () if collected is None else collected.quarantined)
+
+
+def start_report(*, as_json: bool) -> Report:
+    """What prints the results of a command on standard output. From now on the log is on standard error, apart."""
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+    return print_json if as_json else print_table
 
 
 def print_json(result: JobResult) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import structlog
 
 from cloud_jobs.geofence.job import GeofenceRun
 from cloud_jobs.in_force import in_force
@@ -12,7 +13,7 @@ from cloud_jobs.proximity.job import ProximityRun
 from cloud_jobs.reference import CollectedReference
 from cloud_jobs.reference_files import usable
 from cloud_jobs.reference_messages import QuarantinedMessage
-from cloud_jobs.run_result import MAX_SHOWN, print_json, print_table, result_of
+from cloud_jobs.run_result import MAX_SHOWN, print_json, print_table, result_of, start_report
 from cloud_jobs.usage.job import UsageRun
 from tests.cloud_jobs.publications import publication_id, row_of
 
@@ -43,6 +44,19 @@ def test_refused_fences_are_counted_and_named_with_place_and_reason(
 def test_a_run_that_left_nothing_out_prints_its_counts_alone(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(result_of("proximity", ProximityRun(3, 2, 0, 1), None))
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["3", "2", "0", "1"]
+
+
+def test_the_log_is_apart_from_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+    former = structlog.get_config()
+    try:
+        report = start_report(as_json=True)
+        structlog.get_logger("usage").info("computed")
+        report(result_of("usage", UsageRun(1, 0, 0, ()), None))
+    finally:
+        structlog.configure(**former)
+    out, log = capsys.readouterr()
+    assert json.loads(out)["records_version"] == 1
+    assert "computed" in log
 
 
 def test_a_table_is_bounded_and_json_is_not(capsys: pytest.CaptureFixture[str]) -> None:
