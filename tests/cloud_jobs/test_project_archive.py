@@ -17,8 +17,10 @@ from cloud_jobs.project_archive import PROJECT_PACKAGES, archive_bytes, write_pr
 ON_EXECUTORS = (
     "cloud_jobs.executor_check",
     "cloud_jobs.geofence.units",
-    "cloud_jobs.ingest.decoding",
+    "cloud_jobs.ingest.duplicates",
+    "cloud_jobs.ingest.parts",
     "cloud_jobs.key_groups",
+    "cloud_jobs.lake.data_files",
     "cloud_jobs.proximity.crowds",
     "cloud_jobs.proximity.slices",
     "cloud_jobs.pulsar_source",

@@ -1,0 +1,249 @@
+"""The jobs on a real Spark cluster: the driver sends the project, rows are those of local[2], executors may die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+import cloud_jobs
+from cloud_jobs import executor_check
+from cloud_jobs.config import CloudSettings, ClusterSettings, IngestSettings
+from cloud_jobs.errors import ExecutorsNotReady
+from cloud_jobs.executor_check import check_executors
+from cloud_jobs.ingest import job as ingest_job
+from cloud_jobs.ingest.decoding import Batches
+from cloud_jobs.ingest.job import start_ingest
+from cloud_jobs.ingest.parts import write_parts
+from cloud_jobs.lake.coverage import DeviceStream
+from cloud_jobs.spark import SparkSettings, start_spark
+from cloud_jobs.usage.job import compute_usage
+from deploy.local import PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
+from geo.spatial import TrackSettings
+from telemetry import Batch, IntervalSet, Position, Record, Tombstone, encode
+from tests.cloud_jobs.pulsar_source.world import LiveCluster
+from tests.system.lake_of_fixes import NOON, square
+
+pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(300)]
+
+# Executors have our packages and none of the tests: what these give them travels as code.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+ROOT = Path(cloud_jobs.__file__).parents[1]
+EPOCH = 7
+DEVICES = ("eu-0001", "eu-0002", "us-0001")
+SEQS = 240
+TEN_US = int(datetime(2026, 1, 5, 10, tzinfo=UTC).timestamp() * 1_000_000)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkCluster, LiveCluster]]:
+    folder = tmp_path_factory.mktemp("spark-cluster")
+    ports = PortBook(folder / "ports.json")
+    cluster, pulsar = SparkCluster(folder, SparkClusterSettings(), ports), PulsarCluster("hq", folder / "hq")
+    started: list[Server] = [cluster.master, pulsar, *cluster.workers]
+    try:
+        for server in (cluster.master, pulsar):
+            server.start()
+        cluster.master.wait()
+        for worker in cluster.workers:
+            worker.start()
+        wait_all(started)
+        place = LiveCluster("hq", pulsar.service_url, pulsar.admin_url)
+        yield cluster, place
+        place.close()
+    finally:
+        for server in reversed(started):
+            server.kill()
+
+
+@pytest.fixture(scope="module")
+def topic(servers: tuple[SparkCluster, LiveCluster]) -> str:
+    """Batches of three devices in two partitions; some come twice, one is no batch."""
+    _, place = servers
+    topic = place.new_topic(2, "batches")
+    for device in DEVICES:
+        producer = place.client.create_producer(topic)
+        for first in range(1, SEQS, 20):
+            batch = drive(device, range(first, first + 20))
+            for _ in range(2 if first % 3 == 0 else 1):
+                producer.send(batch, properties={"tenant": "acme", "region": "eu"}, partition_key=device)
+        producer.send(b"no batch", properties={"tenant": "acme", "region": "eu"}, partition_key=device)
+        producer.close()
+    return topic
+
+
+def drive(device: str, seqs: range) -> bytes:
+    """A track through the fence, one fix each 20 s."""
+    records = tuple(
+        Record(seq, TEN_US + seq * 20_000_000, Position(latitude=0.005, longitude=seq / 20_000)) for seq in seqs
+    )
+    return encode(Batch(device, EPOCH, SEQS + 5, records, (Tombstone(SEQS + 1, SEQS + 2, "quota"),)))
+
+
+class JobRun(NamedTuple):
+    """A lake of its own that reads the topic from its beginning."""
+
+    settings: CloudSettings
+
+    @classmethod
+    def of(cls, folder: Path, place: LiveCluster, topic: str, name: str) -> JobRun:
+        hq = ClusterSettings(name="hq", service_url=place.service_url, admin_url=place.admin_url)
+        read = IngestSettings(topics=(topic,), subscription=name)
+        return cls(CloudSettings(lake=folder / "lake", checkpoints=folder / "checkpoints", clusters=(hq,), ingest=read))
+
+    def ingest(self, spark: SparkSession) -> None:
+        query = start_ingest(spark, self.settings, available_now=True).query
+        assert query.awaitTermination(120)
+
+    def usage(self, spark: SparkSession) -> None:
+        fence = {"kind": "fence", "id": "square", "body": json.dumps(square("square")), "published_at": NOON}
+        self.settings.tables.append("reference", [fence])
+        compute_usage(spark, self.settings.tables, TrackSettings())
+
+    def rows(self, table: str, *left_out: str) -> list[dict[str, Any]]:
+        rows = self.settings.tables.rows(table).to_pylist()
+        kept = [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+        return sorted(kept, key=str)
+
+
+@contextmanager
+def session(settings: SparkSettings, folder: Path) -> Iterator[SparkSession]:
+    running = start_spark("waybill-tests", settings, [folder])
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def on_one_machine(
+    servers: tuple[SparkCluster, LiveCluster], topic: str, tmp_path_factory: pytest.TempPathFactory
+) -> JobRun:
+    run = JobRun.of(tmp_path_factory.mktemp("local"), servers[1], topic, "local")
+    with session(SparkSettings(), run.settings.lake) as spark:
+        run.ingest(spark)
+        run.usage(spark)
+    return run
+
+
+@pytest.fixture(scope="module")
+def on_cluster(
+    servers: tuple[SparkCluster, LiveCluster],
+    on_one_machine: JobRun,  # one process has one session at a time
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SparkSession]:
+    settings = SparkSettings.model_validate(tomllib.loads(servers[0].job_settings())["spark"])
+    with session(settings, tmp_path_factory.mktemp("shared")) as running:
+        yield running
+
+
+@pytest.fixture
+def run(servers: tuple[SparkCluster, LiveCluster], topic: str, tmp_path: Path) -> JobRun:
+    return JobRun.of(tmp_path, servers[1], topic, tmp_path.name)
+
+
+def test_executors_have_the_project_from_the_driver_and_not_from_the_source_tree(
+    servers: tuple[SparkCluster, LiveCluster], on_cluster: SparkSession
+) -> None:
+    def look(_: int) -> tuple[str, list[str], str, str]:
+        import cloud_jobs  # noqa: PLC0415 - as the executor finds it
+
+        return cloud_jobs.__file__, sys.path, str(Path.cwd()), os.environ.get("PYTHONPATH", "")
+
+    found = on_cluster.sparkContext.parallelize(range(4), 4).map(look).collect()
+    work = [worker.folder / "work" for worker in servers[0].workers]
+    for origin, path, folder, inherited in found:
+        archive = Path(origin).parents[1]
+        assert archive.name.startswith("waybill-")
+        assert archive.suffix == ".zip"
+        assert any(Path(folder).is_relative_to(one) for one in work)
+        assert str(ROOT) not in path
+        assert str(ROOT) not in inherited.split(":")
+    assert len({folder for _, _, folder, _ in found}) == 2, "each executor has a folder of its own"
+
+
+def test_ingest_and_usage_give_the_same_rows_on_the_cluster_as_on_one_machine(
+    on_one_machine: JobRun, on_cluster: SparkSession, run: JobRun
+) -> None:
+    run.ingest(on_cluster)
+    run.usage(on_cluster)
+    assert len(run.rows("records")) == len(DEVICES) * SEQS
+    assert run.rows("records", "ingested_at") == on_one_machine.rows("records", "ingested_at")
+    assert run.settings.tables.coverage() == on_one_machine.settings.tables.coverage()
+    assert run.rows("quarantine", "quarantined_at") == on_one_machine.rows("quarantine", "quarantined_at")
+    assert run.rows("usage")
+    assert run.rows("usage", "computed_at") == on_one_machine.rows("usage", "computed_at")
+
+
+def killing(mark: Path, *, after_writing: bool) -> Callable[..., Any]:
+    """`write_parts` whose first task takes its whole executor down, before or after its files are written."""
+
+    def write_parts_or_die(*arguments: Any) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+        write = write_parts(*arguments)
+
+        def written_or_dead(batches: Batches) -> Iterator[pa.RecordBatch]:
+            if not after_writing:
+                die_once(mark)
+            made = list(write(batches))
+            if after_writing and made:
+                die_once(mark)
+            yield from made
+
+        return written_or_dead
+
+    return write_parts_or_die
+
+
+def die_once(mark: Path) -> None:
+    """Kills the executor, whose Python processes are children of one that it started; whoever is the first does it."""
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+    executor = int(fields[1])
+    assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
+    os.kill(executor, signal.SIGKILL)
+    signal.pause()
+
+
+@pytest.mark.parametrize(
+    "after_writing",
+    [pytest.param(False, id="before it writes", marks=pytest.mark.nightly), pytest.param(True, id="after it wrote")],
+)
+def test_an_executor_that_is_killed_in_a_micro_batch_loses_and_doubles_nothing(
+    on_cluster: SparkSession, run: JobRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, after_writing: bool
+) -> None:
+    mark = tmp_path / "killed"
+    monkeypatch.setattr(ingest_job, "write_parts", killing(mark, after_writing=after_writing))
+    run.ingest(on_cluster)
+    assert mark.exists()
+    found = [(row["device"], row["seq"]) for row in run.rows("records")]
+    assert sorted(found) == sorted((device, seq) for device in DEVICES for seq in range(1, SEQS + 1))
+    coverage = run.settings.tables.coverage()
+    assert set(coverage) == {DeviceStream(device, EPOCH) for device in DEVICES}
+    for one in coverage.values():
+        assert (one.received, one.declared_lost) == (IntervalSet([(1, SEQS)]), IntervalSet([(SEQS + 1, SEQS + 2)]))
+        assert (one.head, one.state) == (SEQS + 5, "open")
+
+
+def test_what_real_executors_lack_is_named(on_cluster: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_check, "EXECUTOR_PACKAGES", ("numpy", "no_such_package"))
+    with pytest.raises(ExecutorsNotReady) as caught:
+        check_executors(on_cluster.sparkContext, archive="waybill-other.zip", folders=[], timeout_s=60)
+    package, code = caught.value.faults[0], caught.value.faults[-1]
+    assert "the package no_such_package cannot be imported (ModuleNotFoundError" in package
+    assert code.endswith("not what the driver sent")
