@@ -55,8 +55,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkClu
     cluster, pulsar = SparkCluster(folder, SparkClusterSettings(), ports), PulsarCluster("hq", folder / "hq")
     started: list[Server] = [cluster.master, pulsar, *cluster.workers]
     try:
-        for server in (cluster.master, pulsar):
-            server.start()
+        cluster.master.start()
+        pulsar.start()
         cluster.master.wait()
         for worker in cluster.workers:
             worker.start()
