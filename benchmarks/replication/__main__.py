@@ -115,7 +115,7 @@ def batches(epoch: int, count: int) -> Iterator[tuple[DeviceStream, int, bytes]]
             Record(seq, 1_767_603_422_000_000 + seq, Position(latitude=53.44 + seq * 1e-6, longitude=-2.93))
             for seq in range(first, last + 1)
         )
-        yield DeviceStream(device, epoch), first, encode(Batch(device, epoch, last, records))
+        yield DeviceStream("fleet", device, epoch), first, encode(Batch(device, epoch, last, records))
 
 
 def send(

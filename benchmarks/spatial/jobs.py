@@ -45,6 +45,7 @@ def fixes(device: np.ndarray, t_ms: np.ndarray, lat: np.ndarray, lon: np.ndarray
     moment = pa.array(t_ms * 1000, pa.timestamp("us", tz="UTC"))
     seq = np.arange(count) - np.searchsorted(device, device) + 1
     columns = {
+        "tenant": pa.repeat("acme", count),
         "device": names.take(pa.array(device)),
         "epoch": np.full(count, 7),
         "seq": seq,

@@ -146,8 +146,9 @@ def _usage(lake: Lake, devices: Collection[str], period: Period, as_of: datetime
 def _certificates(lake: Lake, devices: Collection[str], as_of: datetime) -> dict[str, Certificate]:
     """The completeness of each device."""
     epochs: dict[str, dict[int, Coverage]] = {device: {} for device in devices}
-    for (device, epoch), coverage in lake.coverage(devices, as_of).items():
-        epochs[device][epoch] = coverage
+    for (_, device, epoch), coverage in lake.coverage(as_of=as_of).items():
+        if device in epochs:
+            epochs[device][epoch] = coverage
     return {device: certify(device, of) for device, of in epochs.items()}
 
 

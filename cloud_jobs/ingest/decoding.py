@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS, without
-from telemetry import Header, IntervalSet, Kind, WireError
+from telemetry import DEVICE_PATTERN, Header, IntervalSet, Kind, WireError
 from telemetry.columns import RecordColumns, decode_columns
 
 RECORD_COLUMNS = without(RECORDS, "ingested_at", "ingest_number")
@@ -30,6 +30,7 @@ _ROWS_AT_ONCE = 500_000
 _MESSAGES_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 64 << 20
 """What is decoded together: little may unpack to much, and an Arrow column of texts holds 2 GiB."""
+_NAME_SHOWN = 100
 _RANGE_BYTES = 256
 """What a range or a tombstone of a header takes until it is united with others."""
 
@@ -40,7 +41,7 @@ Batches = Iterable[pa.RecordBatch]
 class Decoded:
     """Messages that were decoded together.
 
-    `rows`: their records with the columns of RECORD_COLUMNS, in the order of device, epoch and seq but for records that
+    `rows`: their records with the columns of RECORD_COLUMNS, in the order of tenant, device, epoch and seq but for what
     came twice or between others, some columns as dictionaries; None if there are no records. `streams`: for each
     device stream what its batches say together, and how many records they hold. `malformed`: messages that are no
     consistent batch, as `topic`, `message_id`, `malformed` (why), `fingerprint` and `payload`.
@@ -107,12 +108,23 @@ def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None
     except WireError as error:
         _gather_malformed(gathered, message, f"{error.reason}: {error}")
         return
+    properties = dict(message["properties"] or ())
+    tenant = properties.get("tenant")
+    if tenant is None or not DEVICE_PATTERN.fullmatch(tenant):
+        reason = _not_a_tenant(tenant)
+        _gather_malformed(gathered, message, reason, reason.encode())
+        return
     header = columns.header
-    gathered.headers.setdefault(DeviceStream(header.device, header.epoch), []).append(header)
+    gathered.headers.setdefault(DeviceStream(tenant, header.device, header.epoch), []).append(header)
     gathered.size += columns.size + _RANGE_BYTES * (len(header.record_seqs.ranges) + len(header.tombstones))
     if len(columns.seq):
         gathered.rows += len(columns.seq)
-        gathered.messages.append(_Message(columns, dict(message["properties"] or ()), publish_us))
+        gathered.messages.append(_Message(columns, properties, publish_us))
+
+
+def _not_a_tenant(name: str | None) -> str:
+    said = "none" if name is None else repr(name[:_NAME_SHOWN])
+    return f"tenant: the message's property tenant is {said}, which is not the name of a tenant"
 
 
 def _gather_malformed(gathered: _Gathered, message: dict[str, Any], reason: str, more: bytes = b"") -> None:
@@ -172,9 +184,9 @@ def _record_rows(messages: list[_Message]) -> pa.Table:
     return pa.table({name: arrays[name] for name in RECORD_COLUMNS.names})
 
 
-def _stream_and_first_seq(message: _Message) -> tuple[str, int, int]:
+def _stream_and_first_seq(message: _Message) -> tuple[str, str, int, int]:
     header = message.columns.header
-    return header.device, header.epoch, int(message.columns.seq[0])
+    return message.properties["tenant"], header.device, header.epoch, int(message.columns.seq[0])
 
 
 def _days(device_time_us: NDArray[np.int64]) -> pa.Array:
@@ -186,7 +198,7 @@ def _days(device_time_us: NDArray[np.int64]) -> pa.Array:
 def _message_columns(messages: list[_Message]) -> dict[str, list[str | None]]:
     """The texts that all records of a message share."""
     return {
-        "tenant": [message.properties.get("tenant") for message in messages],
+        "tenant": [message.properties["tenant"] for message in messages],
         "region": [message.properties.get("region") for message in messages],
         "device": [message.columns.header.device for message in messages],
     }

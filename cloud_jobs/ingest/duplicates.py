@@ -33,8 +33,8 @@ MAX_CONFLICTS: Final = 10_000
 """The most conflicts of one part that are kept one by one; a device that sends more is broken."""
 
 _STORED_COLUMNS: Final = [*RECORD_ID, *CONTENT]
-_MAX_DEVICES: Final = 100
-"""So many devices are asked for one by one, more as a range of names."""
+_MAX_NAMES: Final = 100
+"""So many tenants or devices are asked for one by one, more as a range of names."""
 
 
 class RepeatedPart(NamedTuple):
@@ -111,6 +111,7 @@ def find_conflicts(files: FileSystem) -> Callable[[ComparedPart], pa.Table]:
 class _Bounds(NamedTuple):
     """Between what the ids of duplicates lie."""
 
+    tenants: tuple[str, ...]
     devices: tuple[str, ...]
     epochs: tuple[int, int]
     seqs: tuple[int, int]
@@ -119,18 +120,13 @@ class _Bounds(NamedTuple):
     def of(cls, received: Mapping[DeviceStream, IntervalSet]) -> _Bounds:
         epochs = [stream.epoch for stream in received]
         bounds = [bound for seqs in received.values() for ends in (seqs.ranges[0], seqs.ranges[-1]) for bound in ends]
+        tenants = tuple(sorted({stream.tenant for stream in received}))
         devices = tuple(sorted({stream.device for stream in received}))
-        return cls(devices, (min(epochs), max(epochs)), (min(bounds), max(bounds)))
+        return cls(tenants, devices, (min(epochs), max(epochs)), (min(bounds), max(bounds)))
 
     def stored(self, opened: DeltaTable) -> list[str]:
         """The paths of the table's files that may hold such ids, by the bounds that its log has of them."""
-        # what a device may be called needs no escape in SQL: see telemetry.DEVICE_PATTERN
-        assert not any("'" in device for device in self.devices)
-        if len(self.devices) <= _MAX_DEVICES:
-            listed = ", ".join(f"'{device}'" for device in self.devices)
-            named = f"device IN ({listed})"
-        else:
-            named = f"device BETWEEN '{self.devices[0]}' AND '{self.devices[-1]}'"
+        named = f"{_named('tenant', self.tenants)} AND {_named('device', self.devices)}"
         predicate = f"{named} AND epoch BETWEEN {self.epochs[0]} AND {self.epochs[1]}"
         predicate += f" AND seq BETWEEN {self.seqs[0]} AND {self.seqs[1]}"
         root = opened.table_uri.rstrip("/").removeprefix("file://")
@@ -148,14 +144,24 @@ class _Bounds(NamedTuple):
         ]
 
 
+def _named(column: str, names: Sequence[str]) -> str:
+    """The SQL condition for one of these names, which are in order."""
+    # what tenants and devices may be called needs no escape in SQL: see telemetry.DEVICE_PATTERN
+    assert not any("'" in name for name in names)
+    if len(names) > _MAX_NAMES:
+        return f"{column} BETWEEN '{names[0]}' AND '{names[-1]}'"
+    listed = ", ".join(f"'{name}'" for name in names)
+    return f"{column} IN ({listed})"
+
+
 def _kept_rows(rows: pa.Table, kept: Mapping[DeviceStream, IntervalSet]) -> NDArray[np.bool_]:
     """Which rows stay, of rows that are in order."""
     keep = np.ones(rows.num_rows, bool)
     seqs, codes = rows["seq"].to_numpy(), stream_codes(rows)
     starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
-    firsts = rows.select(["device", "epoch"]).take(pa.array(starts)).to_pylist()
+    firsts = rows.select(["tenant", "device", "epoch"]).take(pa.array(starts)).to_pylist()
     for (start, end), first in zip(pairwise([*starts.tolist(), rows.num_rows]), firsts, strict=True):
-        wanted = kept.get(DeviceStream(first["device"], first["epoch"]))
+        wanted = kept.get(DeviceStream(**first))
         if wanted is not None:
             mine = seqs[start:end]
             is_first = np.r_[True, mine[1:] != mine[:-1]]
@@ -175,7 +181,7 @@ def _bounds_of(rows: pa.Table) -> _Bounds:
         found = pc.min_max(rows[name]).as_py()
         return found["min"], found["max"]
 
-    return _Bounds(ends("device"), ends("epoch"), ends("seq"))
+    return _Bounds(ends("tenant"), ends("device"), ends("epoch"), ends("seq"))
 
 
 def _stored_rows(files: FileSystem, path: str, bounds: _Bounds) -> pa.Table:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from cloud_jobs.lake.schemas import CONTENT, QUARANTINE
 from cloud_jobs.lake.tables import Lake
 
-RECORD_ID = ("device", "epoch", "seq")
+RECORD_ID = ("tenant", "device", "epoch", "seq")
 
 
 def malformed_rows(malformed: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:

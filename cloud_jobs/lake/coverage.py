@@ -11,11 +11,24 @@ from typing import NamedTuple
 from telemetry import IntervalSet, Tombstone
 
 
-class DeviceStream(NamedTuple):
-    """All records that one device made with one buffer: the first two parts of their record ids."""
+class TenantDevice(NamedTuple):
+    """Which device: tenants name theirs as they like, so two may have one of the same name."""
 
+    tenant: str
+    device: str
+
+
+class DeviceStream(NamedTuple):
+    """All records that one device made with one buffer: their record ids without the seq."""
+
+    tenant: str
     device: str
     epoch: int
+
+    @property
+    def of_device(self) -> TenantDevice:
+        """Which device made it."""
+        return TenantDevice(self.tenant, self.device)
 
 
 class Completeness(StrEnum):

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileSystem
 
-from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS, from_rows, to_rows, unite
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MERGED_FILES: Final = 8
 """So many files of one level become one of the next."""
 _MERGED_AT_ONCE: Final = 50_000
@@ -80,9 +80,9 @@ class CoverageLog:
             raise ValueError(f"{_manifest_path(number)} is no manifest of format {FORMAT} and of that number")
         return Manifest(number, tuple(CoverageFile(*file) for file in document["files"]))
 
-    def rows(self, manifest: Manifest, devices: Collection[str] | None = None) -> pa.Table:
+    def rows(self, manifest: Manifest, devices: Collection[TenantDevice] | None = None) -> pa.Table:
         """One row for each device stream, in order: of some devices, or of all."""
-        wanted = None if devices is None else [("device", "in", sorted(devices))]
+        wanted = None if devices is None else _of(devices)
         if devices is not None and not devices:
             return COVERAGE_ROWS.empty_table()
         return unite(
@@ -90,7 +90,9 @@ class CoverageLog:
             for file in manifest.files
         )
 
-    def coverage(self, manifest: Manifest, devices: Collection[str] | None = None) -> dict[DeviceStream, Coverage]:
+    def coverage(
+        self, manifest: Manifest, devices: Collection[TenantDevice] | None = None
+    ) -> dict[DeviceStream, Coverage]:
         """What is known of the streams of some devices, or of all."""
         return dict(from_rows(self.rows(manifest, devices)))
 
@@ -188,6 +190,14 @@ def due_merge(files: Iterable[CoverageFile], busy: Collection[CoverageFile] = ()
     ]
     long = [run[:MERGED_FILES] for run in runs if len(run) >= MERGED_FILES]
     return min(long, key=lambda run: run[0].level, default=())
+
+
+def _of(devices: Collection[TenantDevice]) -> list[list[tuple[str, str, Any]]]:
+    """The filter of `pyarrow.parquet` for these devices and no others: tenant by tenant."""
+    named: dict[str, list[str]] = {}
+    for tenant, device in sorted(devices):
+        named.setdefault(tenant, []).append(device)
+    return [[("tenant", "=", tenant), ("device", "in", names)] for tenant, names in named.items()]
 
 
 def _replaced(

@@ -19,6 +19,7 @@ Integers = NDArray[np.int64]
 
 COVERAGE_ROWS = pa.schema(
     [
+        pa.field("tenant", pa.string(), nullable=False),
         pa.field("device", pa.string(), nullable=False),
         pa.field("epoch", pa.int64(), nullable=False),
         pa.field("head", pa.int64(), nullable=False),
@@ -36,6 +37,7 @@ def to_rows(known: Mapping[DeviceStream, Coverage]) -> pa.Table:
     streams = sorted(known)
     coverages = [known[stream] for stream in streams]
     columns = {
+        "tenant": [stream.tenant for stream in streams],
         "device": [stream.device for stream in streams],
         "epoch": [stream.epoch for stream in streams],
         "head": [coverage.head for coverage in coverages],
@@ -53,7 +55,7 @@ def from_rows(rows: pa.Table) -> Iterator[tuple[DeviceStream, Coverage]]:
             received, lost = row["received"], row["lost"]
             tombstones = zip(lost[::2], lost[1::2], row["reasons"], strict=True)
             yield (
-                DeviceStream(row["device"], row["epoch"]),
+                DeviceStream(row["tenant"], row["device"], row["epoch"]),
                 Coverage(
                     IntervalSet(zip(received[::2], received[1::2], strict=True)),
                     tuple(Tombstone(*one) for one in tombstones),
@@ -78,9 +80,10 @@ def unite(tables: Iterable[pa.Table]) -> pa.Table:
         return rows
     # from here on a device stream is its place in the result
     stream = np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(code)]))
-    first_rows = rows.select(["device", "epoch"]).take(pa.array(starts))
+    first_rows = rows.select(["tenant", "device", "epoch"]).take(pa.array(starts))
     lost, reasons = _united_tombstones(rows, stream, len(starts))
     columns = {
+        "tenant": first_rows["tenant"],
         "device": first_rows["device"],
         "epoch": first_rows["epoch"],
         "head": np.maximum.reduceat(rows["head"].to_numpy(), starts),

@@ -25,8 +25,8 @@ FILE_SCHEMA = without(RECORDS, PARTITION)
 """What stands in a file: the value of the partition stands in its path, and in the log."""
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-_ORDER: Final = ("device", "epoch", "seq")
-_BOUNDED: Final = ("tenant", *_ORDER, "device_time", "ingest_number")
+_ORDER: Final = ("tenant", "device", "epoch", "seq")
+_BOUNDED: Final = (*_ORDER, "device_time", "ingest_number")
 """The columns whose lowest and highest value the log has, so that a reader opens only the files it needs."""
 _ASCENDING: Final = ("seq", "device_time", "monotonic_us")
 _DICTIONARY_COLUMNS: Final = [name for name in FILE_SCHEMA.names if name not in _ASCENDING]
@@ -62,7 +62,7 @@ class DataFile(NamedTuple):
 def write_data_files(files: FileSystem, rows: pa.Table, now: datetime) -> list[DataFile]:
     """Writes rows, with the columns of RECORDS, into a table's folder; one file for each UTC day of device time.
 
-    In each the rows are in the order of device, epoch and seq; of equal ones that which came first is the first.
+    In each the rows are in the order of tenant, device, epoch and seq; of equal ones the first that came is first.
     """
     rows = in_order(rows)
     return [_write(files, of_day, day, now) for day, of_day in _by_day(rows)]

@@ -10,7 +10,7 @@ _UTC = pa.timestamp("us", tz="UTC")
 
 RECORDS = pa.schema(
     [
-        pa.field("tenant", pa.string()),
+        pa.field("tenant", pa.string(), nullable=False),
         pa.field("region", pa.string()),
         pa.field("device", pa.string(), nullable=False),
         pa.field("epoch", pa.int64(), nullable=False),
@@ -75,6 +75,7 @@ QUARANTINE = pa.schema(
     [
         pa.field("cause", pa.string(), nullable=False),
         pa.field("fingerprint", pa.string(), nullable=False),
+        pa.field("tenant", pa.string()),
         pa.field("device", pa.string()),
         pa.field("epoch", pa.int64()),
         pa.field("seq", pa.int64()),

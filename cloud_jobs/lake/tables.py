@@ -21,7 +21,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 from pyarrow.parquet import filters_to_expression
 
 from cloud_jobs.errors import LakeError, NotKept
-from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_log import CoverageLog, Manifest
 from cloud_jobs.lake.coverage_rows import from_rows
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
@@ -123,7 +123,7 @@ class Lake:
         return CoverageLog(self.files("coverage"))
 
     def coverage(
-        self, devices: Collection[str] | None = None, as_of: datetime | None = None
+        self, devices: Collection[TenantDevice] | None = None, as_of: datetime | None = None
     ) -> dict[DeviceStream, Coverage]:
         """What the centre has of the streams of some devices, or of all, as it is or was at a moment."""
         with self._damage_as_error("records"):
@@ -140,7 +140,7 @@ class Lake:
         with self._damage_as_error("coverage"):
             return self.coverage_log.manifest(number)
 
-    def coverage_rows(self, manifest: Manifest, devices: Collection[str] | None = None) -> pa.Table:
+    def coverage_rows(self, manifest: Manifest, devices: Collection[TenantDevice] | None = None) -> pa.Table:
         """One row of coverage for each stream of some devices, or of all."""
         with self._damage_as_error("coverage"):
             return self.coverage_log.rows(manifest, devices)
@@ -186,14 +186,18 @@ class Lake:
         Whatever opens a table passes here: rows of another version must not be taken for rows of this one.
         """
         schema = TABLES[table].schema
-        there = {field.name for field in opened.schema().fields}
+        there = {field.name: field for field in opened.schema().fields}
         absent = [field for field in schema if field.name not in there]
-        unknown = sorted(there - set(schema.names))
+        unknown = sorted(set(there) - set(schema.names))
         # only a nullable column can be missing in the rows that are there
         lacking = [field.name for field in absent if not field.nullable]
-        if unknown or lacking:
+        loose = [
+            name for name in there if name not in unknown and there[name].nullable and not schema.field(name).nullable
+        ]
+        if unknown or lacking or loose:
             wrong = [f"does not know its columns {', '.join(unknown)}"] if unknown else []
             wrong += [f"misses the columns {', '.join(lacking)}"] if lacking else []
+            wrong += [f"has no rows without {', '.join(loose)}"] if loose and not wrong else []
             raise LakeError(
                 f"table {table} in {self.folder} was made by another version: this one {' and '.join(wrong)};"
                 " begin with a new lake, or use the version that made this one"

@@ -17,7 +17,7 @@ from deploy.drill.findings import BatchCounts, Commit
 from deploy.drill.record_ids import RecordIds, union
 from telemetry import IntervalSet
 
-_RECORD_ID = ["device", "epoch", "seq"]
+_RECORD_ID = ["tenant", "device", "epoch", "seq"]
 
 
 class CentralTable:
@@ -65,14 +65,14 @@ class CentralTable:
     def _record_ids(self, file: Path) -> dict[DeviceStream, IntervalSet]:
         seqs_of: dict[DeviceStream, list[int]] = {}
         for path in _added(file):
-            for device, seqs in self._record_ids_in(self._log.parent / path):
-                seqs_of.setdefault(DeviceStream(device, self._epoch), []).extend(seqs)
+            for stream, seqs in self._record_ids_in(self._log.parent / path):
+                seqs_of.setdefault(stream, []).extend(seqs)
         return {stream: IntervalSet.of(seqs) for stream, seqs in seqs_of.items()}
 
-    def _record_ids_in(self, path: Path) -> Iterator[tuple[str, list[int]]]:
+    def _record_ids_in(self, path: Path) -> Iterator[tuple[DeviceStream, list[int]]]:
         seqs = pq.read_table(path, columns=_RECORD_ID, partitioning=None, filters=pc.field("epoch") == self._epoch)
-        for row in seqs.group_by(["device"]).aggregate([("seq", "list")]).to_pylist():
-            yield row["device"], row["seq_list"]
+        for row in seqs.group_by(["tenant", "device"]).aggregate([("seq", "list")]).to_pylist():
+            yield DeviceStream(row["tenant"], row["device"], self._epoch), row["seq_list"]
 
 
 def _added(file: Path) -> Iterator[str]:

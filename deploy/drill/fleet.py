@@ -56,7 +56,9 @@ class Fleet:
         self._at = 0
         self._settings = settings
         home = regions[0][0]
-        self.streams = [DeviceStream(f"{home}-{number:04d}", epoch) for number in range(1, settings.devices + 1)]
+        self.streams = [
+            DeviceStream(TENANT, f"{home}-{number:04d}", epoch) for number in range(1, settings.devices + 1)
+        ]
         self.receipts: list[SeenRange] = []
         self.resent = 0
         self._lock = threading.Lock()
@@ -134,7 +136,7 @@ class Fleet:
                 self._heard_s = time.monotonic()
             self._unanswered[token] = sent
         properties = {
-            "tenant": TENANT,
+            "tenant": sent.stream.tenant,
             "device": sent.stream.device,
             "epoch": str(sent.stream.epoch),
             "region": self._regions[self._at][0],

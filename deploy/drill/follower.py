@@ -66,5 +66,5 @@ class Follower:
             header = read_header(message.data())
         except WireError:
             return  # not a batch of ours: the ingest puts it in quarantine
-        stream = DeviceStream(header.device, header.epoch)
+        stream = DeviceStream(message.properties().get("tenant", ""), header.device, header.epoch)
         self.arrivals.extend(SeenRange(at_s, stream, first, last) for first, last in header.record_seqs.ranges)

@@ -108,13 +108,13 @@ def test_the_table_is_read_from_its_log_with_the_moment_of_each_commit(tmp_path:
     lake.append("records", [row(1), row(2), row(2), row(9, epoch=8)])
     lake.append("records", [row(3)])
     first, second = table.commits()
-    assert first.record_ids == {DeviceStream("eu-0001", 7): IntervalSet([(1, 2)])}
-    assert second.record_ids == {DeviceStream("eu-0001", 7): IntervalSet([(3, 3)])}
+    assert first.record_ids == {DeviceStream("fleet", "eu-0001", 7): IntervalSet([(1, 2)])}
+    assert second.record_ids == {DeviceStream("fleet", "eu-0001", 7): IntervalSet([(3, 3)])}
     assert first.at_s <= second.at_s
-    assert table.record_ids() == {DeviceStream("eu-0001", 7): IntervalSet([(1, 3)])}
+    assert table.record_ids() == {DeviceStream("fleet", "eu-0001", 7): IntervalSet([(1, 3)])}
     assert table.rows() == 4
 
 
 def row(seq: int, epoch: int = 7) -> dict[str, object]:
-    fixed = {"device": "eu-0001", "kind": "position", "device_time": 1_767_603_422_000_000, "ingest_number": 1}
-    return fixed | {"epoch": epoch, "seq": seq}
+    fixed = {"tenant": "fleet", "device": "eu-0001", "kind": "position", "device_time": 1_767_603_422_000_000}
+    return fixed | {"epoch": epoch, "seq": seq, "ingest_number": 1}

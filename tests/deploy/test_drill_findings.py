@@ -21,8 +21,8 @@ from deploy.drill.findings import BatchCounts, Commit, DrillObservations, comput
 from deploy.drill.record_ids import SeenRange, common, count, minus, record_ids_of, union
 from telemetry import IntervalSet
 
-DEVICE = DeviceStream("eu-0001", 7)
-OTHER = DeviceStream("us-0001", 7)
+DEVICE = DeviceStream("fleet", "eu-0001", 7)
+OTHER = DeviceStream("fleet", "us-0001", 7)
 
 
 def seen(at_s: float, first: int, last: int, buffer: DeviceStream = DEVICE) -> SeenRange:

@@ -30,6 +30,7 @@ class LakeFix(NamedTuple):
     latitude: float
     longitude: float
     region: str = "eu"
+    tenant: str = "acme"
 
 
 def lake_of(folder: Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
@@ -44,7 +45,7 @@ def ingest(lake: Lake, fixes: Iterable[LakeFix]) -> None:
     rows = [_row(fix) for fix in fixes]
     seqs: dict[DeviceStream, list[int]] = {}
     for row in rows:
-        seqs.setdefault(DeviceStream(row["device"], row["epoch"]), []).append(row["seq"])
+        seqs.setdefault(DeviceStream(row["tenant"], row["device"], row["epoch"]), []).append(row["seq"])
     known = {stream: Coverage(IntervalSet.of(found), head=max(found)) for stream, found in seqs.items()}
     files = write_data_files(lake.files("records"), pa.Table.from_pylist(rows, schema=RECORDS), NOON) if rows else []
     _commit(lake, files, known)
@@ -69,7 +70,6 @@ def _no_merge(_: Callable[[], CoverageFile]) -> Future[CoverageFile]:
 
 def _row(fix: LakeFix) -> dict[str, Any]:
     return fix._asdict() | {
-        "tenant": "acme",
         "epoch": 7,
         "kind": "position",
         "device_time": fix.time,

@@ -78,7 +78,7 @@ def test_records_come_out_once_and_coverage_says_what_is_there(centre: IngestCen
     centre.ingest()
     assert centre.names() == [1, 2, 3, 4, 8]
     assert (centre.count("accepted"), centre.count("duplicates"), centre.count("conflicts")) == (5, 5, 0)
-    coverage = centre.settings.tables.coverage()[DeviceStream("eu-0001", EPOCH)]
+    coverage = centre.settings.tables.coverage()[DeviceStream("acme", "eu-0001", EPOCH)]
     assert coverage.received == IntervalSet([(1, 4), (8, 8)])
     assert coverage.missing == IntervalSet([(5, 5), (9, 9)])
     assert (coverage.declared_lost, coverage.state) == (IntervalSet([(6, 7)]), "open")

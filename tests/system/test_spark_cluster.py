@@ -234,7 +234,7 @@ def test_an_executor_that_is_killed_in_a_micro_batch_loses_and_doubles_nothing(
     found = [(row["device"], row["seq"]) for row in run.rows("records")]
     assert sorted(found) == sorted((device, seq) for device in DEVICES for seq in range(1, SEQS + 1))
     coverage = run.settings.tables.coverage()
-    assert set(coverage) == {DeviceStream(device, EPOCH) for device in DEVICES}
+    assert set(coverage) == {DeviceStream("acme", device, EPOCH) for device in DEVICES}
     for one in coverage.values():
         assert (one.received, one.declared_lost) == (IntervalSet([(1, SEQS)]), IntervalSet([(SEQS + 1, SEQS + 2)]))
         assert (one.head, one.state) == (SEQS + 5, "open")

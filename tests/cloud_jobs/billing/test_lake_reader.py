@@ -58,12 +58,13 @@ def usage(device: str, distance_mm: int, computed_at: datetime = COMPUTED, hour:
 
 
 def received(device: str, *ranges: tuple[int, int], lost: tuple[Tombstone, ...] = (), head: int = 5) -> Any:
-    return {DeviceStream(device, 77): Coverage(IntervalSet(ranges), lost, head)}
+    return {DeviceStream("acme", device, 77): Coverage(IntervalSet(ranges), lost, head)}
 
 
 def record(seq: int) -> dict[str, Any]:
     at = DAY + timedelta(seconds=seq)
     return {
+        "tenant": "acme",
         "device": "eu-0001",
         "epoch": 77,
         "seq": seq,

@@ -25,7 +25,7 @@ from simulator import drive, write_folder
 from simulator.messages import journal_entry
 from telemetry import IntervalSet
 from tests.cloud_jobs.publications import row_of
-from tests.example_fleet import EPOCHS, example_scenario
+from tests.example_fleet import EPOCHS, TENANT, example_scenario
 from tests.system.lake_of_fixes import cover
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "billing.md").read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def records() -> list[dict[str, Any]]:
         moment = datetime.fromtimestamp((SCENARIO.start_ms + round(message.offset_s * 1000)) / 1000, UTC)
         rows.append(
             {name: entry["content"].get(name) for name in PARTS}
-            | {"device": device, "epoch": EPOCHS[device], "seq": heads[device], "kind": entry["kind"]}
+            | {"tenant": TENANT, "device": device, "epoch": EPOCHS[device], "seq": heads[device], "kind": entry["kind"]}
             | {"device_time": moment, "device_date": moment.date(), "received_at": RECEIVED, "ingest_number": 1}
         )
     return rows
@@ -83,7 +83,7 @@ def lake(tmp_path: Path) -> Lake:
     cover(
         made,
         {
-            DeviceStream(device, EPOCHS[device]): Coverage(IntervalSet([(1, head)]), head=head)
+            DeviceStream(TENANT, device, EPOCHS[device]): Coverage(IntervalSet([(1, head)]), head=head)
             for device, head in heads.items()
         },
     )

@@ -13,11 +13,11 @@ from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_log import CoverageFile
 from cloud_jobs.lake.tables import Lake
 from telemetry import Batch, Canary, IntervalSet, Record, Tombstone, encode
-from tests.cloud_jobs.ingest.test_decoding import messages
+from tests.cloud_jobs.ingest.test_decoding import Message, messages
 
 DAY_US = 86_400_000_000
 NOON_US = 1_767_614_400_000_000
-STREAM = DeviceStream("d", 7)
+STREAM = DeviceStream("acme", "d", 7)
 
 
 def batch(
@@ -43,30 +43,31 @@ def new_ingest(lake: Lake, reached: Callable[[CrashPoint], None] = lambda _: Non
     return MicroBatchWriter(lake, submit=at_once, reached=reached)
 
 
-def take_in(lake: Lake, writer: MicroBatchWriter, *tasks: Iterable[bytes]) -> None:
+def take_in(lake: Lake, writer: MicroBatchWriter, *tasks: Iterable[Message]) -> None:
     """One micro-batch, each task with its messages."""
     attempt = writer.begin()
     parts = [
         write_part(lake.files("records"), decoded, attempt.ingest_number, attempt.now)
-        for values in tasks
-        for decoded in decode_messages([messages(*values)])
+        for sent in tasks
+        for decoded in decode_messages([messages(*sent)])
     ]
     writer.write(attempt, parts)
 
 
-def seqs_in_table(lake: Lake, device: str = "d") -> list[int]:
+def seqs_in_table(lake: Lake, device: str = "d", tenant: str = "acme") -> list[int]:
     """The seqs of the rows, each as often as it is there."""
-    return sorted(lake.rows("records", ["seq"], where=[("device", "=", device)])["seq"].to_pylist())
+    where = [("tenant", "=", tenant), ("device", "=", device)]
+    return sorted(lake.rows("records", ["seq"], where=where)["seq"].to_pylist())
 
 
 def coverage(lake: Lake, stream: DeviceStream = STREAM) -> Coverage:
     return lake.coverage().get(stream, Coverage())
 
 
-def check(lake: Lake, device: str = "d") -> IntervalSet:
+def check(lake: Lake, device: str = "d", tenant: str = "acme") -> IntervalSet:
     """What is in the table, of which each record is there once and in the coverage, and nothing else is."""
-    seqs = seqs_in_table(lake, device)
+    seqs = seqs_in_table(lake, device, tenant)
     assert len(seqs) == len(set(seqs)), "a record is there twice"
     found = IntervalSet.of(seqs)
-    assert coverage(lake, DeviceStream(device, 7)).received == found
+    assert coverage(lake, DeviceStream(tenant, device, 7)).received == found
     return found

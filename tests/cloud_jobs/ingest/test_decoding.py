@@ -7,6 +7,7 @@ from typing import Any
 
 import msgpack
 import pyarrow as pa
+import pytest
 from hypothesis import given
 
 from cloud_jobs.ingest.decoding import RECORD_COLUMNS, Decoded, decode_messages
@@ -29,22 +30,27 @@ MESSAGES = pa.schema(
 RECEIVED = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 
-def messages(*values: bytes) -> pa.RecordBatch:
+Message = bytes | tuple[str | None, bytes]
+"""A value that the tenant acme sent, or another, or nobody who is named."""
+
+
+def messages(*sent: Message) -> pa.RecordBatch:
+    by_tenant = [one if isinstance(one, tuple) else ("acme", one) for one in sent]
     rows: list[dict[str, Any]] = [
         {
             "value": value,
-            "properties": [("tenant", "acme"), ("region", "eu")],
+            "properties": [("tenant", tenant)] * (tenant is not None) + [("region", "eu")],
             "publish_time": RECEIVED,
             "topic": "t",
             "message_id": str(at),
         }
-        for at, value in enumerate(values)
+        for at, (tenant, value) in enumerate(by_tenant)
     ]
     return pa.RecordBatch.from_pylist(rows, schema=MESSAGES)
 
 
-def decoded(*values: bytes) -> Decoded:
-    (found,) = decode_messages([messages(*values)])
+def decoded(*sent: Message) -> Decoded:
+    (found,) = decode_messages([messages(*sent)])
     return found
 
 
@@ -58,7 +64,7 @@ def rows_of(found: Decoded) -> list[dict[str, Any]]:
 def test_the_rows_are_all_records_as_often_as_they_came(batch: Batch) -> None:
     found = decoded(encode(batch), encode(batch))
     seqs = [record.seq for record in batch.records]
-    said, records = found.streams[DeviceStream("eu-0001", batch.epoch)]
+    said, records = found.streams[DeviceStream("acme", "eu-0001", batch.epoch)]
     assert (said.received, said.head, records) == (IntervalSet.of(seqs), batch.head, 2 * len(seqs))
     assert said == Coverage() | Coverage(said.received, batch.tombstones, batch.head)
     assert found.messages == 2
@@ -91,14 +97,40 @@ def test_rows_of_whole_messages_come_in_order_whatever_order_the_messages_came_i
     def one(device: str, *seqs: int) -> bytes:
         return encode(Batch(device, 9, 9, tuple(Record(seq, 0, Canary(id="x")) for seq in seqs)))
 
-    rows = rows_of(decoded(one("b", 3, 4), one("a", 8), one("b", 1, 2), one("a", 7)))
-    assert [(row["device"], row["seq"]) for row in rows] == [("a", 7), ("a", 8), *(("b", seq) for seq in range(1, 5))]
+    sent = one("b", 3, 4), one("a", 8), ("abel", one("b", 5)), one("b", 1, 2), one("a", 7)
+    rows = rows_of(decoded(*sent))
+    assert [(row["tenant"], row["device"], row["seq"]) for row in rows] == [
+        ("abel", "b", 5),
+        ("acme", "a", 7),
+        ("acme", "a", 8),
+        *(("acme", "b", seq) for seq in range(1, 5)),
+    ]
+
+
+def test_devices_of_two_tenants_with_one_name_and_epoch_are_two_streams() -> None:
+    value = encode(Batch("d", 9, 1, (Record(1, 0, Canary(id="x")),)))
+    found = decoded(value, ("other", value))
+    said = (Coverage(IntervalSet([(1, 1)]), head=1), 1)
+    assert found.streams == {DeviceStream("acme", "d", 9): said, DeviceStream("other", "d", 9): said}
+
+
+@pytest.mark.parametrize("tenant", [None, "", "a b", "../up", "a'", "x" * 64])
+def test_a_message_without_a_tenant_or_with_one_that_nobody_can_be_is_malformed(tenant: str | None) -> None:
+    value = encode(Batch("d", 9, 1, (Record(1, 0, Canary(id="x")),)))
+    found = decoded((tenant, value))
+    (row,) = found.malformed
+    assert row["malformed"].startswith(
+        f"tenant: the message's property tenant is {tenant!r:.50}".replace("None", "none")
+    )
+    assert (row["payload"], found.rows, found.streams) == (value, None, {})
 
 
 def test_a_message_that_is_malformed_says_why_and_keeps_its_bytes() -> None:
     consistent = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),), (Tombstone(3, 4, "quota"),)))
     found = decoded(consistent, b"junk", consistent[:-1])
-    assert found.streams == {DeviceStream("d", 9): (Coverage(IntervalSet([(2, 2)]), (Tombstone(3, 4, "quota"),), 4), 1)}
+    assert found.streams == {
+        DeviceStream("acme", "d", 9): (Coverage(IntervalSet([(2, 2)]), (Tombstone(3, 4, "quota"),), 4), 1)
+    }
     second, third = found.malformed
     assert second["malformed"].startswith("not-a-batch: ")
     assert (second["payload"], second["topic"], second["message_id"]) == (b"junk", "t", "1")
@@ -128,7 +160,7 @@ def test_a_message_that_the_source_calls_malformed_is_so_though_its_value_is_a_b
 def test_a_batch_of_tombstones_only_has_a_header_and_no_rows() -> None:
     found = decoded(encode(Batch("d", 9, 4, (), (Tombstone(1, 4, "age"),))))
     assert found.rows is None
-    assert found.streams == {DeviceStream("d", 9): (Coverage(tombstones=(Tombstone(1, 4, "age"),), head=4), 0)}
+    assert found.streams == {DeviceStream("acme", "d", 9): (Coverage(tombstones=(Tombstone(1, 4, "age"),), head=4), 0)}
 
 
 def test_the_rows_are_columns_of_the_records_table() -> None:

@@ -31,7 +31,7 @@ def parts(history: list[Header]) -> list[StreamPart]:
     return [
         StreamPart(
             at,
-            DeviceStream(header.device, header.epoch),
+            DeviceStream("acme", header.device, header.epoch),
             Coverage(header.record_seqs, header.tombstones, header.head),
             header.record_seqs.count,
         )
@@ -84,7 +84,7 @@ def test_what_is_kept_of_the_parts_with_duplicates_and_all_of_the_others_is_what
     kept = [
         (header.device, seq)
         for at, header in enumerate(history)
-        for seq in decision.kept.get(at, {}).get(DeviceStream(header.device, 7), header.record_seqs)
+        for seq in decision.kept.get(at, {}).get(DeviceStream("acme", header.device, 7), header.record_seqs)
     ]
     names = {(header.device, seq) for header in history for seq in header.record_seqs}
     there = {(stream.device, seq) for stream, coverage in known.items() for seq in coverage.received}
@@ -123,9 +123,9 @@ def test_a_record_that_comes_after_its_tombstone_is_let_in_and_no_longer_lost() 
     buried = Header("a", 7, 5, IntervalSet([(1, 3)]), (Tombstone(4, 5, "quota"),))
     late = Header("a", 7, 5, IntervalSet([(4, 4)]))
     known, _, _ = run([buried], [])
-    assert known[DeviceStream("a", 7)].state is Completeness.DECLARED_LOSS
+    assert known[DeviceStream("acme", "a", 7)].state is Completeness.DECLARED_LOSS
     known, accepted, _ = run([buried, late], [])
-    coverage = known[DeviceStream("a", 7)]
+    coverage = known[DeviceStream("acme", "a", 7)]
     assert (accepted, coverage.declared_lost, coverage.state) == (
         4,
         IntervalSet([(5, 5)]),
@@ -135,5 +135,5 @@ def test_a_record_that_comes_after_its_tombstone_is_let_in_and_no_longer_lost() 
 
 def test_a_head_beyond_what_came_leaves_the_device_open() -> None:
     known, _, _ = run([Header("a", 7, 9, IntervalSet([(1, 3)]))], [])
-    assert known[DeviceStream("a", 7)].missing == IntervalSet([(4, 9)])
-    assert known[DeviceStream("a", 7)].state is Completeness.OPEN
+    assert known[DeviceStream("acme", "a", 7)].missing == IntervalSet([(4, 9)])
+    assert known[DeviceStream("acme", "a", 7)].state is Completeness.OPEN

@@ -15,7 +15,7 @@ def test_rows_are_known_as_what_they_say(made: dict[DeviceStream, Coverage]) -> 
     kept = KnownCoverage(to_rows(made))
     assert len(kept) == len(made)
     assert {stream: kept.get(stream) for stream in made} == made
-    assert kept.get(DeviceStream("nobody", 7)) is None
+    assert kept.get(DeviceStream("acme", "nobody", 7)) is None
 
 
 @given(known, known)

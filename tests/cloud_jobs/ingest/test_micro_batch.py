@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from cloud_jobs.errors import CommitFailed, Fenced, LakeError
 from cloud_jobs.ingest.micro_batch import CrashPoint
-from cloud_jobs.lake.coverage import Completeness
+from cloud_jobs.lake.coverage import Completeness, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import Lake
 from telemetry import IntervalSet, Tombstone
@@ -94,6 +94,29 @@ def test_the_same_id_with_another_content_goes_to_quarantine_once(lake: Lake, ta
     take_in(lake, writer, [batch(1, 2, 3)])
     assert check(lake) == IntervalSet([(1, 3)])
     assert conflicts(lake) == [(2, "y2"), (3, "x3")]
+
+
+def test_devices_of_two_tenants_with_one_id_and_epoch_never_meet(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    take_in(lake, writer, [batch(1, 2, head=5), ("other", batch(2, 3, word="y", lost=(Tombstone(1, 1, "age"),)))])
+    # what came again is kept apart by tenant, too: also when the parts are filtered and compared
+    take_in(lake, writer, [("other", batch(2, 4, word="y")), batch(2, 3)], [("other", batch(3, word="z"))])
+    take_in(lake, new_ingest(lake), [batch(2, 3, 4), ("other", batch(4, word="y"))])
+    assert check(lake) == IntervalSet([(1, 4)])
+    assert check(lake, tenant="other") == IntervalSet([(2, 4)])
+    other = coverage(lake, DeviceStream("other", "d", 7))
+    assert (other.head, other.state, coverage(lake).missing) == (4, Completeness.DECLARED_LOSS, IntervalSet([(5, 5)]))
+    (conflict,) = lake.rows("quarantine").to_pylist()
+    assert (conflict["cause"], conflict["tenant"], conflict["device"], conflict["seq"]) == ("conflict", "other", "d", 3)
+
+
+def test_a_message_without_its_tenant_is_kept_and_let_in_when_it_comes_with_one(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    take_in(lake, writer, [(None, batch(1)), ("no tenant", batch(1)), batch(2)])
+    assert check(lake) == IntervalSet([(2, 2)])
+    take_in(lake, writer, [batch(1)])
+    assert check(lake) == IntervalSet([(1, 2)])
+    assert [row["detail"][:7] for row in lake.rows("quarantine").to_pylist()] == ["tenant:"] * 2
 
 
 def test_a_record_that_comes_again_with_another_day_is_in_conflict(lake: Lake) -> None:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import cloud_jobs.lake.coverage_log as module
-from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_log import EMPTY, MERGED_FILES, CoverageFile, CoverageLog, CoverageWriter, due_merge
 from cloud_jobs.lake.transactions import next_number
 from telemetry import IntervalSet
 
-STREAM = DeviceStream("d", 7)
+STREAM = DeviceStream("acme", "d", 7)
 
 
 class LaterMerges:
@@ -129,10 +129,13 @@ def test_files_that_do_not_stand_together_are_not_merged() -> None:
 
 def test_only_the_devices_asked_for_are_read(log: CoverageLog) -> None:
     writer = new_writer(log)
-    made = {DeviceStream(name, 7): Coverage(IntervalSet([(1, 2)])) for name in ("a", "b", "c")}
+    made = {DeviceStream("acme", name, 7): Coverage(IntervalSet([(1, 2)])) for name in ("a", "b", "c")}
+    made[DeviceStream("other", "b", 7)] = made[DeviceStream("other", "c", 7)] = Coverage(IntervalSet([(3, 3)]))
     commit(writer, made)
-    commit(writer, {DeviceStream("b", 8): Coverage(head=3)})
-    assert sorted(log.coverage(writer.manifest, ["b", "nobody"])) == [("b", 7), ("b", 8)]
+    commit(writer, {DeviceStream("acme", "b", 8): Coverage(head=3)})
+    asked = [TenantDevice("acme", "b"), TenantDevice("acme", "nobody"), TenantDevice("other", "c")]
+    found = sorted(log.coverage(writer.manifest, asked))
+    assert found == [("acme", "b", 7), ("acme", "b", 8), ("other", "c", 7)]
     assert log.coverage(writer.manifest, []) == {}
 
 
@@ -151,6 +154,6 @@ def test_a_sweep_takes_what_no_commit_in_use_needs(log: CoverageLog, tmp_path: P
 def test_a_manifest_of_another_format_is_refused(log: CoverageLog, tmp_path: Path) -> None:
     number = commit(new_writer(log), known((1, 1)))
     (path,) = tmp_path.rglob("*.json")
-    path.write_text(path.read_text().replace('"format":1', '"format":2'))
-    with pytest.raises(ValueError, match="is no manifest of format 1"):
+    path.write_text(path.read_text().replace('"format":2', '"format":1'))
+    with pytest.raises(ValueError, match="is no manifest of format 2"):
         log.manifest(number)

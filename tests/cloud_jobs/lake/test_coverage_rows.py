@@ -11,7 +11,9 @@ from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS, from_rows, to_rows, uni
 from telemetry import IntervalSet
 from tests.cloud_jobs.lake.test_coverage import coverages
 
-streams = st.builds(DeviceStream, st.sampled_from(["a", "b", "a.b"]), st.sampled_from([7, 1 << 62]))
+streams = st.builds(
+    DeviceStream, st.sampled_from(["x", "y"]), st.sampled_from(["a", "b", "a.b"]), st.sampled_from([7, 1 << 62])
+)
 known = st.dictionaries(streams, coverages(), max_size=4)
 
 
@@ -39,9 +41,11 @@ def test_it_does_not_matter_what_is_united_first(parts: list[dict[DeviceStream, 
 
 def test_the_highest_seqs_do_not_overflow() -> None:
     top = (1 << 63) - 1
-    parts = [{DeviceStream(name, 7): Coverage(IntervalSet([(top - 3, top)]), head=top)} for name in ("a", "b", "a")]
+    parts = [
+        {DeviceStream("x", name, 7): Coverage(IntervalSet([(top - 3, top)]), head=top)} for name in ("a", "b", "a")
+    ]
     united = dict(from_rows(unite([to_rows(part) for part in parts])))
-    assert united["a", 7].received == IntervalSet([(top - 3, top)])  # type: ignore[index]  # a stream is a tuple
+    assert united["x", "a", 7].received == IntervalSet([(top - 3, top)])  # type: ignore[index]  # a stream is a tuple
 
 
 def test_nothing_is_united_to_nothing() -> None:

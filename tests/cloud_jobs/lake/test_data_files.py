@@ -38,30 +38,33 @@ def written(files: FileSystem, *rows: dict[str, Any]) -> list[DataFile]:
     return write_data_files(files, table(*rows), NOON)
 
 
-ids = st.tuples(st.sampled_from(["a", "b", "a.b"]), st.integers(1, 9), st.integers(0, 2))
+ids = st.tuples(st.sampled_from(["x", "y"]), st.sampled_from(["a", "b", "a.b"]), st.integers(1, 9), st.integers(0, 2))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(st.lists(ids, min_size=1, max_size=12))
 def test_the_files_hold_the_rows_in_order_each_in_the_one_of_its_day(
-    files: FileSystem, made: list[tuple[str, int, int]]
+    files: FileSystem, made: list[tuple[str, str, int, int]]
 ) -> None:
-    rows = [row(seq, device, NOON + timedelta(days), name=str(at)) for at, (device, seq, days) in enumerate(made)]
+    rows = [
+        row(seq, device, NOON + timedelta(days), name=str(at), tenant=tenant)
+        for at, (tenant, device, seq, days) in enumerate(made)
+    ]
     found = written(files, *rows)
     assert len({file.day for file in found}) == len(found)
     for file in found:
         mine = [one for one in rows if one["device_date"] == file.day]
-        expected = table(*sorted(mine, key=lambda one: (one["device"], one["epoch"], one["seq"])))
+        expected = table(*sorted(mine, key=lambda one: (one["tenant"], one["device"], one["epoch"], one["seq"])))
         assert read_data_file(files, file).equals(expected)
 
 
 def test_a_file_says_what_it_holds(files: FileSystem) -> None:
     first, last = NOON + timedelta(microseconds=1), NOON + timedelta(microseconds=1_000_001)
-    (file,) = written(files, row(9, "b", last), row(2, "a", first, tenant=None))
+    (file,) = written(files, row(9, "b", last), row(2, "a", first, tenant="abel"))
     assert json.loads(file.stats) == {
         "numRecords": 2,
         "minValues": {
-            "tenant": "acme",
+            "tenant": "abel",
             "device": "a",
             "epoch": 7,
             "seq": 2,
@@ -76,7 +79,7 @@ def test_a_file_says_what_it_holds(files: FileSystem) -> None:
             "device_time": "2026-01-05T12:00:01.001Z",
             "ingest_number": 3,
         },
-        "nullCount": {"tenant": 1, "device": 0, "epoch": 0, "seq": 0, "device_time": 0, "ingest_number": 0},
+        "nullCount": {"tenant": 0, "device": 0, "epoch": 0, "seq": 0, "device_time": 0, "ingest_number": 0},
     }
     action = file.add_action()
     assert (action.path, action.partition_values) == (file.path, {"device_date": "2026-01-05"})
@@ -92,12 +95,13 @@ def test_a_clock_far_off_goes_to_a_file_without_a_day_and_without_bounds_of_time
 
 
 def test_columns_with_dictionaries_are_written_as_what_they_stand_for(files: FileSystem) -> None:
-    rows = table(row(2, "b"), row(1, "a", tenant=None))
-    for name in ("tenant", "device", "kind"):
+    rows = table(row(2, "b"), row(1, "a", tenant="abel", region="eu"))
+    for name in ("tenant", "region", "device", "kind"):
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, name, rows[name].combine_chunks().dictionary_encode())
     (file,) = write_data_files(files, rows, NOON)
-    assert read_data_file(files, file).to_pylist() == table(row(1, "a", tenant=None), row(2, "b")).to_pylist()
+    expected = table(row(1, "a", tenant="abel", region="eu"), row(2, "b"))
+    assert read_data_file(files, file).to_pylist() == expected.to_pylist()
     assert file.bounds()[0]["device"] == "a"
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cloud_jobs.errors import LakeError, NotKept
-from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.schemas import REFERENCE, TABLES, USAGE, without
 from cloud_jobs.lake.tables import Condition, Lake, covering
 from telemetry import IntervalSet, Tombstone
 from tests.system.lake_of_fixes import cover
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
+WITHOUT_PLACES = pa.schema([field for field in REFERENCE if field.name != "place"])
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ def test_a_table_of_another_version_is_refused_by_its_columns_however_it_is_open
 
 
 def test_a_column_that_a_table_did_not_have_yet_is_null_in_its_rows(tmp_path: Path) -> None:
-    old = without(REFERENCE, "place")
+    old = WITHOUT_PLACES
     lake = made_by_another_version(tmp_path, "reference", old)
     row = {name: value for name, value in published("a").items() if name != "place"}
     write_deltalake(lake.path("reference"), pa.Table.from_pylist([row], schema=old), mode="append")
@@ -162,11 +164,9 @@ def test_a_condition_opens_only_the_files_that_can_hold_such_rows(lake: Lake, wr
 
 
 def test_a_column_that_early_files_do_not_have_is_null_in_a_condition(tmp_path: Path) -> None:
-    lake = made_by_another_version(tmp_path, "reference", without(REFERENCE, "place"))
+    lake = made_by_another_version(tmp_path, "reference", WITHOUT_PLACES)
     row = {name: value for name, value in published("a").items() if name != "place"}
-    write_deltalake(
-        lake.path("reference"), pa.Table.from_pylist([row], schema=without(REFERENCE, "place")), mode="append"
-    )
+    write_deltalake(lake.path("reference"), pa.Table.from_pylist([row], schema=WITHOUT_PLACES), mode="append")
     assert lake.rows("reference", where=[("place", "=", "1:1")]).num_rows == 0
     lake.create()
     merged(lake, published("b", "1:1"))
@@ -197,18 +197,26 @@ def test_no_thread_of_arrow_calls_python_while_the_process_ends(lake: Lake) -> N
     assert lake.dataset("usage", lake.open("usage")).filesystem.base_fs.type_name == "local"
 
 
+def test_a_table_that_may_have_rows_without_a_tenant_is_of_another_version(tmp_path: Path) -> None:
+    fields = [field.with_nullable(True) if field.name == "tenant" else field for field in TABLES["records"].schema]
+    DeltaTable.create(str(tmp_path / "records"), schema=pa.schema(fields), partition_by=["device_date"])
+    for use in (Lake(tmp_path).create, partial(Lake(tmp_path).open, "records")):
+        with pytest.raises(LakeError, match="another version: this one has no rows without tenant"):
+            use()
+
+
 def known(device: str, epoch: int, *received: tuple[int, int], head: int = 9) -> dict[DeviceStream, Coverage]:
-    return {DeviceStream(device, epoch): Coverage(IntervalSet(received), (Tombstone(8, 9, "age"),), head)}
+    return {DeviceStream("acme", device, epoch): Coverage(IntervalSet(received), (Tombstone(8, 9, "age"),), head)}
 
 
 def test_coverage_is_that_of_the_devices_asked_for_and_what_became_known_of_a_stream_is_united(lake: Lake) -> None:
     assert lake.coverage() == {}
     cover(lake, known("d", 1, (1, 3)) | known("d", 2) | known("e", 1))
     cover(lake, known("d", 1, (4, 5)))
-    found = lake.coverage(["d", "nobody"])
-    assert sorted(found) == [DeviceStream("d", 1), DeviceStream("d", 2)]
-    assert found["d", 1].received == IntervalSet([(1, 5)])  # type: ignore[index]  # a stream is a tuple
-    assert sorted(lake.coverage()) == [("d", 1), ("d", 2), ("e", 1)]
+    found = lake.coverage([TenantDevice("acme", "d"), TenantDevice("acme", "nobody"), TenantDevice("other", "e")])
+    assert sorted(found) == [DeviceStream("acme", "d", 1), DeviceStream("acme", "d", 2)]
+    assert found["acme", "d", 1].received == IntervalSet([(1, 5)])  # type: ignore[index]  # a stream is a tuple
+    assert sorted(lake.coverage()) == [("acme", "d", 1), ("acme", "d", 2), ("acme", "e", 1)]
     assert lake.coverage([]) == {}
 
 
