@@ -1,35 +1,14 @@
-"""Revisions of events and encounters: which of them holds, and how they are published."""
+"""Revisions of events and encounters, as they are published."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
-
-
-class _Numbered(Protocol):
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def revision(self) -> int: ...
-
-
-_Revision = TypeVar("_Revision", bound=_Numbered)
-
-
-def latest_by_id(revisions: Iterable[_Revision]) -> dict[str, _Revision]:
-    """Of each id the highest revision, whatever the order."""
-    latest: dict[str, _Revision] = {}
-    for one in revisions:
-        if one.id not in latest or latest[one.id].revision < one.revision:
-            latest[one.id] = one
-    return latest
+from typing import Any
 
 
 def event_message(row: dict[str, Any]) -> dict[str, Any]:
     """A row of `geofence_events` as consumers get it, as JSON; `time` in ISO 8601 with milliseconds."""
-    names = ("id", "revision", "device", "kind", "place", "value", "retracted")
+    names = ("id", "revision", "device", "epoch", "seq", "kind", "place", "value", "retracted")
     return {name: row[name] for name in names} | {"time": _iso_ms(row["time"])}
 
 

@@ -1,7 +1,8 @@
 """From fixes and the known revisions to those that follow now: a pure function of both. Knows no Spark.
 
-Events of one UTC day of a device depend on its fixes of that day and of the stretch around it, never on the order in
-which these came. So a run over everything at once ends with the same events as any number of runs over parts of it.
+Events of one UTC day of a device, and their ids, depend on its fixes of that day and of the stretch around it, never on
+the order in which these came. So a run over everything at once ends with the same events as any number of runs over
+parts of it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,17 +20,18 @@ from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.units import DAY_MS, Units, units_of
 from cloud_jobs.lake.schemas import FIX, GEOFENCE_EVENTS, without
 from cloud_jobs.published_fences import parse_fences
-from cloud_jobs.revisions import latest_by_id
 from geo.spatial import (
-    EventRevision,
     FenceSet,
     Fixes,
     GateSet,
-    GeofenceEvent,
+    Revision,
     TrackSettings,
     build_tracks,
+    end_fixes,
+    fact_id,
     find_events,
     new_revisions,
+    ordinals,
     valid_positions,
 )
 
@@ -74,6 +76,17 @@ class EventRules:
         return cls(FenceSet(made.fences), GateSet(made.gates), tracks, events)
 
 
+class DayEvent(NamedTuple):
+    """An event of a device and day, and the record id of the fix at its time or the first one after it."""
+
+    t_ms: int
+    kind: str
+    place: str
+    value: float
+    epoch: int
+    seq: int
+
+
 def device_of(unit: str) -> str:
     """The device of a unit, which is named `device`, a line feed, `day`."""
     return unit.partition("\n")[0]
@@ -85,18 +98,31 @@ def revise(rows: pa.Table, rules: EventRules) -> pa.Table:
     `rows` (schema INPUT): whole units, sorted by unit, time, epoch, seq.
     """
     is_fix = pc.is_null(rows["id"])
-    fixes, before = rows.filter(is_fix), _latest_revisions(rows.filter(pc.invert(is_fix)))
+    fixes, before = rows.filter(is_fix), _known(rows.filter(pc.invert(is_fix)))
     names = fixes["unit"].combine_chunks().dictionary_encode()
     revisions: list[dict[str, Any]] = []
     for number, events in _events(names.indices, fixes, rules):
         unit = names.dictionary[number].as_py()
-        device = device_of(unit)
-        changed = new_revisions(before.get(unit, []), events, namespace=device)
-        revisions += [_row(device, one) for one in sorted(changed, key=lambda one: (one.event, one.id))]
+        changed = new_revisions(before.get(unit, []), identified(device_of(unit), events))
+        revisions += [_row(device_of(unit), one) for one in sorted(changed, key=lambda one: (one.content, one.id))]
     return pa.Table.from_pylist(revisions, schema=REVISIONS)
 
 
-def _events(unit: pa.Array, fixes: pa.Table, rules: EventRules) -> Iterator[tuple[int, list[GeofenceEvent]]]:
+def identified(device: str, events: Iterable[DayEvent]) -> dict[str, DayEvent]:
+    """Events of one device and day by their ids, each from facts alone.
+
+    Those are the device, the fix, kind and place; which of several such it is, in order; and the day, because what is
+    known of an event is looked up by it.
+    """
+    in_order = sorted(events)
+    keys = [(one.t_ms // DAY_MS, one.epoch, one.seq, one.kind, one.place) for one in in_order]
+    names = (fact_id("event", device, *key, number) for key, number in zip(keys, ordinals(keys), strict=True))
+    found = dict(zip(names, in_order, strict=True))
+    assert len(found) == len(in_order), "two events have one id"
+    return found
+
+
+def _events(unit: pa.Array, fixes: pa.Table, rules: EventRules) -> Iterator[tuple[int, list[DayEvent]]]:
     """The events of each unit that has a fix of its day."""
     columns = {name: fixes[name].to_numpy() for name in INPUT.names[1:9]}
     usable = valid_positions(columns["latitude"], columns["longitude"])
@@ -113,8 +139,8 @@ def _events(unit: pa.Array, fixes: pa.Table, rules: EventRules) -> Iterator[tupl
         yield name, events.get(number, [])
 
 
-def _events_by_unit(units: Units, columns: dict[str, Any], rules: EventRules) -> dict[int, list[GeofenceEvent]]:
-    """The events of each unit in its own day; in them the unit stands in the place of the device."""
+def _events_by_unit(units: Units, columns: dict[str, Any], rules: EventRules) -> dict[int, list[DayEvent]]:
+    """The events of each unit in its own day."""
     part = {name: columns[name][units.row] for name in ("t_ms", "latitude", "longitude", "accuracy_m", "speed_mps")}
     tracks = build_tracks(
         Fixes(
@@ -127,30 +153,37 @@ def _events_by_unit(units: Units, columns: dict[str, Any], rules: EventRules) ->
         ),
         rules.tracks,
     )
+    # in them the unit stands in the place of the device
     events = find_events(tracks, rules.fences, rules.gates, rules.events)
+    row = units.row[end_fixes(tracks, events)]
+    ids = zip(columns["epoch"][row].tolist(), columns["seq"][row].tolist(), strict=True)
     return {
-        unit: [event._replace(device=0) for event in several if event.t_ms // DAY_MS == units.day[unit]]
-        for unit, several in groupby(events, key=lambda event: event.device)
+        unit: [
+            DayEvent(event.t_ms, event.kind, event.place, event.value, *record)
+            for event, record in several
+            if event.t_ms // DAY_MS == units.day[unit]
+        ]
+        for unit, several in groupby(zip(events, ids, strict=True), key=lambda one: one[0].device)
     }
 
 
-def _latest_revisions(rows: pa.Table) -> dict[str, list[EventRevision]]:
-    """The latest known revision of each event, by unit, in the order of ids."""
-    known: dict[str, list[EventRevision]] = {}
+def _known(rows: pa.Table) -> dict[str, list[Revision[DayEvent]]]:
+    """The known revisions of each unit."""
+    known: dict[str, list[Revision[DayEvent]]] = {}
     for row in rows.to_pylist():
-        event = GeofenceEvent(0, row["t_ms"], row["kind"], row["place"], row["value"])
-        known.setdefault(row["unit"], []).append(EventRevision(row["id"], row["revision"], event, row["retracted"]))
-    return {
-        unit: [revision for _, revision in sorted(latest_by_id(revisions).items())] for unit, revisions in known.items()
-    }
+        content = DayEvent(*(row[name] for name in DayEvent._fields))
+        known.setdefault(row["unit"], []).append(Revision(row["id"], row["revision"], content, row["retracted"]))
+    return known
 
 
-def _row(device: str, revision: EventRevision) -> dict[str, Any]:
-    event = revision.event
+def _row(device: str, revision: Revision[DayEvent]) -> dict[str, Any]:
+    event = revision.content
     return {
         "id": revision.id,
         "revision": revision.revision,
         "device": device,
+        "epoch": event.epoch,
+        "seq": event.seq,
         "kind": event.kind,
         "place": event.place,
         "time": event.t_ms * 1000,

@@ -126,6 +126,8 @@ GEOFENCE_EVENTS = pa.schema(
         pa.field("id", pa.string(), nullable=False),
         pa.field("revision", pa.int32(), nullable=False),
         pa.field("device", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
         pa.field("place", pa.string(), nullable=False),
         pa.field("time", _UTC, nullable=False),
@@ -136,8 +138,9 @@ GEOFENCE_EVENTS = pa.schema(
     ]
 )
 """What happened at fences and gates. Of each `id` the row with the highest `revision` is in force; `retracted`: it did
-not happen. `kind`: enter, exit, dwell, forward, backward, speeding. `value`: seconds of the visit (exit, dwell) or the
-highest speed (speeding). `day`: the UTC day of `time`, the partition."""
+not happen. `epoch`, `seq`: the fix at its time, or the first one after it. `kind`: enter, exit, dwell, forward,
+backward, speeding. `value`: seconds of the visit (exit, dwell) or the highest speed (speeding). `day`: the UTC day of
+`time`, the partition."""
 
 ENCOUNTERS = pa.schema(
     [

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from cloud_jobs.lake.schemas import ENCOUNTERS, without
 from cloud_jobs.proximity.meeting import PARTS, slice_day
-from cloud_jobs.revisions import latest_by_id
-from geo.spatial.revisions import new_id
+from geo.spatial import Revision, fact_id, in_force, new_revisions, ordinals
 
 JOINED_MS: Final = 1e-3
 """Parts that are no farther apart follow on each other."""
@@ -46,36 +43,15 @@ class Part(NamedTuple):
     t_min_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class EncounterRevision:
-    """A revision of an encounter: what it is made of."""
-
-    id: str
-    revision: int
-    parts: tuple[Part, ...]
-    retracted: bool = False
-
-    @property
-    def start_ms(self) -> float:
-        """When it began."""
-        return self.parts[0].start_ms
-
-    @property
-    def end_ms(self) -> float:
-        """When it ended."""
-        return max(part.end_ms for part in self.parts)
-
-    @property
-    def closest(self) -> Part:
-        """The part with the closest approach; the first of equal ones."""
-        return min(self.parts, key=lambda part: (part.min_m, part.t_min_ms))
+Parts: TypeAlias = tuple[Part, ...]
+"""What an encounter is made of, in the order of time."""
 
 
 class _Pair(NamedTuple):
     """The rows of two devices on one day."""
 
     parts: list[Part]
-    known: list[EncounterRevision]
+    known: list[Revision[Parts]]
     asked: set[int]
 
 
@@ -89,20 +65,18 @@ def revise(rows: pa.Table) -> pa.Table:
             pair.parts.append(Part(*(row[name] for name in Part._fields)))
         else:
             pair.asked.update(row["asked"])
-            pair.known.append(EncounterRevision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"]))
+            pair.known.append(Revision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"]))
     revisions: list[dict[str, Any]] = []
     for (a, b, day), pair in sorted(pairs.items()):
-        known = latest_by_id(pair.known)
-        current = [one for one in known.values() if not one.retracted]
         # parts of slices that were not computed now still hold
-        kept = [part for one in current for part in one.parts if part.slice not in pair.asked]
-        # retracted ids too: an id is never given to another encounter
-        changed = new_revisions(current, joined_parts([*pair.parts, *kept]), {*known}, f"{a}|{b}")
-        revisions += [_row(a, b, day, one) for one in changed]
+        kept = [part for parts in in_force(pair.known).values() for part in parts if part.slice not in pair.asked]
+        encounters = identified(a, b, joined_parts([*pair.parts, *kept]))
+        changed = new_revisions(pair.known, encounters)
+        revisions += [_row(a, b, day, one) for one in sorted(changed, key=lambda one: (one.content, one.id))]
     return pa.Table.from_pylist(revisions, schema=REVISIONS)
 
 
-def joined_parts(parts: Iterable[Part]) -> list[tuple[Part, ...]]:
+def joined_parts(parts: Iterable[Part]) -> list[Parts]:
     """The encounters of one pair from its parts, in order; parts that come twice or overlap are one in their slice."""
     runs: list[list[Part]] = []
     end_ms = float("-inf")
@@ -122,57 +96,39 @@ def _union(one: Part, other: Part) -> Part:
     return least._replace(start_ms=min(one.start_ms, other.start_ms), end_ms=max(one.end_ms, other.end_ms))
 
 
-def new_revisions(
-    known: Sequence[EncounterRevision], encounters: Sequence[tuple[Part, ...]], used: set[str], namespace: str
-) -> list[EncounterRevision]:
-    """The new revisions of one pair and day, given those in force (`known`) and the encounters as they are now.
+def identified(device_a: str, device_b: str, encounters: Sequence[Parts]) -> dict[str, Parts]:
+    """The encounters of one pair and day, in order of time, by their ids, each from facts alone.
 
-    An encounter takes the id of the known one that it overlaps most: unchanged it makes no revision, changed the next
-    one. A known one that overlaps nothing is retracted; an encounter that overlaps no known one is new. One sweep over
-    time: known ones do not overlap each other, nor do encounters, so that few are near each other at any time.
+    Those are the pair, the slice in which it began, and which of those that began there it is. So an encounter that
+    lasts longer keeps its id, and of two that join the first one's stays.
     """
-    waiting = deque(sorted(known, key=lambda revision: (revision.start_ms, revision.id)))
-    near: list[EncounterRevision] = []
-    revisions: list[EncounterRevision] = []
-    for now in (EncounterRevision("", 0, parts) for parts in sorted(encounters, key=lambda parts: parts[0].start_ms)):
-        gone = [revision for revision in near if revision.end_ms < now.start_ms]
-        near = [revision for revision in near if revision.end_ms >= now.start_ms]
-        while waiting and waiting[0].start_ms <= now.end_ms:
-            revision = waiting.popleft()
-            (near if revision.end_ms >= now.start_ms else gone).append(revision)
-        revisions += [replace(revision, revision=revision.revision + 1, retracted=True) for revision in gone]
-        if not near:
-            revisions.append(replace(now, id=new_id(f"{namespace}|{round(now.start_ms)}", used)))
-            continue
-        same = max(near, key=lambda revision: (_overlap_ms(revision, now), revision.start_ms, revision.id))
-        near.remove(same)
-        if same.parts != now.parts:
-            revisions.append(replace(same, revision=same.revision + 1, parts=now.parts))
-    revisions += [replace(revision, revision=revision.revision + 1, retracted=True) for revision in (*near, *waiting)]
-    return sorted(revisions, key=lambda revision: (revision.start_ms, revision.id))
+    slices = [parts[0].slice for parts in encounters]
+    found = {
+        fact_id("encounter", device_a, device_b, number, ordinal): parts
+        for number, ordinal, parts in zip(slices, ordinals(slices), encounters, strict=True)
+    }
+    assert len(found) == len(encounters), "two encounters have one id"
+    return found
 
 
-def _overlap_ms(one: EncounterRevision, other: EncounterRevision) -> float:
-    return min(one.end_ms, other.end_ms) - max(one.start_ms, other.start_ms)
-
-
-def parts_from(text: str) -> tuple[Part, ...]:
+def parts_from(text: str) -> Parts:
     """Parts from their JSON."""
     return tuple(Part(*numbers) for numbers in json.loads(text))
 
 
-def _row(device_a: str, device_b: str, day: int, known: EncounterRevision) -> dict[str, Any]:
-    closest = known.closest
+def _row(device_a: str, device_b: str, day: int, revision: Revision[Parts]) -> dict[str, Any]:
+    parts = revision.content
+    closest = min(parts, key=lambda part: (part.min_m, part.t_min_ms))
     return {
-        "id": known.id,
-        "revision": known.revision,
+        "id": revision.id,
+        "revision": revision.revision,
         "device_a": device_a,
         "device_b": device_b,
-        "start": round(known.start_ms) * 1000,
-        "end": round(known.end_ms) * 1000,
+        "start": round(parts[0].start_ms) * 1000,
+        "end": round(max(part.end_ms for part in parts)) * 1000,
         "min_m": round(closest.min_m, 3),
         "min_at": round(closest.t_min_ms) * 1000,
-        "retracted": known.retracted,
-        "parts": json.dumps(known.parts, separators=(",", ":")),
+        "retracted": revision.retracted,
+        "parts": json.dumps(parts, separators=(",", ":")),
         "day": day,
     }

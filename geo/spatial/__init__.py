@@ -19,6 +19,7 @@ For every fence on its own, in place of a zone set: `use_by_fence(tracks, FenceS
 from geo.spatial.activity import ALWAYS, Activity
 from geo.spatial.encounters import Encounters, find_encounters
 from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
+from geo.spatial.event_facts import end_fixes, ordinals
 from geo.spatial.events import EventSettings, GeofenceEvent, find_events
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.fences import Fence
@@ -28,7 +29,7 @@ from geo.spatial.gates import Crossings, Gate, GateSet
 from geo.spatial.geojson import FenceReport, fences_from_geojson
 from geo.spatial.measure import FenceUse, pieces_by_fence, use_by_fence
 from geo.spatial.pieces import OUTSIDE, Pieces
-from geo.spatial.revisions import EventRevision, in_force, new_revisions
+from geo.spatial.revisions import Revision, fact_id, in_force, new_revisions
 from geo.spatial.tracks import Tracks, TrackSettings, Verdict, build_tracks
 from geo.spatial.visits import Visits, VisitSettings, find_visits
 from geo.spatial.zones import ZoneSet
@@ -39,7 +40,6 @@ __all__ = [
     "Activity",
     "Crossings",
     "Encounters",
-    "EventRevision",
     "EventSettings",
     "Fence",
     "FenceError",
@@ -53,6 +53,7 @@ __all__ = [
     "GateSet",
     "GeofenceEvent",
     "Pieces",
+    "Revision",
     "SpatialError",
     "TooManyEncounters",
     "TrackSettings",
@@ -63,12 +64,15 @@ __all__ = [
     "ZoneSet",
     "bounded_lines",
     "build_tracks",
+    "end_fixes",
+    "fact_id",
     "fences_from_geojson",
     "find_encounters",
     "find_events",
     "find_visits",
     "in_force",
     "new_revisions",
+    "ordinals",
     "pieces_by_fence",
     "read_fixes",
     "use_by_fence",

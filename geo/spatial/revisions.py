@@ -1,109 +1,70 @@
-"""Corrections: what must be emitted anew when late fixes change the events of a device.
+"""Corrections: what must be published anew when late fixes change what happened.
 
-Every event that was emitted has an id and a revision. Computed again with more fixes, an event is the same (nothing is
-emitted), moved (same id, next revision), gone (its id is retracted), or new.
+What happened has an id that follows from facts alone (see `fact_id`). So what is in force, ids included, is a function
+of the records; only how many revisions led there depends on the order in which these came.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
 
-from geo.spatial.events import GeofenceEvent
+Content = TypeVar("Content")
+_ID_CHARS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class EventRevision:
-    """An event as it was emitted. A retracted one did not happen."""
+class Revision(Generic[Content]):
+    """One state of what has an id, counted from 0. A retracted one did not happen; it shows what was said before."""
 
     id: str
     revision: int
-    event: GeofenceEvent
+    content: Content
     retracted: bool = False
 
 
-def new_revisions(
-    known: Sequence[EventRevision], events: Iterable[GeofenceEvent], namespace: str = ""
-) -> list[EventRevision]:
-    """What to emit, given all that was emitted so far (every revision, in any order) and the events as they are now.
+def fact_id(*facts: str | int) -> str:
+    """The id of what these facts identify: the same in every process, another one for other facts.
 
-    Both must be of the same devices and the same stretch of time. Events of one device, place and kind are matched
-    first by equal time, then in order of time, so that a late fix moves the event that it explains. An id is drawn
-    from the event's first revision and `namespace` (the device's own name makes it good across processes): pure, and
-    the same in every replay.
+    The first 96 bits of a SHA-256, as 24 hexadecimal digits: among 10^9 ids two are equal once in 10^11 times.
     """
-    new: list[EventRevision] = []
-    now: dict[tuple[int, str, str], list[GeofenceEvent]] = {}
-    for event in events:
-        now.setdefault(_key(event), []).append(event)
-    before: dict[tuple[int, str, str], list[EventRevision]] = {}
-    for revision in in_force(known):
-        before.setdefault(_key(revision.event), []).append(revision)
-    used = {revision.id for revision in known}
-    # Sorted: the order of a set differs from run to run, and what is emitted must not.
-    for key in sorted(now.keys() | before.keys()):
-        new += _matched(before.get(key, []), now.get(key, []), used, namespace)
-    return new
+    text = json.dumps(facts, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_CHARS]
 
 
-def in_force(known: Iterable[EventRevision]) -> list[EventRevision]:
-    """The latest revision of each event that was not retracted, in order of the events."""
-    latest: dict[str, EventRevision] = {}
-    for revision in known:
-        if revision.id not in latest or latest[revision.id].revision <= revision.revision:
-            latest[revision.id] = revision
-    return sorted(
-        (revision for revision in latest.values() if not revision.retracted),
-        key=lambda revision: (revision.event, revision.id),
-    )
+def latest_by_id(known: Iterable[Revision[Content]]) -> dict[str, Revision[Content]]:
+    """Of each id the highest revision, whatever the order."""
+    latest: dict[str, Revision[Content]] = {}
+    for one in known:
+        if one.id not in latest or latest[one.id].revision < one.revision:
+            latest[one.id] = one
+    return latest
 
 
-def _key(event: GeofenceEvent) -> tuple[int, str, str]:
-    return event.device, event.place, event.kind
+def in_force(known: Iterable[Revision[Content]]) -> dict[str, Content]:
+    """The content of each id that was not retracted, in the order of ids."""
+    return {name: one.content for name, one in sorted(latest_by_id(known).items()) if not one.retracted}
 
 
-def _matched(
-    before: list[EventRevision], now: list[GeofenceEvent], used: set[str], namespace: str
-) -> list[EventRevision]:
-    waiting: dict[int, list[EventRevision]] = {}
-    # Backwards, as pop() takes from the end: of equal times the first is matched first.
-    for revision in sorted(before, key=lambda revision: (revision.event, revision.id), reverse=True):
-        waiting.setdefault(revision.event.t_ms, []).append(revision)
-    changed: list[EventRevision] = []
-    unmatched: list[GeofenceEvent] = []
-    for event in sorted(now):
-        same = waiting.get(event.t_ms)
-        if not same:
-            unmatched.append(event)
-        elif (revision := same.pop()).event != event:
-            changed.append(replace(revision, revision=revision.revision + 1, event=event))
-    left = sorted(
-        (revision for same in waiting.values() for revision in same), key=lambda revision: (revision.event, revision.id)
-    )
-    moved = zip(left, unmatched, strict=False)
-    changed += [replace(revision, revision=revision.revision + 1, event=event) for revision, event in moved]
-    changed += [
-        replace(revision, revision=revision.revision + 1, retracted=True) for revision in left[len(unmatched) :]
-    ]
-    changed += [EventRevision(new_id(_id_seed(event, namespace), used), 0, event) for event in unmatched[len(left) :]]
+def new_revisions(known: Iterable[Revision[Content]], now: Mapping[str, Content]) -> list[Revision[Content]]:
+    """What to publish, in the order of ids, so that `now` is in force.
+
+    `known` (any revisions, in any order) and `now` must be of the same devices and the same stretch of time. What has
+    other content than before, or was retracted and happened after all, is the next revision of its id; what is no
+    longer there is retracted.
+    """
+    latest = latest_by_id(known)
+    changed: list[Revision[Content]] = []
+    for name in sorted(now.keys() | latest.keys()):
+        before = latest.get(name)
+        if before is None:
+            changed.append(Revision(name, 0, now[name]))
+        elif name in now:
+            if before.retracted or before.content != now[name]:
+                changed.append(Revision(name, before.revision + 1, now[name]))
+        elif not before.retracted:
+            changed.append(replace(before, revision=before.revision + 1, retracted=True))
     return changed
-
-
-def _id_seed(event: GeofenceEvent, namespace: str) -> str:
-    return f"{namespace}|{event.device}|{event.place}|{event.kind}|{event.t_ms}"
-
-
-def new_id(seed: str, used: set[str]) -> str:
-    """A name that nothing else has, and that is taken from then on: drawn from how an event was first emitted.
-
-    Pure: the same revisions in the same order have the same names in every replay. In another order of arrival the
-    first revision is another one, so names follow the history, never the facts.
-    """
-    count = 0
-    while True:
-        name = hashlib.sha256(f"{seed}|{count}".encode()).hexdigest()[:24]
-        if name not in used:
-            used.add(name)
-            return name
-        count += 1

@@ -72,10 +72,9 @@ def run(spark: SparkSession, lake: Lake) -> GeofenceRun:
 
 
 def facts(lake: Lake) -> bytes:
-    """The events without their ids and revisions, which depend on how fixes came; as bytes."""
-    names = ("device", "time", "kind", "place", "value")
-    rows = [{name: row[name] for name in names} for row in in_force(lake, TABLE)]
-    return json.dumps(sorted(rows, key=lambda row: tuple(map(str, row.values()))), default=str).encode()
+    """What is in force, with its ids, as bytes; how many revisions led there is history."""
+    rows = [row | {"revision": None, "emitted_at": None} for row in in_force(lake, TABLE)]
+    return json.dumps(sorted(rows, key=lambda row: str(row["id"])), default=str).encode()
 
 
 def published(lake: Lake, feature: dict[str, Any], hour: int) -> None:

@@ -35,10 +35,9 @@ def run(spark: SparkSession, lake: Lake, **settings: Any) -> ProximityRun:
 
 
 def facts(lake: Lake) -> bytes:
-    """The encounters without their ids and revisions, which depend on how fixes came; as bytes."""
-    names = ("device_a", "device_b", "start", "end", "min_m", "min_at", "parts")
-    rows = [[row[name] for name in names] for row in in_force(lake, TABLE)]
-    return json.dumps(sorted(rows, key=str), default=str).encode()
+    """What is in force, with its ids, as bytes; how many revisions led there is history."""
+    rows = [row | {"revision": None, "emitted_at": None} for row in in_force(lake, TABLE)]
+    return json.dumps(sorted(rows, key=lambda row: str(row["id"])), default=str).encode()
 
 
 def depot(devices: int, fixes: int) -> list[LakeFix]:

@@ -44,13 +44,13 @@ class GeofenceCentre:
             if (fix.device, day) in touched
         ]
         rows += [known_row(row) for row in self.table if (row["device"], row["time"] // 1000 // DAY_MS) in touched]
-        rows.sort(key=lambda row: (row["unit"], row["t_ms"], row["epoch"] or 0, row["seq"] or 0))
+        rows.sort(key=lambda row: (row["unit"], row["t_ms"], row["epoch"], row["seq"]))
         news = as_rows(revise(pa.Table.from_pylist(rows, schema=INPUT), self.rules))
         self.table += news
         return news
 
     def in_force(self) -> list[tuple[Any, ...]]:
-        """The events without their ids and revisions, which depend on the history."""
+        """The events with their ids; how many revisions led there is history."""
         return sorted(content(row) for row in latest(self.table) if not row["retracted"])
 
     @staticmethod
@@ -59,15 +59,16 @@ class GeofenceCentre:
 
 
 def as_rows(news: pa.Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = news.set_column(5, "time", news["time"].cast("int64")).to_pylist()
+    at = news.schema.get_field_index("time")
+    rows: list[dict[str, Any]] = news.set_column(at, "time", news["time"].cast("int64")).to_pylist()
     return rows
 
 
 def known_row(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("id", "revision", "kind", "place", "value", "retracted")
+    names = ("id", "revision", "epoch", "seq", "kind", "place", "value", "retracted")
     t_ms = row["time"] // 1000
     unit = f"{row['device']}\n{t_ms // DAY_MS}"
-    return {name: row[name] for name in names} | {"unit": unit, "t_ms": t_ms, "epoch": None, "seq": None}
+    return {name: row[name] for name in names} | {"unit": unit, "t_ms": t_ms}
 
 
 def latest(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -78,7 +79,8 @@ def latest(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def content(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["device"], row["time"], row["kind"], row["place"], row["value"]
+    names = ("device", "time", "kind", "place", "value", "id", "epoch", "seq", "day")
+    return tuple(row[name] for name in names)
 
 
 def rules(tracks: TrackSettings | None = None, **settings: Any) -> EventRules:

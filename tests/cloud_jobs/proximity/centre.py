@@ -121,7 +121,7 @@ class ProximityCentre:
         newest: dict[str, dict[str, Any]] = {}
         for row in sorted(self.table, key=lambda row: row["revision"]):
             newest[row["id"]] = row
-        names = ("device_a", "device_b", "start", "end", "min_m", "min_at", "parts")
+        names = ("device_a", "device_b", "start", "end", "min_m", "min_at", "parts", "id", "day")
         return sorted(tuple(row[name] for name in names) for row in newest.values() if not row["retracted"])
 
 

@@ -28,7 +28,7 @@ def drive(device: str, start_ms: int, *places: tuple[float, float], step_ms: int
 def test_two_that_pass_meet_once_and_the_ids_are_in_order() -> None:
     centre = ProximityCentre()
     centre.take(drive("b", MIDNIGHT, (50.0, 0.0), (50.0, 0.01)) + drive("a", MIDNIGHT, (50.0, 0.01), (50.0, 0.0)))
-    ((a, b, start, end, least, when, _),) = centre.in_force()
+    ((a, b, start, end, least, when, *_),) = centre.in_force()
     assert (a, b, least) == ("a", "b", 0.0)
     assert start < when < end
     assert when == (MIDNIGHT + MINUTE + MINUTE // 2) * 1000

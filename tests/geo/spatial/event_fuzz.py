@@ -13,11 +13,12 @@ import numpy as np
 import shapely
 
 from geo.spatial import (
-    EventRevision,
     EventSettings,
     Fence,
     FenceSet,
     Fixes,
+    GeofenceEvent,
+    Revision,
     Tracks,
     VisitSettings,
     find_events,
@@ -30,7 +31,7 @@ from tests.geo.spatial.exact import ExactFence, bits_of
 from tests.geo.spatial.exact_fuzz import ExactWorld, Spot, world
 from tests.geo.spatial.exact_visits import VisitRules, sides_of, visits_of
 from tests.geo.spatial.seeded import command, compared
-from tests.geo.spatial.worlds import START_MS, every_fix
+from tests.geo.spatial.worlds import START_MS, every_fix, identified
 
 _STEPS_MS = (1, 1_000, 10_000, 60_000, 300_000)
 _DEGREE_M = 111_000.0
@@ -131,7 +132,7 @@ def _corrected(
     fences, asked = FenceSet([Fence(f"f{at}", shape) for at, shape in enumerate(shapes)]), EventSettings(dwell_s=30.0)
     unknown = [math.nan] * len(track)
     known: dict[int, Spot] = {}
-    emitted: list[EventRevision] = []
+    emitted: list[Revision[GeofenceEvent]] = []
     order = [*random.sample(range(len(track)), len(track)), *random.choices(range(len(track)), k=5)]
     for at, row in enumerate(order):
         # some are computed somewhere else first
@@ -139,16 +140,17 @@ def _corrected(
         if at % 4 == 3 or at >= len(track):
             rows = sorted(known)
             tracks = tracks_of([known[one] for one in rows], [t_ms[one] for one in rows], unknown[: len(rows)])
-            emitted += new_revisions(emitted, find_events(tracks, fences, settings=asked), "eu-0001")
-    whole = find_events(tracks_of(track, t_ms, unknown), fences, settings=asked)
-    news = new_revisions(emitted, whole, "eu-0001")
+            emitted += new_revisions(emitted, identified(tracks, find_events(tracks, fences, settings=asked)))
+    tracks = tracks_of(track, t_ms, unknown)
+    whole = identified(tracks, find_events(tracks, fences, settings=asked))
+    news = new_revisions(emitted, whole)
     emitted += news
     counts.corrected += sum(one.revision > 0 for one in emitted)
     names = [(one.id, one.revision) for one in emitted]
     gaps = [one for one in emitted if one.revision and (one.id, one.revision - 1) not in names]
-    if [one.event for one in in_force(emitted)] != whole or len(set(names)) < len(names) or gaps:
+    if in_force(emitted) != whole or len(set(names)) < len(names) or gaps:
         counts.faults.append(f"seed {seed}: what is in force is not what the fixes say")
-    if new_revisions(emitted, whole, "eu-0001"):
+    if new_revisions(emitted, whole):
         counts.faults.append(f"seed {seed}: the same is published again")
 
 

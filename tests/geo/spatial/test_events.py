@@ -1,4 +1,4 @@
-"""Visits with hysteresis, events, and corrections of what was published."""
+"""Visits with hysteresis, and events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from shapely import box
 
 from geo.spatial import (
-    EventRevision,
     EventSettings,
     Fence,
     FenceSet,
@@ -18,14 +17,12 @@ from geo.spatial import (
     VisitSettings,
     find_events,
     find_visits,
-    in_force,
-    new_revisions,
     use_by_fence,
 )
 from geo.spatial.depth import border_distance_m
 from geo.spatial.fences import Outlines
 from geo.spatial.rings import world_polygon
-from tests.geo.spatial.worlds import START_MS, every_fix, fence_lists, fences, joined, line, taken, walks
+from tests.geo.spatial.worlds import START_MS, every_fix, fence_lists, fences, joined, line, walks
 
 DEPOT = FenceSet(fences(("depot", box(10.0, 50.0, 10.02, 50.02))))
 
@@ -132,40 +129,6 @@ def test_visits_of_a_device_to_a_fence_alternate_and_do_not_overlap(
     same = (visits.device[1:] == visits.device[:-1]) & (visits.fence[1:] == visits.fence[:-1])
     assert (visits.end_ms >= visits.start_ms).all()
     assert (visits.start_ms[1:] >= visits.end_ms[:-1])[same].all()
-
-
-@given(walks(devices=2), fence_lists(), st.randoms(use_true_random=False), st.integers(1, 5))
-def test_revised_as_fixes_arrive_in_any_order_what_is_in_force_is_what_a_batch_finds(
-    fixes: Fixes, made: list[Fence], random: object, batches: int
-) -> None:
-    _, keep = np.unique(np.stack([fixes.device, fixes.t_ms]), axis=1, return_index=True)
-    fixes = taken(fixes, np.sort(keep))
-    order = np.arange(len(fixes))
-    random.shuffle(order)  # type: ignore[attr-defined]
-    every, known = FenceSet(made), list[EventRevision]()
-    for part in range(1, batches + 1):
-        seen = np.sort(order[: len(order) * part // batches])
-        news = new_revisions(known, find_events(every_fix(taken(fixes, seen)), every))
-        known += news
-    whole = find_events(every_fix(fixes), every)
-    assert [one.event for one in in_force(known)] == whole
-    assert new_revisions(known, whole) == []
-    revisions = [(one.id, one.revision) for one in known]
-    assert len(revisions) == len(set(revisions))
-
-
-def test_a_late_fix_moves_the_event_that_it_explains_and_retracts_what_did_not_happen() -> None:
-    sparse = line([(9.99, 50.01), (10.03, 50.01)], 40_000)
-    late = Fixes(device=[0], t_ms=[START_MS + 20_000], lat=[50.01], lon=[9.995])
-    first = new_revisions([], find_events(every_fix(sparse), DEPOT), "eu-0001")
-    second = new_revisions(first, find_events(every_fix(joined([sparse, late])), DEPOT), "eu-0001")
-    assert [one.revision for one in first] == [0, 0]
-    assert [(one.id, one.revision, one.retracted) for one in second] == [(one.id, 1, False) for one in first]
-    assert [one.event.t_ms - START_MS for one in second] == [22_857, 34_286]
-    detour = Fixes(device=[0] * 2, t_ms=START_MS + np.array([10_000, 30_000]), lat=[50.1, 50.1], lon=[9.99, 10.03])
-    third = new_revisions([*first, *second], find_events(every_fix(joined([sparse, detour])), DEPOT), "eu-0001")
-    assert [(one.revision, one.retracted) for one in third] == [(2, True), (2, True)]
-    assert in_force([*first, *second, *third]) == []
 
 
 def test_the_cut_at_180_degrees_is_no_border_and_the_border_beyond_it_is_as_near_as_it_is() -> None:

@@ -9,7 +9,17 @@ import numpy as np
 from hypothesis import strategies as st
 from shapely import Polygon, box
 
-from geo.spatial import Fence, Fixes, Tracks, TrackSettings, build_tracks
+from geo.spatial import (
+    Fence,
+    Fixes,
+    GeofenceEvent,
+    Tracks,
+    TrackSettings,
+    build_tracks,
+    end_fixes,
+    fact_id,
+    ordinals,
+)
 
 START_MS = 1_767_603_422_000
 BUS_TRACK = Path(__file__).parents[3].parent / "shared" / "data" / "liverpool_bus_route14.csv"
@@ -82,3 +92,10 @@ def taken(fixes: Fixes, rows: np.ndarray) -> Fixes:
 
 def fences(*named: tuple[str, Polygon]) -> list[Fence]:
     return [Fence(name, shape) for name, shape in named]
+
+
+def identified(tracks: Tracks, events: Sequence[GeofenceEvent]) -> dict[str, GeofenceEvent]:
+    """Events by their ids; the time of the fix that ends a segment stands for its seq."""
+    ends = tracks.fixes.t_ms[end_fixes(tracks, events)].tolist()
+    keys = [(one.device, end, one.kind, one.place) for one, end in zip(events, ends, strict=True)]
+    return {fact_id(*key, at): one for key, at, one in zip(keys, ordinals(keys), events, strict=True)}
