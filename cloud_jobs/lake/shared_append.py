@@ -24,16 +24,20 @@ Missing = Callable[[list[Row]], list[Row]]
 """Of rows that a table has (the columns asked for) the rows that it lacks; called again at each attempt."""
 MAX_ATTEMPTS: Final = 40
 """Of writers that meet one wins each time, so this many can begin at the same moment."""
+MAX_FAILURES: Final = 3
+"""So many attempts may fail for another reason than another writer."""
 _MAX_PAUSE_S: Final = 0.2
 
 
 def append_missing(
     lake: Lake, table: str, columns: list[str], missing: Missing, *, pause: Callable[[float], object] = time.sleep
 ) -> list[Row]:
-    """Appends what `missing` says, in one commit, and returns it. None: no commit is made.
+    """Appends what `missing` says, in one commit, and returns it; with nothing missing no commit is made.
 
-    Raises CommitConflict when others won MAX_ATTEMPTS times, and LakeError for a table that cannot be read or written.
+    Raises CommitConflict when others won MAX_ATTEMPTS times, and LakeError for a table that cannot be read, or that
+    could not be written MAX_FAILURES times.
     """
+    failures = 0
     for _ in range(MAX_ATTEMPTS):
         opened = lake.open(table)
         try:
@@ -47,10 +51,14 @@ def append_missing(
                 commit_properties=CommitProperties(app_transactions=[Transaction(table, opened.version() + 1)]),
             )
         except CommitFailedError:
-            # also after a commit whose answer was lost: then nothing is missing any more
-            pause(uniform(0, _MAX_PAUSE_S))  # only that two do not meet again and again
+            # so that two do not meet again and again
+            pause(uniform(0, _MAX_PAUSE_S))
         except (DeltaError, OSError) as error:
-            raise LakeError(f"table {table!r} of the lake {lake.folder} cannot be written: {error}") from error
+            failures += 1
+            if failures == MAX_FAILURES:
+                raise LakeError(f"table {table!r} of the lake {lake.folder} cannot be written: {error}") from error
+            # perhaps only the answer was lost: then nothing is missing any more
+            pause(uniform(0, _MAX_PAUSE_S))
         else:
             return rows
     raise CommitConflict(table)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cloud_jobs.billing import usable_tariff
 from cloud_jobs.errors import CommitConflict, LakeError
@@ -160,14 +160,31 @@ def test_a_collector_that_loses_each_time_ends_with_a_conflict_and_has_written_n
     assert ids(lake) == [publication_id(at) for at in range(3)]
 
 
-def test_a_commit_whose_answer_was_lost_is_not_made_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failure", [CommitFailedError, DeltaError, OSError])
+def test_a_commit_whose_answer_was_lost_is_not_made_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, failure: type[Exception]
+) -> None:
     def lost(*arguments: Any, **named: Any) -> None:
         write_deltalake(*arguments, **named)
-        raise CommitFailedError("the connection was closed")
+        raise failure("the connection was closed")
 
     monkeypatch.setattr(shared_append, "write_deltalake", lost)
     assert store(lake, {"tariff": [A]}, pause=lambda _: None).publications == 1
     assert ids(lake) == [publication_id(0)]
+
+
+def test_a_table_that_cannot_be_written_is_tried_a_few_times_and_named(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(shared_append, "write_deltalake", full)
+    with pytest.raises(LakeError, match=r"'reference' .* cannot be written: no space left"):
+        store(lake, {"tariff": [A]}, pause=pauses.append)
+    assert len(pauses) == shared_append.MAX_FAILURES - 1
 
 
 def test_a_table_of_another_version_is_refused_with_the_columns_that_it_lacks(tmp_path: Path) -> None:
