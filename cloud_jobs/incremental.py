@@ -1,63 +1,132 @@
 """What is new in the records since a table that is derived from them was last written, and how that table is written.
 
-The rows of a run and the version of the records that they cover are one commit. A commit is made only on the version
-of the table that the run read: of two runs at the same time one gets CommitConflict, and nothing is written twice.
+The rows of a run and the ingest number up to which they cover the records are one commit. A commit is made only upon
+the commit of the table that the run read: of two runs at the same time one gets CommitConflict, and nothing is written
+twice. What is new is found by the ingest number that each record keeps, whatever was compacted or deleted meanwhile.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from typing import Final
-from uuid import uuid4
 
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from cloud_jobs.errors import CommitConflict
-from cloud_jobs.lake.frames import append_once, read_inserted, read_table
-from cloud_jobs.lake.tables import Lake, covering
+from cloud_jobs.errors import CommitConflict, Fenced
+from cloud_jobs.lake.data_files import DataFile
+from cloud_jobs.lake.frames import cast_to, read_files, write_files
+from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
+from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number, stated
 
-# clocks far off have no partition: what they say of a time is nothing that an hour or a day can be computed from
-_POSITIONS: Final = "kind = 'position' AND device_date IS NOT NULL"
+COVERS: Final = "covers"
+"""Under which name a derived table states the ingest number up to which it covers the records."""
+_POSITION: Final = "position"
+_READ: Final = (
+    "tenant",
+    "device",
+    "epoch",
+    "seq",
+    "kind",
+    "device_time",
+    "latitude",
+    "longitude",
+    "speed_mps",
+    "accuracy_m",
+    "device_date",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """The records that a derived table does not cover yet: those of versions after `since`, up to `until`.
+    """The records that a derived table does not cover yet: those with an ingest number after `since`, up to `until`.
 
-    `table_version`: the version of the table that a run over them reads.
+    `opened`: the table as a run over them reads it, at the commit `previous`. `number`: that of the commit which the
+    run may make upon it.
+    `stored`: the files of the records, without those of clocks far off: what they say of a time is nothing that an hour
+    or a day can be computed from.
     """
 
     table: str
-    table_version: int
     since: int
     until: int
+    previous: int | None
+    number: int
+    opened: DeltaTable = field(compare=False, repr=False)
+    stored: StoredFiles = field(compare=False, repr=False)
 
     def __bool__(self) -> bool:
         return self.since < self.until
 
+    @property
+    def commit_number(self) -> int:
+        """What the rows of its commit have in that column."""
+        return counter_of(self.number)
+
+    @property
+    def commits(self) -> int:
+        """How many commits of the ingest the table is behind."""
+        return self.until - self.since
+
+    @property
+    def new_files(self) -> StoredFiles:
+        """The files that can hold records of it."""
+        return self.stored.between("ingest_number", self.since + 1, self.until)
+
 
 def next_increment(lake: Lake, table: str) -> Increment:
     """What is to be covered now."""
-    # the table's version first: a commit that another run makes from here on makes that of this run a conflict
-    table_version = lake.open(table).version()
-    return Increment(table, table_version, lake.covered_version(table), lake.open("records").version())
+    # the table first: a commit that another run makes from here on makes that of this run a conflict
+    opened, records = lake.open(table), lake.open("records")
+    since, until = stated(opened, COVERS) or 0, counter_of(newest_number(records, INGEST))
+    previous = newest_number(opened, table)
+    stored = StoredFiles.of(records, "records").of_days()
+    return Increment(table, since, until, previous, next_number(previous), opened, stored)
+
+
+def records_behind(lake: Lake, increment: Increment) -> int:
+    """How many records an increment has. Files that were merged with older ones are opened, for that one column."""
+    if not increment:
+        return 0
+    wanted, files, count = (increment.since + 1, increment.until), lake.files("records"), 0
+    stored = increment.new_files
+    for path, rows, (low, high) in zip(stored.paths, stored.row_counts, stored.bounds("ingest_number"), strict=True):
+        if low is not None and wanted[0] <= low and high <= wanted[1]:
+            count += rows
+        else:
+            found = stored_rows(files, "records", path, ["ingest_number"], {"ingest_number": wanted})
+            count += sum(part.num_rows for part in found)
+    return count
 
 
 def new_positions(spark: SparkSession, lake: Lake, increment: Increment) -> DataFrame:
     """Device and device time of the positions of an increment."""
-    if increment.since < 0:
-        # the first run reads the table itself: the log of a lake that ran before does not reach back to its beginning
-        found = positions_at(spark, lake, increment.until)
-    else:
-        found = read_inserted(spark, lake, "records", increment.since, increment.until).where(_POSITIONS)
-    return found.select("device", "device_time")
+    wanted = {"kind": (_POSITION, _POSITION), "ingest_number": (increment.since + 1, increment.until)}
+    return read_files(spark, lake, increment.new_files, ("device", "device_time"), wanted)
 
 
-def positions_at(spark: SparkSession, lake: Lake, version: int) -> DataFrame:
-    """The positions of a version of the records, without those of clocks far off."""
-    return read_table(spark, lake, "records", version).where(_POSITIONS)
+def positions_at(
+    spark: SparkSession,
+    lake: Lake,
+    increment: Increment,
+    first: date | None = None,
+    last: date | None = None,
+) -> DataFrame:
+    """The positions up to an increment's end, of all days or of those between two; none of clocks far off."""
+    stored = increment.stored.of_days(first, last).between("ingest_number", high=increment.until)
+    wanted = {"kind": (_POSITION, _POSITION), "ingest_number": (None, increment.until)}
+    return read_files(spark, lake, stored, _READ, wanted)
+
+
+def rows_before(spark: SparkSession, lake: Lake, increment: Increment, first: date, last: date) -> DataFrame:
+    """What the table of an increment holds of the days between two, as the run reads it."""
+    stored = StoredFiles.of(increment.opened, increment.table).of_days(first, last)
+    return read_files(spark, lake, stored, TABLES[increment.table].schema.names, {})
 
 
 def touched_spans(positions: DataFrame, name: str, *, span_ms: int, margin_ms: int) -> DataFrame:
@@ -71,19 +140,29 @@ def touched_spans(positions: DataFrame, name: str, *, span_ms: int, margin_ms: i
 
 
 def commit(lake: Lake, increment: Increment, rows: DataFrame, *, stamp: str = "emitted_at") -> None:
-    """Appends the rows that were computed for an increment, with the version that they cover. No rows: only that.
+    """Appends the rows that were computed for an increment, with what they cover. No rows: only that.
 
-    `stamp`: the column that takes the time of now. Raises CommitConflict if the table is another one than the run read;
-    nothing is written then.
+    `stamp`: the column that takes the time of now. Raises CommitConflict if another run has written to the table since
+    this one read it; nothing is written then.
     """
-    made = append_once(
-        rows.withColumn(stamp, f.lit(datetime.now(UTC))),
-        lake,
-        increment.table,
-        # a writer's numbers are versions of the table: compare and swap
-        writer=increment.table,
-        number=increment.table_version + 1,
-        metadata=covering(increment.until, token=uuid4().hex),
-    )
-    if not made:
-        raise CommitConflict(increment.table)
+    now = datetime.now(UTC)
+    number = f.lit(increment.commit_number).cast("bigint")
+    stamped = rows.withColumn(stamp, f.lit(now)).withColumn("commit_number", number)
+    commit_written(increment, write_files(cast_to(TABLES[increment.table].schema, stamped), lake, increment.table, now))
+
+
+def commit_written(increment: Increment, files: Sequence[DataFile]) -> None:
+    """Makes the commit of an increment, from files whose rows have its commit number. Raises CommitConflict."""
+    opened, table = increment.opened, increment.table
+    try:
+        commit_files(
+            opened,
+            table,
+            files,
+            writer=table,
+            previous=increment.previous,
+            number=increment.number,
+            states={COVERS: increment.until},
+        )
+    except Fenced as error:
+        raise CommitConflict(table) from error

@@ -95,7 +95,7 @@ def _run(
         # before Spark, which takes seconds to start: a lake of another version is refused at once
         lake.create()
         increment = next_increment(lake, table)
-        log.info("started", lake=str(settings.lake), records_version=increment.until, covered_version=increment.since)
+        log.info("started", lake=str(settings.lake), ingest_number=increment.until, covers=increment.since)
         with _session(job, settings, stop) as spark:
 
             def once() -> None:

@@ -2,7 +2,8 @@
 
 The table is written first, and how far its commits were published is noted after Pulsar has persisted them. A crash
 between the two publishes some rows again; the key of a message, `id/revision`, lets consumers drop those. A note that
-was lost publishes the whole table again.
+was lost publishes the whole table again. Rows keep the number of the commit that brought them, so what is due is found
+whatever was compacted or deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
-import pyarrow as pa
+from deltalake import DeltaTable
 
 from cloud_jobs.errors import NotPublished
+from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import counter_of, newest_number
 from runtime import replace_durably
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
 _TIMEOUT_S = 10
+_NOTED = "commit_number"
 _SEND_TIMEOUT_MS = 30_000
 _MAX_PENDING = 5_000
 _ANYBODY = PulsarAccess()
@@ -32,30 +37,31 @@ Send = Callable[[Iterator[dict[str, Any]]], None]
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """The rows of one table that are due. `progress_file` says up to which version they were published."""
+    """The rows of one derived table that are due. `progress_file` says up to which commit they were published."""
 
     lake: Lake
     table: str
     progress_file: Path
 
-    def published_version(self) -> int:
-        """The version of the table up to which everything was published; -1: nothing."""
+    def published_commit(self) -> int:
+        """The number of the table's commit up to which everything was published; 0: nothing."""
         try:
-            return int(json.loads(self.progress_file.read_text(encoding="utf-8"))["version"])
+            return int(json.loads(self.progress_file.read_text(encoding="utf-8"))[_NOTED])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return -1
+            return 0
 
     def flush(self, send: Send) -> int:
         """Publishes the rows that are due and returns their number."""
         # fixed before the rows are read: what is committed from here on is due in the next run
-        since, until = self.published_version(), self.lake.open(self.table).version()
+        opened = self.lake.open(self.table)
+        since, until = self.published_commit(), counter_of(newest_number(opened, self.table))
         if since >= until:
             return 0
         count = 0
 
         def counted() -> Iterator[dict[str, Any]]:
             nonlocal count
-            for row in self._rows(since, until):
+            for row in self._rows(opened, since, until):
                 count += 1
                 yield row
 
@@ -64,20 +70,16 @@ class Outbox:
         self._save(until)
         return count
 
-    def _rows(self, since: int, until: int) -> Iterator[dict[str, Any]]:
-        table = self.lake.open(self.table)
-        if since < 0:
-            batches = self.lake.dataset(self.table, table).to_batches(batch_size=10_000)
-        else:
-            batches = pa.RecordBatchReader.from_stream(
-                table.load_cdf(starting_version=since + 1, ending_version=until, predicate="_change_type = 'insert'")
-            )
-        for batch in batches:
-            yield from batch.to_pylist()
+    def _rows(self, opened: DeltaTable, since: int, until: int) -> Iterator[dict[str, Any]]:
+        files, columns, due = self.lake.files(self.table), TABLES[self.table].schema.names, (since + 1, until)
+        for path in StoredFiles.of(opened, self.table).between("commit_number", *due).paths:
+            for rows in stored_rows(files, self.table, path, columns, {"commit_number": due}):
+                for batch in rows.to_batches(max_chunksize=10_000):
+                    yield from batch.to_pylist()
 
-    def _save(self, version: int) -> None:
+    def _save(self, commit_number: int) -> None:
         self.progress_file.parent.mkdir(parents=True, exist_ok=True)
-        replace_durably(self.progress_file, json.dumps({"version": version}).encode())
+        replace_durably(self.progress_file, json.dumps({_NOTED: commit_number}).encode())
 
 
 def topic_sender(

@@ -52,7 +52,7 @@ INPUT: Final = pa.schema(
 """What one day of a device needs: the fixes of the day (`touched`) and around it, and its known revisions
 (`id` is not null). `unit` names the device and the day: see `device_of`."""
 
-REVISIONS: Final = without(GEOFENCE_EVENTS, "emitted_at")
+REVISIONS: Final = without(GEOFENCE_EVENTS, "emitted_at", "commit_number")
 """Revisions on their way to the table `geofence_events`."""
 
 

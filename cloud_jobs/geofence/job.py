@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import date, timedelta
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,25 +16,38 @@ from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, EventRules, re
 from cloud_jobs.geofence.fence_changes import AppliedFences, FenceChange
 from cloud_jobs.geofence.units import DAY_MS
 from cloud_jobs.in_force import RefusedVersion
-from cloud_jobs.incremental import commit, new_positions, next_increment, positions_at
+from cloud_jobs.incremental import (
+    Increment,
+    commit,
+    new_positions,
+    next_increment,
+    positions_at,
+    records_behind,
+    rows_before,
+)
 from cloud_jobs.key_groups import group_by_key
-from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until, read_table
+from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import fences_in
 from geo.spatial import TrackSettings
 
 TABLE = "geofence_events"
 _ROWS_AT_ONCE = 200_000
+_DAY = timedelta(days=1)
+_LAST_DAY = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class GeofenceRun:
-    """What one run did: the version of the records it covers, fences that changed, days of devices touched, revisions.
+    """What one run did: the ingest number up to which it covers the records, how many commits of the ingest and records
+    it was behind, fences that changed, days of devices touched, revisions.
 
     `refused_fences`: publications of fences that cannot be used; what they were to replace was in force.
     """
 
-    records_version: int
+    ingest_number: int
+    commits_behind: int
+    records_behind: int
     fence_changes: int
     touched_days: int
     revisions: int
@@ -49,8 +63,8 @@ def compute_events(
 ) -> GeofenceRun:
     """Brings the events up to the records and the fences as they are now. Running it again writes nothing.
 
-    The revisions and the version of the records that they cover are one commit; the fences are noted in `applied`
-    after it, so that after a crash between the two the days of new fences are looked at once more. Raises
+    The revisions and the ingest number up to which they cover the records are one commit; the fences are noted in
+    `applied` after it, so that after a crash between the two the days of new fences are looked at once more. Raises
     CommitConflict.
     """
     increment = next_increment(lake, TABLE)
@@ -59,38 +73,39 @@ def compute_events(
     fences, refused = published.features, published.refused
     reach_ms = round(settings.reach_h * 3_600_000)
     # the first run computes every day that there is, whatever the fences
-    changes = applied.changes(fences, reach_ms) if since >= 0 else []
+    changes = applied.changes(fences, reach_ms) if since else []
     if not increment and not changes:
-        return GeofenceRun(until, 0, 0, 0, refused)
+        return GeofenceRun(until, 0, 0, 0, 0, 0, refused)
     # settings that do not fit are refused here, before Spark works for minutes
     EventRules.of((), tracks, settings)
     touched = _touched_days(new_positions(spark, lake, increment), reach_ms) if increment else None
     if changes:
-        near = _days_near(spark, positions_at(spark, lake, until), changes)
+        near = _days_near(spark, lake, increment, changes)
         touched = near if touched is None else touched.unionByName(near).distinct()
     assert touched is not None
     with ExitStack() as held:
         count, revision_count = persist_until(held, touched).count(), 0
         if count:
-            rows = _rows(spark, lake, touched, until, reach_ms)
+            rows = _rows(spark, lake, touched, increment, reach_ms)
             revise_days = _revise_days(fences, tracks, settings)
             revisions = persist_until(held, map_sorted(rows, "unit", revise_days, REVISIONS, "t_ms", "epoch", "seq"))
             revision_count = int(revisions.count())
             commit(lake, increment, revisions)
         # after the commit: a crash between the two has the days of new fences looked at once more, and skips none
-        if changes or since < 0:
+        if changes or not since:
             applied.save(fences)
-        return GeofenceRun(until, len(changes), count, revision_count, refused)
+        behind = increment.commits, records_behind(lake, increment)
+        return GeofenceRun(until, *behind, len(changes), count, revision_count, refused)
 
 
-def _days_near(spark: SparkSession, positions: DataFrame, changes: list[FenceChange]) -> DataFrame:
+def _days_near(spark: SparkSession, lake: Lake, increment: Increment, changes: list[FenceChange]) -> DataFrame:
     """The days of devices in which a change of fences may matter: those in its time whose way came near it.
 
     A way is represented by the box around its fixes, from the day before to the day after.
     """
     first, last = min(change.first_day for change in changes), max(change.last_day for change in changes)
     boxes = (
-        positions.where(f.unix_date("device_date").cast("bigint").between(first - 1, last + 1))
+        positions_at(spark, lake, increment, _date(first - 1), _date(last + 1))
         .groupBy("device", "device_date")
         .agg(*_box("longitude", "latitude", "longitude", "latitude"))
         .withColumn("day", f.explode(f.array(*(f.date_add("device_date", by) for by in (-1, 0, 1)))))
@@ -110,6 +125,11 @@ def _days_near(spark: SparkSession, positions: DataFrame, changes: list[FenceCha
     return near.select("device", "day")
 
 
+def _date(day: int) -> date:
+    # the days of records with a partition are within these
+    return date(1970, 1, 1) + timedelta(days=min(max(day, 0), _LAST_DAY))
+
+
 def _box(west: str, south: str, east: str, north: str) -> list[Column]:
     lows = [f.min(west).alias("west"), f.min(south).alias("south")]
     return [*lows, f.max(east).alias("east"), f.max(north).alias("north")]
@@ -127,14 +147,13 @@ def _touched_days(positions: DataFrame, reach_ms: int) -> DataFrame:
     )
 
 
-def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int, reach_ms: int) -> DataFrame:
+def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, increment: Increment, reach_ms: int) -> DataFrame:
     """What each touched day of a device needs (schema INPUT): a day is a key, so that no device is a hot one."""
     days = touched.agg(f.min("day").alias("first"), f.max("day").alias("last")).collect()[0]
     around = touched.withColumn("device_date", f.explode(f.array(*(f.date_add("day", by) for by in (-1, 0, 1)))))
     midnight_ms = f.unix_date("day").cast("bigint") * DAY_MS
     fixes = (
-        positions_at(spark, lake, version)
-        .where(f.col("device_date").between(f.date_sub(f.lit(days["first"]), 1), f.date_add(f.lit(days["last"]), 1)))
+        positions_at(spark, lake, increment, days["first"] - _DAY, days["last"] + _DAY)
         .join(around, ["device", "device_date"])
         .withColumn("t_ms", f.unix_millis("device_time"))
         .where(f.col("t_ms").between(midnight_ms - reach_ms, midnight_ms + (DAY_MS + reach_ms)))
@@ -144,8 +163,7 @@ def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, version: int, rea
         .drop("kind")
     )
     known = (
-        read_table(spark, lake, TABLE)
-        .where(f.col("day").between(days["first"], days["last"]))
+        rows_before(spark, lake, increment, days["first"], days["last"])
         .join(touched, ["device", "day"])
         .withColumn("t_ms", f.unix_millis("time"))
         .withColumn("unit", f.concat_ws("\n", "device", "day"))

@@ -1,4 +1,4 @@
-"""Parquet files of the records table, written by executors: sorted, one for each day, and described as Delta has it.
+"""Parquet files of the lake's tables, written by executors: sorted, one for each day, and described as Delta has it.
 
 A file belongs to the table from the commit that names it. One that no commit names is harmless.
 """
@@ -6,7 +6,7 @@ A file belongs to the table from the commit that names it. One that no commit na
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -17,19 +17,11 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 from pyarrow.fs import FileSystem
 
-from cloud_jobs.lake.schemas import RECORDS, without
+from cloud_jobs.lake.schemas import RECORDS, TABLES, TableSchema
 from cloud_jobs.lake.stream_order import in_order
 
-PARTITION: Final = "device_date"
-FILE_SCHEMA = without(RECORDS, PARTITION)
-"""What stands in a file: the value of the partition stands in its path, and in the log."""
-
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-_ORDER: Final = ("tenant", "device", "epoch", "seq")
-_BOUNDED: Final = (*_ORDER, "device_time", "ingest_number")
-"""The columns whose lowest and highest value the log has, so that a reader opens only the files it needs."""
 _ASCENDING: Final = ("seq", "device_time", "monotonic_us")
-_DICTIONARY_COLUMNS: Final = [name for name in FILE_SCHEMA.names if name not in _ASCENDING]
 _ROW_GROUP: Final = 1 << 17
 """A reader of one device opens as much of a file at least."""
 
@@ -45,8 +37,10 @@ class DataFile(NamedTuple):
 
     def add_action(self) -> AddAction:
         """What a commit says of it."""
-        day = None if self.day is None else self.day.isoformat()
-        return AddAction(self.path, self.size, {PARTITION: day}, self.written_ms, True, self.stats)
+        folder, _, _ = self.path.rpartition("/")
+        column = folder.partition("=")[0]
+        day = {column: None if self.day is None else self.day.isoformat()} if folder else {}
+        return AddAction(self.path, self.size, day, self.written_ms, True, self.stats)
 
     @property
     def rows(self) -> int:
@@ -59,62 +53,70 @@ class DataFile(NamedTuple):
         return stats["minValues"], stats["maxValues"]
 
 
-def write_data_files(files: FileSystem, rows: pa.Table, now: datetime) -> list[DataFile]:
-    """Writes rows, with the columns of RECORDS, into a table's folder; one file for each UTC day of device time.
+def write_data_files(files: FileSystem, rows: pa.Table, now: datetime, *, table: str = "records") -> list[DataFile]:
+    """Writes rows, with the columns of a table, into its folder; one file for each day that the table is parted by.
 
-    In each the rows are in the order of tenant, device, epoch and seq; of equal ones the first that came is first.
+    In each the rows are in the table's order; of equal ones the first that came is first.
     """
-    rows = in_order(rows)
-    return [_write(files, of_day, day, now) for day, of_day in _by_day(rows)]
+    layout = TABLES[table]
+    if not rows.num_rows:
+        return []
+    rows = in_order(rows) if table == "records" else rows.sort_by([(name, "ascending") for name in layout.order])
+    return [_write(files, layout, of_day, day, now) for day, of_day in _by_day(rows, layout)]
 
 
 def read_data_file(files: FileSystem, file: DataFile) -> pa.Table:
-    """The rows of a file, with the columns of RECORDS, in their order."""
-    rows = pq.read_table(file.path, filesystem=files, partitioning=None).cast(FILE_SCHEMA)
+    """The records of a file, with the columns of RECORDS, in their order."""
+    rows = pq.read_table(file.path, filesystem=files, partitioning=None).cast(TABLES["records"].in_file)
     day = pa.repeat(pa.scalar(file.day, pa.date32()), rows.num_rows)
-    return rows.append_column(PARTITION, day).select(RECORDS.names).cast(RECORDS)
+    return rows.append_column("device_date", day).select(RECORDS.names).cast(RECORDS)
 
 
 def day_of(path: str) -> date | None:
-    """The day of a file of the table, by its path."""
-    value = path.partition("/")[0].removeprefix(f"{PARTITION}=")
+    """The day of a file of a table that is parted by days, by its path."""
+    value = path.partition("/")[0].partition("=")[2]
     return None if value == _NULL else date.fromisoformat(value)
 
 
-def _by_day(rows: pa.Table) -> Iterator[tuple[date | None, pa.Table]]:
-    days = rows[PARTITION].unique()
+def _by_day(rows: pa.Table, layout: TableSchema) -> Iterator[tuple[date | None, pa.Table]]:
+    if not layout.partition_by:
+        yield None, rows
+        return
+    column = rows[layout.partition_by[0]]
+    days = column.unique()
     for day in days:
-        is_there = pc.is_null(rows[PARTITION]) if not day.is_valid else pc.equal(rows[PARTITION], day)
+        is_there = pc.is_null(column) if not day.is_valid else pc.equal(column, day)
         yield day.as_py(), rows if len(days) == 1 else rows.filter(is_there)
 
 
-def _write(files: FileSystem, rows: pa.Table, day: date | None, now: datetime) -> DataFile:
-    folder = f"{PARTITION}={_NULL if day is None else day.isoformat()}"
+def _write(files: FileSystem, layout: TableSchema, rows: pa.Table, day: date | None, now: datetime) -> DataFile:
     # a task that Spark runs again, or twice at once, writes a file of its own
-    path = f"{folder}/part-{uuid4().hex}.parquet"
-    files.create_dir(folder, recursive=True)
+    path = f"part-{uuid4().hex}.parquet"
+    if layout.partition_by:
+        folder = f"{layout.partition_by[0]}={_NULL if day is None else day.isoformat()}"
+        path = f"{folder}/{path}"
+        files.create_dir(folder, recursive=True)
+    ascending = [name for name in _ASCENDING if name in layout.schema.names]
     pq.write_table(
-        rows.drop_columns([PARTITION]),
+        rows.drop_columns([*layout.partition_by]),
         path,
         filesystem=files,
         compression="zstd",
         compression_level=3,
         row_group_size=_ROW_GROUP,
-        use_dictionary=_DICTIONARY_COLUMNS,
-        column_encoding=dict.fromkeys(_ASCENDING, "DELTA_BINARY_PACKED"),
+        use_dictionary=[name for name in layout.in_file.names if name not in ascending],
+        column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
         # the rows may come with dictionaries in Arrow, which are nothing that a reader has to have
         store_schema=False,
     )
     size = files.get_file_info(path).size
-    return DataFile(path, size, day, _stats(rows, _BOUNDED if day else _without_time()), _ms(now))
-
-
-def _without_time() -> tuple[str, ...]:
     # a clock far off may be beyond what Delta's readers can parse
-    return tuple(name for name in _BOUNDED if name != "device_time")
+    far_off = bool(layout.partition_by) and day is None
+    bounded = [name for name in layout.bounded if not (far_off and name == "device_time")]
+    return DataFile(path, size, day, _stats(rows, bounded), _ms(now))
 
 
-def _stats(rows: pa.Table, bounded: tuple[str, ...]) -> str:
+def _stats(rows: pa.Table, bounded: Sequence[str]) -> str:
     lowest, highest, nulls = {}, {}, {}
     for name in bounded:
         column = rows[name]

@@ -1,59 +1,69 @@
-"""The lake in Spark: its tables as data frames, what is new in them, and commits that are made once."""
+"""The lake in Spark: its tables as data frames, and files that executors read and write without the JVM's rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from cloud_jobs.lake.data_files import DataFile, write_data_files
+from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
 
 Transform = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function of a partition's rows, as `mapInArrow` takes it."""
 
-
-def read_table(spark: SparkSession, lake: Lake, table: str, version: int | None = None) -> DataFrame:
-    """A table as it is now, or a version of it."""
-    reader = spark.read.format("delta")
-    if version is not None:
-        reader = reader.option("versionAsOf", version)
-    return reader.load(lake.path(table))
+_FILES = pa.schema([pa.field("file", pa.binary(), nullable=False)])
+_ROWS_AT_ONCE = 65_536
+_ROWS_IN_FILE = 1_000_000
+_TASKS_PER_CORE = 4
 
 
-def read_inserted(spark: SparkSession, lake: Lake, table: str, since: int, until: int) -> DataFrame:
-    """The rows that came into a table after version `since`, up to `until`."""
-    return (
-        spark.read.format("delta")
-        .option("readChangeFeed", "true")
-        # both ends are included
-        .option("startingVersion", since + 1)
-        .option("endingVersion", until)
-        .load(lake.path(table))
-        .where("_change_type = 'insert'")
-    )
+def read_files(
+    spark: SparkSession, lake: Lake, stored: StoredFiles, columns: Sequence[str], ranges: Mapping[str, Range]
+) -> DataFrame:
+    """Some columns of the rows of files whose columns are all within `ranges`; executors read them, each some files."""
+    files, table, paths = lake.files(stored.table), stored.table, stored.paths
+    schema = pa.schema([TABLES[table].schema.field(name) for name in columns])
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path in batch["path"].to_pylist():
+                for rows in stored_rows(files, table, path, columns, ranges):
+                    yield from rows.to_batches(max_chunksize=_ROWS_AT_ONCE)
+
+    tasks = max(min(len(paths), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE), 1)
+    listed = spark.sparkContext.parallelize([(path,) for path in paths], tasks)
+    return spark.createDataFrame(listed, "path string").mapInArrow(read, from_arrow_schema(schema))
 
 
-def append_once(rows: DataFrame, lake: Lake, table: str, *, writer: str, number: int, metadata: str) -> bool:
-    """Appends rows in one commit, which is the writer's commit of that number. False: it was made before, by another.
+def write_files(rows: DataFrame, lake: Lake, table: str, now: datetime) -> list[DataFile]:
+    """Writes rows, with the columns of a table, into files of it, which belong to it when they are committed."""
+    files, layout = lake.files(table), TABLES[table]
 
-    `metadata` is of this commit and of no other.
-    """
-    (
-        # a run writes little and often: one file for each commit keeps their number, and the cost of reading them, low
-        rows.coalesce(1)
-        .write.format("delta")
-        .mode("append")
-        .option("txnAppId", writer)
-        .option("txnVersion", number)
-        .option("userMetadata", metadata)
-        .save(lake.path(table))
-    )
-    # Delta drops, without an error, a commit under a number that was used
-    return lake.is_committed(table, metadata)
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held: list[pa.Table] = []
+        written: list[DataFile] = []
+        for batch in batches:
+            held.append(pa.Table.from_batches([batch]).cast(layout.schema))
+            if sum(part.num_rows for part in held) >= _ROWS_IN_FILE:
+                written += write_data_files(files, pa.concat_tables(held), now, table=table)
+                held = []
+        if held:
+            written += write_data_files(files, pa.concat_tables(held), now, table=table)
+        # what executors of this job write is read by its driver alone
+        yield pa.RecordBatch.from_pylist([{"file": pickle.dumps(one)} for one in written], schema=_FILES)
+
+    # a run writes little and often: few files for each commit keep the cost of reading them low
+    found = rows.coalesce(1).mapInArrow(write, from_arrow_schema(_FILES)).toArrow()
+    return [pickle.loads(one) for one in found["file"].to_pylist()]  # noqa: S301 - written above
 
 
 def cast_to(schema: pa.Schema, frame: DataFrame) -> DataFrame:

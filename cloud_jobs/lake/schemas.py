@@ -114,12 +114,15 @@ USAGE = pa.schema(
         pa.field("duration_ms", pa.int64(), nullable=False),
         pa.field("entries", pa.int32(), nullable=False),
         pa.field("seq_ranges", pa.string(), nullable=False),
+        pa.field("day", pa.date32(), nullable=False),
         pa.field("computed_at", _UTC, nullable=False),
+        pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
 """Metered quantities, never changed, only followed: for each device, hour and zone the row computed last is in force,
 and as of an earlier moment the one computed last by then. A zone that a device left altogether gets a row of zeros. The
-zone "" is outside all zones. `seq_ranges`: JSON `{"epoch": [[first, last], …]}`."""
+zone "" is outside all zones. `seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `day`: the UTC day of the hour, the
+partition. `commit_number`: which commit of this table brought the row, counted from 1, as in each derived table."""
 
 GEOFENCE_EVENTS = pa.schema(
     [
@@ -135,6 +138,7 @@ GEOFENCE_EVENTS = pa.schema(
         pa.field("retracted", pa.bool_(), nullable=False),
         pa.field("day", pa.date32(), nullable=False),
         pa.field("emitted_at", _UTC, nullable=False),
+        pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
 """What happened at fences and gates. Of each `id` the row with the highest `revision` is in force; `retracted`: it did
@@ -156,6 +160,7 @@ ENCOUNTERS = pa.schema(
         pa.field("parts", pa.string(), nullable=False),
         pa.field("day", pa.date32(), nullable=False),
         pa.field("emitted_at", _UTC, nullable=False),
+        pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
 """Pairs of devices within the distance: `device_a` is before `device_b`, each pair and time once. Of each `id` the row
@@ -208,19 +213,40 @@ Whoever computes from positions opens the records first and reads this table the
 
 
 class TableSchema(NamedTuple):
-    """The columns of a table, and those of them that its files are parted by."""
+    """The columns of a table, and how they lie in its files.
+
+    `partition_by`: the column, a day, that its files are parted by. `order`: by what the rows of a file are sorted.
+    `bounded`: the columns whose lowest and highest value the log has, so that a reader opens only the files it needs.
+    """
 
     schema: pa.Schema
     partition_by: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    bounded: tuple[str, ...] = ()
+
+    @property
+    def in_file(self) -> pa.Schema:
+        """What stands in a file: the value of the partition stands in its path, and in the log."""
+        return without(self.schema, *self.partition_by)
+
+
+def without(schema: pa.Schema, *names: str) -> pa.Schema:
+    """The columns of a table without some that its writer adds: rows on their way to it."""
+    return pa.schema([pa.field(field.name, field.type) for field in schema if field.name not in names])
+
+
+_STREAM: Final = ("tenant", "device", "epoch", "seq")
 
 
 TABLES: Final = {
-    "records": TableSchema(RECORDS, ("device_date",)),
+    "records": TableSchema(RECORDS, ("device_date",), _STREAM, (*_STREAM, "device_time", "ingest_number")),
     "quarantine": TableSchema(QUARANTINE),
     "ingest_batches": TableSchema(INGEST_BATCHES),
-    "usage": TableSchema(USAGE),
-    "geofence_events": TableSchema(GEOFENCE_EVENTS, ("day",)),
-    "encounters": TableSchema(ENCOUNTERS, ("day",)),
+    "usage": TableSchema(USAGE, ("day",), ("device", "hour", "zone"), ("device", "hour", "commit_number")),
+    "geofence_events": TableSchema(GEOFENCE_EVENTS, ("day",), ("device", "time", "id"), ("device", "commit_number")),
+    "encounters": TableSchema(
+        ENCOUNTERS, ("day",), ("device_a", "device_b", "start", "id"), ("device_a", "device_b", "commit_number")
+    ),
     "reference": TableSchema(REFERENCE),
     "erasures": TableSchema(ERASURES),
     "reference_quarantine": TableSchema(REFERENCE_QUARANTINE),
@@ -235,11 +261,6 @@ WRITTEN_BY: Final = {
     "erasures": "cloud-jobs maintain",
 }
 """The command that fills a table."""
-
-
-def without(schema: pa.Schema, *names: str) -> pa.Schema:
-    """The columns of a table without some that its writer adds: rows on their way to it."""
-    return pa.schema([pa.field(field.name, field.type) for field in schema if field.name not in names])
 
 
 def publication_order(row: dict[str, Any]) -> str:

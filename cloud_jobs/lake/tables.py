@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.dataset import FileSystemDataset
@@ -28,19 +28,13 @@ from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
 from cloud_jobs.lake.transactions import newest_number
 
 _CONFIGURATION: Final = {
-    # the jobs and the outbox read what a version added, not the table
-    "delta.enableChangeDataFeed": "true",
     "delta.checkpointInterval": "50",
     # how far back a bill as of a moment can know the coverage
     "delta.logRetentionDuration": "interval 7 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
-_RECORDS_VERSION: Final = "records_version"
-"""Under which name a commit says what version of the records it covers."""
 INGEST: Final = "ingest"
 """The name under which commits to the records are numbered: the fence between two ingests."""
-# an OPTIMIZE or a new column commits without our metadata; so many of these may lie between
-_RECENT_COMMITS: Final = 20
 
 Condition = tuple[str, str, Any]
 """A column, an operator as `pyarrow.parquet` has it (`=`, `<`, `>=`, `in`), and a value of the column's type."""
@@ -62,14 +56,14 @@ class Lake:
         Raises LakeError for a table of another version.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name, (schema, partitions) in TABLES.items():
+        for name, layout in TABLES.items():
             if not DeltaTable.is_deltatable(self.path(name)):
                 DeltaTable.create(
                     self.path(name),
-                    schema=schema,
+                    schema=layout.schema,
                     # another job may create it at the same moment
                     mode="ignore",
-                    partition_by=[*partitions],
+                    partition_by=[*layout.partition_by],
                     configuration=_CONFIGURATION,
                 )
                 continue
@@ -150,26 +144,6 @@ class Lake:
         if rows:
             write_deltalake(self.path(table), pa.Table.from_pylist(rows, schema=TABLES[table].schema), mode="append")
 
-    def replace(self, table: str, rows: list[dict[str, Any]], *, covers: int) -> None:
-        """Puts rows in the place of all rows of a small table, in one commit that says what records it covers."""
-        write_deltalake(
-            self.path(table),
-            pa.Table.from_pylist(rows, schema=TABLES[table].schema),
-            mode="overwrite",
-            commit_properties=CommitProperties(custom_metadata={"userMetadata": covering(covers)}),
-        )
-
-    def covered_version(self, table: str) -> int:
-        """The version of the records that a table covers, as the newest of its last commits says; -1: none."""
-        for commit in self.open(table).history(_RECENT_COMMITS):
-            if text := commit.get("userMetadata"):
-                return int(json.loads(text).get(_RECORDS_VERSION, -1))
-        return -1
-
-    def is_committed(self, table: str, metadata: str) -> bool:
-        """Whether one of a table's last commits carries this metadata."""
-        return any(commit.get("userMetadata") == metadata for commit in self.open(table).history(_RECENT_COMMITS))
-
     def _load(self, table: str, version: int | None = None) -> DeltaTable:
         try:
             return DeltaTable(self.path(table), version=version)
@@ -210,11 +184,6 @@ class Lake:
             yield
         except (DeltaError, ValueError, OSError) as error:
             raise LakeError(f"table {table!r} of the lake {self.folder} cannot be read: {error}") from error
-
-
-def covering(records_version: int, **more: str) -> str:
-    """The metadata of a commit that covers a version of the records."""
-    return json.dumps({_RECORDS_VERSION: records_version, **more})
 
 
 @contextmanager

@@ -6,7 +6,7 @@ A writer numbers its commits, and Delta keeps the newest number with the table f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from secrets import randbits
 from typing import Final
 
@@ -41,19 +41,37 @@ def newest_number(opened: DeltaTable, writer: str) -> int | None:
     return opened.transaction_version(writer)
 
 
+def stated(opened: DeltaTable, name: str) -> int | None:
+    """What the version of a table that was opened states under a name; None: nothing was ever stated.
+
+    Delta keeps it with the table as it keeps the numbers of writers: through compaction, vacuum and a log cut short.
+    """
+    return opened.transaction_version(name)
+
+
 def commit_files(
-    opened: DeltaTable, table: str, files: Sequence[DataFile], *, writer: str, previous: int | None, number: int
+    opened: DeltaTable,
+    table: str,
+    files: Sequence[DataFile],
+    *,
+    writer: str,
+    previous: int | None,
+    number: int,
+    states: Mapping[str, int] | None = None,
 ) -> None:
     """Adds files to a table in one commit, which is the writer's `number` and follows upon `previous`.
+
+    `states`: by names that are no writer's, numbers that the table states from this commit on (see `stated`).
 
     `opened` is that table, at the writer's commit `previous` or later, and afterwards at a version that has this one.
     Raises Fenced if another process writes as this writer, and CommitFailed if nothing was written and it may be tried
     again, with the same number or another. Whatever else writes to the table meanwhile, such as a compaction, is no
     hindrance.
     """
-    schema, partitions = TABLES[table]
+    layout = TABLES[table]
+    numbers = {writer: number, **(states or {})}
     properties = CommitProperties(
-        app_transactions=[Transaction(writer, number)],
+        app_transactions=[Transaction(name, value) for name, value in numbers.items()],
         # delta-rs leaves it out; with it Spark's conflict checks know that nothing was read
         custom_metadata={"isBlindAppend": True},
     )
@@ -64,7 +82,11 @@ def commit_files(
         version = opened.version()
         try:
             opened.create_write_transaction(
-                [file.add_action() for file in files], "append", schema, [*partitions], commit_properties=properties
+                [file.add_action() for file in files],
+                "append",
+                layout.schema,
+                [*layout.partition_by],
+                commit_properties=properties,
             )
         except _FAILURES as error:
             # a response that was lost looks like a failure: only the table knows

@@ -29,7 +29,7 @@ INPUT: Final = pa.schema(
 """Parts (`id` is null) and known revisions; of these `slice` is one of their day, and `asked` are the slices
 whose parts are computed anew."""
 
-REVISIONS: Final = without(ENCOUNTERS, "emitted_at")
+REVISIONS: Final = without(ENCOUNTERS, "emitted_at", "commit_number")
 """Revisions on their way to the table `encounters`."""
 
 

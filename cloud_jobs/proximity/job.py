@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import date, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +20,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cloud_jobs.incremental import commit, new_positions, next_increment, positions_at, touched_spans
+from cloud_jobs.incremental import (
+    Increment,
+    commit,
+    new_positions,
+    next_increment,
+    positions_at,
+    records_behind,
+    rows_before,
+    touched_spans,
+)
 from cloud_jobs.key_groups import group_by_key
-from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until, read_table
+from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.crowds import (
@@ -51,10 +61,12 @@ _TASK = pa.schema([*PIECES, pa.field("task", pa.int64())])
 
 @dataclass(frozen=True, slots=True)
 class ProximityRun:
-    """What one run did: the version of the records it covers, slices of devices touched, of these in crowds, and
-    revisions."""
+    """What one run did: the ingest number up to which it covers the records, how many commits of the ingest and records
+    it was behind, slices of devices touched, of these in crowds, and revisions."""
 
-    records_version: int
+    ingest_number: int
+    commits_behind: int
+    records_behind: int
     touched_slices: int
     in_crowds: int
     revisions: int
@@ -69,23 +81,24 @@ def compute_encounters(
 ) -> ProximityRun:
     """Brings the encounters up to the records as they are now. Running it again writes nothing.
 
-    The revisions and the version of the records that they cover are one commit. Raises CommitConflict.
+    The revisions and the ingest number up to which they cover the records are one commit. Raises CommitConflict.
     """
     increment = next_increment(lake, TABLE)
     until = increment.until
     if not increment:
-        return ProximityRun(until, 0, 0, 0)
+        return ProximityRun(until, 0, 0, 0, 0, 0)
+    behind = increment.commits, records_behind(lake, increment)
     with ExitStack() as held:
         margin = tracks.margin_ms
         new = new_positions(spark, lake, increment)
         touched = persist_until(held, touched_spans(new, "slice", span_ms=SLICE_MS, margin_ms=margin))
         count = touched.count()
         if not count:
-            return ProximityRun(until, 0, 0, 0)
+            return ProximityRun(until, *behind, 0, 0, 0)
         slices = np.sort(touched.select("slice").distinct().toArrow()["slice"].to_numpy())
         cutting = _cut_pieces(slices, tracks, settings)
         pieces = persist_until(
-            held, _pieces(spark, lake, touched, slices, version=until, cutting=cutting, margin=margin)
+            held, _pieces(spark, lake, touched, slices, increment=increment, cutting=cutting, margin=margin)
         )
         in_crowd = _in_crowd(held, pieces, settings)
         crowd_count = in_crowd.count()
@@ -99,10 +112,14 @@ def compute_encounters(
         parts = _parts(pieces, settings).unionByName(
             in_crowd.mapInArrow(_crowd_parts(settings), from_arrow_schema(PARTS))
         )
-        revisions = persist_until(held, _revisions(spark, lake, asked, parts))
+        revisions = persist_until(held, _revisions(spark, lake, asked, parts, increment))
         revision_count = revisions.count()
         commit(lake, increment, revisions)
-        return ProximityRun(until, count, crowd_count, revision_count)
+        return ProximityRun(until, *behind, count, crowd_count, revision_count)
+
+
+def _date(day: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=day)
 
 
 def _slice(t_ms: Column) -> Column:
@@ -115,7 +132,7 @@ def _pieces(
     touched: DataFrame,
     slices: Ints,
     *,
-    version: int,
+    increment: Increment,
     cutting: Transform,
     margin: int,
 ) -> DataFrame:
@@ -125,8 +142,7 @@ def _pieces(
     days = needed * SLICE_MS // 86_400_000
     wanted = spark.createDataFrame(pa.table({"near": needed}))
     fixes = (
-        positions_at(spark, lake, version)
-        .where(f.unix_date("device_date").between(int(days[0]), int(days[-1])))
+        positions_at(spark, lake, increment, _date(int(days[0])), _date(int(days[-1])))
         .withColumn("t_ms", f.unix_millis("device_time"))
         .join(f.broadcast(wanted), _slice(f.col("t_ms")) == f.col("near"), "left_semi")
         .withColumn("asked", f.lit(None).cast("bigint"))
@@ -231,7 +247,7 @@ def _meet(settings: ProximitySettings) -> Transform:
     return run
 
 
-def _revisions(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFrame) -> DataFrame:
+def _revisions(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFrame, increment: Increment) -> DataFrame:
     """New revisions (schema REVISIONS) of pairs of which a device is asked for."""
     per_day = f.expr(f"date_from_unix_date(cast(floor(slice * {SLICE_MS} / 86400000) as int))")
     asked = asked.groupBy("device", per_day.alias("day")).agg(f.collect_set("slice").alias("slices"))
@@ -240,8 +256,7 @@ def _revisions(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFra
     days = asked.agg(f.min("day").alias("first"), f.max("day").alias("last")).collect()[0]
     none = f.array().cast("array<bigint>")
     known = (
-        read_table(spark, lake, TABLE)
-        .where(f.col("day").between(days["first"], days["last"]))
+        rows_before(spark, lake, increment, days["first"], days["last"])
         .join(of_a, ["device_a", "day"], "left")
         .join(of_b, ["device_b", "day"], "left")
         .where("slices_a IS NOT NULL OR slices_b IS NOT NULL")

@@ -11,9 +11,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cloud_jobs.in_force import RefusedVersion
-from cloud_jobs.incremental import commit, new_positions, next_increment, positions_at, touched_spans
+from cloud_jobs.incremental import (
+    Increment,
+    commit,
+    new_positions,
+    next_increment,
+    positions_at,
+    records_behind,
+    rows_before,
+    touched_spans,
+)
 from cloud_jobs.key_groups import group_by_key
-from cloud_jobs.lake.frames import Transform, map_sorted, persist_until, read_table
+from cloud_jobs.lake.frames import Transform, map_sorted, persist_until
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.published_fences import parse_fences
 from cloud_jobs.reference import fences_in
@@ -27,12 +36,15 @@ _KEY = ["device", "hour", "zone"]
 
 @dataclass(frozen=True, slots=True)
 class UsageRun:
-    """What one run did: the version of the records it covers, touched device hours, rows written.
+    """What one run did: the ingest number up to which it covers the records, how many commits of the ingest and records
+    it was behind, touched device hours, rows written.
 
     `refused_fences`: publications of fences that cannot be used; what they were to replace was metered.
     """
 
-    records_version: int
+    ingest_number: int
+    commits_behind: int
+    records_behind: int
     touched_hours: int
     rows: int
     refused_fences: tuple[RefusedVersion, ...]
@@ -45,7 +57,7 @@ class UsageRun:
 def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> UsageRun:
     """Brings the usage table up to the records as they are now. Running it again changes nothing.
 
-    The rows and the version of the records that they cover are one commit, so a crash leaves either both or none.
+    The rows and the ingest number up to which they cover the records are one commit: a crash leaves both or none.
     Raises CommitConflict when another run has written meanwhile; nothing is written then.
     """
     increment = next_increment(lake, TABLE)
@@ -53,20 +65,21 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     published = fences_in(lake)
     refused = published.refused
     if not increment:
-        return UsageRun(until, 0, 0, refused)
+        return UsageRun(until, 0, 0, 0, 0, refused)
+    behind = increment.commits, records_behind(lake, increment)
     margin_h = -(-settings.margin_ms // HOUR_MS)
     with ExitStack() as held:
         touched = persist_until(held, _touched(new_positions(spark, lake, increment), settings.margin_ms))
         count = touched.count()
         if not count:
-            return UsageRun(until, 0, 0, refused)
-        fixes = _fixes(positions_at(spark, lake, until), touched, margin_h)
+            return UsageRun(until, *behind, 0, 0, refused)
+        fixes = _fixes(spark, lake, increment, touched, margin_h)
         rows = persist_until(
             held, map_sorted(fixes, "device", _meter_devices(published.features, settings), METERED, "epoch", "seq")
         )
-        written = rows.unionByName(_zones_left(spark, lake, touched, rows)).select(*METERED.names)
+        written = rows.unionByName(_zones_left(spark, lake, increment, touched, rows)).select(*METERED.names)
         commit(lake, increment, written, stamp="computed_at")
-        return UsageRun(until, count, rows.count(), refused)
+        return UsageRun(until, *behind, count, rows.count(), refused)
 
 
 def _hour(moment: Column) -> Column:
@@ -79,7 +92,7 @@ def _touched(positions: DataFrame, margin: int) -> DataFrame:
     return numbers.select("device", f.timestamp_millis(f.col("number") * HOUR_MS).alias("hour"))
 
 
-def _fixes(positions: DataFrame, touched: DataFrame, margin_h: int) -> DataFrame:
+def _fixes(spark: SparkSession, lake: Lake, increment: Increment, touched: DataFrame, margin_h: int) -> DataFrame:
     """The fixes of the touched hours and of those around them (schema FIXES)."""
     around = f.explode(f.array(*(f.lit(shift) for shift in range(-margin_h, margin_h + 1))))
     needed = (
@@ -90,7 +103,7 @@ def _fixes(positions: DataFrame, touched: DataFrame, margin_h: int) -> DataFrame
     )
     bounds = needed.agg(f.min("hour").alias("first"), f.max("hour").alias("last")).collect()[0]
     return (
-        positions.where(f.col("device_date").between(bounds["first"].date(), bounds["last"].date()))
+        positions_at(spark, lake, increment, bounds["first"].date(), bounds["last"].date())
         .withColumn("hour", _hour(f.col("device_time")))
         .join(needed, ["device", "hour"])
         .withColumn("t_ms", f.unix_millis("device_time"))
@@ -110,9 +123,13 @@ def _meter_devices(fences: Sequence[str], settings: TrackSettings) -> Transform:
     return run
 
 
-def _zones_left(spark: SparkSession, lake: Lake, touched: DataFrame, rows: DataFrame) -> DataFrame:
+def _zones_left(
+    spark: SparkSession, lake: Lake, increment: Increment, touched: DataFrame, rows: DataFrame
+) -> DataFrame:
     """Rows of zeros for zones that an earlier computation of a touched hour had and this one has not."""
-    before = read_table(spark, lake, TABLE).join(touched, ["device", "hour"])
+    bounds = touched.agg(f.min("hour").alias("first"), f.max("hour").alias("last")).collect()[0]
+    before = rows_before(spark, lake, increment, bounds["first"].date(), bounds["last"].date())
+    before = before.join(touched, ["device", "hour"])
     gone = before.select(*_KEY).distinct().join(rows.select(*_KEY), _KEY, "left_anti")
     zero = f.lit(0).cast("bigint")
     return gone.select(
@@ -121,4 +138,5 @@ def _zones_left(spark: SparkSession, lake: Lake, touched: DataFrame, rows: DataF
         zero.alias("duration_ms"),
         f.lit(0).alias("entries"),
         f.lit("{}").alias("seq_ranges"),
+        f.to_date("hour").alias("day"),
     )

@@ -24,7 +24,7 @@ HOUR_MS: Final = 3_600_000
 FIXES = pa.schema([*FIX, pa.field("touched", pa.bool_())])
 """Fixes of whole neighbourhoods of hours, each device's in ascending (epoch, seq). `touched`: its hour is asked for."""
 
-METERED = without(USAGE, "computed_at")
+METERED = without(USAGE, "computed_at", "commit_number")
 """One row for each device, touched hour and zone in which the device was."""
 
 
@@ -87,6 +87,7 @@ class _Grouped:
             "duration_ms": round(fsum(self._pieces.ms[members])),
             "entries": int(self._pieces.entry[members].sum()),
             "seq_ranges": self._seq_ranges(members),
+            "day": key.hour // 24,
         }
 
     def _seq_ranges(self, members: NDArray[np.int64]) -> str:

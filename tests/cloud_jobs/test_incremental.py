@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from cloud_jobs.incremental import Increment, next_increment
+from cloud_jobs.errors import CommitConflict
+from cloud_jobs.incremental import commit_written, next_increment, records_behind
+from cloud_jobs.lake.stored_files import StoredFiles, read_stored
 from cloud_jobs.lake.tables import Lake
-from tests.system.lake_of_fixes import NOON, LakeFix, ingest, lake_of
+from tests.system.lake_of_fixes import NOON, LakeFix, derive, ingest, lake_of
 
 
 @pytest.fixture
@@ -16,38 +19,95 @@ def lake(tmp_path: Path) -> Lake:
     return lake_of(tmp_path / "lake")
 
 
-def fix(seq: int) -> LakeFix:
-    return LakeFix("d", seq, NOON, 50.0, 8.0)
+def fix(seq: int, days: int = 0) -> LakeFix:
+    return LakeFix("d", seq, NOON + timedelta(days=days), 50.0, 8.0)
+
+
+def behind(lake: Lake, table: str = "usage") -> tuple[int, int, int]:
+    """What a table covers, and by how many commits of the ingest and records it is behind."""
+    increment = next_increment(lake, table)
+    return increment.since, increment.commits, records_behind(lake, increment)
+
+
+def new_seqs(lake: Lake, table: str = "usage") -> list[int]:
+    increment = next_increment(lake, table)
+    wanted = {"ingest_number": (increment.since + 1, increment.until)}
+    files = lake.files("records")
+    found = [read_stored(files, "records", path, ["seq"], wanted) for path in increment.new_files.paths]
+    return sorted(seq for rows in found for seq in rows["seq"].to_pylist())
+
+
+def compact_and_vacuum(lake: Lake, table: str = "records") -> None:
+    """What is left is one file a day and a log that begins with a checkpoint."""
+    opened = lake.open(table)
+    opened.optimize.compact()
+    opened.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    opened.create_checkpoint()
+    for commit in sorted((Path(lake.path(table)) / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
 
 
 def test_the_first_run_covers_everything_and_one_without_new_records_nothing(lake: Lake) -> None:
-    ingest(lake, [fix(1)])
-    first = next_increment(lake, "usage")
-    assert first == Increment("usage", table_version=0, since=-1, until=1)
-    lake.replace("usage", [], covers=first.until)
-    rest = next_increment(lake, "usage")
-    assert rest == Increment("usage", table_version=1, since=1, until=1)
-    assert first
-    assert not rest
+    ingest(lake, [fix(1), fix(2)])
+    assert (behind(lake), bool(next_increment(lake, "usage"))) == ((0, 1, 2), True)
+    derive(lake, "usage")
+    assert (behind(lake), bool(next_increment(lake, "usage"))) == ((1, 0, 0), False)
 
 
 def test_each_table_is_as_far_as_its_own_commits_say(lake: Lake) -> None:
     ingest(lake, [fix(1)])
-    lake.replace("usage", [], covers=1)
+    derive(lake, "usage")
     ingest(lake, [fix(2)])
-    assert next_increment(lake, "usage").since == 1
-    assert next_increment(lake, "encounters").since == -1
+    assert (behind(lake), new_seqs(lake)) == ((1, 1, 1), [2])
+    assert (behind(lake, "encounters"), new_seqs(lake, "encounters")) == ((0, 2, 2), [1, 2])
 
 
-def test_a_commit_of_another_run_while_the_increment_is_made_leaves_it_on_the_older_version(
+def test_an_increment_opens_only_the_files_that_can_hold_new_records(lake: Lake) -> None:
+    for day in range(5):
+        ingest(lake, [fix(day + 1, day)])
+    derive(lake, "usage")
+    ingest(lake, [fix(6, 2)])
+    assert len(next_increment(lake, "usage").new_files) == 1
+
+
+def test_a_run_that_lags_behind_compaction_and_vacuum_goes_on(lake: Lake) -> None:
+    ingest(lake, [fix(1), fix(2, 1)])
+    derive(lake, "usage")
+    for seq in range(3, 7):
+        ingest(lake, [fix(seq, seq % 2)])
+    derive(lake, "encounters")
+    compact_and_vacuum(lake)
+    compact_and_vacuum(lake, "usage")
+    assert (behind(lake), new_seqs(lake)) == ((1, 4, 4), [3, 4, 5, 6])
+    assert behind(lake, "encounters") == (5, 0, 0)
+
+
+def test_a_clock_far_off_is_never_read(lake: Lake) -> None:
+    ingest(lake, [fix(1)._replace(is_far_off=True), fix(2)])
+    assert new_seqs(lake) == [2]
+
+
+def test_a_compaction_of_the_derived_table_is_no_conflict_and_another_run_is(lake: Lake) -> None:
+    ingest(lake, [fix(1)])
+    mine, other = next_increment(lake, "usage"), next_increment(lake, "usage")
+    lake.open("usage").optimize.compact()
+    commit_written(mine, [])
+    with pytest.raises(CommitConflict):
+        commit_written(other, [])
+    assert behind(lake) == (1, 0, 0)
+
+
+def test_a_commit_of_another_run_while_the_increment_is_made_is_a_conflict(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest(lake, [fix(1)])
-    real = Lake.covered_version
+    real = StoredFiles.of
 
-    def another_first(self: Lake, table: str) -> int:
-        self.replace(table, [], covers=1)
-        return real(self, table)
+    def another_first(*opened: object) -> object:
+        monkeypatch.undo()
+        derive(lake, "usage")
+        return real(*opened)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Lake, "covered_version", another_first)
-    assert next_increment(lake, "usage") == Increment("usage", table_version=0, since=1, until=1)
+    monkeypatch.setattr(StoredFiles, "of", another_first)
+    with pytest.raises(CommitConflict):
+        commit_written(next_increment(lake, "usage"), [])

@@ -16,6 +16,7 @@ from cloud_jobs import jobs, proximity
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import NotPublished
 from cloud_jobs.proximity.job import TABLE, ProximityRun
+from tests.system.lake_of_fixes import derive
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
@@ -50,10 +51,11 @@ class Centre:
 
     def compute(self, *_: object) -> ProximityRun:
         self.events.append("run")
-        self.settings.tables.append(TABLE, [ROW] * self.touched)
+        if self.touched:
+            derive(self.settings.tables, TABLE, [ROW] * self.touched)
         if self.events.count("run") == self.last_run:
             signal.raise_signal(self.signal)
-        return ProximityRun(1, self.touched, 0, self.touched)
+        return ProximityRun(1, 0, 0, self.touched, 0, self.touched)
 
     def topic_sender(self, _: object, topic: str, message: Any, __: object) -> Any:
         def send(rows: Iterator[dict[str, Any]]) -> None:
@@ -92,8 +94,8 @@ def test_a_job_logs_what_it_begins_with_what_it_did_and_that_it_stopped(centre: 
         "log_level": "info",
         "job": "proximity",
         "lake": str(centre.settings.lake),
-        "records_version": 0,
-        "covered_version": -1,
+        "ingest_number": 0,
+        "covers": 0,
     }
     assert (computed["event"], computed["touched_slices"], computed["published"]) == ("computed", 1, 1)
     assert (end["event"], end["job"]) == ("stopped", "proximity")

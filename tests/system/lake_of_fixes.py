@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_log import CoverageFile, CoverageWriter
 from cloud_jobs.lake.data_files import DataFile, write_data_files
-from cloud_jobs.lake.schemas import RECORDS
+from cloud_jobs.lake.schemas import RECORDS, TABLES
 from cloud_jobs.lake.tables import INGEST, Lake
-from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
+from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 from telemetry import IntervalSet
 from tests.cloud_jobs.publications import rows_of
 
@@ -31,6 +32,7 @@ class LakeFix(NamedTuple):
     longitude: float
     region: str = "eu"
     tenant: str = "acme"
+    is_far_off: bool = False
 
 
 def lake_of(folder: Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
@@ -42,7 +44,8 @@ def lake_of(folder: Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
 
 def ingest(lake: Lake, fixes: Iterable[LakeFix]) -> None:
     """One commit of the ingest."""
-    rows = [_row(fix) for fix in fixes]
+    ingest_number = counter_of(newest_number(lake.open("records"), INGEST)) + 1
+    rows = [_row(fix) | {"ingest_number": ingest_number} for fix in fixes]
     seqs: dict[DeviceStream, list[int]] = {}
     for row in rows:
         seqs.setdefault(DeviceStream(row["tenant"], row["device"], row["epoch"]), []).append(row["seq"])
@@ -69,15 +72,25 @@ def _no_merge(_: Callable[[], CoverageFile]) -> Future[CoverageFile]:
 
 
 def _row(fix: LakeFix) -> dict[str, Any]:
-    return fix._asdict() | {
+    day = None if fix.is_far_off else date(fix.time.year, fix.time.month, fix.time.day)
+    row = fix._asdict()
+    del row["is_far_off"]
+    return row | {
         "epoch": 7,
         "kind": "position",
         "device_time": fix.time,
         "received_at": fix.time + timedelta(seconds=1),
-        "device_date": date(fix.time.year, fix.time.month, fix.time.day),
+        "device_date": day,
         "ingested_at": fix.time + timedelta(seconds=2),
-        "ingest_number": 1,
     }
+
+
+def derive(lake: Lake, table: str, rows: Sequence[dict[str, Any]] = ()) -> None:
+    """One commit of a derived table, which covers the records as they are."""
+    increment = next_increment(lake, table)
+    schema, stamps = TABLES[table].schema, {"commit_number": increment.commit_number}
+    made = pa.Table.from_pylist([row | stamps for row in rows], schema=schema)
+    commit_written(increment, write_data_files(lake.files(table), made, NOON, table=table))
 
 
 def square(name: str, lon: float = 0.0, lat: float = 0.0, side: float = 0.01, **more: Any) -> dict[str, Any]:

@@ -13,14 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cloud_jobs.errors import CommitConflict
-from cloud_jobs.incremental import commit, new_positions, next_increment, touched_spans
+from cloud_jobs.incremental import commit, commit_written, new_positions, next_increment, touched_spans
 from cloud_jobs.key_groups import group_by_key
 from cloud_jobs.lake.frames import cast_to, map_sorted
 from cloud_jobs.lake.schemas import USAGE, without
 from tests.system.lake_of_fixes import NOON, LakeFix, ingest, lake_of
 
 pytestmark = pytest.mark.system
-ROW: dict[str, Any] = {"device": "d", "hour": NOON, "zone": "", "seq_ranges": "{}"}
+ROW: dict[str, Any] = {"device": "d", "hour": NOON, "zone": "", "seq_ranges": "{}", "day": NOON.date()}
 SCHEMA = pa.schema([pa.field("device", pa.string()), pa.field("seq", pa.int64())])
 
 
@@ -35,7 +35,7 @@ def test_an_increment_has_the_positions_that_came_since_and_the_first_one_all(
     ingest(lake, [fix(1), fix(2)])
     first = next_increment(lake, "usage")
     ingest(lake, [fix(3)])
-    lake.replace("usage", [], covers=first.until)
+    commit_written(first, [])
     second = next_increment(lake, "usage")
     minutes = [
         sorted(row["device_time"].minute for row in new_positions(spark, lake, one).collect())
@@ -65,12 +65,12 @@ def test_of_two_runs_over_one_increment_one_writes_and_the_other_gets_an_error(
     ingest(lake, [fix(1)])
     increment = next_increment(lake, "usage")
     row = ROW | {"distance_mm": 1, "duration_ms": 1, "entries": 0}
-    rows = cast_to(without(USAGE, "computed_at"), spark.createDataFrame([row]))
+    rows = cast_to(without(USAGE, "computed_at", "commit_number"), spark.createDataFrame([row]))
     commit(lake, increment, rows, stamp="computed_at")
     with pytest.raises(CommitConflict):
         commit(lake, increment, rows, stamp="computed_at")
     assert lake.open("usage").count() == 1
-    assert (lake.covered_version("usage"), bool(next_increment(lake, "usage"))) == (1, False)
+    assert (next_increment(lake, "usage").since, bool(next_increment(lake, "usage"))) == (1, False)
 
 
 def test_whole_keys_come_together_in_order(spark: SparkSession) -> None:

@@ -53,7 +53,9 @@ def usage(device: str, distance_mm: int, computed_at: datetime = COMPUTED, hour:
         "duration_ms": 60_000,
         "entries": 0,
         "seq_ranges": json.dumps({"77": [[1, 3], [5, 5]]}),
+        "day": hour.date(),
         "computed_at": computed_at,
+        "commit_number": 1,
     }
 
 

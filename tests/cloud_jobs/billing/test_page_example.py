@@ -61,7 +61,8 @@ def metered(rows: list[dict[str, Any]], fences: list[str]) -> pa.Table:
     ]
     usage = meter(pa.Table.from_pylist(fixes, schema=FIXES), ZoneSet(parse_fences(fences).fences), TrackSettings())
     computed = pa.array([COMPUTED] * len(usage), USAGE.field("computed_at").type)
-    return usage.append_column("computed_at", computed).cast(USAGE)
+    number = pa.array([1] * len(usage))
+    return usage.append_column("computed_at", computed).append_column("commit_number", number).cast(USAGE)
 
 
 @pytest.fixture

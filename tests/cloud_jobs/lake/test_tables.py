@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from cloud_jobs.errors import LakeError, NotKept
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.schemas import REFERENCE, TABLES, USAGE, without
-from cloud_jobs.lake.tables import Condition, Lake, covering
+from cloud_jobs.lake.tables import Condition, Lake
 from telemetry import IntervalSet, Tombstone
 from tests.system.lake_of_fixes import cover
 
@@ -65,7 +65,6 @@ OPENINGS: list[Callable[[Lake, str], object]] = [
     lambda lake, table: lake.rows(table),
     lambda lake, table: lake.rows(table, ["device"], as_of=datetime.now(UTC)),
     lambda lake, table: lake.check(table),
-    lambda lake, table: lake.covered_version(table),
 ]
 
 
@@ -259,24 +258,16 @@ def test_coverage_whose_files_are_damaged_is_named(lake: Lake) -> None:
         lake.coverage()
 
 
-def test_the_newest_commit_that_says_so_shows_what_a_table_covers(lake: Lake) -> None:
-    assert lake.covered_version("usage") == -1
-    lake.replace("usage", [], covers=4)
-    assert lake.covered_version("usage") == 4
-    lake.open("usage").alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
-    assert lake.covered_version("usage") == 4
-
-
-def test_a_commit_is_known_by_the_whole_of_what_it_carries(lake: Lake) -> None:
-    lake.replace("usage", [], covers=4)
-    assert lake.is_committed("usage", covering(4))
-    assert not lake.is_committed("usage", covering(4, token="mine"))
-    assert not lake.is_committed("encounters", covering(4))
-
-
 def test_rows_on_their_way_have_the_columns_of_the_table_but_those_that_its_writer_adds(lake: Lake) -> None:
     on_the_way = without(USAGE, "computed_at")
-    row = dict.fromkeys(on_the_way.names) | {"device": "d", "hour": MOMENT, "zone": "", "seq_ranges": "{}"}
+    row = dict.fromkeys(on_the_way.names) | {
+        "device": "d",
+        "day": MOMENT.date(),
+        "commit_number": 1,
+        "hour": MOMENT,
+        "zone": "",
+        "seq_ranges": "{}",
+    }
     made = pa.Table.from_pylist([row | {"distance_mm": 0, "duration_ms": 0, "entries": 0}], schema=on_the_way)
     stamped = made.append_column("computed_at", pa.array([MOMENT], pa.timestamp("us", tz="UTC")))
     write_deltalake(lake.path("usage"), stamped.cast(USAGE), mode="append")
