@@ -17,14 +17,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.fence_changes import AppliedFences
 from cloud_jobs.geofence.job import compute_events
+from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import RECORDS
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.transactions import commit_files, next_number
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.job import compute_encounters
 from cloud_jobs.publication_id import next_publication_id
@@ -106,7 +107,8 @@ def run(spark: SparkSession, folder: Path, rows: pa.Table, job: str) -> tuple[fl
     lake = Lake(folder)
     lake.create()
     lake.append("reference", town())
-    write_deltalake(lake.path("records"), rows, mode="append")
+    files = write_data_files(lake.files("records"), rows, datetime.now(UTC))
+    commit_files(lake.open("records"), "records", files, writer=INGEST, previous=None, number=next_number(None))
     begin = time.monotonic()
     if job == "proximity":
         revisions = compute_encounters(spark, lake, TrackSettings(), ProximitySettings()).revisions
