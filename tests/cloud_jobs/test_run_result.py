@@ -22,7 +22,7 @@ QUARANTINED = (QuarantinedMessage("persistent://fleet/reference/fences", "3:9:-1
 
 
 @pytest.mark.parametrize(
-    ("job", "run"), [("usage", UsageRun(3, 2, 1, REFUSED)), ("geofence", GeofenceRun(3, 1, 2, 1, REFUSED))]
+    ("job", "run"), [("usage", UsageRun(3, 1, 2, 2, 1, REFUSED)), ("geofence", GeofenceRun(3, 1, 2, 1, 2, 1, REFUSED))]
 )
 def test_refused_fences_are_counted_and_named_with_place_and_reason(
     job: str, run: UsageRun | GeofenceRun, capsys: pytest.CaptureFixture[str]
@@ -30,7 +30,7 @@ def test_refused_fences_are_counted_and_named_with_place_and_reason(
     result = result_of(job, run, CollectedReference(5, 1, QUARANTINED)).with_published(4)
     print_json(result)
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["job"], shown["records_version"], shown["published"]) == (job, 3, 4)
+    assert (shown["job"], shown["ingest_number"], shown["published"]) == (job, 3, 4)
     assert (shown["fences_refused"], shown["messages_quarantined"]) == (1, 1)
     (refused,), (message,) = shown["refused_fences"], shown["quarantined_messages"]
     assert (refused["kind"], refused["id"], refused["place"]) == ("fence", "flat [a]", "topic 3:7:-1")
@@ -42,8 +42,8 @@ def test_refused_fences_are_counted_and_named_with_place_and_reason(
 
 
 def test_a_run_that_left_nothing_out_prints_its_counts_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(result_of("proximity", ProximityRun(3, 2, 0, 1), None))
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["3", "2", "0", "1"]
+    print_table(result_of("proximity", ProximityRun(3, 4, 5, 2, 0, 1), None))
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["3", "4", "5", "2", "0", "1"]
 
 
 def test_the_log_is_apart_from_the_results(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,17 +51,17 @@ def test_the_log_is_apart_from_the_results(capsys: pytest.CaptureFixture[str]) -
     try:
         report = start_report(as_json=True)
         structlog.get_logger("usage").info("computed")
-        report(result_of("usage", UsageRun(1, 0, 0, ()), None))
+        report(result_of("usage", UsageRun(1, 0, 0, 0, 0, ()), None))
     finally:
         structlog.configure(**former)
     out, log = capsys.readouterr()
-    assert json.loads(out)["records_version"] == 1
+    assert json.loads(out)["ingest_number"] == 1
     assert "computed" in log
 
 
 def test_a_table_is_bounded_and_json_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     many = CollectedReference(0, 0, QUARANTINED * (MAX_SHOWN + 5))
-    print_table(result_of("usage", UsageRun(1, 0, 0, ()), many))
+    print_table(result_of("usage", UsageRun(1, 0, 0, 0, 0, ()), many))
     assert capsys.readouterr().out.count("3:9:-1") == MAX_SHOWN
-    print_json(result_of("usage", UsageRun(1, 0, 0, ()), many))
+    print_json(result_of("usage", UsageRun(1, 0, 0, 0, 0, ()), many))
     assert len(json.loads(capsys.readouterr().out)["quarantined_messages"]) == MAX_SHOWN + 5
