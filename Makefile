@@ -4,6 +4,7 @@ PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 REPLAY ?=
 CLUSTER ?=
+LAKE ?= folder
 
 .PHONY: help setup python demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
 
@@ -16,8 +17,8 @@ setup:  ## System packages, the virtual environment, Pulsar's server, Delta's ja
 python:
 	@deploy/bootstrap.sh python
 
-demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv: a recorded track; CLUSTER=1: on a Spark cluster
-	@$(PYTHON) -m waybill demo $(if $(REPLAY),--replay '$(REPLAY)') $(if $(CLUSTER),--spark-cluster)
+demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv: a recorded track; CLUSTER=1: on Spark workers; LAKE=s3: on an S3 server
+	@$(PYTHON) -m waybill demo --lake '$(LAKE)' $(if $(REPLAY),--replay '$(REPLAY)') $(if $(CLUSTER),--spark-cluster)
 
 # The system tests mostly wait for servers, so those on shared servers, those with servers of their own, and the unit
 # tests run beside each other; demo and drills take the whole machine, and run last. `exec`: with a shell between them,
@@ -36,10 +37,10 @@ unit: python  ## The tests that need no server
 nightly: setup  ## The long forms of the proofs
 	@$(PYTEST) -m nightly --timeout 7200
 
-drills: setup  ## Each drill, and the centre lost twice more at its worst moments: every record counted
-	@exec $(PYTHON) tests/run_parts.py then '$(PYTHON) -m waybill drill failback' \
-		'$(PYTHON) -m waybill drill region-loss' '$(PYTHON) -m waybill drill link-cut' \
-		'$(PYTHON) -m waybill drill sweep --snapshot-period-s 1 --trigger-s 1 --moment planned --moment written'
+drills: setup  ## Each drill, and the centre lost twice more at its worst moments: every record counted; LAKE=s3
+	@exec $(PYTHON) tests/run_parts.py then '$(PYTHON) -m waybill drill failback --lake $(LAKE)' \
+		'$(PYTHON) -m waybill drill region-loss --lake $(LAKE)' '$(PYTHON) -m waybill drill link-cut --lake $(LAKE)' \
+		'$(PYTHON) -m waybill drill sweep --lake $(LAKE) --snapshot-period-s 1 --trigger-s 1 --moment planned --moment written'
 
 bench-centre: setup  ## From Pulsar into the lake: records a second, a light micro-batch, what age costs
 	@$(PYTHON) -m benchmarks.centre

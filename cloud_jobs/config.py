@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from cloud_jobs.errors import LocationError
 from cloud_jobs.geofence.config import GeofenceSettings
+from cloud_jobs.lake.location import Location, is_object_store, location_fault
+from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.pulsar_source.errors import OptionError
@@ -20,6 +23,16 @@ from settings import Settings
 
 MAX_GAP_S: Final = 86_400.0
 """A new fix changes what is within two gaps around it, and all of that is computed again."""
+
+
+def _text_of_path(given: Any) -> Any:
+    return str(given) if isinstance(given, Path) else given
+
+
+def _checked_location(text: str) -> str:
+    if fault := location_fault(text):
+        raise ValueError(fault)
+    return text
 
 
 class ClusterSettings(Settings):
@@ -60,7 +73,10 @@ class IngestSettings(Settings):
 class CloudSettings(Settings):
     """Everything a job needs to know. `clusters` in the order in which they are tried."""
 
-    lake: Path
+    lake: Annotated[str, BeforeValidator(_text_of_path), AfterValidator(_checked_location)] = Field(
+        description="a folder, or s3://bucket/prefix"
+    )
+    object_store: S3Access = Field(default=S3Access(), description="how a lake in an object store is reached")
     checkpoints: Path
     clusters: tuple[ClusterSettings, ...] = Field(min_length=1)
     access: PulsarAccess = Field(
@@ -73,20 +89,24 @@ class CloudSettings(Settings):
     spark: SparkSettings = Field(default_factory=SparkSettings)
 
     @model_validator(mode="after")
-    def _gaps_end(self) -> Self:
+    def _fits(self) -> Self:
         if self.tracks.max_gap_s > MAX_GAP_S:
             raise ValueError(f"tracks.max_gap_s cannot exceed {MAX_GAP_S:g} s, a day")
+        if self.object_store.model_fields_set and not is_object_store(self.lake):
+            raise ValueError(
+                f"object_store is for a lake at s3://bucket/prefix, and the lake is the folder {self.lake}"
+            )
         return self
 
     @property
-    def tables(self) -> Lake:
-        """The lake's tables."""
-        return Lake(self.lake)
+    def location(self) -> Location:
+        """Where the lake is, with what the environment says of it. Raises LocationError."""
+        return Location.of(self.lake, self.object_store)
 
     @property
-    def shared_folders(self) -> tuple[Path, ...]:
-        """Folders that the driver and every executor must see as one."""
-        return (self.lake,)
+    def tables(self) -> Lake:
+        """The lake's tables. Raises LocationError."""
+        return Lake(self.location)
 
     @property
     def service_urls(self) -> tuple[str, ...]:
@@ -111,6 +131,10 @@ class CloudSettings(Settings):
 def problems(settings: CloudSettings) -> list[str]:
     """What cannot be used on this machine, one line each: files that the settings name, options of the source."""
     found = [f"{_key('access', field)}: {fault}" for field, fault in settings.access.file_faults()]
+    try:
+        _ = settings.location
+    except LocationError as error:
+        found.append(f"lake: {error}")
     given = settings.source_options | {"topics": ",".join(settings.ingest.topics)} | settings.ingest.options
     try:
         access = PulsarOptions.parse(given).access()

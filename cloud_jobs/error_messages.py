@@ -14,9 +14,9 @@ __all__ = ["cloud_errors_as_messages"]
 
 @contextmanager
 def cloud_errors_as_messages(program: str) -> Iterator[None]:
-    """A `CloudError` is one line on standard error, which begins with `program`, and exit status 1."""
+    """A `CloudError` is one line on standard error, which begins with `program`, and its own exit status."""
     try:
         yield
     except CloudError as error:
         typer.echo(f"{program}: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(error.exit_status) from error

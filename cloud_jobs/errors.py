@@ -5,6 +5,8 @@ CloudError
 ├── ExecutorsNotReady   executors cannot run the jobs: another Python, a missing package, a folder they do not see
 ├── LakeError           a table is missing, damaged, or not what this version writes
 │   └── NotKept         what a table was at a moment is not known any more
+├── LocationError       where the lake is cannot be used: its text, its address, its credentials
+├── StoreUnavailable    the object store does not answer; what was committed is there, and what was not is not
 ├── Fenced              another writer has written to the records: this one must stop
 ├── CommitFailed        a commit was not made, or nobody knows; what it was for is done again
 ├── CommitConflict      another run of the same job has written its table: this one must stop
@@ -16,13 +18,17 @@ CloudError
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import ClassVar
 
 _MAX_SHOWN = 100
 
 
 class CloudError(Exception):
-    """Base of everything the jobs raise on purpose."""
+    """Base of everything the jobs raise on purpose. `exit_status`: how a command ends that it stops."""
+
+    exit_status: ClassVar[int] = 1
 
 
 class SparkNotReady(CloudError):
@@ -44,6 +50,22 @@ class LakeError(CloudError):
 
 class NotKept(LakeError):
     """What a table was at a moment is not known: the commits of then are no longer kept."""
+
+
+class LocationError(CloudError):
+    """Where the lake is cannot be used as it is said: in the settings, the environment or a file of credentials."""
+
+    exit_status = os.EX_CONFIG
+
+
+class StoreUnavailable(CloudError):
+    """The object store does not answer, after a bounded number of tries. Nothing is half done: start again."""
+
+    exit_status = os.EX_TEMPFAIL
+
+    def __init__(self, store: str, reason: str) -> None:
+        super().__init__(f"the object store at {store} does not answer: {reason}; nothing is half done, start again")
+        self.store = store
 
 
 class Fenced(CloudError):

@@ -91,7 +91,7 @@ def _run(
 ) -> None:
     """Computes and publishes once, or every so many seconds until a signal; log and report say what each run did."""
     log, lake = structlog.get_logger(job, job=job), settings.tables
-    with nullcontext() if every_s is None else stop_on_signals() as stop:
+    with settings.location.errors_named(), nullcontext() if every_s is None else stop_on_signals() as stop:
         # before Spark, which takes seconds to start: a lake of another version is refused at once
         lake.create()
         increment = next_increment(lake, table)
@@ -125,7 +125,7 @@ def _run(
 @contextmanager
 def _session(job: str, settings: CloudSettings, stop: Event | None) -> Iterator[SparkSession]:
     """A Spark session that can read the lake's tables and the topics; SIGTERM and SIGINT set `stop`."""
-    spark = start_spark(f"waybill-{job}", settings.spark, settings.shared_folders)
+    spark = start_spark(f"waybill-{job}", settings.spark, settings.location)
     # Only now: Spark takes SIGINT for itself, and raises where the loop is to end in order.
     with stop_on_signals(stop) if stop is not None else nullcontext():
         try:

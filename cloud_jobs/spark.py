@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.errors import SparkNotReady
 from cloud_jobs.executor_check import check_executors
+from cloud_jobs.lake.location import Location
 from cloud_jobs.project_archive import own_archive, write_project_archive
 from cloud_jobs.spark_settings import SPARK_NAMES, SparkSettings, is_local, placement_faults, standalone_addresses
 
@@ -72,8 +73,8 @@ def spark_properties(settings: SparkSettings, master: str) -> dict[str, str]:
     return properties | {name: str(value) for name, value in given.items() if value is not None} | settings.extra
 
 
-def start_spark(name: str, settings: SparkSettings, shared_folders: Sequence[Path] = ()) -> SparkSession:
-    """A session with Delta; on a cluster its executors have the driver's code, and see `shared_folders`.
+def start_spark(name: str, settings: SparkSettings, lake: Location | None = None) -> SparkSession:
+    """A session with Delta; on a cluster its executors have the driver's code, and see the lake's folder.
 
     Under `spark-submit` what it was given counts, and the settings add what it was not. Raises SparkNotReady,
     ExecutorsNotReady.
@@ -101,7 +102,8 @@ def start_spark(name: str, settings: SparkSettings, shared_folders: Sequence[Pat
     session.sparkContext.setLogLevel("ERROR")
     try:
         if not is_local(master):
-            _prepare_executors(session, settings, shared_folders)
+            folders = [lake.folder] if lake is not None and lake.folder is not None else []
+            _prepare_executors(session, settings, folders)
     except BaseException:
         session.stop()
         raise

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server, Spark's jars, an S3
+# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server, Delta's jars, an S3
 # server.
 # Each step looks first and does nothing where its work is already there, so a second run takes a second.
 #
@@ -69,7 +69,7 @@ install_python() {
   echo "$stamp" > .venv/.waybill-stamp
 }
 
-# --- Pulsar's server and Spark's jars, through Maven, outside the repository -----------------------------------------
+# --- Pulsar's server and Delta's jars, through Maven, outside the repository -----------------------------------------
 install_pulsar() {
   local home="$CACHE/apache-pulsar-$PULSAR_VERSION"
   [ -x "$home/bin/pulsar" ] && return
@@ -84,38 +84,20 @@ install_pulsar() {
   rm -rf "$unpacked" "$CACHE/download"
 }
 
-# Artifacts and what they need, into a folder of the cache: install_jars FOLDER EXCLUDED_GROUPS GROUP:ARTIFACT:VERSION...
-install_jars() {
-  local jars="$CACHE/$1" excluded=$2 work
+install_delta() {
+  local jars="$CACHE/jars-delta-4.4.0"
   [ -d "$jars" ] && return
-  say "fetching $1 through Maven"
-  work=$(mktemp -d "$CACHE/jars.XXXXXX")
-  {
-    echo '<project><modelVersion>4.0.0</modelVersion><groupId>waybill</groupId><artifactId>jars</artifactId>'
-    echo '<version>1</version><dependencies>'
-    local group artifact version coordinates
-    for coordinates in "${@:3}"; do
-      IFS=: read -r group artifact version <<<"$coordinates"
-      echo "<dependency><groupId>$group</groupId><artifactId>$artifact</artifactId><version>$version</version>"
-      # hadoop-aws asks for the whole SDK, of which it uses the modules that are named beside it
-      [ "$artifact" = hadoop-aws ] &&
-        echo '<exclusions><exclusion><groupId>software.amazon.awssdk</groupId><artifactId>bundle</artifactId></exclusion></exclusions>'
-      echo '</dependency>'
-    done
-    echo '</dependencies></project>'
-  } > "$work/pom.xml"
+  say "fetching Delta's jars through Maven"
+  local work; work=$(mktemp -d "$CACHE/jars.XXXXXX")
+  IFS=: read -r group artifact version <<<"$DELTA_ARTIFACT"
+  cat > "$work/pom.xml" <<POM
+<project><modelVersion>4.0.0</modelVersion><groupId>waybill</groupId><artifactId>jars</artifactId><version>1</version>
+<dependencies><dependency><groupId>$group</groupId><artifactId>$artifact</artifactId><version>$version</version></dependency></dependencies></project>
+POM
   mvn -q -B -f "$work/pom.xml" dependency:copy-dependencies -DoutputDirectory="$work/jars" -DincludeScope=runtime \
-    -DexcludeGroupIds="$excluded"
+    -DexcludeGroupIds=org.apache.spark,org.scala-lang
   mv "$work/jars" "$jars"
   rm -rf "$work"
-}
-
-install_delta() { install_jars jars-delta-4.4.0 org.apache.spark,org.scala-lang "$DELTA_ARTIFACT"; }
-
-# Spark's way to S3, of the version of its Hadoop; what Spark ships itself is left out.
-install_s3a() {
-  install_jars jars-s3a-3.5.0 org.slf4j,commons-codec,commons-logging,io.netty org.apache.hadoop:hadoop-aws:3.5.0 \
-    software.amazon.awssdk:{s3,s3-transfer-manager,sts}:2.35.4
 }
 
 # --- the S3 server of the local stack, built by Go -------------------------------------------------------------------
@@ -142,6 +124,6 @@ install_versitygw() {
 
 case "${1:-all}" in
   python) install_python ;;
-  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_delta; install_s3a; install_versitygw ;;
+  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_delta; install_versitygw ;;
   *) fail "unknown step '$1' (python, or nothing for all)" ;;
 esac

@@ -185,7 +185,7 @@ def _latencies_s(lake: Lake, after_seq: int) -> list[float]:
 def _committed_ms(lake: Lake) -> dict[int, float]:
     """When Delta wrote the commit of each ingest number."""
     commits = {}
-    for file in sorted(lake.folder.glob("records/_delta_log/*.json")):
+    for file in sorted(Path(lake.path("records")).glob("_delta_log/*.json")):
         actions = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         for number in (action["txn"]["version"] for action in actions if "txn" in action):
             stamp = next(action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action)

@@ -26,6 +26,7 @@ from cloud_jobs.billing.lines import Line
 from cloud_jobs.billing.period import Period, stamp
 from cloud_jobs.billing.terminal import adjustment_table, bill_table, seq_ranges_table
 from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.result_file import writing_result
 from runtime import create_durably, replace_durably
@@ -34,7 +35,10 @@ app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Bills: shown, opened down to the records, issued and adjusted."
 )
 
-LakeOption = Annotated[Path, typer.Option("--lake", help="The folder of the Delta tables.")]
+LakeOption = Annotated[
+    str,
+    typer.Option("--lake", help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables in the environment say."),
+]
 AccountOption = Annotated[str, typer.Option("--account", help="The account's id.")]
 PeriodOption = Annotated[str, typer.Option("--period", help="2026, 2026-03, 2026-03-05, or FROM/TO (ISO 8601, UTC).")]
 AsOfOption = Annotated[
@@ -90,7 +94,7 @@ def open_line(
     Example: waybill bill open --lake lake --account acme --period 2026-01-05 --line 1
     """
     opened = _bill(lake, account, period, as_of).line(line)
-    records = line_records(Lake(lake), opened)
+    records = line_records(Lake(Location.of(lake)), opened)
     if as_json:
         rows = [{name: _plain(value) for name, value in row.items()} for row in records]
         found = {"device": opened.key.device, "seq_ranges": opened.seq_ranges.document(), "records": rows}
@@ -155,7 +159,7 @@ def adjust(
     """
     with _file_errors():
         before = read_bill(issued.read_bytes())
-    made = adjustment(before, bill_from_lake(Lake(lake), before.account.id, before.period, _moment(as_of)))
+    made = adjustment(before, bill_from_lake(Lake(Location.of(lake)), before.account.id, before.period, _moment(as_of)))
     if as_json:
         _write(to_json(adjustment_document(made)))
     else:
@@ -170,8 +174,8 @@ def _file_errors() -> Iterator[None]:
         raise BillingError(f"{error.filename}: {error.strerror}") from error
 
 
-def _bill(lake: Path, account: str, period: str, as_of: str | None) -> Bill:
-    return bill_from_lake(Lake(lake), account, Period.parse(period), _moment(as_of))
+def _bill(lake: str, account: str, period: str, as_of: str | None) -> Bill:
+    return bill_from_lake(Lake(Location.of(lake)), account, Period.parse(period), _moment(as_of))
 
 
 def _moment(text: str | None) -> datetime:

@@ -10,7 +10,7 @@ import structlog
 from py4j.protocol import Py4JError
 
 from cloud_jobs.config import CloudSettings
-from cloud_jobs.errors import CloudError
+from cloud_jobs.errors import CloudError, StoreUnavailable
 from cloud_jobs.ingest.job import IngestQuery, start_ingest
 from cloud_jobs.spark import start_spark
 from runtime.signals import stop_on_signals
@@ -25,7 +25,7 @@ def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
     A query that fails is started again from its checkpoint, on the next cluster if the source finds its own gone; after
     `restarts` failures in a row without a completed micro-batch, or when another writer is there, CloudError is raised.
     """
-    spark = start_spark("waybill-ingest", settings.spark, settings.shared_folders)
+    spark = start_spark("waybill-ingest", settings.spark, settings.location)
     # After Spark has started, which takes SIGINT for itself.
     with stop_on_signals() as stop:
         try:
@@ -39,7 +39,15 @@ def run_query(start: Callable[[], IngestQuery], settings: CloudSettings, stop: t
     """Starts the query, again if it fails, until it ends in order or `stop` is set. Raises CloudError."""
     failures = 0
     while not stop.is_set():
-        ingest = start()
+        try:
+            ingest = start()
+        # with the lake open it is the query that fails: both count, and both are tried again
+        except StoreUnavailable as unavailable:
+            failures += 1
+            if failures > settings.ingest.restarts:
+                raise
+            _wait_before_restart(settings, failures, unavailable, stop)
+            continue
         _log.info(
             "started",
             lake=str(settings.lake),
@@ -56,11 +64,16 @@ def run_query(start: Callable[[], IngestQuery], settings: CloudSettings, stop: t
         # only failures in a row count: a cluster may fail now and then for months
         failures = 1 if ingest.micro_batch.completed else failures + 1
         if failures > settings.ingest.restarts:
-            raise CloudError(f"the ingest failed {failures} times in a row: {failure}") from failure
-        _log.warning("failed, starting again", failures=failures, error=_first_lines(failure))
-        # The first restart is at once: mostly a cluster is gone, and the next one is read. Then linear, not doubling:
-        # `restarts` bounds the waits, and a wait beyond the time that a cluster takes to start gains nothing.
-        stop.wait(settings.ingest.restart_wait_s * (failures - 1))
+            lost = settings.location.unavailable(failure)
+            raise lost or CloudError(f"the ingest failed {failures} times in a row: {failure}") from failure
+        _wait_before_restart(settings, failures, failure, stop)
+
+
+def _wait_before_restart(settings: CloudSettings, failures: int, failure: Exception, stop: threading.Event) -> None:
+    _log.warning("failed, starting again", failures=failures, error=_first_lines(failure))
+    # The first restart is at once: mostly a cluster is gone, and the next one is read. Then linear, not doubling:
+    # `restarts` bounds the waits, and a wait beyond the time that a cluster takes to start gains nothing.
+    stop.wait(settings.ingest.restart_wait_s * (failures - 1))
 
 
 def _wait_for_end(ingest: IngestQuery, stop: threading.Event) -> Exception | None:

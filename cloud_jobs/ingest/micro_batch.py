@@ -89,7 +89,9 @@ class MicroBatchWriter:
         self._opened = lake.open("records")
         number = newest_number(self._opened, INGEST)
         if number is None and self._opened.file_uris():
-            raise LakeError(f"the records in {lake.folder} were not written by the ingest: their coverage is not known")
+            raise LakeError(
+                f"the records in {lake.location} were not written by the ingest: their coverage is not known"
+            )
         manifest = lake.coverage_manifest(number)
         self._known = KnownCoverage(lake.coverage_rows(manifest))
         self._coverage = CoverageWriter(lake.coverage_log, manifest, submit or _in_a_thread())

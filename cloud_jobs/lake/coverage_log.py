@@ -24,6 +24,7 @@ from pyarrow.fs import FileSelector, FileSystem
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS, from_rows, to_rows, unite
+from cloud_jobs.lake.location import ensure_folder
 
 FORMAT: Final = 2
 MERGED_FILES: Final = 8
@@ -99,7 +100,7 @@ class CoverageLog:
     def write(self, rows: pa.Table, level: int) -> CoverageFile:
         """Writes rows to a file of their own."""
         path = f"{_ROWS}/level-{level}-{uuid4().hex}.parquet"
-        self._files.create_dir(_ROWS, recursive=True)
+        ensure_folder(self._files, _ROWS)
         pq.write_table(
             rows, path, filesystem=self._files, compression="zstd", row_group_size=_ROW_GROUP, store_schema=False
         )
@@ -109,7 +110,7 @@ class CoverageLog:
         """Makes the manifest readable; from then on its number may be committed."""
         assert manifest.number is not None, "only a commit has a manifest"
         document = {"format": FORMAT, "number": manifest.number, "files": manifest.files}
-        self._files.create_dir(_MANIFESTS, recursive=True)
+        ensure_folder(self._files, _MANIFESTS)
         with self._files.open_output_stream(_manifest_path(manifest.number)) as file:
             file.write(json.dumps(document, separators=(",", ":")).encode())
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 from pyarrow.fs import FileSystem
 
+from cloud_jobs.lake.location import ensure_folder
 from cloud_jobs.lake.schemas import RECORDS, TABLES, TableSchema
 from cloud_jobs.lake.stream_order import in_order
 
@@ -95,7 +96,7 @@ def _write(files: FileSystem, layout: TableSchema, rows: pa.Table, day: date | N
     if layout.partition_by:
         folder = f"{layout.partition_by[0]}={_NULL if day is None else day.isoformat()}"
         path = f"{folder}/{path}"
-        files.create_dir(folder, recursive=True)
+        ensure_folder(files, folder)
     ascending = [name for name in _ASCENDING if name in layout.schema.names]
     pq.write_table(
         rows.drop_columns([*layout.partition_by]),

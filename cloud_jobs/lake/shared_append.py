@@ -16,6 +16,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cloud_jobs.errors import CommitConflict, LakeError
+from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
 
@@ -35,7 +36,7 @@ def append_missing(
     """Appends what `missing` says, in one commit, and returns it; with nothing missing no commit is made.
 
     Raises CommitConflict when others won MAX_ATTEMPTS times, and LakeError for a table that cannot be read, or that
-    could not be written MAX_FAILURES times.
+    could not be written MAX_FAILURES times; StoreUnavailable.
     """
     failures = 0
     for _ in range(MAX_ATTEMPTS):
@@ -56,7 +57,9 @@ def append_missing(
         except (DeltaError, OSError) as error:
             failures += 1
             if failures == MAX_FAILURES:
-                raise LakeError(f"table {table!r} of the lake {lake.folder} cannot be written: {error}") from error
+                lost = lake.location.unavailable(error)
+                what = f"table {table!r} of the lake {lake.location} cannot be written: {error_text(error)}"
+                raise lost or LakeError(what) from error
             # perhaps only the answer was lost: then nothing is missing any more
             pause(uniform(0, _MAX_PAUSE_S))
         else:

@@ -1,4 +1,4 @@
-"""The folder of Delta tables and of the coverage: created, read as it is or as it was at a moment, and written,
+"""The Delta tables and the coverage of a lake: created, read as it is or as it was at a moment, and written,
 without Spark."""
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.dataset import FileSystemDataset
-from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
+from pyarrow.fs import FileSystem
 from pyarrow.parquet import filters_to_expression
 
 from cloud_jobs.errors import LakeError, NotKept
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_log import CoverageLog, Manifest
 from cloud_jobs.lake.coverage_rows import from_rows
+from cloud_jobs.lake.location import Location, error_text
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
 from cloud_jobs.lake.transactions import newest_number
 
@@ -40,24 +41,36 @@ Condition = tuple[str, str, Any]
 """A column, an operator as `pyarrow.parquet` has it (`=`, `<`, `>=`, `in`), and a value of the column's type."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Lake:
-    """The folder of the centre's tables. Whatever reads a table raises LakeError if it is missing or damaged."""
+    """The centre's tables, in one location.
 
-    folder: Path
+    Whatever reads a table raises LakeError if it is missing or damaged, and StoreUnavailable.
+    """
+
+    location: Location
+
+    def __init__(self, place: Location | Path) -> None:
+        """A path is that of a folder."""
+        object.__setattr__(self, "location", place if isinstance(place, Location) else Location.of(place))
 
     def path(self, table: str) -> str:
-        """Where a table is."""
-        return str(self.folder / table)
+        """Where a table is, for delta-rs and for people."""
+        return str(self.location / table)
 
     def create(self) -> None:
         """Makes the tables that are not there yet, and the nullable columns that an earlier version did not know.
 
         Raises LakeError for a table of another version.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.location.create()
+        with self.location.errors_named():
+            self._create()
+
+    def _create(self) -> None:
+        options = self.location.storage_options()
         for name, layout in TABLES.items():
-            if not DeltaTable.is_deltatable(self.path(name)):
+            if not DeltaTable.is_deltatable(self.path(name), options):
                 DeltaTable.create(
                     self.path(name),
                     schema=layout.schema,
@@ -65,6 +78,7 @@ class Lake:
                     mode="ignore",
                     partition_by=[*layout.partition_by],
                     configuration=_CONFIGURATION,
+                    storage_options=options,
                 )
                 continue
             table = self._load(name)
@@ -109,7 +123,7 @@ class Lake:
         """The files in a table's folder."""
         # Arrow's file system, not Delta's: that one is Python, called from Arrow's threads, and a thread that still
         # reads ahead when the process ends, as after an error, aborts it
-        return SubTreeFileSystem(str(Path(self.path(table)).absolute()), LocalFileSystem())
+        return (self.location / table).files()
 
     @property
     def coverage_log(self) -> CoverageLog:
@@ -142,16 +156,24 @@ class Lake:
     def append(self, table: str, rows: list[dict[str, Any]]) -> None:
         """Adds rows to a small table, in one commit."""
         if rows:
-            write_deltalake(self.path(table), pa.Table.from_pylist(rows, schema=TABLES[table].schema), mode="append")
+            with self.location.errors_named():
+                write_deltalake(
+                    self.path(table),
+                    pa.Table.from_pylist(rows, schema=TABLES[table].schema),
+                    mode="append",
+                    storage_options=self.location.storage_options(),
+                )
 
     def _load(self, table: str, version: int | None = None) -> DeltaTable:
         try:
-            return DeltaTable(self.path(table), version=version)
+            with self.location.errors_named():
+                options = self.location.storage_options()
+                return DeltaTable(self.path(table), version=version, storage_options=options)
         except TableNotFoundError as error:
-            if not self.folder.is_dir():
-                raise LakeError(f"there is no lake {self.folder}: no such folder") from error
+            if not self.location.exists():
+                raise LakeError(f"there is no lake {self.location}: no such folder or bucket") from error
             raise LakeError(
-                f"there is no table {table!r} in the lake {self.folder}; run `{WRITTEN_BY[table]}`, which writes it"
+                f"there is no table {table!r} in the lake {self.location}; run `{WRITTEN_BY[table]}`, which writes it"
             ) from error
 
     def _absent_columns(self, table: str, opened: DeltaTable) -> list[pa.Field]:
@@ -173,7 +195,7 @@ class Lake:
             wrong += [f"misses the columns {', '.join(lacking)}"] if lacking else []
             wrong += [f"has no rows without {', '.join(loose)}"] if loose and not wrong else []
             raise LakeError(
-                f"table {table} in {self.folder} was made by another version: this one {' and '.join(wrong)};"
+                f"table {table} in {self.location} was made by another version: this one {' and '.join(wrong)};"
                 " begin with a new lake, or use the version that made this one"
             )
         return absent
@@ -181,9 +203,12 @@ class Lake:
     @contextmanager
     def _damage_as_error(self, table: str) -> Iterator[None]:
         try:
-            yield
+            with self.location.errors_named():
+                yield
         except (DeltaError, ValueError, OSError) as error:
-            raise LakeError(f"table {table!r} of the lake {self.folder} cannot be read: {error}") from error
+            raise LakeError(
+                f"table {table!r} of the lake {self.location} cannot be read: {error_text(error)}"
+            ) from error
 
 
 @contextmanager

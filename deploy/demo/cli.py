@@ -21,7 +21,7 @@ from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.report import as_json, bill_table, completeness_table, records_table, verdict_table
 from deploy.demo.scenario import DemoScenario, DemoSettings, plan_drive
-from deploy.local import LocalStack, LocalStackError, SparkClusterSettings, StackSettings, empty
+from deploy.local import LakePlace, LocalStack, LocalStackError, SparkClusterSettings, StackSettings, empty
 from geo.replication import ReplicationError
 from runtime.signals import raise_on_signals
 from simulator import SimulatorError
@@ -39,6 +39,9 @@ def demo(
     seed: Annotated[int, typer.Option(help="The seed of the fleet.")] = 7,
     drive_s: Annotated[float, typer.Option(help="How long the drive takes, in seconds.")] = 45.0,
     folder: Annotated[Path, typer.Option(help="Where the servers and tables live; emptied first.")] = Path("var/demo"),
+    lake: Annotated[
+        LakePlace, typer.Option(help="`s3`: the tables are on an S3 server of the stack.")
+    ] = LakePlace.FOLDER,
     spark_cluster: Annotated[
         bool, typer.Option("--spark-cluster", help="Run the jobs on a Spark cluster of a master and two workers.")
     ] = False,
@@ -54,7 +57,7 @@ def demo(
     try:
         settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s)
         with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
-            size = StackSettings(spark=SparkClusterSettings() if spark_cluster else None)
+            size = StackSettings(lake=lake, spark=SparkClusterSettings() if spark_cluster else None)
             audit, memory = _run(folder, settings, size, quiet=as_json_text)
     except (DemoError, LocalStackError, ReplicationError, SimulatorError, ValidationError, OSError) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
@@ -65,7 +68,7 @@ def demo(
     if as_json_text:
         typer.echo(json.dumps(as_json(audit) | {"seconds": round(time.monotonic() - began, 1)}, indent=2))
     else:
-        _print(audit, folder)
+        _print(audit, folder, lake)
         console.print(
             f"\n{time.monotonic() - began:.0f} s from start to verdict; the stack's memory at its peak: "
             f"{memory / 2**30:.1f} GiB"
@@ -89,6 +92,7 @@ def _run(folder: Path, settings: DemoSettings, size: StackSettings, *, quiet: bo
 
         with LocalStack(folder, settings=size) as stack:
             beside = "" if stack.spark is None else f", a Spark cluster of {len(stack.spark.workers)} workers"
+            beside += "" if stack.object_store is None else ", an S3 server for the lake"
             say(f"{len(stack.servers)} servers are up: Pulsar eu, us and hq, replication applied{beside}")
             scenario = DemoScenario(stack, settings, planned, say, show)
             found = scenario.run()
@@ -103,13 +107,15 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
         yield progress
 
 
-def _print(audit: Audit, folder: Path) -> None:
+def _print(audit: Audit, folder: Path, place: LakePlace) -> None:
     console.print()
     console.print(records_table(audit), "", completeness_table(audit), "")
     for one in audit.bills:
         console.print(bill_table(one), "")
     console.print(verdict_table(audit))
-    print_next_command(audit.bills[0].bill, folder)
+    # an S3 server of the stack has ended with it
+    if place is LakePlace.FOLDER:
+        print_next_command(audit.bills[0].bill, folder)
 
 
 def print_next_command(bill: Bill, folder: Path) -> None:

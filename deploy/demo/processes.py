@@ -54,7 +54,8 @@ def cloud_config(stack: LocalStack) -> Path:
     """The settings of the jobs, written to the stack's folder."""
     hq = stack.pulsar["hq"]
     path = stack.folder / "cloud.toml"
-    path.write_text(f"""lake = "{stack.folder / "lake"}"
+    store = stack.object_store
+    path.write_text(f"""lake = "{lake_of(stack)}"
 checkpoints = "{stack.folder / "checkpoints"}"
 
 [[clusters]]
@@ -62,8 +63,15 @@ name = "hq"
 service_url = "{hq.service_url}"
 admin_url = "{hq.admin_url}"
 
+{store.job_settings() if store else ""}
 {stack.spark.job_settings() if stack.spark else ""}""")
     return path
+
+
+def lake_of(stack: LocalStack) -> str:
+    """Where the lake of the demo is: beside the servers, or in the stack's bucket."""
+    store = stack.object_store
+    return str(stack.folder / "lake") if store is None else f"s3://{store.bucket}/demo"
 
 
 def cloud_settings(config: Path) -> CloudSettings:

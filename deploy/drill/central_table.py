@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,17 +29,17 @@ class CentralTable:
     def __init__(self, lake: Lake, epoch: int) -> None:
         self._lake = lake
         self._epoch = epoch
-        self._log = Path(lake.path("records")) / "_delta_log"
+        self._files = lake.files("records")
         self._version = 0
         self._commits: list[Commit] = []
         self._known: dict[DeviceStream, IntervalSet] = {}
 
     def commits(self) -> list[Commit]:
         """Every commit so far that brought names of this epoch, in order."""
-        while (file := self._log / f"{self._version:020}.json").exists():
-            seqs = self._record_ids(file)
+        while (actions := self._actions(self._version)) is not None:
+            seqs = self._record_ids(actions)
             if seqs:
-                self._commits.append(Commit(file.stat().st_mtime, seqs))
+                self._commits.append(Commit(_committed_s(actions), seqs))
                 self._known = union(self._known, seqs)
             self._version += 1
         return list(self._commits)
@@ -62,22 +61,29 @@ class CentralTable:
         dataset = self._lake.dataset("records", self._lake.open("records"))
         return int(dataset.count_rows(filter=pc.field("epoch") == self._epoch))
 
-    def _record_ids(self, file: Path) -> dict[DeviceStream, IntervalSet]:
+    def _actions(self, version: int) -> list[dict[str, Any]] | None:
+        """What a commit did, as Delta's log has it; None for one that was not made yet."""
+        try:
+            with self._files.open_input_file(f"_delta_log/{version:020}.json") as file:
+                return [json.loads(line) for line in file.read().splitlines()]
+        except FileNotFoundError:
+            return None
+
+    def _record_ids(self, actions: list[dict[str, Any]]) -> dict[DeviceStream, IntervalSet]:
         seqs_of: dict[DeviceStream, list[int]] = {}
-        for path in _added(file):
-            for stream, seqs in self._record_ids_in(self._log.parent / path):
+        # Delta's log has the paths of files percent-encoded.
+        for path in (unquote(action["add"]["path"]) for action in actions if "add" in action):
+            for stream, seqs in self._record_ids_in(path):
                 seqs_of.setdefault(stream, []).extend(seqs)
         return {stream: IntervalSet.of(seqs) for stream, seqs in seqs_of.items()}
 
-    def _record_ids_in(self, path: Path) -> Iterator[tuple[DeviceStream, list[int]]]:
-        seqs = pq.read_table(path, columns=_RECORD_ID, partitioning=None, filters=pc.field("epoch") == self._epoch)
+    def _record_ids_in(self, path: str) -> Iterator[tuple[DeviceStream, list[int]]]:
+        of_epoch = pc.field("epoch") == self._epoch
+        seqs = pq.read_table(path, filesystem=self._files, columns=_RECORD_ID, partitioning=None, filters=of_epoch)
         for row in seqs.group_by(["tenant", "device"]).aggregate([("seq", "list")]).to_pylist():
             yield DeviceStream(row["tenant"], row["device"], self._epoch), row["seq_list"]
 
 
-def _added(file: Path) -> Iterator[str]:
-    for line in file.read_text(encoding="utf-8").splitlines():
-        action: dict[str, Any] = json.loads(line)
-        if "add" in action:
-            # Delta's log has the paths of files percent-encoded.
-            yield unquote(action["add"]["path"])
+def _committed_s(actions: list[dict[str, Any]]) -> float:
+    """When a commit was made, in seconds since 1970."""
+    return max(float(action["commitInfo"]["timestamp"]) for action in actions if "commitInfo" in action) / 1000

@@ -21,7 +21,7 @@ from deploy.drill.errors import DrillError
 from deploy.drill.report import as_json, drill_table
 from deploy.drill.settings import Drill, DrillSettings, FleetSettings, Moment
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep, sweep_table
-from deploy.local import LocalStackError, empty
+from deploy.local import LakePlace, LocalStackError, empty
 from geo.replication import ReplicationError
 from runtime.signals import raise_on_signals
 from settings import SettingsError
@@ -43,6 +43,7 @@ Trigger = Annotated[float, typer.Option("--trigger-s", help="Length of a micro-b
 Snapshot = Annotated[float, typer.Option("--snapshot-period-s", help="Time between two snapshots of the cursors.")]
 When = Annotated[Moment, typer.Option("--moment", help="When the cluster is killed, seen from a micro-batch.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The figures as JSON instead of a table.")]
+Place = Annotated[LakePlace, typer.Option("--lake", help="`s3`: the tables are on an S3 server of the stack.")]
 FOLDER = Path("var/drill")
 
 
@@ -88,6 +89,7 @@ def _add(command: _Command) -> None:
         trigger_s: Trigger = 1.0,
         snapshot_period_s: Snapshot = 1.0,
         moment: When = Moment.ANY,
+        lake: Place = LakePlace.FOLDER,
         json_only: AsJson = False,
     ) -> None:
         with errors_as_messages():
@@ -96,6 +98,7 @@ def _add(command: _Command) -> None:
                 trigger_s=trigger_s,
                 snapshot_period_s=snapshot_period_s,
                 moment=moment,
+                lake=lake,
             )
             began = time.monotonic()
             outcomes, peak_bytes = _run_drills(command.drills, folder, settings, reporter(quiet=json_only))
@@ -124,6 +127,7 @@ def run_sweep(
     trigger_s: Annotated[list[float] | None, typer.Option(help="Lengths of a micro-batch; may be repeated.")] = None,
     snapshot_period_s: Annotated[list[float] | None, typer.Option(help="Snapshot periods; may be repeated.")] = None,
     moment: Annotated[list[Moment] | None, typer.Option(help="Moments of the kill; may be repeated.")] = None,
+    lake: Place = LakePlace.FOLDER,
     json_only: AsJson = False,
 ) -> None:
     """Lose the centre and take it back for every combination: 36 runs, about an hour on two cores.
@@ -135,7 +139,7 @@ def run_sweep(
     todo = points(snapshot_period_s or SNAPSHOTS_S, trigger_s or TRIGGERS_S, moment or MOMENTS)
     with errors_as_messages():
         empty(folder)
-        settings = DrillSettings(fleet=FleetSettings(records_per_s=rate), steady_s=3, after_s=3)
+        settings = DrillSettings(fleet=FleetSettings(records_per_s=rate), steady_s=3, after_s=3, lake=lake)
         results = list(sweep(folder.absolute(), settings, todo, reporter(quiet=json_only)))
     if json_only:
         typer.echo((folder / "runs.jsonl").read_text(encoding="utf-8"), nl=False)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, SubTreeFileSystem
+
 from deploy.drill.errors import DrillError
 from deploy.drill.ingest_process import IngestProcess
 from deploy.drill.settings import DrillSettings, Moment
@@ -31,7 +33,7 @@ def drill_stack(folder: Path, settings: DrillSettings, say: Say) -> Iterator[Loc
         direct_mb=256,
         broker={"replicatedSubscriptionsSnapshotFrequencyMillis": period_ms},
     )
-    with LocalStack(folder, topology=TOPOLOGY, settings=StackSettings(pulsar=pulsar)) as stack:
+    with LocalStack(folder, topology=TOPOLOGY, settings=StackSettings(pulsar=pulsar, lake=settings.lake)) as stack:
         say(f"{len(stack.servers)} servers are up, replication is applied")
         yield stack
 
@@ -106,16 +108,17 @@ class DrillEnvironment:
 
     def wait_for_moment(self) -> None:
         """Returns at the moment of the settings, or after a while when no micro-batch comes by."""
+        checkpoint = SubTreeFileSystem(str(self.ingest.checkpoint), LocalFileSystem())
         looked_at = {
-            Moment.PLANNED: self.ingest.checkpoint / "offsets",
-            Moment.WRITTEN: Path(self.ingest.settings.tables.path("records")) / "_delta_log",
-            Moment.DONE: self.ingest.checkpoint / "commits",
+            Moment.PLANNED: (checkpoint, "offsets"),
+            Moment.WRITTEN: (self.ingest.settings.tables.files("records"), "_delta_log"),
+            Moment.DONE: (checkpoint, "commits"),
         }.get(self.settings.moment)
         if looked_at is None:
             return
-        before = _files(looked_at)
+        before = _files(*looked_at)
         self.wait_for(
-            f"a micro-batch that is {self.settings.moment}", lambda: _files(looked_at) > before, _MOMENT_POLL_S
+            f"a micro-batch that is {self.settings.moment}", lambda: _files(*looked_at) > before, _MOMENT_POLL_S
         )
 
 
@@ -132,9 +135,10 @@ def open_environment(stack: LocalStack, folder: Path, settings: DrillSettings, s
         ingest.stop()
 
 
-def _files(folder: Path) -> set[str]:
+def _files(files: FileSystem, folder: str) -> set[str]:
+    found = files.get_file_info(FileSelector(folder, allow_not_found=True))
     # Spark writes a hidden draft and renames it.
-    return {file.name for file in folder.iterdir() if not file.name.startswith(".")} if folder.exists() else set()
+    return {file.base_name for file in found if not file.base_name.startswith(".")}
 
 
 _FEW_MESSAGES = 50

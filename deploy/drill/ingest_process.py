@@ -83,15 +83,16 @@ class IngestProcess:
 
 def _written(stack: LocalStack, folder: Path, trigger_s: float) -> Path:
     topology = stack.topology
-    path = folder / "cloud.toml"
+    path, store = folder / "cloud.toml", stack.object_store
     topics = [f"persistent://fleet/telemetry-{region}/batches" for region in topology.regions]
     lines = [
-        f'lake = "{folder / "lake"}"',
+        f'lake = "{folder / "lake" if store is None else f"s3://{store.bucket}/{folder.name}"}"',
         f'checkpoints = "{folder / "checkpoints"}"',
         *(line for name in topology.centres for line in _cluster(stack, name)),
         "[ingest]",
         f"topics = {topics!r}",
         f"trigger_interval_s = {trigger_s}",
+        *([store.job_settings()] if store else []),
     ]
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from deploy.local import LakePlace
 from settings import Settings
 
 
@@ -48,4 +49,5 @@ class DrillSettings(Settings):
     after_s: float = Field(5.0, ge=0, le=600, description="traffic after the first record was through")
     cut_s: float = Field(8.0, gt=0, le=600, description="how long a cut link stays cut")
     timeout_s: float = Field(300.0, gt=0, description="bound of every wait")
+    lake: LakePlace = Field(LakePlace.FOLDER, description="`s3`: the tables are on an S3 server of the stack")
     heap_mb: int = Field(320, ge=192, description="heap of each of the four clusters")

@@ -68,6 +68,14 @@ class ObjectStore(Server):
         """Access key and secret, as AWS_SHARED_CREDENTIALS_FILE names such a file; there after the first start."""
         return self.folder / "credentials"
 
+    def job_settings(self) -> str:
+        """The table `[object_store]` of a job whose lake is here, as TOML."""
+        return f"""[object_store]
+endpoint = "{self.endpoint}"
+region = "{self.region}"
+credentials_file = "{self.credentials_file}"
+"""
+
     def addresses(self) -> dict[str, str]:
         """Endpoint and bucket, and where the credentials stand; never the credentials."""
         return {

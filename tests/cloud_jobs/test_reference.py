@@ -116,7 +116,7 @@ def test_of_collectors_at_once_each_succeeds_and_each_publication_is_there_once(
     lake: Lake, pool: Callable[[], Executor]
 ) -> None:
     with pool() as running:
-        added = list(running.map(collect_in_parts, [lake.folder] * 4, range(4)))
+        added = list(running.map(collect_in_parts, [Path(str(lake.location))] * 4, range(4)))
     assert ids(lake) == [publication_id(at) for at in range(12)]
     assert sum(added) == 12
     assert len(quarantined_messages(lake)) == 6

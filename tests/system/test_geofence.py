@@ -68,7 +68,9 @@ def world(devices: int = 8, fixes: int = 60) -> list[LakeFix]:
 
 
 def run(spark: SparkSession, lake: Lake) -> GeofenceRun:
-    return compute_events(spark, lake, TrackSettings(), SETTINGS, AppliedFences(lake.folder.with_suffix(".applied")))
+    return compute_events(
+        spark, lake, TrackSettings(), SETTINGS, AppliedFences(Path(str(lake.location)).with_suffix(".applied"))
+    )
 
 
 def facts(lake: Lake) -> bytes:

@@ -28,6 +28,7 @@ from cloud_jobs.ingest.decoding import Batches
 from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.ingest.parts import write_parts
 from cloud_jobs.lake.coverage import DeviceStream
+from cloud_jobs.lake.location import Location
 from cloud_jobs.spark import SparkSettings, start_spark
 from cloud_jobs.usage.job import compute_usage
 from deploy.local import PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
@@ -120,8 +121,8 @@ class JobRun(NamedTuple):
 
 
 @contextmanager
-def session(settings: SparkSettings, folder: Path) -> Iterator[SparkSession]:
-    running = start_spark("waybill-tests", settings, [folder])
+def session(settings: SparkSettings, lake: Location) -> Iterator[SparkSession]:
+    running = start_spark("waybill-tests", settings, lake)
     try:
         yield running
     finally:
@@ -133,7 +134,7 @@ def on_one_machine(
     servers: tuple[SparkCluster, LiveCluster], topic: str, tmp_path_factory: pytest.TempPathFactory
 ) -> JobRun:
     run = JobRun.of(tmp_path_factory.mktemp("local"), servers[1], topic, "local")
-    with session(SparkSettings(), run.settings.lake) as spark:
+    with session(SparkSettings(), run.settings.location) as spark:
         run.ingest(spark)
         run.usage(spark)
     return run
@@ -146,7 +147,7 @@ def on_cluster(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SparkSession]:
     settings = SparkSettings.model_validate(tomllib.loads(servers[0].job_settings())["spark"])
-    with session(settings, tmp_path_factory.mktemp("shared")) as running:
+    with session(settings, Location.of(tmp_path_factory.mktemp("shared"))) as running:
         yield running
 
 

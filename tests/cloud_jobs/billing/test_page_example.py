@@ -88,14 +88,14 @@ def lake(tmp_path: Path) -> Lake:
             for device, head in heads.items()
         },
     )
-    for log in made.folder.glob("*/_delta_log/*.json"):
+    for log in Path(made.path("")).glob("*/_delta_log/*.json"):
         # as if it had been written before the moment of the page's bill
         log.write_text(re.sub(r'"timestamp":\d+', f'"timestamp":{COMMITTED_MS}', log.read_text()))
     return made
 
 
 def test_the_commands_of_the_page_print_what_stands_below_them(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(lake.folder.parent)
+    monkeypatch.chdir(Path(str(lake.location)).parent)
     shown = re.findall(r"^\$ waybill bill ([^;\n]+)(; echo \$\?)?\n((?:[^$].*\n)*)", SESSION, re.MULTILINE)
     assert [command.split()[0] for command, _, _ in shown] == ["show", "open", "issue", "issue"]
     for command, says_status, expected in shown:

@@ -249,11 +249,11 @@ def test_a_moment_whose_commits_are_no_longer_kept_is_not_known(lake: Lake) -> N
 
 def test_coverage_whose_files_are_damaged_is_named(lake: Lake) -> None:
     cover(lake, known("d", 1))
-    for file in (lake.folder / "coverage").rglob("*.parquet"):
+    for file in (Path(str(lake.location)) / "coverage").rglob("*.parquet"):
         file.write_bytes(b"PAR1")
     with pytest.raises(LakeError, match=r"'coverage' .* cannot be read"):
         lake.coverage()
-    shutil.rmtree(lake.folder / "coverage")
+    shutil.rmtree(Path(str(lake.location)) / "coverage")
     with pytest.raises(LakeError, match=r"'coverage' .* cannot be read"):
         lake.coverage()
 

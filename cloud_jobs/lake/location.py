@@ -1,0 +1,187 @@
+"""Where a lake is: a folder, or a prefix of a bucket in an object store. For delta-rs and Arrow alike.
+
+Nothing else knows how the tables are reached. A location can be sent to executors; how it is shown has no secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyarrow.fs import (
+    AwsStandardS3RetryStrategy,
+    FileSystem,
+    FileType,
+    LocalFileSystem,
+    S3FileSystem,
+    SubTreeFileSystem,
+)
+
+from cloud_jobs.errors import CloudError, LocationError, StoreUnavailable
+from cloud_jobs.lake.s3_access import S3Access
+
+_SCHEME: Final = "s3://"
+# what needs no escape in either library
+_S3: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9_.=-]+)*/?")
+_CONNECT_S: Final = 5
+_REQUEST_S: Final = 30
+_RETRY_S: Final = 30
+"""How long one call is tried again in all, before it is said to fail."""
+_ATTEMPTS: Final = 8
+# Arrow waits longer between two: this is as many seconds.
+_ARROW_ATTEMPTS: Final = 4
+# What the libraries say, each in its own words, when there is no answer.
+_NO_ANSWER: Final = re.compile(
+    r"NETWORK_CONNECTION|curlCode|error sending request|Connection refused|Connection reset|connection closed"
+    r"|SERVICE_UNAVAILABLE|SLOW_DOWN|503 Service Unavailable"
+    r"|operation timed out|INTERNAL_FAILURE|INCOMPLETE_BODY",
+    re.IGNORECASE,
+)
+_MAX_REASON: Final = 300
+_TREE: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A folder (`access` is None), or a bucket and prefix. `path` is without a scheme."""
+
+    path: str
+    access: S3Access | None = None
+
+    @classmethod
+    def of(
+        cls, text: str | Path, access: S3Access | None = None, environment: Mapping[str, str] | None = None
+    ) -> Location:
+        """A folder's path, or `s3://bucket/prefix` reached as settings and environment say. Raises LocationError."""
+        text = str(text)
+        if not is_object_store(text):
+            return cls(text)
+        if fault := location_fault(text):
+            raise LocationError(f"lake {fault}")
+        completed = (access or S3Access()).completed(os.environ if environment is None else environment)
+        return cls(text.removeprefix(_SCHEME).rstrip("/"), completed)
+
+    def __str__(self) -> str:
+        return self.path if self.access is None else f"s3://{self.path}"
+
+    def __truediv__(self, name: str) -> Location:
+        return Location(f"{self.path}/{name}", self.access)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder; None for a prefix of a bucket."""
+        return Path(self.path) if self.access is None else None
+
+    def exists(self) -> bool:
+        """Whether there is such a folder, or the bucket. Raises StoreUnavailable, LocationError."""
+        if self.access is None:
+            return Path(self.path).is_dir()
+        with self.errors_named():
+            bucket = self.path.partition("/")[0]
+            return _s3_files(self.access).get_file_info(bucket).type is not FileType.NotFound
+
+    def create(self) -> None:
+        """Makes the folder if it is not there; a bucket must be. Raises StoreUnavailable, LocationError, OSError."""
+        if self.access is None:
+            Path(self.path).mkdir(parents=True, exist_ok=True)
+        elif not self.exists():
+            raise LocationError(f"there is no bucket {self.path.partition('/')[0]!r} at {self._store}; make it first")
+
+    def files(self) -> FileSystem:
+        """The files below this location, for Arrow; executors can be given it."""
+        if self.access is None:
+            return SubTreeFileSystem(str(Path(self.path).absolute()), LocalFileSystem())
+        return SubTreeFileSystem(self.path, _s3_files(self.access))
+
+    def storage_options(self) -> dict[str, str] | None:
+        """What delta-rs needs beside the location's text; None for a folder."""
+        if self.access is None:
+            return None
+        given = {
+            "AWS_ENDPOINT_URL": self.access.endpoint,
+            "AWS_REGION": self.access.region,
+            "AWS_ACCESS_KEY_ID": self.access.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.access.secret,
+            "AWS_SESSION_TOKEN": self.access.token,
+        }
+        # a commit is a PUT that succeeds only if the object is not there: of two writers one is refused
+        options = {"aws_conditional_put": "etag", "AWS_ALLOW_HTTP": str(not self.access.is_encrypted).lower()}
+        options |= {"connect_timeout": f"{_CONNECT_S}s", "timeout": f"{_REQUEST_S}s"}
+        options |= {"max_retries": str(_ATTEMPTS), "retry_timeout": f"{_RETRY_S}s"}
+        return options | {name: value for name, value in given.items() if value is not None}
+
+    def unavailable(self, error: BaseException) -> StoreUnavailable | None:
+        """What an error of whichever library says, if it means that the store gave no answer; else None."""
+        if isinstance(error, StoreUnavailable):
+            return error
+        text = error_text(error)
+        if self.access is None or (found := _NO_ANSWER.search(text)) is None:
+            return None
+        at = max(0, found.start() - _MAX_REASON // 2)
+        return StoreUnavailable(self._store, text[at : at + _MAX_REASON])
+
+    @contextmanager
+    def errors_named(self) -> Iterator[None]:
+        """Raises StoreUnavailable for an error that means it; any other passes."""
+        try:
+            yield
+        except CloudError:
+            raise
+        except Exception as error:
+            if (named := self.unavailable(error)) is not None:
+                raise named from error
+            raise
+
+    @property
+    def _store(self) -> str:
+        assert self.access is not None
+        return self.access.endpoint or f"S3 in {self.access.region}"
+
+
+def is_object_store(text: str) -> bool:
+    """Whether a text is meant for a place in an object store, right or wrong."""
+    # pathlib makes one slash of two: such a text is a mistake, and no folder's name
+    return "://" in text or text.startswith("s3:/")
+
+
+def location_fault(text: str) -> str | None:
+    """What is wrong with a text that is meant for a place in an object store; None where nothing is, or a folder."""
+    if not is_object_store(text) or (_S3.fullmatch(text) and not {".", ".."} & {*text.split("/")}):
+        return None
+    return f"{text!r} is neither a folder nor s3://BUCKET/PREFIX with letters, digits and _.=- between slashes"
+
+
+def error_text(error: BaseException) -> str:
+    """What an error says, on one line: delta-rs writes a coloured tree."""
+    return " ".join(_TREE.sub("", str(error)).split())
+
+
+def ensure_folder(files: FileSystem, folder: str) -> None:
+    """Makes a folder for files that are about to be written. An object store has none, and needs none."""
+    if not (isinstance(files, SubTreeFileSystem) and isinstance(files.base_fs, S3FileSystem)):
+        files.create_dir(folder, recursive=True)
+
+
+@cache
+def _s3_files(access: S3Access) -> S3FileSystem:
+    endpoint = urlsplit(access.endpoint or "")
+    return S3FileSystem(
+        access_key=access.access_key_id,
+        secret_key=access.secret,
+        session_token=access.token,
+        region=access.region,
+        scheme="https" if access.is_encrypted else "http",
+        endpoint_override=endpoint.netloc or None,
+        connect_timeout=_CONNECT_S,
+        request_timeout=_REQUEST_S,
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ARROW_ATTEMPTS),
+        # a small file is one request instead of three
+        allow_delayed_open=True,
+    )

@@ -1,0 +1,145 @@
+"""Where a lake is: what is said in settings and environment reaches each library, and no secret is shown."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from pyarrow.fs import FileType
+from pydantic import ValidationError
+
+from cloud_jobs.config import CloudSettings, problems
+from cloud_jobs.errors import LakeError, LocationError, StoreUnavailable
+from cloud_jobs.lake.location import Location
+from cloud_jobs.lake.s3_access import S3Access
+from cloud_jobs.lake.tables import Lake
+from deploy.local import free_port
+
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIDKEY", "AWS_SECRET_ACCESS_KEY": "very-secret"}
+CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
+
+
+def at(text: str = "s3://lake/of/hq", **environment: str) -> Location:
+    return Location.of(text, None, KEYS | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000"} | environment)
+
+
+def test_a_folder_needs_nothing(tmp_path: Path) -> None:
+    location = Location.of(tmp_path / "a lake", None, {})
+    location.create()
+    assert location.exists()
+    assert (str(location), location.folder) == (str(tmp_path / "a lake"), tmp_path / "a lake")
+    assert location.storage_options() is None
+    (tmp_path / "a lake" / "file").write_text("x")
+    assert location.files().get_file_info("file").type is FileType.File
+
+
+def test_the_environment_says_how_a_store_is_reached_as_aws_own_programs_have_it() -> None:
+    location = at(AWS_REGION="eu-central-1", AWS_SESSION_TOKEN="until-noon") / "records"
+    assert str(location) == "s3://lake/of/hq/records"
+    options = location.storage_options() or {}
+    assert options["aws_conditional_put"] == "etag"
+    assert options["AWS_ENDPOINT_URL"] == "http://127.0.0.1:9000"
+    assert (options["AWS_ALLOW_HTTP"], options["AWS_REGION"]) == ("true", "eu-central-1")
+    assert (options["AWS_SECRET_ACCESS_KEY"], options["AWS_SESSION_TOKEN"]) == ("very-secret", "until-noon")
+
+
+def test_settings_come_before_the_environment() -> None:
+    access = S3Access.model_validate({"endpoint": "https://store:9000", "region": "here"})
+    found = access.completed(KEYS | {"AWS_ENDPOINT_URL": "http://elsewhere:1", "AWS_REGION": "there"})
+    assert (found.endpoint, found.region, found.access_key_id) == ("https://store:9000", "here", "AKIDKEY")
+    given = S3Access.model_validate({"region": "r", "access_key_id": "MINE", "secret_access_key": "my own"})
+    mine = given.completed({**KEYS, "AWS_SHARED_CREDENTIALS_FILE": "/nowhere"})
+    assert (mine.access_key_id, mine.secret) == ("MINE", "my own")
+
+
+def test_credentials_that_are_nowhere_are_left_to_each_librarys_own_search() -> None:
+    options = Location.of("s3://lake", None, {"AWS_REGION": "eu-west-1"}).storage_options() or {}
+    assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"} & set(options)
+
+
+def test_a_file_of_credentials_is_read_and_its_faults_are_named_without_what_it_holds(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    file.write_text("[default]\naws_access_key_id = A\naws_secret_access_key = B%C\n[other]\nsecret = hidden\n")
+    access = S3Access(endpoint="http://store:1", credentials_file=file)
+    assert (access.completed({}).access_key_id, access.completed({}).secret) == ("A", "B%C")
+    with pytest.raises(LocationError, match=r"credentials has no aws_access_key_id .* in \[other\]") as failure:
+        access.completed({"AWS_PROFILE": "other"})
+    assert "hidden" not in str(failure.value)
+    with pytest.raises(LocationError, match="absent cannot be read: No such file"):
+        S3Access(region="r", credentials_file=tmp_path / "absent").completed({})
+
+
+def test_no_secret_is_shown_and_an_executor_gets_it(tmp_path: Path) -> None:
+    location = at()
+    again: Location = pickle.loads(pickle.dumps(location))  # noqa: S301 - what was made here
+    assert again == location
+    assert again.access is not None
+    assert again.access.secret == "very-secret"
+    shown = [repr(location), str(location), repr(Lake(location)), location.access and location.access.model_dump_json()]
+    assert not any("very-secret" in str(text) for text in shown)
+    settings = cloud(tmp_path, lake="s3://lake", object_store={"access_key_id": "A", "secret_access_key": "hidden"})
+    assert "hidden" not in repr(settings) + settings.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "text", ["s3://", "s3://Lake", "s3:/lake/a", "s3://lake/a b", "s3://lake/../a", "gs://lake/a", "s3://lake//a"]
+)
+def test_a_place_that_is_none_is_refused_with_what_would_be_one(text: str, tmp_path: Path) -> None:
+    with pytest.raises(LocationError, match=r"neither a folder nor s3://BUCKET/PREFIX"):
+        at(text)
+    with pytest.raises(ValidationError, match=r"neither a folder nor s3://BUCKET/PREFIX"):
+        cloud(tmp_path, lake=text)
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"endpoint": "127.0.0.1:9000"}, "endpoint"),
+        ({"access_key_id": "A"}, "belong together"),
+        ({"session_token": "A"}, "session_token needs"),
+        ({"access_key_id": "A", "secret_access_key": "B", "credentials_file": "c"}, "not both"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_named(given: dict[str, str], fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault):
+        S3Access.model_validate(given)
+
+
+def test_what_the_environment_lacks_is_a_problem_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    (problem,) = problems(cloud(tmp_path, lake="s3://lake/a"))
+    assert problem == "lake: object_store.region is missing: set it, or AWS_REGION"
+    with pytest.raises(LocationError, match=r"AWS_ENDPOINT_URL is http\(s\)://host:port"):
+        Location.of("s3://lake", None, {"AWS_ENDPOINT_URL": "store:9000"})
+
+
+def test_a_store_is_not_given_for_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="object_store is for a lake at s3://bucket/prefix"):
+        cloud(tmp_path, lake=tmp_path, object_store={"region": "r"})
+
+
+@pytest.mark.timeout(60)
+def test_a_store_that_does_not_answer_is_named_after_a_bounded_number_of_tries() -> None:
+    lake = Lake(at(AWS_ENDPOINT_URL=f"http://127.0.0.1:{free_port()}"))
+    with pytest.raises(StoreUnavailable, match=r"the object store at http://127.0.0.1:\d+ does not answer") as failure:
+        lake.open("records")
+    assert failure.value.exit_status == 75
+    with pytest.raises(StoreUnavailable, match="Could not connect"), lake.location.errors_named():
+        raise OSError(
+            "AWS Error NETWORK_CONNECTION during HeadBucket operation: curlCode: 7, Could not connect to server"
+        )
+
+
+def test_an_error_of_another_kind_stays_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Connection refused"), Location.of(tmp_path).errors_named():
+        raise ValueError("Connection refused")
+    with pytest.raises(LakeError), at().errors_named():
+        raise LakeError("Connection refused")
+
+
+def cloud(folder: Path, **given: object) -> CloudSettings:
+    return CloudSettings.model_validate({"checkpoints": folder, "clusters": [CLUSTER], **given})

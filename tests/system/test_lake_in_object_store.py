@@ -1,0 +1,103 @@
+"""A lake in a real object store: the same tables, one writer of two, and a store that is lost on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloud_jobs.errors import CommitFailed, Fenced, LakeError, LocationError, StoreUnavailable
+from cloud_jobs.ingest.micro_batch import CrashPoint
+from cloud_jobs.lake.location import Location
+from cloud_jobs.lake.s3_access import S3Access
+from cloud_jobs.lake.tables import Lake
+from deploy.local import ObjectStore
+from telemetry import IntervalSet, Tombstone
+from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, take_in
+
+pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    running = ObjectStore(tmp_path_factory.mktemp("store") / "s3")
+    running.start()
+    running.wait()
+    yield running
+    running.kill()
+
+
+def place(store: ObjectStore, prefix: str) -> Location:
+    access = S3Access(endpoint=store.endpoint, region=store.region, credentials_file=store.credentials_file)
+    return Location.of(f"s3://{store.bucket}/{prefix}", access, {})
+
+
+@pytest.fixture
+def lake(store: ObjectStore, request: pytest.FixtureRequest) -> Lake:
+    made = Lake(place(store, f"lake-{abs(hash(request.node.name))}/of.it"))
+    made.create()
+    return made
+
+
+def test_records_coverage_and_what_came_again_are_as_in_a_folder(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    take_in(lake, writer, [batch(1, 2, 3), batch(2, 3, 4)], [batch(8, head=9, lost=(Tombstone(6, 7, "quota"),))])
+    take_in(lake, writer, [batch(3, word="y"), batch(5, day=1)])
+    assert check(lake) == IntervalSet([(1, 5), (8, 8)])
+    known = coverage(lake)
+    assert (known.missing, known.declared_lost) == (IntervalSet([(9, 9)]), IntervalSet([(6, 7)]))
+    (conflict,) = lake.rows("quarantine").to_pylist()
+    assert (conflict["cause"], conflict["seq"]) == ("conflict", 3)
+    lake.open("records").optimize.compact()
+    take_in(lake, new_ingest(lake), [batch(5, 6, day=1)])
+    assert check(lake) == IntervalSet([(1, 6), (8, 8)])
+
+
+def test_of_two_ingests_the_one_that_was_overtaken_stops(lake: Lake) -> None:
+    first, second = new_ingest(lake), new_ingest(lake)
+    take_in(lake, second, [batch(1, 2)])
+    with pytest.raises(Fenced):
+        take_in(lake, first, [batch(1, 2)])
+    assert check(lake) == IntervalSet([(1, 2)])
+
+
+@pytest.mark.parametrize("point", CrashPoint)
+def test_a_store_that_is_killed_between_two_writes_leaves_nothing_half_done(
+    store: ObjectStore, lake: Lake, point: CrashPoint
+) -> None:
+    take_in(lake, new_ingest(lake), [batch(1, 2)])
+
+    def kill(reached: CrashPoint) -> None:
+        if reached is point:
+            store.kill()
+
+    task = [batch(2, 3, 4, head=6, lost=(Tombstone(5, 5, "age"),)), batch(2, word="y")]
+    dying = new_ingest(lake, kill)
+    try:
+        if point is CrashPoint.COUNTED:
+            take_in(lake, dying, task)
+        else:
+            with pytest.raises((StoreUnavailable, CommitFailed, OSError)):
+                take_in(lake, dying, task)
+    finally:
+        store.start()
+        store.wait()
+    # it may be said to be open or complete, but never a record more or less than there is
+    assert check(lake) in (IntervalSet([(1, 2)]), IntervalSet([(1, 4)]))
+    take_in(lake, new_ingest(lake), task)
+    assert check(lake) == IntervalSet([(1, 4)])
+    assert (coverage(lake).declared_lost, coverage(lake).missing) == (IntervalSet([(5, 5)]), IntervalSet([(6, 6)]))
+
+
+def test_a_bucket_a_table_or_a_right_that_is_not_there_is_named(store: ObjectStore, tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match=r"there is no table 'records' in the lake s3://lake/empty"):
+        Lake(place(store, "empty")).open("records")
+    access = place(store, "x").access
+    with pytest.raises(LocationError, match="there is no bucket 'another'"):
+        Lake(Location("another/prefix", access)).create()
+    wrong = tmp_path / "credentials"
+    wrong.write_text("[default]\naws_access_key_id = someone\naws_secret_access_key = nothing\n")
+    refused = Location.of("s3://lake/x", S3Access(endpoint=store.endpoint, credentials_file=wrong), {})
+    with pytest.raises(LakeError, match=r"cannot be read: .*No user exists with the provided access key"):
+        Lake(refused).rows("records")
