@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from cloud_jobs.errors import SparkNotReady
-from cloud_jobs.spark import spark_properties, start_spark
+from cloud_jobs.spark import _contradictions, spark_properties, start_spark
 from cloud_jobs.spark_settings import SPARK_NAMES, SparkSettings, is_local, placement_faults, standalone_addresses
 
 CLUSTER = "spark://10.0.0.5:7077"
@@ -122,3 +122,15 @@ def test_yarn_without_its_configuration_is_named_before_spark_starts(monkeypatch
 def test_without_delta_s_jars_spark_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(SparkNotReady, match="no jars of Delta"):
         start_spark("never", SparkSettings(jars_folder=tmp_path))
+
+
+def test_what_spark_submit_was_given_otherwise_is_named_and_the_rest_is_added() -> None:
+    settings = SparkSettings(driver_memory="2g", executor_memory="1g")
+    given = {"spark.master": "yarn", "spark.executor.memory": "4g"}
+    assert _contradictions(settings, given) == [
+        "spark.driver_memory comes too late under spark-submit: give it spark.driver.memory",
+        "spark.executor_memory is 1g in the settings, and spark.executor.memory is 4g by spark-submit",
+    ]
+    assert _contradictions(settings, {}) == []
+    agreed = {"spark.driver.memory": "2g", "spark.executor.memory": "1g"}
+    assert _contradictions(settings, agreed) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -29,12 +31,14 @@ from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.ingest.parts import write_parts
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.location import Location
-from cloud_jobs.spark import SparkSettings, start_spark
+from cloud_jobs.spark import SparkSettings, needed_jars, start_spark
+from cloud_jobs.submit_bundle import write_bundle
 from cloud_jobs.usage.job import compute_usage
 from deploy.local import PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
 from geo.spatial import TrackSettings
 from telemetry import Batch, IntervalSet, Position, Record, Tombstone, encode
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
+from tests.structure.test_spark_submit import COMMANDS, IDS
 from tests.system.lake_of_fixes import NOON, square
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(300)]
@@ -141,9 +145,53 @@ def on_one_machine(
 
 
 @pytest.fixture(scope="module")
+def submitted(
+    servers: tuple[SparkCluster, LiveCluster], topic: str, tmp_path_factory: pytest.TempPathFactory
+) -> JobRun:
+    """The ingest as the documentation submits it, with the addresses and sizes of this cluster."""
+    cluster, place = servers
+    run = JobRun.of(tmp_path_factory.mktemp("submitted"), place, topic, "submitted")
+    folder = run.settings.lake.parent
+    write_bundle(folder / "build", needed_jars(SparkSettings()))
+    (folder / "cloud.toml").write_text(f"""lake = "{run.settings.lake}"
+checkpoints = "{run.settings.checkpoints}"
+[[clusters]]
+name = "hq"
+service_url = "{place.service_url}"
+admin_url = "{place.admin_url}"
+[ingest]
+topics = ["{topic}"]
+subscription = "submitted"
+""")
+    here = {
+        "spark://spark-master.example.org:7077": cluster.master.url,
+        "spark.pyspark.python=/opt/waybill/bin/python": f"spark.pyspark.python={cluster.master.python}",
+        "spark.driver.host=jobs.example.org": "spark.driver.host=127.0.0.1",
+        "2g": "700m",
+        "2": "1",
+        "8": "2",
+    }
+    command = [here.get(word, word) for word in COMMANDS[IDS.index("spark")]]
+    home = Path(pyspark.__file__).parent
+    environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_DRIVER_PYTHON": sys.executable}
+    done = subprocess.run(
+        [str(home / "bin" / command[0]), *command[1:], "--available-now"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return run
+
+
+@pytest.fixture(scope="module")
 def on_cluster(
     servers: tuple[SparkCluster, LiveCluster],
     on_one_machine: JobRun,  # one process has one session at a time
+    submitted: JobRun,  # and the cluster has cores for one job
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SparkSession]:
     settings = SparkSettings.model_validate(tomllib.loads(servers[0].job_settings())["spark"])
@@ -177,9 +225,9 @@ def test_executors_have_the_project_from_the_driver_and_not_from_the_source_tree
 
 
 def test_ingest_and_usage_give_the_same_rows_on_the_cluster_as_on_one_machine(
-    on_one_machine: JobRun, on_cluster: SparkSession, run: JobRun
+    on_one_machine: JobRun, on_cluster: SparkSession, submitted: JobRun
 ) -> None:
-    run.ingest(on_cluster)
+    run = submitted
     run.usage(on_cluster)
     assert len(run.rows("records")) == len(DEVICES) * SEQS
     assert run.rows("records", "ingested_at") == on_one_machine.rows("records", "ingested_at")
@@ -248,3 +296,37 @@ def test_what_real_executors_lack_is_named(on_cluster: SparkSession, monkeypatch
     package, code = caught.value.faults[0], caught.value.faults[-1]
     assert "the package no_such_package cannot be imported (ModuleNotFoundError" in package
     assert code.endswith("not what the driver sent")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["k8s", "yarn"])
+def test_spark_prepares_what_the_docs_submit_to_kubernetes_and_yarn(kind: str, tmp_path: Path) -> None:
+    write_bundle(tmp_path / "build", needed_jars(SparkSettings()))
+    for name in ("cloud.toml", "waybill-python.tar.gz"):
+        (tmp_path / name).touch()
+    home = Path(pyspark.__file__).parent
+    here = {"k8s://https://kubernetes.example.org:6443": "k8s://https://127.0.0.1:1"}
+    words = [here.get(word, word) for word in COMMANDS[IDS.index(kind)]]
+    submit = subprocess.Popen(
+        [str(home / "bin" / words[0]), "--verbose", *words[1:]],
+        cwd=tmp_path,
+        env={**os.environ, "SPARK_HOME": str(home), "HADOOP_CONF_DIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert submit.stdout is not None
+        said: list[str] = []
+        # Nobody is there to submit to: it is ended once it has said what it would submit.
+        while (line := submit.stdout.readline()) and not line.startswith("Classpath elements"):
+            said.append(line.strip())
+    finally:
+        submit.kill()
+        submit.wait(10)
+        submit.stdout.close()
+    client = {"k8s": "KubernetesClientApplication", "yarn": "YarnClusterApplication"}[kind]
+    assert line, said[-20:]
+    assert any(one.endswith(client) for one in said)
+    assert any(one.endswith("cloud_jobs_main.py") for one in said)
+    assert "ingest" in said
