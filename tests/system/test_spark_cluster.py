@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -39,7 +38,7 @@ from geo.spatial import TrackSettings
 from telemetry import Batch, IntervalSet, Position, Record, Tombstone, encode
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 from tests.structure.test_spark_submit import COMMANDS, IDS
-from tests.system.lake_of_fixes import NOON, square
+from tests.system.lake_of_fixes import lake_of, square
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(300)]
 
@@ -114,8 +113,7 @@ class JobRun(NamedTuple):
         assert query.awaitTermination(120)
 
     def usage(self, spark: SparkSession) -> None:
-        fence = {"kind": "fence", "id": "square", "body": json.dumps(square("square")), "published_at": NOON}
-        self.settings.tables.append("reference", [fence])
+        lake_of(self.settings.lake, [square("square")])
         compute_usage(spark, self.settings.tables, TrackSettings())
 
     def rows(self, table: str, *left_out: str) -> list[dict[str, Any]]:
@@ -173,7 +171,8 @@ subscription = "submitted"
     }
     command = [here.get(word, word) for word in COMMANDS[IDS.index("spark")]]
     home = Path(pyspark.__file__).parent
-    environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_DRIVER_PYTHON": sys.executable}
+    # The driver, too, runs by that interpreter: from the zip, without the links to the source tree.
+    environment = {**os.environ, "SPARK_HOME": str(home)}
     done = subprocess.run(
         [str(home / "bin" / command[0]), *command[1:], "--available-now"],
         cwd=folder,
@@ -315,9 +314,9 @@ def test_spark_prepares_what_the_docs_submit_to_kubernetes_and_yarn(kind: str, t
         stderr=subprocess.STDOUT,
         text=True,
     )
+    assert submit.stdout is not None
+    said: list[str] = []
     try:
-        assert submit.stdout is not None
-        said: list[str] = []
         # Nobody is there to submit to: it is ended once it has said what it would submit.
         while (line := submit.stdout.readline()) and not line.startswith("Classpath elements"):
             said.append(line.strip())
