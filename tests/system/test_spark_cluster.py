@@ -113,7 +113,7 @@ class JobRun(NamedTuple):
         assert query.awaitTermination(120)
 
     def usage(self, spark: SparkSession) -> None:
-        lake_of(self.settings.lake, [square("square")])
+        lake_of(Path(self.settings.lake), [square("square")])
         compute_usage(spark, self.settings.tables, TrackSettings())
 
     def rows(self, table: str, *left_out: str) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def submitted(
     """The ingest as the documentation submits it, with the addresses and sizes of this cluster."""
     cluster, place = servers
     run = JobRun.of(tmp_path_factory.mktemp("submitted"), place, topic, "submitted")
-    folder = run.settings.lake.parent
+    folder = Path(run.settings.lake).parent
     write_bundle(folder / "build", needed_jars(SparkSettings()))
     (folder / "cloud.toml").write_text(f"""lake = "{run.settings.lake}"
 checkpoints = "{run.settings.checkpoints}"
