@@ -10,6 +10,7 @@ import typer
 from cloud_jobs.command_settings import load_checked_settings, load_settings
 from cloud_jobs.encounters import encounters
 from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.maintenance_cli import maintain
 from cloud_jobs.measure import measure
 from cloud_jobs.reference_cli import app as reference
 from runtime.version import add_version_option
@@ -126,6 +127,7 @@ def bundle(
 
 # these start no Spark: they work on files, topics and tables
 app.add_typer(reference, name="reference")
+app.command()(maintain)
 app.command()(measure)
 app.command()(encounters)
 

@@ -13,6 +13,7 @@ from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.lake.location import Location, is_object_store, location_fault
 from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
@@ -56,15 +57,6 @@ class IngestSettings(Settings):
     trigger_interval_s: float = Field(
         default=0.1, ge=0, le=3600, description="from the start of a micro-batch to that of the next, at least"
     )
-    max_age_days: int = Field(
-        default=400,
-        ge=1,
-        le=36_500,
-        description="a device time so long before the record was received is far off; raise it to replay old data",
-    )
-    max_ahead_days: int = Field(
-        default=1, ge=1, le=365, description="the same for a device time so long after it was received"
-    )
     restarts: int = Field(
         default=10, ge=0, description="how often in a row a failed query is started again without completing anything"
     )
@@ -95,6 +87,7 @@ class CloudSettings(Settings):
     tracks: TrackSettings = TrackSettings()
     geofence: GeofenceSettings = GeofenceSettings()
     proximity: ProximitySettings = ProximitySettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
     spark: SparkSettings = Field(default_factory=SparkSettings)
 
     @model_validator(mode="after")

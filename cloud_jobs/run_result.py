@@ -67,8 +67,13 @@ def result_of(job: str, run: Any, collected: CollectedReference | None) -> JobRe
 
 def start_report(*, as_json: bool) -> Report:
     """What prints the results of a command on standard output. From now on the log is on standard error, apart."""
-    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+    log_to_standard_error()
     return print_json if as_json else print_table
+
+
+def log_to_standard_error() -> None:
+    """From now on the log is on standard error, apart from results."""
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
 def print_json(result: JobResult) -> None:

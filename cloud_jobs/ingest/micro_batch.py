@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from cloud_jobs.errors import LakeError
+from cloud_jobs.errors import CommitFailed, LakeError
 from cloud_jobs.ingest.deduplication import DeduplicationResult, deduplicate
 from cloud_jobs.ingest.duplicates import compared_parts, filter_part, find_conflicts, repeated_parts
 from cloud_jobs.ingest.known_coverage import KnownCoverage
@@ -24,9 +24,8 @@ from cloud_jobs.ingest.parts import WrittenPart
 from cloud_jobs.ingest.quarantine import conflict_rows, malformed_rows, quarantine
 from cloud_jobs.lake.coverage_log import CoverageWriter, Submit
 from cloud_jobs.lake.data_files import DataFile
-from cloud_jobs.lake.on_disk import sync_files
 from cloud_jobs.lake.tables import INGEST, Lake
-from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
+from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, commit_files, counter_of, newest_number, next_number
 
 _log = structlog.get_logger("ingest")
 
@@ -111,15 +110,13 @@ class MicroBatchWriter:
         self._reached(CrashPoint.PARTS_WRITTEN)
         streams = [stream for at, part in enumerate(parts) for stream in part.stream_parts(at)]
         result = deduplicate(self._known, streams)
-        files = self._filter(attempt, parts, result)
-        self._commit(attempt, files, result)
+        self._commit(attempt, self._filter(attempt, parts, result), result)
         malformed = [row for part in parts for row in part.malformed]
         conflicts = self._conflicts(attempt, parts, result)
         quarantine(self._lake, [*malformed_rows(malformed, attempt.now), *conflicts])
         self._reached(CrashPoint.QUARANTINED)
         counted = {"messages": sum(part.messages for part in parts), "conflicts": len(conflicts)}
-        far_off = sum(file.rows for file in files if file.day is None)
-        self._count(attempt, result, counted | {"malformed": len(malformed), "far_off": far_off})
+        self._count(attempt, result, counted | {"malformed": len(malformed)})
         self._reached(CrashPoint.COUNTED)
 
     def _filter(self, attempt: Attempt, parts: Sequence[WrittenPart], result: DeduplicationResult) -> list[DataFile]:
@@ -144,15 +141,14 @@ class MicroBatchWriter:
 
     def _commit(self, attempt: Attempt, files: Sequence[DataFile], result: DeduplicationResult) -> None:
         assert sum(file.rows for file in files) == result.accepted_count, "what is let in is what is written"
+        if datetime.now(UTC) - attempt.now > timedelta(seconds=MAX_ATTEMPT_S):
+            # its files may have been swept up: a commit must not name what is not there
+            raise CommitFailed("records", f"the micro-batch took longer than {MAX_ATTEMPT_S:g} s")
         previous = self._coverage.manifest.number
         manifest = self._coverage.prepare(attempt.number, result.delta)
         self._reached(CrashPoint.COVERAGE_WRITTEN)
-        before = self._opened.version()
         # also without files: who was overtaken must not go on, and coverage may have changed
         commit_files(self._opened, "records", files, writer=INGEST, previous=previous, number=attempt.number)
-        # Delta does not: what Pulsar is asked to forget must survive a power cut
-        made = range(before + 1, self._opened.version() + 1)
-        sync_files(self._files, [f"_delta_log/{version:020}.json" for version in made])
         self._coverage.committed(manifest)
         # after the commit: what counts as received and is not in the table would be dropped when it comes again
         self._known.update(result.coverage)

@@ -36,7 +36,7 @@ RECORDS = pa.schema(
         pa.field("ingest_number", pa.int64(), nullable=False),
     ]
 )
-"""One row a record. `device_date` is the UTC day of the device time, the partition; null if that is far off.
+"""One row a record. `device_date` is the UTC day of the device time, the partition; null for a clock far off.
 `ingest_number`: which commit of the ingest brought it, counted from 1."""
 
 FIX = pa.schema(
@@ -99,12 +99,11 @@ INGEST_BATCHES = pa.schema(
         pa.field("duplicates", pa.int64(), nullable=False),
         pa.field("conflicts", pa.int64(), nullable=False),
         pa.field("malformed", pa.int64(), nullable=False),
-        pa.field("far_off", pa.int64(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
     ]
 )
 """One row for each micro-batch that was completed. Messages, of these malformed; records, which were accepted or
-duplicates, and of the duplicates those in conflict, of the accepted ones those without a day."""
+duplicates, and of the duplicates those in conflict."""
 
 USAGE = pa.schema(
     [
@@ -241,16 +240,16 @@ _STREAM: Final = ("tenant", "device", "epoch", "seq")
 
 TABLES: Final = {
     "records": TableSchema(RECORDS, ("device_date",), _STREAM, (*_STREAM, "device_time", "ingest_number")),
-    "quarantine": TableSchema(QUARANTINE),
-    "ingest_batches": TableSchema(INGEST_BATCHES),
+    "quarantine": TableSchema(QUARANTINE, (), ("cause", "fingerprint"), ("cause", "fingerprint")),
+    "ingest_batches": TableSchema(INGEST_BATCHES, (), ("ingest_number",), ("ingest_number",)),
     "usage": TableSchema(USAGE, ("day",), ("device", "hour", "zone"), ("device", "hour", "commit_number")),
     "geofence_events": TableSchema(GEOFENCE_EVENTS, ("day",), ("device", "time", "id"), ("device", "commit_number")),
     "encounters": TableSchema(
         ENCOUNTERS, ("day",), ("device_a", "device_b", "start", "id"), ("device_a", "device_b", "commit_number")
     ),
-    "reference": TableSchema(REFERENCE),
-    "erasures": TableSchema(ERASURES),
-    "reference_quarantine": TableSchema(REFERENCE_QUARANTINE),
+    "reference": TableSchema(REFERENCE, (), ("publication_id",), ("publication_id",)),
+    "erasures": TableSchema(ERASURES, (), ("number",), ("number",)),
+    "reference_quarantine": TableSchema(REFERENCE_QUARANTINE, (), ("fingerprint",), ("fingerprint",)),
 }
 
 WRITTEN_BY: Final = {

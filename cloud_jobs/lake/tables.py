@@ -134,14 +134,18 @@ class Lake:
         self, devices: Collection[TenantDevice] | None = None, as_of: datetime | None = None
     ) -> dict[DeviceStream, Coverage]:
         """What the centre has of the streams of some devices, or of all, as it is or was at a moment."""
-        with self._damage_as_error("records"):
-            opened = self.open("records")
-            if as_of is not None and not _load_as_of(opened, self.files("records"), as_of):
-                return {}
-            number = newest_number(opened, INGEST)
+        number = self.ingest_commit(as_of)
         rows = self.coverage_rows(self.coverage_manifest(number), devices)
         with self._damage_as_error("coverage"):
             return dict(from_rows(rows))
+
+    def ingest_commit(self, as_of: datetime | None = None) -> int | None:
+        """The number of the newest commit of the ingest, as it is or was at a moment; None: there was none."""
+        with self._damage_as_error("records"):
+            opened = self.open("records")
+            if as_of is not None and not _load_as_of(opened, self.files("records"), as_of):
+                return None
+            return newest_number(opened, INGEST)
 
     def coverage_manifest(self, number: int | None) -> Manifest:
         """The files of the coverage as of a commit of the ingest; none as of None."""

@@ -21,6 +21,8 @@ _RANDOM_BITS: Final = 32
 _FAILURES: Final = (DeltaError, OSError, ValueError)
 _TRIES: Final = 5
 """So often a commit is tried upon what others wrote meanwhile."""
+MAX_ATTEMPT_S: Final = 3600.0
+"""A file that is written is committed within this time or never; what no commit names is deleted much later."""
 _MAX_COUNTER: Final = (1 << 31) - 1
 
 

@@ -1,0 +1,41 @@
+"""The settings of the maintenance of the lake."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
+from settings import Settings
+
+
+class MaintenanceSettings(Settings):
+    """How files are merged, and how long what nobody needs any more stays."""
+
+    file_mb: int = Field(default=128, ge=1, le=4096, description="about how big a file of a day that is past becomes")
+    memory_mb: int = Field(default=1024, ge=64, le=65_536, description="what a merge may hold in memory")
+    hot_days: int = Field(
+        default=2, ge=1, le=400, description="so many days up to today are merged by size only, older ones sorted whole"
+    )
+    orphan_age_s: float = Field(
+        default=4 * MAX_ATTEMPT_S,
+        ge=2 * MAX_ATTEMPT_S,
+        le=86_400 * 30,
+        description="age at which a file that no commit names is deleted",
+    )
+    removed_files_kept_hours: int = Field(
+        default=24, ge=0, le=24 * 400, description="how long a file that was replaced stays for those who still read it"
+    )
+    as_of_days: int = Field(
+        default=7, ge=1, le=400, description="how far back the lake is known as of a moment; commits are kept so long"
+    )
+    erase_positions_after_days: int | None = Field(
+        default=None, ge=2, le=36_500, description="positions of all devices older than this are erased; none: never"
+    )
+
+    @model_validator(mode="after")
+    def _removed_before_forgotten(self) -> Self:
+        if self.removed_files_kept_hours > self.as_of_days * 24:
+            raise ValueError("removed_files_kept_hours cannot exceed as_of_days: the log says what was removed")
+        return self

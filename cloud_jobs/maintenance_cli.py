@@ -1,0 +1,105 @@
+"""`cloud-jobs maintain`: merges files, sweeps up, erases positions; once, or run after run until a signal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloud_jobs.command_settings import load_settings
+from cloud_jobs.error_messages import cloud_errors_as_messages
+
+if TYPE_CHECKING:
+    from cloud_jobs.maintenance.job import MaintenanceRun
+
+__all__ = ["maintain"]
+
+_HEADER = ("table", "files", "bytes", "merges", "orphans", "replaced", "log files", "left")
+
+
+def maintain(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON, a line for each run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    every: Annotated[
+        float | None, typer.Option(min=1, max=86_400, help="Run again so many seconds after each end, until a signal.")
+    ] = None,
+    erase: Annotated[str | None, typer.Option(metavar="DEVICE", help="Erase positions of this device.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant whose device it is; none: of any tenant.")] = None,
+    before: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="With --erase: positions before the begin of this day, UTC."),
+    ] = None,
+) -> None:
+    """Merge small files and sort them by device, delete what nobody needs, erase old positions.
+
+    Beside the ingest and the jobs, as often as you like. Exit status: 0; 1 when a part failed, which is named; 2 for
+    wrong options; 78 for wrong settings. What was left to another run is no failure.
+
+    Example: cloud-jobs maintain --config cloud.toml --every 60
+
+    Example: cloud-jobs maintain --config cloud.toml --erase van-0012 --tenant acme --before 2026-03-01
+    """
+    if (erase is None) != (before is None) or (tenant is not None and erase is None):
+        raise typer.BadParameter("--erase and --before belong together, and --tenant to them", param_hint="--erase")
+    settings = load_settings(config)
+    # imported here: `--help` needs none of it
+    from cloud_jobs.lake.erasures import Erasure
+    from cloud_jobs.maintenance.job import Maintenance
+    from cloud_jobs.run_result import log_to_standard_error
+    from runtime.signals import stop_on_signals
+
+    log_to_standard_error()
+    erasures = [] if before is None else [Erasure(tenant, erase, before.replace(tzinfo=UTC))]
+    with cloud_errors_as_messages("cloud-jobs"), stop_on_signals() as stop:
+        maintenance = Maintenance(settings.tables, settings.maintenance, stop=stop)
+
+        def once() -> bool:
+            run = maintenance.run(erasures, dry_run=dry_run)
+            typer.echo(json.dumps(run.document()) if as_json else _table(run, dry_run=dry_run))
+            for failed in [table for table in run.tables if table.error]:
+                typer.echo(f"cloud-jobs: {failed.table}: {failed.error}", err=True)
+            return run.is_whole
+
+        whole = once() if every is None else _repeat(once, every, stop)
+    if not whole:
+        raise typer.Exit(1)
+
+
+def _repeat(once: Callable[[], bool], every_s: float, stop: Event) -> bool:
+    """Runs until `stop`; a run that failed is followed by the next one all the same."""
+    from cloud_jobs.errors import CommitFailed
+
+    while not stop.is_set():
+        try:
+            once()
+        except CommitFailed as error:
+            typer.echo(f"cloud-jobs: {error}", err=True)
+        # not `sleep`, which a signal would not end
+        stop.wait(every_s)
+    return True
+
+
+def _table(run: MaintenanceRun, *, dry_run: bool) -> str:
+    """What was done, for a reader."""
+    lines: list[tuple[str, ...]] = [_HEADER]
+    for one in run.tables:
+        numbers = (
+            f"{one.files_before} to {one.files}",
+            f"{one.bytes_before:,} to {one.bytes:,}",
+            *(str(count) for count in (one.merges, one.orphans, one.replaced_files)),
+            f"{one.log_files_before} to {one.log_files}",
+            str(one.left),
+        )
+        lines.append((one.table, *numbers))
+    widths = [max(len(line[at]) for line in lines) for at in range(len(_HEADER))]
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    erased = f"{run.positions_erased:,} positions and {run.conflicts_erased:,} conflicts with them erased"
+    shown.append(f"{erased}, {run.coverage_files:,} files of the coverage deleted, in {run.seconds:.1f} s")
+    return "\n".join(["nothing is changed; a run would do:", *shown] if dry_run else shown)

@@ -1,0 +1,121 @@
+"""Only what nobody needs is deleted: by its age, and by what the log says of it."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cloud_jobs.errors import CommitFailed, NotKept
+from cloud_jobs.ingest.decoding import decode_messages
+from cloud_jobs.ingest.micro_batch import CrashPoint
+from cloud_jobs.ingest.parts import write_part
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
+from telemetry import IntervalSet
+from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.test_decoding import messages
+from tests.cloud_jobs.maintenance.upkeep import folder_of, make_older, parquet_files, run
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = new_lake(tmp_path)
+    writer = new_ingest(made)
+    for seq in (1, 2, 3):
+        take_in(made, writer, [batch(seq)])
+    return made
+
+
+def dead_attempt(lake: Lake) -> None:
+    """A micro-batch whose ingest dies before the commit."""
+
+    def die(point: CrashPoint) -> None:
+        if point is CrashPoint.COVERAGE_WRITTEN:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take_in(lake, new_ingest(lake, die), [batch(4, 5)])
+
+
+def test_files_of_a_dead_attempt_go_when_no_commit_can_name_them_any_more(lake: Lake) -> None:
+    run(lake, removed_files_kept_hours=0)
+    there = parquet_files(lake)
+    dead_attempt(lake)
+    assert len(parquet_files(lake)) == len(there) + 1
+    assert run(lake).tables[0].orphans == 0
+    make_older(parquet_files(lake), DAY_S)
+    assert run(lake).tables[0].orphans == 1
+    assert parquet_files(lake) == there
+    assert check(lake) == IntervalSet([(1, 3)])
+
+
+def test_a_micro_batch_that_lasts_too_long_is_not_committed(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    attempt = writer.begin()
+    decoded = next(decode_messages([messages(batch(4))]))
+    part = write_part(lake.files("records"), decoded, attempt.ingest_number, attempt.now)
+    with pytest.raises(CommitFailed, match="took longer than"):
+        writer.write(attempt._replace(now=attempt.now - timedelta(seconds=MAX_ATTEMPT_S + 1)), [part])
+    assert check(lake) == IntervalSet([(1, 3)])
+
+
+def test_replaced_files_stay_for_those_who_still_read_them(lake: Lake) -> None:
+    reading = lake.open("records")
+    assert run(lake).tables[0].merges == 1
+    make_older(parquet_files(lake), 3 * DAY_S)
+    made = run(lake)
+    assert (made.tables[0].orphans, made.tables[0].replaced_files) == (0, 0)
+    assert lake.dataset("records", reading).count_rows() == 3
+    assert run(lake, removed_files_kept_hours=0).tables[0].replaced_files == 3
+    assert len(parquet_files(lake)) == 1
+    assert check(lake) == IntervalSet([(1, 3)])
+
+
+def test_coverage_that_no_moment_needs_is_deleted_and_the_rest_is_whole(lake: Lake) -> None:
+    dead_attempt(lake)
+    folder = folder_of(lake) / "coverage"
+    make_older([path for path in folder.rglob("*") if path.is_file()], 30 * DAY_S)
+    before = coverage(lake)
+    assert run(lake).coverage_files > 0
+    assert coverage(lake) == before
+    assert check(lake) == IntervalSet([(1, 3)])
+    # two deltas more than the manifest in force lists would be merged later
+    assert len([*(folder / "manifests").iterdir()]) == 1
+
+
+def test_the_log_keeps_the_commits_of_the_days_that_can_be_asked_for(lake: Lake) -> None:
+    log = Path(lake.path("records")) / "_delta_log"
+    lake.open("records").alter.set_table_properties({"delta.checkpointInterval": "5"})
+    writer = new_ingest(lake)
+    for seq in range(4, 15):
+        take_in(lake, writer, [batch(seq)])
+    now = datetime.now(UTC)
+    take_in(lake, writer, [batch(15)])
+    long_ago = [path for path in log.iterdir() if path.name[:20].isdigit() and int(path.name[:20]) < 13]
+    make_older(long_ago, 30 * DAY_S)
+    made = run(lake, as_of_days=7)
+    assert made.tables[0].log_files < 14
+    assert check(lake) == IntervalSet([(1, 15)])
+    assert lake.coverage(as_of=now)
+    with pytest.raises(NotKept):
+        lake.coverage(as_of=now - timedelta(days=20))
+
+
+def test_how_long_the_log_is_kept_is_written_into_the_table_once(lake: Lake) -> None:
+    run(lake, as_of_days=3)
+    version = lake.open("records").version()
+    assert lake.open("records").metadata().configuration["delta.logRetentionDuration"] == "interval 3 days"
+    run(lake, as_of_days=3)
+    assert lake.open("records").version() == version
+
+
+def test_a_file_that_is_older_than_its_commit_is_no_orphan(lake: Lake) -> None:
+    for path in parquet_files(lake):
+        os.utime(path, (0, 0))
+    assert run(lake).tables[0].orphans == 0
+    assert check(lake) == IntervalSet([(1, 3)])

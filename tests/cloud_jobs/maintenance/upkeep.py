@@ -1,0 +1,63 @@
+"""Maintenance of a real lake in this process: settings, runs, and positions to be erased."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from cloud_jobs.lake.erasures import Erasure
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.maintenance.config import MaintenanceSettings
+from cloud_jobs.maintenance.job import Maintenance, MaintenanceRun
+from cloud_jobs.maintenance.rewriting import MaintenancePoint
+from telemetry import Batch, Position, Record, encode
+from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US
+
+
+def run(
+    lake: Lake,
+    *erasures: Erasure,
+    now: datetime | None = None,
+    reached: Callable[[MaintenancePoint], None] = lambda _: None,
+    dry_run: bool = False,
+    **settings: object,
+) -> MaintenanceRun:
+    """One run of the maintenance, at a moment that is given or now."""
+    clock = (lambda: now) if now else (lambda: datetime.now(UTC))
+    maintenance = Maintenance(lake, MaintenanceSettings.model_validate(settings), now=clock, reached=reached)
+    return maintenance.run(erasures, dry_run=dry_run)
+
+
+def positions(*seqs: int, device: str = "d", day: int = 0, latitude: float = 48.0) -> bytes:
+    records = tuple(
+        Record(seq, NOON_US + day * DAY_US + seq * 1000, Position(latitude=latitude + seq / 1000, longitude=9.0))
+        for seq in seqs
+    )
+    return encode(Batch(device, 7, max(seqs), records, ()))
+
+
+def folder_of(lake: Lake) -> Path:
+    """Where the lake's tables are."""
+    return Path(lake.path("records")).parent
+
+
+def parquet_files(lake: Lake, table: str = "records") -> list[Path]:
+    """All that lie in the folder of a table, named by a commit or not."""
+    return sorted(path for path in Path(lake.path(table)).rglob("*.parquet") if "_delta_log" not in path.parts)
+
+
+def keys_of(path: Path) -> list[tuple[object, ...]]:
+    """Tenant, device, epoch and seq of the rows of a file, as they stand in it."""
+    rows = pq.read_table(path, partitioning=None).select(["tenant", "device", "epoch", "seq"]).to_pylist()
+    return [tuple(row.values()) for row in rows]
+
+
+def make_older(paths: Iterable[Path], seconds: float) -> None:
+    """Files were written so many seconds earlier."""
+    for path in paths:
+        moment = path.stat().st_mtime - seconds
+        os.utime(path, (moment, moment))
