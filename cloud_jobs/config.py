@@ -57,6 +57,15 @@ class IngestSettings(Settings):
     trigger_interval_s: float = Field(
         default=0.1, ge=0, le=3600, description="from the start of a micro-batch to that of the next, at least"
     )
+    max_age_days: int = Field(
+        default=400,
+        ge=1,
+        le=36_500,
+        description="a device time so long before the record was received is far off; raise it to replay old data",
+    )
+    max_ahead_days: int = Field(
+        default=1, ge=1, le=365, description="the same for a device time so long after it was received"
+    )
     restarts: int = Field(
         default=10, ge=0, description="how often in a row a failed query is started again without completing anything"
     )

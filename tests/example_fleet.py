@@ -70,6 +70,8 @@ def main() -> None:
     Path("cloud.toml").write_text(
         'lake = "lake"\ncheckpoints = "lake-checkpoints"\n\n[[clusters]]\nname = "hq"\n'
         + "".join(f'{name} = "{address}"\n' for name, address in hq.items())
+        # the scenario drives on a fixed day, however long ago that is
+        + "\n[ingest]\nmax_age_days = 36500\n"
     )
     scenario = example_scenario(given.seed)
     write_folder(Path("scenario"), scenario)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS, without
 from telemetry import DEVICE_PATTERN, Header, IntervalSet, Kind, WireError
@@ -23,9 +23,6 @@ RECORD_COLUMNS = without(RECORDS, "ingested_at", "ingest_number")
 """The records table without what the ingest adds: when and by which of its commits a record was let in."""
 
 _KIND_NAMES = pa.array(["", *(kind.name.lower() for kind in Kind)])
-_DAY_US = 86_400_000_000
-_FIRST_DAY, _LAST_DAY = 0, 47_482
-"""1970-01-01 and 2100-01-01 in days: outside, a clock is wrong and the partition is null."""
 _ROWS_AT_ONCE = 500_000
 _MESSAGES_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 64 << 20
@@ -81,8 +78,11 @@ class _Gathered:
         return self.rows >= _ROWS_AT_ONCE or self.count >= _MESSAGES_AT_ONCE or self.size >= _BYTES_AT_ONCE
 
 
-def decode_messages(batches: Batches) -> Iterator[Decoded]:
-    """Messages, opened and checked to the last record: all of a task's together, unless they are too many."""
+def decode_messages(batches: Batches, sensible: SensibleTime = USUAL) -> Iterator[Decoded]:
+    """Messages, opened and checked to the last record: all of a task's together, unless they are too many.
+
+    A record whose device time is not `sensible` gets no day.
+    """
     gathered = _Gathered()
     for batch in batches:
         published = batch["publish_time"].cast(pa.int64()).to_pylist()
@@ -90,10 +90,10 @@ def decode_messages(batches: Batches) -> Iterator[Decoded]:
         for message, publish_us in zip(rest.to_pylist(), published, strict=True):
             _gather(gathered, message, publish_us)
             if gathered.is_enough:
-                yield _decoded(gathered)
+                yield _decoded(gathered, sensible)
                 gathered = _Gathered()
     if gathered.count:
-        yield _decoded(gathered)
+        yield _decoded(gathered, sensible)
 
 
 def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None) -> None:
@@ -141,9 +141,9 @@ def _gather_malformed(gathered: _Gathered, message: dict[str, Any], reason: str,
     )
 
 
-def _decoded(gathered: _Gathered) -> Decoded:
+def _decoded(gathered: _Gathered, sensible: SensibleTime) -> Decoded:
     return Decoded(
-        rows=_record_rows(gathered.messages) if gathered.messages else None,
+        rows=_record_rows(gathered.messages, sensible) if gathered.messages else None,
         streams={stream: _united(headers) for stream, headers in gathered.headers.items()},
         malformed=gathered.malformed,
         messages=gathered.count,
@@ -160,7 +160,7 @@ def _united(headers: list[Header]) -> tuple[Coverage, int]:
     return said, sum(header.record_seqs.count for header in headers)
 
 
-def _record_rows(messages: list[_Message]) -> pa.Table:
+def _record_rows(messages: list[_Message], sensible: SensibleTime) -> pa.Table:
     # in this order the rows mostly are in theirs, and need not be sorted
     messages = sorted(messages, key=_stream_and_first_seq)
     parts = [message.columns for message in messages]
@@ -171,8 +171,8 @@ def _record_rows(messages: list[_Message]) -> pa.Table:
         encoded = pa.array(values, pa.string()).dictionary_encode()
         arrays[name] = pa.DictionaryArray.from_arrays(encoded.indices.take(pa.array(message_of)), encoded.dictionary)
     arrays["epoch"] = pa.array(np.repeat([columns.header.epoch for columns in parts], counts))
-    received = pa.array([message.publish_us for message in messages], pa.int64())
-    arrays["received_at"] = received.take(pa.array(message_of)).cast(RECORD_COLUMNS.field("received_at").type)
+    received = pa.array([message.publish_us for message in messages], pa.int64()).take(pa.array(message_of))
+    arrays["received_at"] = received.cast(RECORD_COLUMNS.field("received_at").type)
     kind = np.concatenate([columns.kind for columns in parts]).astype(np.int8)
     arrays["kind"] = pa.DictionaryArray.from_arrays(pa.array(kind), _KIND_NAMES)
     for name, column in _TABLE_COLUMN_OF.items():
@@ -180,19 +180,13 @@ def _record_rows(messages: list[_Message]) -> pa.Table:
         # NaN stands for what a record does not have: null in the table
         arrays[column] = pa.array(joined, RECORD_COLUMNS.field(column).type, from_pandas=True)
         if name == "device_time_us":
-            arrays["device_date"] = _days(joined)
+            arrays["device_date"] = sensible.days(joined, received.fill_null(0).to_numpy())
     return pa.table({name: arrays[name] for name in RECORD_COLUMNS.names})
 
 
 def _stream_and_first_seq(message: _Message) -> tuple[str, str, int, int]:
     header = message.columns.header
     return message.properties["tenant"], header.device, header.epoch, int(message.columns.seq[0])
-
-
-def _days(device_time_us: NDArray[np.int64]) -> pa.Array:
-    days = device_time_us // _DAY_US
-    known = (days >= _FIRST_DAY) & (days < _LAST_DAY)
-    return pa.array(days.astype(np.int32), pa.int32(), mask=~known).cast(pa.date32())
 
 
 def _message_columns(messages: list[_Message]) -> dict[str, list[str | None]]:

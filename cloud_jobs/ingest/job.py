@@ -16,6 +16,7 @@ from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import Fenced
 from cloud_jobs.ingest.micro_batch import MicroBatchWriter, Run
 from cloud_jobs.ingest.parts import PART_COLUMNS, read_parts, write_parts
+from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.pulsar_source import PulsarDataSource
 
@@ -46,7 +47,8 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
         .options(**ingest.options)
         .load()
     )
-    micro_batch = MicroBatchHandler(spark, lake)
+    sensible = SensibleTime(max_age_days=ingest.max_age_days, max_ahead_days=ingest.max_ahead_days)
+    micro_batch = MicroBatchHandler(spark, lake, sensible)
     begin = micro_batch.writer.records_version
     writer = (
         stream.writeStream.queryName("ingest")
@@ -62,7 +64,8 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
 class MicroBatchHandler:
     """What Spark calls with the messages of each micro-batch."""
 
-    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, sensible: SensibleTime = USUAL) -> None:
+        self._sensible = sensible
         self._files = lake.files("records")
         self.writer = MicroBatchWriter(lake, run=_on_executors(spark))
         self.completed = 0
@@ -72,7 +75,7 @@ class MicroBatchHandler:
         """Writes what is new in the messages. Raises Fenced, and keeps it for those who only see Spark."""
         try:
             attempt = self.writer.begin()
-            write = write_parts(self._files, attempt.ingest_number, attempt.now)
+            write = write_parts(self._files, attempt.ingest_number, attempt.now, self._sensible)
             parts = read_parts(messages.select(*_READ).mapInArrow(write, from_arrow_schema(PART_COLUMNS)).toArrow())
             if parts:
                 self.writer.write(attempt, parts)

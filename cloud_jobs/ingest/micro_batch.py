@@ -24,6 +24,7 @@ from cloud_jobs.ingest.parts import WrittenPart
 from cloud_jobs.ingest.quarantine import conflict_rows, malformed_rows, quarantine
 from cloud_jobs.lake.coverage_log import CoverageWriter, Submit
 from cloud_jobs.lake.data_files import DataFile
+from cloud_jobs.lake.on_disk import sync_files
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, commit_files, counter_of, newest_number, next_number
 
@@ -110,13 +111,15 @@ class MicroBatchWriter:
         self._reached(CrashPoint.PARTS_WRITTEN)
         streams = [stream for at, part in enumerate(parts) for stream in part.stream_parts(at)]
         result = deduplicate(self._known, streams)
-        self._commit(attempt, self._filter(attempt, parts, result), result)
+        files = self._filter(attempt, parts, result)
+        self._commit(attempt, files, result)
         malformed = [row for part in parts for row in part.malformed]
         conflicts = self._conflicts(attempt, parts, result)
         quarantine(self._lake, [*malformed_rows(malformed, attempt.now), *conflicts])
         self._reached(CrashPoint.QUARANTINED)
         counted = {"messages": sum(part.messages for part in parts), "conflicts": len(conflicts)}
-        self._count(attempt, result, counted | {"malformed": len(malformed)})
+        far_off = sum(file.rows for file in files if file.day is None)
+        self._count(attempt, result, counted | {"malformed": len(malformed), "far_off": far_off})
         self._reached(CrashPoint.COUNTED)
 
     def _filter(self, attempt: Attempt, parts: Sequence[WrittenPart], result: DeduplicationResult) -> list[DataFile]:
@@ -147,8 +150,12 @@ class MicroBatchWriter:
         previous = self._coverage.manifest.number
         manifest = self._coverage.prepare(attempt.number, result.delta)
         self._reached(CrashPoint.COVERAGE_WRITTEN)
+        before = self._opened.version()
         # also without files: who was overtaken must not go on, and coverage may have changed
         commit_files(self._opened, "records", files, writer=INGEST, previous=previous, number=attempt.number)
+        # Delta does not: what Pulsar is asked to forget must survive a power cut
+        made = range(before + 1, self._opened.version() + 1)
+        sync_files(self._files, [f"_delta_log/{version:020}.json" for version in made])
         self._coverage.committed(manifest)
         # after the commit: what counts as received and is not in the table would be dropped when it comes again
         self._known.update(result.coverage)

@@ -16,6 +16,7 @@ from pyarrow.fs import FileSystem
 
 from cloud_jobs.ingest.decoding import Batches, Decoded, decode_messages
 from cloud_jobs.ingest.deduplication import StreamPart
+from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
@@ -42,11 +43,13 @@ class WrittenPart(NamedTuple):
             yield StreamPart(part, stream, said, records)
 
 
-def write_parts(files: FileSystem, ingest_number: int, now: datetime) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def write_parts(
+    files: FileSystem, ingest_number: int, now: datetime, sensible: SensibleTime = USUAL
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """A function for `mapInArrow`: from messages to parts (schema PART_COLUMNS), whose files are in `files`."""
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for decoded in decode_messages(batches):
+        for decoded in decode_messages(batches, sensible):
             part = write_part(files, decoded, ingest_number, now)
             # what executors of this job write is read by its driver alone
             yield pa.RecordBatch.from_pylist([{"part": pickle.dumps(part)}], schema=PART_COLUMNS)

@@ -25,6 +25,7 @@ from pyarrow.fs import FileSelector, FileSystem
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS, from_rows, to_rows, unite
 from cloud_jobs.lake.location import ensure_folder
+from cloud_jobs.lake.on_disk import sync_files
 
 FORMAT: Final = 2
 MERGED_FILES: Final = 8
@@ -104,15 +105,17 @@ class CoverageLog:
         pq.write_table(
             rows, path, filesystem=self._files, compression="zstd", row_group_size=_ROW_GROUP, store_schema=False
         )
+        sync_files(self._files, [path])
         return CoverageFile(path, rows.num_rows, level)
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Makes the manifest readable; from then on its number may be committed."""
+        """Makes the manifest readable and durable; from then on its number may be committed."""
         assert manifest.number is not None, "only a commit has a manifest"
         document = {"format": FORMAT, "number": manifest.number, "files": manifest.files}
         ensure_folder(self._files, _MANIFESTS)
         with self._files.open_output_stream(_manifest_path(manifest.number)) as file:
             file.write(json.dumps(document, separators=(",", ":")).encode())
+        sync_files(self._files, [_manifest_path(manifest.number)])
 
     def merge(self, files: Iterable[CoverageFile]) -> CoverageFile:
         """One file of the next level for several of one level."""

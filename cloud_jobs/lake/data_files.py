@@ -18,6 +18,7 @@ from deltalake.transaction import AddAction
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.lake.location import ensure_folder
+from cloud_jobs.lake.on_disk import sync_files
 from cloud_jobs.lake.schemas import RECORDS, TABLES, TableSchema
 from cloud_jobs.lake.stream_order import in_order
 
@@ -57,13 +58,16 @@ class DataFile(NamedTuple):
 def write_data_files(files: FileSystem, rows: pa.Table, now: datetime, *, table: str = "records") -> list[DataFile]:
     """Writes rows, with the columns of a table, into its folder; one file for each day that the table is parted by.
 
-    In each the rows are in the table's order; of equal ones the first that came is first.
+    In each the rows are in the table's order; of equal ones the first that came is first. They are on disk when this
+    returns.
     """
     layout = TABLES[table]
     if not rows.num_rows:
         return []
     rows = in_order(rows) if table == "records" else rows.sort_by([(name, "ascending") for name in layout.order])
-    return [_write(files, layout, of_day, day, now) for day, of_day in _by_day(rows, layout)]
+    written = [_write(files, layout, of_day, day, now) for day, of_day in _by_day(rows, layout)]
+    sync_files(files, [file.path for file in written])
+    return written
 
 
 def read_data_file(files: FileSystem, file: DataFile) -> pa.Table:

@@ -36,7 +36,7 @@ RECORDS = pa.schema(
         pa.field("ingest_number", pa.int64(), nullable=False),
     ]
 )
-"""One row a record. `device_date` is the UTC day of the device time, the partition; null for a clock far off.
+"""One row a record. `device_date` is the UTC day of the device time, the partition; null if that is far off.
 `ingest_number`: which commit of the ingest brought it, counted from 1."""
 
 FIX = pa.schema(
@@ -99,11 +99,12 @@ INGEST_BATCHES = pa.schema(
         pa.field("duplicates", pa.int64(), nullable=False),
         pa.field("conflicts", pa.int64(), nullable=False),
         pa.field("malformed", pa.int64(), nullable=False),
+        pa.field("far_off", pa.int64(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
     ]
 )
 """One row for each micro-batch that was completed. Messages, of these malformed; records, which were accepted or
-duplicates, and of the duplicates those in conflict."""
+duplicates, and of the duplicates those in conflict, of the accepted ones those without a day."""
 
 USAGE = pa.schema(
     [

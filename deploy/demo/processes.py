@@ -58,6 +58,10 @@ def cloud_config(stack: LocalStack) -> Path:
     path.write_text(f"""lake = "{lake_of(stack)}"
 checkpoints = "{stack.folder / "checkpoints"}"
 
+[ingest]
+# the scenario drives on a fixed day, however long ago that is
+max_age_days = 36500
+
 [[clusters]]
 name = "hq"
 service_url = "{hq.service_url}"

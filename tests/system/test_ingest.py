@@ -39,7 +39,7 @@ class IngestCentre:
             lake=folder / "lake",
             checkpoints=folder / "checkpoints",
             clusters=(cluster,),
-            ingest=IngestSettings(topics=(self.topic,)),
+            ingest=IngestSettings(topics=(self.topic,), max_age_days=36_500),
         )
         self.client = open_client(hq.service_url)
         self.producer = self.client.create_producer(self.topic)
@@ -90,7 +90,7 @@ def test_what_came_is_not_let_in_again_after_the_checkpoint_was_lost(centre: Ing
     elsewhere = centre.settings.model_copy(
         update={
             "checkpoints": centre.settings.checkpoints / "new",
-            "ingest": IngestSettings(topics=(centre.topic,), subscription="again"),
+            "ingest": IngestSettings(topics=(centre.topic,), subscription="again", max_age_days=36_500),
         }
     )
     centre.settings = elsewhere

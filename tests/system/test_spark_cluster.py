@@ -105,7 +105,7 @@ class JobRun(NamedTuple):
     @classmethod
     def of(cls, folder: Path, place: LiveCluster, topic: str, name: str) -> JobRun:
         hq = ClusterSettings(name="hq", service_url=place.service_url, admin_url=place.admin_url)
-        read = IngestSettings(topics=(topic,), subscription=name)
+        read = IngestSettings(topics=(topic,), subscription=name, max_age_days=36_500)
         return cls(CloudSettings(lake=folder / "lake", checkpoints=folder / "checkpoints", clusters=(hq,), ingest=read))
 
     def ingest(self, spark: SparkSession) -> None:

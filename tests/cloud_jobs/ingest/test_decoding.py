@@ -6,11 +6,14 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import msgpack
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from cloud_jobs.ingest.decoding import RECORD_COLUMNS, Decoded, decode_messages
+from cloud_jobs.ingest.sensible_time import SensibleTime
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS
 from telemetry import Batch, Canary, IntervalSet, Position, Raw, Record, Tombstone, encode
@@ -88,9 +91,21 @@ def test_a_position_becomes_a_row_with_nulls_where_nothing_was_said() -> None:
     assert row["device_date"] == date(2026, 1, 5)
 
 
-def test_a_clock_far_off_has_no_partition_and_is_kept() -> None:
-    batch = Batch("d", 9, 2, (Record(1, -5, Canary(id="x")), Record(2, 250_000 * 10**12, Canary(id="y"))))
-    assert [row["device_date"] for row in rows_of(decoded(encode(batch)))] == [None, None]
+def test_a_device_time_far_off_has_no_day_and_is_kept() -> None:
+    received_us, day_us = int(RECEIVED.timestamp()) * 1_000_000, 86_400_000_000
+    last, first = received_us + day_us, received_us - 400 * day_us
+    times = [-5, 0, first - 1, first, received_us, last, last + 1, 250_000 * 10**12]
+    batch = Batch("d", 9, 9, tuple(Record(seq, time, Canary(id="x")) for seq, time in enumerate(times, start=1)))
+    rows = rows_of(decoded(encode(batch)))
+    assert [row["device_date"] is None for row in rows] == [True, True, True, False, False, False, True, True]
+    assert (rows[3]["device_date"], rows[5]["device_date"]) == (date(2024, 12, 1), date(2026, 1, 6))
+
+
+@given(st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 253_402_300_799_999_999)), min_size=1))
+def test_whatever_is_called_old_a_day_is_one_that_a_calendar_has(times: list[tuple[int, int]]) -> None:
+    device_us, received_us = (np.array(column, np.int64) for column in zip(*times, strict=True))
+    days = SensibleTime(max_age_days=36_500, max_ahead_days=365).days(device_us, received_us).to_pylist()
+    assert all(day is None or date(1970, 1, 1) <= day < date(2100, 1, 1) for day in days)
 
 
 def test_rows_of_whole_messages_come_in_order_whatever_order_the_messages_came_in() -> None:

@@ -119,6 +119,22 @@ def test_a_message_without_its_tenant_is_kept_and_let_in_when_it_comes_with_one(
     assert [row["detail"][:7] for row in lake.rows("quarantine").to_pylist()] == ["tenant:"] * 2
 
 
+def test_a_device_time_far_off_is_counted_kept_apart_and_its_duplicate_found(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    take_in(lake, writer, [batch(1, 2, day=-500), batch(3), batch(4, day=2)])
+    take_in(lake, writer, [batch(1, 2, 5, day=-500), batch(3)])
+    take_in(lake, writer, [batch(4, day=2, word="y")])
+    assert check(lake) == IntervalSet([(1, 5)])
+    assert (counted(lake, "accepted"), counted(lake, "duplicates"), counted(lake, "far_off")) == (5, 4, 4)
+    assert conflicts(lake) == [(4, "y4")]
+    rows = lake.rows("records", ["seq", "device_date"]).to_pylist()
+    assert [row["seq"] for row in rows if row["device_date"] is not None] == [3]
+    assert {path.parent.name for path in paths(lake)} == {
+        "device_date=2026-01-05",
+        "device_date=__HIVE_DEFAULT_PARTITION__",
+    }
+
+
 def test_a_record_that_comes_again_with_another_day_is_in_conflict(lake: Lake) -> None:
     writer = new_ingest(lake)
     take_in(lake, writer, [batch(1)])

@@ -1,0 +1,64 @@
+"""What a commit names is on disk before it, with the folders that lead to it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem, S3FileSystem, SubTreeFileSystem
+
+from cloud_jobs.lake.on_disk import sync_files
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What was made durable, in order."""
+    found: list[Path] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        found.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_a_file_and_each_folder_above_it_in_the_lake_are_synced(tmp_path: Path, synced: list[Path]) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_bytes(b"x")
+    sync_files(SubTreeFileSystem(str(tmp_path), LocalFileSystem()), ["a/b/file", "a/gone"])
+    assert synced[0] == tmp_path / "a" / "b" / "file"
+    assert set(synced[1:]) == {tmp_path, tmp_path / "a", tmp_path / "a" / "b"}
+
+
+def test_nothing_is_synced_where_the_files_are_not_local(synced: list[Path]) -> None:
+    store = S3FileSystem(region="eu", endpoint_override="127.0.0.1:9", anonymous=True)
+    for files in (store, SubTreeFileSystem("bucket/lake", store)):
+        sync_files(files, ["a/b"])
+    assert synced == []
+
+
+def test_a_commit_names_only_what_is_on_disk_and_is_on_disk_before_the_ingest_goes_on(
+    tmp_path: Path, synced: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = new_lake(tmp_path)
+    writer = new_ingest(lake)
+    real, before = DeltaTable.create_write_transaction, []
+
+    def commit(self: DeltaTable, *arguments: object, **named: object) -> None:
+        before.extend(synced)
+        real(self, *arguments, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as watched:
+        watched.setattr(DeltaTable, "create_write_transaction", commit)
+        take_in(lake, writer, [batch(1, 2), batch(3, day=1)])
+    named = {Path(uri) for uri in lake.open("records").file_uris()}
+    coverage = {*(tmp_path / "coverage").rglob("*.json"), *(tmp_path / "coverage").rglob("*.parquet")}
+    assert len(named) == len(coverage) == 2
+    assert {*named, *coverage} <= {*before}
+    log = tmp_path / "records" / "_delta_log"
+    assert {log, log / f"{1:020}.json"} <= {*synced} - {*before}
