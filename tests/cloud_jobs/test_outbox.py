@@ -39,7 +39,16 @@ def outbox(tmp_path: Path) -> Outbox:
 
 
 def add(outbox: Outbox, *ids: str) -> None:
-    facts = {"revision": 1, "device": "d", "kind": "enter", "place": "p", "value": 0.0, "retracted": False}
+    facts = {
+        "revision": 1,
+        "device": "d",
+        "epoch": 7,
+        "seq": 1,
+        "kind": "enter",
+        "place": "p",
+        "value": 0.0,
+        "retracted": False,
+    }
     rows = [facts | {"id": name, "time": TIME, "day": TIME.date(), "emitted_at": TIME} for name in ids]
     derive(outbox.lake, outbox.table, rows)
 
