@@ -7,7 +7,7 @@ twice. What is new is found by the ingest number that each record keeps, whateve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Final
@@ -151,8 +151,11 @@ def commit(lake: Lake, increment: Increment, rows: DataFrame, *, stamp: str = "e
     commit_written(increment, write_files(cast_to(TABLES[increment.table].schema, stamped), lake, increment.table, now))
 
 
-def commit_written(increment: Increment, files: Sequence[DataFile]) -> None:
-    """Makes the commit of an increment, from files whose rows have its commit number. Raises CommitConflict."""
+def commit_written(increment: Increment, files: Sequence[DataFile], *, states: Mapping[str, int] | None = None) -> None:
+    """Makes the commit of an increment, from files whose rows have its commit number. Raises CommitConflict.
+
+    `states`: what else the table states from this commit on.
+    """
     opened, table = increment.opened, increment.table
     try:
         commit_files(
@@ -162,7 +165,7 @@ def commit_written(increment: Increment, files: Sequence[DataFile]) -> None:
             writer=table,
             previous=increment.previous,
             number=increment.number,
-            states={COVERS: increment.until},
+            states={COVERS: increment.until, **(states or {})},
         )
     except Fenced as error:
         raise CommitConflict(table) from error

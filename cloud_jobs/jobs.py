@@ -11,8 +11,8 @@ import structlog
 from pyspark.sql import SparkSession
 
 from cloud_jobs.config import CloudSettings
+from cloud_jobs.fence_changes import AppliedFences
 from cloud_jobs.geofence import job as geofence
-from cloud_jobs.geofence.fence_changes import AppliedFences
 from cloud_jobs.geofence.job import GeofenceRun
 from cloud_jobs.incremental import next_increment
 from cloud_jobs.outbox import Outbox, topic_sender

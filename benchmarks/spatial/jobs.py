@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from cloud_jobs.fence_changes import AppliedFences
 from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.fence_changes import AppliedFences
 from cloud_jobs.geofence.job import compute_events
 from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import RECORDS

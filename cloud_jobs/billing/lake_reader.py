@@ -162,4 +162,5 @@ def _usage_row(row: dict[str, Any]) -> UsageRow:
         entries=row["entries"],
         seq_ranges=SeqRanges.parse(row["seq_ranges"]),
         computed_at=row["computed_at"].astimezone(UTC),
+        commit_number=row["commit_number"],
     )

@@ -17,8 +17,8 @@ UsageKey = tuple[str, datetime, str]
 class UsageRow:
     """One computation of one device's use of one zone in one hour of UTC.
 
-    `zone`: "" is outside all zones. `seq_ranges`: the records it was computed from. A later `computed_at` replaces an
-    earlier one of the same key, also with zeros.
+    `zone`: "" is outside all zones. `seq_ranges`: the records it was computed from. A higher `commit_number` replaces a
+    lower one of the same key, also with zeros; of a later commit `computed_at` is never earlier.
     """
 
     device: str
@@ -29,6 +29,7 @@ class UsageRow:
     entries: int = 0
     seq_ranges: SeqRanges = field(default_factory=SeqRanges)
     computed_at: datetime
+    commit_number: int = 1
 
     def __post_init__(self) -> None:
         if min(self.distance_mm, self.duration_ms, self.entries) < 0:
@@ -51,18 +52,18 @@ class UsageRow:
 
 
 def known_at(rows: Iterable[UsageRow], as_of: datetime) -> list[UsageRow]:
-    """For each key the row computed last, not later than `as_of`, in the order of the keys.
+    """For each key the row committed last, of those computed not later than `as_of`, in the order of the keys.
 
-    Raises ContradictoryUsage when two different rows of a key were computed at one moment.
+    Raises ContradictoryUsage when two different rows of a key are of one commit.
     """
     latest: dict[UsageKey, UsageRow] = {}
     for row in rows:
         if row.computed_at > as_of:
             continue
         kept = latest.get(row.key)
-        if kept is None or row.computed_at > kept.computed_at:
+        if kept is None or row.commit_number > kept.commit_number:
             latest[row.key] = row
         # the same row twice is no contradiction
-        elif row.computed_at == kept.computed_at and row != kept:
+        elif row.commit_number == kept.commit_number and row != kept:
             raise ContradictoryUsage(*row.key)
     return [latest[key] for key in sorted(latest)]

@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from cloud_jobs.fence_changes import AppliedFences, FenceChange
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, EventRules, revise
-from cloud_jobs.geofence.fence_changes import AppliedFences, FenceChange
 from cloud_jobs.geofence.units import DAY_MS
 from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.incremental import (

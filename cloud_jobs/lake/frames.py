@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +21,8 @@ from cloud_jobs.lake.tables import Lake
 Transform = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function of a partition's rows, as `mapInArrow` takes it."""
 
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 _FILES = pa.schema([pa.field("file", pa.binary(), nullable=False)])
 _ROWS_AT_ONCE = 65_536
 _ROWS_IN_FILE = 1_000_000
@@ -64,6 +67,12 @@ def write_files(rows: DataFrame, lake: Lake, table: str, now: datetime) -> list[
     # a run writes little and often: few files for each commit keep the cost of reading them low
     found = rows.coalesce(1).mapInArrow(write, from_arrow_schema(_FILES)).toArrow()
     return [pickle.loads(one) for one in found["file"].to_pylist()]  # noqa: S301 - written above
+
+
+def run_on_executors(spark: SparkSession, work: Callable[[_Item], _Made], items: Sequence[_Item]) -> Sequence[_Made]:
+    """What a function makes of each item, each a task of its own."""
+    made: list[_Made] = spark.sparkContext.parallelize(items, len(items)).map(work).collect()
+    return made
 
 
 def cast_to(schema: pa.Schema, frame: DataFrame) -> DataFrame:

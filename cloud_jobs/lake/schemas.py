@@ -108,6 +108,7 @@ duplicates, and of the duplicates those in conflict, of the accepted ones those 
 
 USAGE = pa.schema(
     [
+        pa.field("tenant", pa.string(), nullable=False),
         pa.field("device", pa.string(), nullable=False),
         pa.field("hour", _UTC, nullable=False),
         pa.field("zone", pa.string(), nullable=False),
@@ -120,10 +121,11 @@ USAGE = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""Metered quantities, never changed, only followed: for each device, hour and zone the row computed last is in force,
-and as of an earlier moment the one computed last by then. A zone that a device left altogether gets a row of zeros. The
-zone "" is outside all zones. `seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `day`: the UTC day of the hour, the
-partition. `commit_number`: which commit of this table brought the row, counted from 1, as in each derived table."""
+"""Metered quantities, never changed, only followed: for each tenant, device, hour and zone the row that was committed
+last is in force, and as of an earlier moment the last of those computed by then: `computed_at` of a later commit is
+never earlier, whatever the clock said. A zone that a device left altogether gets a row of zeros. The zone "" is outside
+all zones. `seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `day`: the UTC day of the hour, the partition.
+`commit_number`: which commit of this table brought the row, counted from 1, as in each derived table."""
 
 GEOFENCE_EVENTS = pa.schema(
     [
@@ -243,7 +245,9 @@ TABLES: Final = {
     "records": TableSchema(RECORDS, ("device_date",), _STREAM, (*_STREAM, "device_time", "ingest_number")),
     "quarantine": TableSchema(QUARANTINE, (), ("cause", "fingerprint"), ("cause", "fingerprint")),
     "ingest_batches": TableSchema(INGEST_BATCHES, (), ("ingest_number",), ("ingest_number",)),
-    "usage": TableSchema(USAGE, ("day",), ("device", "hour", "zone"), ("device", "hour", "commit_number")),
+    "usage": TableSchema(
+        USAGE, ("day",), ("tenant", "device", "hour", "zone"), ("tenant", "device", "hour", "commit_number")
+    ),
     "geofence_events": TableSchema(GEOFENCE_EVENTS, ("day",), ("device", "time", "id"), ("device", "commit_number")),
     "encounters": TableSchema(
         ENCOUNTERS, ("day",), ("device_a", "device_b", "start", "id"), ("device_a", "device_b", "commit_number")

@@ -1,52 +1,60 @@
-"""The usage job: which hours the new records touch, their fixes to the meter, the rows that follow the older ones."""
+"""The usage job: which files a run needs, the groups of devices that executors compute, and the one commit of it all.
+
+Nothing is shuffled and no record passes through the JVM's rows: each task reads its part of the files itself, and
+writes the files of its result. What is little is computed by the driver.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession
 
+from cloud_jobs.applied_fences import FENCES, changes_since, note_fences
 from cloud_jobs.in_force import RefusedVersion
-from cloud_jobs.incremental import (
-    Increment,
-    commit,
-    new_positions,
-    next_increment,
-    positions_at,
-    records_behind,
-    rows_before,
-    touched_spans,
-)
-from cloud_jobs.key_groups import group_by_key
-from cloud_jobs.lake.frames import Transform, map_sorted, persist_until
+from cloud_jobs.incremental import Increment, commit_written, next_increment, records_behind
+from cloud_jobs.lake.erasures import read_erasures
+from cloud_jobs.lake.frames import run_on_executors
+from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.published_fences import parse_fences
+from cloud_jobs.lake.transactions import stated
 from cloud_jobs.reference import fences_in
-from cloud_jobs.usage.metering import FIXES, HOUR_MS, METERED, meter
-from geo.spatial import TrackSettings, ZoneSet
+from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, Stamp, compute_group
+from cloud_jobs.usage.groups import Wanted, counted, device_groups, total, wanted_files
+from geo.spatial import TrackSettings
 
 TABLE = "usage"
-_FIXES_AT_ONCE = 200_000
-_KEY = ["device", "hour", "zone"]
+_COMPUTED_AT: Final = "computed_at"
+"""Under which name the table states the moment that the rows of its newest commit carry, in microseconds since 1970."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TASKS_PER_CORE: Final = 4
+_FEW_FILES: Final = 16
+_FEW_ROWS: Final = 200_000
+"""What the driver reads itself: to send it to executors would take longer."""
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRun:
     """What one run did: the ingest number up to which it covers the records, how many commits of the ingest and records
-    it was behind, touched device hours, rows written.
+    it was behind, fences that changed, touched device hours, rows written.
 
+    `fixes_after_erasure`: new fixes in hours of which positions are erased; those hours keep what was computed.
     `refused_fences`: publications of fences that cannot be used; what they were to replace was metered.
     """
 
     ingest_number: int
     commits_behind: int
     records_behind: int
+    fence_changes: int
     touched_hours: int
     rows: int
+    fixes_after_erasure: int
     refused_fences: tuple[RefusedVersion, ...]
 
     def __bool__(self) -> bool:
@@ -55,88 +63,76 @@ class UsageRun:
 
 
 def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> UsageRun:
-    """Brings the usage table up to the records as they are now. Running it again changes nothing.
+    """Brings the usage table up to the records and the fences as they are now. Running it again changes nothing.
 
-    The rows and the ingest number up to which they cover the records are one commit: a crash leaves both or none.
-    Raises CommitConflict when another run has written meanwhile; nothing is written then.
+    The rows, the ingest number up to which they cover the records, and the fences that they were computed with are one
+    commit: a crash leaves all or none. Raises CommitConflict when another run has written meanwhile; nothing is
+    written then.
     """
     increment = next_increment(lake, TABLE)
-    until = increment.until
     published = fences_in(lake)
-    refused = published.refused
-    if not increment:
-        return UsageRun(until, 0, 0, 0, 0, refused)
+    gap_ms = round(settings.max_gap_s * 1000)
+    # the first run computes every hour that there is, whatever the fences
+    changes = changes_since(lake, increment.opened, published.features, gap_ms) if increment.since else []
     behind = increment.commits, records_behind(lake, increment)
-    margin_h = -(-settings.margin_ms // HOUR_MS)
-    with ExitStack() as held:
-        touched = persist_until(held, _touched(new_positions(spark, lake, increment), settings.margin_ms))
-        count = touched.count()
-        if not count:
-            return UsageRun(until, *behind, 0, 0, refused)
-        fixes = _fixes(spark, lake, increment, touched, margin_h)
-        rows = persist_until(
-            held, map_sorted(fixes, "device", _meter_devices(published.features, settings), METERED, "epoch", "seq")
+    if not increment and not changes:
+        return UsageRun(increment.until, *behind, 0, 0, 0, 0, published.refused)
+    rules = Rules(tuple(published.features), settings, tuple(changes))
+    wanted = wanted_files(increment.stored, (increment.since + 1, increment.until), changes, settings.margin_ms)
+    stamp = _stamp(increment, datetime.now(UTC))
+    work = compute_group(lake.files("records"), lake.files(TABLE), rules, stamp)
+    results = _computed(spark, lake, increment, wanted, work)
+    commit_written(
+        increment,
+        [file for result in results for file in result.files],
+        states={FENCES: note_fences(lake, published.features), _COMPUTED_AT: _microseconds(stamp.computed_at)},
+    )
+    return UsageRun(
+        increment.until,
+        *behind,
+        len(changes),
+        sum(result.touched_hours for result in results),
+        sum(result.rows for result in results),
+        sum(result.fixes_after_erasure for result in results),
+        published.refused,
+    )
+
+
+def _stamp(increment: Increment, now: datetime) -> Stamp:
+    """What the rows of a run carry; of a later commit never an earlier moment, whatever the clock says."""
+    before = stated(increment.opened, _COMPUTED_AT) or 0
+    computed_us = max(_microseconds(now), before)
+    return Stamp(increment.commit_number, _EPOCH + timedelta(microseconds=computed_us))
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _computed(
+    spark: SparkSession,
+    lake: Lake,
+    increment: Increment,
+    wanted: Wanted,
+    work: Callable[[DeviceGroup], GroupResult],
+) -> Sequence[GroupResult]:
+    # after the records were opened: a version without the erased positions is never without the erasure
+    erasures = read_erasures(lake)
+    listed = wanted.listed
+    rows = sum(wanted.new.row_counts) + (sum(wanted.changed.row_counts) if wanted.changed else 0)
+    few = len(listed) <= _FEW_FILES and rows <= _FEW_ROWS
+    counts = total(_run(spark, counted(lake.files("records")), listed, here=few))
+    groups = [
+        *device_groups(
+            counts,
+            wanted,
+            StoredFiles.of(increment.opened, TABLE),
+            erasures,
+            tasks=spark.sparkContext.defaultParallelism * _TASKS_PER_CORE,
         )
-        written = rows.unionByName(_zones_left(spark, lake, increment, touched, rows)).select(*METERED.names)
-        commit(lake, increment, written, stamp="computed_at")
-        return UsageRun(until, *behind, count, rows.count(), refused)
+    ]
+    return _run(spark, work, groups, here=few and len(groups) == 1)
 
 
-def _hour(moment: Column) -> Column:
-    return f.date_trunc("hour", moment)
-
-
-def _touched(positions: DataFrame, margin: int) -> DataFrame:
-    """The device hours in which a new fix can change something: all those within the margin around it."""
-    numbers = touched_spans(positions, "number", span_ms=HOUR_MS, margin_ms=margin)
-    return numbers.select("device", f.timestamp_millis(f.col("number") * HOUR_MS).alias("hour"))
-
-
-def _fixes(spark: SparkSession, lake: Lake, increment: Increment, touched: DataFrame, margin_h: int) -> DataFrame:
-    """The fixes of the touched hours and of those around them (schema FIXES)."""
-    around = f.explode(f.array(*(f.lit(shift) for shift in range(-margin_h, margin_h + 1))))
-    needed = (
-        touched.withColumn("shift", around)
-        .select("device", f.expr("hour + make_dt_interval(0, shift)").alias("hour"))
-        .distinct()
-        .join(touched.withColumn("touched", f.lit(True)), ["device", "hour"], "left")
-    )
-    bounds = needed.agg(f.min("hour").alias("first"), f.max("hour").alias("last")).collect()[0]
-    return (
-        positions_at(spark, lake, increment, bounds["first"].date(), bounds["last"].date())
-        .withColumn("hour", _hour(f.col("device_time")))
-        .join(needed, ["device", "hour"])
-        .withColumn("t_ms", f.unix_millis("device_time"))
-        .withColumn("touched", f.coalesce("touched", f.lit(False)))
-        .select(*FIXES.names)
-    )
-
-
-def _meter_devices(fences: Sequence[str], settings: TrackSettings) -> Transform:
-    """A function from fixes sorted by device to usage: many devices at once, and never a device in two parts."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        zones = ZoneSet(parse_fences(fences).fences)
-        for devices in group_by_key(batches, FIXES, "device", _FIXES_AT_ONCE):
-            yield from meter(devices, zones, settings).to_batches()
-
-    return run
-
-
-def _zones_left(
-    spark: SparkSession, lake: Lake, increment: Increment, touched: DataFrame, rows: DataFrame
-) -> DataFrame:
-    """Rows of zeros for zones that an earlier computation of a touched hour had and this one has not."""
-    bounds = touched.agg(f.min("hour").alias("first"), f.max("hour").alias("last")).collect()[0]
-    before = rows_before(spark, lake, increment, bounds["first"].date(), bounds["last"].date())
-    before = before.join(touched, ["device", "hour"])
-    gone = before.select(*_KEY).distinct().join(rows.select(*_KEY), _KEY, "left_anti")
-    zero = f.lit(0).cast("bigint")
-    return gone.select(
-        *_KEY,
-        zero.alias("distance_mm"),
-        zero.alias("duration_ms"),
-        f.lit(0).alias("entries"),
-        f.lit("{}").alias("seq_ranges"),
-        f.to_date("hour").alias("day"),
-    )
+def _run(spark: SparkSession, work: Callable[[_Item], _Made], items: Sequence[_Item], *, here: bool) -> Sequence[_Made]:
+    return [work(item) for item in items] if here or not items else run_on_executors(spark, work, items)

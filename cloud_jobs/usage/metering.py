@@ -6,9 +6,10 @@ half to even, to whole millimetres and milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +17,12 @@ from numpy.typing import NDArray
 
 from cloud_jobs.lake.schemas import FIX, USAGE, without
 from cloud_jobs.lake.seq_ranges import SeqRanges
+from cloud_jobs.usage.reading import Arrays, DeviceName, Devices
+from cloud_jobs.usage.touched_hours import HOUR_MS
 from geo.spatial import OUTSIDE, Fixes, Pieces, Tracks, TrackSettings, ZoneSet, build_tracks
 from telemetry import IntervalSet
 
-HOUR_MS: Final = 3_600_000
-
-FIXES = pa.schema([*FIX, pa.field("touched", pa.bool_())])
+FIXES = pa.schema([pa.field("tenant", pa.string()), *FIX, pa.field("touched", pa.bool_())])
 """Fixes of whole neighbourhoods of hours, each device's in ascending (epoch, seq). `touched`: its hour is asked for."""
 
 METERED = without(USAGE, "computed_at", "commit_number")
@@ -30,13 +31,24 @@ METERED = without(USAGE, "computed_at", "commit_number")
 
 def meter(fixes: pa.Table, zones: ZoneSet, settings: TrackSettings) -> pa.Table:
     """Usage (schema METERED) of the touched hours, from fixes (schema FIXES) with their margin on both sides."""
-    if not fixes.num_rows:
-        return METERED.empty_table()
-    devices = fixes["device"].combine_chunks().dictionary_encode()
-    columns = {name: fixes[name].to_numpy() for name in FIXES.names if name != "device"}
+    names = sorted({DeviceName(**row) for row in fixes.select(["tenant", "device"]).to_pylist()})
+    columns = {name: fixes[name].to_numpy() for name in FIXES.names if name not in ("tenant", "device")}
+    columns["device"] = Devices(names).places(fixes)
+    return pa.Table.from_pylist([*meter_arrays(columns, names, zones, settings).values()], schema=METERED)
+
+
+def meter_arrays(
+    columns: Arrays, names: Sequence[DeviceName], zones: ZoneSet, settings: TrackSettings
+) -> dict[tuple[int, int, str], dict[str, Any]]:
+    """The rows (as METERED) of the touched hours by device, hour since 1970 and zone; a device is its place in `names`.
+
+    `columns` are those of FIXES as arrays.
+    """
+    if not len(columns["t_ms"]):
+        return {}
     track = build_tracks(
         Fixes(
-            device=devices.indices.to_numpy(),
+            device=columns["device"],
             t_ms=columns["t_ms"],
             lat=columns["latitude"],
             lon=columns["longitude"],
@@ -45,8 +57,7 @@ def meter(fixes: pa.Table, zones: ZoneSet, settings: TrackSettings) -> pa.Table:
         settings,
     )
     groups = _Grouped(track, zones.split(track), columns)
-    names = devices.dictionary.to_pylist()
-    return pa.Table.from_pylist([groups.row(at, names, zones) for at in range(len(groups))], schema=METERED)
+    return dict(groups.row(at, names, zones) for at in range(len(groups)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +87,12 @@ class _Grouped:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def row(self, at: int, names: list[str], zones: ZoneSet) -> dict[str, Any]:
+    def row(self, at: int, names: Sequence[DeviceName], zones: ZoneSet) -> tuple[tuple[int, int, str], dict[str, Any]]:
         key, members = self._keys[at], self._members[at]
-        return {
-            "device": names[key.device],
+        zone = "" if key.zone == OUTSIDE else zones.names[key.zone]
+        return (key.device, key.hour, zone), names[key.device]._asdict() | {
             "hour": key.hour * HOUR_MS * 1000,
-            "zone": "" if key.zone == OUTSIDE else zones.names[key.zone],
+            "zone": zone,
             # fsum is exact until its one rounding: the order of the pieces does not matter
             "distance_mm": round(fsum(self._pieces.metres[members]) * 1000),
             "duration_ms": round(fsum(self._pieces.ms[members])),

@@ -176,8 +176,8 @@ def _coverage(lake: Lake) -> dict[str, list[Coverage]]:
 def _usage(lake: Lake, truth: Truth) -> tuple[int, int]:
     """How many rows of usage there are, and how many differ from the truth's or are on one side only."""
     newest: dict[tuple[str, datetime, str], dict[str, Any]] = {}
-    # The table is only appended to: of each hour the row that was computed last counts.
-    for row in sorted(lake.rows("usage").to_pylist(), key=lambda row: row["computed_at"]):
+    # The table is only appended to: of each hour the row that was committed last counts.
+    for row in sorted(lake.rows("usage").to_pylist(), key=lambda row: row["commit_number"]):
         newest[row["device"], row["hour"].astimezone(UTC), row["zone"]] = row
     ours = {
         (*key, row["distance_mm"], row["duration_ms"], row["entries"])

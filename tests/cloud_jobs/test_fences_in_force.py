@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.geofence.fence_changes import changes_between
+from cloud_jobs.fence_changes import changes_between
 from cloud_jobs.published_fences import PublishedFences, parse_fences, published_fences
 from tests.cloud_jobs.publications import publication_id, row_of
 

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 import cloud_jobs
 from cloud_jobs.errors import CloudError
+from cloud_jobs.fence_changes import AppliedFences, changes_between
 from cloud_jobs.geofence.event_revisions import EventRules
-from cloud_jobs.geofence.fence_changes import AppliedFences, changes_between
 from cloud_jobs.published_fences import parse_fences, published_fences
-from cloud_jobs.usage.job import _meter_devices
-from cloud_jobs.usage.metering import FIXES
-from geo.spatial import TrackSettings, features
+from cloud_jobs.usage.metering import FIXES, meter
+from geo.spatial import TrackSettings, ZoneSet, features
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
 from tests.cloud_jobs.geofence.test_event_revisions import THROUGH
 from tests.cloud_jobs.publications import row_of
@@ -55,10 +54,9 @@ def test_the_bound_of_a_text_is_for_one_fence_and_not_for_all_of_them(
 
 def usage_zones(fences: tuple[str, ...]) -> set[str]:
     """The zones of a drive through the square at the origin, as the job has them."""
-    fixes = [fix._asdict() | {"epoch": 7, "touched": True} for fix in THROUGH]
-    meter = _meter_devices(fences, TrackSettings())
-    metered = meter(pa.Table.from_pylist(fixes, schema=FIXES).to_batches())
-    return {zone for batch in metered for zone in batch.column("zone").to_pylist()}
+    fixes = [fix._asdict() | {"tenant": "acme", "epoch": 7, "touched": True} for fix in THROUGH]
+    zones = ZoneSet(parse_fences(fences).fences)
+    return {*meter(pa.Table.from_pylist(fixes, schema=FIXES), zones, TrackSettings())["zone"].to_pylist()}
 
 
 @pytest.mark.parametrize("bad", [square("flat").replace("0.01", "0.0"), "half a fe", "[]", square("")])

@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 
 from cloud_jobs.__main__ import app
 from cloud_jobs.errors import CommitConflict
+from cloud_jobs.fence_changes import AppliedFences
 from cloud_jobs.geofence import job
 from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.fence_changes import AppliedFences
 from cloud_jobs.geofence.job import TABLE, GeofenceRun, compute_events
 from cloud_jobs.incremental import commit
 from cloud_jobs.lake.tables import Lake
@@ -75,7 +75,7 @@ def run(spark: SparkSession, lake: Lake) -> GeofenceRun:
 
 def facts(lake: Lake) -> bytes:
     """What is in force, with its ids, as bytes; how many revisions led there is history."""
-    rows = [row | {"revision": None, "emitted_at": None} for row in in_force(lake, TABLE)]
+    rows = [row | {"revision": None, "emitted_at": None, "commit_number": None} for row in in_force(lake, TABLE)]
     return json.dumps(sorted(rows, key=lambda row: str(row["id"])), default=str).encode()
 
 

@@ -20,7 +20,14 @@ from cloud_jobs.lake.schemas import USAGE, without
 from tests.system.lake_of_fixes import NOON, LakeFix, ingest, lake_of
 
 pytestmark = pytest.mark.system
-ROW: dict[str, Any] = {"device": "d", "hour": NOON, "zone": "", "seq_ranges": "{}", "day": NOON.date()}
+ROW: dict[str, Any] = {
+    "tenant": "acme",
+    "device": "d",
+    "hour": NOON,
+    "zone": "",
+    "seq_ranges": "{}",
+    "day": NOON.date(),
+}
 SCHEMA = pa.schema([pa.field("device", pa.string()), pa.field("seq", pa.int64())])
 
 

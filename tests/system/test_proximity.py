@@ -36,7 +36,7 @@ def run(spark: SparkSession, lake: Lake, **settings: Any) -> ProximityRun:
 
 def facts(lake: Lake) -> bytes:
     """What is in force, with its ids, as bytes; how many revisions led there is history."""
-    rows = [row | {"revision": None, "emitted_at": None} for row in in_force(lake, TABLE)]
+    rows = [row | {"revision": None, "emitted_at": None, "commit_number": None} for row in in_force(lake, TABLE)]
     return json.dumps(sorted(rows, key=lambda row: str(row["id"])), default=str).encode()
 
 

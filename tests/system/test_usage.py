@@ -25,7 +25,7 @@ def drive(*minutes: int) -> list[LakeFix]:
 
 def metered(lake: Lake) -> dict[tuple[datetime, str], tuple[int, int]]:
     """What is in force: millimetres and milliseconds of each hour and zone that have any."""
-    rows = sorted(lake.rows("usage").to_pylist(), key=lambda row: row["computed_at"])
+    rows = sorted(lake.rows("usage").to_pylist(), key=lambda row: row["commit_number"])
     newest = {(row["hour"], row["zone"]): (row["distance_mm"], row["duration_ms"]) for row in rows}
     return {key: amounts for key, amounts in newest.items() if any(amounts)}
 
@@ -45,4 +45,4 @@ def test_a_late_fix_changes_every_hour_that_its_segments_reach(spark: SparkSessi
     assert (run.touched_hours, run.refused_fences) == (4, ())
     assert metered(late) == metered(whole)
     assert {hour.hour for hour, _ in metered(whole)} == {10, 11}
-    assert compute_usage(spark, late, GAP) == UsageRun(2, 0, 0, 0, 0, ())
+    assert compute_usage(spark, late, GAP) == UsageRun(2, 0, 0, 0, 0, 0, 0, ())

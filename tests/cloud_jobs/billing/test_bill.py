@@ -124,9 +124,9 @@ def test_late_records_are_posted_as_a_debit_and_wrong_ones_as_a_credit_in_the_ol
     may = datetime(2026, 5, 1, tzinfo=UTC)
     usage = [
         row(5, km=10),
-        row(5, km=12, computed_at=may, seq_ranges=SeqRanges.of({7: IntervalSet([(5, 9)])})),
+        row(5, km=12, computed_at=may, commit_number=2, seq_ranges=SeqRanges.of({7: IntervalSet([(5, 9)])})),
         row(6, zone="eu-centre", entries=1),
-        row(6, zone="eu-centre", computed_at=may),
+        row(6, zone="eu-centre", computed_at=may, commit_number=2),
     ]
     change = adjustment(made(usage, as_of=APRIL), made(usage, as_of=may))
     assert [(line.direction, line.quantity, line.amount_minor) for line in change.lines] == [
@@ -142,6 +142,12 @@ def test_bills_of_two_accounts_have_no_difference() -> None:
     other = Account(id="other", name="Other", currency="EUR", tariff="standard", vehicles=VEHICLES)
     with pytest.raises(NotTheSameBill, match="account of the issued bill is acme"):
         adjustment(made([]), bill(other, [tariff()], [], period=MARCH, as_of=LONG_AFTER, completeness={}))
+
+
+def test_the_row_that_was_committed_last_counts_whatever_the_clock_said() -> None:
+    late = [row(5, km=1, commit_number=2), row(5, km=7, computed_at=APRIL + timedelta(hours=1), commit_number=1)]
+    assert [line.quantity for line in made(late).lines] == [1_000_000]
+    assert made(late).lines == made(late[::-1]).lines
 
 
 def test_two_results_of_one_computation_are_refused() -> None:

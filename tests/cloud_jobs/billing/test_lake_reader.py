@@ -46,6 +46,7 @@ ACCOUNT = {
 
 def usage(device: str, distance_mm: int, computed_at: datetime = COMPUTED, hour: datetime = DAY) -> dict[str, Any]:
     return {
+        "tenant": "acme",
         "device": device,
         "hour": hour,
         "zone": "",

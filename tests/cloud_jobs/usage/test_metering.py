@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyproj import Geod
 
-from cloud_jobs.usage.metering import FIXES, HOUR_MS, meter
+from cloud_jobs.usage.metering import FIXES, meter
+from cloud_jobs.usage.touched_hours import HOUR_MS
 from geo.spatial import TrackSettings, ZoneSet, fences_from_geojson
 
 RULES = TrackSettings()
@@ -31,6 +32,7 @@ ZONES = ZoneSet(fences_from_geojson(json.dumps(SQUARE)).fences)
 def fixes(rows: list[tuple[int, float, float]], device: str = "d", *, touched: bool = True) -> list[dict[str, Any]]:
     return [
         {
+            "tenant": "acme",
             "device": device,
             "epoch": 7,
             "seq": seq,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.geofence.fence_changes import EVERYTHING, MAX_CHANGES, AppliedFences, FenceChange, changes_between
+from cloud_jobs.fence_changes import EVERYTHING, MAX_CHANGES, AppliedFences, FenceChange, changes_between
 from cloud_jobs.geofence.units import DAY_MS
 from geo.spatial.activity import FOREVER_MS
 

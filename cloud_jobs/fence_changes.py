@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cloud_jobs.geofence.units import DAY_MS
 from cloud_jobs.published_fences import parse_fence
 from geo.spatial import Activity, Fence, FenceError
 from geo.spatial.activity import FOREVER_MS
 from geo.spatial.gates import Gate
 from geo.spatial.geojson import named
+from geo.spatial.hours import DAY_MS
 from geo.spatial.versions import effective_ms
 from runtime import replace_durably
 

@@ -1,0 +1,75 @@
+"""The fences that a derived table was last computed with: kept beside the tables, and named by the table's own commit.
+
+A commit states the number of a set of fences, which follows from what they are; their file is written before it. So
+what the table was computed with is always known, or was never committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+from uuid import uuid4
+
+from deltalake import DeltaTable
+
+from cloud_jobs.fence_changes import EVERYTHING, FenceChange, changes_between
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import stated
+from geo.spatial import FenceError
+
+FENCES: Final = "fences"
+"""Under which name a derived table states the number of the fences that it was computed with."""
+_FOLDER: Final = "applied_fences"
+_FEATURES: Final = "features"
+
+
+def fences_number(features: Sequence[str]) -> int:
+    """The number of a set of fences (features, each on one line): of another set it is another one."""
+    # a signed 64-bit integer that is not negative
+    return int.from_bytes(hashlib.sha256(_content(features)).digest()[:8], "big") >> 1
+
+
+def note_fences(lake: Lake, features: Sequence[str]) -> int:
+    """Writes a set of fences where `changes_since` finds it, and returns its number. Raises OSError."""
+    files, number = lake.files(_FOLDER), fences_number(features)
+    if _read(lake, number) is None:
+        files.create_dir(_FEATURES, recursive=True)
+        beside = f"{_FEATURES}/{uuid4().hex}.part"
+        with files.open_output_stream(beside) as file:
+            file.write(_content(features))
+        files.move(beside, _path(number))
+    return number
+
+
+def changes_since(lake: Lake, opened: DeltaTable, features: Sequence[str], reach_ms: int) -> list[FenceChange]:
+    """How fences differ from those that a table was computed with. If those cannot be read, everything may differ."""
+    number = stated(opened, FENCES)
+    if number == fences_number(features):
+        return []
+    before = None if number is None else _read(lake, number)
+    if before is None:
+        return [EVERYTHING]
+    try:
+        return changes_between(before, features, reach_ms)
+    except (ValueError, RecursionError, FenceError):
+        return [EVERYTHING]
+
+
+def _read(lake: Lake, number: int) -> tuple[str, ...] | None:
+    try:
+        with lake.files(_FOLDER).open_input_file(_path(number)) as file:
+            text = file.read().decode()
+    except (OSError, ValueError):
+        return None
+    # a carriage return between the tokens of a feature does not end it
+    found = tuple(text.split("\n")[:-1])
+    return found if fences_number(found) == number else None
+
+
+def _content(features: Sequence[str]) -> bytes:
+    return "".join(f"{feature}\n" for feature in features).encode()
+
+
+def _path(number: int) -> str:
+    return f"{_FEATURES}/{number:016x}.geojson"

@@ -1,0 +1,131 @@
+"""The work of a run, cut into groups of devices with the files that each needs, by the bounds in Delta's log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem
+
+from cloud_jobs.fence_changes import FenceChange
+from cloud_jobs.lake.data_files import day_of
+from cloud_jobs.lake.erasures import Erasures
+from cloud_jobs.lake.stored_files import Range, StoredFiles
+from cloud_jobs.usage.device_group import DeviceGroup
+from cloud_jobs.usage.reading import DeviceName, PositionFile, count_devices
+
+MOST_FIXES: Final = 1_000_000
+"""About so many fixes a task holds at once; a device with more is a group by itself."""
+_LEAST_FIXES: Final = 50_000
+_AROUND_EACH: Final = 400
+"""About so many fixes are read around each device that has a new one."""
+_EPOCH: Final = date(1970, 1, 1)
+_LAST_DAY: Final = 50_000
+_DAY_MS: Final = 86_400_000
+
+
+class Wanted(NamedTuple):
+    """The files of a run: with new records, of days with changed fences, and of all days that have a say in these."""
+
+    increment: tuple[int, int]
+    new: StoredFiles
+    changed: StoredFiles | None
+    around: StoredFiles
+
+    @property
+    def listed(self) -> list[tuple[str, dict[str, Range]]]:
+        """The files whose devices are to be computed, with the range of ingest numbers that counts in each."""
+        low, high = self.increment
+        found: dict[str, dict[str, Range]] = {path: {"ingest_number": (low, high)} for path in self.new.paths}
+        if self.changed is not None:
+            found |= {path: {"ingest_number": (None, high)} for path in self.changed.paths}
+        return [*found.items()]
+
+
+def wanted_files(
+    stored: StoredFiles, increment: tuple[int, int], changes: Sequence[FenceChange], margin_ms: int
+) -> Wanted:
+    """The files of a run over an increment (first and last ingest number) and changes of fences."""
+    new = stored.between("ingest_number", *increment)
+    reach = timedelta(days=-(-margin_ms // _DAY_MS))
+    days = {day for path in new.paths if (day := day_of(path)) is not None}
+    changed = None
+    if changes:
+        first, last = (_date(min(one.first_day for one in changes)), _date(max(one.last_day for one in changes)))
+        changed = stored.of_days(first - timedelta(days=1), last)
+        days |= {day for path in changed.paths if (day := day_of(path)) is not None}
+    around = {day + shift * timedelta(days=1) for day in days for shift in range(-reach.days, reach.days + 1)}
+    return Wanted(increment, new, changed, stored.on_days(around))
+
+
+def counted(files: FileSystem) -> Callable[[tuple[str, dict[str, Range]]], dict[DeviceName, int]]:
+    """A function that counts the positions of each device in a file."""
+    return lambda listed: count_devices(files, *listed)
+
+
+def total(counts: Iterable[Mapping[DeviceName, int]]) -> dict[DeviceName, int]:
+    """The counts of several files together."""
+    found: dict[DeviceName, int] = {}
+    for one in counts:
+        for name, number in one.items():
+            found[name] = found.get(name, 0) + number
+    return found
+
+
+def device_groups(
+    counts: Mapping[DeviceName, int], wanted: Wanted, usage: StoredFiles, erasures: Erasures, *, tasks: int
+) -> Iterator[DeviceGroup]:
+    """Groups of neighbouring devices: about `tasks` of them, more of what is much, one of what is little."""
+    weights = {name: number + _AROUND_EACH for name, number in sorted(counts.items())}
+    most = min(max(sum(weights.values()) // max(tasks, 1), _LEAST_FIXES), MOST_FIXES)
+    # a day more on both sides: an hour's fixes may be of the day before
+    days = sorted(day for path in wanted.around.paths if (day := day_of(path)) is not None)
+    usage = usage.of_days(days[0] - timedelta(days=1), days[-1] + timedelta(days=1)) if days else usage
+    for names in _cut(weights, most):
+        low, high = min(name.device for name in names), max(name.device for name in names)
+        around = wanted.around.between("device", low, high)
+        yield DeviceGroup(
+            names=tuple(names),
+            increment=wanted.increment,
+            new=tuple(wanted.new.between("device", low, high).paths),
+            changed=() if wanted.changed is None else tuple(wanted.changed.between("device", low, high).paths),
+            around=tuple(_position_files(around)),
+            usage=tuple(usage.between("device", low, high).paths),
+            erased_before_ms=_erased_before_ms(names, erasures),
+        )
+
+
+def _cut(weights: Mapping[DeviceName, int], most: int) -> Iterator[list[DeviceName]]:
+    held: list[DeviceName] = []
+    weight = 0
+    for name, more in weights.items():
+        if held and weight + more > most:
+            yield held
+            held, weight = [], 0
+        held.append(name)
+        weight += more
+    if held:
+        yield held
+
+
+def _position_files(stored: StoredFiles) -> Iterator[PositionFile]:
+    for path, (first, last) in zip(stored.paths, stored.bounds("device_time"), strict=True):
+        yield PositionFile(path, _ms(first), _ms(last))
+
+
+def _erased_before_ms(names: Iterable[DeviceName], erasures: Erasures) -> dict[DeviceName, int]:
+    if not erasures:
+        return {}
+    found = {name: _ms(erasures.before(name.tenant, name.device)) for name in names}
+    return {name: before for name, before in found.items() if before is not None}
+
+
+def _ms(moment: Any) -> int | None:
+    return None if moment is None else int(pa.scalar(moment, pa.timestamp("us", tz="UTC")).value // 1000)
+
+
+def _date(day: int) -> date:
+    # the days of records with a partition are within these
+    return _EPOCH + timedelta(days=min(max(day, 0), _LAST_DAY))

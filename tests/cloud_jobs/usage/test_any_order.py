@@ -1,0 +1,179 @@
+"""Usage depends on the records, the fences and the settings alone: not on order, splits, lateness, groups or clocks."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cloud_jobs.lake.erasures import Erasure, declare_erasure
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.usage import groups, job
+from cloud_jobs.usage.job import UsageRun, compute_usage
+from geo.spatial import TrackSettings
+from tests.cloud_jobs.publications import rows_of
+from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
+
+START = datetime(2026, 1, 5, 21, tzinfo=UTC)
+RULES = TrackSettings(max_gap_s=2_400.0)
+FENCES = [square("square"), square("east", 0.01, effective_from="2026-01-05T23:30:00Z")]
+
+
+ONE_MACHINE: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "_LEAST_FIXES", 1)
+    monkeypatch.setattr(job, "run_on_executors", lambda _, work, items: [work(item) for item in items])
+
+
+def compute(lake: Lake, rules: TrackSettings = RULES) -> UsageRun:
+    return compute_usage(ONE_MACHINE, lake, rules)
+
+
+def in_force(lake: Lake) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """Of each key the amounts that were committed last, without those that are nothing."""
+    rows = sorted(lake.rows("usage").to_pylist(), key=lambda row: row["commit_number"])
+    keys, amounts = ("tenant", "device", "hour", "zone"), ("distance_mm", "duration_ms", "entries", "seq_ranges")
+    newest = {tuple(row[name] for name in keys): tuple(row[name] for name in amounts) for row in rows}
+    return {key: found for key, found in sorted(newest.items()) if found != (0, 0, 0, "{}")}
+
+
+def publish(lake: Lake, *features: dict[str, Any]) -> None:
+    lake.append("reference", rows_of("fence", features))
+
+
+def drive(tenant: str, device: str, steps: list[tuple[int, int, int]]) -> list[LakeFix]:
+    time, fixes = START, []
+    for seq, (wait_s, north, east) in enumerate(steps, 1):
+        time += timedelta(seconds=wait_s)
+        fixes.append(LakeFix(device, seq, time, north / 1000, east / 1000, tenant=tenant))
+    return fixes
+
+
+steps = st.lists(st.tuples(st.integers(1, 3_600), st.integers(-5, 25), st.integers(-5, 25)), min_size=1, max_size=25)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.tuples(steps, steps, steps), st.randoms(use_true_random=False), st.integers(1, 5))
+def test_any_order_split_and_lateness_gives_the_same_usage(
+    tmp_path_factory: pytest.TempPathFactory, drives: Any, random: Any, commits: int
+) -> None:
+    named = zip([("acme", "eu-1"), ("other", "eu-1"), ("acme", "eu-2")], drives, strict=True)
+    fixes = [fix for name, moves in named for fix in drive(*name, moves)]
+    whole = lake_of(tmp_path_factory.mktemp("whole"), FENCES)
+    ingest(whole, fixes)
+    compute(whole)
+    late = lake_of(tmp_path_factory.mktemp("late"))
+    random.shuffle(fixes)
+    for at in range(commits):
+        ingest(late, fixes[at::commits])
+        if random.random() < 0.3:
+            publish(late, *FENCES)
+        if random.random() < 0.5:
+            compute(late)
+        if random.random() < 0.3:
+            late.open("records").optimize.compact()
+            late.open("usage").optimize.compact()
+    publish(late, *FENCES)
+    compute(late)
+    assert json.dumps([*in_force(late).items()], default=str) == json.dumps([*in_force(whole).items()], default=str)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = lake_of(tmp_path / "lake")
+    ingest(made, drive("acme", "eu-1", [(600, 5, at) for at in range(-10, 20)]))
+    compute(made)
+    return made
+
+
+def test_a_fence_that_is_published_late_changes_the_hours_near_it_and_no_others(lake: Lake) -> None:
+    before = in_force(lake)
+    publish(lake, square("far", 50.0))
+    far = compute(lake)
+    assert (far.fence_changes, far.touched_hours, far.rows) == (1, 0, 0)
+    publish(lake, square("square"))
+    run = compute(lake)
+    assert (run.fence_changes, run.records_behind) == (1, 0)
+    assert {zone for _, _, _, zone in in_force(lake)} == {"", "square"}
+    assert 0 < run.touched_hours < len(before)
+    assert compute(lake).fence_changes == 0
+
+
+def test_two_tenants_with_devices_of_one_name_have_usage_of_their_own(lake: Lake) -> None:
+    alone = in_force(lake)
+    ingest(lake, drive("other", "eu-1", [(600, 5, -at) for at in range(-10, 20)]))
+    compute(lake)
+    both = in_force(lake)
+    assert {key: found for key, found in both.items() if key[0] == "acme"} == alone
+    assert {key[0] for key in both} == {"acme", "other"}
+
+
+def test_hours_of_erased_positions_keep_their_usage_and_late_fixes_there_are_counted(lake: Lake) -> None:
+    before = in_force(lake)
+    declare_erasure(lake, Erasure("acme", "eu-1", START + timedelta(hours=2)), START + timedelta(days=9))
+    ingest(lake, [LakeFix("eu-1", 900, START + timedelta(minutes=65), 0.02, 0.02)])
+    run = compute(lake)
+    assert (run.touched_hours, run.rows, run.fixes_after_erasure) == (0, 0, 1)
+    ingest(lake, [LakeFix("eu-1", 901, START + timedelta(minutes=245), 0.02, 0.02)])
+    assert compute(lake).rows
+    early = {key: found for key, found in in_force(lake).items() if key[2] < START + timedelta(hours=3)}
+    assert early == {key: found for key, found in before.items() if key[2] < START + timedelta(hours=3)}
+
+
+def test_a_zone_that_a_late_fix_takes_away_is_zero_from_then_on(tmp_path: Path) -> None:
+    lake = lake_of(tmp_path / "lake", [square("square")])
+    ingest(lake, [LakeFix("d", 1, START, 0.005, -0.005), LakeFix("d", 3, START + timedelta(minutes=30), 0.005, 0.015)])
+    compute(lake)
+    assert {key[3] for key in in_force(lake)} == {"", "square"}
+    # it went round the square
+    ingest(lake, [LakeFix("d", 2, START + timedelta(minutes=15), 0.02, 0.005)])
+    run = compute(lake)
+    assert ({key[3] for key in in_force(lake)}, run.rows) == ({""}, 2)
+
+
+def test_what_a_run_finds_unchanged_is_not_written_again(lake: Lake) -> None:
+    ingest(lake, [LakeFix("eu-1", 900, START + timedelta(minutes=60), 0.005, -0.005)])
+    run = compute(lake)
+    # of equal times the first fix counts
+    assert (run.touched_hours > 0, run.rows) == (True, 0)
+
+
+def test_a_clock_that_goes_back_does_not_move_a_later_commit_before_an_earlier_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = job._stamp
+    monkeypatch.setattr(job, "_stamp", lambda increment, _: real(increment, datetime(2020, 1, 1, tzinfo=UTC)))
+    ingest(lake, [LakeFix("eu-1", 900, START + timedelta(minutes=65), 0.02, 0.02)])
+    assert compute(lake).rows
+    rows = sorted(lake.rows("usage").to_pylist(), key=lambda row: (row["commit_number"], row["computed_at"]))
+    assert [row["computed_at"] for row in rows] == sorted(row["computed_at"] for row in rows)
+
+
+def test_a_late_fix_opens_files_of_its_own_days_alone_however_long_the_history(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in range(2, 12):
+        ingest(lake, [fix._replace(time=fix.time + timedelta(days=day)) for fix in drive("acme", "eu-1", [(9, 5, 5)])])
+    compute(lake)
+    ingest(lake, [LakeFix("eu-1", 900, START + timedelta(days=5), 0.005, 0.005)])
+    seen: list[tuple[str, ...]] = []
+    real = groups.device_groups
+
+    def noted(*args: Any, **named: Any) -> Any:
+        for group in real(*args, **named):
+            seen.append((*(file.path for file in group.around), *group.usage))
+            yield group
+
+    monkeypatch.setattr(job, "device_groups", noted)
+    compute(lake)
+    (opened,) = seen
+    assert {path.partition("=")[2][:10] for path in opened} <= {"2026-01-09", "2026-01-10", "2026-01-11"}
