@@ -1,1 +1,2 @@
-"""What each device used in each hour and zone: recomputed for the hours that new records touch, and for no others."""
+"""What each device used in each hour and zone: recomputed for the hours that new records or changed fences touch, and
+for no others."""

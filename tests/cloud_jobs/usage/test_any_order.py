@@ -61,7 +61,7 @@ def drive(tenant: str, device: str, steps: list[tuple[int, int, int]]) -> list[L
 steps = st.lists(st.tuples(st.integers(1, 3_600), st.integers(-5, 25), st.integers(-5, 25)), min_size=1, max_size=25)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.tuples(steps, steps, steps), st.randoms(use_true_random=False), st.integers(1, 5))
 def test_any_order_split_and_lateness_gives_the_same_usage(
     tmp_path_factory: pytest.TempPathFactory, drives: Any, random: Any, commits: int
