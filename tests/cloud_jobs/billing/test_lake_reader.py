@@ -145,7 +145,7 @@ def test_a_page_that_cannot_be_written_is_named_and_one_that_can_replaces_the_ol
 def test_the_same_moment_gives_the_same_bytes_whatever_came_later(lake: Path) -> None:
     moment = datetime.now(UTC).isoformat()
     before = run("show", *asked(lake), "--json", "--as-of", moment).stdout_bytes
-    add(lake, "usage", USAGE, [usage("eu-0001", 99, computed_at=datetime.now(UTC))])
+    add(lake, "usage", USAGE, [usage("eu-0001", 99, computed_at=datetime.now(UTC)) | {"commit_number": 2}])
     assert run("show", *asked(lake), "--json", "--as-of", moment).stdout_bytes == before
     assert run("show", *asked(lake), "--json").stdout_bytes != before
 
@@ -179,7 +179,7 @@ def test_an_issued_bill_is_kept_and_what_comes_later_is_an_adjustment(lake: Path
     again = run("issue", *asked(lake), "--out", issued, "--as-of", moment)
     assert again.exit_code == 1
     assert "issued already" in again.output
-    add(lake, "usage", USAGE, [usage("eu-0001", 12_000_000, computed_at=datetime.now(UTC))])
+    add(lake, "usage", USAGE, [usage("eu-0001", 12_000_000, computed_at=datetime.now(UTC)) | {"commit_number": 2}])
     change = json.loads(run("adjust", "--lake", lake, "--issued", bill, "--json").stdout)
     assert change["sum_of_invoice_line_net_amount"]["minor"] == 90
     assert change["lines"][0]["direction"] == "debit"

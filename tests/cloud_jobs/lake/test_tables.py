@@ -261,6 +261,7 @@ def test_coverage_whose_files_are_damaged_is_named(lake: Lake) -> None:
 def test_rows_on_their_way_have_the_columns_of_the_table_but_those_that_its_writer_adds(lake: Lake) -> None:
     on_the_way = without(USAGE, "computed_at")
     row = dict.fromkeys(on_the_way.names) | {
+        "tenant": "acme",
         "device": "d",
         "day": MOMENT.date(),
         "commit_number": 1,
