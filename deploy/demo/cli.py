@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cloud_jobs.billing import Bill
+from cloud_jobs.errors import CloudError
 from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.report import as_json, bill_table, completeness_table, records_table, verdict_table
@@ -59,7 +60,15 @@ def demo(
         with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
             size = StackSettings(lake=lake, spark=SparkClusterSettings() if spark_cluster else None)
             audit, memory = _run(folder, settings, size, quiet=as_json_text)
-    except (DemoError, LocalStackError, ReplicationError, SimulatorError, ValidationError, OSError) as error:
+    except (
+        CloudError,
+        DemoError,
+        LocalStackError,
+        ReplicationError,
+        SimulatorError,
+        ValidationError,
+        OSError,
+    ) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as interrupt:

@@ -15,6 +15,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from cloud_jobs.errors import CloudError
 from deploy.drill.drills import Outcome, run_drill
 from deploy.drill.environment import Say, drill_stack, open_environment
 from deploy.drill.errors import DrillError
@@ -171,7 +172,15 @@ def errors_as_messages() -> Iterator[None]:
     try:
         with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
             yield
-    except (DrillError, LocalStackError, ReplicationError, SettingsError, ValidationError, OSError) as error:
+    except (
+        CloudError,
+        DrillError,
+        LocalStackError,
+        ReplicationError,
+        SettingsError,
+        ValidationError,
+        OSError,
+    ) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as interrupt:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cloud_jobs.config import CloudSettings
-from cloud_jobs.errors import CloudError, Fenced
+from cloud_jobs.errors import CloudError, Fenced, StoreUnavailable
 from cloud_jobs.ingest.cli import run_query
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
@@ -60,6 +60,33 @@ def test_more_failures_in_a_row_than_allowed_end_it_with_the_last_one(tmp_path: 
     with pytest.raises(CloudError, match="3 times in a row: the cluster is gone") as failed:
         run_query(queries.start, settings(tmp_path, 2), threading.Event())
     assert failed.value.__cause__ is GONE
+
+
+def test_a_store_that_does_not_answer_is_asked_again_and_named_when_it_stays_away(tmp_path: Path) -> None:
+    lost = StoreUnavailable("http://store:9000", "Connection refused")
+    queries = Queries((None, 1))
+    absent = iter([lost, lost])
+
+    def start() -> Any:
+        for error in absent:
+            raise error
+        return queries.start()
+
+    run_query(start, settings(tmp_path, 2), threading.Event())
+    assert queries.started == 1
+    absent = iter([lost] * 3)
+    with pytest.raises(StoreUnavailable, match="http://store:9000 does not answer: Connection refused"):
+        run_query(start, settings(tmp_path, 2), threading.Event())
+
+
+def test_a_query_that_failed_for_its_store_ends_with_what_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store:9000")
+    there = settings(tmp_path, 0).model_copy(update={"lake": "s3://lake/centre"})
+    queries = Queries((OSError("Generic S3 error: error sending request for url"), 0))
+    with pytest.raises(StoreUnavailable, match="http://store:9000 does not answer"):
+        run_query(queries.start, there, threading.Event())
 
 
 def test_another_writer_ends_it_at_once(tmp_path: Path) -> None:
