@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyarrow.dataset import FileSystemDataset
+from pyarrow.dataset import FileSystemDataset, ParquetFileFragment
 from pyarrow.fs import FileSystem
 from pyarrow.parquet import filters_to_expression
 
@@ -113,7 +113,7 @@ class Lake:
             asked = columns or TABLES[table].schema.names
             if as_of is not None and not _load_as_of(opened, self.files(table), as_of):
                 return TABLES[table].schema.empty_table().select(asked)
-            return _matching(self.dataset(table, opened), asked, where)
+            return _matching(self.dataset(table, opened), asked, where, _in_each_log(table))
 
     def dataset(self, table: str, opened: DeltaTable) -> FileSystemDataset:
         """The files of a table that was opened; a column that the table did not have yet is null."""
@@ -224,18 +224,44 @@ def row_fault_as_error(table: str, row: dict[str, Any]) -> Iterator[None]:
         raise LakeError(f"table {table!r} holds a row that cannot be read: {row}: {error}") from error
 
 
-def _matching(dataset: FileSystemDataset, columns: Sequence[str], where: Sequence[Condition]) -> pa.Table:
+def _in_each_log(table: str) -> set[str]:
+    """The columns of which the log has bounds for every file of a table."""
+    layout = TABLES[table]
+    # a file of device times far off has no bounds of them
+    return {*layout.partition_by, *layout.bounded} - {"device_time"}
+
+
+def _matching(
+    dataset: FileSystemDataset, columns: Sequence[str], where: Sequence[Condition], bounded: Collection[str]
+) -> pa.Table:
     condition = filters_to_expression([*where]) if where else None
     needed = [*dict.fromkeys((*columns, *(name for name, _, _ in where)))]
     found = [dataset.schema.empty_table().select(columns)]
     # a fragment is a file with what Delta's statistics say of it: one that cannot hold such a row is not opened
-    for file in dataset.get_fragments(condition):
+    for file in _files_that_may_match(dataset, where, bounded):
         # one file after the other: after an error nothing is still being read, and no more than a file is held
         rows = file.to_table(dataset.schema, columns=needed)
         # The condition is for what was read, which has the dataset's types. A scan that has it also compares it with
         # those in the Parquet file: a merge of delta-rs writes string_view there, for which Arrow has no comparison.
         found.append((rows if condition is None else rows.filter(condition)).select(columns))
     return pa.concat_tables(found)
+
+
+def _files_that_may_match(
+    dataset: FileSystemDataset, where: Sequence[Condition], bounded: Collection[str]
+) -> Iterable[ParquetFileFragment]:
+    def chosen_by(conditions: Sequence[Condition]) -> dict[str, ParquetFileFragment]:
+        found = dataset.get_fragments(filters_to_expression([*conditions]) if conditions else None)
+        return {file.path: file for file in found}
+
+    found = chosen_by(where)
+    # Where the log has no bounds of a column for a file, Arrow takes it that none of its rows matches.
+    if unsure := [name for name, _, _ in where if name not in bounded]:
+        for path, file in chosen_by([one for one in where if one[0] in bounded]).items():
+            known = str(file.partition_expression)
+            if any(f"({name} >= null[" in known for name in unsure):
+                found[path] = file
+    return found.values()
 
 
 def _load_as_of(table: DeltaTable, files: FileSystem, as_of: datetime) -> bool:

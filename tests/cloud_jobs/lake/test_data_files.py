@@ -16,6 +16,8 @@ from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
 from cloud_jobs.lake.data_files import DataFile, read_data_file, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import commit_files
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
@@ -120,3 +122,18 @@ def test_delta_reads_what_a_commit_names_and_skips_by_its_bounds(tmp_path: Path,
     assert found.to_pylist() == table(row(1, "a"), row(5, "b", NOON + timedelta(1))).to_pylist()
     assert len(opened.file_uris(file_pruning_predicate="device = 'b' AND seq >= 2")) == 1
     assert opened.file_uris(file_pruning_predicate="seq > 5") == []
+
+
+@pytest.mark.parametrize("column", ["tenant", "device", "device_time", "region"])
+def test_a_condition_on_any_column_finds_its_rows_with_or_without_bounds_in_the_log(
+    tmp_path: Path, column: str
+) -> None:
+    lake = Lake(tmp_path)
+    lake.create()
+    rows = [row(1, region="eu"), row(2, time=datetime(9892, 1, 1, tzinfo=UTC), device_date=None, region="eu")]
+    written_files = [file for one in rows for file in written(lake.files("records"), one)]
+    opened = lake.open("records")
+    commit_files(opened, "records", written_files, writer="ingest", previous=None, number=1 << 32)
+    for one in table(*rows).to_pylist():
+        found = lake.rows("records", ["seq"], where=[(column, "=", one[column])])["seq"].to_pylist()
+        assert one["seq"] in found
