@@ -12,6 +12,7 @@ from cloud_jobs.billing import Account, Tariff, parse, usable_account, usable_ta
 from cloud_jobs.errors import CloudError, ReferenceFileError
 from cloud_jobs.in_force import Usable
 from cloud_jobs.lake.beginning import UNKNOWN_BEGINNING, beginning
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.published_fences import usable_fence
 from cloud_jobs.reference_messages import MAX_BYTES, MAX_VALUES, Kind, stated_version
 from geo.spatial import FenceError
@@ -88,17 +89,17 @@ def _contradictions(placed: Sequence[tuple[str, ReferenceVersion]]) -> Iterator[
     for place, version in placed:
         if version.kind == "tariff":
             currencies.setdefault(version.id, {}).setdefault(parse(Tariff, version.body).currency, place)
-    billed: dict[str, tuple[str, str]] = {}
+    billed: dict[TenantDevice, tuple[str, str]] = {}
     for place, version in placed:
         if version.kind == "account":
             account = parse(Account, version.body)
             yield from (f"{place}: account {account.id!r} {fault}" for fault in _tariff_faults(account, currencies))
             for vehicle in account.vehicles:
-                first, there = billed.setdefault(vehicle.device, (account.id, place))
+                first, there = billed.setdefault(vehicle.of_device, (account.id, place))
                 if first != account.id:
                     yield (
-                        f"{place}: vehicle {vehicle.device!r} of account {account.id!r} is also one of {first!r}"
-                        f" ({there}); both would be billed"
+                        f"{place}: vehicle {vehicle.device!r} of tenant {vehicle.tenant!r}, of account"
+                        f" {account.id!r}, is also one of {first!r} ({there}); both would be billed"
                     )
 
 

@@ -96,8 +96,9 @@ class ScenarioTariff(Strict):
 
 
 class ScenarioAccountVehicle(Strict):
-    """A vehicle as an account names it."""
+    """A vehicle as an account names it: by the tenant whose device it is, the device and its region."""
 
+    tenant: str = Field(default="fleet", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
     device: str
     region: str
 

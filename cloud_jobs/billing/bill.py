@@ -16,7 +16,7 @@ from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account, PriceHistory, Tariff
 from cloud_jobs.billing.usage import UsageRow, known_at
 from cloud_jobs.in_force import RefusedVersion
-from cloud_jobs.lake.coverage import Completeness
+from cloud_jobs.lake.coverage import Completeness, TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
 
 
@@ -72,7 +72,7 @@ def bill(
     *,
     period: Period,
     as_of: datetime,
-    completeness: Mapping[str, Certificate],
+    completeness: Mapping[TenantDevice, Certificate],
     refused: tuple[RefusedVersion, ...] = (),
 ) -> Bill:
     """The bill of one account.
@@ -82,11 +82,11 @@ def bill(
     in any order. Raises BadReference, NoTariffInForce, ContradictoryUsage.
     """
     prices = _price_history(account, tariff_versions)
-    region_of = {vehicle.device: vehicle.region for vehicle in account.vehicles}
-    mine = (row for row in usage if row.device in region_of and row.hour in period)
+    region_of = {vehicle.of_device: vehicle.region for vehicle in account.vehicles}
+    mine = (row for row in usage if row.of_device in region_of and row.hour in period)
     grouped: dict[LineKey, list[tuple[int, SeqRanges]]] = {}
     for row in known_at(mine, as_of):
-        for key, quantity in _priced(row, region_of[row.device], prices):
+        for key, quantity in _priced(row, region_of[row.of_device], prices):
             grouped.setdefault(key, []).append((quantity, row.seq_ranges))
     lines = tuple(
         _line(number, key, grouped[key], period, exponent(account.currency))
@@ -124,6 +124,7 @@ def _priced(row: UsageRow, region: str, prices: PriceHistory) -> Iterator[tuple[
         if price is not None:
             key = LineKey(
                 region=region,
+                tenant=row.tenant,
                 device=row.device,
                 meter=meter,
                 zone=row.zone,

@@ -97,7 +97,12 @@ def open_line(
     records = line_records(Lake(Location.of(lake)), opened)
     if as_json:
         rows = [{name: _plain(value) for name, value in row.items()} for row in records]
-        found = {"device": opened.key.device, "seq_ranges": opened.seq_ranges.document(), "records": rows}
+        found = {
+            "tenant": opened.key.tenant,
+            "device": opened.key.device,
+            "seq_ranges": opened.seq_ranges.document(),
+            "records": rows,
+        }
         _write(json.dumps(found, ensure_ascii=False, indent=2, sort_keys=True).encode() + b"\n")
         return
     console = _console()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cloud_jobs.lake.coverage import Completeness, Coverage, completeness
+from cloud_jobs.lake.coverage import Completeness, Coverage, TenantDevice, completeness
 from cloud_jobs.lake.seq_ranges import SeqRanges
 
 
@@ -13,6 +13,7 @@ from cloud_jobs.lake.seq_ranges import SeqRanges
 class Certificate:
     """A device's completeness with its reasons: `declared_lost` for good; `missing`, neither received nor declared."""
 
+    tenant: str
     device: str
     state: Completeness
     received: int = 0
@@ -20,10 +21,10 @@ class Certificate:
     missing: SeqRanges = field(default_factory=SeqRanges)
 
 
-def certify(device: str, epochs: Mapping[int, Coverage]) -> Certificate:
+def certify(device: TenantDevice, epochs: Mapping[int, Coverage]) -> Certificate:
     """The certificate of one device from the coverage of its epochs."""
     return Certificate(
-        device=device,
+        **device._asdict(),
         state=completeness(epochs.values()),
         received=sum(coverage.received.count for coverage in epochs.values()),
         declared_lost=SeqRanges.of({epoch: coverage.declared_lost for epoch, coverage in epochs.items()}),

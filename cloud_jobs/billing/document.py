@@ -29,7 +29,7 @@ from cloud_jobs.lake.seq_ranges import SeqRanges
 
 Document = dict[str, Any]
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 _FORMAT_WITHOUT_NUMBER: Final = 1
 
 
@@ -115,9 +115,9 @@ def _period(period: Period) -> Document:
 
 
 def _buyer(account: Account) -> Document:
-    vehicles = [{"device": vehicle.device, "region": vehicle.region} for vehicle in account.vehicles]
+    vehicles = [vehicle.model_dump() for vehicle in account.vehicles]
     # the order in which an account lists them is no content: the same bill has the same bytes
-    vehicles.sort(key=lambda vehicle: vehicle["device"])
+    vehicles.sort(key=lambda vehicle: (vehicle["tenant"], vehicle["device"]))
     return {"identifier": account.id, "name": account.name, "tariff": account.tariff, "vehicles": vehicles}
 
 
@@ -129,6 +129,7 @@ def _key(key: LineKey) -> Document:
     measure = MEASURE_OF[key.meter]
     return {
         "region": key.region,
+        "tenant": key.tenant,
         "device": key.device,
         "meter": key.meter.value,
         "zone": key.zone,
@@ -174,6 +175,7 @@ def _adjustment_line(line: AdjustmentLine, currency: str) -> Document:
 
 def _certificate(certificate: Certificate) -> Document:
     return {
+        "tenant": certificate.tenant,
         "device": certificate.device,
         "state": certificate.state.value,
         "records_received": certificate.received,
@@ -211,6 +213,7 @@ def _period_from(document: Document) -> Period:
 def _line_from(document: Document) -> Line:
     key = LineKey(
         region=document["region"],
+        tenant=document["tenant"],
         device=document["device"],
         meter=Meter(document["meter"]),
         zone=document["zone"],
@@ -229,6 +232,7 @@ def _line_from(document: Document) -> Line:
 
 def _certificate_from(document: Document) -> Certificate:
     return Certificate(
+        tenant=document["tenant"],
         device=document["device"],
         state=Completeness(document["state"]),
         received=document["records_received"],

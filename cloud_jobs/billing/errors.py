@@ -49,10 +49,11 @@ class NoTariffInForce(BillingError):
 class ContradictoryUsage(BillingError):
     """Two rows of the same key and the same moment of computation differ."""
 
-    def __init__(self, device: str, hour: datetime, zone: str) -> None:
+    def __init__(self, tenant: str, device: str, hour: datetime, zone: str) -> None:
         super().__init__(
-            f"usage of {device} at {hour.isoformat()} in zone {zone!r} was computed twice, with two results"
+            f"usage of {tenant}/{device} at {hour.isoformat()} in zone {zone!r} was computed twice, with two results"
         )
+        self.tenant = tenant
         self.device = device
         self.hour = hour
         self.zone = zone

@@ -20,7 +20,7 @@ from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account, Tariff, usable_account, usable_tariff
 from cloud_jobs.billing.usage import UsageRow
 from cloud_jobs.in_force import RefusedVersion, Usable, in_force
-from cloud_jobs.lake.coverage import Coverage
+from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from cloud_jobs.lake.tables import Condition, Lake, row_fault_as_error
 
@@ -46,7 +46,7 @@ def bill_from_lake(lake: Lake, account_id: str, period: Period, as_of: datetime)
     lake.check("reference", "usage", "records")
     account, refused_accounts = account_at(lake, account_id, as_of)
     tariffs, refused_tariffs = tariff_versions(lake, account.tariff, as_of)
-    devices = [vehicle.device for vehicle in account.vehicles]
+    devices = [vehicle.of_device for vehicle in account.vehicles]
     try:
         return bill(
             account,
@@ -87,6 +87,7 @@ def line_records(lake: Lake, line: Line) -> Iterator[dict[str, Any]]:
     left = MAX_RECORDS_SHOWN
     for epoch, seqs in line.seq_ranges:
         where: list[Condition] = [
+            ("tenant", "=", line.key.tenant),
             ("device", "=", line.key.device),
             ("epoch", "=", epoch),
             ("seq", ">=", seqs.first),
@@ -128,10 +129,11 @@ def _utc(moment: datetime) -> pa.Scalar:
     return pa.scalar(moment.astimezone(UTC), pa.timestamp("us", tz="UTC"))
 
 
-def _usage(lake: Lake, devices: Collection[str], period: Period, as_of: datetime) -> list[UsageRow]:
+def _usage(lake: Lake, devices: Collection[TenantDevice], period: Period, as_of: datetime) -> list[UsageRow]:
     """The usage rows of the devices in the period, computed by then."""
     where: list[Condition] = [
-        ("device", "in", pa.array(devices, pa.string())),
+        ("tenant", "in", pa.array({one.tenant for one in devices}, pa.string())),
+        ("device", "in", pa.array({one.device for one in devices}, pa.string())),
         ("hour", ">=", _utc(period.start)),
         ("hour", "<", _utc(period.end)),
         ("computed_at", "<=", _utc(as_of)),
@@ -143,17 +145,17 @@ def _usage(lake: Lake, devices: Collection[str], period: Period, as_of: datetime
     return found
 
 
-def _certificates(lake: Lake, devices: Collection[str], as_of: datetime) -> dict[str, Certificate]:
+def _certificates(lake: Lake, devices: Collection[TenantDevice], as_of: datetime) -> dict[TenantDevice, Certificate]:
     """The completeness of each device."""
-    epochs: dict[str, dict[int, Coverage]] = {device: {} for device in devices}
-    for (_, device, epoch), coverage in lake.coverage(as_of=as_of).items():
-        if device in epochs:
-            epochs[device][epoch] = coverage
+    epochs: dict[TenantDevice, dict[int, Coverage]] = {device: {} for device in devices}
+    for stream, coverage in lake.coverage(devices, as_of).items():
+        epochs[stream.of_device][stream.epoch] = coverage
     return {device: certify(device, of) for device, of in epochs.items()}
 
 
 def _usage_row(row: dict[str, Any]) -> UsageRow:
     return UsageRow(
+        tenant=row["tenant"],
         device=row["device"],
         hour=row["hour"].astimezone(UTC),
         zone=row["zone"],

@@ -19,6 +19,7 @@ class LineKey:
     """What a line is about. `price_since`: since when `unit_amount` is the price; a change of price splits a line."""
 
     region: str
+    tenant: str
     device: str
     meter: Meter
     zone: str
@@ -26,10 +27,10 @@ class LineKey:
     unit_amount: Decimal
 
     @property
-    def order(self) -> tuple[str, str, int, str, datetime, Decimal]:
+    def order(self) -> tuple[str, str, str, int, str, datetime, Decimal]:
         """The place of the line on a bill."""
         meter = _METER_ORDER[self.meter]
-        return self.region, self.device, meter, self.zone, self.price_since, self.unit_amount
+        return self.region, self.tenant, self.device, meter, self.zone, self.price_since, self.unit_amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import BadReference, NoTariffInForce
 from cloud_jobs.billing.meters import MEASURE_OF, Meter
 from cloud_jobs.in_force import Usable
+from cloud_jobs.lake.coverage import TenantDevice
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -59,10 +60,16 @@ class Tariff(_Reference):
 
 
 class BilledVehicle(_Reference):
-    """A device that an account pays for, and the region that it reports to."""
+    """A device that an account pays for, by its tenant and its id there, and the region that it reports to."""
 
+    tenant: Name
     device: Name
     region: Name
+
+    @property
+    def of_device(self) -> TenantDevice:
+        """Which device it is."""
+        return TenantDevice(self.tenant, self.device)
 
 
 class Account(_Reference):
@@ -77,9 +84,9 @@ class Account(_Reference):
     @model_validator(mode="after")
     def _each_vehicle_once(self) -> Self:
         exponent(self.currency)
-        twice = [device for device, count in Counter(v.device for v in self.vehicles).items() if count > 1]
+        twice = [device for device, count in Counter(v.of_device for v in self.vehicles).items() if count > 1]
         if twice:
-            raise ValueError(f"vehicle {twice[0]!r} is listed twice")
+            raise ValueError(f"vehicle {twice[0].device!r} of tenant {twice[0].tenant!r} is listed twice")
         return self
 
 

@@ -14,6 +14,7 @@ from cloud_jobs.billing.completeness import Certificate
 from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.lines import LineKey
 from cloud_jobs.billing.meters import MEASURE_OF, quantity_text
+from cloud_jobs.billing.reference import Account
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from cloud_jobs.refused_table import refused_table
 
@@ -21,13 +22,21 @@ from cloud_jobs.refused_table import refused_table
 def bill_table(bill: Bill) -> RenderableType:
     """The bill's lines, its totals by region and overall, and the completeness of each device."""
     table = _lines_table(f"{bill.account.name} · {bill.period} · {bill.status.value}")
+    several = _several(bill.account)
     for line in bill.lines:
-        _add(table, line.number, line.key, line.quantity, amount_text(line.amount_minor, bill.currency))
+        _add(
+            table,
+            line.number,
+            line.key,
+            _device(line.key, several),
+            line.quantity,
+            amount_text(line.amount_minor, bill.currency),
+        )
     table.add_section()
     for region, amount in bill.totals_by_region.items():
         table.add_row("", region, "", "", "", "", "total", "", amount_text(amount, bill.currency))
     _add_total(table, bill.total_minor, bill.currency)
-    parts = [table, certificate_table(bill.certificates)]
+    parts = [table, certificate_table(bill.certificates, with_tenant=several)]
     return Group(*parts, refused_table(bill.refused)) if bill.refused else Group(*parts)
 
 
@@ -36,11 +45,13 @@ def adjustment_table(adjustment: Adjustment) -> RenderableType:
     table = _lines_table(f"Adjustment for {adjustment.account.name} · service period {adjustment.period}")
     table.add_column("posted as")
     currency = adjustment.account.currency
+    several = _several(adjustment.account)
     for line in adjustment.lines:
         _add(
             table,
             line.number,
             line.key,
+            _device(line.key, several),
             line.quantity,
             amount_text(line.amount_minor, currency),
             line.direction.value,
@@ -49,7 +60,7 @@ def adjustment_table(adjustment: Adjustment) -> RenderableType:
     return table
 
 
-def certificate_table(certificates: Iterable[Certificate]) -> Table:
+def certificate_table(certificates: Iterable[Certificate], *, with_tenant: bool = False) -> Table:
     """For each device whether every record is accounted for."""
     table = Table(title="Completeness", title_justify="left")
     for heading in ("device", "state"):
@@ -58,7 +69,7 @@ def certificate_table(certificates: Iterable[Certificate]) -> Table:
         table.add_column(heading, justify="right")
     for certificate in certificates:
         table.add_row(
-            Text(certificate.device),
+            Text(_device(certificate, with_tenant)),
             certificate.state.value,
             str(certificate.received),
             str(certificate.declared_lost.count),
@@ -80,6 +91,15 @@ def seq_ranges_table(device: str, seq_ranges: SeqRanges) -> Table:
     return table
 
 
+def _several(account: Account) -> bool:
+    """Whether devices have to be shown with their tenants, as two of them may have one id."""
+    return len({vehicle.tenant for vehicle in account.vehicles}) > 1
+
+
+def _device(of: LineKey | Certificate, with_tenant: bool) -> str:
+    return f"{of.tenant}/{of.device}" if with_tenant else of.device
+
+
 def _lines_table(title: str) -> Table:
     table = Table(title=Text(title), title_justify="left")
     table.add_column("line", justify="right")
@@ -90,12 +110,12 @@ def _lines_table(title: str) -> Table:
     return table
 
 
-def _add(table: Table, number: int, key: LineKey, quantity: int, amount: str, *more: str) -> None:
+def _add(table: Table, number: int, key: LineKey, device: str, quantity: int, amount: str, *more: str) -> None:  # noqa: PLR0917
     table.add_row(
         str(number),
         # as Text: Rich would read brackets in a name as markup
         Text(key.region),
-        Text(key.device),
+        Text(device),
         key.meter.value,
         Text(key.zone or "outside"),
         quantity_text(key.meter, quantity),

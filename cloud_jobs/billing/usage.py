@@ -8,9 +8,10 @@ from datetime import datetime
 
 from cloud_jobs.billing.errors import ContradictoryUsage
 from cloud_jobs.billing.meters import Meter
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
 
-UsageKey = tuple[str, datetime, str]
+UsageKey = tuple[str, str, datetime, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class UsageRow:
     lower one of the same key, also with zeros; of a later commit `computed_at` is never earlier.
     """
 
+    tenant: str
     device: str
     hour: datetime
     zone: str
@@ -38,7 +40,12 @@ class UsageRow:
     @property
     def key(self) -> UsageKey:
         """What the row is about."""
-        return self.device, self.hour, self.zone
+        return self.tenant, self.device, self.hour, self.zone
+
+    @property
+    def of_device(self) -> TenantDevice:
+        """Whose use it is."""
+        return TenantDevice(self.tenant, self.device)
 
     def quantity(self, meter: Meter) -> int:
         """What the meter counted, in its base unit."""

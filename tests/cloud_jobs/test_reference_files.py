@@ -62,14 +62,19 @@ def test_all_faults_of_all_files_are_named_together(tmp_path: Path) -> None:
     assert [fault.split(": ")[0] for fault in refused.value.faults] == [str(files[at]) for at in (0, 0, 1, 2)]
 
 
-KAZE = ACCOUNT | {"id": "kaze", "vehicles": [{"device": "v1", "region": "eu"}]}
-ACME = ACCOUNT | {"vehicles": [{"device": "v0", "region": "eu"}, {"device": "v1", "region": "us"}]}
+KAZE = ACCOUNT | {"id": "kaze", "vehicles": [{"tenant": "t", "device": "v1", "region": "eu"}]}
+ACME = ACCOUNT | {
+    "vehicles": [{"tenant": t, "device": d, "region": "us"} for t, d in (("t", "v0"), ("s", "v1"), ("t", "v1"))]
+}
 
 
 @pytest.mark.parametrize(
     ("entries", "fault"),
     [
-        ([TARIFF, ACME, KAZE], "entry 3: vehicle 'v1' of account 'kaze' is also one of 'acme' (FILE: entry 2); both "),
+        (
+            [TARIFF, ACME, KAZE],
+            "entry 3: vehicle 'v1' of tenant 't', of account 'kaze', is also one of 'acme' (FILE: entry 2); both ",
+        ),
         (
             [ACCOUNT | {"currency": "JPY"}, TARIFF],
             "entry 1: account 'acme' pays in JPY, and its tariff 't' is in EUR (",

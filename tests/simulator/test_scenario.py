@@ -52,7 +52,7 @@ def test_the_files_have_the_form_that_is_published(tmp_path: Path) -> None:
     tariff = json.loads((tmp_path / "tariffs.json").read_text())[0]
     assert tariff["prices"][0] == {"meter": "distance", "zone": "", "unit": "km", "unit_amount": "0.4500"}
     account = json.loads((tmp_path / "accounts.json").read_text())[0]
-    assert account["vehicles"][0] == {"device": "eu-0001", "region": "eu"}
+    assert account["vehicles"][0] == {"tenant": "fleet", "device": "eu-0001", "region": "eu"}
     vehicle = json.loads((tmp_path / "vehicles.json").read_text())[0]
     assert vehicle == {"device": "eu-0001", "region": "eu", "account": "acme"}
 

@@ -16,9 +16,9 @@ LONG_AFTER = datetime(2027, 1, 1, tzinfo=UTC)
 ZONES = ("", "eu-centre", "us-port")
 CURRENCIES = ("EUR", "JPY", "KWD")
 VEHICLES = (
-    BilledVehicle(device="eu-0001", region="eu"),
-    BilledVehicle(device="eu-0002", region="eu"),
-    BilledVehicle(device="us-0001", region="us"),
+    BilledVehicle(tenant="fleet", device="eu-0001", region="eu"),
+    BilledVehicle(tenant="fleet", device="eu-0002", region="eu"),
+    BilledVehicle(tenant="fleet", device="us-0001", region="us"),
 )
 
 
@@ -66,6 +66,7 @@ def usage_rows(draw: st.DrawFn, computed_at: datetime, max_size: int = 25) -> li
     keys = st.lists(st.tuples(devices, hours, st.sampled_from(ZONES)), max_size=max_size, unique=True)
     return [
         UsageRow(
+            tenant="fleet",
             device=device,
             hour=hour,
             zone=zone,
@@ -74,6 +75,7 @@ def usage_rows(draw: st.DrawFn, computed_at: datetime, max_size: int = 25) -> li
             entries=draw(st.integers(0, 5)),
             seq_ranges=draw(seq_ranges()),
             computed_at=computed_at,
+            commit_number=computed_at.toordinal(),
         )
         for device, hour, zone in draw(keys)
     ]

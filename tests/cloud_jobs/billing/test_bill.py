@@ -11,6 +11,7 @@ from cloud_jobs.billing import (
     Account,
     BadReference,
     Bill,
+    BilledVehicle,
     BillingError,
     BillStatus,
     Certificate,
@@ -34,6 +35,7 @@ from cloud_jobs.billing import (
     to_html,
     to_json,
 )
+from cloud_jobs.lake.coverage import TenantDevice
 from telemetry import IntervalSet
 from tests.cloud_jobs.billing.strategies import LONG_AFTER, MARCH, VEHICLES, account, prices
 
@@ -48,10 +50,18 @@ def tariff(effective_from: datetime = JANUARY, currency: str = "EUR", **changes:
 
 
 def row(
-    day: int = 5, hour: int = 0, *, device: str = "eu-0001", zone: str = "", km: float = 0, **more: object
+    day: int = 5,
+    hour: int = 0,
+    *,
+    tenant: str = "fleet",
+    device: str = "eu-0001",
+    zone: str = "",
+    km: float = 0,
+    **more: object,
 ) -> UsageRow:
     facts: dict[str, object] = {"computed_at": APRIL, "seq_ranges": SeqRanges.of({7: IntervalSet([(day, day + 1)])})}
     return UsageRow(
+        tenant=tenant,
         device=device,
         hour=MARCH.start + timedelta(days=day - 1, hours=hour),
         zone=zone,
@@ -66,7 +76,10 @@ def made(
     as_of: datetime = LONG_AFTER,
     states: dict[str, Completeness] | None = None,
 ) -> Bill:
-    certificates = {device: Certificate(device=device, state=state) for device, state in (states or {}).items()}
+    certificates = {
+        TenantDevice("fleet", device): Certificate(tenant="fleet", device=device, state=state)
+        for device, state in (states or {}).items()
+    }
     return bill(account(), tariffs or [tariff()], usage, period=MARCH, as_of=as_of, completeness=certificates)
 
 
@@ -99,6 +112,20 @@ def test_usage_before_any_tariff_is_refused_and_never_free() -> None:
 
 def test_what_the_tariff_has_no_price_for_has_no_line() -> None:
     assert made([row(5, duration_ms=3_600_000)]).lines == ()
+
+
+def test_devices_of_two_tenants_with_one_id_are_billed_each_for_itself() -> None:
+    both = [BilledVehicle(tenant=tenant, device="van", region="eu") for tenant in ("north", "south")]
+    payer = account().model_copy(update={"vehicles": tuple(both)})
+    usage = [row(5, tenant=tenant, device="van", km=km) for tenant, km in (("north", 10), ("south", 1), ("west", 100))]
+    known = {TenantDevice("north", "van"): Certificate(tenant="north", device="van", state=Completeness.COMPLETE)}
+    found = bill(payer, [tariff()], usage, period=MARCH, as_of=LONG_AFTER, completeness=known)
+    assert [(line.key.tenant, line.quantity) for line in found.lines] == [("north", 10_000_000), ("south", 1_000_000)]
+    assert [(one.tenant, one.state) for one in found.certificates] == [
+        ("north", Completeness.COMPLETE),
+        ("south", Completeness.OPEN),
+    ]
+    assert read_bill(to_json(bill_document(found))) == found
 
 
 def test_a_bill_is_final_when_the_period_is_over_and_every_device_is_accounted_for() -> None:
@@ -174,7 +201,7 @@ def test_the_published_forms_are_read() -> None:
     payer = parse(
         Account,
         '{"id": "acme", "name": "Acme Logistics", "currency": "EUR", "tariff": "standard-eur",'
-        ' "vehicles": [{"device": "eu-0001", "region": "eu"}]}',
+        ' "vehicles": [{"tenant": "t", "device": "eu-0001", "region": "eu"}]}',
     )
     priced = parse(
         Tariff,
@@ -232,12 +259,12 @@ def test_an_issued_bill_that_somebody_changed_is_not_read() -> None:
 
 def test_a_bill_of_another_format_is_said_to_be_one() -> None:
     document = bill_document(made([row(5, km=10)]))
-    assert document["format"] == 3
-    with pytest.raises(BillingError, match=r"bill acme\S* is of format 4; this version reads 3"):
-        read_bill(to_json(document | {"format": 4}))
+    assert document["format"] == 4
+    with pytest.raises(BillingError, match=r"bill acme\S* is of format 5; this version reads 4"):
+        read_bill(to_json(document | {"format": 5}))
     # the first format had no number, and other keys
     without_number = {key: value for key, value in document.items() if key not in {"format", "lines"}}
-    with pytest.raises(BillingError, match=r"bill acme\S* is of format 1; this version reads 3"):
+    with pytest.raises(BillingError, match=r"bill acme\S* is of format 1; this version reads 4"):
         read_bill(to_json(without_number))
 
 

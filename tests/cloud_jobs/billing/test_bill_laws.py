@@ -126,7 +126,9 @@ def test_no_line_is_about_nothing_or_about_others(tariffs: list[Tariff], usage: 
 def test_rows_of_nothing_leave_the_bill_alone(tariffs: list[Tariff], usage: list[UsageRow], zone: str) -> None:
     taken = {row.key for row in usage}
     zeros = [
-        UsageRow(device="eu-0001", hour=MARCH.start + timedelta(hours=hour), zone=zone, computed_at=FIRST)
+        UsageRow(
+            tenant="fleet", device="eu-0001", hour=MARCH.start + timedelta(hours=hour), zone=zone, computed_at=FIRST
+        )
         for hour in range(48)
     ]
     assert made(tariffs, usage + [row for row in zeros if row.key not in taken]) == made(tariffs, usage)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloud_jobs.billing import Certificate, Completeness, SeqRanges, certify
-from cloud_jobs.lake.coverage import Coverage
+from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from telemetry import IntervalSet, Tombstone
 
 
@@ -18,11 +18,11 @@ def ranges(text: str) -> IntervalSet:
 
 
 def certified(*epochs: Coverage) -> Certificate:
-    return certify("d", dict(enumerate(epochs, 1)))
+    return certify(TenantDevice("t", "d"), dict(enumerate(epochs, 1)))
 
 
 def test_a_device_is_complete_when_everything_up_to_its_head_was_received() -> None:
-    assert certified(coverage("1-10")) == Certificate(device="d", state=Completeness.COMPLETE, received=10)
+    assert certified(coverage("1-10")) == Certificate(tenant="t", device="d", state=Completeness.COMPLETE, received=10)
 
 
 def test_a_declared_loss_completes_a_device_and_is_named() -> None:

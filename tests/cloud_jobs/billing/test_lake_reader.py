@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from cloud_jobs.billing import BillStatus, UnknownAccount
 from cloud_jobs.billing.cli import app
-from cloud_jobs.billing.lake_reader import account_at, bill_from_lake, tariff_versions
+from cloud_jobs.billing.lake_reader import account_at, bill_from_lake, line_records, tariff_versions
 from cloud_jobs.billing.period import Period
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
@@ -40,7 +40,10 @@ ACCOUNT = {
     "name": "Acme Logistics",
     "currency": "EUR",
     "tariff": "standard-eur",
-    "vehicles": [{"device": "eu-0001", "region": "eu"}, {"device": "us-0001", "region": "us"}],
+    "vehicles": [
+        {"tenant": "acme", "device": "eu-0001", "region": "eu"},
+        {"tenant": "acme", "device": "us-0001", "region": "us"},
+    ],
 }
 
 
@@ -102,6 +105,20 @@ def lake(tmp_path: Path) -> Path:
     cover(made, received("eu-0001", (1, 5)) | received("us-0001", (1, 3), lost=lost))
     add(folder, "records", RECORDS, [record(seq) for seq in range(1, 8)])
     return folder
+
+
+def test_a_bill_has_usage_completeness_and_records_of_its_tenants_devices_alone(lake: Path) -> None:
+    twin = {"tenant": "other"}
+    add(lake, "usage", USAGE, [usage("eu-0001", 70_000_000) | twin])
+    cover(Lake(lake), {DeviceStream("other", "eu-0001", 77): Coverage(IntervalSet([(1, 2)]), head=9)})
+    add(lake, "records", RECORDS, [record(seq) | twin for seq in range(1, 8)])
+    found = bill_from_lake(Lake(lake), "acme", MARCH, datetime.now(UTC))
+    assert [(line.key.device, line.quantity) for line in found.lines] == [
+        ("eu-0001", 10_000_000),
+        ("us-0001", 1_000_000),
+    ]
+    assert (found.certificates[0].device, found.certificates[0].received) == ("eu-0001", 5)
+    assert [one["seq"] for one in line_records(Lake(lake), found.lines[0])] == [1, 2, 3, 5]
 
 
 def run(*arguments: str | Path) -> Any:
