@@ -24,7 +24,7 @@ from cloud_jobs.lake.stream_order import in_order
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _ASCENDING: Final = ("seq", "device_time", "monotonic_us")
-_ROW_GROUP: Final = 1 << 17
+ROW_GROUP: Final = 1 << 17
 """A reader of one device opens as much of a file at least."""
 
 
@@ -64,10 +64,15 @@ def write_data_files(files: FileSystem, rows: pa.Table, now: datetime, *, table:
     layout = TABLES[table]
     if not rows.num_rows:
         return []
-    rows = in_order(rows) if table == "records" else rows.sort_by([(name, "ascending") for name in layout.order])
-    written = [_write(files, layout, of_day, day, now) for day, of_day in _by_day(rows, layout)]
+    rows = sorted_rows(rows, table)
+    written = [_write(files, table, of_day, day, now) for day, of_day in _by_day(rows, layout)]
     sync_files(files, [file.path for file in written])
     return written
+
+
+def sorted_rows(rows: pa.Table, table: str) -> pa.Table:
+    """Rows in the order of their table."""
+    return in_order(rows) if table == "records" else rows.sort_by([(name, "ascending") for name in TABLES[table].order])
 
 
 def read_data_file(files: FileSystem, file: DataFile) -> pa.Table:
@@ -94,34 +99,49 @@ def _by_day(rows: pa.Table, layout: TableSchema) -> Iterator[tuple[date | None, 
         yield day.as_py(), rows if len(days) == 1 else rows.filter(is_there)
 
 
-def _write(files: FileSystem, layout: TableSchema, rows: pa.Table, day: date | None, now: datetime) -> DataFile:
-    # a task that Spark runs again, or twice at once, writes a file of its own
+def new_path(files: FileSystem, table: str, day: date | None) -> str:
+    """A path for a file of a day, whose folder is there. Whoever asks gets one of its own."""
+    # also a task that Spark runs again, or twice at once
     path = f"part-{uuid4().hex}.parquet"
+    layout = TABLES[table]
     if layout.partition_by:
         folder = f"{layout.partition_by[0]}={_NULL if day is None else day.isoformat()}"
         path = f"{folder}/{path}"
         ensure_folder(files, folder)
+    return path
+
+
+def parquet_options(table: str) -> dict[str, Any]:
+    """How the files of a table are encoded: options of `pyarrow.parquet.ParquetWriter`."""
+    layout = TABLES[table]
     ascending = [name for name in _ASCENDING if name in layout.schema.names]
-    pq.write_table(
-        rows.drop_columns([*layout.partition_by]),
-        path,
-        filesystem=files,
-        compression="zstd",
-        compression_level=3,
-        row_group_size=_ROW_GROUP,
-        use_dictionary=[name for name in layout.in_file.names if name not in ascending],
-        column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
+    return {
+        "compression": "zstd",
+        "compression_level": 3,
+        "use_dictionary": [name for name in layout.in_file.names if name not in ascending],
+        "column_encoding": dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
         # the rows may come with dictionaries in Arrow, which are nothing that a reader has to have
-        store_schema=False,
-    )
-    size = files.get_file_info(path).size
+        "store_schema": False,
+    }
+
+
+def statistics(table: str, rows: pa.Table, day: date | None) -> dict[str, Any]:
+    """What Delta's log says of rows of one day: their number, and bounds of the table's bounded columns."""
+    layout = TABLES[table]
     # a clock far off may be beyond what Delta's readers can parse
     far_off = bool(layout.partition_by) and day is None
-    bounded = [name for name in layout.bounded if not (far_off and name == "device_time")]
-    return DataFile(path, size, day, _stats(rows, bounded), _ms(now))
+    return _stats(rows, [name for name in layout.bounded if not (far_off and name == "device_time")])
 
 
-def _stats(rows: pa.Table, bounded: Sequence[str]) -> str:
+def _write(files: FileSystem, table: str, rows: pa.Table, day: date | None, now: datetime) -> DataFile:
+    path = new_path(files, table, day)
+    in_file = rows.drop_columns([*TABLES[table].partition_by])
+    pq.write_table(in_file, path, filesystem=files, row_group_size=ROW_GROUP, **parquet_options(table))
+    size = files.get_file_info(path).size
+    return DataFile(path, size, day, json.dumps(statistics(table, rows, day)), _ms(now))
+
+
+def _stats(rows: pa.Table, bounded: Sequence[str]) -> dict[str, Any]:
     lowest, highest, nulls = {}, {}, {}
     for name in bounded:
         column = rows[name]
@@ -131,7 +151,7 @@ def _stats(rows: pa.Table, bounded: Sequence[str]) -> str:
             lowest[name] = _text(low)
             # Delta has milliseconds: rounded away from the rows
             highest[name] = _text(high + timedelta(milliseconds=1) if isinstance(high, datetime) else high)
-    return json.dumps({"numRecords": rows.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls})
+    return {"numRecords": rows.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
 
 
 def _extremes(column: pa.ChunkedArray) -> tuple[Any, Any]:

@@ -24,14 +24,14 @@ _LATE_SHARE: Final = 8
 
 
 class FileLimits(NamedTuple):
-    """How big a file becomes: bytes, and rows that a merge can hold in memory."""
+    """About how many bytes a file becomes, and how many rows a merge holds in memory."""
 
     size: int
     rows: int
 
     def is_full(self, file: TableFile) -> bool:
         """Whether to merge a file with others would give no bigger one."""
-        return 4 * file.size >= self.size or 4 * file.rows >= self.rows
+        return 4 * file.size >= self.size
 
 
 def growing_merges(files: Sequence[TableFile], limits: FileLimits) -> list[tuple[TableFile, ...]]:
@@ -90,7 +90,7 @@ def _is_after(one: Key, other: Key) -> bool:
 
 def _needed(files: Sequence[TableFile], limits: FileLimits) -> int:
     """How many files the rows need that are as big as they may be."""
-    return max(-(-sum(file.size for file in files) // limits.size), -(-_rows(files) // limits.rows))
+    return -(-sum(file.size for file in files) // limits.size)
 
 
 def _level(file: TableFile) -> int:

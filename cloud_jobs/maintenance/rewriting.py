@@ -26,7 +26,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, newest_number, next_number
 from cloud_jobs.maintenance.key_ranges import RowSource
 from cloud_jobs.maintenance.merge_plan import FileLimits
-from cloud_jobs.maintenance.sorted_files import write_sorted
+from cloud_jobs.maintenance.sorted_files import SortedFiles
 from cloud_jobs.maintenance.table_files import TableFile, partition_values, table_files
 
 REWRITE: Final = "rewrite"
@@ -84,24 +84,23 @@ class Rewriter:
         folder: FileSystem = self.lake.files(table)
         source = RowSource(folder, tuple(file.path for file in files), layout.in_file, layout.order)
         read = dropped = 0
-        written: list[DataFile] = []
-        for keys in source.ranges(_rows(files), self._rows_at_once(files)):
+        size = sum(file.size for file in files)
+        # all of about one size, so that none is a small rest
+        writer = SortedFiles(folder, table, files[0].day, now, size / max(1, round(size / self.limits.size)))
+        for keys in source.ranges(_rows(files), self.limits.rows):
             rows = source.read(keys)
             read += rows.num_rows
             if keep is not None:
                 kept = rows.filter(keep(rows))
                 dropped += rows.num_rows - kept.num_rows
                 rows = kept
-            if rows.num_rows:
-                written += write_sorted(folder, table, rows, files[0].day, now)
+            writer.add(rows)
+        writer.close()
+        written = writer.written
         # checked in every installation: what is wrong here would be lost for good
         if read != _rows(files) or sum(file.rows for file in written) != read - dropped:
             raise LakeError(f"{read} rows of {table} were read of {_rows(files)} in {source.paths}: none is replaced")
         return written, dropped
-
-    def _rows_at_once(self, files: Sequence[TableFile]) -> int:
-        size_of_row = max(1.0, sum(file.size for file in files) / max(1, _rows(files)))
-        return max(1, min(self.limits.rows, int(self.limits.size / size_of_row)))
 
     def _replace(
         self,

@@ -19,7 +19,7 @@ def lake(tmp_path: Path) -> Lake:
     made = new_lake(tmp_path / "lake")
     writer = new_ingest(made)
     for seq in (1, 2, 3):
-        take_in(made, writer, [batch(seq), positions(seq + 10)])
+        take_in(made, writer, [batch(seq), positions(seq + 10, day=0)])
     return made
 
 

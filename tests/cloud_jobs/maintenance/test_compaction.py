@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
@@ -32,7 +33,11 @@ def lake(tmp_path: Path) -> Lake:
     made = new_lake(tmp_path)
     writer = new_ingest(made)
     for first in range(1, 30, 3):
-        take_in(made, writer, [batch(*range(first, first + 3)), batch(first, device="e"), positions(first, device="f")])
+        take_in(
+            made,
+            writer,
+            [batch(*range(first, first + 3)), batch(first, device="e"), positions(first, device="f", day=0)],
+        )
     return made
 
 
@@ -52,13 +57,26 @@ def test_a_day_that_is_past_becomes_one_file_in_order_and_is_not_touched_again(l
 
 
 def test_what_does_not_fit_into_memory_is_parted_into_files_that_do_not_overlap(lake: Lake) -> None:
-    rewriter = Rewriter(lake, FileLimits(1 << 30, 7))
+    size = sum(file.size for file in table_files(lake.open("records"), "records"))
+    rewriter = Rewriter(lake, FileLimits(size // 6, 7))
     assert compact(rewriter, "records", 2).merges == 1
     keys = [keys_of(Path(lake.path("records")) / path) for path in files_of(lake)]
-    assert 50 / 7 <= len(keys) <= 12
+    assert 1 < len(keys) <= 6
     assert [*chain(*sorted(keys))] == sorted(chain(*keys))
     assert check(lake) == IntervalSet([(1, 30)])
     assert compact(rewriter, "records", 2).merges == 0
+
+
+def test_a_file_grows_by_what_fits_into_memory_and_its_bounds_are_those_of_all_its_rows(lake: Lake) -> None:
+    rows = lake.rows("records")
+    assert compact(Rewriter(lake, FileLimits(1 << 30, 7)), "records", 2).merges == 1
+    (file,) = table_files(lake.open("records"), "records")
+    assert keys_of(Path(lake.path("records")) / file.path) == sorted(keys_of(Path(lake.path("records")) / file.path))
+    assert (file.rows, file.nulls["latitude"]) == (50, 40)
+    for name in ("device", "seq", "ingest_number"):
+        assert (file.low[name], file.high[name]) == tuple(pc.min_max(rows[name]).as_py().values())
+    assert file.low["device_time"] <= pc.min(rows["device_time"]).as_py()
+    assert file.high["device_time"] >= pc.max(rows["device_time"]).as_py()
 
 
 def test_the_bounds_of_a_merged_file_are_those_of_its_rows(lake: Lake) -> None:

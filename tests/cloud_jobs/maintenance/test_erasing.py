@@ -18,7 +18,7 @@ from tests.cloud_jobs.ingest.centre import NOON_US, batch, coverage, new_ingest,
 from tests.cloud_jobs.maintenance.upkeep import parquet_files, positions, run
 
 NOON = datetime.fromtimestamp(NOON_US / 1e6, UTC)
-NEXT_DAY = NOON.replace(hour=0) + timedelta(days=1)
+NEXT_DAY = NOON.replace(hour=0)
 ERASURE = Erasure("acme", "d", NEXT_DAY)
 
 
@@ -27,8 +27,8 @@ def lake(tmp_path: Path) -> Lake:
     """Two devices, positions and other records, on two days."""
     made = new_lake(tmp_path)
     writer = new_ingest(made)
-    take_in(made, writer, [positions(1, 2, 3), batch(4, 5)], [positions(1, 2, device="e")])
-    take_in(made, writer, [positions(6, 7, day=1)])
+    take_in(made, writer, [positions(1, 2, 3), batch(4, 5, day=-1)], [positions(1, 2, device="e")])
+    take_in(made, writer, [positions(6, 7, day=0)])
     return made
 
 
@@ -128,7 +128,7 @@ def test_a_dry_run_counts_and_changes_nothing(lake: Lake) -> None:
 
 
 def test_a_merge_that_read_positions_before_they_were_erased_does_not_bring_them_back(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [batch(8)])
+    take_in(lake, new_ingest(lake), [batch(8, day=-1)])
 
     def erase_first(point: MaintenancePoint) -> None:
         if point is MaintenancePoint.FILES_WRITTEN:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from cloud_jobs.maintenance.merge_plan import MERGED_FILES, FileLimits, growing_merges, overlap, settled_merge
 from cloud_jobs.maintenance.table_files import TableFile
 
+MILLION = 1_000_000
 ORDER = ("tenant", "device")
-LIMITS = FileLimits(128 << 20, 1_000_000)
+LIMITS = FileLimits(40_000_000, 300_000)
+"""A million rows of `file`; fewer fit into memory."""
 
 
 def file(name: Any, rows: int, low: str = "a", high: str = "z") -> TableFile:
@@ -23,8 +25,7 @@ def file(name: Any, rows: int, low: str = "a", high: str = "z") -> TableFile:
 def merged(files: list[TableFile], taken: tuple[TableFile, ...]) -> list[TableFile]:
     """What is there after a merge of a day that is past: as few files as need be, which part the keys."""
     rest, rows = [one for one in files if one not in taken], sum(one.rows for one in taken)
-    parts = -(-rows // LIMITS.rows)
-    parts += -(-parts // 8) if parts > 1 else 0
+    parts = max(1, round(rows / MILLION))
     made = [file(f"new {at}", rows // parts, f"{at:03}", f"{at + 1:03}") for at in range(parts)]
     return rest + made
 
@@ -61,7 +62,7 @@ def test_a_day_that_is_past_is_sorted_once(sizes: list[int]) -> None:
         due = settled_merge(files, LIMITS, ORDER)
         files = merged(files, due) if due else files
     assert due == ()
-    assert len(files) <= 2 + 2 * sum(sizes) / LIMITS.rows
+    assert len(files) <= 2 + 2 * sum(sizes) / MILLION
 
 
 def test_what_came_late_is_merged_alone_until_it_is_much() -> None:

@@ -32,7 +32,7 @@ def run(
     return maintenance.run(erasures, dry_run=dry_run)
 
 
-def positions(*seqs: int, device: str = "d", day: int = 0, latitude: float = 48.0) -> bytes:
+def positions(*seqs: int, device: str = "d", day: int = -1, latitude: float = 48.0) -> bytes:
     records = tuple(
         Record(seq, NOON_US + day * DAY_US + seq * 1000, Position(latitude=latitude + seq / 1000, longitude=9.0))
         for seq in seqs
