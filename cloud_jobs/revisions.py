@@ -8,13 +8,13 @@ from typing import Any
 
 def event_message(row: dict[str, Any]) -> dict[str, Any]:
     """A row of `geofence_events` as consumers get it, as JSON; `time` in ISO 8601 with milliseconds."""
-    names = ("id", "revision", "device", "epoch", "seq", "kind", "place", "value", "retracted")
+    names = ("id", "revision", "tenant", "device", "epoch", "seq", "kind", "place", "value", "retracted")
     return {name: row[name] for name in names} | {"time": _iso_ms(row["time"])}
 
 
 def encounter_message(row: dict[str, Any]) -> dict[str, Any]:
     """A row of `encounters` as consumers get it, as JSON; times in ISO 8601 with milliseconds."""
-    names = ("id", "revision", "device_a", "device_b", "min_m", "retracted")
+    names = ("id", "revision", "tenant", "device_a", "device_b", "min_m", "retracted")
     return {name: row[name] for name in names} | {name: _iso_ms(row[name]) for name in ("start", "end", "min_at")}
 
 

@@ -50,7 +50,7 @@ INPUT: Final = pa.schema(
     ]
 )
 """What one day of a device needs: the fixes of the day (`touched`) and around it, and its known revisions
-(`id` is not null). `unit` names the device and the day: see `device_of`."""
+(`id` is not null). `unit` names tenant, device and day: see `device_of`."""
 
 REVISIONS: Final = without(GEOFENCE_EVENTS, "emitted_at", "commit_number")
 """Revisions on their way to the table `geofence_events`."""
@@ -87,9 +87,10 @@ class DayEvent(NamedTuple):
     seq: int
 
 
-def device_of(unit: str) -> str:
-    """The device of a unit, which is named `device`, a line feed, `day`."""
-    return unit.partition("\n")[0]
+def device_of(unit: str) -> tuple[str, str]:
+    """The tenant and device of a unit, which is named `tenant`, `device` and `day` with line feeds between them."""
+    tenant, device, _ = unit.split("\n")
+    return tenant, device
 
 
 def revise(rows: pa.Table, rules: EventRules) -> pa.Table:
@@ -103,20 +104,20 @@ def revise(rows: pa.Table, rules: EventRules) -> pa.Table:
     revisions: list[dict[str, Any]] = []
     for number, events in _events(names.indices, fixes, rules):
         unit = names.dictionary[number].as_py()
-        changed = new_revisions(before.get(unit, []), identified(device_of(unit), events))
-        revisions += [_row(device_of(unit), one) for one in sorted(changed, key=lambda one: (one.content, one.id))]
+        changed = new_revisions(before.get(unit, []), identified(*device_of(unit), events))
+        revisions += [_row(*device_of(unit), one) for one in sorted(changed, key=lambda one: (one.content, one.id))]
     return pa.Table.from_pylist(revisions, schema=REVISIONS)
 
 
-def identified(device: str, events: Iterable[DayEvent]) -> dict[str, DayEvent]:
+def identified(tenant: str, device: str, events: Iterable[DayEvent]) -> dict[str, DayEvent]:
     """Events of one device and day by their ids, each from facts alone.
 
-    Those are the device, the fix, kind and place; which of several such it is, in order; and the day, because what is
-    known of an event is looked up by it.
+    Those are tenant and device, the fix, kind and place; which of several such it is, in order; and the day, because
+    what is known of an event is looked up by it.
     """
     in_order = sorted(events)
     keys = [(one.t_ms // DAY_MS, one.epoch, one.seq, one.kind, one.place) for one in in_order]
-    names = (fact_id("event", device, *key, number) for key, number in zip(keys, ordinals(keys), strict=True))
+    names = (fact_id("event", tenant, device, *key, number) for key, number in zip(keys, ordinals(keys), strict=True))
     found = dict(zip(names, in_order, strict=True))
     assert len(found) == len(in_order), "two events have one id"
     return found
@@ -176,11 +177,12 @@ def _known(rows: pa.Table) -> dict[str, list[Revision[DayEvent]]]:
     return known
 
 
-def _row(device: str, revision: Revision[DayEvent]) -> dict[str, Any]:
+def _row(tenant: str, device: str, revision: Revision[DayEvent]) -> dict[str, Any]:
     event = revision.content
     return {
         "id": revision.id,
         "revision": revision.revision,
+        "tenant": tenant,
         "device": device,
         "epoch": event.epoch,
         "seq": event.seq,

@@ -131,6 +131,7 @@ GEOFENCE_EVENTS = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
         pa.field("revision", pa.int32(), nullable=False),
+        pa.field("tenant", pa.string(), nullable=False),
         pa.field("device", pa.string(), nullable=False),
         pa.field("epoch", pa.int64(), nullable=False),
         pa.field("seq", pa.int64(), nullable=False),
@@ -153,6 +154,7 @@ ENCOUNTERS = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
         pa.field("revision", pa.int32(), nullable=False),
+        pa.field("tenant", pa.string(), nullable=False),
         pa.field("device_a", pa.string(), nullable=False),
         pa.field("device_b", pa.string(), nullable=False),
         pa.field("start", _UTC, nullable=False),
@@ -166,9 +168,10 @@ ENCOUNTERS = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""Pairs of devices within the distance: `device_a` is before `device_b`, each pair and time once. Of each `id` the row
-with the highest `revision` is in force. `parts`: JSON `[[start_ms, end_ms, min_m, t_min_ms], …]`, one for each slice of
-time, from which a later run makes the whole anew. `day`: the UTC day, the partition; no encounter spans two."""
+"""Pairs of devices of one tenant within the distance: `device_a` is before `device_b`, each pair and time once. Of each
+`id` the row with the highest `revision` is in force. `parts`: JSON `[[start_ms, end_ms, min_m, t_min_ms], …]`, one for
+each slice of time, from which a later run makes the whole anew. `day`: the UTC day, the partition; no encounter spans
+two."""
 
 REFERENCE = pa.schema(
     [

@@ -7,7 +7,7 @@ encounter as a pair; each of them has one with `CROWD`: as many rows as devices,
 Space is cut into cubes with an edge of the distance, time into spans of 10 s. Around a device are, in a span, all
 devices whose ways in it come through a cube that its own way comes through, or through one beside it. So whoever is in
 no crowd has never in that minute more than the limit, itself among them, within the distance. That depends on where all
-devices were in the minute, and on nothing else.
+devices of its tenant were in the minute, and on nothing else.
 
 It is counted in two steps: roughly, in cubes of eight times the edge and whole minutes, and then only near where that
 was too many. The first finds all that the second does.
@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.proximity.meeting import PARTS, segments_in
+from cloud_jobs.proximity.meeting import PARTS, SEPARATOR, segments_in, tenants_of
 from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES, cut, length_m
 from geo.spatial.clip import Segments
 from geo.spatial.nearby import bulge_m, earth_centred
@@ -133,7 +133,10 @@ def _those_in(places: pa.Table, most: int, scale: Scale, *, beside: bool) -> Ite
     span, cell = places["span"].to_numpy(), places["cell"].to_numpy()
     names = pc.unique(places["device"].combine_chunks())
     device = pc.index_in(places["device"], names).to_numpy().astype(np.int64)
-    begins = np.append(np.flatnonzero(run_starts(span)), len(span)).tolist()
+    tenant = tenants_of(names).dictionary_encode().indices.to_numpy()[device]
+    order = np.lexsort((tenant, span))
+    span, cell, device, tenant = span[order], cell[order], device[order], tenant[order]
+    begins = np.append(np.flatnonzero(run_starts(span, tenant)), len(span)).tolist()
     who, when = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for begin, end in pairwise(begins):
         if end - begin > most:
@@ -199,13 +202,13 @@ def parts_of_crowds(in_crowd: pa.Table, distance_m: float) -> Iterator[pa.Record
     """
     rows: list[dict[str, Any]] = []
     for row in in_crowd.to_pylist():
+        tenant = row["device"].partition(SEPARATOR)[0]
         for first, last in _stretches(row["minutes"]):
             start_ms = float((row["slice"] * SLICE_MINUTES + first) * MINUTE_MS)
             end_ms = float((row["slice"] * SLICE_MINUTES + last) * MINUTE_MS)
             part = {"slice": row["slice"], "start_ms": start_ms, "end_ms": end_ms}
-            rows.append(
-                {"device_a": CROWD, "device_b": row["device"], "min_m": distance_m, "t_min_ms": start_ms} | part
-            )
+            pair = {"device_a": f"{tenant}{SEPARATOR}{CROWD}", "device_b": row["device"]}
+            rows.append(pair | {"min_m": distance_m, "t_min_ms": start_ms} | part)
     yield from pa.Table.from_pylist(rows, schema=PARTS).to_batches()
 
 

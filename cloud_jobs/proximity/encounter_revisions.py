@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from cloud_jobs.lake.schemas import ENCOUNTERS, without
-from cloud_jobs.proximity.meeting import PARTS, slice_day
+from cloud_jobs.proximity.meeting import PARTS, SEPARATOR, slice_day
 from geo.spatial import Revision, fact_id, in_force, new_revisions, ordinals
 
 JOINED_MS: Final = 1e-3
@@ -70,9 +70,9 @@ def revise(rows: pa.Table) -> pa.Table:
     for (a, b, day), pair in sorted(pairs.items()):
         # parts of slices that were not computed now still hold
         kept = [part for parts in in_force(pair.known).values() for part in parts if part.slice not in pair.asked]
-        encounters = identified(a, b, joined_parts([*pair.parts, *kept]))
-        changed = new_revisions(pair.known, encounters)
-        revisions += [_row(a, b, day, one) for one in sorted(changed, key=lambda one: (one.content, one.id))]
+        names = _bare(a, b)
+        changed = new_revisions(pair.known, identified(*names, joined_parts([*pair.parts, *kept])))
+        revisions += [_row(*names, day, one) for one in sorted(changed, key=lambda one: (one.content, one.id))]
     return pa.Table.from_pylist(revisions, schema=REVISIONS)
 
 
@@ -96,15 +96,15 @@ def _union(one: Part, other: Part) -> Part:
     return least._replace(start_ms=min(one.start_ms, other.start_ms), end_ms=max(one.end_ms, other.end_ms))
 
 
-def identified(device_a: str, device_b: str, encounters: Sequence[Parts]) -> dict[str, Parts]:
+def identified(tenant: str, device_a: str, device_b: str, encounters: Sequence[Parts]) -> dict[str, Parts]:
     """The encounters of one pair and day, in order of time, by their ids, each from facts alone.
 
-    Those are the pair, the slice in which it began, and which of those that began there it is. So an encounter that
-    lasts longer keeps its id, and of two that join the first one's stays.
+    Those are tenant and pair, the slice in which it began, and which of those that began there it is. So an encounter
+    that lasts longer keeps its id, and of two that join the first one's stays.
     """
     slices = [parts[0].slice for parts in encounters]
     found = {
-        fact_id("encounter", device_a, device_b, number, ordinal): parts
+        fact_id("encounter", tenant, device_a, device_b, number, ordinal): parts
         for number, ordinal, parts in zip(slices, ordinals(slices), encounters, strict=True)
     }
     assert len(found) == len(encounters), "two encounters have one id"
@@ -116,12 +116,20 @@ def parts_from(text: str) -> Parts:
     return tuple(Part(*numbers) for numbers in json.loads(text))
 
 
-def _row(device_a: str, device_b: str, day: int, revision: Revision[Parts]) -> dict[str, Any]:
+def _bare(a: str, b: str) -> tuple[str, str, str]:
+    """The tenant of two devices that are named with it, and the devices."""
+    (tenant, _, device_a), (other, _, device_b) = a.partition(SEPARATOR), b.partition(SEPARATOR)
+    assert tenant == other, "devices of two tenants never meet"
+    return tenant, device_a, device_b
+
+
+def _row(tenant: str, device_a: str, device_b: str, day: int, revision: Revision[Parts]) -> dict[str, Any]:
     parts = revision.content
     closest = min(parts, key=lambda part: (part.min_m, part.t_min_ms))
     return {
         "id": revision.id,
         "revision": revision.revision,
+        "tenant": tenant,
         "device_a": device_a,
         "device_b": device_b,
         "start": round(parts[0].start_ms) * 1000,

@@ -1,13 +1,14 @@
 """From fixes to pieces of tracks, and from pieces that lie near each other to the parts of encounters. Knows no Spark.
 
 A part is the stretch of one encounter in one slice of time. Each is a function of the two devices' fixes around the
-slice alone: not of who else was computed with them, nor of how the work was cut.
+slice alone: not of who else was computed with them, nor of how the work was cut. Devices of two tenants never meet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +24,16 @@ from geo.spatial.encounters import join_encounters, meetings
 from geo.spatial.nearby import Candidates, candidates
 from geo.spatial.ragged import Ints, distinct, run_starts
 
+_TENANT_SHIFT: Final = 24  # with it, a CRC is still far from the bounds of 64 bits
 COLUMNS: Final = ("px", "py", "qx", "qy", "start_ms", "end_ms")
 """The columns of `Segments` that make a piece."""
 
+SEPARATOR: Final = "/"
+"""What stands between tenant and device where one column has both, as in `acme/eu-0001`; in neither it can be."""
+
 FIXES: Final = pa.schema([*FIX, pa.field("asked", pa.int64())])
-"""Fixes (`asked` is null), and the slices of devices that are asked for (`asked`: the slice; no fix)."""
+"""Fixes (`asked` is null), and the slices of devices that are asked for (`asked`: the slice; no fix). Here and in what
+is made of it `device` has the tenant before it."""
 
 PIECES: Final = pa.schema(
     [
@@ -59,6 +65,11 @@ PARTS: Final = pa.schema(
 """Parts of encounters; parts of one pair and slice may overlap, and then agree."""
 
 
+def tenants_of(names: pa.Array) -> pa.Array:
+    """The tenants of devices that are named with it."""
+    return pc.list_element(pc.split_pattern(names, SEPARATOR, max_splits=1), 0)
+
+
 def pieces_of(
     rows: pa.Table, slices: Ints, tracks: TrackSettings, *, distance_m: float, cell_m: float
 ) -> Iterator[pa.RecordBatch]:
@@ -85,9 +96,11 @@ def pieces_of(
     pieces = pieces.some(keep)
     device, number = device[keep], number[keep]
     is_asked = np.isin(device * np.int64(1 << 40) + number, wanted)
+    # each tenant has cells of its own
+    tenants = np.array([crc32(one.encode()) << _TENANT_SHIFT for one in tenants_of(names).to_pylist()], dtype=np.int64)
     for piece, cell in cells(pieces, distance_m, cell_m):
         columns: dict[str, Any] = {name: getattr(pieces, name)[piece] for name in COLUMNS}
-        columns |= {"slice": number[piece], "cell": cell, "asked": is_asked[piece]}
+        columns |= {"slice": number[piece], "cell": cell + tenants[device[piece]], "asked": is_asked[piece]}
         columns |= {"home": run_starts(piece), "minutes": np.zeros(len(piece), dtype=np.int32)}
         columns["device"] = names.take(pa.array(device[piece]))
         yield from pa.table([columns[name] for name in PIECES.names], schema=PIECES).to_batches()
@@ -95,8 +108,13 @@ def pieces_of(
 
 def parts_of(pieces: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:
     """Parts (schema PARTS) of the encounters among pieces (schema PIECES) in which a device was asked for."""
-    for number in pc.unique(pieces["slice"]).sort().to_pylist():
-        mine = pieces.filter(pc.equal(pieces["slice"], number))
+    names = pc.unique(pieces["device"].combine_chunks())
+    tenant = tenants_of(names).dictionary_encode().indices.to_numpy()[pc.index_in(pieces["device"], names).to_numpy()]
+    slices = pieces["slice"].to_numpy()
+    order = np.lexsort((tenant, slices))
+    begins = np.flatnonzero(run_starts(slices[order], tenant[order]))
+    for rows in np.split(order, begins[1:]) if len(order) else ():
+        mine, number = pieces.take(rows), int(slices[rows[0]])
         names = pc.unique(mine["device"].combine_chunks()).sort()
         device = pc.index_in(mine["device"], names).to_numpy().astype(np.int64)
         start_ms = mine["start_ms"].to_numpy()

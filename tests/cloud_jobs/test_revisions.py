@@ -11,7 +11,7 @@ TIME = datetime(2026, 1, 5, 10, 17, 2, 500_000, tzinfo=UTC)
 
 
 def test_an_event_is_published_in_this_form() -> None:
-    row = {"id": "i", "revision": 2, "device": "d", "epoch": 7, "seq": 9} | {
+    row = {"id": "i", "revision": 2, "tenant": "t", "device": "d", "epoch": 7, "seq": 9} | {
         "kind": "exit",
         "place": "p",
         "value": 7.5,
@@ -19,16 +19,25 @@ def test_an_event_is_published_in_this_form() -> None:
     }
     text = json.dumps(event_message(row | {"time": TIME, "day": date(2026, 1, 5), "emitted_at": TIME}))
     assert text == (
-        '{"id": "i", "revision": 2, "device": "d", "epoch": 7, "seq": 9, "kind": "exit", "place": "p", "value": 7.5, '
-        '"retracted": false, "time": "2026-01-05T10:17:02.500Z"}'
+        '{"id": "i", "revision": 2, "tenant": "t", "device": "d", "epoch": 7, "seq": 9, "kind": "exit", '
+        '"place": "p", "value": 7.5, "retracted": false, "time": "2026-01-05T10:17:02.500Z"}'
     )
 
 
 def test_an_encounter_is_published_in_this_form() -> None:
-    row = {"id": "i", "revision": 1, "device_a": "a", "device_b": "b", "min_m": 1.25, "retracted": True, "parts": "[]"}
+    row = {
+        "id": "i",
+        "revision": 1,
+        "tenant": "t",
+        "device_a": "a",
+        "device_b": "b",
+        "min_m": 1.25,
+        "retracted": True,
+        "parts": "[]",
+    }
     text = json.dumps(encounter_message(row | dict.fromkeys(("start", "end", "min_at", "emitted_at"), TIME)))
     moment = '"2026-01-05T10:17:02.500Z"'
     assert text == (
-        '{"id": "i", "revision": 1, "device_a": "a", "device_b": "b", "min_m": 1.25, "retracted": true, '
+        '{"id": "i", "revision": 1, "tenant": "t", "device_a": "a", "device_b": "b", "min_m": 1.25, "retracted": true, '
         f'"start": {moment}, "end": {moment}, "min_at": {moment}}}'
     )

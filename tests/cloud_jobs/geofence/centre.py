@@ -22,6 +22,7 @@ class GeofenceFix(NamedTuple):
     latitude: float
     longitude: float
     accuracy_m: float | None = None
+    tenant: str = "acme"
 
 
 @dataclass
@@ -36,14 +37,16 @@ class GeofenceCentre:
         new = set(arrivals) - self.fixes
         self.fixes |= new
         reach = round(self.rules.events.reach_h * 3_600_000)
-        touched = {(fix.device, (fix.t_ms + shift) // DAY_MS) for fix in new for shift in (-reach, 0, reach)}
+        touched = {
+            (fix.tenant, fix.device, (fix.t_ms + shift) // DAY_MS) for fix in new for shift in (-reach, 0, reach)
+        }
         rows = [
             self._fix_row(fix, day)
             for fix in self.fixes
             for day in range(fix.t_ms // DAY_MS - 1, fix.t_ms // DAY_MS + 2)
-            if (fix.device, day) in touched
+            if (fix.tenant, fix.device, day) in touched
         ]
-        rows += [known_row(row) for row in self.table if (row["device"], row["time"] // 1000 // DAY_MS) in touched]
+        rows += [known_row(row) for row in self.table if key_of(row) in touched]
         rows.sort(key=lambda row: (row["unit"], row["t_ms"], row["epoch"], row["seq"]))
         news = as_rows(revise(pa.Table.from_pylist(rows, schema=INPUT), self.rules))
         self.table += news
@@ -55,7 +58,11 @@ class GeofenceCentre:
 
     @staticmethod
     def _fix_row(fix: GeofenceFix, day: int) -> dict[str, Any]:
-        return fix._asdict() | {"unit": f"{fix.device}\n{day}", "epoch": 7, "touched": fix.t_ms // DAY_MS == day}
+        return fix._asdict() | {
+            "unit": f"{fix.tenant}\n{fix.device}\n{day}",
+            "epoch": 7,
+            "touched": fix.t_ms // DAY_MS == day,
+        }
 
 
 def as_rows(news: pa.Table) -> list[dict[str, Any]]:
@@ -67,8 +74,12 @@ def as_rows(news: pa.Table) -> list[dict[str, Any]]:
 def known_row(row: dict[str, Any]) -> dict[str, Any]:
     names = ("id", "revision", "epoch", "seq", "kind", "place", "value", "retracted")
     t_ms = row["time"] // 1000
-    unit = f"{row['device']}\n{t_ms // DAY_MS}"
+    unit = "\n".join(map(str, key_of(row)))
     return {name: row[name] for name in names} | {"unit": unit, "t_ms": t_ms}
+
+
+def key_of(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["tenant"], row["device"], row["time"] // 1000 // DAY_MS
 
 
 def latest(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -79,7 +90,7 @@ def latest(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def content(row: dict[str, Any]) -> tuple[Any, ...]:
-    names = ("device", "time", "kind", "place", "value", "id", "epoch", "seq", "day")
+    names = ("device", "time", "kind", "place", "value", "id", "epoch", "seq", "day", "tenant")
     return tuple(row[name] for name in names)
 
 

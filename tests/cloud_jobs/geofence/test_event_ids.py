@@ -76,9 +76,22 @@ day_events = st.builds(
 def test_each_event_has_an_id_of_its_own_whatever_the_order_and_another_device_has_others(
     events: list[DayEvent], random: object
 ) -> None:
-    found = identified("eu-0001", events)
+    found = identified("acme", "eu-0001", events)
     shuffled = list(events)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert list(identified("eu-0001", shuffled).items()) == list(found.items())
+    assert list(identified("acme", "eu-0001", shuffled).items()) == list(found.items())
     assert sorted(found.values()) == sorted(events)
-    assert found.keys().isdisjoint(identified("eu-0002", events))
+    for owner in (("acme", "eu-0002"), ("other", "eu-0001")):
+        assert found.keys().isdisjoint(identified(*owner, events))
+
+
+def test_two_tenants_may_have_a_device_of_the_same_name() -> None:
+    alone, both = GeofenceCentre(rules(dwell_s=None)), GeofenceCentre(rules(dwell_s=None))
+    alone.take(THROUGH)
+    # beside each other's fixes the tracks of both would jump to and fro
+    elsewhere = [fix._replace(tenant="other", latitude=0.009, t_ms=fix.t_ms + 7_000) for fix in THROUGH]
+    both.take([*THROUGH, *elsewhere])
+    mine, others = ([row for row in both.in_force() if row[-1] == tenant] for tenant in ("acme", "other"))
+    assert mine == alone.in_force()
+    assert [(row[1] - 7_000_000, *row[2:4]) for row in others] == [row[1:4] for row in mine]
+    assert {row[5] for row in mine}.isdisjoint(row[5] for row in others)

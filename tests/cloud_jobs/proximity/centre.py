@@ -23,7 +23,7 @@ from cloud_jobs.proximity.crowds import (
     places_of,
 )
 from cloud_jobs.proximity.encounter_revisions import INPUT, revise
-from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, parts_of, pieces_of, slice_day
+from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, SEPARATOR, parts_of, pieces_of, slice_day
 from cloud_jobs.proximity.slices import SLICE_MS
 from geo.spatial import TrackSettings
 
@@ -36,6 +36,12 @@ class ProximityFix(NamedTuple):
     t_ms: int
     latitude: float
     longitude: float
+    tenant: str = "acme"
+
+    @property
+    def name(self) -> str:
+        """The device with its tenant, as the job names it."""
+        return f"{self.tenant}{SEPARATOR}{self.device}"
 
 
 @dataclass
@@ -53,20 +59,17 @@ class ProximityCentre:
         self.fixes |= new
         margin = TrackSettings().margin_ms
         touched = {
-            (fix.device, number)
+            (fix.name, number)
             for fix in new
             for number in range((fix.t_ms - margin) // SLICE_MS, (fix.t_ms + margin) // SLICE_MS + 1)
         }
         parts, asked_for = self._parts(touched)
         rows = [row | {"pair": pair(row)} for row in parts.to_pylist()]
         for row in self.table:
-            asked = [
-                number
-                for device, number in asked_for
-                if slice_day(number) == row["day"] and device in {row["device_a"], row["device_b"]}
-            ]
+            asked = [number for device, number in asked_for if slice_day(number) == row["day"] and device in named(row)]
             if asked:
-                rows.append(known_row(row) | {"pair": pair(row), "asked": asked})
+                known = known_row(row)
+                rows.append(known | {"pair": pair(known), "asked": asked})
         news = as_rows(revise(pa.Table.from_pylist(sorted(rows, key=lambda row: row["pair"]), schema=INPUT)))
         self.table += news
         return news
@@ -76,7 +79,7 @@ class ProximityCentre:
         slices = np.array(sorted({number for _, number in touched}), dtype=np.int64)
         near = {number + by for number in slices.tolist() for by in (-1, 0, 1)}
         rows: list[dict[str, Any]] = [
-            fix._asdict() | {"epoch": 7} for fix in self.fixes if fix.t_ms // SLICE_MS in near
+            fix._asdict() | {"device": fix.name, "epoch": 7} for fix in self.fixes if fix.t_ms // SLICE_MS in near
         ]
         rows.sort(key=lambda row: (row["device"], row["t_ms"], row["seq"]))
         rows += [{"device": device, "asked": number} for device, number in touched]
@@ -110,7 +113,7 @@ class ProximityCentre:
 
     def _known_crowds(self, slices: set[int]) -> set[tuple[str, int]]:
         known = {
-            (row["device_b"], int(part[0]))
+            (named(row)[1], int(part[0]))
             for row in self.table
             if row["device_a"] == CROWD
             for part in json.loads(row["parts"])
@@ -121,7 +124,7 @@ class ProximityCentre:
         newest: dict[str, dict[str, Any]] = {}
         for row in sorted(self.table, key=lambda row: row["revision"]):
             newest[row["id"]] = row
-        names = ("device_a", "device_b", "start", "end", "min_m", "min_at", "parts", "id", "day")
+        names = ("device_a", "device_b", "start", "end", "min_m", "min_at", "parts", "id", "day", "tenant")
         return sorted(tuple(row[name] for name in names) for row in newest.values() if not row["retracted"])
 
 
@@ -151,8 +154,14 @@ def pair(row: dict[str, Any]) -> str:
 
 
 def known_row(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("id", "revision", "device_a", "device_b", "retracted", "parts")
-    return {name: row[name] for name in names} | {"slice": row["day"] * DAY_SLICES}
+    names = ("id", "revision", "retracted", "parts")
+    a, b = named(row)
+    return {name: row[name] for name in names} | {"device_a": a, "device_b": b, "slice": row["day"] * DAY_SLICES}
+
+
+def named(row: dict[str, Any]) -> tuple[str, str]:
+    """The two devices of a row of the table, with their tenant."""
+    return f"{row['tenant']}{SEPARATOR}{row['device_a']}", f"{row['tenant']}{SEPARATOR}{row['device_b']}"
 
 
 def as_rows(news: pa.Table) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ def part(number: int, start_s: float, end_s: float) -> Part:
 
 def ids(*parts: Part, pair: tuple[str, str] = ("a", "b")) -> list[str]:
     """In the order of time."""
-    return [*identified(*pair, joined_parts(parts))]
+    return [*identified("acme", *pair, joined_parts(parts))]
 
 
 def test_an_encounter_that_lasts_longer_or_begins_earlier_in_its_slice_keeps_its_id() -> None:
@@ -49,9 +49,11 @@ def test_another_pair_and_another_slice_have_other_ids() -> None:
 def published(table: list[dict[str, object]], parts: list[Part], asked: set[int]) -> list[dict[str, object]]:
     """A run over some slices, of which these are all parts."""
     rows: list[dict[str, object]] = [
-        one._asdict() | {"pair": "a\nb", "device_a": "a", "device_b": "b"} for one in parts if one.slice in asked
+        one._asdict() | {"pair": "acme/a\nacme/b", "device_a": "acme/a", "device_b": "acme/b"}
+        for one in parts
+        if one.slice in asked
     ]
-    rows += [known_row(row) | {"pair": "a\nb", "asked": [*asked]} for row in table]
+    rows += [known_row(row) | {"pair": "acme/a\nacme/b", "asked": [*asked]} for row in table]
     return as_rows(revise(pa.Table.from_pylist(rows, schema=INPUT)))
 
 

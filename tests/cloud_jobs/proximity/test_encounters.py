@@ -57,6 +57,30 @@ def test_an_encounter_that_goes_on_is_the_next_revision_and_a_late_fix_retracts_
     assert all(row[3] - row[2] < MINUTE * 1000 for row in centre.in_force())
 
 
+def test_devices_of_two_tenants_never_meet_and_two_of_one_name_are_two_devices() -> None:
+    places = [(50.0, 0.0)] * 4
+    mine = drive("a", MIDNIGHT, *places) + drive("b", MIDNIGHT, *places)
+    alone, both = ProximityCentre(), ProximityCentre()
+    alone.take(mine)
+    others = [fix._replace(tenant="other", t_ms=fix.t_ms + 1_000) for fix in mine]
+    both.take(mine + others)
+    assert [row[:2] for row in both.in_force()] == [("a", "b")] * 2
+    assert [row for row in both.in_force() if row[-1] == "acme"] == alone.in_force()
+    lone = ProximityCentre()
+    lone.take([*drive("a", MIDNIGHT, *places), *(fix for fix in others if fix.device == "b")])
+    assert lone.in_force() == []
+
+
+def test_a_crowd_is_of_one_tenant() -> None:
+    yard = [fix for name in "abcd" for fix in drive(name, MIDNIGHT, *[(50.0, 0.0)] * 4)]
+    halves = [fix._replace(tenant="other") if fix.device in "cd" else fix for fix in yard]
+    together, apart = ProximityCentre(crowd_devices=3), ProximityCentre(crowd_devices=3)
+    together.take(yard)
+    apart.take(halves)
+    assert {row[:2] for row in together.in_force()} == {("*", name) for name in "abcd"}
+    assert {(row[-1], *row[:2]) for row in apart.in_force()} == {("acme", "a", "b"), ("other", "c", "d")}
+
+
 def test_parts_that_overlap_in_a_slice_are_one() -> None:
     parts = [Part(0, 0.0, 5.0, 3.0, 1.0), Part(0, 4.0, 9.0, 2.0, 8.0), Part(1, 9.0, 10.0, 2.5, 9.0)]
     assert joined_parts(parts) == [(Part(0, 0.0, 9.0, 2.0, 8.0), parts[2])]
@@ -85,8 +109,14 @@ def worlds(draw: st.DrawFn) -> list[ProximityFix]:
     return fixes
 
 
+@st.composite
+def worlds_of_two(draw: st.DrawFn) -> list[ProximityFix]:
+    """The same, with devices of the same names of another tenant in the same place."""
+    return draw(worlds()) + [fix._replace(tenant="other") for fix in draw(worlds())]
+
+
 @given(
-    worlds(),
+    worlds() | worlds_of_two(),
     st.randoms(use_true_random=False),
     st.integers(1, 5),
     st.sampled_from([300.0, 5_000.0]),
