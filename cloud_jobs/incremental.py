@@ -7,7 +7,7 @@ twice. What is new is found by the ingest number that each record keeps, whateve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Final
@@ -15,7 +15,9 @@ from typing import Final
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from cloud_jobs.erased_spans import COUNTED, ErasedSpans
 from cloud_jobs.errors import CommitConflict, Fenced
 from cloud_jobs.lake.data_files import DataFile
 from cloud_jobs.lake.frames import cast_to, read_files, write_files
@@ -105,9 +107,9 @@ def records_behind(lake: Lake, increment: Increment) -> int:
 
 
 def new_positions(spark: SparkSession, lake: Lake, increment: Increment) -> DataFrame:
-    """Device and device time of the positions of an increment."""
+    """Tenant, device and device time of the positions of an increment."""
     wanted = {"kind": (_POSITION, _POSITION), "ingest_number": (increment.since + 1, increment.until)}
-    return read_files(spark, lake, increment.new_files, ("device", "device_time"), wanted)
+    return read_files(spark, lake, increment.new_files, ("tenant", "device", "device_time"), wanted)
 
 
 def positions_at(
@@ -118,14 +120,35 @@ def positions_at(
     last: date | None = None,
 ) -> DataFrame:
     """The positions up to an increment's end, of all days or of those between two; none of clocks far off."""
-    stored = increment.stored.of_days(first, last).between("ingest_number", high=increment.until)
+    return positions_in(spark, lake, increment, increment.stored.of_days(first, last))
+
+
+def positions_in(spark: SparkSession, lake: Lake, increment: Increment, stored: StoredFiles) -> DataFrame:
+    """The positions up to an increment's end in some of its files."""
     wanted = {"kind": (_POSITION, _POSITION), "ingest_number": (None, increment.until)}
-    return read_files(spark, lake, stored, _READ, wanted)
+    return read_files(spark, lake, stored.between("ingest_number", high=increment.until), _READ, wanted)
 
 
 def rows_before(spark: SparkSession, lake: Lake, increment: Increment, first: date, last: date) -> DataFrame:
     """What the table of an increment holds of the days between two, as the run reads it."""
     stored = StoredFiles.of(increment.opened, increment.table).of_days(first, last)
+    return read_files(spark, lake, stored, TABLES[increment.table].schema.names, {})
+
+
+def computable(spans: DataFrame, erased: ErasedSpans, name: str) -> DataFrame:
+    """Those of the spans of devices (columns `tenant`, `device`, `name`) whose positions are not erased."""
+    return spans.mapInArrow(lambda batches: erased.keep_computable(batches, name), spans.schema)
+
+
+def fixes_after_erasure(positions: DataFrame, erased: ErasedSpans) -> int:
+    """How many positions lie in spans that keep what was computed."""
+    counts = positions.mapInArrow(erased.count_erased, from_arrow_schema(COUNTED))
+    return int(counts.agg(f.sum("fixes")).collect()[0][0] or 0)
+
+
+def rows_of_days(spark: SparkSession, lake: Lake, increment: Increment, days: Collection[date]) -> DataFrame:
+    """What the table of an increment holds of some days, as the run reads it."""
+    stored = StoredFiles.of(increment.opened, increment.table).on_days(days)
     return read_files(spark, lake, stored, TABLES[increment.table].schema.names, {})
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from cloud_jobs.erased_spans import ErasedSpans
 from cloud_jobs.fence_changes import AppliedFences, FenceChange
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, EventRules, revise
@@ -19,13 +20,18 @@ from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.incremental import (
     Increment,
     commit,
+    commit_written,
+    computable,
+    fixes_after_erasure,
     new_positions,
     next_increment,
     positions_at,
+    positions_in,
     records_behind,
-    rows_before,
+    rows_of_days,
 )
 from cloud_jobs.key_groups import group_by_key
+from cloud_jobs.lake.erasures import read_erasures
 from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import fences_in
@@ -35,6 +41,7 @@ TABLE = "geofence_events"
 _ROWS_AT_ONCE = 200_000
 _DAY = timedelta(days=1)
 _LAST_DAY = 50_000
+_FEW_DEVICES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class GeofenceRun:
     """What one run did: the ingest number up to which it covers the records, how many commits of the ingest and records
     it was behind, fences that changed, days of devices touched, revisions.
 
+    `fixes_after_erasure`: new fixes of days of which positions are erased; the events of those days stay as they were.
     `refused_fences`: publications of fences that cannot be used; what they were to replace was in force.
     """
 
@@ -51,6 +59,7 @@ class GeofenceRun:
     fence_changes: int
     touched_days: int
     revisions: int
+    fixes_after_erasure: int
     refused_fences: tuple[RefusedVersion, ...]
 
     def __bool__(self) -> bool:
@@ -69,21 +78,28 @@ def compute_events(
     """
     increment = next_increment(lake, TABLE)
     since, until = increment.since, increment.until
+    # after the records were opened: a version without the erased positions is never without the erasure
+    erased = ErasedSpans(read_erasures(lake), DAY_MS, round(settings.reach_h * 3_600_000))
     published = fences_in(lake)
     fences, refused = published.features, published.refused
-    reach_ms = round(settings.reach_h * 3_600_000)
+    reach_ms = erased.margin_ms
     # the first run computes every day that there is, whatever the fences
     changes = applied.changes(fences, reach_ms) if since else []
     if not increment and not changes:
-        return GeofenceRun(until, 0, 0, 0, 0, 0, refused)
+        return GeofenceRun(until, 0, 0, 0, 0, 0, 0, refused)
     # settings that do not fit are refused here, before Spark works for minutes
     EventRules.of((), tracks, settings)
-    touched = _touched_days(new_positions(spark, lake, increment), reach_ms) if increment else None
+    new = new_positions(spark, lake, increment)
+    touched = _touched_days(new, reach_ms) if increment else None
     if changes:
         near = _days_near(spark, lake, increment, changes)
         touched = near if touched is None else touched.unionByName(near).distinct()
     assert touched is not None
     with ExitStack() as held:
+        late = 0
+        if erased:
+            touched = computable(touched, erased, "day")
+            late = fixes_after_erasure(new, erased)
         count, revision_count = persist_until(held, touched).count(), 0
         if count:
             rows = _rows(spark, lake, touched, increment, reach_ms)
@@ -91,11 +107,13 @@ def compute_events(
             revisions = persist_until(held, map_sorted(rows, "unit", revise_days, REVISIONS, "t_ms", "epoch", "seq"))
             revision_count = int(revisions.count())
             commit(lake, increment, revisions)
+        elif increment:
+            commit_written(increment, [])
         # after the commit: a crash between the two has the days of new fences looked at once more, and skips none
         if changes or not since:
             applied.save(fences)
         behind = increment.commits, records_behind(lake, increment)
-        return GeofenceRun(until, *behind, len(changes), count, revision_count, refused)
+        return GeofenceRun(until, *behind, len(changes), count, revision_count, late, refused)
 
 
 def _days_near(spark: SparkSession, lake: Lake, increment: Increment, changes: list[FenceChange]) -> DataFrame:
@@ -106,10 +124,10 @@ def _days_near(spark: SparkSession, lake: Lake, increment: Increment, changes: l
     first, last = min(change.first_day for change in changes), max(change.last_day for change in changes)
     boxes = (
         positions_at(spark, lake, increment, _date(first - 1), _date(last + 1))
-        .groupBy("device", "device_date")
+        .groupBy("tenant", "device", "device_date")
         .agg(*_box("longitude", "latitude", "longitude", "latitude"))
         .withColumn("day", f.explode(f.array(*(f.date_add("device_date", by) for by in (-1, 0, 1)))))
-        .groupBy("device", "day")
+        .groupBy("tenant", "device", "day")
         .agg(*_box("west", "south", "east", "north"), f.max(f.col("day") == f.col("device_date")).alias("driven"))
         .where("driven")
     )
@@ -122,7 +140,7 @@ def _days_near(spark: SparkSession, lake: Lake, increment: Increment, changes: l
     around = (f.col("east") - f.col("west") > 180.0) | (f.col("west") <= -180.0) | (f.col("east") >= 180.0)
     level = (f.col("south") <= f.col("of_north")) & (f.col("north") >= f.col("of_south"))
     near = boxes.join(f.broadcast(spark.createDataFrame(changed)), in_time & level & (beside | around), "left_semi")
-    return near.select("device", "day")
+    return near.select("tenant", "device", "day")
 
 
 def _date(day: int) -> date:
@@ -142,33 +160,44 @@ def _touched_days(positions: DataFrame, reach_ms: int) -> DataFrame:
     shifts = f.array(*(f.lit(shift) for shift in (-reach_s, 0, reach_s)))
     return (
         positions.withColumn("shift", f.explode(shifts))
-        .select("device", f.to_date(f.expr("device_time + make_dt_interval(0, 0, 0, shift)")).alias("day"))
+        .select("tenant", "device", f.to_date(f.expr("device_time + make_dt_interval(0, 0, 0, shift)")).alias("day"))
         .distinct()
     )
 
 
 def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, increment: Increment, reach_ms: int) -> DataFrame:
     """What each touched day of a device needs (schema INPUT): a day is a key, so that no device is a hot one."""
-    days = touched.agg(f.min("day").alias("first"), f.max("day").alias("last")).collect()[0]
+    days, devices = _days_and_devices(touched)
+    stored = increment.stored.on_days({day + by * _DAY for day in days for by in (-1, 0, 1)})
+    if devices:
+        stored = stored.within("device", [(one, one) for one in sorted(devices)])
     around = touched.withColumn("device_date", f.explode(f.array(*(f.date_add("day", by) for by in (-1, 0, 1)))))
     midnight_ms = f.unix_date("day").cast("bigint") * DAY_MS
     fixes = (
-        positions_at(spark, lake, increment, days["first"] - _DAY, days["last"] + _DAY)
-        .join(around, ["device", "device_date"])
+        positions_in(spark, lake, increment, stored)
+        .join(around, ["tenant", "device", "device_date"])
         .withColumn("t_ms", f.unix_millis("device_time"))
         .where(f.col("t_ms").between(midnight_ms - reach_ms, midnight_ms + (DAY_MS + reach_ms)))
         .withColumn("touched", f.col("device_date") == f.col("day"))
-        .withColumn("unit", f.concat_ws("\n", "device", "day"))
+        .withColumn("unit", f.concat_ws("\n", "tenant", "device", "day"))
         # the kind of a record, which is not that of an event
         .drop("kind")
     )
     known = (
-        rows_before(spark, lake, increment, days["first"], days["last"])
-        .join(touched, ["device", "day"])
+        rows_of_days(spark, lake, increment, days)
+        .join(touched, ["tenant", "device", "day"])
         .withColumn("t_ms", f.unix_millis("time"))
-        .withColumn("unit", f.concat_ws("\n", "device", "day"))
+        .withColumn("unit", f.concat_ws("\n", "tenant", "device", "day"))
     )
     return cast_to(INPUT, fixes).unionByName(cast_to(INPUT, known))
+
+
+def _days_and_devices(touched: DataFrame) -> tuple[set[date], set[str]]:
+    """The days, and the devices unless they are too many to look for their files."""
+    rows = touched.groupBy("day").agg(f.collect_set("device").alias("devices")).withColumn("many", f.size("devices"))
+    few = rows.select("day", "many", f.when(f.col("many") <= _FEW_DEVICES, f.col("devices")).alias("devices")).collect()
+    named = {device for row in few for device in row["devices"] or ()}
+    return {row["day"] for row in few}, named if all(row["many"] <= _FEW_DEVICES for row in few) else set()
 
 
 def _revise_days(fences: Sequence[str], tracks: TrackSettings, settings: GeofenceSettings) -> Transform:

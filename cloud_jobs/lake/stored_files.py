@@ -5,6 +5,7 @@ Nothing but the files that are chosen is opened, and in these only the row group
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -44,6 +45,23 @@ class StoredFiles:
         if high is not None and f"min.{column}" in found.column_names:
             found = found.filter(_or_null(pc.less_equal(found[f"min.{column}"], pa.scalar(high, kind))))
         return StoredFiles(self.table, found)
+
+    def within(self, column: str, ranges: Sequence[tuple[Any, Any]]) -> StoredFiles:
+        """Those that may hold a value of one of some ranges, which are in order and apart. One without bounds may."""
+        if f"min.{column}" not in self.actions.column_names:
+            return self
+        lows, highs = [low for low, _ in ranges], [high for _, high in ranges]
+
+        def may_hold(low: Any, high: Any) -> bool:
+            if low is None or high is None:
+                return True
+            at = bisect_left(highs, low)
+            return at < len(lows) and bool(lows[at] <= high)
+
+        kind = TABLES[self.table].schema.field(column).type
+        bounds = (self.actions[f"{end}.{column}"].cast(kind).to_pylist() for end in ("min", "max"))
+        keep = [may_hold(*limits) for limits in zip(*bounds, strict=True)]
+        return StoredFiles(self.table, self.actions.filter(pa.array(keep, pa.bool_())))
 
     def of_days(self, first: date | None = None, last: date | None = None) -> StoredFiles:
         """Those of days that are known, and not before the first one or after the last one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -55,8 +55,11 @@ class _Pair(NamedTuple):
     asked: set[int]
 
 
-def revise(rows: pa.Table) -> pa.Table:
-    """New revisions (schema REVISIONS) from whole pairs (schema INPUT)."""
+def revise(rows: pa.Table, first_computable: Callable[[str, str], int] | None = None) -> pa.Table:
+    """New revisions (schema REVISIONS) from whole pairs (schema INPUT).
+
+    `first_computable`: the slice of a tenant's device before which positions may be erased; parts there stay as known.
+    """
     pairs: dict[tuple[str, str, int], _Pair] = {}
     for row in rows.to_pylist():
         key = (row["device_a"], row["device_b"], slice_day(row["slice"]))
@@ -68,10 +71,17 @@ def revise(rows: pa.Table) -> pa.Table:
             pair.known.append(Revision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"]))
     revisions: list[dict[str, Any]] = []
     for (a, b, day), pair in sorted(pairs.items()):
-        # parts of slices that were not computed now still hold
-        kept = [part for parts in in_force(pair.known).values() for part in parts if part.slice not in pair.asked]
         names = _bare(a, b)
-        changed = new_revisions(pair.known, identified(*names, joined_parts([*pair.parts, *kept])))
+        first = max(first_computable(names[0], one) for one in names[1:]) if first_computable else 0
+        now = [part for part in pair.parts if part.slice >= first]
+        # parts of slices that were not computed now still hold
+        kept = [
+            part
+            for parts in in_force(pair.known).values()
+            for part in parts
+            if part.slice not in pair.asked or part.slice < first
+        ]
+        changed = new_revisions(pair.known, identified(*names, joined_parts([*now, *kept])))
         revisions += [_row(*names, day, one) for one in sorted(changed, key=lambda one: (one.content, one.id))]
     return pa.Table.from_pylist(revisions, schema=REVISIONS)
 

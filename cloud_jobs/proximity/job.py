@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -20,17 +20,22 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from cloud_jobs.erased_spans import ErasedSpans
 from cloud_jobs.incremental import (
     Increment,
     commit,
+    commit_written,
+    computable,
+    fixes_after_erasure,
     new_positions,
     next_increment,
-    positions_at,
+    positions_in,
     records_behind,
-    rows_before,
+    rows_of_days,
     touched_spans,
 )
 from cloud_jobs.key_groups import group_by_key
+from cloud_jobs.lake.erasures import read_erasures
 from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.proximity.config import ProximitySettings
@@ -46,7 +51,7 @@ from cloud_jobs.proximity.crowds import (
     places_of,
 )
 from cloud_jobs.proximity.encounter_revisions import INPUT, REVISIONS, parts_from, revise
-from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, parts_of, pieces_of, slice_day
+from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, SEPARATOR, parts_of, pieces_of, slice_day
 from cloud_jobs.proximity.slices import SLICE_MS
 from geo.spatial import TrackSettings
 from geo.spatial.ragged import Ints
@@ -56,13 +61,18 @@ TABLE = "encounters"
 MAX_GROUPS = 64
 _FIXES_AT_ONCE = 200_000
 _PAIR_ROWS_AT_ONCE = 50_000
+_EPOCH = date(1970, 1, 1)
+_ROUNDED = timedelta(milliseconds=1)
 _TASK = pa.schema([*PIECES, pa.field("task", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
 class ProximityRun:
     """What one run did: the ingest number up to which it covers the records, how many commits of the ingest and records
-    it was behind, slices of devices touched, of these in crowds, and revisions."""
+    it was behind, slices of devices touched, of these in crowds, and revisions.
+
+    `fixes_after_erasure`: new fixes in slices of which positions are erased; what was published of those stays.
+    """
 
     ingest_number: int
     commits_behind: int
@@ -70,6 +80,7 @@ class ProximityRun:
     touched_slices: int
     in_crowds: int
     revisions: int
+    fixes_after_erasure: int
 
     def __bool__(self) -> bool:
         """Whether there was anything to compute."""
@@ -86,20 +97,22 @@ def compute_encounters(
     increment = next_increment(lake, TABLE)
     until = increment.until
     if not increment:
-        return ProximityRun(until, 0, 0, 0, 0, 0)
+        return ProximityRun(until, 0, 0, 0, 0, 0, 0)
+    # after the records were opened: a version without the erased positions is never without the erasure
+    erased = ErasedSpans(read_erasures(lake), SLICE_MS, tracks.margin_ms)
     behind = increment.commits, records_behind(lake, increment)
     with ExitStack() as held:
-        margin = tracks.margin_ms
         new = new_positions(spark, lake, increment)
-        touched = persist_until(held, touched_spans(new, "slice", span_ms=SLICE_MS, margin_ms=margin))
+        late = fixes_after_erasure(new, erased) if erased else 0
+        touched = persist_until(held, _touched_slices(new, erased))
         count = touched.count()
         if not count:
-            return ProximityRun(until, *behind, 0, 0, 0)
+            commit_written(increment, [])
+            return ProximityRun(until, *behind, 0, 0, 0, late)
         slices = np.sort(touched.select("slice").distinct().toArrow()["slice"].to_numpy())
         cutting = _cut_pieces(slices, tracks, settings)
-        pieces = persist_until(
-            held, _pieces(spark, lake, touched, slices, increment=increment, cutting=cutting, margin=margin)
-        )
+        fixes = _fixes(spark, lake, increment, slices, tracks.margin_ms)
+        pieces = persist_until(held, _pieces(fixes, touched, cutting))
         in_crowd = _in_crowd(held, pieces, settings)
         crowd_count = in_crowd.count()
         known_crowds = _known_crowds(lake, slices)
@@ -112,41 +125,59 @@ def compute_encounters(
         parts = _parts(pieces, settings).unionByName(
             in_crowd.mapInArrow(_crowd_parts(settings), from_arrow_schema(PARTS))
         )
-        revisions = persist_until(held, _revisions(spark, lake, asked, parts, increment))
+        revisions = persist_until(held, _revisions(asked, parts, _known(spark, lake, increment, asked), erased))
         revision_count = revisions.count()
         commit(lake, increment, revisions)
-        return ProximityRun(until, *behind, count, crowd_count, revision_count)
+        return ProximityRun(until, *behind, count, crowd_count, revision_count, late)
 
 
-def _date(day: int) -> date:
-    return date(1970, 1, 1) + timedelta(days=day)
+def _touched_slices(new: DataFrame, erased: ErasedSpans) -> DataFrame:
+    """Slices of devices in which a new fix can change something, and of which nothing is erased."""
+    named = new.withColumn("device", _with_tenant("device"))
+    touched = touched_spans(named, "slice", span_ms=SLICE_MS, margin_ms=erased.margin_ms)
+    if not erased:
+        return touched
+    parts = f.split("device", SEPARATOR)
+    bare = touched.select(parts[0].alias("tenant"), parts[1].alias("device"), "slice")
+    return computable(bare, erased, "slice").select(_with_tenant("device").alias("device"), "slice")
 
 
-def _slice(t_ms: Column) -> Column:
-    return f.floor(t_ms / SLICE_MS)
+def _with_tenant(device: str) -> Column:
+    return f.concat_ws(SEPARATOR, "tenant", device)
 
 
-def _pieces(
-    spark: SparkSession,
-    lake: Lake,
-    touched: DataFrame,
-    slices: Ints,
-    *,
-    increment: Increment,
-    cutting: Transform,
-    margin: int,
-) -> DataFrame:
-    """Pieces of all devices in the touched slices (schema PIECES)."""
-    reach = -(-margin // SLICE_MS)
+def _fixes(spark: SparkSession, lake: Lake, increment: Increment, slices: Ints, margin_ms: int) -> DataFrame:
+    """The fixes of all devices in the touched slices and around them."""
+    reach = -(-margin_ms // SLICE_MS)
     needed = np.unique(slices[:, None] + np.arange(-reach, reach + 1))
-    days = needed * SLICE_MS // 86_400_000
-    wanted = spark.createDataFrame(pa.table({"near": needed}))
-    fixes = (
-        positions_at(spark, lake, increment, _date(int(days[0])), _date(int(days[-1])))
+    days = {_EPOCH + timedelta(days=slice_day(number)) for number in needed.tolist()}
+    stored = increment.stored.on_days(days).within("device_time", _times(needed))
+    return (
+        positions_in(spark, lake, increment, stored)
         .withColumn("t_ms", f.unix_millis("device_time"))
-        .join(f.broadcast(wanted), _slice(f.col("t_ms")) == f.col("near"), "left_semi")
+        .join(
+            f.broadcast(spark.createDataFrame(pa.table({"near": needed}))), _slice("t_ms") == f.col("near"), "left_semi"
+        )
+        .withColumn("device", _with_tenant("device"))
         .withColumn("asked", f.lit(None).cast("bigint"))
     )
+
+
+def _slice(t_ms: str) -> Column:
+    return f.floor(f.col(t_ms) / SLICE_MS)
+
+
+def _times(slices: Ints) -> list[tuple[datetime, datetime]]:
+    """From when to when stretches of neighbouring slices last, with a millisecond for the rounding of bounds."""
+    first = np.flatnonzero(np.append(True, np.diff(slices) > 1))
+    last = np.append(first[1:], len(slices)) - 1
+    begin, step = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=SLICE_MS)
+    limits = zip(slices[first].tolist(), slices[last].tolist(), strict=True)
+    return [(begin + low * step - _ROUNDED, begin + (high + 1) * step + _ROUNDED) for low, high in limits]
+
+
+def _pieces(fixes: DataFrame, touched: DataFrame, cutting: Transform) -> DataFrame:
+    """Pieces of all devices in the touched slices (schema PIECES)."""
     asked = touched.select("device", f.col("slice").alias("asked"))
     rows = cast_to(FIXES, fixes).unionByName(cast_to(FIXES, asked))
     return map_sorted(rows, "device", cutting, PIECES, "t_ms", "epoch", "seq")
@@ -181,9 +212,13 @@ def _known_crowds(lake: Lake, slices: Ints) -> pa.Table:
     """Which devices have a revision with a crowd in these slices, retracted ones too: columns `device` and `slice`."""
     first, last = (pa.scalar(slice_day(int(number)), pa.int32()).cast(pa.date32()) for number in slices[[0, -1]])
     where = [("device_a", "=", CROWD), ("day", ">=", first), ("day", "<=", last)]
-    rows = lake.rows(TABLE, ["device_b", "parts"], where=where)
+    rows = lake.rows(TABLE, ["tenant", "device_b", "parts"], where=where)
     wanted = set(slices.tolist())
-    known = {(row["device_b"], part.slice) for row in rows.to_pylist() for part in parts_from(row["parts"])}
+    known = {
+        (f"{row['tenant']}{SEPARATOR}{row['device_b']}", part.slice)
+        for row in rows.to_pylist()
+        for part in parts_from(row["parts"])
+    }
     found = [{"device": device, "slice": number} for device, number in sorted(known) if number in wanted]
     return pa.Table.from_pylist(found, schema=pa.schema([PIECES.field("device"), PIECES.field("slice")]))
 
@@ -247,17 +282,25 @@ def _meet(settings: ProximitySettings) -> Transform:
     return run
 
 
-def _revisions(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFrame, increment: Increment) -> DataFrame:
+def _known(spark: SparkSession, lake: Lake, increment: Increment, asked: DataFrame) -> DataFrame:
+    """What the table holds of the days that are asked for; devices are named with their tenant."""
+    days = {row["day"] for row in asked.select(_day_of_slice().alias("day")).distinct().collect()}
+    known = rows_of_days(spark, lake, increment, days)
+    return known.withColumns({name: _with_tenant(name) for name in ("device_a", "device_b")})
+
+
+def _day_of_slice() -> Column:
+    return f.expr(f"date_from_unix_date(cast(floor(slice * {SLICE_MS} / 86400000) as int))")
+
+
+def _revisions(asked: DataFrame, parts: DataFrame, known: DataFrame, erased: ErasedSpans) -> DataFrame:
     """New revisions (schema REVISIONS) of pairs of which a device is asked for."""
-    per_day = f.expr(f"date_from_unix_date(cast(floor(slice * {SLICE_MS} / 86400000) as int))")
-    asked = asked.groupBy("device", per_day.alias("day")).agg(f.collect_set("slice").alias("slices"))
+    asked = asked.groupBy("device", _day_of_slice().alias("day")).agg(f.collect_set("slice").alias("slices"))
     of_a = asked.select(f.col("device").alias("device_a"), "day", f.col("slices").alias("slices_a"))
     of_b = asked.select(f.col("device").alias("device_b"), "day", f.col("slices").alias("slices_b"))
-    days = asked.agg(f.min("day").alias("first"), f.max("day").alias("last")).collect()[0]
     none = f.array().cast("array<bigint>")
     known = (
-        rows_before(spark, lake, increment, days["first"], days["last"])
-        .join(of_a, ["device_a", "day"], "left")
+        known.join(of_a, ["device_a", "day"], "left")
         .join(of_b, ["device_b", "day"], "left")
         .where("slices_a IS NOT NULL OR slices_b IS NOT NULL")
         .withColumn("asked", f.array_union(f.coalesce("slices_a", none), f.coalesce("slices_b", none)))
@@ -265,13 +308,16 @@ def _revisions(spark: SparkSession, lake: Lake, asked: DataFrame, parts: DataFra
         .drop("min_m")
     )
     rows = cast_to(INPUT, _paired(parts)).unionByName(cast_to(INPUT, _paired(known)))
-    return map_sorted(rows, "pair", _revise_pairs, REVISIONS)
+    return map_sorted(rows, "pair", _revise_pairs(erased), REVISIONS)
 
 
 def _paired(frame: DataFrame) -> DataFrame:
     return frame.withColumn("pair", f.concat_ws("\n", "device_a", "device_b"))
 
 
-def _revise_pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for shard in group_by_key(batches, INPUT, "pair", _PAIR_ROWS_AT_ONCE):
-        yield from revise(shard).to_batches()
+def _revise_pairs(erased: ErasedSpans) -> Transform:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for shard in group_by_key(batches, INPUT, "pair", _PAIR_ROWS_AT_ONCE):
+            yield from revise(shard, erased.first_computable).to_batches()
+
+    return run

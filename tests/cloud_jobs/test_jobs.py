@@ -20,7 +20,16 @@ from tests.system.lake_of_fixes import derive
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
-ROW = {"id": "i", "revision": 1, "device_a": "a", "device_b": "b", "min_m": 1.0, "retracted": False, "parts": "[]"}
+ROW = {
+    "id": "i",
+    "revision": 1,
+    "tenant": "t",
+    "device_a": "a",
+    "device_b": "b",
+    "min_m": 1.0,
+    "retracted": False,
+    "parts": "[]",
+}
 ROW |= dict.fromkeys(("start", "end", "min_at", "emitted_at"), TIME) | {"day": TIME.date()}
 
 
@@ -55,7 +64,7 @@ class Centre:
             derive(self.settings.tables, TABLE, [ROW] * self.touched)
         if self.events.count("run") == self.last_run:
             signal.raise_signal(self.signal)
-        return ProximityRun(1, 0, 0, self.touched, 0, self.touched)
+        return ProximityRun(1, 0, 0, self.touched, 0, self.touched, 0)
 
     def topic_sender(self, _: object, topic: str, message: Any, __: object) -> Any:
         def send(rows: Iterator[dict[str, Any]]) -> None:

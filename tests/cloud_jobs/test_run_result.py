@@ -23,7 +23,7 @@ QUARANTINED = (QuarantinedMessage("persistent://fleet/reference/fences", "3:9:-1
 
 @pytest.mark.parametrize(
     ("job", "run"),
-    [("usage", UsageRun(3, 1, 2, 0, 2, 1, 0, REFUSED)), ("geofence", GeofenceRun(3, 1, 2, 1, 2, 1, REFUSED))],
+    [("usage", UsageRun(3, 1, 2, 0, 2, 1, 0, REFUSED)), ("geofence", GeofenceRun(3, 1, 2, 1, 2, 1, 0, REFUSED))],
 )
 def test_refused_fences_are_counted_and_named_with_place_and_reason(
     job: str, run: UsageRun | GeofenceRun, capsys: pytest.CaptureFixture[str]
@@ -43,8 +43,8 @@ def test_refused_fences_are_counted_and_named_with_place_and_reason(
 
 
 def test_a_run_that_left_nothing_out_prints_its_counts_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(result_of("proximity", ProximityRun(3, 4, 5, 2, 0, 1), None))
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["3", "4", "5", "2", "0", "1"]
+    print_table(result_of("proximity", ProximityRun(3, 4, 5, 2, 0, 1, 0), None))
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["3", "4", "5", "2", "0", "1", "0"]
 
 
 def test_the_log_is_apart_from_the_results(capsys: pytest.CaptureFixture[str]) -> None:

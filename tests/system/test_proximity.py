@@ -90,7 +90,7 @@ def test_streaming_equals_batch_with_a_hot_cell_in_blocks_or_whole(
     assert all(row["device_a"] < row["device_b"] for row in rows)
     assert {(row["device_a"][:2], row["device_b"][:2]) for row in rows} >= {("eu", "us"), ("eu", "eu"), ("us", "us")}
     assert ("eu-far1", "us-far2") in {(row["device_a"], row["device_b"]) for row in rows}
-    assert run(spark, stream) == ProximityRun(2, 0, 0, 0, 0, 0)
+    assert run(spark, stream) == ProximityRun(2, 0, 0, 0, 0, 0, 0)
     assert stream.open(TABLE).version() == 2
     sent: list[dict[str, Any]] = []
     written = stream.rows(TABLE).to_pylist()

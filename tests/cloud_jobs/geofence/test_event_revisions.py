@@ -173,4 +173,4 @@ def test_again_publishes_nothing(fixes: list[GeofenceFix]) -> None:
 
 
 def test_news_have_the_columns_of_the_table() -> None:
-    assert REVISIONS.names == GEOFENCE_EVENTS.names[:-1]
+    assert REVISIONS.names == GEOFENCE_EVENTS.names[:-2]

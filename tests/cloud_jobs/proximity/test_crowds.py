@@ -173,7 +173,7 @@ def test_whoever_is_in_no_crowd_has_at_no_moment_more_than_the_limit_within_the_
             lat, lon = corner[0] + (1 if corner[0] < 50 else -1) * north * 5e-4, corner[1] + east * 5e-4
             places.append((t_ms, lat, lon - 360 if lon >= 180 else lon))
             t_ms += wait
-        ways.append((f"d{number}", places))
+        ways.append((f"t/d{number}", places))
     pieces = pieces_along(ways)
     inside = in_crowds(pieces, 50.0, most)
     for t_ms in range(begin, begin + 60_000, 777):
@@ -199,12 +199,12 @@ spots = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda at: (50 + a
 def test_who_stands_in_a_crowd_has_more_than_the_limit_within_three_and_a_half_times_the_distance(
     cells: list[tuple[float, float]], most: int
 ) -> None:
-    ways = [(f"d{at:02}", [(0, lat, lon - 360 if lon >= 180 else lon)] * 2) for at, (lat, lon) in enumerate(cells)]
+    ways = [(f"t/d{at:02}", [(0, lat, lon - 360 if lon >= 180 else lon)] * 2) for at, (lat, lon) in enumerate(cells)]
     pieces = pieces_along([(name, [first, (60_000, *last[1:])]) for name, (first, last) in ways])
     inside = in_crowds(pieces, 50.0, most)
     for at, (lat, lon) in enumerate(cells):
         far = [distance_m(*np.array([[lon], [lat], [x], [y]]))[0] <= 3.5 * 50.0 for y, x in cells]
-        assert sum(far) > most or (f"d{at:02}", 0) not in inside
+        assert sum(far) > most or (f"t/d{at:02}", 0) not in inside
 
 
 @settings(max_examples=40)
@@ -216,7 +216,7 @@ def test_crowds_do_not_depend_on_the_order_of_devices_nor_on_how_spans_and_piece
     for number, walk in enumerate(walked):
         times = np.cumsum([wait for wait, *_ in walk]).tolist()
         track = [(t_ms, 50.0 + y * 5e-4, 8.0 + x * 5e-4) for t_ms, (_, y, x) in zip(times, walk, strict=True)]
-        ways.append((f"d{number:02}", track))
+        ways.append((f"t/d{number:02}", track))
     whole = in_crowds(pieces_along(ways), 50.0, most)
     random.shuffle(ways)
     with pytest.MonkeyPatch.context() as patch:
@@ -234,7 +234,7 @@ def test_crowds_do_not_depend_on_the_order_of_devices_nor_on_how_spans_and_piece
 def test_no_number_of_devices_that_meet_between_two_fixes_makes_more_than_a_row_each() -> None:
     ways = [
         (
-            f"d{at:04}",
+            f"t/d{at:04}",
             [(0, 50.0 + 0.009 * np.sin(at), 8.0 + 0.014 * np.cos(at)), *((ms, *place) for ms, place in GATHERED)],
         )
         for at in range(2_000)
@@ -253,14 +253,14 @@ def test_no_number_of_devices_that_meet_between_two_fixes_makes_more_than_a_row_
 
 def test_a_way_that_no_vehicle_goes_takes_no_memory() -> None:
     # twenty thousand kilometres in a millisecond
-    ways = [(f"d{at}", [(0, 0.0, 0.0), (1, 0.0, 179.0), (1_000, 0.0, 179.0)]) for at in range(3)]
+    ways = [(f"t/d{at}", [(0, 0.0, 0.0), (1, 0.0, 179.0), (1_000, 0.0, 179.0)]) for at in range(3)]
     found = list(places_of(pieces_along(ways), 1.0, FINE, everywhere=True))
     assert 3 <= sum(batch.num_rows for batch in found) <= 3 * 8
 
 
 @given(st.integers(0, (1 << SLICE_MINUTES) - 1))
 def test_the_minutes_of_a_slice_become_stretches_that_do_not_touch(minutes: int) -> None:
-    table = pa.Table.from_pylist([{"device": "d", "slice": 4, "minutes": minutes}], schema=IN_CROWD)
+    table = pa.Table.from_pylist([{"device": "t/d", "slice": 4, "minutes": minutes}], schema=IN_CROWD)
     parts = [row for batch in parts_of_crowds(table, 50.0) for row in batch.to_pylist()]
     covered = 0
     for row in parts:

@@ -77,3 +77,22 @@ def test_whatever_was_known_of_some_slices_the_end_is_that_of_one_run_over_all(
     batch = [[row[name] for name in names] for row in published([], parts(final), every)]
     assert sorted(in_force, key=str) == sorted(batch, key=str)
     assert {row["day"] for row in table} <= {slice_day(FIRST)}
+
+
+def test_parts_of_slices_of_which_positions_are_erased_stay_as_they_are_known() -> None:
+    whole = [part(number, 0, 900) for number in range(4)]
+    table = published([], whole, {FIRST + number for number in range(4)})
+    asked = [FIRST + number for number in range(4)]
+    rows: list[dict[str, object]] = [known_row(row) | {"pair": "acme/a\nacme/b", "asked": asked} for row in table]
+    before = {"a": FIRST, "b": FIRST + 2}
+    seen: set[tuple[str, str]] = set()
+
+    def first_computable(tenant: str, device: str) -> int:
+        seen.add((tenant, device))
+        return before[device]
+
+    # nothing of the fixes is left: without the erasure all would be taken back
+    (kept,) = as_rows(revise(pa.Table.from_pylist(rows, schema=INPUT), first_computable))
+    assert (kept["retracted"], kept["id"], kept["revision"]) == (False, table[0]["id"], 1)
+    assert (kept["start"], kept["end"]) == (whole[0].start_ms * 1000, whole[1].end_ms * 1000)
+    assert seen == {("acme", "a"), ("acme", "b")}

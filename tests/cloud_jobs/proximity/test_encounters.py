@@ -89,7 +89,7 @@ def test_parts_that_overlap_in_a_slice_are_one() -> None:
 
 
 def test_news_have_the_columns_of_the_table() -> None:
-    assert REVISIONS.names == ENCOUNTERS.names[:-1]
+    assert REVISIONS.names == ENCOUNTERS.names[:-2]
     assert 86_400_000 % SLICE_MS == 0
 
 
