@@ -41,6 +41,7 @@ def outbox(tmp_path: Path) -> Outbox:
 def add(outbox: Outbox, *ids: str) -> None:
     facts = {
         "revision": 1,
+        "tenant": "t",
         "device": "d",
         "epoch": 7,
         "seq": 1,

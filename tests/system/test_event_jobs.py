@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cloud_jobs.fence_changes import AppliedFences
 from cloud_jobs.geofence import job as geofence
 from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.fence_changes import AppliedFences
 from cloud_jobs.geofence.job import GeofenceRun, compute_events
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.tables import Lake
@@ -30,7 +30,7 @@ Run = Callable[[SparkSession, Lake], GeofenceRun | ProximityRun]
 
 
 def run_geofence(spark: SparkSession, lake: Lake) -> GeofenceRun:
-    applied = AppliedFences(Path(str(lake.folder) + ".applied"))
+    applied = AppliedFences(Path(f"{lake.location}.applied"))
     return compute_events(spark, lake, TrackSettings(), GeofenceSettings(), applied)
 
 
@@ -112,7 +112,7 @@ def test_a_late_fix_reads_the_files_of_its_days_alone_and_erased_days_stay_as_th
     ingest(lake, [LakeFix("a", 7_000_000 + at, moment, 0.0105, 0.004) for at, moment in enumerate(moments)])
     assert run(spark, lake).revisions
     read = {path.removeprefix("device_date=") for path in opened.pop()}
-    assert read <= {f"2026-01-{day:02}" for day in (5, 6, 9, 10)}, "of the days between none is opened"
+    assert read <= {f"2026-01-{day:02}" for day in (5, 6, 7, 9, 10)}, "those within reach of a day within reach"
     before = facts(lake, job.TABLE)
     assert declare_erasure(lake, Erasure("acme", "a", NOON + 3 * DAY), datetime(2026, 2, 1, tzinfo=UTC))
     again = [moment + timedelta(seconds=20) for moment in (NOON, NOON + DAY)]
