@@ -129,12 +129,6 @@ def positions_in(spark: SparkSession, lake: Lake, increment: Increment, stored: 
     return read_files(spark, lake, stored.between("ingest_number", high=increment.until), _READ, wanted)
 
 
-def rows_before(spark: SparkSession, lake: Lake, increment: Increment, first: date, last: date) -> DataFrame:
-    """What the table of an increment holds of the days between two, as the run reads it."""
-    stored = StoredFiles.of(increment.opened, increment.table).of_days(first, last)
-    return read_files(spark, lake, stored, TABLES[increment.table].schema.names, {})
-
-
 def computable(spans: DataFrame, erased: ErasedSpans, name: str) -> DataFrame:
     """Those of the spans of devices (columns `tenant`, `device`, `name`) whose positions are not erased."""
     return spans.mapInArrow(lambda batches: erased.keep_computable(batches, name), spans.schema)
