@@ -108,21 +108,18 @@ def check_config(config: Config) -> None:
 
 @app.command()
 def bundle(
-    config: Config,
     *,
     to: Annotated[Path, typer.Option("--to", help="The folder to write into.")] = Path("build"),
 ) -> None:
-    """Write what `spark-submit` needs to run the jobs: the project, its main file, Spark's further jars.
+    """Write what `spark-submit` needs to run the jobs: the project and its main file.
 
-    Example: cloud-jobs bundle --config cloud.toml --to build
+    Example: cloud-jobs bundle --to build
     """
-    from cloud_jobs.spark import needed_jars
     from cloud_jobs.submit_bundle import write_bundle
 
-    settings = load_settings(config)
     with cloud_errors_as_messages("cloud-jobs"):
-        written = write_bundle(to, needed_jars(settings.spark))
-    typer.echo(f"--py-files {written.py_files}, {len(written.jars)} files for --jars, {written.main_file}", err=True)
+        written = write_bundle(to)
+    typer.echo(f"--py-files {written.py_files} {written.main_file}", err=True)
 
 
 # these start no Spark: they work on files, topics and tables

@@ -1,7 +1,7 @@
 """What can stop a job of the centre.
 
 CloudError
-├── SparkNotReady       Spark, Java, its jars or its master are not there
+├── SparkNotReady       Spark, Java or its master are not there
 ├── ExecutorsNotReady   executors cannot run the jobs: another Python, a missing package, a folder they do not see
 ├── LakeError           a table is missing, damaged, or not what this version writes
 │   └── NotKept         what a table was at a moment is not known any more

@@ -1,4 +1,4 @@
-"""The Spark session of every job: Delta, UTC, our own code on the executors, and no more memory than it is given."""
+"""The Spark session of every job: UTC, our own code on the executors, and no more memory than it is given."""
 
 from __future__ import annotations
 
@@ -21,15 +21,12 @@ from cloud_jobs.lake.location import Location
 from cloud_jobs.project_archive import own_archive, write_project_archive
 from cloud_jobs.spark_settings import SPARK_NAMES, SparkSettings, is_local, placement_faults, standalone_addresses
 
-__all__ = ["SparkSettings", "needed_jars", "spark_properties", "start_spark"]
+__all__ = ["SparkSettings", "spark_properties", "start_spark"]
 
-# Spark has these in versions of its own; two versions of one class must not be mixed
-_SHIPPED_WITH_SPARK = ("hadoop-", "jackson-", "log4j-", "parquet-", "slf4j-", "snappy-", "zstd-", "commons-", "jsr305-")
 _CONNECT_S = 5.0
 _LOOPBACK = "127.0.0.1"
-_DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 # The driver's JVM has read these when it starts, and `spark-submit` has started it already.
-_READ_AT_START: Final = frozenset({"spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars"})
+_READ_AT_START: Final = frozenset({"spark.driver.memory", "spark.driver.extraJavaOptions"})
 
 _CHECKPOINT_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
@@ -38,23 +35,11 @@ _log = structlog.get_logger("spark")
 _sent: list[TemporaryDirectory[str]] = []
 
 
-def needed_jars(settings: SparkSettings) -> list[Path]:
-    """The jars that Spark lacks. Raises SparkNotReady when there are none."""
-    jars = sorted(settings.jars_folder.glob("*.jar"))
-    if not jars:
-        raise SparkNotReady(f"no jars of Delta in {settings.jars_folder}; `make setup` fetches them")
-    return [jar for jar in jars if not jar.name.startswith(_SHIPPED_WITH_SPARK)]
-
-
 def spark_properties(settings: SparkSettings, master: str) -> dict[str, str]:
-    """Spark's own names and values of all that the jobs set, but the jars."""
+    """Spark's own names and values of all that the jobs set."""
     properties = {
-        "spark.sql.extensions": _DELTA,
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Days and hours are cut in SQL, and are those of UTC wherever the job runs.
         "spark.sql.session.timeZone": "UTC",
-        # Without it Delta reads each table's log in 50 tasks.
-        "spark.databricks.delta.snapshotPartitions": str(settings.shuffle_partitions),
         # Spark looks through a failed query's message with a recursive expression, which needs a deep stack.
         "spark.driver.extraJavaOptions": "-Xss16m",
         "spark.ui.enabled": "false",
@@ -74,7 +59,7 @@ def spark_properties(settings: SparkSettings, master: str) -> dict[str, str]:
 
 
 def start_spark(name: str, settings: SparkSettings, lake: Location | None = None) -> SparkSession:
-    """A session with Delta; on a cluster its executors have the driver's code, and see the lake's folder.
+    """A session; on a cluster its executors have the driver's code, and see the lake's folder.
 
     Under `spark-submit` what it was given counts, and the settings add what it was not. Raises SparkNotReady,
     ExecutorsNotReady.
@@ -88,8 +73,6 @@ def start_spark(name: str, settings: SparkSettings, lake: Location | None = None
         *_unreachable(settings, master),
     ]:
         raise SparkNotReady("; ".join(faults))
-    if not given:
-        properties["spark.jars"] = ",".join(map(str, needed_jars(settings)))
     if settings.python is not None or not given:
         os.environ["PYSPARK_PYTHON"] = settings.python or sys.executable
     builder = SparkSession.Builder().appName(name)
@@ -115,11 +98,7 @@ def _given_by_submit() -> dict[str, str]:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     SparkContext._ensure_initialized()  # noqa: SLF001 - the configuration is in its JVM, which is there already
-    given = {str(key): str(value) for key, value in SparkConf().getAll()}
-    loadable = SparkContext._jvm.org.apache.spark.util.Utils.classIsLoadable(_DELTA)  # noqa: SLF001 - as above
-    if not loadable:
-        raise SparkNotReady("spark-submit was not given Delta's jars: add --jars, see docs/centre.md")
-    return given
+    return {str(key): str(value) for key, value in SparkConf().getAll()}
 
 
 def _contradictions(settings: SparkSettings, given: Mapping[str, str]) -> list[str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -33,14 +31,6 @@ SPARK_NAMES: Final[Mapping[str, str]] = {
     "shuffle_partitions": "spark.sql.shuffle.partitions",
 }
 """The settings that Spark has under a name of its own."""
-
-
-def default_jars_folder() -> Path:
-    """Where `deploy/bootstrap.sh` puts Delta's jars."""
-    cache = os.environ.get("WAYBILL_CACHE")
-    if cache:
-        return Path(cache) / "jars-delta-4.4.0"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "waybill" / "jars-delta-4.4.0"
 
 
 class SparkSettings(Settings):
@@ -74,7 +64,6 @@ class SparkSettings(Settings):
         default=300.0, gt=0, le=3600, description="how long a job waits for its first executors to answer"
     )
     shuffle_partitions: int = Field(default=2, ge=1, le=100_000)
-    jars_folder: Path = Field(default_factory=default_jars_folder)
     extra: dict[str, str] = Field(default_factory=dict, description="any further Spark settings, by their own names")
 
     @field_validator("master")

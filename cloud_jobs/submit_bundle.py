@@ -1,9 +1,7 @@
-"""What `spark-submit` is given to run the jobs: the project, its main file, and the jars that Spark lacks."""
+"""What `spark-submit` is given to run the jobs: the project and its main file."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
@@ -24,18 +22,14 @@ class SubmitBundle(NamedTuple):
 
     py_files: Path
     main_file: Path
-    jars: tuple[Path, ...]
 
 
-def write_bundle(folder: Path, jars: Sequence[Path]) -> SubmitBundle:
-    """Writes `waybill.zip`, `cloud_jobs_main.py` and `jars/` into the folder; what was there is replaced. OSError."""
-    (folder / "jars").mkdir(parents=True, exist_ok=True)
+def write_bundle(folder: Path) -> SubmitBundle:
+    """Writes `waybill.zip` and `cloud_jobs_main.py` into the folder; what was there is replaced. OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
     archive = folder / "waybill.zip"
     with TemporaryDirectory(prefix="waybill-bundle-") as made:
         replace_durably(archive, write_project_archive(Path(made)).read_bytes())
     main_file = folder / "cloud_jobs_main.py"
     replace_durably(main_file, MAIN_FILE.encode())
-    for old in (folder / "jars").glob("*.jar"):
-        old.unlink()
-    copied = tuple(Path(shutil.copy(jar, folder / "jars")) for jar in jars)
-    return SubmitBundle(archive, main_file, copied)
+    return SubmitBundle(archive, main_file)

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server, Delta's jars, an S3
-# server.
+# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server, an S3 server.
 # Each step looks first and does nothing where its work is already there, so a second run takes a second.
 #
 #   deploy/bootstrap.sh            everything (what `make setup` calls)
@@ -10,7 +9,6 @@ cd "$(dirname "$0")/.."
 
 PULSAR_VERSION=4.0.8
 VERSITYGW_VERSION=1.8.0
-DELTA_ARTIFACT=io.delta:delta-spark_4.2_2.13:4.4.0
 CACHE=${WAYBILL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/waybill}
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
@@ -69,7 +67,7 @@ install_python() {
   echo "$stamp" > .venv/.waybill-stamp
 }
 
-# --- Pulsar's server and Delta's jars, through Maven, outside the repository -----------------------------------------
+# --- Pulsar's server, through Maven, outside the repository ----------------------------------------------------------
 install_pulsar() {
   local home="$CACHE/apache-pulsar-$PULSAR_VERSION"
   [ -x "$home/bin/pulsar" ] && return
@@ -82,22 +80,6 @@ install_pulsar() {
   # A move on one file system is atomic: an interrupted start leaves no half-unpacked server behind.
   mv "$unpacked/apache-pulsar-$PULSAR_VERSION" "$home"
   rm -rf "$unpacked" "$CACHE/download"
-}
-
-install_delta() {
-  local jars="$CACHE/jars-delta-4.4.0"
-  [ -d "$jars" ] && return
-  say "fetching Delta's jars through Maven"
-  local work; work=$(mktemp -d "$CACHE/jars.XXXXXX")
-  IFS=: read -r group artifact version <<<"$DELTA_ARTIFACT"
-  cat > "$work/pom.xml" <<POM
-<project><modelVersion>4.0.0</modelVersion><groupId>waybill</groupId><artifactId>jars</artifactId><version>1</version>
-<dependencies><dependency><groupId>$group</groupId><artifactId>$artifact</artifactId><version>$version</version></dependency></dependencies></project>
-POM
-  mvn -q -B -f "$work/pom.xml" dependency:copy-dependencies -DoutputDirectory="$work/jars" -DincludeScope=runtime \
-    -DexcludeGroupIds=org.apache.spark,org.scala-lang
-  mv "$work/jars" "$jars"
-  rm -rf "$work"
 }
 
 # --- the S3 server of the local stack, built by Go -------------------------------------------------------------------
@@ -124,6 +106,6 @@ install_versitygw() {
 
 case "${1:-all}" in
   python) install_python ;;
-  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_delta; install_versitygw ;;
+  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_versitygw ;;
   *) fail "unknown step '$1' (python, or nothing for all)" ;;
 esac

@@ -14,12 +14,13 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.fence_changes import FenceChange
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import USAGE
 from cloud_jobs.lake.stored_files import Range, stored_rows
 from cloud_jobs.published_fences import parse_fences
 from cloud_jobs.usage.metering import meter_arrays
-from cloud_jobs.usage.reading import PLACE, Arrays, DeviceName, Devices, PositionFile, joined, positions
+from cloud_jobs.usage.reading import PLACE, Arrays, Devices, PositionFile, joined, positions
 from cloud_jobs.usage.touched_hours import (
     HOUR_MS,
     computable,
@@ -63,13 +64,13 @@ class DeviceGroup(NamedTuple):
     have erased positions.
     """
 
-    names: tuple[DeviceName, ...]
+    names: tuple[TenantDevice, ...]
     increment: tuple[int, int]
     new: tuple[str, ...]
     changed: tuple[str, ...]
     around: tuple[PositionFile, ...]
     usage: tuple[str, ...]
-    erased_before_ms: dict[DeviceName, int]
+    erased_before_ms: dict[TenantDevice, int]
 
 
 class GroupResult(NamedTuple):
@@ -104,7 +105,7 @@ def compute_group(
 
 
 def follow(
-    metered: dict[UsageKey, dict[str, Any]], in_force: dict[UsageKey, tuple[Any, ...]], names: Sequence[DeviceName]
+    metered: dict[UsageKey, dict[str, Any]], in_force: dict[UsageKey, tuple[Any, ...]], names: Sequence[TenantDevice]
 ) -> list[dict[str, Any]]:
     """The rows that must follow those in force, in order: what is other now, and zeros for what is gone."""
     rows = [row for key, row in metered.items() if tuple(row[name] for name in _CONTENT) != in_force.get(key)]

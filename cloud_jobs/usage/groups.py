@@ -10,11 +10,12 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.fence_changes import FenceChange
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import day_of
 from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.stored_files import Range, StoredFiles
 from cloud_jobs.usage.device_group import DeviceGroup
-from cloud_jobs.usage.reading import DeviceName, PositionFile, count_devices
+from cloud_jobs.usage.reading import PositionFile, count_devices
 
 MOST_FIXES: Final = 1_000_000
 """About so many fixes a task holds at once; a device with more is a group by itself."""
@@ -60,14 +61,14 @@ def wanted_files(
     return Wanted(increment, new, changed, stored.on_days(around))
 
 
-def counted(files: FileSystem) -> Callable[[tuple[str, dict[str, Range]]], dict[DeviceName, int]]:
+def counted(files: FileSystem) -> Callable[[tuple[str, dict[str, Range]]], dict[TenantDevice, int]]:
     """A function that counts the positions of each device in a file."""
     return lambda listed: count_devices(files, *listed)
 
 
-def total(counts: Iterable[Mapping[DeviceName, int]]) -> dict[DeviceName, int]:
+def total(counts: Iterable[Mapping[TenantDevice, int]]) -> dict[TenantDevice, int]:
     """The counts of several files together."""
-    found: dict[DeviceName, int] = {}
+    found: dict[TenantDevice, int] = {}
     for one in counts:
         for name, number in one.items():
             found[name] = found.get(name, 0) + number
@@ -75,7 +76,7 @@ def total(counts: Iterable[Mapping[DeviceName, int]]) -> dict[DeviceName, int]:
 
 
 def device_groups(
-    counts: Mapping[DeviceName, int], wanted: Wanted, usage: StoredFiles, erasures: Erasures, *, tasks: int
+    counts: Mapping[TenantDevice, int], wanted: Wanted, usage: StoredFiles, erasures: Erasures, *, tasks: int
 ) -> Iterator[DeviceGroup]:
     """Groups of neighbouring devices: about `tasks` of them, more of what is much, one of what is little."""
     weights = {name: number + _AROUND_EACH for name, number in sorted(counts.items())}
@@ -97,8 +98,8 @@ def device_groups(
         )
 
 
-def _cut(weights: Mapping[DeviceName, int], most: int) -> Iterator[list[DeviceName]]:
-    held: list[DeviceName] = []
+def _cut(weights: Mapping[TenantDevice, int], most: int) -> Iterator[list[TenantDevice]]:
+    held: list[TenantDevice] = []
     weight = 0
     for name, more in weights.items():
         if held and weight + more > most:
@@ -115,7 +116,7 @@ def _position_files(stored: StoredFiles) -> Iterator[PositionFile]:
         yield PositionFile(path, _ms(first), _ms(last))
 
 
-def _erased_before_ms(names: Iterable[DeviceName], erasures: Erasures) -> dict[DeviceName, int]:
+def _erased_before_ms(names: Iterable[TenantDevice], erasures: Erasures) -> dict[TenantDevice, int]:
     if not erasures:
         return {}
     found = {name: _ms(erasures.before(name.tenant, name.device)) for name in names}

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import FIX, USAGE, without
 from cloud_jobs.lake.seq_ranges import SeqRanges
-from cloud_jobs.usage.reading import Arrays, DeviceName, Devices
+from cloud_jobs.usage.reading import Arrays, Devices
 from cloud_jobs.usage.touched_hours import HOUR_MS
 from geo.spatial import OUTSIDE, Fixes, Pieces, Tracks, TrackSettings, ZoneSet, build_tracks
 from telemetry import IntervalSet
@@ -31,14 +32,14 @@ METERED = without(USAGE, "computed_at", "commit_number")
 
 def meter(fixes: pa.Table, zones: ZoneSet, settings: TrackSettings) -> pa.Table:
     """Usage (schema METERED) of the touched hours, from fixes (schema FIXES) with their margin on both sides."""
-    names = sorted({DeviceName(**row) for row in fixes.select(["tenant", "device"]).to_pylist()})
+    names = sorted({TenantDevice(**row) for row in fixes.select(["tenant", "device"]).to_pylist()})
     columns = {name: fixes[name].to_numpy() for name in FIXES.names if name not in ("tenant", "device")}
     columns["device"] = Devices(names).places(fixes)
     return pa.Table.from_pylist([*meter_arrays(columns, names, zones, settings).values()], schema=METERED)
 
 
 def meter_arrays(
-    columns: Arrays, names: Sequence[DeviceName], zones: ZoneSet, settings: TrackSettings
+    columns: Arrays, names: Sequence[TenantDevice], zones: ZoneSet, settings: TrackSettings
 ) -> dict[tuple[int, int, str], dict[str, Any]]:
     """The rows (as METERED) of the touched hours by device, hour since 1970 and zone; a device is its place in `names`.
 
@@ -87,7 +88,9 @@ class _Grouped:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def row(self, at: int, names: Sequence[DeviceName], zones: ZoneSet) -> tuple[tuple[int, int, str], dict[str, Any]]:
+    def row(
+        self, at: int, names: Sequence[TenantDevice], zones: ZoneSet
+    ) -> tuple[tuple[int, int, str], dict[str, Any]]:
         key, members = self._keys[at], self._members[at]
         zone = "" if key.zone == OUTSIDE else zones.names[key.zone]
         return (key.device, key.hour, zone), names[key.device]._asdict() | {

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.stored_files import Range, stored_rows
 from geo.spatial.ragged import run_starts
 
@@ -20,17 +21,10 @@ PLACE: Final = ("epoch", "seq", "latitude", "longitude", "accuracy_m")
 _POSITION: Final = ("position", "position")
 
 
-class DeviceName(NamedTuple):
-    """A device, as its tenant calls it."""
-
-    tenant: str
-    device: str
-
-
 class Devices:
     """Some devices in order; in arrays a device is its place among them."""
 
-    def __init__(self, names: Iterable[DeviceName]) -> None:
+    def __init__(self, names: Iterable[TenantDevice]) -> None:
         self.names = sorted(names)
         self._place = {name: at for at, name in enumerate(self.names)}
         devices = [name.device for name in self.names]
@@ -43,7 +37,7 @@ class Devices:
         first = pa.array(starts)
         named = zip(tenants.take(first).to_pylist(), devices.take(first).to_pylist(), strict=True)
         # rows of a device follow on each other in a file
-        found = np.array([self._place.get(DeviceName(*name), -1) for name in named], np.int64)
+        found = np.array([self._place.get(TenantDevice(*name), -1) for name in named], np.int64)
         return np.repeat(found, np.diff(np.r_[starts, rows.num_rows]))
 
     def __len__(self) -> int:
@@ -81,13 +75,13 @@ def joined(parts: Iterable[Arrays], names: Sequence[str]) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
-def count_devices(files: FileSystem, path: str, ranges: Mapping[str, Range]) -> dict[DeviceName, int]:
+def count_devices(files: FileSystem, path: str, ranges: Mapping[str, Range]) -> dict[TenantDevice, int]:
     """How many positions a file has of each device."""
-    counts: dict[DeviceName, int] = {}
+    counts: dict[TenantDevice, int] = {}
     for rows in stored_rows(files, "records", path, ["tenant", "device"], {"kind": _POSITION, **ranges}):
         found = rows.group_by(["tenant", "device"], use_threads=False).aggregate([([], "count_all")])
         for row in found.to_pylist():
-            name = DeviceName(row["tenant"], row["device"])
+            name = TenantDevice(row["tenant"], row["device"])
             counts[name] = counts.get(name, 0) + int(row["count_all"])
     return counts
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,11 +116,6 @@ def test_yarn_without_its_configuration_is_named_before_spark_starts(monkeypatch
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(SparkNotReady, match="HADOOP_CONF_DIR"):
         start_spark("never", SparkSettings(master="yarn"))
-
-
-def test_without_delta_s_jars_spark_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(SparkNotReady, match="no jars of Delta"):
-        start_spark("never", SparkSettings(jars_folder=tmp_path))
 
 
 def test_what_spark_submit_was_given_otherwise_is_named_and_the_rest_is_added() -> None:

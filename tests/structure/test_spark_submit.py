@@ -100,10 +100,8 @@ def test_a_setting_that_spark_does_not_have_is_found() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=IDS)
 def test_each_file_is_one_of_the_bundle(command: list[str], tmp_path: Path) -> None:
-    jars = [tmp_path / "delta.jar"]
-    jars[0].touch()
-    write_bundle(tmp_path / "build", jars)
+    write_bundle(tmp_path / "build")
     options = options_of(command)
-    for file in (*options["--py-files"], *options.get("--jars", []), options[""][0]):
+    for file in (*options["--py-files"], options[""][0]):
         _, _, relative = file.rpartition("build/")
         assert list((tmp_path / "build").glob(relative)), file

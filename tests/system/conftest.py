@@ -55,7 +55,7 @@ def hq(stack: LocalStack) -> Iterator[LiveCluster]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One Spark with Delta and the format `pulsar` for all tests of this process."""
+    """One Spark with the format `pulsar` for all tests of this process."""
     running = session()
     yield running
     running.stop()

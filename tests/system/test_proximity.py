@@ -169,13 +169,13 @@ def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path:
     assert "none.toml: cannot be read" in missing.stderr
     assert command().returncode == command("--config", str(config), "--nonsense").returncode == 2
     assert not (tmp_path / "lake").exists(), "nothing was made"
-    bare = settings_file(
-        tmp_path, "pulsar://localhost:1", "http://localhost:1", "t", f'[spark]\njars_folder = "{tmp_path}"\n'
+    unreachable = settings_file(
+        tmp_path, "pulsar://localhost:1", "http://localhost:1", "t", '[spark]\nmaster = "spark://127.0.0.1:1"\n'
     )
-    failed = command("--config", str(bare))
+    failed = command("--config", str(unreachable))
     assert failed.returncode == 1
     # the log, which is there too, says that the job began
-    assert failed.stderr.splitlines()[-1] == f"cloud-jobs: no jars of Delta in {tmp_path}; `make setup` fetches them"
+    assert failed.stderr.splitlines()[-1] == "cloud-jobs: nobody answers at spark://127.0.0.1:1"
 
 
 def test_the_command_computes_what_is_in_the_lake_and_publishes_it(stack: LocalStack, tmp_path: Path) -> None:

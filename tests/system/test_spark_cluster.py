@@ -30,7 +30,7 @@ from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.ingest.parts import write_parts
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.location import Location
-from cloud_jobs.spark import SparkSettings, needed_jars, start_spark
+from cloud_jobs.spark import SparkSettings, start_spark
 from cloud_jobs.submit_bundle import write_bundle
 from cloud_jobs.usage.job import compute_usage
 from deploy.local import PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
@@ -150,7 +150,7 @@ def submitted(
     cluster, place = servers
     run = JobRun.of(tmp_path_factory.mktemp("submitted"), place, topic, "submitted")
     folder = Path(run.settings.lake).parent
-    write_bundle(folder / "build", needed_jars(SparkSettings()))
+    write_bundle(folder / "build")
     (folder / "cloud.toml").write_text(f"""lake = "{run.settings.lake}"
 checkpoints = "{run.settings.checkpoints}"
 [[clusters]]
@@ -300,7 +300,7 @@ def test_what_real_executors_lack_is_named(on_cluster: SparkSession, monkeypatch
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["k8s", "yarn"])
 def test_spark_prepares_what_the_docs_submit_to_kubernetes_and_yarn(kind: str, tmp_path: Path) -> None:
-    write_bundle(tmp_path / "build", needed_jars(SparkSettings()))
+    write_bundle(tmp_path / "build")
     for name in ("cloud.toml", "waybill-python.tar.gz"):
         (tmp_path / name).touch()
     home = Path(pyspark.__file__).parent
