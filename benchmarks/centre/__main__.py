@@ -1,7 +1,7 @@
 """`make bench-centre`: the centre's figures beside what is asked. `python -m benchmarks.centre PART...`: parts of it.
 
-`pulsar`: from Pulsar into the table; `light`: few messages a second; `age`: a micro-batch after many commits, buffers
-and records; `arrow`: the ingest without Pulsar.
+`pulsar`: from Pulsar into the table; `light`: few messages a second; `usage`: usage of many fixes and of one late fix;
+`age`: a micro-batch after many commits, buffers and records; `arrow`: the ingest without Pulsar.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks.centre import age, in_arrow
-from benchmarks.centre.from_pulsar import LOADS, light, pulsar_cluster, throughput
+from benchmarks.centre import age, in_arrow, usage
+from benchmarks.centre.from_pulsar import LOADS, light, object_store, pulsar_cluster, throughput
 from benchmarks.centre.table import print_rows, quiet
 from cloud_jobs.spark import SparkSettings, start_spark
 
-PARTS = ("pulsar", "light", "age", "arrow")
+PARTS = ("pulsar", "light", "usage", "age", "arrow")
 
 
 def main() -> None:
@@ -32,6 +32,8 @@ def main() -> None:
         # first, and before Spark: the memory of the driver is that of this process
         if "age" in parts:
             print_rows("The same micro-batch after", age.rows(folder / "age", options))
+        if "usage" in parts:
+            print_rows("Usage", usage.rows(folder / "usage"))
         if {"pulsar", "light", "arrow"} & {*parts}:
             _with_spark(folder, parts)
 
@@ -44,7 +46,9 @@ def _with_spark(folder: Path, parts: tuple[str, ...]) -> None:
         if {"pulsar", "light"} & {*parts}:
             with pulsar_cluster(folder) as place:
                 if "pulsar" in parts:
-                    full = [throughput(spark, place, folder / str(load.size), load) for load in LOADS]
+                    full = [throughput(spark, place, folder / f"folder-{load.size}", load) for load in LOADS]
+                    with object_store(folder) as store:
+                        full += [throughput(spark, place, folder / f"s3-{load.size}", load, store) for load in LOADS]
                     print_rows("From Pulsar into the records table, two cores shared with Pulsar", full)
                 if "light" in parts:
                     print_rows("Few messages a second", light(spark, place, folder / "light"))

@@ -13,7 +13,6 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -22,21 +21,25 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.centre.batches import TENANT, as_messages, fixes
+from benchmarks.centre.lakes import DAY_US, add_records, new_lake
+from benchmarks.centre.lakes import fixes as fixes_of
 from benchmarks.centre.table import Row, quiet
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import MicroBatchWriter
 from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.coverage_log import Manifest
 from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS
-from cloud_jobs.lake.data_files import write_data_files
-from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, next_number
+from cloud_jobs.maintenance.config import MaintenanceSettings
+from cloud_jobs.maintenance.job import Maintenance
 
 ROUNDS = 40
 BATCHES = 100
 ALLOWED = 1.3
 RECORDS_A_COMMIT = 5_000_000
+COMMITS_BETWEEN_MAINTENANCE = 100
+"""A run of maintenance each minute, and a commit or two a second."""
 
 
 def take_in(lake: Lake, writer: MicroBatchWriter, values: Sequence[bytes]) -> float:
@@ -115,12 +118,6 @@ def _peak_mb() -> float:
     return int(found[1]) / 1024
 
 
-def new_lake(folder: Path) -> Lake:
-    lake = Lake(folder)
-    lake.create()
-    return lake
-
-
 def with_buffers(folder: Path, buffers: int) -> Lake:
     """A lake that knows so many device streams, most of one range; they came in one commit."""
     lake = new_lake(folder)
@@ -151,41 +148,27 @@ def with_buffers(folder: Path, buffers: int) -> Lake:
 def with_records(folder: Path, count: int) -> Lake:
     """A lake of so many fixes of thirty days, in files as maintenance leaves them."""
     lake = new_lake(folder)
-    opened, previous = lake.open("records"), None
-    for at in range(-(-count // RECORDS_A_COMMIT)):
-        number = next_number(previous)
-        rows = _history(at, min(RECORDS_A_COMMIT, count - at * RECORDS_A_COMMIT))
-        files = write_data_files(lake.files("records"), rows, datetime.now(UTC))
-        lake.coverage_log.write_manifest(Manifest(number, ()))
-        commit_files(opened, "records", files, writer=INGEST, previous=previous, number=number)
-        previous = number
+    commits = range(-(-count // RECORDS_A_COMMIT))
+    add_records(lake, (_history(at, min(RECORDS_A_COMMIT, count - at * RECORDS_A_COMMIT)) for at in commits))
     return lake
 
 
 def _history(at: int, count: int) -> pa.Table:
     """Fixes of one day of 1,000 devices."""
-    device = np.arange(count) // -(-count // 1000)
-    seq = np.arange(count) % -(-count // 1000) + 1
-    day_us = int(time.time() // 86_400 - 31 + at % 30) * 86_400_000_000
-    moment = pa.array(day_us + seq * 1_000_000 % 86_400_000_000)
-    names = pa.array([f"de-{at // 30:03}-{number:04}" for number in range(int(device[-1]) + 1)])
+    each = -(-count // 1000)
+    number = np.arange(count)
+    day_us = int(time.time() // 86_400 - 31 + at % 30) * DAY_US
     random = np.random.default_rng(at)
-    given = {
-        "tenant": pa.repeat(TENANT, count),
-        "region": pa.repeat("eu", count),
-        "device": pa.DictionaryArray.from_arrays(pa.array(device), names).cast(pa.string()),
-        "epoch": np.full(count, at),
-        "seq": seq,
-        "kind": pa.repeat("position", count),
-        "device_time": moment.cast(pa.timestamp("us", tz="UTC")),
-        "received_at": moment.cast(pa.timestamp("us", tz="UTC")),
-        "latitude": np.round(52 + np.cumsum(random.normal(0, 1e-5, count)), 7),
-        "longitude": np.round(9 + np.cumsum(random.normal(0, 1e-5, count)), 7),
-        "speed_mps": np.round(random.uniform(0, 40, count), 1),
-        "device_date": pa.array(np.full(count, day_us // 86_400_000_000, np.int32)).cast(pa.date32()),
-        "ingest_number": np.full(count, at + 1),
-    }
-    return pa.table([given.get(field.name, pa.nulls(count, field.type)) for field in RECORDS], schema=RECORDS)
+    return fixes_of(
+        number // each,
+        number % each + 1,
+        day_us + (number % each + 1) * 1_000_000 % DAY_US,
+        52 + np.cumsum(random.normal(0, 1e-5, count)),
+        9 + np.cumsum(random.normal(0, 1e-5, count)),
+        ingest_number=at + 1,
+        epoch=at,
+        prefix=f"de-{at // 30:03}",
+    )
 
 
 def with_commits(folder: Path, commits: int) -> Lake:
@@ -193,6 +176,10 @@ def with_commits(folder: Path, commits: int) -> Lake:
     lake = new_lake(folder)
     writer = MicroBatchWriter(lake)
     fleet = Fleet(1, 10)
-    for _ in range(commits):
+    maintenance = Maintenance(lake, MaintenanceSettings())
+    for number in range(commits):
         take_in(lake, writer, fleet.batches())
+        if number % COMMITS_BETWEEN_MAINTENANCE == 0:
+            maintenance.run()
+    maintenance.run()
     return lake

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.tables import Lake
-from deploy.local import PulsarCluster, PulsarSettings
+from deploy.local import ObjectStore, PulsarCluster, PulsarSettings
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 
 DEVICES = 500
@@ -70,17 +71,34 @@ def pulsar_cluster(folder: Path) -> Iterator[LiveCluster]:
         server.stop()
 
 
-def settings_of(place: LiveCluster, folder: Path, topic: str, **ingest: Any) -> CloudSettings:
-    """Those of a lake of its own."""
+def settings_of(
+    place: LiveCluster, folder: Path, topic: str, *, store: ObjectStore | None = None, **ingest: Any
+) -> CloudSettings:
+    """Those of a lake of its own, in a folder or in an object store."""
     cluster = {"name": "bench", "service_url": place.service_url, "admin_url": place.admin_url}
+    where: dict[str, Any] = {"lake": folder / "lake"}
+    if store is not None:
+        where = {"lake": f"s3://{store.bucket}/{folder.name}"} | tomllib.loads(store.job_settings())
     return CloudSettings.model_validate(
-        {
-            "lake": folder / "lake",
+        where
+        | {
             "checkpoints": folder / "checkpoints",
             "clusters": [cluster],
             "ingest": {"topics": [topic]} | ingest,
         }
     )
+
+
+@contextmanager
+def object_store(folder: Path) -> Iterator[ObjectStore]:
+    """An S3 server with a bucket."""
+    store = ObjectStore(folder / "object-store")
+    store.start()
+    try:
+        store.wait()
+        yield store
+    finally:
+        store.stop()
 
 
 def start_us() -> int:
@@ -110,14 +128,16 @@ def _properties(device: str) -> dict[str, str]:
     return {"tenant": TENANT, "region": "eu", "device": device, "epoch": "7"}
 
 
-def throughput(spark: SparkSession, place: LiveCluster, folder: Path, load: Load) -> Row:
+def throughput(
+    spark: SparkSession, place: LiveCluster, folder: Path, load: Load, store: ObjectStore | None = None
+) -> Row:
     """Records a second of full micro-batches, from plan to commit; the first one is not counted."""
     topic = place.new_topic(PARTITIONS)
     count = load.messages * (load.rounds + 1)
     batches = max(count // DEVICES, 1)
     begin_us = start_us()
     send(place, topic, fleet(DEVICES, batches, load.size, start_us=begin_us))
-    settings = settings_of(place, folder, topic, max_messages_per_trigger=load.messages)
+    settings = settings_of(place, folder, topic, store=store, max_messages_per_trigger=load.messages)
     query = start_ingest(spark, settings, available_now=True).query
     assert query.awaitTermination(600)
     error = query.exception()
@@ -127,8 +147,9 @@ def throughput(spark: SparkSession, place: LiveCluster, folder: Path, load: Load
     assert sum(rows) == batches * DEVICES * load.size
     rate = load.records / statistics.median(taken[1:])
     alone = one_process(folder / "alone", load, begin_us)
+    where = "a folder" if store is None else "S3"
     return Row(
-        f"{load.size} records a batch, {load.records:,} records a micro-batch",
+        f"{load.size} records a batch, {load.records:,} records a micro-batch, lake in {where}",
         f"at least {load.asked:,} records/s",
         f"{rate:,.0f} records/s ({', '.join(f'{one:.2f}' for one in taken)} s); one process alone {alone:,.0f}",
     )

@@ -1,0 +1,159 @@
+"""What usage costs: a first run over everything by one executor and by two, and one late fix after three histories.
+
+Executors are those of a real standalone cluster of one core each, so that nothing but their number differs. The time of
+a run is from its begin to its commit; the session is there, and a small run has warmed it up.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from benchmarks.centre.lakes import add_records, fixes, new_lake
+from benchmarks.centre.table import Row
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.spark import SparkSettings, start_spark
+from cloud_jobs.usage.job import compute_usage
+from deploy.local import PortBook, SparkCluster, SparkClusterSettings
+from geo.spatial import TrackSettings
+from tests.cloud_jobs.publications import rows_of
+from tests.system.lake_of_fixes import square
+
+DEVICES = 200
+FENCES = 400
+FIXES = 4_000_000
+HISTORIES = (200_000, 1_000_000, 4_000_000)
+LATE_RUNS = 5
+_BEGIN_US = 1_767_571_200_000_000  # 2026-01-05T00:00:00Z
+_RATE = 150_000
+
+
+def rows(folder: Path) -> Iterator[Row]:
+    """The figures, each beside what is asked."""
+    lake = history(folder / "whole", FIXES)
+    warm = history(folder / "warm", 20_000)
+    took = {}
+    for executors in (1, 2):
+        with executors_of(folder / f"cluster-{executors}", executors) as spark:
+            run(spark, copied(warm, folder / f"warm-{executors}"))
+            took[executors] = run(spark, copied(lake, folder / f"whole-{executors}"))
+    rate = FIXES / took[1]
+    yield Row(f"usage of {FIXES:,} fixes, one executor of one core", f"at least {_RATE:,} fixes/s", f"{rate:,.0f}/s")
+    ratio = took[1] / took[2]
+    what = f"{ratio:.2f} times ({took[1]:.1f} s, {took[2]:.1f} s)"
+    yield Row("usage, two executors against one", "at least 1.7 times", what)
+    yield from late_fixes(folder)
+
+
+def late_fixes(folder: Path) -> Iterator[Row]:
+    """One fix of an hour long computed, after histories of three sizes: on this machine, without executors."""
+    spark = start_spark("bench-usage", SparkSettings(master="local[2]"))
+    try:
+        for count in HISTORIES:
+            lake = history(folder / f"late-{count}", count)
+            run(spark, lake)
+            taken = []
+            for number in range(LATE_RUNS):
+                add_records(lake, [late_fix(number)])
+                taken.append(run(spark, lake))
+            shown = f"{statistics.median(taken):.2f} s"
+            yield Row(f"usage after one late fix, {count:,} fixes before", "as long for each", shown)
+    finally:
+        spark.stop()
+
+
+def run(spark: SparkSession, lake: Lake) -> float:
+    """Seconds of a run."""
+    began = time.perf_counter()
+    done = compute_usage(spark, lake, TrackSettings())
+    taken = time.perf_counter() - began
+    assert done.rows > 0
+    return taken
+
+
+@contextmanager
+def executors_of(folder: Path, executors: int) -> Iterator[SparkSession]:
+    """A session on a cluster with so many executors of one core."""
+    folder.mkdir(parents=True)
+    cluster = SparkCluster(folder, SparkClusterSettings(workers=executors), PortBook(folder / "ports.json"))
+    servers = [cluster.master, *cluster.workers]
+    try:
+        for server in servers:
+            server.start()
+            server.wait()
+        settings = SparkSettings(
+            master=cluster.master.url,
+            driver_host="127.0.0.1",
+            python=str(cluster.master.python),
+            executor_memory="700m",
+            executor_cores=1,
+            max_cores=executors,
+        )
+        spark = start_spark("bench-usage", settings)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    finally:
+        for server in reversed(servers):
+            server.stop()
+
+
+def copied(lake: Lake, folder: Path) -> Lake:
+    assert lake.location.folder is not None
+    shutil.copytree(lake.location.folder, folder)
+    return Lake(folder)
+
+
+def history(folder: Path, count: int) -> Lake:
+    """A lake in which vehicles drive round a town of fences, a fix every 10 s, a day after the other."""
+    lake = new_lake(folder)
+    lake.append("reference", rows_of("fence", [*town()]))
+    a_day = 8_640
+    each = max(count // DEVICES, 1)
+    add_records(lake, (_driven(first, min(a_day, each - first)) for first in range(0, each, a_day)))
+    return lake
+
+
+def _driven(first: int, count: int) -> pa.Table:
+    seq = np.arange(first, first + count)
+    device = np.repeat(np.arange(DEVICES), count)
+    at = np.tile(seq, DEVICES)
+    angle = at / 180 + device
+    return fixes(
+        device,
+        at + 1,
+        _BEGIN_US + at * 10_000_000,
+        50 + 0.09 * np.sin(angle),
+        8 + 0.09 * np.cos(angle * 1.1),
+        ingest_number=1 + first // 8_640,
+    )
+
+
+def late_fix(number: int) -> pa.Table:
+    """A fix of another life of the first device, in its first hours."""
+    return fixes(
+        np.zeros(1, np.int64),
+        np.array([number + 1]),
+        np.array([_BEGIN_US + number * 3_600_000_000 + 5_000_000]),
+        np.array([50.0]),
+        np.array([8.09]),
+        ingest_number=1_000 + number,
+        epoch=8,
+    )
+
+
+def town() -> Iterator[dict[str, Any]]:
+    """Squares side by side."""
+    side = 0.2 / 20
+    for number in range(FENCES):
+        yield square(f"f{number}", 7.9 + number % 20 * side, 49.9 + number // 20 * side, side)
