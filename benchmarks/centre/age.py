@@ -165,7 +165,6 @@ def _history(at: int, count: int) -> pa.Table:
         day_us + (number % each + 1) * 1_000_000 % DAY_US,
         52 + np.cumsum(random.normal(0, 1e-5, count)),
         9 + np.cumsum(random.normal(0, 1e-5, count)),
-        ingest_number=at + 1,
         epoch=at,
         prefix=f"de-{at // 30:03}",
     )

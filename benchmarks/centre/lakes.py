@@ -16,7 +16,7 @@ from cloud_jobs.lake.coverage_log import Manifest
 from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import INGEST, Lake
-from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
+from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 
 DAY_US = 86_400_000_000
 
@@ -31,8 +31,10 @@ def add_records(lake: Lake, commits: Iterable[pa.Table]) -> None:
     """One commit of the ingest for each table of rows; its coverage says nothing, which no reader of records needs."""
     opened = lake.open("records")
     previous = newest_number(opened, INGEST)
-    for rows in commits:
+    for made in commits:
         number = next_number(previous)
+        stamp = pa.array(np.full(made.num_rows, counter_of(number)))
+        rows = made.set_column(made.schema.get_field_index("ingest_number"), RECORDS.field("ingest_number"), stamp)
         files = write_data_files(lake.files("records"), rows, datetime.now(UTC))
         lake.coverage_log.write_manifest(Manifest(number, ()))
         commit_files(opened, "records", files, writer=INGEST, previous=previous, number=number)
@@ -46,11 +48,10 @@ def fixes(
     latitude: NDArray[np.float64],
     longitude: NDArray[np.float64],
     *,
-    ingest_number: int,
     epoch: int = EPOCH,
     prefix: str = "de",
 ) -> pa.Table:
-    """Rows of RECORDS for fixes of devices that are numbered."""
+    """Rows of RECORDS for fixes of devices that are numbered, before a commit gives them its number."""
     count = len(device)
     names = pa.array([f"{prefix}-{number:05}" for number in range(int(device.max()) + 1)])
     moment = pa.array(time_us, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
@@ -66,6 +67,6 @@ def fixes(
         "latitude": np.round(latitude, 7),
         "longitude": np.round(longitude, 7),
         "device_date": pa.array((time_us // DAY_US).astype(np.int32)).cast(pa.date32()),
-        "ingest_number": np.full(count, ingest_number),
+        "ingest_number": np.zeros(count, np.int64),
     }
     return pa.table([given.get(field.name, pa.nulls(count, field.type)) for field in RECORDS], schema=RECORDS)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from benchmarks.centre.lakes import add_records, fixes, new_lake
@@ -31,8 +32,10 @@ from tests.system.lake_of_fixes import square
 DEVICES = 200
 FENCES = 400
 FIXES = 4_000_000
-HISTORIES = (200_000, 1_000_000, 4_000_000)
+HISTORIES = (400_000, 1_600_000, 6_400_000)
 LATE_RUNS = 5
+LACKING = [100 + 360 * number for number in range(LATE_RUNS)]
+"""The fixes, one in each of the first hours, that the first device sends late."""
 _BEGIN_US = 1_767_571_200_000_000  # 2026-01-05T00:00:00Z
 _RATE = 150_000
 
@@ -125,31 +128,21 @@ def history(folder: Path, count: int) -> Lake:
 
 
 def _driven(first: int, count: int) -> pa.Table:
-    seq = np.arange(first, first + count)
-    device = np.repeat(np.arange(DEVICES), count)
-    at = np.tile(seq, DEVICES)
+    device, at = np.repeat(np.arange(DEVICES), count), np.tile(np.arange(first, first + count), DEVICES)
+    there = (device > 0) | ~np.isin(at, LACKING)
+    return _rows(device[there], at[there])
+
+
+def _rows(device: NDArray[np.int64], at: NDArray[np.int64]) -> pa.Table:
+    """The fixes of these numbers, of each device from 0."""
     angle = at / 180 + device
-    return fixes(
-        device,
-        at + 1,
-        _BEGIN_US + at * 10_000_000,
-        50 + 0.09 * np.sin(angle),
-        8 + 0.09 * np.cos(angle * 1.1),
-        ingest_number=1 + first // 8_640,
-    )
+    latitude, longitude = 50 + 0.09 * np.sin(angle), 8 + 0.09 * np.cos(angle * 1.1)
+    return fixes(device, at + 1, _BEGIN_US + at * 10_000_000, latitude, longitude)
 
 
 def late_fix(number: int) -> pa.Table:
-    """A fix of another life of the first device, in its first hours."""
-    return fixes(
-        np.zeros(1, np.int64),
-        np.array([number + 1]),
-        np.array([_BEGIN_US + number * 3_600_000_000 + 5_000_000]),
-        np.array([50.0]),
-        np.array([8.09]),
-        ingest_number=1_000 + number,
-        epoch=8,
-    )
+    """One of the fixes that the first device lacks."""
+    return _rows(np.zeros(1, np.int64), np.array([LACKING[number]]))
 
 
 def town() -> Iterator[dict[str, Any]]:
