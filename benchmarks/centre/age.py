@@ -23,7 +23,7 @@ import pyarrow as pa
 from benchmarks.centre.batches import TENANT, as_messages, fixes
 from benchmarks.centre.lakes import DAY_US, add_records, new_lake
 from benchmarks.centre.lakes import fixes as fixes_of
-from benchmarks.centre.table import Row, quiet
+from benchmarks.centre.table import Figure, quiet
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import MicroBatchWriter
 from cloud_jobs.ingest.parts import write_part
@@ -53,7 +53,7 @@ def take_in(lake: Lake, writer: MicroBatchWriter, values: Sequence[bytes]) -> fl
     return time.perf_counter() - began
 
 
-class Fleet:
+class TravellingFleet:
     """Devices that go on where they were."""
 
     def __init__(self, devices: int, size: int) -> None:
@@ -68,10 +68,10 @@ class Fleet:
         return made
 
 
-def rows(folder: Path, options: Namespace) -> Iterator[Row]:
+def rows(folder: Path, options: Namespace) -> Iterator[Figure]:
     """A young centre, and the same micro-batch after each kind of age."""
     young = measured(new_lake(folder / "young"))
-    yield Row("nothing", "", f"{young.median_s * 1000:.0f} ms, {young.peak_mb:,.0f} MB")
+    yield Figure("nothing", "", f"{young.median_s * 1000:.0f} ms, {young.peak_mb:,.0f} MB")
     aged = (
         (f"{options.buffers:,} buffers", with_buffers(folder / "buffers", options.buffers)),
         (f"{options.records:,} records", with_records(folder / "records", options.records)),
@@ -79,7 +79,7 @@ def rows(folder: Path, options: Namespace) -> Iterator[Row]:
     )
     for what, lake in aged:
         found = measured(lake)
-        yield Row(
+        yield Figure(
             what,
             f"at most {ALLOWED} times as long, driver at most 1 GB",
             f"{found.median_s * 1000:.0f} ms, {found.median_s / young.median_s:.2f} times; {found.peak_mb:,.0f} MB,"
@@ -87,7 +87,7 @@ def rows(folder: Path, options: Namespace) -> Iterator[Row]:
         )
 
 
-class Measured(NamedTuple):
+class AgeResult(NamedTuple):
     """The median of micro-batches, how long an ingest takes to begin, and the most memory that its process held."""
 
     median_s: float
@@ -95,20 +95,20 @@ class Measured(NamedTuple):
     peak_mb: float
 
 
-def measured(lake: Lake) -> Measured:
-    """Measured in a process of its own, which holds nothing else."""
+def measured(lake: Lake) -> AgeResult:
+    """AgeResult in a process of its own, which holds nothing else."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(_measure, lake).result()
 
 
-def _measure(lake: Lake) -> Measured:
+def _measure(lake: Lake) -> AgeResult:
     quiet()
-    fleet = Fleet(BATCHES, 200)
+    fleet = TravellingFleet(BATCHES, 200)
     began = time.perf_counter()
     writer = MicroBatchWriter(lake)
     opened = time.perf_counter() - began
     times = [take_in(lake, writer, fleet.batches()) for _ in range(ROUNDS)]
-    return Measured(statistics.median(times[5:]), opened, _peak_mb())
+    return AgeResult(statistics.median(times[5:]), opened, _peak_mb())
 
 
 def _peak_mb() -> float:
@@ -174,7 +174,7 @@ def with_commits(folder: Path, commits: int) -> Lake:
     """A lake with so many commits of the ingest's own writer, a small batch each."""
     lake = new_lake(folder)
     writer = MicroBatchWriter(lake)
-    fleet = Fleet(1, 10)
+    fleet = TravellingFleet(1, 10)
     maintenance = Maintenance(lake, MaintenanceSettings())
     for number in range(commits):
         take_in(lake, writer, fleet.batches())

@@ -8,19 +8,10 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from telemetry import Batch, Position, Record, encode
+from tests.cloud_jobs.ingest.test_decoding import MESSAGES
 
 TENANT = "acme"
 EPOCH = 7
-MESSAGES = pa.schema(
-    [
-        ("value", pa.binary()),
-        ("properties", pa.map_(pa.string(), pa.string())),
-        ("publish_time", pa.timestamp("us", tz="UTC")),
-        ("topic", pa.string()),
-        ("message_id", pa.string()),
-        ("malformed", pa.string()),
-    ]
-)
 
 
 def fixes(device: str, first: int, count: int, start_us: int) -> bytes:

@@ -21,7 +21,7 @@ import pulsar
 from pyspark.sql import SparkSession
 
 from benchmarks.centre.batches import TENANT, as_messages, fixes, fleet
-from benchmarks.centre.table import Row
+from benchmarks.centre.table import Figure
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.job import start_ingest
@@ -38,7 +38,7 @@ LIGHT_WARM_UP = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class PulsarLoad:
     """Batches of one size: how many records are in a batch and in a micro-batch, how many micro-batches count."""
 
     size: int
@@ -51,7 +51,7 @@ class Load:
         return self.records // self.size
 
 
-LOADS = (Load(200, 1_000_000, 3, 400_000), Load(10, 200_000, 3, 60_000))
+LOADS = (PulsarLoad(200, 1_000_000, 3, 400_000), PulsarLoad(10, 200_000, 3, 60_000))
 
 
 @contextmanager
@@ -129,8 +129,8 @@ def _properties(device: str) -> dict[str, str]:
 
 
 def throughput(
-    spark: SparkSession, place: LiveCluster, folder: Path, load: Load, store: ObjectStore | None = None
-) -> Row:
+    spark: SparkSession, place: LiveCluster, folder: Path, load: PulsarLoad, store: ObjectStore | None = None
+) -> Figure:
     """Records a second of full micro-batches, from plan to commit; the first one is not counted."""
     topic = place.new_topic(PARTITIONS)
     count = load.messages * (load.rounds + 1)
@@ -148,14 +148,14 @@ def throughput(
     rate = load.records / statistics.median(taken[1:])
     alone = one_process(folder / "alone", load, begin_us)
     where = "a folder" if store is None else "S3"
-    return Row(
+    return Figure(
         f"{load.size} records a batch, {load.records:,} records a micro-batch, lake in {where}",
         f"at least {load.asked:,} records/s",
         f"{rate:,.0f} records/s ({', '.join(f'{one:.2f}' for one in taken)} s); one process alone {alone:,.0f}",
     )
 
 
-def one_process(folder: Path, load: Load, begin_us: int) -> float:
+def one_process(folder: Path, load: PulsarLoad, begin_us: int) -> float:
     """Records a second of decoding, checking and writing one micro-batch in this process."""
     lake = Lake(folder)
     lake.create()
@@ -167,7 +167,7 @@ def one_process(folder: Path, load: Load, begin_us: int) -> float:
     return len(values) * load.size / (time.perf_counter() - began)
 
 
-def light(spark: SparkSession, place: LiveCluster, folder: Path) -> list[Row]:
+def light(spark: SparkSession, place: LiveCluster, folder: Path) -> list[Figure]:
     """From Pulsar's receipt of a message to the commit of its rows, while a few messages a second come."""
     topic = place.new_topic(PARTITIONS)
     settings = settings_of(place, folder, topic)
@@ -186,12 +186,12 @@ def light(spark: SparkSession, place: LiveCluster, folder: Path) -> list[Row]:
     latencies = sorted(_latencies_s(settings.tables, LIGHT_WARM_UP * 10))
     p99 = latencies[int(len(latencies) * 0.99)]
     return [
-        Row("light: from Pulsar's receipt to a committed row, p99", "under 1 s", f"{p99:.2f} s"),
-        Row("light: the same, median", "", f"{statistics.median(latencies):.2f} s"),
-        Row(
+        Figure("light: from Pulsar's receipt to a committed row, p99", "under 1 s", f"{p99:.2f} s"),
+        Figure("light: the same, median", "", f"{statistics.median(latencies):.2f} s"),
+        Figure(
             "light: micro-batch from plan to commit, median", "under 0.6 s", f"{statistics.median(taken) / 1000:.2f} s"
         ),
-        Row("light: the same, worst of the last 100", "", f"{max(taken) / 1000:.2f} s"),
+        Figure("light: the same, worst of the last 100", "", f"{max(taken) / 1000:.2f} s"),
     ]
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from benchmarks.centre.batches import as_messages, fleet
-from benchmarks.centre.table import Row
+from benchmarks.centre.table import Figure
 from cloud_jobs.ingest.job import MicroBatchHandler
 from cloud_jobs.lake.tables import Lake
 
@@ -25,7 +25,7 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ArrowLoad:
     """Micro-batches of so many records in batches of one size, of which a share comes a second time."""
 
     size: int
@@ -33,16 +33,16 @@ class Load:
     repeated: float = 0.0
 
 
-LOADS = (Load(200, 400_000), Load(10, 50_000), Load(200, 400_000, 0.01), Load(10, 5_000))
+LOADS = (ArrowLoad(200, 400_000), ArrowLoad(10, 50_000), ArrowLoad(200, 400_000, 0.01), ArrowLoad(10, 5_000))
 
 
-def rows(spark: SparkSession, folder: Path) -> Iterator[Row]:
+def rows(spark: SparkSession, folder: Path) -> Iterator[Figure]:
     """A row for each load."""
     for at, load in enumerate(LOADS):
         yield _measured(spark, folder / str(at), load)
 
 
-def _measured(spark: SparkSession, folder: Path, load: Load) -> Row:
+def _measured(spark: SparkSession, folder: Path, load: ArrowLoad) -> Figure:
     batches = max(load.records // load.size // DEVICES, 1)
     lake = Lake(folder / "lake")
     lake.create()
@@ -63,7 +63,7 @@ def _measured(spark: SparkSession, folder: Path, load: Load) -> Row:
     count = batches * DEVICES * load.size
     took = median(seconds[1:])
     what = f"{load.size} records a batch, {count:,} a micro-batch, {load.repeated:.0%} repeated"
-    return Row(what, "", f"{count / took:,.0f} records/s, {took:.2f} s")
+    return Figure(what, "", f"{count / took:,.0f} records/s, {took:.2f} s")
 
 
 def _write(path: Path, values: list[bytes]) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import structlog
 
 
-class Row(NamedTuple):
+class Figure(NamedTuple):
     """One figure."""
 
     what: str
@@ -17,7 +17,7 @@ class Row(NamedTuple):
     measured: str
 
 
-def print_rows(title: str, rows: Iterable[Row]) -> None:
+def print_rows(title: str, rows: Iterable[Figure]) -> None:
     write = sys.stdout.write
     write(f"\n{title}\n\n| what | asked | measured |\n|---|---|---|\n")
     for row in rows:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from benchmarks.centre.lakes import add_records, fixes, new_lake
-from benchmarks.centre.table import Row
+from benchmarks.centre.table import Figure
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.spark import SparkSettings, start_spark
 from cloud_jobs.usage.job import compute_usage
@@ -40,7 +40,7 @@ _BEGIN_US = 1_767_571_200_000_000  # 2026-01-05T00:00:00Z
 _RATE = 150_000
 
 
-def rows(folder: Path) -> Iterator[Row]:
+def rows(folder: Path) -> Iterator[Figure]:
     """The figures, each beside what is asked."""
     lake = history(folder / "whole", FIXES)
     warm = history(folder / "warm", 20_000)
@@ -50,14 +50,14 @@ def rows(folder: Path) -> Iterator[Row]:
             run(spark, copied(warm, folder / f"warm-{executors}"))
             took[executors] = run(spark, copied(lake, folder / f"whole-{executors}"))
     rate = FIXES / took[1]
-    yield Row(f"usage of {FIXES:,} fixes, one executor of one core", f"at least {_RATE:,} fixes/s", f"{rate:,.0f}/s")
+    yield Figure(f"usage of {FIXES:,} fixes, one executor of one core", f"at least {_RATE:,} fixes/s", f"{rate:,.0f}/s")
     ratio = took[1] / took[2]
     what = f"{ratio:.2f} times ({took[1]:.1f} s, {took[2]:.1f} s)"
-    yield Row("usage, two executors against one", "at least 1.7 times", what)
+    yield Figure("usage, two executors against one", "at least 1.7 times", what)
     yield from late_fixes(folder)
 
 
-def late_fixes(folder: Path) -> Iterator[Row]:
+def late_fixes(folder: Path) -> Iterator[Figure]:
     """One fix of an hour long computed, after histories of three sizes: on this machine, without executors."""
     spark = start_spark("bench-usage", SparkSettings(master="local[2]"))
     try:
@@ -69,7 +69,7 @@ def late_fixes(folder: Path) -> Iterator[Row]:
                 add_records(lake, [late_fix(number)])
                 taken.append(run(spark, lake))
             shown = f"{statistics.median(taken):.2f} s"
-            yield Row(f"usage after one late fix, {count:,} fixes before", "as long for each", shown)
+            yield Figure(f"usage after one late fix, {count:,} fixes before", "as long for each", shown)
     finally:
         spark.stop()
 
