@@ -87,6 +87,30 @@ def test_any_order_split_and_lateness_gives_the_same_usage(
     assert json.dumps([*in_force(late).items()], default=str) == json.dumps([*in_force(whole).items()], default=str)
 
 
+@pytest.mark.parametrize("gap_h", [7.0, 10.0, 24.0])
+def test_a_late_fix_counts_all_that_has_a_say_in_its_hours_however_long_a_gap_may_be(
+    tmp_path_factory: pytest.TempPathFactory, gap_h: float
+) -> None:
+    midnight = datetime(2026, 1, 10, tzinfo=UTC)
+    gaps = (-2.8, -1.9, -1.0, -0.1, 0.05)
+    times = [midnight + timedelta(hours=gap_h * gap) for gap in gaps]
+    fixes = [LakeFix("d", seq, time, seq / 100, 0.01) for seq, time in enumerate(times, 1)]
+    assert_late_equals_whole(tmp_path_factory, TrackSettings(max_gap_s=gap_h * 3600), fixes, late_at=4)
+
+
+def assert_late_equals_whole(
+    folders: pytest.TempPathFactory, rules: TrackSettings, fixes: list[LakeFix], late_at: int
+) -> None:
+    whole, late = lake_of(folders.mktemp("whole")), lake_of(folders.mktemp("late"))
+    ingest(whole, fixes)
+    compute(whole, rules)
+    ingest(late, [fix for at, fix in enumerate(fixes) if at != late_at])
+    compute(late, rules)
+    ingest(late, [fixes[late_at]])
+    compute(late, rules)
+    assert in_force(late) == in_force(whole)
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     made = lake_of(tmp_path / "lake")
