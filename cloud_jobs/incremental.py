@@ -156,16 +156,26 @@ def touched_spans(positions: DataFrame, name: str, *, span_ms: int, margin_ms: i
     return positions.select("device", f.explode(around).alias(name)).distinct()
 
 
-def commit(lake: Lake, increment: Increment, rows: DataFrame, *, stamp: str = "emitted_at") -> None:
+def commit(
+    lake: Lake,
+    increment: Increment,
+    rows: DataFrame,
+    *,
+    stamp: str = "emitted_at",
+    states: Mapping[str, int] | None = None,
+) -> None:
     """Appends the rows that were computed for an increment, with what they cover. No rows: only that.
 
-    `stamp`: the column that takes the time of now. Raises CommitConflict if another run has written to the table since
+    `stamp`: the column that takes the time of now. `states`: as `commit_written` has it.
+
+    Raises CommitConflict if another run has written to the table since
     this one read it; nothing is written then.
     """
     now = datetime.now(UTC)
     number = f.lit(increment.commit_number).cast("bigint")
     stamped = rows.withColumn(stamp, f.lit(now)).withColumn("commit_number", number)
-    commit_written(increment, write_files(cast_to(TABLES[increment.table].schema, stamped), lake, increment.table, now))
+    files = write_files(cast_to(TABLES[increment.table].schema, stamped), lake, increment.table, now)
+    commit_written(increment, files, states=states)
 
 
 def commit_written(increment: Increment, files: Sequence[DataFile], *, states: Mapping[str, int] | None = None) -> None:
