@@ -4,7 +4,8 @@ CloudError
 ├── SparkNotReady       Spark, Java or its master are not there
 ├── ExecutorsNotReady   executors cannot run the jobs: another Python, a missing package, a folder they do not see
 ├── LakeError           a table is missing, damaged, or not what this version writes
-│   └── NotKept         what a table was at a moment is not known any more
+│   ├── NotKept         what a table was at a moment is not known any more
+│   └── OtherRecords    a derived table was computed from other records than those that are there
 ├── LocationError       where the lake is cannot be used: its text, its address, its credentials
 ├── StoreUnavailable    the object store does not answer; what was committed is there, and what was not is not
 ├── Fenced              another writer has written to the records: this one must stop
@@ -50,6 +51,18 @@ class LakeError(CloudError):
 
 class NotKept(LakeError):
     """What a table was at a moment is not known: the commits of then are no longer kept."""
+
+
+class OtherRecords(LakeError):
+    """A derived table covers commits of the ingest that the records do not have: both are not of one lake's history."""
+
+    def __init__(self, table: str, *, covered_number: int, found_number: int) -> None:
+        super().__init__(
+            f"table {table} was computed from other records than those that are there: it covers ingest number "
+            f"{covered_number}, and the records are at {found_number}. One of the two was brought back from a copy: "
+            f"bring both back from one, or remove the folder of {table}, which is then computed anew"
+        )
+        self.table = table
 
 
 class LocationError(CloudError):
