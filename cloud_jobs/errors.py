@@ -8,6 +8,7 @@ CloudError
 │   └── OtherRecords    a derived table was computed from other records than those that are there
 ├── LocationError       where the lake is cannot be used: its text, its address, its credentials
 ├── StoreUnavailable    the object store does not answer; what was committed is there, and what was not is not
+├── ClockBehind         this machine's clock is behind the lake's commits: what it computed would be of the past
 ├── Fenced              another writer has written to the records: this one must stop
 ├── CommitFailed        a commit was not made, or nobody knows; what it was for is done again
 ├── CommitConflict      another run of the same job has written its table: this one must stop
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from datetime import datetime
 from typing import ClassVar
 
 _MAX_SHOWN = 100
@@ -79,6 +81,17 @@ class StoreUnavailable(CloudError):
     def __init__(self, store: str, reason: str) -> None:
         super().__init__(f"the object store at {store} does not answer: {reason}; nothing is half done, start again")
         self.store = store
+
+
+class ClockBehind(CloudError):
+    """This machine's clock is behind the newest commit of the records; what it stamps would seem known long ago."""
+
+    def __init__(self, now: datetime, committed: datetime) -> None:
+        super().__init__(
+            f"this machine's clock says {now.isoformat(timespec='seconds')}, and the newest commit of the records is "
+            f"of {committed.isoformat(timespec='seconds')}: nothing was computed. Set the clock right, or that of who "
+            "made the commit; the next commit counts then"
+        )
 
 
 class Fenced(CloudError):
