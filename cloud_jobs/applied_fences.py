@@ -79,7 +79,7 @@ def _read(lake: Lake, number: int) -> tuple[str, ...] | None:
         place = f"{lake.path(_FOLDER)}/{_path(number)}"
         raise LakeError(
             f"the fences that were applied last cannot be read: {place}: {error_text(error)};"
-            " where it cannot be mended, remove it: all is computed again then"
+            " if it stays so, remove it: all is computed again then"
         ) from error
     # a carriage return between the tokens of a feature does not end it
     found = tuple(text.split("\n")[:-1])
