@@ -90,7 +90,9 @@ def _run(
     """Computes and publishes once, or every so many seconds until a signal; log and report say what each run did."""
     log, lake = structlog.get_logger(job, job=job), settings.tables
     with settings.location.errors_named(), nullcontext() if every_s is None else stop_on_signals() as stop:
-        # before Spark, which takes seconds to start: a lake of another version is refused at once
+        # before Spark, which takes seconds to start: a lake of another version is refused at once, and so is one that
+        # is not there: only the ingest begins a lake
+        lake.check("records")
         lake.create()
         increment = next_increment(lake, table)
         log.info("started", lake=str(settings.lake), ingest_number=increment.until, covers=increment.since)

@@ -59,7 +59,7 @@ class Outbox:
         if noted is None or newest is None or noted[0] != str(opened.metadata().id):
             return 0
         _, published = noted
-        # the newest commit tells whether it is the noted one; of an older one only that it came before
+        # only of the newest commit is it known whether it is the noted one
         is_past = published == newest or counter_of(published) < counter_of(newest)
         return counter_of(published) if is_past else 0
 
