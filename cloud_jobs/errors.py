@@ -95,7 +95,7 @@ class ClockBehind(CloudError):
 
 
 class Fenced(CloudError):
-    """The records changed under this writer. It stops, and starts again from what the table holds.
+    """The records changed under this writer. Its command ends; a new start goes on from what the table holds.
 
     `expected_number`, `found_number`: the ingest number of the newest commit, as this writer knows it and as it is.
     """
