@@ -12,8 +12,11 @@ from typing import Final
 from uuid import uuid4
 
 from deltalake import DeltaTable
+from pyarrow.fs import FileType
 
+from cloud_jobs.errors import LakeError
 from cloud_jobs.fence_changes import EVERYTHING, FenceChange, changes_between
+from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import stated
 from geo.spatial import FenceError
@@ -31,7 +34,7 @@ def fences_number(features: Sequence[str]) -> int:
 
 
 def note_fences(lake: Lake, features: Sequence[str]) -> int:
-    """Writes a set of fences where `changes_since` finds it, and returns its number. Raises OSError."""
+    """Writes a set of fences where `changes_since` finds it, and returns its number. Raises OSError, LakeError."""
     files, number = lake.files(_FOLDER), fences_number(features)
     if _read(lake, number) is None:
         files.create_dir(_FEATURES, recursive=True)
@@ -43,9 +46,13 @@ def note_fences(lake: Lake, features: Sequence[str]) -> int:
 
 
 def changes_since(lake: Lake, opened: DeltaTable, features: Sequence[str], reach_ms: int) -> list[FenceChange]:
-    """How fences differ from those that a table was computed with. If those cannot be read, everything may differ."""
+    """How fences differ from those that a table was computed with. Where that is not known, everything may differ.
+
+    Raises StoreUnavailable, LakeError: a file that is there and gives no answer says nothing of what it holds.
+    """
     number = stated(opened, FENCES)
-    if number == fences_number(features):
+    # also of the same ones the file must be there: to remove it is to have everything computed again
+    if number == fences_number(features) and _is_kept(lake, number):
         return []
     before = None if number is None else _read(lake, number)
     if before is None:
@@ -56,12 +63,24 @@ def changes_since(lake: Lake, opened: DeltaTable, features: Sequence[str], reach
         return [EVERYTHING]
 
 
+def _is_kept(lake: Lake, number: int) -> bool:
+    with lake.location.errors_named():
+        return lake.files(_FOLDER).get_file_info(_path(number)).type is not FileType.NotFound
+
+
 def _read(lake: Lake, number: int) -> tuple[str, ...] | None:
+    """A set of fences by its number; None: it is not kept, or its file holds something else."""
     try:
-        with lake.files(_FOLDER).open_input_file(_path(number)) as file:
+        with lake.location.errors_named(), lake.files(_FOLDER).open_input_file(_path(number)) as file:
             text = file.read().decode()
-    except (OSError, ValueError):
+    except (FileNotFoundError, UnicodeDecodeError):
         return None
+    except OSError as error:
+        place = f"{lake.path(_FOLDER)}/{_path(number)}"
+        raise LakeError(
+            f"the fences that were applied last cannot be read: {place}: {error_text(error)};"
+            " if it stays so, remove it: all is computed again then"
+        ) from error
     # a carriage return between the tokens of a feature does not end it
     found = tuple(text.split("\n")[:-1])
     return found if fences_number(found) == number else None

@@ -17,12 +17,15 @@ __all__ = ["load_checked_settings", "load_settings"]
 
 
 def load_settings(path: Path) -> CloudSettings:
-    """The settings of a command; what is wrong with them is a line each on standard error, and exit status 78."""
+    """The settings of a command; what is wrong with them is a line each on standard error, and exit status 78.
+
+    The folders that they name are those beside the file, wherever the command is called.
+    """
     # Imported when a command runs: `--help` needs none of what the settings are made of.
     from cloud_jobs.config import CloudSettings  # noqa: PLC0415
 
     try:
-        return load(CloudSettings, path)
+        return load(CloudSettings, path).beside(path.parent)
     except SettingsError as error:
         raise _refused(error) from error
 

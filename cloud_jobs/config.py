@@ -109,6 +109,11 @@ class CloudSettings(Settings):
             )
         return self
 
+    def beside(self, folder: Path) -> Self:
+        """The same settings, in which a lake or checkpoints in a relative folder are within this one."""
+        lake = self.lake if is_object_store(self.lake) else str(folder / self.lake)
+        return self.model_copy(update={"lake": lake, "checkpoints": folder / self.checkpoints})
+
     @property
     def location(self) -> Location:
         """Where the lake is, with what the environment says of it. Raises LocationError."""

@@ -4,9 +4,11 @@ CloudError
 ├── SparkNotReady       Spark, Java or its master are not there
 ├── ExecutorsNotReady   executors cannot run the jobs: another Python, a missing package, a folder they do not see
 ├── LakeError           a table is missing, damaged, or not what this version writes
-│   └── NotKept         what a table was at a moment is not known any more
+│   ├── NotKept         what a table was at a moment is not known any more
+│   └── OtherRecords    a derived table was computed from other records than those that are there
 ├── LocationError       where the lake is cannot be used: its text, its address, its credentials
 ├── StoreUnavailable    the object store does not answer; what was committed is there, and what was not is not
+├── ClockBehind         this machine's clock is behind the lake's commits: what it computed would be of the past
 ├── Fenced              another writer has written to the records: this one must stop
 ├── CommitFailed        a commit was not made, or nobody knows; what it was for is done again
 ├── CommitConflict      another run of the same job has written its table: this one must stop
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from datetime import datetime
 from typing import ClassVar
 
 _MAX_SHOWN = 100
@@ -52,6 +55,18 @@ class NotKept(LakeError):
     """What a table was at a moment is not known: the commits of then are no longer kept."""
 
 
+class OtherRecords(LakeError):
+    """A derived table covers commits of the ingest that the records do not have: both are not of one lake's history."""
+
+    def __init__(self, table: str, *, covered_number: int, found_number: int) -> None:
+        super().__init__(
+            f"table {table} was computed from other records than those that are there: it covers ingest number "
+            f"{covered_number}, and the records are at {found_number}. One of the two was brought back from a copy: "
+            f"bring both back from one, or remove the folder of {table}, which is then computed anew"
+        )
+        self.table = table
+
+
 class LocationError(CloudError):
     """Where the lake is cannot be used as it is said: in the settings, the environment or a file of credentials."""
 
@@ -68,8 +83,19 @@ class StoreUnavailable(CloudError):
         self.store = store
 
 
+class ClockBehind(CloudError):
+    """This machine's clock is behind the newest commit of the records; what it stamps would seem known long ago."""
+
+    def __init__(self, now: datetime, committed: datetime) -> None:
+        super().__init__(
+            f"this machine's clock says {now.isoformat(timespec='seconds')}, and the newest commit of the records is "
+            f"of {committed.isoformat(timespec='seconds')}: nothing was computed. Set the clock right, or that of who "
+            "made the commit; the next commit counts then"
+        )
+
+
 class Fenced(CloudError):
-    """The records changed under this writer. It stops, and starts again from what the table holds.
+    """The records changed under this writer. Its command ends; a new start goes on from what the table holds.
 
     `expected_number`, `found_number`: the ingest number of the newest commit, as this writer knows it and as it is.
     """

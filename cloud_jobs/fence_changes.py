@@ -1,4 +1,4 @@
-"""Fences that are new or changed since they were last applied, and when and where that can matter. Knows no Spark.
+"""Fences that are new or changed since a table was computed, and when and where that can matter. Knows no Spark.
 
 A fence may be published after the days for which it holds. Then the events of those days are computed again, of every
 device that was near it.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,7 +19,6 @@ from geo.spatial.gates import Gate
 from geo.spatial.geojson import named
 from geo.spatial.hours import DAY_MS
 from geo.spatial.versions import effective_ms
-from runtime import replace_durably
 
 MAX_CHANGES: Final = 100
 """More changes than this are taken for one that holds wherever and whenever any of them does."""
@@ -40,28 +37,6 @@ class FenceChange(NamedTuple):
 
 _LAST_DAY: Final = FOREVER_MS // DAY_MS
 EVERYTHING: Final = FenceChange(-_LAST_DAY, _LAST_DAY, -180.0, -90.0, 180.0, 90.0)
-
-
-@dataclass(frozen=True, slots=True)
-class AppliedFences:
-    """The fences that the events were last computed with, all days of them. `file` holds them."""
-
-    file: Path
-
-    def changes(self, fences: Sequence[str], reach_ms: int) -> list[FenceChange]:
-        """How `fences` (features, each on one line) differ. Without a note that can be read everything may differ."""
-        try:
-            # a carriage return between the tokens of a feature does not end it
-            with self.file.open(encoding="utf-8", newline="\n") as file:
-                before = tuple(line.removesuffix("\n") for line in file)
-            return changes_between(before, fences, reach_ms)
-        except (FileNotFoundError, ValueError, RecursionError, FenceError):
-            return [EVERYTHING]
-
-    def save(self, fences: Sequence[str]) -> None:
-        """Notes that the events of all days are those of `fences` now."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        replace_durably(self.file, "".join(f"{feature}\n" for feature in fences).encode())
 
 
 def changes_between(before: Sequence[str], now: Sequence[str], reach_ms: int) -> list[FenceChange]:

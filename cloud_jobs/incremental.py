@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cloud_jobs.erased_spans import COUNTED, ErasedSpans
-from cloud_jobs.errors import CommitConflict, Fenced
+from cloud_jobs.errors import CommitConflict, Fenced, OtherRecords
 from cloud_jobs.lake.data_files import DataFile
 from cloud_jobs.lake.frames import cast_to, read_files, write_files
 from cloud_jobs.lake.schemas import TABLES
@@ -28,6 +28,8 @@ from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number
 
 COVERS: Final = "covers"
 """Under which name a derived table states the ingest number up to which it covers the records."""
+_COVERED_COMMIT: Final = "covered_commit"
+"""Under which name it states the number of that commit of the ingest, of which no other attempt has the same."""
 _POSITION: Final = "position"
 _READ: Final = (
     "tenant",
@@ -48,6 +50,7 @@ _READ: Final = (
 class Increment:
     """The records that a derived table does not cover yet: those with an ingest number after `since`, up to `until`.
 
+    `newest`: the number of the commit of the ingest that `until` stands for.
     `opened`: the table as a run over them reads it, at the commit `previous`. `number`: that of the commit which the
     run may make upon it.
     `stored`: the files of the records, without those of clocks far off: what they say of a time is nothing that an hour
@@ -57,6 +60,7 @@ class Increment:
     table: str
     since: int
     until: int
+    newest: int | None
     previous: int | None
     number: int
     opened: DeltaTable = field(compare=False, repr=False)
@@ -82,13 +86,19 @@ class Increment:
 
 
 def next_increment(lake: Lake, table: str) -> Increment:
-    """What is to be covered now."""
+    """What is to be covered now.
+
+    Raises OtherRecords for a table that covers what the records do not have, as after one of the two was restored.
+    """
     # the table first: a commit that another run makes from here on makes that of this run a conflict
     opened, records = lake.open(table), lake.open("records")
-    since, until = stated(opened, COVERS) or 0, counter_of(newest_number(records, INGEST))
+    newest = newest_number(records, INGEST)
+    since, until = stated(opened, COVERS) or 0, counter_of(newest)
+    if since > until or (since == until and since and stated(opened, _COVERED_COMMIT) not in {None, newest}):
+        raise OtherRecords(table, covered_number=since, found_number=until)
     previous = newest_number(opened, table)
     stored = StoredFiles.of(records, "records").of_days()
-    return Increment(table, since, until, previous, next_number(previous), opened, stored)
+    return Increment(table, since, until, newest, previous, next_number(previous), opened, stored)
 
 
 def records_behind(lake: Lake, increment: Increment) -> int:
@@ -156,16 +166,26 @@ def touched_spans(positions: DataFrame, name: str, *, span_ms: int, margin_ms: i
     return positions.select("device", f.explode(around).alias(name)).distinct()
 
 
-def commit(lake: Lake, increment: Increment, rows: DataFrame, *, stamp: str = "emitted_at") -> None:
+def commit(
+    lake: Lake,
+    increment: Increment,
+    rows: DataFrame,
+    *,
+    stamp: str = "emitted_at",
+    states: Mapping[str, int] | None = None,
+) -> None:
     """Appends the rows that were computed for an increment, with what they cover. No rows: only that.
 
-    `stamp`: the column that takes the time of now. Raises CommitConflict if another run has written to the table since
+    `stamp`: the column that takes the time of now. `states`: as `commit_written` has it.
+
+    Raises CommitConflict if another run has written to the table since
     this one read it; nothing is written then.
     """
     now = datetime.now(UTC)
     number = f.lit(increment.commit_number).cast("bigint")
     stamped = rows.withColumn(stamp, f.lit(now)).withColumn("commit_number", number)
-    commit_written(increment, write_files(cast_to(TABLES[increment.table].schema, stamped), lake, increment.table, now))
+    files = write_files(cast_to(TABLES[increment.table].schema, stamped), lake, increment.table, now)
+    commit_written(increment, files, states=states)
 
 
 def commit_written(increment: Increment, files: Sequence[DataFile], *, states: Mapping[str, int] | None = None) -> None:
@@ -182,7 +202,11 @@ def commit_written(increment: Increment, files: Sequence[DataFile], *, states: M
             writer=table,
             previous=increment.previous,
             number=increment.number,
-            states={COVERS: increment.until, **(states or {})},
+            states={COVERS: increment.until, **_covered(increment), **(states or {})},
         )
     except Fenced as error:
         raise CommitConflict(table) from error
+
+
+def _covered(increment: Increment) -> dict[str, int]:
+    return {} if increment.newest is None else {_COVERED_COMMIT: increment.newest}

@@ -11,7 +11,6 @@ import structlog
 from pyspark.sql import SparkSession
 
 from cloud_jobs.config import CloudSettings
-from cloud_jobs.fence_changes import AppliedFences
 from cloud_jobs.geofence import job as geofence
 from cloud_jobs.geofence.job import GeofenceRun
 from cloud_jobs.incremental import next_increment
@@ -55,12 +54,11 @@ def run_geofence(settings: CloudSettings, report: Report = ignore_result, *, fol
     """
     rules = settings.geofence
     reference_trigger = PeriodicTrigger(rules.reference_interval_s)
-    applied = AppliedFences(settings.checkpoints / "applied" / "fences.geojson")
 
     def compute(spark: SparkSession) -> tuple[GeofenceRun, CollectedReference | None]:
         due = reference_trigger.fire()
         collected = collect(spark, settings.tables, settings.source_options) if due else None
-        return geofence.compute_events(spark, settings.tables, settings.tracks, rules, applied), collected
+        return geofence.compute_events(spark, settings.tables, settings.tracks, rules), collected
 
     publish = _publisher(settings, geofence.TABLE, rules.topic, event_message)
     every_s = rules.interval_s if follow else None
@@ -92,7 +90,9 @@ def _run(
     """Computes and publishes once, or every so many seconds until a signal; log and report say what each run did."""
     log, lake = structlog.get_logger(job, job=job), settings.tables
     with settings.location.errors_named(), nullcontext() if every_s is None else stop_on_signals() as stop:
-        # before Spark, which takes seconds to start: a lake of another version is refused at once
+        # before Spark, which takes seconds to start: a lake of another version is refused at once, and so is one that
+        # is not there: only the ingest begins a lake
+        lake.check("records")
         lake.create()
         increment = next_increment(lake, table)
         log.info("started", lake=str(settings.lake), ingest_number=increment.until, covers=increment.since)

@@ -3,7 +3,8 @@
 The table is written first, and how far its commits were published is noted after Pulsar has persisted them. A crash
 between the two publishes some rows again; the key of a message, `id/revision`, lets consumers drop those. A note that
 was lost publishes the whole table again. Rows keep the number of the commit that brought them, so what is due is found
-whatever was compacted or deleted meanwhile.
+whatever was compacted or deleted meanwhile. The note names the very commit: a table that was restored from a copy or
+made anew has another history, and is published whole.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from runtime import replace_durably
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
 _TIMEOUT_S = 10
-_NOTED = "commit_number"
+_NOTED = "commit"
+_TABLE_ID = "table_id"
 _SEND_TIMEOUT_MS = 30_000
 _MAX_PENDING = 5_000
 _ANYBODY = PulsarAccess()
@@ -43,19 +45,31 @@ class Outbox:
     table: str
     progress_file: Path
 
-    def published_commit(self) -> int:
-        """The number of the table's commit up to which everything was published; 0: nothing."""
+    def _noted(self) -> tuple[str, int] | None:
+        """The id of the table and the number of its commit up to which everything was published."""
         try:
-            return int(json.loads(self.progress_file.read_text(encoding="utf-8"))[_NOTED])
+            note = json.loads(self.progress_file.read_text(encoding="utf-8"))
+            return str(note[_TABLE_ID]), int(note[_NOTED])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def _published(self, opened: DeltaTable, newest: int | None) -> int:
+        """Up to which commit the rows of this very table were published, as a counter; 0: none."""
+        noted = self._noted()
+        if noted is None or newest is None or noted[0] != str(opened.metadata().id):
             return 0
+        _, published = noted
+        # only of the newest commit is it known whether it is the noted one
+        is_past = published == newest or counter_of(published) < counter_of(newest)
+        return counter_of(published) if is_past else 0
 
     def flush(self, send: Send) -> int:
         """Publishes the rows that are due and returns their number."""
         # fixed before the rows are read: what is committed from here on is due in the next run
         opened = self.lake.open(self.table)
-        since, until = self.published_commit(), counter_of(newest_number(opened, self.table))
-        if since >= until:
+        newest = newest_number(opened, self.table)
+        since, until = self._published(opened, newest), counter_of(newest)
+        if newest is None or since == until:
             return 0
         count = 0
 
@@ -67,7 +81,7 @@ class Outbox:
 
         send(counted())
         # after Pulsar has persisted them: a crash before this publishes them again, and leaves none out
-        self._save(until)
+        self._save(str(opened.metadata().id), newest)
         return count
 
     def _rows(self, opened: DeltaTable, since: int, until: int) -> Iterator[dict[str, Any]]:
@@ -77,9 +91,9 @@ class Outbox:
                 for batch in rows.to_batches(max_chunksize=10_000):
                     yield from batch.to_pylist()
 
-    def _save(self, commit_number: int) -> None:
+    def _save(self, table_id: str, commit: int) -> None:
         self.progress_file.parent.mkdir(parents=True, exist_ok=True)
-        replace_durably(self.progress_file, json.dumps({_NOTED: commit_number}).encode())
+        replace_durably(self.progress_file, json.dumps({_TABLE_ID: table_id, _NOTED: commit}).encode())
 
 
 def topic_sender(

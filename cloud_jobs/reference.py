@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from cloud_jobs.lake.knowledge_time import MAX_LEAD, check_not_behind
 from cloud_jobs.lake.schemas import publication_order
 from cloud_jobs.lake.shared_append import append_missing
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.publication_id import is_far_ahead
 from cloud_jobs.published_fences import PublishedFences, published_fences
 from cloud_jobs.reference_messages import (
     NAMESPACE,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 MAX_NAMED: Final = 100
 """Of what cannot be used so many are named in a line of the log."""
+_FAR_AHEAD: Final = "it was published by a clock more than a day ahead; publish it again by one that is right"
 _log = structlog.get_logger(__name__)
 
 Row = dict[str, Any]
@@ -50,7 +53,11 @@ class CollectedReference:
 
 
 def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> CollectedReference:
-    """Takes what the topics hold into the tables. Fences that cannot be used are logged. Raises CommitConflict."""
+    """Takes what the topics hold into the tables. Fences that cannot be used are logged.
+
+    Raises ClockBehind, CommitConflict.
+    """
+    check_not_behind(lake, datetime.now(UTC))
     messages = {
         kind: (
             spark.read.format("pulsar")
@@ -82,16 +89,24 @@ def store(
     Each is there once, however often it comes and however many do this at once. Raises CommitConflict, LakeError.
     """
     publications, quarantined = list[Row](), list[Row]()
+    began = now()
     for kind, of_kind in messages.items():
         read = read_messages(kind, of_kind)
-        publications += read.publications
         quarantined += read.quarantined
+        for row in read.publications:
+            if is_far_ahead(row["publication_id"], began.timestamp() * 1000):
+                quarantined.append(quarantined_publication(row, _FAR_AHEAD))
+            else:
+                publications.append(row)
     contradicting: list[Row] = []
 
     def missing(table: list[Row]) -> list[Row]:
-        new, contradicting[:] = _compared({row["publication_id"]: row["digest"] for row in table}, publications)
+        # what a clock collected that was far ahead is known to no bill: such a publication is taken once more
+        held = [row for row in table if row["collected_at"] <= began + MAX_LEAD]
+        digests = {row["publication_id"]: row["digest"] for row in table}
+        new, contradicting[:] = _compared(digests, {row["publication_id"] for row in held}, publications)
         # later for each commit, whatever the clocks of two collectors say
-        moment = max([now(), *(row["collected_at"] + timedelta(microseconds=1) for row in table)])
+        moment = max([began, *(row["collected_at"] + timedelta(microseconds=1) for row in held)])
         return [row | {"collected_at": moment} for row in new]
 
     added = append_missing(lake, "reference", ["publication_id", "digest", "collected_at"], missing, pause=pause)
@@ -101,17 +116,19 @@ def store(
     return CollectedReference(lake.open("reference").count(), len(added), named)
 
 
-def _compared(digests: dict[str, str], publications: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """Of publications those with an id that is not known, each once, and rows for those that say another thing."""
+def _compared(digests: dict[str, str], held: set[str], publications: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """Of publications those with an id that is not held, each once, and rows for those that say another thing."""
     new, contradicting = list[Row](), list[Row]()
     for row in publications:
-        if row["publication_id"] not in digests:
-            digests[row["publication_id"]] = row["digest"]
-            new.append(row)
+        name = row["publication_id"]
         try:
-            check_content(row, digests[row["publication_id"]])
+            check_content(row, digests.setdefault(name, row["digest"]))
         except ValueError as fault:
             contradicting.append(quarantined_publication(row, str(fault)))
+        else:
+            if name not in held:
+                held.add(name)
+                new.append(row)
     return new, contradicting
 
 

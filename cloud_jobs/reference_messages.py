@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from cloud_jobs.lake.beginning import instant_text
-from cloud_jobs.publication_id import PROPERTY, is_publication_id
+from cloud_jobs.publication_id import PROPERTY, is_far_ahead, is_publication_id
 from geo.spatial.geojson import named
 from telemetry import InvalidJson, parse_json
 
@@ -108,9 +108,11 @@ def _publication(kind: Kind, message: dict[str, Any]) -> Row:
     if message["key"] is None or message["value"] is None:
         raise ValueError("a version has a key and a value")
     publication_id = _property(message, PROPERTY)
-    if not is_publication_id(publication_id):
+    if publication_id is None or not is_publication_id(publication_id):
         found = "none" if publication_id is None else _shown(publication_id)
         raise ValueError(f"its property {PROPERTY} is to be a UUID of version 7, and is {found}")
+    if is_far_ahead(publication_id, message["publish_time"].timestamp() * 1000):
+        raise ValueError(f"its publication id {publication_id} is of a time more than a day after it was published")
     body = parse_json(message["value"], max_bytes=MAX_BYTES, max_values=MAX_VALUES)
     if not isinstance(body, dict):
         raise ValueError("a version is a JSON object")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pulsar
 
 from cloud_jobs.errors import ReferenceNotPublished
-from cloud_jobs.publication_id import PROPERTY, RANDOM_BITS, is_publication_id, next_publication_id
+from cloud_jobs.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, is_publication_id, next_publication_id
 from cloud_jobs.reference_files import ReferenceVersion
 from cloud_jobs.reference_messages import NAMESPACE, TOPICS
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
@@ -30,15 +30,16 @@ def publish(
 
     All are persisted then. They come, in their order, after every publication that stands last in a topic of that
     cluster, whatever `clock` (seconds since 1970) says. A cluster that is tried after another gets the same ids: what
-    arrived in both counts once. Raises ReferenceNotPublished.
+    arrived in both counts once. What was published by a clock more than a day ahead is no publication to come after;
+    a clock that is itself a day behind most publications publishes nothing. Raises ReferenceNotPublished.
     """
-    todo, reasons = list(versions), list[str]()
+    todo, reasons, now_ms = list(versions), list[str](), round(clock() * 1000)
     publications: list[_Publication] = []
     for url in service_urls:
         try:
             client = open_pulsar_client(url, access, timeout_s=_TIMEOUT_S)
             try:
-                publications = publications or _with_ids(todo, _newest_id(client), round(clock() * 1000))
+                publications = publications or _with_ids(todo, _newest_id(client, now_ms), now_ms)
                 return _send(client, publications)
             finally:
                 client.close()
@@ -55,7 +56,19 @@ def _with_ids(versions: Iterable[ReferenceVersion], newest: str | None, now_ms: 
     return publications
 
 
-def _newest_id(client: pulsar.Client) -> str | None:
+def _newest_id(client: pulsar.Client, now_ms: int) -> str | None:
+    """The highest of the ids that are not far ahead. Raises ValueError if most are: then this clock is wrong."""
+    newest = _last_id(client)
+    if newest is None or not is_far_ahead(newest, now_ms):
+        return newest
+    every = [one for topic in TOPICS.values() for one in _ids(client, topic, pulsar.MessageId.earliest) if one]
+    near = [one for one in every if not is_far_ahead(one, now_ms)]
+    if len(near) * 2 < len(every):
+        raise ValueError(f"this machine's clock is more than a day behind {len(every) - len(near)} of {len(every)} ids")
+    return max(near, default=None)
+
+
+def _last_id(client: pulsar.Client) -> str | None:
     """The highest of the ids that stand last in the topics; of a topic that ends with what has no id, the highest."""
     found = list[str]()
     for topic in TOPICS.values():
@@ -85,7 +98,9 @@ def _id_of(message: pulsar.Message) -> str | None:
         text = message.properties().get(PROPERTY)
     except UnicodeDecodeError:
         return None
-    return text if is_publication_id(text) else None
+    if text is None or not is_publication_id(text) or is_far_ahead(text, message.publish_timestamp()):
+        return None
+    return str(text)
 
 
 def _send(client: pulsar.Client, publications: Iterable[_Publication]) -> int:

@@ -11,8 +11,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from cloud_jobs.applied_fences import FENCES, changes_since, note_fences
 from cloud_jobs.erased_spans import ErasedSpans
-from cloud_jobs.fence_changes import AppliedFences, FenceChange
+from cloud_jobs.fence_changes import FenceChange
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, EventRules, revise
 from cloud_jobs.geofence.units import DAY_MS
@@ -67,14 +68,11 @@ class GeofenceRun:
         return self.touched_days > 0
 
 
-def compute_events(
-    spark: SparkSession, lake: Lake, tracks: TrackSettings, settings: GeofenceSettings, applied: AppliedFences
-) -> GeofenceRun:
+def compute_events(spark: SparkSession, lake: Lake, tracks: TrackSettings, settings: GeofenceSettings) -> GeofenceRun:
     """Brings the events up to the records and the fences as they are now. Running it again writes nothing.
 
-    The revisions and the ingest number up to which they cover the records are one commit; the fences are noted in
-    `applied` after it, so that after a crash between the two the days of new fences are looked at once more. Raises
-    CommitConflict.
+    The revisions, the ingest number up to which they cover the records, and the fences that they were computed with
+    are one commit: a crash leaves all or none. Raises CommitConflict.
     """
     increment = next_increment(lake, TABLE)
     since, until = increment.since, increment.until
@@ -84,7 +82,7 @@ def compute_events(
     fences, refused = published.features, published.refused
     reach_ms = erased.margin_ms
     # the first run computes every day that there is, whatever the fences
-    changes = applied.changes(fences, reach_ms) if since else []
+    changes = changes_since(lake, increment.opened, fences, reach_ms) if since else []
     if not increment and not changes:
         return GeofenceRun(until, 0, 0, 0, 0, 0, 0, refused)
     # settings that do not fit are refused here, before Spark works for minutes
@@ -106,12 +104,9 @@ def compute_events(
             revise_days = _revise_days(fences, tracks, settings)
             revisions = persist_until(held, map_sorted(rows, "unit", revise_days, REVISIONS, "t_ms", "epoch", "seq"))
             revision_count = int(revisions.count())
-            commit(lake, increment, revisions)
-        elif increment:
-            commit_written(increment, [])
-        # after the commit: a crash between the two has the days of new fences looked at once more, and skips none
-        if changes or not since:
-            applied.save(fences)
+            commit(lake, increment, revisions, states={FENCES: note_fences(lake, fences)})
+        else:
+            commit_written(increment, [], states={FENCES: note_fences(lake, fences)})
         behind = increment.commits, records_behind(lake, increment)
         return GeofenceRun(until, *behind, len(changes), count, revision_count, late, refused)
 

@@ -1,4 +1,8 @@
-"""Which device times an hour or a day can be computed from: those near enough to when the record was received. Pure."""
+"""Which device times an hour or a day can be computed from: those near enough to when the record was received. Pure.
+
+Of copies that were received at different times the one that is ingested first decides, and the record keeps that: close
+to a bound two centres may differ.
+"""
 
 from __future__ import annotations
 

@@ -30,6 +30,8 @@ from cloud_jobs.lake.s3_access import S3Access
 _SCHEME: Final = "s3://"
 # what needs no escape in either library
 _S3: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9_.=-]+)*/?")
+_NO_FOLDER: Final = frozenset("%\\[]^|") | {chr(number) for number in (*range(32), 127)}
+"""In the name of a folder delta-rs makes other characters of these, or of other characters these: another folder."""
 _CONNECT_S: Final = 5
 _REQUEST_S: Final = 30
 _RETRY_S: Final = 30
@@ -61,10 +63,10 @@ class Location:
     ) -> Location:
         """A folder's path, or `s3://bucket/prefix` reached as settings and environment say. Raises LocationError."""
         text = str(text)
-        if not is_object_store(text):
-            return cls(text)
         if fault := location_fault(text):
             raise LocationError(f"lake {fault}")
+        if not is_object_store(text):
+            return cls(text)
         completed = (access or S3Access()).completed(os.environ if environment is None else environment)
         return cls(text.removeprefix(_SCHEME).rstrip("/"), completed)
 
@@ -152,8 +154,11 @@ def is_object_store(text: str) -> bool:
 
 
 def location_fault(text: str) -> str | None:
-    """What is wrong with a text that is meant for a place in an object store; None where nothing is, or a folder."""
-    if not is_object_store(text) or (_S3.fullmatch(text) and not {".", ".."} & {*text.split("/")}):
+    """What is wrong with a text that is meant for a folder or for a place in an object store; None: nothing is."""
+    if not is_object_store(text):
+        found = " and ".join(map(repr, sorted({*text} & _NO_FOLDER)))
+        return f"{text!r} has {found}, which the libraries do not take as it stands" if found else None
+    if _S3.fullmatch(text) and not {".", ".."} & {*text.split("/")}:
         return None
     return f"{text!r} is neither a folder nor s3://BUCKET/PREFIX with letters, digits and _.=- between slashes"
 

@@ -26,7 +26,7 @@ from cloud_jobs.lake.coverage_log import CoverageLog, Manifest
 from cloud_jobs.lake.coverage_rows import from_rows
 from cloud_jobs.lake.location import Location, error_text
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
-from cloud_jobs.lake.transactions import newest_number
+from cloud_jobs.lake.transactions import COMMITTED, newest_number
 
 _CONFIGURATION: Final = {
     "delta.checkpointInterval": "50",
@@ -282,10 +282,25 @@ def _load_as_of(table: DeltaTable, files: FileSystem, as_of: datetime) -> bool:
 
 
 def _committed_ms(files: FileSystem, version: int) -> float:
-    """When a version was committed, in milliseconds since 1970; -1 for one whose commit is no longer kept."""
+    """When a version was committed, in milliseconds since 1970; -1 for one whose commit is no longer kept.
+
+    By what its writer stated, which never goes back; a version of another one, such as a merge, holds what the version
+    before it holds, and is taken for as old. Of versions without either it is the clock's time.
+    """
+    clock_ms = None
+    while (actions := _actions(files, version)) is not None:
+        numbers = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
+        if COMMITTED in numbers:
+            return float(numbers[COMMITTED] / 1000)
+        stamps = (float(action["commitInfo"]["timestamp"]) for action in actions if "commitInfo" in action)
+        clock_ms = max(stamps, default=0.0) if clock_ms is None else clock_ms
+        version -= 1
+    return -1.0 if clock_ms is None else clock_ms
+
+
+def _actions(files: FileSystem, version: int) -> list[dict[str, Any]] | None:
     try:
         with files.open_input_file(f"_delta_log/{version:020}.json") as file:
-            actions = [json.loads(line) for line in file.read().splitlines()]
+            return [json.loads(line) for line in file.read().splitlines()]
     except FileNotFoundError:
-        return -1.0
-    return max((float(action["commitInfo"]["timestamp"]) for action in actions if "commitInfo" in action), default=0.0)
+        return None

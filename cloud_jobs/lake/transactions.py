@@ -7,6 +7,7 @@ A writer numbers its commits, and Delta keeps the newest number with the table f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from secrets import randbits
 from typing import Final
 
@@ -17,10 +18,14 @@ from cloud_jobs.errors import CommitFailed, Fenced
 from cloud_jobs.lake.data_files import DataFile
 from cloud_jobs.lake.schemas import TABLES
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RANDOM_BITS: Final = 32
 _FAILURES: Final = (DeltaError, OSError, ValueError)
 _TRIES: Final = 5
 """So often a commit is tried upon what others wrote meanwhile."""
+COMMITTED: Final = "committed_us"
+"""Under which name a table states when its newest commit was made, in microseconds since 1970: never earlier than the
+commits before it, whatever the clocks of their writers said."""
 MAX_ATTEMPT_S: Final = 3600.0
 """A file that is written is committed within this time or never; what no commit names is deleted much later."""
 _MAX_COUNTER: Final = (1 << 31) - 1
@@ -60,6 +65,7 @@ def commit_files(
     previous: int | None,
     number: int,
     states: Mapping[str, int] | None = None,
+    now: datetime | None = None,
 ) -> None:
     """Adds files to a table in one commit, which is the writer's `number` and follows upon `previous`.
 
@@ -71,7 +77,9 @@ def commit_files(
     hindrance.
     """
     layout = TABLES[table]
-    numbers = {writer: number, **(states or {})}
+    moment_us = ((now or datetime.now(UTC)) - _EPOCH) // timedelta(microseconds=1)
+    committed = max(moment_us, (stated(opened, COMMITTED) or 0) + 1)
+    numbers = {writer: number, COMMITTED: committed, **(states or {})}
     properties = CommitProperties(
         app_transactions=[Transaction(name, value) for name, value in numbers.items()],
         # delta-rs leaves it out; with it Spark's conflict checks know that nothing was read

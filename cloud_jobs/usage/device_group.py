@@ -35,6 +35,7 @@ from geo.spatial.ragged import Bools, Ints, distinct
 
 _CONTENT: Final = ("distance_mm", "duration_ms", "entries", "seq_ranges")
 _NOTHING: Final = (0, 0, 0, "{}")
+_NOT_YET: Final[tuple[Any, ...]] = ()
 _NEVER_MS: Final = -(1 << 62)
 
 UsageKey = tuple[int, int, str]
@@ -94,7 +95,7 @@ def compute_group(
             return GroupResult((), 0, 0, too_late)
         fixes = _fixes(records, devices, group, touched, rules.settings)
         metered = meter_arrays(fixes, devices.names, _zones(rules.features), rules.settings)
-        rows = follow(metered, _in_force(usage, devices, group.usage, touched), devices.names)
+        rows = follow(metered, _in_force(usage, devices, group.usage, touched, stamp), devices.names)
         for row in rows:
             row["computed_at"], row["commit_number"] = stamp.computed_at, stamp.commit_number
         table = pa.Table.from_pylist(rows, schema=USAGE)
@@ -172,14 +173,17 @@ def _fixes(files: FileSystem, devices: Devices, group: DeviceGroup, touched: Int
 
 
 def _in_force(
-    files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints
+    files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints, stamp: Stamp
 ) -> dict[UsageKey, tuple[Any, ...]]:
-    """What is in force for the touched hours: of each key the content that the latest commit gave it."""
+    """What is in force for the touched hours: of each key the content that the latest commit gave it.
+
+    A row that is known only from later on than those of this run has the content _NOT_YET, which no other equals.
+    """
     hours = hour_of(touched)
     limits = _moment(int(hours.min()) * HOUR_MS), _moment(int(hours.max()) * HOUR_MS)
     wanted: dict[str, Range] = {"device": devices.range, "hour": limits}
     latest: dict[UsageKey, tuple[int, tuple[Any, ...]]] = {}
-    columns = ("tenant", "device", "hour", "zone", *_CONTENT, "commit_number")
+    columns = ("tenant", "device", "hour", "zone", *_CONTENT, "commit_number", "computed_at")
     for path in paths:
         for rows in stored_rows(files, "usage", path, columns, wanted):
             hour = rows["hour"].cast(pa.int64()).to_numpy() // (HOUR_MS * 1000)
@@ -188,6 +192,8 @@ def _in_force(
             kept = rows.filter(pa.array(mine)).to_pylist()
             for at, number, row in zip(place[mine].tolist(), hour[mine].tolist(), kept, strict=True):
                 key, content = (at, number, row["zone"]), tuple(row[name] for name in _CONTENT)
+                if row["computed_at"] > stamp.computed_at:
+                    content = _NOT_YET
                 if key not in latest or latest[key][0] < row["commit_number"]:
                     latest[key] = row["commit_number"], content
     return {key: content for key, (_, content) in latest.items()}

@@ -16,6 +16,7 @@ from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.stored_files import Range, StoredFiles
 from cloud_jobs.usage.device_group import DeviceGroup
 from cloud_jobs.usage.reading import PositionFile, count_devices
+from cloud_jobs.usage.touched_hours import HOUR_MS
 
 MOST_FIXES: Final = 1_000_000
 """About so many fixes a task holds at once; a device with more is a group by itself."""
@@ -48,9 +49,13 @@ class Wanted(NamedTuple):
 def wanted_files(
     stored: StoredFiles, increment: tuple[int, int], changes: Sequence[FenceChange], margin_ms: int
 ) -> Wanted:
-    """The files of a run over an increment (first and last ingest number) and changes of fences."""
+    """The files of a run over an increment (first and last ingest number) and changes of fences.
+
+    A new fix touches hours up to a margin away, and the fixes that have a say in those lie up to a margin further.
+    """
     new = stored.between("ingest_number", *increment)
-    reach = timedelta(days=-(-margin_ms // _DAY_MS))
+    # an hour more for each margin: hours are computed and read whole
+    reach = timedelta(days=-(-2 * (margin_ms + HOUR_MS) // _DAY_MS))
     days = {day for path in new.paths if (day := day_of(path)) is not None}
     changed = None
     if changes:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
+import structlog
 from pyspark.sql import SparkSession
 
 from cloud_jobs.applied_fences import FENCES, changes_since, note_fences
+from cloud_jobs.fence_changes import EVERYTHING
 from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.incremental import Increment, commit_written, next_increment, records_behind
 from cloud_jobs.lake.erasures import read_erasures
 from cloud_jobs.lake.frames import run_on_executors
+from cloud_jobs.lake.knowledge_time import KnowledgeTime, knowledge_time
 from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import stated
@@ -30,6 +33,7 @@ TABLE = "usage"
 _COMPUTED_AT: Final = "computed_at"
 """Under which name the table states the moment that the rows of its newest commit carry, in microseconds since 1970."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_log = structlog.get_logger(__name__)
 _TASKS_PER_CORE: Final = 4
 _FEW_FILES: Final = 16
 _FEW_ROWS: Final = 200_000
@@ -66,20 +70,24 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     """Brings the usage table up to the records and the fences as they are now. Running it again changes nothing.
 
     The rows, the ingest number up to which they cover the records, and the fences that they were computed with are one
-    commit: a crash leaves all or none. Raises CommitConflict when another run has written meanwhile; nothing is
-    written then.
+    commit: a crash leaves all or none. Raises ClockBehind, and CommitConflict when another run has
+    written meanwhile; nothing is written then.
     """
     increment = next_increment(lake, TABLE)
     published = fences_in(lake)
     gap_ms = round(settings.max_gap_s * 1000)
     # the first run computes every hour that there is, whatever the fences
+    known = _known_from(lake, increment, datetime.now(UTC))
     changes = changes_since(lake, increment.opened, published.features, gap_ms) if increment.since else []
+    if known.was_ahead:
+        _log.warning("usage was stamped by a clock that was ahead: all is computed again", job=TABLE)
+        changes = [EVERYTHING]
     behind = increment.commits, records_behind(lake, increment)
     if not increment and not changes:
         return UsageRun(increment.until, *behind, 0, 0, 0, 0, published.refused)
     rules = Rules(tuple(published.features), settings, tuple(changes))
     wanted = wanted_files(increment.stored, (increment.since + 1, increment.until), changes, settings.margin_ms)
-    stamp = _stamp(increment, datetime.now(UTC))
+    stamp = Stamp(increment.commit_number, known.moment)
     work = compute_group(lake.files("records"), lake.files(TABLE), rules, stamp)
     results = _computed(spark, lake, increment, wanted, work)
     commit_written(
@@ -98,11 +106,10 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     )
 
 
-def _stamp(increment: Increment, now: datetime) -> Stamp:
-    """What the rows of a run carry; of a later commit never an earlier moment, whatever the clock says."""
-    before = stated(increment.opened, _COMPUTED_AT) or 0
-    computed_us = max(_microseconds(now), before)
-    return Stamp(increment.commit_number, _EPOCH + timedelta(microseconds=computed_us))
+def _known_from(lake: Lake, increment: Increment, now: datetime) -> KnowledgeTime:
+    """From when on the rows of a run are known; of a later commit never earlier, but for a clock that was far ahead."""
+    before = stated(increment.opened, _COMPUTED_AT)
+    return knowledge_time(lake, None if before is None else _EPOCH + timedelta(microseconds=before), now)
 
 
 def _microseconds(moment: datetime) -> int:

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from cloud_jobs.__main__ import app
+from cloud_jobs.command_settings import load_settings
 from cloud_jobs.config import MAX_GAP_S, CloudSettings
 from cloud_jobs.pulsar_source.options import PulsarOptions
 
@@ -72,8 +73,22 @@ def test_files_that_the_settings_name_are_looked_at_and_named(tmp_path: Path) ->
     assert [line.split(": ")[:2] for line in said] == [[str(file), "access.token_file"], [str(file), "access.tls_ca"]]
     assert all(str(tmp_path) in line.split(": ", 2)[2] for line in said)
     token.write_text("abc")
-    assert checked(f'[access]\ntoken_file = "{token}"\n') == (0, [f"{file}: right. Lake lake, clusters hq"])
+    assert checked(f'[access]\ntoken_file = "{token}"\n') == (0, [f"{file}: right. Lake {tmp_path}/lake, clusters hq"])
     code, said = checked(f'[ingest.options]\ntlsCa = "{token}"\n')
     assert (code, said[0].startswith(f"{file}: ingest.options: certificates cannot be loaded: ")) == (78, True)
     code, said = checked('[ingest.options]\ntlsC = "x"\n')
     assert (code, said) == (78, [f"{file}: ingest.options: unknown option 'tlsC': did you mean tlsCa?"])
+
+
+def test_folders_are_those_beside_the_file_wherever_the_command_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = '[[clusters]]\nname = "hq"\nservice_url = "pulsar://hq:1"\nadmin_url = "http://hq:2"\n'
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "cloud.toml").write_text(f'lake = "lake"\ncheckpoints = "notes"\n{cluster}')
+    (tmp_path / "b.toml").write_text(f'lake = "s3://lake/a"\ncheckpoints = "/notes"\n{cluster}')
+    monkeypatch.chdir(tmp_path)
+    found = load_settings(Path("a/cloud.toml"))
+    assert (found.lake, found.checkpoints) == ("a/lake", Path("a/notes"))
+    other = load_settings(Path("b.toml"))
+    assert (other.lake, other.checkpoints) == ("s3://lake/a", Path("/notes"))

@@ -1,14 +1,13 @@
-"""Fences that are new or changed: when and where that can matter, and what is noted of it."""
+"""Fences that are new or changed: when and where that can matter."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloud_jobs.fence_changes import EVERYTHING, MAX_CHANGES, AppliedFences, FenceChange, changes_between
+from cloud_jobs.fence_changes import MAX_CHANGES, FenceChange, changes_between
 from cloud_jobs.geofence.units import DAY_MS
 from geo.spatial.activity import FOREVER_MS
 
@@ -58,16 +57,6 @@ def test_a_version_that_was_corrected_matters_where_it_was_and_where_it_is() -> 
     assert change == FenceChange(FIFTH - 1, EVER, 0.0, 0.0, 4.0, 1.0)
 
 
-FLAT = square("bad") | {"geometry": {"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [0, 0]]]}}
-
-
-@pytest.mark.parametrize("line", [json.dumps(FLAT), "[]", "7", "half a no", "", "\udcff", "[" * 100_000, "{}"])
-def test_with_a_note_of_a_fence_that_cannot_be_read_any_more_everything_is_looked_at(tmp_path: Path, line: str) -> None:
-    applied = AppliedFences(tmp_path / "fences.geojson")
-    applied.file.write_bytes(f"{json.dumps(OLD)}\n{line}\n".encode(errors="surrogateescape"))
-    assert applied.changes(fences(OLD), REACH_MS) == [EVERYTHING]
-
-
 @pytest.mark.parametrize(
     ("line", "box"), [([[1, 2], [3, 1]], (1, 1, 3, 2)), ([[179, 2], [-179, 1]], (-180, 1, 180, 2))]
 )
@@ -86,15 +75,3 @@ def test_a_gate_matters_along_its_line_and_over_the_antimeridian_everywhere(
 def test_many_changes_are_taken_for_one() -> None:
     (change,) = changes_between(fences(), fences(*(square(f"f{at}", at) for at in range(MAX_CHANGES + 1))), REACH_MS)
     assert change[2:] == (0, 0, MAX_CHANGES + 1, 1)
-
-
-def test_what_was_applied_is_noted_and_without_a_note_everything_is_looked_at(tmp_path: Path) -> None:
-    applied = AppliedFences(tmp_path / "new folder" / "fences.geojson")
-    assert applied.changes(fences(OLD), REACH_MS) == [EVERYTHING]
-    applied.save(())
-    assert applied.changes((), REACH_MS) == []
-    applied.save(fences(OLD))
-    assert applied.changes(fences(OLD), REACH_MS) == []
-    assert len(applied.changes(fences(OLD, square("new")), REACH_MS)) == 1
-    applied.file.write_text("half a no")
-    assert applied.changes(fences(OLD), REACH_MS) == [EVERYTHING]

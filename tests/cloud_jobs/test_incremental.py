@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from cloud_jobs.errors import CommitConflict
+from cloud_jobs.errors import CommitConflict, OtherRecords
 from cloud_jobs.incremental import commit_written, next_increment, records_behind
 from cloud_jobs.lake.stored_files import StoredFiles, read_stored
 from cloud_jobs.lake.tables import Lake
@@ -95,6 +96,26 @@ def test_a_compaction_of_the_derived_table_is_no_conflict_and_another_run_is(lak
     with pytest.raises(CommitConflict):
         commit_written(other, [])
     assert behind(lake) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_table_that_covers_more_than_the_records_or_others_is_refused(lake: Lake, commits: int) -> None:
+    ingest(lake, [fix(1)])
+    folder = Path(str(lake.location))
+    kept = {name: shutil.copytree(folder / name, folder.parent / name) for name in ("records", "coverage")}
+    ingest(lake, [fix(2)])
+    derive(lake, "usage")
+    for name, copy in kept.items():
+        shutil.rmtree(folder / name)
+        shutil.copytree(copy, folder / name)
+    # what was ingested since then comes again, under numbers that the table has covered
+    for at in range(commits):
+        ingest(lake, [fix(5 + at)])
+    with pytest.raises(OtherRecords, match="it covers ingest number 2, and the records are at"):
+        next_increment(lake, "usage")
+    shutil.rmtree(folder / "usage")
+    lake.create()
+    assert new_seqs(lake) == [1, *range(5, 5 + commits)]
 
 
 def test_a_commit_of_another_run_while_the_increment_is_made_is_a_conflict(

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from cloud_jobs import jobs, proximity
 from cloud_jobs.config import CloudSettings
-from cloud_jobs.errors import NotPublished
+from cloud_jobs.errors import LakeError, NotPublished
 from cloud_jobs.proximity.job import TABLE, ProximityRun
 from tests.system.lake_of_fixes import derive
 
@@ -39,6 +39,7 @@ class Centre:
     def __init__(self, folder: Path) -> None:
         document = {"lake": folder / "lake", "checkpoints": folder / "notes", "clusters": [CLUSTER]}
         self.settings = CloudSettings.model_validate(document | {"proximity": {"interval_s": 0.1}})
+        self.settings.tables.create()
         self.events: list[str] = []
         self.failures: list[Exception] = []
         self.last_run = self.touched = 1
@@ -91,6 +92,13 @@ def test_a_single_run_computes_publishes_and_stops_spark(centre: Centre) -> None
     centre.last_run = 0
     jobs.run_proximity(centre.settings)
     assert centre.events == ["waybill-proximity", "run", "1 to encounters", "stopped"]
+
+
+def test_a_lake_that_is_not_there_is_named_and_not_begun(centre: Centre, tmp_path: Path) -> None:
+    settings = centre.settings.model_copy(update={"lake": str(tmp_path / "elsewhere")})
+    with pytest.raises(LakeError, match=r"there is no lake .*elsewhere"):
+        jobs.run_proximity(settings)
+    assert (centre.events, (tmp_path / "elsewhere").exists()) == ([], False)
 
 
 def test_a_job_logs_what_it_begins_with_what_it_did_and_that_it_stopped(centre: Centre) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,7 +79,29 @@ def test_what_a_topic_did_not_take_stays_due_with_all_of_its_commit(outbox: Outb
     assert set(topic.ids) == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize("note", ["", "{", "[]", '{"commit_number": "x"}', "{}"])
+def test_a_table_that_is_begun_anew_or_brought_back_from_a_copy_is_published_with_the_same_note(
+    outbox: Outbox, tmp_path: Path
+) -> None:
+    topic = Topic()
+    add(outbox, "a")
+    folder = Path(outbox.lake.path(outbox.table))
+    shutil.copytree(folder, tmp_path / "copy")
+    add(outbox, "b")
+    outbox.flush(topic.send)
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "copy", folder)
+    # as many commits as were published, and one of them another
+    add(outbox, "c")
+    assert (outbox.flush(topic.send), sorted(topic.ids[2:])) == (2, ["a", "c"])
+    shutil.rmtree(folder)
+    outbox.lake.create()
+    for name in ("d", "e", "f"):
+        add(outbox, name)
+    assert (outbox.flush(topic.send), sorted(topic.ids[4:])) == (3, ["d", "e", "f"])
+    assert outbox.flush(topic.send) == 0
+
+
+@pytest.mark.parametrize("note", ["", "{", "[]", '{"commit_number": 7}', '{"table_id": "x", "commit": "y"}', "{}"])
 def test_without_a_note_that_can_be_read_the_whole_table_is_published_again(outbox: Outbox, note: str) -> None:
     topic = Topic()
     add(outbox, "a")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import cloud_jobs
 from cloud_jobs.errors import CloudError
-from cloud_jobs.fence_changes import AppliedFences, changes_between
+from cloud_jobs.fence_changes import changes_between
 from cloud_jobs.geofence.event_revisions import EventRules
 from cloud_jobs.published_fences import parse_fences, published_fences
 from cloud_jobs.usage.metering import FIXES, meter
@@ -36,19 +36,15 @@ def rows(*bodies: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_the_bound_of_a_text_is_for_one_fence_and_not_for_all_of_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_bound_of_a_text_is_for_one_fence_and_not_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = [square(f"f{at:03}", at / 10) for at in range(100)]
     monkeypatch.setattr(features, "MAX_TEXT_CHARS", 2 * max(map(len, bodies)))
     found = published_fences(rows(*bodies))
     settings = rules().events
     assert found.refused == ()
     assert len(EventRules.of(found.features, TrackSettings(), settings).fences.fences) == 100
-    applied = AppliedFences(tmp_path / "note")
-    applied.save(found.features)
-    assert applied.changes(found.features, 0) == []
-    assert len(applied.changes(published_fences(rows(*bodies[:-1])).features, 0)) == 1
+    assert changes_between(found.features, found.features, 0) == []
+    assert len(changes_between(found.features, published_fences(rows(*bodies[:-1])).features, 0)) == 1
     assert usage_zones(found.features) == {"", "f000"}
 
 

@@ -20,6 +20,7 @@ from cloud_jobs.lake import shared_append
 from cloud_jobs.lake.schemas import REFERENCE, without
 from cloud_jobs.lake.shared_append import append_missing
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.publication_id import PROPERTY, next_publication_id
 from cloud_jobs.reference import fences_in, publications_in, quarantined_messages, store
 from cloud_jobs.reference_messages import read_messages
 from tests.cloud_jobs.publications import AT, collect_in_parts, message_of, publication_id, tariff
@@ -95,6 +96,28 @@ def test_each_commit_is_known_later_than_the_one_before_it_whatever_the_clocks_o
         store(lake, {"tariff": [message]}, now=lambda: next(moments))
     known = [row["collected_at"] for row in publications_in(lake)]
     assert known == [AT + timedelta(microseconds=at) for at in range(3)]
+
+
+def test_what_a_collector_took_whose_clock_was_a_year_ahead_is_known_again_after_the_next_one(lake: Lake) -> None:
+    store(lake, {"tariff": [A]}, now=lambda: AT)
+    store(lake, {"tariff": [A, B]}, now=lambda: AT + timedelta(days=365))
+    found = store(lake, {"tariff": [A, B, AGAIN, tariff("9", 1)]}, now=lambda: AT + timedelta(minutes=1))
+    assert (found.added, len(found.quarantined)) == (2, 1)
+    known = [row for row in publications_in(lake) if row["collected_at"] <= AT + timedelta(minutes=2)]
+    assert [row["publication_id"] for row in known] == sorted({row["publication_id"] for row in publications_in(lake)})
+    assert (price(lake), store(lake, {"tariff": [A, B]}, now=lambda: AT + timedelta(minutes=3)).added) == ("0.45", 0)
+
+
+def test_an_id_far_ahead_is_quarantined_and_what_is_published_after_it_holds(lake: Lake) -> None:
+    last = tariff("9", 1, properties=[(PROPERTY, "ffffffff-ffff-7fff-bfff-ffffffffffff")])
+    ahead = AT + timedelta(days=365)
+    by_clock = next_publication_id(None, round(ahead.timestamp() * 1000), 0)
+    wrong = tariff("8", 2, properties=[(PROPERTY, by_clock)], publish_time=ahead)
+    found = store(lake, {"tariff": [A, last, wrong, AGAIN]}, now=lambda: AT)
+    reasons = sorted(one.reason for one in found.quarantined)
+    assert (price(lake), len(reasons)) == ("0.45", 2)
+    assert "more than a day after it was published" in reasons[1]
+    assert "a clock more than a day ahead" in reasons[0]
 
 
 def test_nothing_new_is_no_commit(lake: Lake) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,11 @@ VERSIONS = [make_version("tariff", TARIFF), make_version("account", ACCOUNT)]
 class Sent:
     """A message of a topic."""
 
-    def __init__(self, key: str, content: bytes, properties: dict[str, str]) -> None:
-        self.key, self.content, self._properties = key, content, properties
+    def __init__(self, key: str, content: bytes, properties: dict[str, str], at_ms: int = 0) -> None:
+        self.key, self.content, self._properties, self._at_ms = key, content, properties, at_ms
+
+    def publish_timestamp(self) -> int:
+        return self._at_ms
 
     def properties(self) -> dict[str, str]:
         return self._properties
@@ -47,7 +52,7 @@ class Topic:
         self.cluster.left -= 1
         if self.cluster.left < 0:
             raise ConnectError
-        self.messages.append(Sent(partition_key, content, properties))
+        self.messages.append(Sent(partition_key, content, properties, self.cluster.clock_ms()))
 
 
 class Reader:
@@ -71,6 +76,7 @@ class Cluster:
 
     def __init__(self, takes: int = 1_000_000) -> None:
         self.left = takes
+        self.clock_ms = lambda: round(time.time() * 1000)
         self.topics: defaultdict[str, Topic] = defaultdict(lambda: Topic(self))
 
     def create_producer(self, topic: str) -> Topic:
@@ -117,7 +123,9 @@ def test_what_arrived_in_two_clusters_has_one_id_and_counts_once(clusters: dict[
             lake,
             {
                 "tariff": [
-                    message_of("tariff", TARIFF, properties=[*sent.properties().items()])
+                    message_of(
+                        "tariff", TARIFF, properties=[*sent.properties().items()], publish_time=datetime.now(UTC)
+                    )
                     for sent in cluster.topics["tariffs"].messages
                 ]
             },
@@ -130,22 +138,51 @@ def price(amount: str) -> ReferenceVersion:
     return make_version("tariff", TARIFF | {"prices": prices})
 
 
+def publish_at(cluster: Cluster, clock_s: float, *versions: ReferenceVersion) -> None:
+    cluster.clock_ms = lambda: round(clock_s * 1000)
+    publish(["pulsar://dr:6650"], versions, clock=lambda: clock_s)
+
+
+def test_an_id_from_the_end_of_time_blocks_no_publisher(clusters: dict[str, Cluster]) -> None:
+    dr = clusters["pulsar://dr:6650"]
+    dr.topics["tariffs"].messages.append(Sent("t@", b"{}", {PROPERTY: "ffffffff-ffff-7fff-bfff-ffffffffffff"}, 10**12))
+    publish_at(dr, 1e9, price("1"))
+    publish_at(dr, 1e9, price("2"))
+    one, two = (message.properties()[PROPERTY] for message in dr.topics["tariffs"].messages[1:])
+    assert one < two < "7"
+
+
+def test_a_publisher_whose_clock_was_a_year_ahead_is_come_after_by_nobody(clusters: dict[str, Cluster]) -> None:
+    dr = clusters["pulsar://dr:6650"]
+    for clock_s, amount in ((1e9, "1"), (1.1e9, "2"), (1e9 + 60, "3")):
+        publish_at(dr, clock_s, price(amount))
+    first, ahead, after = (message.properties()[PROPERTY] for message in dr.topics["tariffs"].messages)
+    assert first < after < ahead
+
+
+def test_a_clock_that_is_behind_most_publications_publishes_nothing(clusters: dict[str, Cluster]) -> None:
+    dr = clusters["pulsar://dr:6650"]
+    publish_at(dr, 1e9, price("1"))
+    with pytest.raises(ReferenceNotPublished, match=r"more than a day behind 1 of 1 ids"):
+        publish_at(dr, 0.0, price("2"))
+
+
 def test_who_publishes_later_comes_later_whatever_the_clock_says(clusters: dict[str, Cluster]) -> None:
     dr = clusters["pulsar://dr:6650"]
-    for clock_s, amount in ((2e9, "0.45"), (1e9, "4.50"), (0.0, "0.45")):
-        publish(["pulsar://dr:6650"], [price(amount)], clock=lambda: clock_s)  # noqa: B023  # called at once
+    for clock_s, amount in ((1e9, "0.45"), (1e9 - 80_000, "4.50"), (1e9 - 40_000, "0.45")):
+        publish_at(dr, clock_s, price(amount))
     sent = dr.topics["tariffs"].messages
     assert [message.properties()[PROPERTY] for message in sent] == dr.ids
     # in another topic, too: one publication has all of a file
-    publish(["pulsar://dr:6650"], [VERSIONS[1]], clock=lambda: 1e9)
+    publish_at(dr, 1e9 - 60, VERSIONS[1])
     assert dr.topics["accounts"].messages[0].properties()[PROPERTY] == dr.ids[-1]
 
 
 def test_a_topic_that_ends_with_what_has_no_id_is_asked_for_the_highest(clusters: dict[str, Cluster]) -> None:
     dr = clusters["pulsar://dr:6650"]
-    publish(["pulsar://dr:6650"], [price("1")], clock=lambda: 2e9)
+    publish_at(dr, 1e9, price("1"))
     dr.topics["tariffs"].messages.append(Sent("junk", b"", {PROPERTY: "7"}))
-    publish(["pulsar://dr:6650"], [price("2")], clock=lambda: 1e9)
+    publish_at(dr, 1e9 - 60, price("2"))
     first, _, last = (message.properties()[PROPERTY] for message in dr.topics["tariffs"].messages)
     assert first < last
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cloud_jobs.fence_changes import AppliedFences
 from cloud_jobs.geofence import job as geofence
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.job import GeofenceRun, compute_events
@@ -30,8 +29,7 @@ Run = Callable[[SparkSession, Lake], GeofenceRun | ProximityRun]
 
 
 def run_geofence(spark: SparkSession, lake: Lake) -> GeofenceRun:
-    applied = AppliedFences(Path(f"{lake.location}.applied"))
-    return compute_events(spark, lake, TrackSettings(), GeofenceSettings(), applied)
+    return compute_events(spark, lake, TrackSettings(), GeofenceSettings())
 
 
 def run_proximity(spark: SparkSession, lake: Lake) -> ProximityRun:

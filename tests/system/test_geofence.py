@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 
 from cloud_jobs.__main__ import app
 from cloud_jobs.errors import CommitConflict
-from cloud_jobs.fence_changes import AppliedFences
 from cloud_jobs.geofence import job
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.job import TABLE, GeofenceRun, compute_events
@@ -68,9 +67,7 @@ def world(devices: int = 8, fixes: int = 60) -> list[LakeFix]:
 
 
 def run(spark: SparkSession, lake: Lake) -> GeofenceRun:
-    return compute_events(
-        spark, lake, TrackSettings(), SETTINGS, AppliedFences(Path(str(lake.location)).with_suffix(".applied"))
-    )
+    return compute_events(spark, lake, TrackSettings(), SETTINGS)
 
 
 def facts(lake: Lake) -> bytes:

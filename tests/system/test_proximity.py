@@ -169,6 +169,10 @@ def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path:
     assert "none.toml: cannot be read" in missing.stderr
     assert command().returncode == command("--config", str(config), "--nonsense").returncode == 2
     assert not (tmp_path / "lake").exists(), "nothing was made"
+    nowhere = command("--config", str(settings_file(tmp_path, "pulsar://localhost:1", "http://localhost:1", "t")))
+    assert (nowhere.returncode, (tmp_path / "lake").exists()) == (1, False)
+    assert nowhere.stderr.splitlines()[-1].startswith(f"cloud-jobs: there is no lake {tmp_path}/lake")
+    Lake(tmp_path / "lake").create()
     unreachable = settings_file(
         tmp_path, "pulsar://localhost:1", "http://localhost:1", "t", '[spark]\nmaster = "spark://127.0.0.1:1"\n'
     )

@@ -90,7 +90,8 @@ def lake(tmp_path: Path) -> Lake:
     )
     for log in Path(made.path("")).glob("*/_delta_log/*.json"):
         # as if it had been written before the moment of the page's bill
-        log.write_text(re.sub(r'"timestamp":\d+', f'"timestamp":{COMMITTED_MS}', log.read_text()))
+        text = re.sub(r'"timestamp":\d+', f'"timestamp":{COMMITTED_MS}', log.read_text())
+        log.write_text(re.sub(r'"committed_us","version":\d+', f'"committed_us","version":{COMMITTED_MS}000', text))
     return made
 
 

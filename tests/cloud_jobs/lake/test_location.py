@@ -15,6 +15,8 @@ from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
 from deploy.local import free_port
+from tests.cloud_jobs.publications import rows_of
+from tests.system.lake_of_fixes import square
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDKEY", "AWS_SECRET_ACCESS_KEY": "very-secret"}
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
@@ -32,6 +34,25 @@ def test_a_folder_needs_nothing(tmp_path: Path) -> None:
     assert location.storage_options() is None
     (tmp_path / "a lake" / "file").write_text("x")
     assert location.files().get_file_info("file").type is FileType.File
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a%25", "a\\b", "[a]", "a|b", "a^b", "a\nb"])
+def test_a_folder_whose_name_the_libraries_take_for_another_one_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(LocationError, match="which the libraries do not take as it stands"):
+        Location.of(tmp_path / name, None, {})
+    with pytest.raises(ValidationError, match="which the libraries do not take as it stands"):
+        cloud(tmp_path, lake=str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "name", ["a lake", "é", "a+b=c", "~a", "a,b;c", "a'b", "a&b", "(a)", "a:b", "a@b!$", "a?b", "a#b", "a*", "{a}"]
+)
+def test_a_folder_with_any_other_name_holds_a_lake(name: str, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / name)
+    lake.create()
+    for seq in range(2):
+        lake.append("reference", rows_of("fence", [square(f"f{seq}")]))
+    assert (lake.rows("reference").num_rows, [one.name for one in tmp_path.iterdir()]) == (2, [name])
 
 
 def test_the_environment_says_how_a_store_is_reached_as_aws_own_programs_have_it() -> None:

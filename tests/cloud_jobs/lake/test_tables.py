@@ -13,11 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cloud_jobs.errors import LakeError, NotKept
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.schemas import REFERENCE, TABLES, USAGE, without
-from cloud_jobs.lake.tables import Condition, Lake
+from cloud_jobs.lake.tables import INGEST, Condition, Lake
+from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 from telemetry import IntervalSet, Tombstone
 from tests.system.lake_of_fixes import cover
 
@@ -223,7 +226,8 @@ def committed_a_second_apart(lake: Lake) -> None:
     """As if version n of the records had been committed n seconds after MOMENT."""
     for log in sorted((Path(lake.path("records")) / "_delta_log").glob("*.json")):
         stamp = int((MOMENT + timedelta(seconds=int(log.stem))).timestamp() * 1000)
-        log.write_text(re.sub(r'"timestamp":\d+', f'"timestamp":{stamp}', log.read_text()))
+        text = re.sub(r'"timestamp":\d+', f'"timestamp":{stamp}', log.read_text())
+        log.write_text(re.sub(r'"committed_us","version":\d+', f'"committed_us","version":{stamp}000', text))
 
 
 def test_coverage_is_that_of_a_moment_and_none_from_before_the_table(lake: Lake) -> None:
@@ -233,6 +237,30 @@ def test_coverage_is_that_of_a_moment_and_none_from_before_the_table(lake: Lake)
     assert lake.coverage(as_of=MOMENT - timedelta(seconds=1)) == lake.coverage(as_of=MOMENT) == {}
     for seq in range(1, 6):
         assert lake.coverage(as_of=MOMENT + timedelta(seconds=seq + 0.5)) == known("d", 1, (1, seq))
+
+
+@given(st.lists(st.integers(-7_200, 7_200), min_size=1, max_size=12), st.integers(-7_300, 7_300))
+@settings(max_examples=10, deadline=None)
+def test_what_was_known_at_a_moment_stays_so_whatever_the_clocks_of_later_commits_say(
+    tmp_path_factory: pytest.TempPathFactory, offsets: list[int], asked: int
+) -> None:
+    lake = Lake(tmp_path_factory.mktemp("lake") / "lake")
+    lake.create()
+    for log in (Path(lake.path("records")) / "_delta_log").glob("*.json"):
+        log.write_text(re.sub(r'"timestamp":\d+', '"timestamp":1', log.read_text()))
+    first, then = 0, None
+    for at, offset in enumerate(offsets, 1):
+        opened = lake.open("records")
+        previous = newest_number(opened, INGEST)
+        number = next_number(previous)
+        now = MOMENT + timedelta(seconds=offset)
+        commit_files(opened, "records", [], writer=INGEST, previous=previous, number=number, now=now)
+        if at % 3 == 0:
+            lake.open("records").alter.set_table_properties({"delta.checkpointInterval": str(40 + at)})
+        found = counter_of(lake.ingest_commit(MOMENT + timedelta(seconds=asked)))
+        if then is None and max(offsets[:at]) > asked:
+            first, then = at - 1, at
+        assert found == (at if then is None else first)
 
 
 def test_a_moment_whose_commits_are_no_longer_kept_is_not_known(lake: Lake) -> None:

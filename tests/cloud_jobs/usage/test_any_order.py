@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cloud_jobs.errors import ClockBehind
+from cloud_jobs.lake import knowledge_time
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.usage import groups, job
@@ -87,6 +89,30 @@ def test_any_order_split_and_lateness_gives_the_same_usage(
     assert json.dumps([*in_force(late).items()], default=str) == json.dumps([*in_force(whole).items()], default=str)
 
 
+@pytest.mark.parametrize("gap_h", [7.0, 10.0, 24.0])
+def test_a_late_fix_counts_all_that_has_a_say_in_its_hours_however_long_a_gap_may_be(
+    tmp_path_factory: pytest.TempPathFactory, gap_h: float
+) -> None:
+    midnight = datetime(2026, 1, 10, tzinfo=UTC)
+    gaps = (-2.8, -1.9, -1.0, -0.1, 0.05)
+    times = [midnight + timedelta(hours=gap_h * gap) for gap in gaps]
+    fixes = [LakeFix("d", seq, time, seq / 100, 0.01) for seq, time in enumerate(times, 1)]
+    assert_late_equals_whole(tmp_path_factory, TrackSettings(max_gap_s=gap_h * 3600), fixes, late_at=4)
+
+
+def assert_late_equals_whole(
+    folders: pytest.TempPathFactory, rules: TrackSettings, fixes: list[LakeFix], late_at: int
+) -> None:
+    whole, late = lake_of(folders.mktemp("whole")), lake_of(folders.mktemp("late"))
+    ingest(whole, fixes)
+    compute(whole, rules)
+    ingest(late, [fix for at, fix in enumerate(fixes) if at != late_at])
+    compute(late, rules)
+    ingest(late, [fixes[late_at]])
+    compute(late, rules)
+    assert in_force(late) == in_force(whole)
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     made = lake_of(tmp_path / "lake")
@@ -147,15 +173,47 @@ def test_what_a_run_finds_unchanged_is_not_written_again(lake: Lake) -> None:
     assert (run.touched_hours > 0, run.rows) == (True, 0)
 
 
+def set_clock(monkeypatch: pytest.MonkeyPatch, ahead: timedelta) -> None:
+    real = knowledge_time.knowledge_time
+    monkeypatch.setattr(job, "knowledge_time", lambda lake, before, now: real(lake, before, now + ahead))
+
+
 def test_a_clock_that_goes_back_does_not_move_a_later_commit_before_an_earlier_one(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = job._stamp
-    monkeypatch.setattr(job, "_stamp", lambda increment, _: real(increment, datetime(2020, 1, 1, tzinfo=UTC)))
+    set_clock(monkeypatch, -timedelta(minutes=50))
     ingest(lake, [LakeFix("eu-1", 900, START + timedelta(minutes=65), 0.02, 0.02)])
     assert compute(lake).rows
     rows = sorted(lake.rows("usage").to_pylist(), key=lambda row: (row["commit_number"], row["computed_at"]))
     assert [row["computed_at"] for row in rows] == sorted(row["computed_at"] for row in rows)
+
+
+def test_a_clock_that_is_far_behind_computes_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_clock(monkeypatch, -timedelta(hours=3))
+    ingest(lake, [LakeFix("eu-1", 900, START + timedelta(minutes=65), 0.02, 0.02)])
+    with pytest.raises(ClockBehind, match="this machine's clock says"):
+        compute(lake)
+
+
+def test_what_a_clock_stamped_that_was_a_year_ahead_is_known_again_after_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = lake_of(tmp_path / "lake", [square("square")])
+    ingest(lake, [LakeFix("d", 1, START, 0.005, -0.005), LakeFix("d", 3, START + timedelta(minutes=4), 0.005, 0.015)])
+    ingest(lake, drive("acme", "eu-1", [(600, 5, at) for at in range(-10, 20)]))
+    with monkeypatch.context() as wrong:
+        set_clock(wrong, timedelta(days=365))
+        compute(lake)
+    # what was metered by the wrong clock in the square is none any more
+    ingest(lake, [LakeFix("d", 2, START + timedelta(minutes=2), 0.02, 0.005)])
+    compute(lake)
+    rows, now = lake.rows("usage").to_pylist(), datetime.now(UTC)
+    whole = in_force(lake)
+    known = {
+        tuple(row[name] for name in ("tenant", "device", "hour", "zone")) for row in rows if row["computed_at"] < now
+    }
+    assert (set(whole) - known, "square" in {key[3] for key in whole if key[1] == "d"}) == (set(), False)
+    assert not compute(lake)
 
 
 def test_a_late_fix_opens_files_of_its_own_days_alone_however_long_the_history(
