@@ -6,6 +6,7 @@ CloudError
 ├── LakeError           a table is missing, damaged, or not what this version writes
 │   └── NotKept         what a table was at a moment is not known any more
 ├── LocationError       where the lake is cannot be used: its text, its address, its credentials
+├── ClockError          this machine's clock is not that of the store: nothing is deleted or erased by it
 ├── StoreUnavailable    the object store does not answer; what was committed is there, and what was not is not
 ├── Fenced              another writer has written to the records: this one must stop
 ├── CommitFailed        a commit was not made, or nobody knows; what it was for is done again
@@ -50,6 +51,12 @@ class LakeError(CloudError):
 
 class NotKept(LakeError):
     """What a table was at a moment is not known: the commits of then are no longer kept."""
+
+
+class ClockError(CloudError):
+    """The clock of this machine and that of the lake's store differ too much for ages of files to be believed."""
+
+    exit_status = os.EX_TEMPFAIL
 
 
 class LocationError(CloudError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -144,7 +144,8 @@ class MicroBatchWriter:
 
     def _commit(self, attempt: Attempt, files: Sequence[DataFile], result: DeduplicationResult) -> None:
         assert sum(file.rows for file in files) == result.accepted_count, "what is let in is what is written"
-        if datetime.now(UTC) - attempt.now > timedelta(seconds=MAX_ATTEMPT_S):
+        # by both clocks: the one can be set back, the other stands still while the machine sleeps
+        if max((datetime.now(UTC) - attempt.now).total_seconds(), time.monotonic() - attempt.began_s) > MAX_ATTEMPT_S:
             # its files may have been swept up: a commit must not name what is not there
             raise CommitFailed("records", f"the micro-batch took longer than {MAX_ATTEMPT_S:g} s")
         previous = self._coverage.manifest.number

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from threading import Event
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.erasing import declare_old, erase
 from cloud_jobs.maintenance.merge_plan import FileLimits
 from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter
+from cloud_jobs.maintenance.store_clock import check_clock, store_time
 from cloud_jobs.maintenance.sweeping import sweep_coverage, sweep_table
 from cloud_jobs.maintenance.table_files import table_files
 
@@ -70,7 +72,10 @@ class MaintenanceRun:
 
 
 class Maintenance:
-    """Runs over a lake. Interrupted anywhere it has done no harm; `reached` is called between its writes."""
+    """Runs over a lake. Interrupted anywhere it has done no harm; `reached` is called between its writes.
+
+    `now` and `store_now` are the clocks of this machine and of the store that has the lake.
+    """
 
     def __init__(
         self,
@@ -78,6 +83,7 @@ class Maintenance:
         settings: MaintenanceSettings,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        store_now: Callable[[], datetime] | None = None,
         reached: Callable[[MaintenancePoint], None] = lambda _: None,
         stop: Event | None = None,
     ) -> None:
@@ -85,6 +91,7 @@ class Maintenance:
         self._lake = lake
         self._settings = settings
         self._now = now
+        self._store_now = store_now or partial(store_time, lake)
         self._stop = stop or Event()
         self._rewriter = Rewriter(lake, limits, now, reached, self._stop.is_set)
 
@@ -94,7 +101,9 @@ class Maintenance:
         Raises LakeError if a table is not what this version writes, and it and CommitFailed for erasures.
         """
         began = time.monotonic()
+        self._lake.check("records")
         if not dry_run:
+            check_clock(self._now(), self._store_now())
             self._lake.create()
         made = MaintenanceRun()
         self._erase(made, erasures, dry_run=dry_run)

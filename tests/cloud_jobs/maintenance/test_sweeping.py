@@ -84,8 +84,7 @@ def test_coverage_that_no_moment_needs_is_deleted_and_the_rest_is_whole(lake: La
     assert run(lake).coverage_files > 0
     assert coverage(lake) == before
     assert check(lake) == IntervalSet([(1, 3)])
-    # two deltas more than the manifest in force lists would be merged later
-    assert len([*(folder / "manifests").iterdir()]) == 1
+    assert len([*(folder / "manifests").iterdir()]) == 2
 
 
 def test_the_log_keeps_the_commits_of_the_days_that_can_be_asked_for(lake: Lake) -> None:
