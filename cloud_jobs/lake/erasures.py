@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from cloud_jobs.errors import CommitFailed
+from cloud_jobs.errors import CommitFailed, LakeError
 from cloud_jobs.lake.schemas import ERASURES
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number, next_number
@@ -60,8 +60,16 @@ def read_erasures(lake: Lake) -> Erasures:
 
 
 def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:
-    """Adds an erasure unless one that is there says as much already; returns whether it did. Raises CommitFailed."""
+    """Adds an erasure unless one that is there says as much already; returns whether it did.
+
+    Raises LakeError for a moment in the future, CommitFailed.
+    """
     assert erasure.before.utcoffset() is not None, "a moment"
+    if erasure.before > now:
+        raise LakeError(
+            f"positions before {erasure.before.isoformat()} cannot be erased: that is in the future, and each position"
+            " to come would be erased, too"
+        )
     for _ in range(_TRIES):
         opened = lake.open(TABLE)
         held = read_erasures(lake).before(erasure.tenant, erasure.device or "")

@@ -36,6 +36,8 @@ _CONFIGURATION: Final = {
 }
 INGEST: Final = "ingest"
 """The name under which commits to the records are numbered: the fence between two ingests."""
+COVERS: Final = "covers"
+"""Under which name a derived table states the ingest number up to which it covers the records."""
 
 Condition = tuple[str, str, Any]
 """A column, an operator as `pyarrow.parquet` has it (`=`, `<`, `>=`, `in`), and a value of the column's type."""

@@ -34,6 +34,10 @@ class MaintenanceSettings(Settings):
         default=None, ge=2, le=36_500, description="positions of all devices older than this are erased; none: never"
     )
 
+    erase_after_jobs: bool = Field(
+        default=True, description="positions are erased only when usage, and what else was ever derived, covers them"
+    )
+
     @model_validator(mode="after")
     def _removed_before_forgotten(self) -> Self:
         if self.removed_files_kept_hours > self.as_of_days * 24:

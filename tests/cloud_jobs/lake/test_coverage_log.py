@@ -244,7 +244,7 @@ def test_a_merge_that_ended_long_before_the_next_commit_is_made_again(
         commit(writer, known((seq, seq)))
     later.finish()
     moment = getattr(time, clock)() + MAX_ATTEMPT_S + 1
-    monkeypatch.setattr(module.time, clock, lambda: moment)
+    monkeypatch.setattr(time, clock, lambda: moment)
     # a sweep may have taken its file: nothing has named it
     assert {file.level for file in log.manifest(commit(writer, known((99, 99)))).files} == {0}
     later.finish()

@@ -30,7 +30,8 @@ def run(
     """One run of the maintenance, at a moment that is given or now; `store_now`: if the store has another time."""
     clock = (lambda: now) if now else (lambda: datetime.now(UTC))
     stored = (lambda: store_now) if store_now else clock
-    made = MaintenanceSettings.model_validate(settings)
+    # most lakes here are of the ingest alone
+    made = MaintenanceSettings.model_validate({"erase_after_jobs": False} | settings)
     maintenance = Maintenance(lake, made, now=clock, store_now=stored, reached=reached)
     return maintenance.run(erasures, dry_run=dry_run)
 
