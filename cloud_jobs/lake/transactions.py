@@ -6,12 +6,12 @@ A writer numbers its commits, and Delta keeps the newest number with the table f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
 from typing import Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cloud_jobs.errors import CommitFailed, Fenced
 from cloud_jobs.lake.data_files import DataFile
@@ -21,6 +21,7 @@ _RANDOM_BITS: Final = 32
 _FAILURES: Final = (DeltaError, OSError, ValueError)
 _TRIES: Final = 5
 """So often a commit is tried upon what others wrote meanwhile."""
+_REFUSALS: Final = 20
 MAX_ATTEMPT_S: Final = 3600.0
 """A file that is written is committed within this time or never; what no commit names is deleted much later."""
 _MAX_COUNTER: Final = (1 << 31) - 1
@@ -102,6 +103,22 @@ def commit_files(
             # the object does not see its own commit; a later one of another is for the next commit to find
             _reload(opened, table)
             return
+
+
+def upon_what_is_there(table: str, commit: Callable[[], object]) -> None:
+    """Makes a commit that Delta refuses beside another's, again upon what the table is by then. Raises CommitFailed.
+
+    `commit` opens the table each time. For what may be done twice, or was not done when it was refused.
+    """
+    for _ in range(_REFUSALS):
+        try:
+            commit()
+        except CommitFailedError as error:
+            # refused: a maintenance replaced files, or set how long the log is kept, since the table was opened
+            failure = error
+        else:
+            return
+    raise CommitFailed(table, str(failure)) from failure
 
 
 def _check(opened: DeltaTable, writer: str, expected: int | None) -> None:

@@ -1,0 +1,70 @@
+"""What the ingest writes beside its records is made whatever a maintenance commits to these tables meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+import cloud_jobs.lake.tables as module
+from cloud_jobs.errors import CommitFailed
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.maintenance.merge_plan import FileLimits
+from cloud_jobs.maintenance.rewriting import Rewriter
+from cloud_jobs.maintenance.table_files import table_files
+from telemetry import IntervalSet
+from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, take_in
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = new_lake(tmp_path)
+    writer = new_ingest(made)
+    for seq in range(1, 4):
+        take_in(made, writer, [b"bad%d" % seq, batch(seq)])
+    return made
+
+
+def test_a_quarantine_that_is_merged_meanwhile_takes_in_what_is_new_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_table = Lake.open
+
+    def overtaken(lake: Lake, table: str, version: int | None = None) -> DeltaTable:
+        opened = open_table(lake, table, version)
+        if table == "quarantine":
+            monkeypatch.setattr(Lake, "open", open_table)
+            Rewriter(lake, FileLimits(1 << 27, 1 << 20)).rewrite(table, table_files(opened, table))
+        return opened
+
+    writer = new_ingest(lake)
+    monkeypatch.setattr(Lake, "open", overtaken)
+    take_in(lake, writer, [b"bad9", b"bad1", batch(9)])
+    assert lake.rows("quarantine").num_rows == 4
+    assert lake.rows("ingest_batches").num_rows == 4
+    assert check(lake) == IntervalSet([(1, 3), (9, 9)])
+
+
+@pytest.mark.parametrize("refusals", [1, 5, 1000])
+def test_a_count_of_a_micro_batch_is_written_after_whatever_else_was_committed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    tries = []
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        tries.append(1)
+        if len(tries) <= refusals:
+            raise CommitFailedError("Metadata changed since last commit")
+        write_deltalake(*args, **kwargs)
+
+    row = lake.rows("ingest_batches").to_pylist()[0]
+    monkeypatch.setattr(module, "write_deltalake", refused)
+    if refusals == 1000:
+        with pytest.raises(CommitFailed, match="Metadata changed"):
+            lake.append("ingest_batches", [row])
+    else:
+        lake.append("ingest_batches", [row])
+    assert lake.rows("ingest_batches").num_rows == (3 if refusals == 1000 else 4)
