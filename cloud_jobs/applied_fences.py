@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 from uuid import uuid4
 
 from deltalake import DeltaTable
+from pyarrow.fs import FileSelector
 
 from cloud_jobs.fence_changes import EVERYTHING, FenceChange, changes_between
 from cloud_jobs.lake.tables import Lake
@@ -20,6 +22,7 @@ from geo.spatial import FenceError
 
 FENCES: Final = "fences"
 """Under which name a derived table states the number of the fences that it was computed with."""
+_COMPUTED: Final = "usage"
 _FOLDER: Final = "applied_fences"
 _FEATURES: Final = "features"
 
@@ -54,6 +57,22 @@ def changes_since(lake: Lake, opened: DeltaTable, features: Sequence[str], reach
         return changes_between(before, features, reach_ms)
     except (ValueError, RecursionError, FenceError):
         return [EVERYTHING]
+
+
+def sweep_fences(lake: Lake, older_than_s: float) -> int:
+    """Deletes the sets that were written before a moment since 1970 and that no table was last computed with.
+
+    Returns how many. Raises LakeError, OSError. Nothing is wrong without a set: a run computes more than it had to.
+    """
+    files, used = lake.files(_FOLDER), stated(lake.open(_COMPUTED), FENCES)
+    listed = files.get_file_info(FileSelector(_FEATURES, allow_not_found=True))
+    kept = set() if used is None else {_path(used)}
+    gone = [info for info in listed if info.is_file and info.path not in kept and info.mtime.timestamp() < older_than_s]
+    for info in gone:
+        # another run may have been faster
+        with suppress(FileNotFoundError):
+            files.delete_file(info.path)
+    return len(gone)
 
 
 def _read(lake: Lake, number: int) -> tuple[str, ...] | None:

@@ -135,5 +135,6 @@ def _table(run: MaintenanceRun, *, dry_run: bool) -> str:
     widths = [max(len(line[at]) for line in lines) for at in range(len(_HEADER))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     erased = f"{run.positions_erased:,} positions and {run.conflicts_erased:,} conflicts with them erased"
-    shown.append(f"{erased}, {run.coverage_files:,} files of the coverage deleted, in {run.seconds:.1f} s")
+    deleted = f"{run.coverage_files:,} files of the coverage and {run.fence_files:,} of former fences deleted"
+    shown.append(f"{erased}, {deleted}, in {run.seconds:.1f} s")
     return "\n".join(["nothing is changed; a run would do:", *shown] if dry_run else shown)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Event
 from typing import Any, Final
@@ -14,6 +14,7 @@ from typing import Any, Final
 import structlog
 from deltalake.exceptions import DeltaError
 
+from cloud_jobs.applied_fences import sweep_fences
 from cloud_jobs.errors import CommitFailed, LakeError
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.location import error_text
@@ -64,6 +65,7 @@ class MaintenanceRun:
     positions_erased: int = 0
     conflicts_erased: int = 0
     coverage_files: int = 0
+    fence_files: int = 0
     seconds: float = 0.0
     errors: list[str] = field(default_factory=list)
     """What failed of no single table: erasures, and the coverage."""
@@ -123,6 +125,9 @@ class Maintenance:
         if not dry_run and not self._stop.is_set():
             with _failures_in(made.errors, "coverage"):
                 made.coverage_files = sweep_coverage(self._lake, self._settings, self._now())
+            with _failures_in(made.errors, "fences"):
+                oldest = self._now() - timedelta(seconds=self._settings.orphan_age_s)
+                made.fence_files = sweep_fences(self._lake, oldest.timestamp())
             self._rewriter.reached(MaintenancePoint.SWEPT)
         made.seconds = time.monotonic() - began
         return made
@@ -157,19 +162,18 @@ class Maintenance:
         return planned
 
     def _maintain(self, table: str, *, dry_run: bool) -> TableRun:
-        run = TableRun(table)
-        try:
+        run, errors = TableRun(table), list[str]()
+        # the others must not wait for one table, nor the sweep for a merge, nor either for a moment in which many wrote
+        with _failures_in(errors, "merge"):
             run.files_before, run.bytes_before = self._extent(table)
             compacted = compact(self._rewriter, table, self._settings.hot_days, dry_run=dry_run)
-            swept = sweep_table(self._lake, table, self._settings, self._now(), dry_run=dry_run)
-        except _FAILURES as error:
-            # the others must not wait for one table, nor for a moment in which many wrote
-            run.error = str(error)
-        else:
             run.merges, run.left = compacted.merges, compacted.left
+        with _failures_in(errors, "sweep"):
+            swept = sweep_table(self._lake, table, self._settings, self._now(), dry_run=dry_run)
             run.orphans, run.replaced_files = swept.orphans, swept.replaced
             run.log_files_before, run.log_files = swept.log_files_before, swept.log_files
-        with suppress(LakeError):
+        run.error = "; ".join(dict.fromkeys(errors))
+        with suppress(*_FAILURES):
             run.files, run.bytes = self._extent(table)
         _log.info("maintained", **asdict(run))
         return run

@@ -68,13 +68,18 @@ class Rewriter:
         began = self.now()
         written, dropped = self._write(table, files, keep, began)
         self.reached(MaintenancePoint.FILES_WRITTEN)
+        if self._is_late(began):
+            self._delete(table, written)
+            # not merely left: the next run would do no better
+            raise LakeError(
+                f"{len(files)} files of {table} took longer than {MAX_ATTEMPT_S:g} s to be merged, so they stay as they"
+                " are: this machine is too slow for so much at once"
+            )
         done = bool(dropped or keep is None) and self._replace(table, files, written, began, data_change=bool(dropped))
         if done:
             self.reached(MaintenancePoint.REPLACED)
         else:
-            # no commit names them, nor will one
-            for file in written:
-                self.lake.files(table).delete_file(file.path)
+            self._delete(table, written)
         return RewriteResult(done, len(written) if done else 0, dropped)
 
     def _write(
@@ -140,6 +145,11 @@ class Rewriter:
             else:
                 return True
         raise CommitFailed(table, str(failure)) from failure
+
+    def _delete(self, table: str, written: Sequence[DataFile]) -> None:
+        """Deletes files that no commit names, nor will one."""
+        for file in written:
+            self.lake.files(table).delete_file(file.path)
 
     def _is_late(self, began: datetime) -> bool:
         return self.now() - began > timedelta(seconds=MAX_ATTEMPT_S)

@@ -16,11 +16,12 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
 from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.job import Maintenance
+from cloud_jobs.maintenance.rewriting import MaintenancePoint
 from cloud_jobs.maintenance.store_clock import store_time
 from telemetry import IntervalSet
 from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.ingest.test_decoding import messages
-from tests.cloud_jobs.maintenance.upkeep import folder_of, positions, run
+from tests.cloud_jobs.maintenance.upkeep import folder_of, parquet_files, positions, run
 
 
 @pytest.fixture
@@ -64,3 +65,19 @@ def test_a_clock_that_is_set_back_does_not_make_a_long_micro_batch_a_short_one(l
     part = write_part(lake.files("records"), decoded, attempt.ingest_number, attempt.now)
     with pytest.raises(CommitFailed, match="took longer than"):
         writer.write(attempt._replace(began_s=time.monotonic() - MAX_ATTEMPT_S - 1), [part])
+
+
+def test_a_merge_that_lasts_too_long_is_an_error_and_the_table_is_swept_all_the_same(lake: Lake) -> None:
+    for seq in range(4, 12):
+        take_in(lake, new_ingest(lake), [batch(seq)])
+    files, now = len(parquet_files(lake)), [datetime.now(UTC)]
+
+    def slow(point: MaintenancePoint) -> None:
+        if point is MaintenancePoint.FILES_WRITTEN:
+            now[0] += timedelta(seconds=MAX_ATTEMPT_S + 60)
+
+    made = Maintenance(lake, MaintenanceSettings(), now=lambda: now[0], store_now=lambda: now[0], reached=slow).run()
+    assert "took longer than 3600 s" in made.tables[0].error
+    assert made.tables[0].log_files > 0
+    assert len(parquet_files(lake)) == files
+    assert check(lake) == IntervalSet([(4, 11)]) | IntervalSet([(1, 3)])

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cloud_jobs.applied_fences import FENCES, fences_number, note_fences
 from cloud_jobs.errors import CommitFailed, NotKept
+from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import CrashPoint
 from cloud_jobs.ingest.parts import write_part
@@ -118,3 +120,17 @@ def test_a_file_that_is_older_than_its_commit_is_no_orphan(lake: Lake) -> None:
         os.utime(path, (0, 0))
     assert run(lake).tables[0].orphans == 0
     assert check(lake) == IntervalSet([(1, 3)])
+
+
+def test_of_former_fences_only_those_that_usage_was_computed_with_stay(lake: Lake) -> None:
+    for at in range(5):
+        note_fences(lake, [f"fence {at}"])
+    increment = next_increment(lake, "usage")
+    commit_written(increment, [], states={FENCES: fences_number(["fence 3"])})
+    folder = folder_of(lake) / "applied_fences" / "features"
+    assert run(lake).fence_files == 0
+    make_older(folder.iterdir(), DAY_S)
+    note_fences(lake, ["not committed yet"])
+    assert run(lake).fence_files == 4
+    kept = {f"{fences_number([fences]):016x}.geojson" for fences in ("fence 3", "not committed yet")}
+    assert {path.name for path in folder.iterdir()} == kept
