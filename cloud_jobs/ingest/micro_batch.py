@@ -24,6 +24,7 @@ from cloud_jobs.ingest.parts import WrittenPart
 from cloud_jobs.ingest.quarantine import conflict_rows, malformed_rows, quarantine
 from cloud_jobs.lake.coverage_log import CoverageWriter, Submit
 from cloud_jobs.lake.data_files import DataFile
+from cloud_jobs.lake.erasures import read_erasures
 from cloud_jobs.lake.on_disk import sync_files
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, commit_files, counter_of, newest_number, next_number
@@ -139,7 +140,8 @@ class MicroBatchWriter:
         if not result.kept:
             return []
         # after the commit: what nobody waits for, and all that a record is held against is in the table
-        found = self._run(find_conflicts(self._files), compared_parts(self._opened, parts, result.kept))
+        compared = compared_parts(self._opened, parts, result.kept, read_erasures(self._lake))
+        found = self._run(find_conflicts(self._files), compared)
         return [row for records in found for row in conflict_rows(records, attempt.now)]
 
     def _commit(self, attempt: Attempt, files: Sequence[DataFile], result: DeduplicationResult) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -64,17 +63,10 @@ Submit = Callable[[Callable[[], CoverageFile]], Future[CoverageFile]]
 
 
 class _PendingMerge(NamedTuple):
-    """A merge that runs, the files that its outcome stands for, and when it began, by both clocks."""
+    """A merge that runs, and the files that its outcome stands for."""
 
     files: tuple[CoverageFile, ...]
     outcome: Future[CoverageFile]
-    began: tuple[float, float]
-
-    @property
-    def is_late(self) -> bool:
-        """Whether its file is so old that it may have been swept up: no manifest named it so far."""
-        # a clock can be set back, and the other one stands still while the machine sleeps
-        return max(now - then for now, then in zip(_clocks(), self.began, strict=True)) > MAX_ATTEMPT_S
 
 
 class CoverageLog:
@@ -133,6 +125,13 @@ class CoverageLog:
         merged = [*files]
         return self.write(self.rows(Manifest(None, tuple(merged))), merged[0].level + 1)
 
+    def seconds_between(self, one: CoverageFile, other: CoverageFile) -> float | None:
+        """How long after one file another was written, by the clock of the store; None if one is not there."""
+        found = self._files.get_file_info([one.path, other.path])
+        if not all(info.is_file for info in found):
+            return None
+        return float(found[1].mtime.timestamp() - found[0].mtime.timestamp())
+
     def sweep(self, newest: int, needed_since_s: float, older_than_s: float) -> int:
         """Deletes what no commit in use needs, and returns how many files that were. Raises ValueError, OSError for a
         manifest in use that cannot be read, and deletes nothing then.
@@ -180,9 +179,10 @@ class CoverageWriter:
 
     def prepare(self, number: int, delta: Mapping[DeviceStream, Coverage]) -> Manifest:
         """Writes what became known, and the manifest of the commit that is about to be made."""
-        files = self._with_pending_merge(self.manifest.files)
+        files = self.manifest.files
         if delta:
-            files = self._merged((*files, self._log.write(to_rows(delta), level=0)))
+            new = self._log.write(to_rows(delta), level=0)
+            files = self._merged((*self._with_pending_merge(files, new), new))
         prepared = Manifest(number, files)
         self._log.write_manifest(prepared)
         return prepared
@@ -191,13 +191,15 @@ class CoverageWriter:
         """Takes over a manifest whose number was committed: the next one follows upon it."""
         self.manifest = manifest
 
-    def _with_pending_merge(self, files: tuple[CoverageFile, ...]) -> tuple[CoverageFile, ...]:
+    def _with_pending_merge(self, files: tuple[CoverageFile, ...], new: CoverageFile) -> tuple[CoverageFile, ...]:
+        """The files with the outcome of a merge that ended; `new` was written just now."""
         if self._pending is None or not self._pending.outcome.done():
             return files
-        merged, self._pending = self._pending, None
-        if merged.is_late:
-            return files
-        return _replaced(files, merged.files, merged.outcome.result())
+        pending, self._pending = self._pending, None
+        merged = pending.outcome.result()
+        # no manifest names it so far, so a sweep may have taken it, or be about to: it is made again
+        age_s = self._log.seconds_between(merged, new)
+        return files if age_s is None or age_s > MAX_ATTEMPT_S else _replaced(files, pending.files, merged)
 
     def _merged(self, files: tuple[CoverageFile, ...]) -> tuple[CoverageFile, ...]:
         busy = set(self._pending.files) if self._pending else set()
@@ -205,14 +207,10 @@ class CoverageWriter:
             if sum(file.rows for file in due) > _MERGED_AT_ONCE:
                 # one at a time: while it runs, its level only grows longer
                 if self._pending is None:
-                    self._pending = _PendingMerge(due, self._submit(partial(self._log.merge, due)), _clocks())
+                    self._pending = _PendingMerge(due, self._submit(partial(self._log.merge, due)))
                 return files
             files = _replaced(files, due, self._log.merge(due))
         return files
-
-
-def _clocks() -> tuple[float, float]:
-    return time.monotonic(), time.time()
 
 
 def due_merge(files: Iterable[CoverageFile], busy: Collection[CoverageFile] = ()) -> tuple[CoverageFile, ...]:

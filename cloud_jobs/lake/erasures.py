@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from cloud_jobs.errors import CommitFailed, LakeError
-from cloud_jobs.lake.schemas import ERASURES
+from cloud_jobs.lake.schemas import ERASURES, RECORDS
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number, next_number
 
@@ -51,6 +52,22 @@ class Erasures:
         """Positions of this device with an earlier device time are erased, now or soon; None: none are."""
         keys = [(one, other) for one in (tenant, None) for other in (device, None)]
         return max((self._before[key] for key in keys if key in self._before), default=None)
+
+
+def is_erased(rows: pa.Table, erasures: Iterable[Erasure]) -> pa.ChunkedArray:
+    """Which records are positions that are erased. Of those without a day, whose clock was far off, the moment of
+    receipt counts."""
+    far_off = pc.coalesce(rows["received_at"], rows["device_time"])
+    moment = pc.if_else(pc.is_valid(rows["device_date"]), rows["device_time"], far_off)
+    erased = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
+    for tenant, device, before in erasures:
+        mine = pc.less(moment, pa.scalar(before, RECORDS.field("device_time").type))
+        if device is not None:
+            mine = pc.and_(mine, pc.equal(rows["device"], device))
+        if tenant is not None:
+            mine = pc.and_(mine, pc.equal(rows["tenant"], tenant))
+        erased = pc.or_(erased, pc.fill_null(mine, False))
+    return pc.and_(pc.equal(rows["kind"], "position"), erased)
 
 
 def read_erasures(lake: Lake) -> Erasures:

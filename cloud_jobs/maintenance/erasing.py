@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.errors import CommitFailed, LakeError
-from cloud_jobs.lake.erasures import Erasure
+from cloud_jobs.lake.erasures import Erasure, is_erased
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
@@ -60,7 +60,10 @@ class Plan(NamedTuple):
         """Which records are positions that it is for."""
         number = rows["ingest_number"]
         mine = pc.and_(pc.greater(number, self.after), pc.less_equal(number, self.up_to))
-        return pc.and_(is_erased(rows, [_erasure(row) for row in self.rows], has_day=has_day), mine)
+        # any day says that there is one: rows of a file do not have it
+        day = pa.repeat(pa.scalar(date.min if has_day else None, pa.date32()), rows.num_rows)
+        dated = rows.append_column("device_date", day)
+        return pc.and_(is_erased(dated, [_erasure(row) for row in self.rows]), mine)
 
 
 @dataclass
@@ -130,21 +133,6 @@ def files_to_search(files: Iterable[TableFile], plan: Plan, since: Searched) -> 
         and file.high.get("ingest_number", plan.up_to) > plan.after
         and any(_may_hold(file, row, since) for row in plan.rows)
     ]
-
-
-def is_erased(rows: pa.Table, erasures: Iterable[Erasure], *, has_day: bool) -> pa.ChunkedArray:
-    """Which records are positions that are erased. Of those without a day, whose clock was far off, the moment of
-    receipt counts."""
-    moment = rows["device_time"] if has_day else pc.coalesce(rows["received_at"], rows["device_time"])
-    erased = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
-    for tenant, device, before in erasures:
-        mine = pc.less(moment, pa.scalar(before, RECORDS.field("device_time").type))
-        if device is not None:
-            mine = pc.and_(mine, pc.equal(rows["device"], device))
-        if tenant is not None:
-            mine = pc.and_(mine, pc.equal(rows["tenant"], tenant))
-        erased = pc.or_(erased, pc.fill_null(mine, False))
-    return pc.and_(pc.equal(rows["kind"], "position"), erased)
 
 
 def _erase_from(rewriter: Rewriter, file: TableFile, plan: Plan, made: EraseResult, *, dry_run: bool) -> int:

@@ -233,9 +233,9 @@ def test_a_manifest_in_use_that_cannot_be_read_stops_the_sweep(
     assert log.coverage(log.manifest(numbers[-1])) == known((1, 19))
 
 
-@pytest.mark.parametrize("clock", ["monotonic", "time"])
+@pytest.mark.parametrize("is_swept", [False, True])
 def test_a_merge_that_ended_long_before_the_next_commit_is_made_again(
-    log: CoverageLog, monkeypatch: pytest.MonkeyPatch, clock: str
+    log: CoverageLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_swept: bool
 ) -> None:
     monkeypatch.setattr(module, "_MERGED_AT_ONCE", 3)
     later = LaterMerges()
@@ -243,8 +243,12 @@ def test_a_merge_that_ended_long_before_the_next_commit_is_made_again(
     for seq in range(1, MERGED_FILES + 1):
         commit(writer, known((seq, seq)))
     later.finish()
-    moment = getattr(time, clock)() + MAX_ATTEMPT_S + 1
-    monkeypatch.setattr(time, clock, lambda: moment)
+    (merged,) = tmp_path.rglob("level-1-*.parquet")
+    if is_swept:
+        merged.unlink()
+    else:
+        moment = time.time() - MAX_ATTEMPT_S - 1
+        os.utime(merged, (moment, moment))
     # a sweep may have taken its file: nothing has named it
     assert {file.level for file in log.manifest(commit(writer, known((99, 99)))).files} == {0}
     later.finish()

@@ -122,15 +122,15 @@ def test_a_file_that_is_older_than_its_commit_is_no_orphan(lake: Lake) -> None:
     assert check(lake) == IntervalSet([(1, 3)])
 
 
-def test_of_former_fences_only_those_that_usage_was_computed_with_stay(lake: Lake) -> None:
+def test_of_former_fences_only_those_that_a_table_was_computed_with_stay(lake: Lake) -> None:
     for at in range(5):
         note_fences(lake, [f"fence {at}"])
-    increment = next_increment(lake, "usage")
-    commit_written(increment, [], states={FENCES: fences_number(["fence 3"])})
+    for table, fences in (("usage", "fence 3"), ("geofence_events", "fence 1")):
+        commit_written(next_increment(lake, table), [], states={FENCES: fences_number([fences])})
     folder = folder_of(lake) / "applied_fences" / "features"
     assert run(lake).fence_files == 0
     make_older(folder.iterdir(), DAY_S)
     note_fences(lake, ["not committed yet"])
-    assert run(lake).fence_files == 4
-    kept = {f"{fences_number([fences]):016x}.geojson" for fences in ("fence 3", "not committed yet")}
+    assert run(lake).fence_files == 3
+    kept = {f"{fences_number([fences]):016x}.geojson" for fences in ("fence 1", "fence 3", "not committed yet")}
     assert {path.name for path in folder.iterdir()} == kept
