@@ -35,9 +35,7 @@ def maintain(
         float | None, typer.Option(min=1, max=86_400, help="Run again so many seconds after each end, until a signal.")
     ] = None,
     erase: Annotated[str | None, typer.Option(metavar="DEVICE", help="Erase positions of this device.")] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="The tenant whose device it is; needed if several have one.")
-    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant of the device; needed if several have one.")] = None,
     before: Annotated[
         datetime | None,
         typer.Option(formats=["%Y-%m-%d"], help="With --erase: positions before the begin of this day, UTC."),
@@ -55,10 +53,7 @@ def maintain(
 
     Example: cloud-jobs maintain --config cloud.toml --erase van-0012 --tenant acme --before 2026-03-01
     """
-    if (erase is None) != (before is None) or (tenant is not None and erase is None):
-        raise typer.BadParameter("--erase and --before belong together, and --tenant to them", param_hint="--erase")
-    if before is not None and before.replace(tzinfo=UTC) > datetime.now(UTC):
-        raise typer.BadParameter("a day in the future: each position to come would be erased", param_hint="--before")
+    _check_erasure(erase, tenant, before)
     settings = load_settings(config)
     # imported here: `--help` needs none of it
     from cloud_jobs.lake.erasures import Erasure
@@ -68,8 +63,7 @@ def maintain(
 
     log_to_standard_error()
     if erasures:
-        with cloud_errors_as_messages("cloud-jobs"):
-            _list_erasures(settings.tables, as_json=as_json)
+        _list_erasures(settings.tables, as_json=as_json)
         return
     asked = [] if before is None else [Erasure(tenant, erase, before.replace(tzinfo=UTC))]
     with cloud_errors_as_messages("cloud-jobs"), stop_on_signals() as stop:
@@ -89,9 +83,17 @@ def maintain(
         raise typer.Exit(1)
 
 
+def _check_erasure(erase: str | None, tenant: str | None, before: datetime | None) -> None:
+    if (erase is None) != (before is None) or (tenant is not None and erase is None):
+        raise typer.BadParameter("--erase and --before belong together, and --tenant to them", param_hint="--erase")
+    if before is not None and before.replace(tzinfo=UTC) > datetime.now(UTC):
+        raise typer.BadParameter("a day in the future: each position to come would be erased", param_hint="--before")
+
+
 def _list_erasures(lake: Lake, *, as_json: bool) -> None:
     """All that were declared, in their order."""
-    rows = sorted(lake.rows("erasures").to_pylist(), key=lambda row: int(row["number"]))
+    with cloud_errors_as_messages("cloud-jobs"):
+        rows = sorted(lake.rows("erasures").to_pylist(), key=lambda row: int(row["number"]))
     for row in rows:
         shown = row | {name: row[name].isoformat() for name in ("before", "erased_at")}
         whose = f"{row['tenant'] or 'any tenant'}/{row['device'] or 'any device'}"

@@ -75,11 +75,12 @@ class Rewriter:
                 f"{len(files)} files of {table} took longer than {MAX_ATTEMPT_S:g} s to be merged, so they stay as they"
                 " are: this machine is too slow for so much at once"
             )
-        done = bool(dropped or keep is None) and self._replace(table, files, written, began, data_change=bool(dropped))
+        if keep is not None and not dropped:
+            self._delete(table, written)
+            return RewriteResult(False, 0, 0)
+        done = self._replace(table, files, written, began, data_change=bool(dropped))
         if done:
             self.reached(MaintenancePoint.REPLACED)
-        else:
-            self._delete(table, written)
         return RewriteResult(done, len(written) if done else 0, dropped)
 
     def _write(
@@ -119,10 +120,17 @@ class Rewriter:
         """One commit that removes and adds files; False, and nothing was done, if one is no longer in the table."""
         layout = TABLES[table]
         opened = self.lake.open(table)
+        failure: Exception | None = None
         for _ in range(_TRIES):
             there = {file.path for file in table_files(opened, table)}
+            if failure is not None and added and there.issuperset(file.path for file in added):
+                # made after all, and the answer was lost, whatever was committed since
+                return True
             # files of an attempt that lasted too long may have been swept up
             if not there.issuperset(file.path for file in removed) or self._is_late(began):
+                if failure is None:
+                    self._delete(table, added)
+                # else a commit may name them, and was replaced again: what no commit names is swept later
                 return False
             number = next_number(newest_number(opened, REWRITE))
             now = self.now()
@@ -137,7 +145,7 @@ class Rewriter:
                     actions, "append", layout.schema, [*layout.partition_by], commit_properties=properties
                 )
             except (DeltaError, OSError, ValueError) as error:
-                # overtaken, or made and the response lost: the table knows
+                # overtaken, or made and the answer lost: the table knows
                 failure = error
                 opened = self.lake.open(table)
                 if newest_number(opened, REWRITE) == number:
