@@ -6,12 +6,15 @@ A writer numbers its commits, and Delta keeps the newest number with the table f
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
 from typing import Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import PyFileSystem
 
 from cloud_jobs.errors import CommitFailed, Fenced
 from cloud_jobs.lake.data_files import DataFile
@@ -78,6 +81,7 @@ def commit_files(
         # delta-rs leaves it out; with it Spark's conflict checks know that nothing was read
         custom_metadata={"isBlindAppend": True},
     )
+    _check_there(opened, table, files)
     # Delta refuses a commit beside an erasure or a change of the table's settings: the next one has seen them
     for tries_left in reversed(range(_TRIES)):
         # Delta compares with the version that was opened, so that one must not have another's commit already
@@ -103,6 +107,17 @@ def commit_files(
             # the object does not see its own commit; a later one of another is for the next commit to find
             _reload(opened, table)
             return
+
+
+def _check_there(opened: DeltaTable, table: str, files: Sequence[DataFile]) -> None:
+    """Raises CommitFailed if a file that was written long ago is gone: as no commit names it, it may be swept up."""
+    before_ms = (time.time() - MAX_ATTEMPT_S) * 1000
+    if old := [file.path for file in files if file.written_ms < before_ms]:
+        # with the credentials that the table was opened with, which are nowhere else
+        folder = PyFileSystem(DeltaStorageHandler.from_table(opened._table))  # noqa: SLF001
+        gone = [info.path for info in folder.get_file_info(old) if not info.is_file]
+        if gone:
+            raise CommitFailed(table, f"what was written was swept up before it ({len(gone)} files): it took too long")
 
 
 def upon_what_is_there(table: str, commit: Callable[[], object]) -> None:
