@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 from uuid import uuid4
 
 from deltalake import DeltaTable
-from pyarrow.fs import FileType
+from pyarrow.fs import FileSelector, FileType
 
 from cloud_jobs.errors import LakeError
 from cloud_jobs.fence_changes import EVERYTHING, FenceChange, changes_between
@@ -23,6 +24,8 @@ from geo.spatial import FenceError
 
 FENCES: Final = "fences"
 """Under which name a derived table states the number of the fences that it was computed with."""
+_COMPUTED: Final = ("usage", "geofence_events")
+"""The tables that may state it."""
 _FOLDER: Final = "applied_fences"
 _FEATURES: Final = "features"
 
@@ -66,6 +69,22 @@ def changes_since(lake: Lake, opened: DeltaTable, features: Sequence[str], reach
 def _is_kept(lake: Lake, number: int) -> bool:
     with lake.location.errors_named():
         return lake.files(_FOLDER).get_file_info(_path(number)).type is not FileType.NotFound
+
+
+def sweep_fences(lake: Lake, older_than_s: float) -> int:
+    """Deletes the sets that were written before a moment since 1970 and that no table was last computed with.
+
+    Returns how many. Raises LakeError, OSError. Nothing is wrong without a set: a run computes more than it had to.
+    """
+    files, used = lake.files(_FOLDER), [stated(lake.open(table), FENCES) for table in _COMPUTED]
+    listed = files.get_file_info(FileSelector(_FEATURES, allow_not_found=True))
+    kept = {_path(number) for number in used if number is not None}
+    gone = [info for info in listed if info.is_file and info.path not in kept and info.mtime.timestamp() < older_than_s]
+    for info in gone:
+        # another run may have been faster
+        with suppress(FileNotFoundError):
+            files.delete_file(info.path)
+    return len(gone)
 
 
 def _read(lake: Lake, number: int) -> tuple[str, ...] | None:

@@ -7,6 +7,7 @@ CloudError
 │   ├── NotKept         what a table was at a moment is not known any more
 │   └── OtherRecords    a derived table was computed from other records than those that are there
 ├── LocationError       where the lake is cannot be used: its text, its address, its credentials
+├── ClockError          this machine's clock is not that of the store: nothing is deleted or erased by it
 ├── StoreUnavailable    the object store does not answer; what was committed is there, and what was not is not
 ├── ClockBehind         this machine's clock is behind the lake's commits: what it computed would be of the past
 ├── Fenced              another writer has written to the records: this one must stop
@@ -65,6 +66,12 @@ class OtherRecords(LakeError):
             f"bring both back from one, or remove the folder of {table}, which is then computed anew"
         )
         self.table = table
+
+
+class ClockError(CloudError):
+    """The clock of this machine and that of the lake's store differ too much for ages of files to be believed."""
+
+    exit_status = os.EX_TEMPFAIL
 
 
 class LocationError(CloudError):

@@ -23,11 +23,9 @@ from cloud_jobs.lake.data_files import DataFile
 from cloud_jobs.lake.frames import cast_to, read_files, write_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
-from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.tables import COVERS, INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number, stated
 
-COVERS: Final = "covers"
-"""Under which name a derived table states the ingest number up to which it covers the records."""
 _COVERED_COMMIT: Final = "covered_commit"
 """Under which name it states the number of that commit of the ingest, of which no other attempt has the same."""
 _POSITION: Final = "position"

@@ -15,6 +15,7 @@ from cloud_jobs.command_settings import load_settings
 from cloud_jobs.error_messages import cloud_errors_as_messages
 
 if TYPE_CHECKING:
+    from cloud_jobs.lake.tables import Lake
     from cloud_jobs.maintenance.job import MaintenanceRun
 
 __all__ = ["maintain"]
@@ -27,11 +28,14 @@ def maintain(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON, a line for each run.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    erasures: Annotated[
+        bool, typer.Option("--erasures", help="Only list what was ever declared erased, and change nothing.")
+    ] = False,
     every: Annotated[
         float | None, typer.Option(min=1, max=86_400, help="Run again so many seconds after each end, until a signal.")
     ] = None,
     erase: Annotated[str | None, typer.Option(metavar="DEVICE", help="Erase positions of this device.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="The tenant whose device it is; none: of any tenant.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant of the device; needed if several have one.")] = None,
     before: Annotated[
         datetime | None,
         typer.Option(formats=["%Y-%m-%d"], help="With --erase: positions before the begin of this day, UTC."),
@@ -39,15 +43,17 @@ def maintain(
 ) -> None:
     """Merge small files and sort them by device, delete what nobody needs, erase old positions.
 
-    Beside the ingest and the jobs, as often as you like. Exit status: 0; 1 when a part failed, which is named; 2 for
-    wrong options; 78 for wrong settings. What was left to another run is no failure.
+    Beside the ingest and the jobs, as often as you like. Exit status: 0; 1 when a part failed, which is named, or when
+    an erasure waits for a job; 2 for wrong options; 75 when the store does not answer or has another time; 78 for wrong
+    settings. What was left to another run is no failure. With --every only a signal and wrong settings end it.
 
     Example: cloud-jobs maintain --config cloud.toml --every 60
 
+    Example: cloud-jobs maintain --config cloud.toml --erasures
+
     Example: cloud-jobs maintain --config cloud.toml --erase van-0012 --tenant acme --before 2026-03-01
     """
-    if (erase is None) != (before is None) or (tenant is not None and erase is None):
-        raise typer.BadParameter("--erase and --before belong together, and --tenant to them", param_hint="--erase")
+    _check_erasure(erase, tenant, before)
     settings = load_settings(config)
     # imported here: `--help` needs none of it
     from cloud_jobs.lake.erasures import Erasure
@@ -56,15 +62,20 @@ def maintain(
     from runtime.signals import stop_on_signals
 
     log_to_standard_error()
-    erasures = [] if before is None else [Erasure(tenant, erase, before.replace(tzinfo=UTC))]
+    if erasures:
+        _list_erasures(settings.tables, as_json=as_json)
+        return
+    asked = [] if before is None else [Erasure(tenant, erase, before.replace(tzinfo=UTC))]
     with cloud_errors_as_messages("cloud-jobs"), stop_on_signals() as stop:
         maintenance = Maintenance(settings.tables, settings.maintenance, stop=stop)
 
         def once() -> bool:
-            run = maintenance.run(erasures, dry_run=dry_run)
+            run = maintenance.run(asked, dry_run=dry_run)
             typer.echo(json.dumps(run.document()) if as_json else _table(run, dry_run=dry_run))
             for failed in [table for table in run.tables if table.error]:
                 typer.echo(f"cloud-jobs: {failed.table}: {failed.error}", err=True)
+            for error in run.errors:
+                typer.echo(f"cloud-jobs: {error}", err=True)
             return run.is_whole
 
         whole = once() if every is None else _repeat(once, every, stop)
@@ -72,15 +83,40 @@ def maintain(
         raise typer.Exit(1)
 
 
+def _check_erasure(erase: str | None, tenant: str | None, before: datetime | None) -> None:
+    if (erase is None) != (before is None) or (tenant is not None and erase is None):
+        raise typer.BadParameter("--erase and --before belong together, and --tenant to them", param_hint="--erase")
+    if before is not None and before.replace(tzinfo=UTC) > datetime.now(UTC):
+        raise typer.BadParameter("a day in the future: each position to come would be erased", param_hint="--before")
+
+
+def _list_erasures(lake: Lake, *, as_json: bool) -> None:
+    """All that were declared, in their order."""
+    with cloud_errors_as_messages("cloud-jobs"):
+        rows = sorted(lake.rows("erasures").to_pylist(), key=lambda row: int(row["number"]))
+    for row in rows:
+        shown = row | {name: row[name].isoformat() for name in ("before", "erased_at")}
+        whose = f"{row['tenant'] or 'any tenant'}/{row['device'] or 'any device'}"
+        line = f"{row['number']}  {whose}  positions before {shown['before']}, declared {shown['erased_at']}"
+        typer.echo(json.dumps(shown) if as_json else line)
+    if not rows and not as_json:
+        typer.echo("nothing was ever declared erased")
+
+
 def _repeat(once: Callable[[], bool], every_s: float, stop: Event) -> bool:
-    """Runs until `stop`; a run that failed is followed by the next one all the same."""
-    from cloud_jobs.errors import CommitFailed
+    """Runs until `stop`; a run that failed, however, is followed by the next one all the same."""
+    from cloud_jobs.errors import CloudError, LocationError
 
     while not stop.is_set():
         try:
             once()
-        except CommitFailed as error:
+        except LocationError:
+            # the settings are wrong, and stay so
+            raise
+        except CloudError as error:
             typer.echo(f"cloud-jobs: {error}", err=True)
+        except Exception as error:  # noqa: BLE001 - whatever one run raises, the lake must not be left alone for it
+            typer.echo(f"cloud-jobs: {type(error).__name__}: {error}", err=True)
         # not `sleep`, which a signal would not end
         stop.wait(every_s)
     return True
@@ -101,5 +137,6 @@ def _table(run: MaintenanceRun, *, dry_run: bool) -> str:
     widths = [max(len(line[at]) for line in lines) for at in range(len(_HEADER))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     erased = f"{run.positions_erased:,} positions and {run.conflicts_erased:,} conflicts with them erased"
-    shown.append(f"{erased}, {run.coverage_files:,} files of the coverage deleted, in {run.seconds:.1f} s")
+    deleted = f"{run.coverage_files:,} files of the coverage and {run.fence_files:,} of former fences deleted"
+    shown.append(f"{erased}, {deleted}, in {run.seconds:.1f} s")
     return "\n".join(["nothing is changed; a run would do:", *shown] if dry_run else shown)

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from cloud_jobs.fence_changes import AppliedFences
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.job import compute_events
 from cloud_jobs.lake.data_files import write_data_files
@@ -113,9 +112,7 @@ def run(spark: SparkSession, folder: Path, rows: pa.Table, job: str) -> tuple[fl
     if job == "proximity":
         revisions = compute_encounters(spark, lake, TrackSettings(), ProximitySettings()).revisions
     else:
-        revisions = compute_events(
-            spark, lake, TrackSettings(), GeofenceSettings(), AppliedFences(folder / "note")
-        ).revisions
+        revisions = compute_events(spark, lake, TrackSettings(), GeofenceSettings()).revisions
     return time.monotonic() - begin, revisions
 
 

@@ -7,7 +7,7 @@ days and bounds: the table is not scanned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -25,7 +25,9 @@ from cloud_jobs.ingest.parts import WrittenPart
 from cloud_jobs.ingest.quarantine import RECORD_ID
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.data_files import DataFile, day_of, read_data_file, write_data_files
+from cloud_jobs.lake.erasures import Erasure, is_erased
 from cloud_jobs.lake.schemas import CONTENT, RECORDS
+from cloud_jobs.lake.stored_files import row_groups
 from cloud_jobs.lake.stream_order import in_order, stream_codes
 from telemetry import IntervalSet
 
@@ -33,6 +35,8 @@ MAX_CONFLICTS: Final = 10_000
 """The most conflicts of one part that are kept one by one; a device that sends more is broken."""
 
 _STORED_COLUMNS: Final = [*RECORD_ID, *CONTENT]
+_ROWS_WITH_PAYLOAD: Final = 64
+"""So many stored rows are read in one piece where there are payloads, each of which may be a megabyte."""
 _MAX_NAMES: Final = 100
 """So many tenants or devices are asked for one by one, more as a range of names."""
 
@@ -54,10 +58,14 @@ class RepeatedPart(NamedTuple):
 
 
 class ComparedPart(NamedTuple):
-    """A part that holds duplicates, and the table's files that may hold records of their ids, likely ones first."""
+    """A part that holds duplicates, and the table's files that may hold records of their ids, likely ones first.
+
+    `erasures`: what is erased is in none of them.
+    """
 
     repeated: RepeatedPart
     stored: tuple[str, ...]
+    erasures: tuple[Erasure, ...] = ()
 
 
 def repeated_parts(
@@ -78,7 +86,10 @@ def filter_part(files: FileSystem, now: datetime) -> Callable[[RepeatedPart], li
 
 
 def compared_parts(
-    opened: DeltaTable, parts: Sequence[WrittenPart], kept: Mapping[int, Mapping[DeviceStream, IntervalSet]]
+    opened: DeltaTable,
+    parts: Sequence[WrittenPart],
+    kept: Mapping[int, Mapping[DeviceStream, IntervalSet]],
+    erasures: Iterable[Erasure] = (),
 ) -> list[ComparedPart]:
     """The parts that hold duplicates, after what was kept of them was committed to the table that is `opened`."""
     found = []
@@ -86,7 +97,9 @@ def compared_parts(
         days = {file.day for file in part.files}
         stored = _Bounds.of({stream: parts[at].streams[stream][0].received for stream in part.kept}).stored(opened)
         # what came again unchanged is of the same day: files of others are mostly not opened
-        found.append(ComparedPart(part, tuple(sorted(stored, key=lambda path: day_of(path) not in days))))
+        found.append(
+            ComparedPart(part, tuple(sorted(stored, key=lambda path: day_of(path) not in days)), tuple(erasures))
+        )
     return found
 
 
@@ -94,15 +107,20 @@ def find_conflicts(files: FileSystem) -> Callable[[ComparedPart], pa.Table]:
     """A function from a part to its records that came again with another content than the one stored, bounded."""
 
     def conflicts(part: ComparedPart) -> pa.Table:
-        again = part.repeated.split(files)[1].select(_STORED_COLUMNS)
+        repeated = part.repeated.split(files)[1]
+        again = repeated.select(_STORED_COLUMNS)
+        if not again.num_rows:
+            return again
         bounds = _bounds_of(again)
-        found = same = np.zeros(again.num_rows, bool)
+        # of an erased record no other content is known: not looked for in file after file, nor in conflict
+        found = same = is_erased(repeated, part.erasures).combine_chunks().to_numpy(zero_copy_only=False)
         for path in part.stored:
             # the table has each record once
             if found.all():
                 break
-            here = _compared(again, _stored_rows(files, path, bounds))
-            found, same = found | here[0], same | here[1]
+            for stored in _stored_rows(files, path, bounds, again):
+                here = _compared(again, stored)
+                found, same = found | here[0], same | here[1]
         return again.filter(pa.array(found & ~same)).slice(0, MAX_CONFLICTS)
 
     return conflicts
@@ -132,16 +150,6 @@ class _Bounds(NamedTuple):
         root = opened.table_uri.rstrip("/").removeprefix("file://")
         uris = opened.file_uris(file_pruning_predicate=predicate)
         return [unquote(uri.removeprefix("file://"))[len(unquote(root)) + 1 :] for uri in uris]
-
-    def condition(self) -> list[tuple[str, str, Any]]:
-        """What `pyarrow.parquet` reads of a file."""
-        return [
-            # numbers only: a compaction may have written texts of another type, which Arrow does not compare
-            ("epoch", ">=", self.epochs[0]),
-            ("epoch", "<=", self.epochs[1]),
-            ("seq", ">=", self.seqs[0]),
-            ("seq", "<=", self.seqs[1]),
-        ]
 
 
 def _named(column: str, names: Sequence[str]) -> str:
@@ -184,11 +192,33 @@ def _bounds_of(rows: pa.Table) -> _Bounds:
     return _Bounds(ends("tenant"), ends("device"), ends("epoch"), ends("seq"))
 
 
-def _stored_rows(files: FileSystem, path: str, bounds: _Bounds) -> pa.Table:
-    stored = pq.read_table(
-        path, filesystem=files, columns=_STORED_COLUMNS, filters=bounds.condition(), partitioning=None
-    )
-    return stored.cast(pa.schema([RECORDS.field(name) for name in _STORED_COLUMNS]))
+def _stored_rows(files: FileSystem, path: str, bounds: _Bounds, again: pa.Table) -> Iterator[pa.Table]:
+    """The records of a file that have the ids of others, in pieces that fit into memory."""
+    ids = again.select([*RECORD_ID])
+    with pq.ParquetFile(path, filesystem=files) as file:
+        for group in row_groups(file.metadata, {"epoch": bounds.epochs, "seq": bounds.seqs}):
+            there = _typed(file.read_row_group(group, columns=[*RECORD_ID], use_threads=False))
+            rows = there.append_column("row", pa.array(np.arange(there.num_rows)))
+            same = rows.join(ids, [*RECORD_ID], join_type="left semi", use_threads=False)["row"].to_numpy()
+            if not len(same):
+                continue
+            at, size = 0, _ROWS_WITH_PAYLOAD if _has_payload(file.metadata.row_group(group)) else there.num_rows
+            for batch in file.iter_batches(size, row_groups=[group], columns=_STORED_COLUMNS, use_threads=False):
+                here = same[(same >= at) & (same < at + batch.num_rows)] - at
+                at += batch.num_rows
+                if len(here):
+                    yield _typed(pa.Table.from_batches([batch]).take(pa.array(np.sort(here))))
+
+
+def _has_payload(group: Any) -> bool:
+    columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
+    payload = columns["payload"]
+    statistics = payload.statistics
+    return statistics is None or not statistics.has_null_count or statistics.null_count < payload.num_values
+
+
+def _typed(rows: pa.Table) -> pa.Table:
+    return rows.cast(pa.schema([RECORDS.field(name) for name in rows.column_names]))
 
 
 def _compared(again: pa.Table, stored: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

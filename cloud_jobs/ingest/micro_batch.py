@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from cloud_jobs.ingest.parts import WrittenPart
 from cloud_jobs.ingest.quarantine import conflict_rows, malformed_rows, quarantine
 from cloud_jobs.lake.coverage_log import CoverageWriter, Submit
 from cloud_jobs.lake.data_files import DataFile
+from cloud_jobs.lake.erasures import read_erasures
 from cloud_jobs.lake.on_disk import sync_files
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, commit_files, counter_of, newest_number, next_number
@@ -139,12 +140,14 @@ class MicroBatchWriter:
         if not result.kept:
             return []
         # after the commit: what nobody waits for, and all that a record is held against is in the table
-        found = self._run(find_conflicts(self._files), compared_parts(self._opened, parts, result.kept))
+        compared = compared_parts(self._opened, parts, result.kept, read_erasures(self._lake))
+        found = self._run(find_conflicts(self._files), compared)
         return [row for records in found for row in conflict_rows(records, attempt.now)]
 
     def _commit(self, attempt: Attempt, files: Sequence[DataFile], result: DeduplicationResult) -> None:
         assert sum(file.rows for file in files) == result.accepted_count, "what is let in is what is written"
-        if datetime.now(UTC) - attempt.now > timedelta(seconds=MAX_ATTEMPT_S):
+        # by both clocks: the one can be set back, the other stands still while the machine sleeps
+        if max((datetime.now(UTC) - attempt.now).total_seconds(), time.monotonic() - attempt.began_s) > MAX_ATTEMPT_S:
             # its files may have been swept up: a commit must not name what is not there
             raise CommitFailed("records", f"the micro-batch took longer than {MAX_ATTEMPT_S:g} s")
         previous = self._coverage.manifest.number

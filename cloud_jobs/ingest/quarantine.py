@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from cloud_jobs.lake.schemas import CONTENT, QUARANTINE
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import upon_what_is_there
 
 RECORD_ID = ("tenant", "device", "epoch", "seq")
 
@@ -52,15 +53,19 @@ def _text(value: datetime | bytes) -> str:
 
 
 def quarantine(lake: Lake, rows: Sequence[dict[str, Any]]) -> None:
-    """Adds rows whose fingerprint is not there yet: the replay of a micro-batch adds nothing."""
+    """Adds rows whose fingerprint is not there yet: the replay of a micro-batch adds nothing. Raises CommitFailed."""
     if not rows:
         return
     # the merge sees only what the table holds: of two that are the same here it would insert both
     once = {row["fingerprint"]: row for row in rows}
     source = pa.Table.from_pylist(list(once.values()), schema=QUARANTINE)
-    (
-        lake.open("quarantine")
-        .merge(source, "old.fingerprint = new.fingerprint", source_alias="new", target_alias="old")
-        .when_not_matched_insert_all()
-        .execute()
-    )
+
+    def merge() -> None:
+        (
+            lake.open("quarantine")
+            .merge(source, "old.fingerprint = new.fingerprint", source_alias="new", target_alias="old")
+            .when_not_matched_insert_all()
+            .execute()
+        )
+
+    upon_what_is_there("quarantine", merge)

@@ -10,6 +10,7 @@ Files are merged in levels, so a manifest stays short and each row is written ag
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -26,6 +27,7 @@ from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS, from_rows, to_rows, unite
 from cloud_jobs.lake.location import ensure_folder
 from cloud_jobs.lake.on_disk import sync_files
+from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, counter_of
 
 FORMAT: Final = 2
 MERGED_FILES: Final = 8
@@ -34,6 +36,7 @@ _MERGED_AT_ONCE: Final = 50_000
 """Rows that are merged while a micro-batch waits; more are merged beside it."""
 _ROW_GROUP: Final = 1 << 14
 _MANIFESTS: Final = "manifests"
+_MANIFEST: Final = re.compile(rf"{_MANIFESTS}/[0-9a-f]{{16}}\.json")
 _ROWS: Final = "rows"
 
 
@@ -122,25 +125,43 @@ class CoverageLog:
         merged = [*files]
         return self.write(self.rows(Manifest(None, tuple(merged))), merged[0].level + 1)
 
-    def sweep(self, kept: Collection[int], older_than_s: float) -> int:
-        """Deletes what no commit in use needs, and returns how many files that were.
+    def seconds_between(self, one: CoverageFile, other: CoverageFile) -> float | None:
+        """How long after one file another was written, by the clock of the store; None if one is not there."""
+        found = self._files.get_file_info([one.path, other.path])
+        if not all(info.is_file for info in found):
+            return None
+        return float(found[1].mtime.timestamp() - found[0].mtime.timestamp())
 
-        `kept`: the numbers of the commits whose coverage may still be read. `older_than_s`: a time since 1970 before
-        which the oldest attempt that may still become a commit began; what is younger stays.
+    def sweep(self, newest: int, needed_since_s: float, older_than_s: float) -> int:
+        """Deletes what no commit in use needs, and returns how many files that were. Raises ValueError, OSError for a
+        manifest in use that cannot be read, and deletes nothing then.
+
+        `newest`: the number of the newest commit. `needed_since_s`: the moment since 1970 from which on the coverage
+        may be asked for. `older_than_s`: an earlier one, before which the oldest attempt that may still become a commit
+        began. Both by the times of the files.
         """
         old = {info.path for info in self._listed(_ROWS) if info.mtime.timestamp() < older_than_s}
-        needed = {_manifest_path(number) for number in kept}
-        manifests = [info for info in self._listed(_MANIFESTS) if info.path.endswith(".json")]
-        gone = {info.path for info in manifests if info.path not in needed and info.mtime.timestamp() < older_than_s}
-        for info in manifests:
-            # one that is just being written lists what the one before it lists, and files too young to be swept
-            if info.path not in gone:
-                with suppress(ValueError):
-                    needed.update(file.path for file in self.manifest(_number_of(info.path)).files)
+        manifests = {info.path: info.mtime.timestamp() for info in self._listed(_MANIFESTS) if _is_manifest(info.path)}
+        in_use = _in_use(manifests, newest, needed_since_s)
+        gone = {path for path, mtime in manifests.items() if path not in in_use and mtime < older_than_s}
+        # what a merge replaced is never listed again: an old file that is needed later was needed at that moment, too
+        needed = {file for path in in_use for file in self._files_of(path, newest)} if old else set()
         # manifests first: one that is there never lists a file that is not
         for path in [*sorted(gone), *sorted(old - needed)]:
-            self._files.delete_file(path)
+            # another sweep may have been faster
+            with suppress(FileNotFoundError):
+                self._files.delete_file(path)
         return len(gone) + len(old - needed)
+
+    def _files_of(self, path: str, newest: int) -> list[str]:
+        """The files that a manifest lists; none of an attempt that died while it wrote, or that is swept already."""
+        number = _number_of(path)
+        try:
+            return [file.path for file in self.manifest(number).files]
+        except (json.JSONDecodeError, FileNotFoundError):
+            if number == newest:
+                raise
+            return []
 
     def _listed(self, folder: str) -> list[Any]:
         found = self._files.get_file_info(FileSelector(folder, allow_not_found=True))
@@ -158,9 +179,10 @@ class CoverageWriter:
 
     def prepare(self, number: int, delta: Mapping[DeviceStream, Coverage]) -> Manifest:
         """Writes what became known, and the manifest of the commit that is about to be made."""
-        files = self._with_pending_merge(self.manifest.files)
+        files = self.manifest.files
         if delta:
-            files = self._merged((*files, self._log.write(to_rows(delta), level=0)))
+            new = self._log.write(to_rows(delta), level=0)
+            files = self._merged((*self._with_pending_merge(files, new), new))
         prepared = Manifest(number, files)
         self._log.write_manifest(prepared)
         return prepared
@@ -169,11 +191,15 @@ class CoverageWriter:
         """Takes over a manifest whose number was committed: the next one follows upon it."""
         self.manifest = manifest
 
-    def _with_pending_merge(self, files: tuple[CoverageFile, ...]) -> tuple[CoverageFile, ...]:
+    def _with_pending_merge(self, files: tuple[CoverageFile, ...], new: CoverageFile) -> tuple[CoverageFile, ...]:
+        """The files with the outcome of a merge that ended; `new` was written just now."""
         if self._pending is None or not self._pending.outcome.done():
             return files
-        merged, self._pending = self._pending, None
-        return _replaced(files, merged.files, merged.outcome.result())
+        pending, self._pending = self._pending, None
+        merged = pending.outcome.result()
+        # no manifest names it so far, so a sweep may have taken it, or be about to: it is made again
+        age_s = self._log.seconds_between(merged, new)
+        return files if age_s is None or age_s > MAX_ATTEMPT_S else _replaced(files, pending.files, merged)
 
     def _merged(self, files: tuple[CoverageFile, ...]) -> tuple[CoverageFile, ...]:
         busy = set(self._pending.files) if self._pending else set()
@@ -211,6 +237,22 @@ def _replaced(
     at = files.index(merged[0])
     assert files[at : at + len(merged)] == merged, "files of a level stand together, the oldest first"
     return (*files[:at], by, *files[at + len(merged) :])
+
+
+def _in_use(manifests: Mapping[str, float], newest: int, since_s: float) -> set[str]:
+    """The manifests that may have been in force at a moment, and the newest; all, when none is that old.
+
+    Each attempt at a commit leaves one, and each follows upon a commit: in force was one of the last two steps.
+    """
+    counters = {path: counter_of(_number_of(path)) for path in manifests}
+    before = [counters[path] for path, mtime in manifests.items() if mtime < since_s]
+    last = max((counter for counter in before if counter <= counter_of(newest)), default=None)
+    steps = {*counters.values()} if last is None else {last - 1, last}
+    return {_manifest_path(newest)} | {path for path, counter in counters.items() if counter in steps}
+
+
+def _is_manifest(path: str) -> bool:
+    return _MANIFEST.fullmatch(path) is not None
 
 
 def _manifest_path(number: int) -> str:

@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from cloud_jobs.errors import CommitFailed
-from cloud_jobs.lake.schemas import ERASURES
+from cloud_jobs.errors import CommitFailed, LakeError
+from cloud_jobs.lake.schemas import ERASURES, RECORDS
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number, next_number
 
@@ -53,6 +54,22 @@ class Erasures:
         return max((self._before[key] for key in keys if key in self._before), default=None)
 
 
+def is_erased(rows: pa.Table, erasures: Iterable[Erasure]) -> pa.ChunkedArray:
+    """Which records are positions that are erased. Of those without a day, whose clock was far off, the moment of
+    receipt counts."""
+    far_off = pc.coalesce(rows["received_at"], rows["device_time"])
+    moment = pc.if_else(pc.is_valid(rows["device_date"]), rows["device_time"], far_off)
+    erased = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
+    for tenant, device, before in erasures:
+        mine = pc.less(moment, pa.scalar(before, RECORDS.field("device_time").type))
+        if device is not None:
+            mine = pc.and_(mine, pc.equal(rows["device"], device))
+        if tenant is not None:
+            mine = pc.and_(mine, pc.equal(rows["tenant"], tenant))
+        erased = pc.or_(erased, pc.fill_null(mine, False))
+    return pc.and_(pc.equal(rows["kind"], "position"), erased)
+
+
 def read_erasures(lake: Lake) -> Erasures:
     """The erasures as they are now. Raises LakeError."""
     rows = lake.rows(TABLE, ["tenant", "device", "before"]).to_pylist()
@@ -60,8 +77,16 @@ def read_erasures(lake: Lake) -> Erasures:
 
 
 def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:
-    """Adds an erasure unless one that is there says as much already; returns whether it did. Raises CommitFailed."""
+    """Adds an erasure unless one that is there says as much already; returns whether it did.
+
+    Raises LakeError for a moment in the future, CommitFailed.
+    """
     assert erasure.before.utcoffset() is not None, "a moment"
+    if erasure.before > now:
+        raise LakeError(
+            f"positions before {erasure.before.isoformat()} cannot be erased: that is in the future, and each position"
+            " to come would be erased, too"
+        )
     for _ in range(_TRIES):
         opened = lake.open(TABLE)
         held = read_erasures(lake).before(erasure.tenant, erasure.device or "")

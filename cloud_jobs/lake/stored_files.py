@@ -108,7 +108,7 @@ def stored_rows(
     asked = [*dict.fromkeys((*columns, *ranges))]
     with pq.ParquetFile(path, filesystem=files) as file:
         there = [name for name in asked if name in file.schema_arrow.names]
-        for number in _row_groups(file.metadata, ranges):
+        for number in row_groups(file.metadata, ranges):
             rows = _typed(file.read_row_group(number, columns=there), table, path, asked)
             for name, limit in ranges.items():
                 rows = _within(rows, name, limit)
@@ -145,7 +145,7 @@ def _within(rows: pa.Table, name: str, limit: Range) -> pa.Table:
     return rows if high is None else rows.filter(pc.less_equal(rows[name], pa.scalar(high, kind)))
 
 
-def _row_groups(metadata: Any, ranges: Mapping[str, Range]) -> list[int]:
+def row_groups(metadata: Any, ranges: Mapping[str, Range]) -> list[int]:
     """The row groups of a Parquet file that can hold such rows."""
     column_at = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
     limits = [(column_at[name], limit) for name, limit in ranges.items() if name in column_at]

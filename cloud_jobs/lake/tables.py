@@ -26,7 +26,7 @@ from cloud_jobs.lake.coverage_log import CoverageLog, Manifest
 from cloud_jobs.lake.coverage_rows import from_rows
 from cloud_jobs.lake.location import Location, error_text
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
-from cloud_jobs.lake.transactions import COMMITTED, newest_number
+from cloud_jobs.lake.transactions import COMMITTED, newest_number, upon_what_is_there
 
 _CONFIGURATION: Final = {
     "delta.checkpointInterval": "50",
@@ -36,6 +36,8 @@ _CONFIGURATION: Final = {
 }
 INGEST: Final = "ingest"
 """The name under which commits to the records are numbered: the fence between two ingests."""
+COVERS: Final = "covers"
+"""Under which name a derived table states the ingest number up to which it covers the records."""
 
 Condition = tuple[str, str, Any]
 """A column, an operator as `pyarrow.parquet` has it (`=`, `<`, `>=`, `in`), and a value of the column's type."""
@@ -158,15 +160,14 @@ class Lake:
             return self.coverage_log.rows(manifest, devices)
 
     def append(self, table: str, rows: list[dict[str, Any]]) -> None:
-        """Adds rows to a small table, in one commit."""
-        if rows:
-            with self.location.errors_named():
-                write_deltalake(
-                    self.path(table),
-                    pa.Table.from_pylist(rows, schema=TABLES[table].schema),
-                    mode="append",
-                    storage_options=self.location.storage_options(),
-                )
+        """Adds rows to a small table, in one commit. Raises CommitFailed, StoreUnavailable."""
+        if not rows:
+            return
+        made = pa.Table.from_pylist(rows, schema=TABLES[table].schema)
+        options = self.location.storage_options()
+        with self.location.errors_named():
+            path = self.path(table)
+            upon_what_is_there(table, lambda: write_deltalake(path, made, mode="append", storage_options=options))
 
     def _load(self, table: str, version: int | None = None) -> DeltaTable:
         try:

@@ -6,13 +6,16 @@ A writer numbers its commits, and Delta keeps the newest number with the table f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from secrets import randbits
 from typing import Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import PyFileSystem
 
 from cloud_jobs.errors import CommitFailed, Fenced
 from cloud_jobs.lake.data_files import DataFile
@@ -26,6 +29,7 @@ _TRIES: Final = 5
 COMMITTED: Final = "committed_us"
 """Under which name a table states when its newest commit was made, in microseconds since 1970: never earlier than the
 commits before it, whatever the clocks of their writers said."""
+_REFUSALS: Final = 20
 MAX_ATTEMPT_S: Final = 3600.0
 """A file that is written is committed within this time or never; what no commit names is deleted much later."""
 _MAX_COUNTER: Final = (1 << 31) - 1
@@ -85,6 +89,7 @@ def commit_files(
         # delta-rs leaves it out; with it Spark's conflict checks know that nothing was read
         custom_metadata={"isBlindAppend": True},
     )
+    _check_there(opened, table, files)
     # Delta refuses a commit beside an erasure or a change of the table's settings: the next one has seen them
     for tries_left in reversed(range(_TRIES)):
         # Delta compares with the version that was opened, so that one must not have another's commit already
@@ -110,6 +115,33 @@ def commit_files(
             # the object does not see its own commit; a later one of another is for the next commit to find
             _reload(opened, table)
             return
+
+
+def _check_there(opened: DeltaTable, table: str, files: Sequence[DataFile]) -> None:
+    """Raises CommitFailed if a file that was written long ago is gone: as no commit names it, it may be swept up."""
+    before_ms = (time.time() - MAX_ATTEMPT_S) * 1000
+    if old := [file.path for file in files if file.written_ms < before_ms]:
+        # with the credentials that the table was opened with, which are nowhere else
+        folder = PyFileSystem(DeltaStorageHandler.from_table(opened._table))  # noqa: SLF001
+        gone = [info.path for info in folder.get_file_info(old) if not info.is_file]
+        if gone:
+            raise CommitFailed(table, f"what was written was swept up before it ({len(gone)} files): it took too long")
+
+
+def upon_what_is_there(table: str, commit: Callable[[], object]) -> None:
+    """Makes a commit that Delta refuses beside another's, again upon what the table is by then. Raises CommitFailed.
+
+    `commit` opens the table each time. For what may be done twice, or was not done when it was refused.
+    """
+    for _ in range(_REFUSALS):
+        try:
+            commit()
+        except CommitFailedError as error:
+            # refused: a maintenance replaced files, or set how long the log is kept, since the table was opened
+            failure = error
+        else:
+            return
+    raise CommitFailed(table, str(failure)) from failure
 
 
 def _check(opened: DeltaTable, writer: str, expected: int | None) -> None:

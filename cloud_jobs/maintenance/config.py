@@ -14,7 +14,9 @@ class MaintenanceSettings(Settings):
     """How files are merged, and how long what nobody needs any more stays."""
 
     file_mb: int = Field(default=128, ge=1, le=4096, description="about how big a file of a day that is past becomes")
-    memory_mb: int = Field(default=1024, ge=64, le=65_536, description="what a merge may hold in memory")
+    memory_mb: int = Field(
+        default=1024, ge=64, le=65_536, description="what a merge may hold in memory, in rows of 1,000 bytes"
+    )
     hot_days: int = Field(
         default=2, ge=1, le=400, description="so many days up to today are merged by size only, older ones sorted whole"
     )
@@ -32,6 +34,10 @@ class MaintenanceSettings(Settings):
     )
     erase_positions_after_days: int | None = Field(
         default=None, ge=2, le=36_500, description="positions of all devices older than this are erased; none: never"
+    )
+
+    erase_after_jobs: bool = Field(
+        default=True, description="positions are erased only when usage, and what else was ever derived, covers them"
     )
 
     @model_validator(mode="after")

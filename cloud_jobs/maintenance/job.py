@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from threading import Event
 from typing import Any, Final
 
 import structlog
 from deltalake.exceptions import DeltaError
 
+from cloud_jobs.applied_fences import sweep_fences
 from cloud_jobs.errors import CommitFailed, LakeError
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
+from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.compaction import compact
 from cloud_jobs.maintenance.config import MaintenanceSettings
-from cloud_jobs.maintenance.erasing import declare_old, erase
+from cloud_jobs.maintenance.covered import Covered, covered_by_jobs, everything
+from cloud_jobs.maintenance.declaring import check_covered, is_declared, of_a_known_device
+from cloud_jobs.maintenance.erasing import erase, old_positions
 from cloud_jobs.maintenance.merge_plan import FileLimits
 from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter
+from cloud_jobs.maintenance.store_clock import check_clock, store_time
 from cloud_jobs.maintenance.sweeping import sweep_coverage, sweep_table
 from cloud_jobs.maintenance.table_files import table_files
 
 _BYTES_OF_ROW: Final = 1000
 """What a row takes in memory while it is read, sorted and written, all copies together."""
+
+_FAILURES: Final = (CommitFailed, LakeError, DeltaError, OSError, ValueError)
 
 _log = structlog.get_logger("maintain")
 
@@ -57,12 +65,15 @@ class MaintenanceRun:
     positions_erased: int = 0
     conflicts_erased: int = 0
     coverage_files: int = 0
+    fence_files: int = 0
     seconds: float = 0.0
+    errors: list[str] = field(default_factory=list)
+    """What failed of no single table: erasures, and the coverage."""
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing failed; what was left because others came first is for the next run."""
-        return not any(table.error for table in self.tables)
+        return not self.errors and not any(table.error for table in self.tables)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -70,7 +81,10 @@ class MaintenanceRun:
 
 
 class Maintenance:
-    """Runs over a lake. Interrupted anywhere it has done no harm; `reached` is called between its writes."""
+    """Runs over a lake. Interrupted anywhere it has done no harm; `reached` is called between its writes.
+
+    `now` and `store_now` are the clocks of this machine and of the store that has the lake.
+    """
 
     def __init__(
         self,
@@ -78,6 +92,7 @@ class Maintenance:
         settings: MaintenanceSettings,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        store_now: Callable[[], datetime] | None = None,
         reached: Callable[[MaintenancePoint], None] = lambda _: None,
         stop: Event | None = None,
     ) -> None:
@@ -85,57 +100,80 @@ class Maintenance:
         self._lake = lake
         self._settings = settings
         self._now = now
+        self._store_now = store_now or partial(store_time, lake)
         self._stop = stop or Event()
         self._rewriter = Rewriter(lake, limits, now, reached, self._stop.is_set)
 
     def run(self, erasures: Sequence[Erasure] = (), *, dry_run: bool = False) -> MaintenanceRun:
-        """One run, with erasures that are declared now. What fails of a table is in the result.
+        """One run, with erasures that are declared now. What fails is in the result, and the rest is done.
 
-        Raises LakeError if a table is not what this version writes, and it and CommitFailed for erasures.
+        Raises LakeError if there is no lake, ClockError, StoreUnavailable.
         """
         began = time.monotonic()
-        if not dry_run:
-            self._lake.create()
         made = MaintenanceRun()
-        self._erase(made, erasures, dry_run=dry_run)
+        # not made here: a lake that is not there is a mistake in the settings
+        self._lake.check("records")
+        if not dry_run:
+            check_clock(self._now(), self._store_now())
+            with _failures_in(made.errors, "tables"):
+                self._lake.create()
+        with _failures_in(made.errors, "erasures"):
+            self._erase(made, erasures, dry_run=dry_run)
         for table in TABLES:
             if not self._stop.is_set():
                 made.tables.append(self._maintain(table, dry_run=dry_run))
         if not dry_run and not self._stop.is_set():
-            made.coverage_files = sweep_coverage(self._lake, self._settings, self._now())
+            with _failures_in(made.errors, "coverage"):
+                made.coverage_files = sweep_coverage(self._lake, self._settings, self._now())
+            with _failures_in(made.errors, "fences"):
+                oldest = self._now() - timedelta(seconds=self._settings.orphan_age_s)
+                made.fence_files = sweep_fences(self._lake, oldest.timestamp())
             self._rewriter.reached(MaintenancePoint.SWEPT)
         made.seconds = time.monotonic() - began
         return made
 
     def _erase(self, made: MaintenanceRun, erasures: Sequence[Erasure], *, dry_run: bool) -> None:
+        covered = (covered_by_jobs if self._settings.erase_after_jobs else everything)(self._lake)
+        planned = self._declare(made, erasures, covered, dry_run=dry_run)
         if not dry_run:
-            for erasure in erasures:
-                declare_erasure(self._lake, erasure, self._now())
-            if (days := self._settings.erase_positions_after_days) is not None:
-                declare_old(self._lake, days, self._now())
             self._rewriter.reached(MaintenancePoint.DECLARED)
-        try:
-            erased = erase(self._rewriter, dry_run=dry_run)
-        except (DeltaError, OSError, ValueError) as error:
-            raise LakeError(f"positions were declared erased and are not: {error}; the next run goes on") from error
+        erased = erase(self._rewriter, covered.ingest_number, planned, dry_run=dry_run)
         made.positions_erased, made.conflicts_erased = erased.positions, erased.conflicts
+        made.errors += erased.errors
         if erased.left:
             _log.info("positions left for the next run", files=erased.left)
 
+    def _declare(
+        self, made: MaintenanceRun, erasures: Sequence[Erasure], covered: Covered, *, dry_run: bool
+    ) -> list[Erasure]:
+        """Declares what may be; a dry run returns what would be declared."""
+        days, now = self._settings.erase_positions_after_days, self._now()
+        planned = []
+        for asked in [*erasures, *([] if days is None else [old_positions(days, now)])]:
+            with _failures_in(made.errors, "erasures"):
+                erasure = of_a_known_device(self._lake, asked)
+                if is_declared(self._lake, erasure):
+                    continue
+                check_covered(self._lake, erasure, covered)
+                if dry_run:
+                    planned.append(erasure)
+                else:
+                    declare_erasure(self._lake, erasure, now)
+        return planned
+
     def _maintain(self, table: str, *, dry_run: bool) -> TableRun:
-        run = TableRun(table)
-        run.files_before, run.bytes_before = self._extent(table)
-        try:
+        run, errors = TableRun(table), list[str]()
+        # the others must not wait for one table, nor the sweep for a merge, nor either for a moment in which many wrote
+        with _failures_in(errors, "merge"):
+            run.files_before, run.bytes_before = self._extent(table)
             compacted = compact(self._rewriter, table, self._settings.hot_days, dry_run=dry_run)
-            swept = sweep_table(self._lake, table, self._settings, self._now(), dry_run=dry_run)
-        except (CommitFailed, LakeError, DeltaError, OSError, ValueError) as error:
-            # the others must not wait for one table, nor for a moment in which many wrote
-            run.error = str(error)
-        else:
             run.merges, run.left = compacted.merges, compacted.left
+        with _failures_in(errors, "sweep"):
+            swept = sweep_table(self._lake, table, self._settings, self._now(), dry_run=dry_run)
             run.orphans, run.replaced_files = swept.orphans, swept.replaced
             run.log_files_before, run.log_files = swept.log_files_before, swept.log_files
-        with suppress(LakeError):
+        run.error = "; ".join(dict.fromkeys(errors))
+        with suppress(*_FAILURES):
             run.files, run.bytes = self._extent(table)
         _log.info("maintained", **asdict(run))
         return run
@@ -143,3 +181,12 @@ class Maintenance:
     def _extent(self, table: str) -> tuple[int, int]:
         files = table_files(self._lake.open(table), table)
         return len(files), sum(file.size for file in files)
+
+
+@contextmanager
+def _failures_in(errors: list[str], what: str) -> Iterator[None]:
+    """What fails is noted, and the run goes on."""
+    try:
+        yield
+    except _FAILURES as error:
+        errors.append(f"{what}: {error_text(error)}")

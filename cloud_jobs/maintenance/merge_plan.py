@@ -53,9 +53,10 @@ def settled_merge(files: Sequence[TableFile], limits: FileLimits, order: Sequenc
     if not overlap(files, order):
         needed = _needed(files, limits)
         return tuple(files) if len(files) > (2 * needed if needed > 1 else 1) else ()
-    full = [file for file in files if limits.is_full(file)]
-    late = [file for file in files if not limits.is_full(file)]
-    if not full or overlap(full, order) or _rows(late) * _LATE_SHARE >= _rows(full):
+    # a small day has no full file, and was sorted all the same: into its largest
+    full = [file for file in files if limits.is_full(file)] or [max(files, key=lambda file: file.rows)]
+    late = [file for file in files if file not in full]
+    if overlap(full, order) or _rows(late) * _LATE_SHARE >= _rows(full):
         return tuple(files)
     return tuple(late) if len(late) > 1 else ()
 

@@ -68,13 +68,19 @@ class Rewriter:
         began = self.now()
         written, dropped = self._write(table, files, keep, began)
         self.reached(MaintenancePoint.FILES_WRITTEN)
-        done = bool(dropped or keep is None) and self._replace(table, files, written, began, data_change=bool(dropped))
+        if self._is_late(began):
+            self._delete(table, written)
+            # not merely left: the next run would do no better
+            raise LakeError(
+                f"{len(files)} files of {table} took longer than {MAX_ATTEMPT_S:g} s to be merged, so they stay as they"
+                " are: this machine is too slow for so much at once"
+            )
+        if keep is not None and not dropped:
+            self._delete(table, written)
+            return RewriteResult(False, 0, 0)
+        done = self._replace(table, files, written, began, data_change=bool(dropped))
         if done:
             self.reached(MaintenancePoint.REPLACED)
-        else:
-            # no commit names them, nor will one
-            for file in written:
-                self.lake.files(table).delete_file(file.path)
         return RewriteResult(done, len(written) if done else 0, dropped)
 
     def _write(
@@ -114,10 +120,17 @@ class Rewriter:
         """One commit that removes and adds files; False, and nothing was done, if one is no longer in the table."""
         layout = TABLES[table]
         opened = self.lake.open(table)
+        failure: Exception | None = None
         for _ in range(_TRIES):
             there = {file.path for file in table_files(opened, table)}
+            if failure is not None and added and there.issuperset(file.path for file in added):
+                # made after all, and the answer was lost, whatever was committed since
+                return True
             # files of an attempt that lasted too long may have been swept up
             if not there.issuperset(file.path for file in removed) or self._is_late(began):
+                if failure is None:
+                    self._delete(table, added)
+                # else a commit may name them, and was replaced again: what no commit names is swept later
                 return False
             number = next_number(newest_number(opened, REWRITE))
             now = self.now()
@@ -132,7 +145,7 @@ class Rewriter:
                     actions, "append", layout.schema, [*layout.partition_by], commit_properties=properties
                 )
             except (DeltaError, OSError, ValueError) as error:
-                # overtaken, or made and the response lost: the table knows
+                # overtaken, or made and the answer lost: the table knows
                 failure = error
                 opened = self.lake.open(table)
                 if newest_number(opened, REWRITE) == number:
@@ -140,6 +153,11 @@ class Rewriter:
             else:
                 return True
         raise CommitFailed(table, str(failure)) from failure
+
+    def _delete(self, table: str, written: Sequence[DataFile]) -> None:
+        """Deletes files that no commit names, nor will one."""
+        for file in written:
+            self.lake.files(table).delete_file(file.path)
 
     def _is_late(self, began: datetime) -> bool:
         return self.now() - began > timedelta(seconds=MAX_ATTEMPT_S)

@@ -13,7 +13,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileInfo, FileSelector, FileSystem
 
-from cloud_jobs.errors import NotKept
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.table_files import table_files
@@ -64,15 +63,14 @@ def sweep_table(
 
 
 def sweep_coverage(lake: Lake, settings: MaintenanceSettings, now: datetime) -> int:
-    """Deletes files of the coverage that no moment within `as_of_days` needs. Raises LakeError, OSError."""
+    """Deletes files of the coverage that no moment within `as_of_days` needs. Raises LakeError, OSError, ValueError."""
+    newest = lake.ingest_commit()
+    if newest is None:
+        return 0
     oldest = now - timedelta(days=settings.as_of_days)
-    # the newest one before the first moment that is still asked for, and the newest of all, however old
-    kept = {lake.ingest_commit()}
-    with suppress(NotKept):
-        kept.add(lake.ingest_commit(oldest))
     # an attempt writes before it commits
     before = oldest - timedelta(seconds=settings.orphan_age_s)
-    return lake.coverage_log.sweep({number for number in kept if number is not None}, before.timestamp())
+    return lake.coverage_log.sweep(newest, oldest.timestamp(), before.timestamp())
 
 
 def _set_retention(opened: DeltaTable, settings: MaintenanceSettings) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,8 +16,16 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import cloud_jobs.lake.coverage_log as module
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
-from cloud_jobs.lake.coverage_log import EMPTY, MERGED_FILES, CoverageFile, CoverageLog, CoverageWriter, due_merge
-from cloud_jobs.lake.transactions import next_number
+from cloud_jobs.lake.coverage_log import (
+    EMPTY,
+    MERGED_FILES,
+    CoverageFile,
+    CoverageLog,
+    CoverageWriter,
+    Manifest,
+    due_merge,
+)
+from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, next_number
 from telemetry import IntervalSet
 
 STREAM = DeviceStream("acme", "d", 7)
@@ -139,16 +149,112 @@ def test_only_the_devices_asked_for_are_read(log: CoverageLog) -> None:
     assert log.coverage(writer.manifest, []) == {}
 
 
+def sweep(log: CoverageLog, newest: int, after_s: float = 60.0) -> int:
+    """A sweep of what is that much older than now, as of a moment one second later."""
+    older_than_s = time.time() + after_s
+    return log.sweep(newest, older_than_s + 1, older_than_s)
+
+
 def test_a_sweep_takes_what_no_commit_in_use_needs(log: CoverageLog, tmp_path: Path) -> None:
     writer = new_writer(log)
     numbers = [commit(writer, known((seq, seq))) for seq in range(1, 20)]
     writer.prepare(next_number(numbers[-1]), known((99, 99)))
-    assert log.sweep([], older_than_s=time.time() - 60) == 0
-    assert log.sweep([numbers[-1]], older_than_s=time.time() + 60) > 20
+    assert sweep(log, numbers[-1], -60) == 0
+    assert sweep(log, numbers[-1]) > 20
     assert log.coverage(log.manifest(numbers[-1])) == known((1, 19))
-    assert len([*tmp_path.rglob("*.json")]) == 1
-    assert len([*tmp_path.rglob("*.parquet")]) == len(log.manifest(numbers[-1]).files)
-    assert log.sweep([numbers[-1]], older_than_s=time.time() + 60) == 0
+    # of the newest commit, and of the one before it: of which the last one was in force is not known from the files
+    kept = [log.manifest(number) for number in numbers[-2:]]
+    assert len([*tmp_path.rglob("*.json")]) == 2
+    assert len([*tmp_path.rglob("*.parquet")]) == len({file for manifest in kept for file in manifest.files})
+    assert sweep(log, numbers[-1]) == 0
+
+
+def test_a_sweep_opens_few_manifests_however_many_there_are(log: CoverageLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = new_writer(log)
+    numbers = [commit(writer, known((seq, seq))) for seq in range(1, 60)]
+    opened: list[int | None] = []
+    read = CoverageLog.manifest
+
+    def counted(log: CoverageLog, number: int | None) -> Manifest:
+        opened.append(number)
+        return read(log, number)
+
+    monkeypatch.setattr(CoverageLog, "manifest", counted)
+    sweep(log, numbers[-1], -60)
+    assert opened == []
+    sweep(log, numbers[-1])
+    assert len(opened) == 2
+
+
+def test_what_was_known_at_any_moment_that_may_be_asked_for_stays(log: CoverageLog, tmp_path: Path) -> None:
+    writer = new_writer(log)
+    numbers = [commit(writer, known((seq, seq))) for seq in range(1, 40)]
+    steps = {number: at for at, number in enumerate(numbers)}
+    for number in numbers:
+        listed = [tmp_path / file.path for file in log.manifest(number).files]
+        for path in [tmp_path / f"manifests/{number:016x}.json", *listed]:
+            # a minute from one commit to the next; a file is as old as the first commit that lists it
+            if path.stat().st_mtime > 1_000_000:
+                os.utime(path, (60 * steps[number], 60 * steps[number]))
+    assert log.sweep(numbers[-1], 60 * 20.5, 60 * 18.5) > 10
+    for at, number in enumerate(numbers[20:], 20):
+        assert log.coverage(log.manifest(number)) == known((1, at + 1))
+
+
+def test_two_sweeps_at_once_do_not_stop_each_other(log: CoverageLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = new_writer(log)
+    numbers = [commit(writer, known((seq, seq))) for seq in range(1, 20)]
+    listed = CoverageLog._listed
+
+    def overtaken(log: CoverageLog, folder: str) -> list[Any]:
+        found = listed(log, folder)
+        if folder == "manifests":
+            monkeypatch.setattr(CoverageLog, "_listed", listed)
+            sweep(log, numbers[-1])
+        return found
+
+    monkeypatch.setattr(CoverageLog, "_listed", overtaken)
+    sweep(log, numbers[-1])
+    assert log.coverage(log.manifest(numbers[-1])) == known((1, 19))
+
+
+@pytest.mark.parametrize(("written", "by"), [('"format":2', '"format":9'), ("{", "")])
+def test_a_manifest_in_use_that_cannot_be_read_stops_the_sweep(
+    log: CoverageLog, tmp_path: Path, written: str, by: str
+) -> None:
+    writer = new_writer(log)
+    numbers = [commit(writer, known((seq, seq))) for seq in range(1, 20)]
+    path = tmp_path / f"manifests/{numbers[-1]:016x}.json"
+    text = path.read_text()
+    path.write_text(text.replace(written, by))
+    with pytest.raises(ValueError, match=r"format|delimiter|JSON|data"):
+        sweep(log, numbers[-1])
+    path.write_text(text)
+    assert log.coverage(log.manifest(numbers[-1])) == known((1, 19))
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_a_merge_that_ended_long_before_the_next_commit_is_made_again(
+    log: CoverageLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_swept: bool
+) -> None:
+    monkeypatch.setattr(module, "_MERGED_AT_ONCE", 3)
+    later = LaterMerges()
+    writer = new_writer(log, later)
+    for seq in range(1, MERGED_FILES + 1):
+        commit(writer, known((seq, seq)))
+    later.finish()
+    (merged,) = tmp_path.rglob("level-1-*.parquet")
+    if is_swept:
+        merged.unlink()
+    else:
+        moment = time.time() - MAX_ATTEMPT_S - 1
+        os.utime(merged, (moment, moment))
+    # a sweep may have taken its file: nothing has named it
+    assert {file.level for file in log.manifest(commit(writer, known((99, 99)))).files} == {0}
+    later.finish()
+    number = commit(writer, known((100, 100)))
+    assert {file.level for file in log.manifest(number).files} == {0, 1}
+    assert log.coverage(log.manifest(number)) == known((1, MERGED_FILES), (99, 100))
 
 
 def test_a_manifest_of_another_format_is_refused(log: CoverageLog, tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
+from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.erasures import Erasure, Erasures, declare_erasure, read_erasures
 from tests.cloud_jobs.ingest.centre import new_lake
 
@@ -26,8 +29,15 @@ def test_an_erasure_that_says_nothing_new_is_not_declared_again(tmp_path: Path) 
     lake = new_lake(tmp_path)
     assert declare_erasure(lake, Erasure("acme", None, NOW), NOW)
     assert not declare_erasure(lake, Erasure("acme", "d", NOW - DAY), NOW)
-    assert declare_erasure(lake, Erasure("acme", "d", NOW + DAY), NOW)
+    assert declare_erasure(lake, Erasure("acme", "d", NOW + DAY), NOW + DAY)
     assert read_erasures(lake).before("acme", "d") == NOW + DAY
+
+
+def test_an_erasure_of_positions_to_come_is_refused(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    with pytest.raises(LakeError, match="in the future"):
+        declare_erasure(lake, Erasure("acme", "d", NOW + DAY), NOW)
+    assert not read_erasures(lake)
 
 
 def test_erasures_that_are_declared_at_once_are_numbered_in_the_order_of_their_commits(tmp_path: Path) -> None:

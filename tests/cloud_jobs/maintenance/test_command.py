@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Event
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from cloud_jobs.__main__ import app
+from cloud_jobs.errors import ClockError, CommitFailed, LakeError, LocationError, StoreUnavailable
+from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.maintenance_cli import _repeat
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.maintenance.upkeep import folder_of, positions
 
@@ -51,9 +55,57 @@ def test_a_dry_run_says_so(lake: Lake) -> None:
 
 
 def test_positions_of_a_device_are_erased(lake: Lake) -> None:
-    erased = maintain(lake, "--json", "--erase", "d", "--tenant", "acme", "--before", "2026-02-01")
+    asked = ["--json", "--erase", "d", "--tenant", "acme", "--before", "2026-02-01"]
+    waits = maintain(lake, *asked)
+    assert waits.exit_code == 1
+    assert "3 of them are not computed from yet; run `cloud-jobs usage`" in waits.stderr
+    assert maintain(lake, "--erasures").stdout == "nothing was ever declared erased\n"
+    commit_written(next_increment(lake, "usage"), [])
+    erased = maintain(lake, *asked)
     assert json.loads(erased.stdout)["positions_erased"] == 3
     assert seqs_in_table(lake) == [1, 2, 3]
+    assert maintain(lake, "--erasures").stdout.startswith("1  acme/d  positions before 2026-02-01T00:00:00+00:00")
+    assert json.loads(maintain(lake, "--erasures", "--json").stdout)["device"] == "d"
+
+
+def test_an_erasure_of_days_to_come_is_refused(lake: Lake) -> None:
+    assert maintain(lake, "--erase", "d", "--tenant", "acme", "--before", "2226-02-01").exit_code == 2
+    assert lake.rows("erasures").num_rows == 0
+
+
+def test_a_lake_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    elsewhere = Lake(tmp_path / "lake")
+    shown = maintain(elsewhere)
+    assert shown.exit_code == 1
+    assert "there is no lake" in shown.stderr
+    assert not folder_of(elsewhere).exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [LakeError("x"), ClockError("x"), CommitFailed("x", "y"), StoreUnavailable("s", "x"), OSError(), TypeError()],
+)
+def test_again_and_again_survives_whatever_a_run_raises(error: Exception) -> None:
+    stop = Event()
+    runs = []
+
+    def once() -> bool:
+        runs.append(1)
+        if len(runs) == 1:
+            raise error
+        stop.set()
+        return True
+
+    assert _repeat(once, 0.0, stop)
+    assert len(runs) == 2
+
+
+def test_again_and_again_ends_with_wrong_settings() -> None:
+    def once() -> bool:
+        raise LocationError("no such bucket")
+
+    with pytest.raises(LocationError):
+        _repeat(once, 0.0, Event())
 
 
 @pytest.mark.parametrize("options", [["--erase", "d"], ["--before", "2026-02-01"], ["--tenant", "acme"]])

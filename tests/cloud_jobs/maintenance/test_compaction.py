@@ -6,12 +6,13 @@ import json
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
@@ -109,6 +110,24 @@ def test_of_two_merges_of_one_file_the_second_is_given_up_and_leaves_nothing(lak
     assert not Rewriter(lake, FileLimits(1 << 30, 1000), reached=first).rewrite("records", files[:2]).done
     assert check(lake) == IntervalSet([(1, 30)])
     assert run(lake).tables[0].orphans == 0
+
+
+def test_a_replacement_whose_answer_was_lost_keeps_its_files_whatever_was_replaced_since(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = table_files(lake.open("records"), "records")
+    rewriter = Rewriter(lake, FileLimits(1 << 30, 1000))
+    commit = DeltaTable.create_write_transaction
+
+    def lost(opened: DeltaTable, *args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
+        opened.create_write_transaction(*args, **kwargs)
+        assert rewriter.rewrite("records", files[2:4]).done
+        raise OSError("no answer")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lost)
+    assert rewriter.rewrite("records", files[:2]).done
+    assert check(lake) == IntervalSet([(1, 30)])
 
 
 def test_commits_of_an_ingest_between_each_two_steps_do_not_keep_a_merge_from_its_end(lake: Lake) -> None:

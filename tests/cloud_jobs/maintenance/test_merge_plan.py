@@ -74,6 +74,22 @@ def test_what_came_late_is_merged_alone_until_it_is_much() -> None:
     assert settled_merge([*day, much], LIMITS, ORDER) == (*day, much)
 
 
+def test_what_comes_late_to_a_small_day_does_not_write_the_day_again() -> None:
+    day = [file("day", 10_000)]
+    written = 0
+    for at in range(500):
+        day.append(file(f"late {at}", 1))
+        if due := settled_merge(day, LIMITS, ORDER):
+            rows = sum(one.rows for one in due)
+            written += rows
+            day = [one for one in day if one not in due] + [file(f"by {at}", rows)]
+        assert len(day) <= 2
+    # each late row again and again, but the day never
+    assert written < 500 * 500
+    day.append(file("much", 2_000))
+    assert len(settled_merge(day, LIMITS, ORDER)) == len(day)
+
+
 def test_files_that_share_no_more_than_a_device_at_their_ends_do_not_overlap() -> None:
     assert not overlap([file(1, 5, "a", "c"), file(2, 5, "c", "c"), file(3, 5, "c", "d")], ORDER)
     assert overlap([file(1, 5, "a", "d"), file(2, 5, "c", "e")], ORDER)

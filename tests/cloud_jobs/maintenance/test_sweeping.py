@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from cloud_jobs.applied_fences import FENCES, fences_number, note_fences
 from cloud_jobs.errors import CommitFailed, NotKept
+from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import CrashPoint
 from cloud_jobs.ingest.parts import write_part
+from cloud_jobs.lake.data_files import write_data_files
+from cloud_jobs.lake.schemas import USAGE
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
 from telemetry import IntervalSet
@@ -84,8 +90,7 @@ def test_coverage_that_no_moment_needs_is_deleted_and_the_rest_is_whole(lake: La
     assert run(lake).coverage_files > 0
     assert coverage(lake) == before
     assert check(lake) == IntervalSet([(1, 3)])
-    # two deltas more than the manifest in force lists would be merged later
-    assert len([*(folder / "manifests").iterdir()]) == 1
+    assert len([*(folder / "manifests").iterdir()]) == 2
 
 
 def test_the_log_keeps_the_commits_of_the_days_that_can_be_asked_for(lake: Lake) -> None:
@@ -119,3 +124,39 @@ def test_a_file_that_is_older_than_its_commit_is_no_orphan(lake: Lake) -> None:
         os.utime(path, (0, 0))
     assert run(lake).tables[0].orphans == 0
     assert check(lake) == IntervalSet([(1, 3)])
+
+
+def test_of_former_fences_only_those_that_a_table_was_computed_with_stay(lake: Lake) -> None:
+    for at in range(5):
+        note_fences(lake, [f"fence {at}"])
+    for table, fences in (("usage", "fence 3"), ("geofence_events", "fence 1")):
+        commit_written(next_increment(lake, table), [], states={FENCES: fences_number([fences])})
+    folder = folder_of(lake) / "applied_fences" / "features"
+    assert run(lake).fence_files == 0
+    make_older(folder.iterdir(), DAY_S)
+    note_fences(lake, ["not committed yet"])
+    assert run(lake).fence_files == 3
+    kept = {f"{fences_number([fences]):016x}.geojson" for fences in ("fence 1", "fence 3", "not committed yet")}
+    assert {path.name for path in folder.iterdir()} == kept
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_a_job_whose_files_were_swept_while_it_ran_commits_none_of_them(lake: Lake, *, is_swept: bool) -> None:
+    long_ago = datetime.now(UTC) - timedelta(hours=5)
+    increment, files = next_increment(lake, "usage"), lake.files("usage")
+    values = {field.name: pa.array([None], field.type) for field in USAGE if field.nullable}
+    given = {"commit_number": 1, "day": long_ago.date(), "hour": long_ago, "computed_at": long_ago}
+    for field in USAGE:
+        if not field.nullable:
+            usual: Any = [] if pa.types.is_list(field.type) else "x" if pa.types.is_string(field.type) else 0
+            values[field.name] = pa.array([given.get(field.name, usual)], field.type)
+    row = pa.table({field.name: values[field.name] for field in USAGE}, schema=USAGE)
+    written = write_data_files(files, row, long_ago, table="usage")
+    if is_swept:
+        make_older(parquet_files(lake, "usage"), DAY_S)
+        assert run(lake).tables[3].orphans == 1
+        with pytest.raises(CommitFailed, match="swept up"):
+            commit_written(increment, written)
+    else:
+        commit_written(increment, written)
+    assert lake.rows("usage").num_rows == (0 if is_swept else 1)

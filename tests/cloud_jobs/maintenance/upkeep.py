@@ -22,13 +22,17 @@ def run(
     lake: Lake,
     *erasures: Erasure,
     now: datetime | None = None,
+    store_now: datetime | None = None,
     reached: Callable[[MaintenancePoint], None] = lambda _: None,
     dry_run: bool = False,
     **settings: object,
 ) -> MaintenanceRun:
-    """One run of the maintenance, at a moment that is given or now."""
+    """One run of the maintenance, at a moment that is given or now; `store_now`: if the store has another time."""
     clock = (lambda: now) if now else (lambda: datetime.now(UTC))
-    maintenance = Maintenance(lake, MaintenanceSettings.model_validate(settings), now=clock, reached=reached)
+    stored = (lambda: store_now) if store_now else clock
+    # most lakes here are of the ingest alone
+    made = MaintenanceSettings.model_validate({"erase_after_jobs": False} | settings)
+    maintenance = Maintenance(lake, made, now=clock, store_now=stored, reached=reached)
     return maintenance.run(erasures, dry_run=dry_run)
 
 

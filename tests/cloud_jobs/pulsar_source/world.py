@@ -22,11 +22,13 @@ from cloud_jobs.spark import SparkSettings, start_spark
 from tests.pulsar_clients import open_client
 
 _numbers = itertools.count(1)
+_TRIES_WHILE_BUSY = 20
 
 
 def session() -> SparkSession:
     """The Spark session of the tests, with the format `pulsar`."""
-    spark = start_spark("waybill-tests", SparkSettings())
+    # the tests read in the checkpoint what was planned since the query began: Spark keeps 100 batches of it
+    spark = start_spark("waybill-tests", SparkSettings(extra={"spark.sql.streaming.minBatchesToRetain": "100000"}))
     spark.dataSource.register(PulsarDataSource)
     return spark
 
@@ -67,6 +69,12 @@ class LiveCluster:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         response = self.http.request(method, path, json=body)
+        for _ in range(_TRIES_WHILE_BUSY):
+            # Pulsar refuses what meets a subscription that is just opened or closed, and says so
+            if response.status_code != httpx.codes.PRECONDITION_FAILED or "Busy" not in response.text:
+                break
+            time.sleep(0.5)
+            response = self.http.request(method, path, json=body)
         assert response.is_success, (method, path, response.status_code, response.text)
         return response.json() if response.content and "json" in response.headers.get("content-type", "") else None
 

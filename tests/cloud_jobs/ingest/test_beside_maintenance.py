@@ -1,0 +1,119 @@
+"""What the ingest writes beside its records is made whatever a maintenance commits to these tables meanwhile."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+import cloud_jobs.lake.tables as module
+from cloud_jobs.errors import CommitFailed
+from cloud_jobs.ingest import duplicates
+from cloud_jobs.ingest.quarantine import RECORD_ID
+from cloud_jobs.lake.erasures import Erasure
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.maintenance.merge_plan import FileLimits
+from cloud_jobs.maintenance.rewriting import Rewriter
+from cloud_jobs.maintenance.table_files import table_files
+from telemetry import Batch, IntervalSet, Raw, Record, encode
+from tests.cloud_jobs.ingest.centre import NOON_US, batch, check, new_ingest, new_lake, take_in
+from tests.cloud_jobs.maintenance.upkeep import parquet_files, positions, run
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = new_lake(tmp_path)
+    writer = new_ingest(made)
+    for seq in range(1, 4):
+        take_in(made, writer, [b"bad%d" % seq, batch(seq)])
+    return made
+
+
+def test_a_quarantine_that_is_merged_meanwhile_takes_in_what_is_new_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_table = Lake.open
+
+    def overtaken(lake: Lake, table: str, version: int | None = None) -> DeltaTable:
+        opened = open_table(lake, table, version)
+        if table == "quarantine":
+            monkeypatch.setattr(Lake, "open", open_table)
+            Rewriter(lake, FileLimits(1 << 27, 1 << 20)).rewrite(table, table_files(opened, table))
+        return opened
+
+    writer = new_ingest(lake)
+    monkeypatch.setattr(Lake, "open", overtaken)
+    take_in(lake, writer, [b"bad9", b"bad1", batch(9)])
+    assert lake.rows("quarantine").num_rows == 4
+    assert lake.rows("ingest_batches").num_rows == 4
+    assert check(lake) == IntervalSet([(1, 3), (9, 9)])
+
+
+@pytest.mark.parametrize("refusals", [1, 5, 1000])
+def test_a_count_of_a_micro_batch_is_written_after_whatever_else_was_committed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    tries = []
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        tries.append(1)
+        if len(tries) <= refusals:
+            raise CommitFailedError("Metadata changed since last commit")
+        write_deltalake(*args, **kwargs)
+
+    row = lake.rows("ingest_batches").to_pylist()[0]
+    monkeypatch.setattr(module, "write_deltalake", refused)
+    if refusals == 1000:
+        with pytest.raises(CommitFailed, match="Metadata changed"):
+            lake.append("ingest_batches", [row])
+    else:
+        lake.append("ingest_batches", [row])
+    assert lake.rows("ingest_batches").num_rows == (3 if refusals == 1000 else 4)
+
+
+def test_what_was_erased_is_looked_for_in_no_file_when_it_comes_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(5):
+        take_in(lake, new_ingest(lake), [positions(10 + 2 * at, day=at), batch(11 + 2 * at, day=at)])
+    run(lake, Erasure("acme", "d", datetime(2026, 2, 1, tzinfo=UTC)))
+    opened: list[str] = []
+    read = duplicates._stored_rows
+
+    def counted(files: Any, path: str, *rest: Any) -> Any:
+        opened.append(path)
+        return read(files, path, *rest)
+
+    monkeypatch.setattr(duplicates, "_stored_rows", counted)
+    take_in(lake, new_ingest(lake), [positions(10), positions(12, day=1, latitude=9.0)])
+    assert opened == []
+    take_in(lake, new_ingest(lake), [batch(11, word="other")])
+    assert opened
+    conflicts = lake.rows("quarantine", ["seq"], where=[("cause", "=", "conflict")])
+    assert conflicts["seq"].to_pylist() == [11]
+
+
+def test_a_duplicate_is_compared_with_one_of_many_large_payloads_and_memory_stays_small(lake: Lake) -> None:
+    def raw(*seqs: int, payload: bytes) -> bytes:
+        records = tuple(Record(seq, NOON_US + seq, Raw(topic="can", payload=payload)) for seq in seqs)
+        return encode(Batch("d", 7, 300, records, ()))
+
+    large = bytes(1 << 20)
+    take_in(lake, new_ingest(lake), [raw(*range(at, at + 7), payload=large) for at in range(10, 220, 7)])
+    run(lake)
+    path = parquet_files(lake)[0].relative_to(lake.path("records")).as_posix()
+    again = [raw(10, payload=b"x"), raw(200, payload=large)]
+    before = pa.total_allocated_bytes()
+    bounds = duplicates._Bounds(("acme",), ("d",), (7, 7), (10, 200))
+    ids = pa.Table.from_pylist([dict(zip(RECORD_ID, ("acme", "d", 7, seq), strict=True)) for seq in (10, 200)])
+    for rows in duplicates._stored_rows(lake.files("records"), path, bounds, ids):
+        assert rows.num_rows == 1
+        assert pa.total_allocated_bytes() - before < 150 << 20
+    take_in(lake, new_ingest(lake), again)
+    conflicts = lake.rows("quarantine", ["seq"], where=[("cause", "=", "conflict")])
+    assert conflicts["seq"].to_pylist() == [10]
