@@ -33,7 +33,7 @@ from cloud_jobs.lake.location import Location
 from cloud_jobs.spark import SparkSettings, start_spark
 from cloud_jobs.submit_bundle import write_bundle
 from cloud_jobs.usage.job import compute_usage
-from deploy.local import PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
+from deploy.local import ObjectStore, PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
 from geo.spatial import TrackSettings
 from telemetry import Batch, IntervalSet, Position, Record, Tombstone, encode
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
@@ -234,6 +234,26 @@ def test_ingest_and_usage_give_the_same_rows_on_the_cluster_as_on_one_machine(
     assert run.rows("quarantine", "quarantined_at") == on_one_machine.rows("quarantine", "quarantined_at")
     assert run.rows("usage")
     assert run.rows("usage", "computed_at") == on_one_machine.rows("usage", "computed_at")
+
+
+def test_ingest_and_usage_give_the_same_rows_in_an_object_store_as_in_a_folder(
+    on_one_machine: JobRun, on_cluster: SparkSession, run: JobRun, tmp_path: Path
+) -> None:
+    store = ObjectStore(tmp_path / "s3")
+    store.start()
+    try:
+        store.wait()
+        there = tomllib.loads(store.job_settings()) | {"lake": f"s3://{store.bucket}/of-executors"}
+        run = JobRun(CloudSettings.model_validate(run.settings.model_dump(exclude_unset=True) | there))
+        run.ingest(on_cluster)
+        run.usage(on_cluster)
+        assert run.rows("records", "ingested_at") == on_one_machine.rows("records", "ingested_at")
+        assert run.settings.tables.coverage() == on_one_machine.settings.tables.coverage()
+        assert run.rows("usage", "computed_at") == on_one_machine.rows("usage", "computed_at")
+        secret = run.settings.location.storage_options() or {}
+        assert secret["AWS_SECRET_ACCESS_KEY"] not in str(on_cluster.sparkContext.getConf().getAll())
+    finally:
+        store.kill()
 
 
 def killing(mark: Path, *, after_writing: bool) -> Callable[..., Any]:
