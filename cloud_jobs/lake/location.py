@@ -103,9 +103,15 @@ class Location:
         return SubTreeFileSystem(self.path, _s3_files(self.access))
 
     def storage_options(self) -> dict[str, str] | None:
-        """What delta-rs needs beside the location's text; None for a folder."""
+        """What delta-rs needs beside the location's text; None for a folder.
+
+        Takes AWS_SESSION_TOKEN out of the environment where the key is not from there.
+        """
         if self.access is None:
             return None
+        if self.access.access_key_id and not self.access.token:
+            # delta-rs would send it with a key that it is not for, and sends an empty one if it is given that instead
+            os.environ.pop("AWS_SESSION_TOKEN", None)
         given = {
             "AWS_ENDPOINT_URL": self.access.endpoint,
             "AWS_REGION": self.access.region,

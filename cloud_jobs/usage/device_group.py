@@ -181,7 +181,7 @@ def _in_force(
     """
     hours = hour_of(touched)
     limits = _moment(int(hours.min()) * HOUR_MS), _moment(int(hours.max()) * HOUR_MS)
-    wanted: dict[str, Range] = {"device": devices.range, "hour": limits}
+    wanted: dict[str, Range] = {**devices.ranges, "hour": limits}
     latest: dict[UsageKey, tuple[int, tuple[Any, ...]]] = {}
     columns = ("tenant", "device", "hour", "zone", *_CONTENT, "commit_number", "computed_at")
     for path in paths:

@@ -90,15 +90,14 @@ def device_groups(
     days = sorted(day for path in wanted.around.paths if (day := day_of(path)) is not None)
     usage = usage.of_days(days[0] - timedelta(days=1), days[-1] + timedelta(days=1)) if days else usage
     for names in _cut(weights, most):
-        low, high = min(name.device for name in names), max(name.device for name in names)
-        around = wanted.around.between("device", low, high)
+        around = _of_devices(wanted.around, names)
         yield DeviceGroup(
             names=tuple(names),
             increment=wanted.increment,
-            new=tuple(wanted.new.between("device", low, high).paths),
-            changed=() if wanted.changed is None else tuple(wanted.changed.between("device", low, high).paths),
+            new=tuple(_of_devices(wanted.new, names).paths),
+            changed=() if wanted.changed is None else tuple(_of_devices(wanted.changed, names).paths),
             around=tuple(_position_files(around)),
-            usage=tuple(usage.between("device", low, high).paths),
+            usage=tuple(_of_devices(usage, names).paths),
             erased_before_ms=_erased_before_ms(names, erasures),
         )
 
@@ -114,6 +113,13 @@ def _cut(weights: Mapping[TenantDevice, int], most: int) -> Iterator[list[Tenant
         weight += more
     if held:
         yield held
+
+
+def _of_devices(stored: StoredFiles, names: Sequence[TenantDevice]) -> StoredFiles:
+    """The files that may hold rows of some devices, which are in order."""
+    devices = [name.device for name in names]
+    of_tenants = stored.between("tenant", names[0].tenant, names[-1].tenant)
+    return of_tenants.between("device", min(devices), max(devices))
 
 
 def _position_files(stored: StoredFiles) -> Iterator[PositionFile]:

@@ -28,7 +28,10 @@ class Devices:
         self.names = sorted(names)
         self._place = {name: at for at, name in enumerate(self.names)}
         devices = [name.device for name in self.names]
-        self.range: Range = (min(devices), max(devices)) if devices else (None, None)
+        self.ranges: dict[str, Range] = {}
+        if devices:
+            self.ranges["tenant"] = (self.names[0].tenant, self.names[-1].tenant)
+            self.ranges["device"] = (min(devices), max(devices))
 
     def places(self, rows: pa.Table) -> Integers:
         """The place of the device of each row; -1 for one that is none of these."""
@@ -56,7 +59,7 @@ def positions(
     files: FileSystem, path: str, devices: Devices, columns: Sequence[str], ranges: Mapping[str, Range]
 ) -> Iterator[Arrays]:
     """The positions of the devices in a file: `device` (their places), `t_ms`, and the columns that are asked for."""
-    wanted = {"kind": _POSITION, "device": devices.range, **ranges}
+    wanted = {"kind": _POSITION, **devices.ranges, **ranges}
     for rows in stored_rows(files, "records", path, ["tenant", "device", "device_time", *columns], wanted):
         place = devices.places(rows)
         mine = np.flatnonzero(place >= 0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from pyarrow.fs import FileType
@@ -72,6 +74,33 @@ def test_settings_come_before_the_environment() -> None:
     given = S3Access.model_validate({"region": "r", "access_key_id": "MINE", "secret_access_key": "my own"})
     mine = given.completed({**KEYS, "AWS_SHARED_CREDENTIALS_FILE": "/nowhere"})
     assert (mine.access_key_id, mine.secret) == ("MINE", "my own")
+
+
+def test_a_key_of_the_settings_is_not_sent_with_the_token_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[dict[str, str]] = []
+
+    class Store(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            sent.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(403)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of another key")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Store) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        given = {"endpoint": f"http://127.0.0.1:{server.server_port}", "access_key_id": "MINE"}
+        access = S3Access.model_validate(given | {"secret_access_key": "my own"})
+        with pytest.raises(OSError, match="403"):
+            Lake(Location.of("s3://lake", access)).open("records")
+        server.shutdown()
+    assert any("MINE" in headers["authorization"] for headers in sent)
+    assert not any("x-amz-security-token" in headers for headers in sent)
 
 
 def test_credentials_that_are_nowhere_are_left_to_each_librarys_own_search() -> None:
