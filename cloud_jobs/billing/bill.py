@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 
 from cloud_jobs.billing.completeness import Certificate, certify
 from cloud_jobs.billing.currency import exponent
@@ -73,19 +74,24 @@ def bill(
     period: Period,
     as_of: datetime,
     completeness: Mapping[TenantDevice, Certificate],
+    erased_before: Mapping[TenantDevice, datetime] = MappingProxyType({}),
     refused: tuple[RefusedVersion, ...] = (),
 ) -> Bill:
     """The bill of one account.
 
     One line for each device, meter, zone and price in force at the service hour; what the tariff has
     no price for, and what was not used, has no line. Rows of other devices, hours and later knowledge are passed over,
-    in any order. Raises BadReference, NoTariffInForce, ContradictoryUsage.
+    in any order. `erased_before`: positions of a device with an earlier time are erased; the records of the hours that
+    begin before it are counted in its certificate. Raises BadReference, NoTariffInForce, ContradictoryUsage.
     """
     prices = _price_history(account, tariff_versions)
     region_of = {vehicle.of_device: vehicle.region for vehicle in account.vehicles}
     mine = (row for row in usage if row.of_device in region_of and row.hour in period)
     grouped: dict[LineKey, list[tuple[int, SeqRanges]]] = {}
+    erased: dict[TenantDevice, list[SeqRanges]] = {}
     for row in known_at(mine, as_of):
+        if row.hour < erased_before.get(row.of_device, row.hour):
+            erased.setdefault(row.of_device, []).append(row.seq_ranges)
         for key, quantity in _priced(row, region_of[row.of_device], prices):
             grouped.setdefault(key, []).append((quantity, row.seq_ranges))
     lines = tuple(
@@ -93,7 +99,10 @@ def bill(
         for number, key in enumerate(sorted(grouped, key=lambda key: key.order), start=1)
     )
     # a device that the centre never heard of is open, not complete: it may have driven
-    certificates = tuple(completeness.get(device) or certify(device, {}) for device in sorted(region_of))
+    certificates = tuple(
+        replace(completeness.get(device) or certify(device, {}), erased=SeqRanges.union(erased.get(device, ())).count)
+        for device in sorted(region_of)
+    )
     made = Bill(
         account=account,
         period=period,

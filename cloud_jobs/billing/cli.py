@@ -21,11 +21,12 @@ from cloud_jobs.billing.bill import Bill
 from cloud_jobs.billing.document import adjustment_document, bill_document, read_bill, to_json
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.invoice import to_html
-from cloud_jobs.billing.lake_reader import bill_from_lake, line_records
+from cloud_jobs.billing.lake_reader import bill_from_lake, erased_before, line_records
 from cloud_jobs.billing.lines import Line
 from cloud_jobs.billing.period import Period, stamp
 from cloud_jobs.billing.terminal import adjustment_table, bill_table, seq_ranges_table
 from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.result_file import writing_result
@@ -93,21 +94,27 @@ def open_line(
 
     Example: waybill bill open --lake lake --account acme --period 2026-01-05 --line 1
     """
-    opened = _bill(lake, account, period, as_of).line(line)
-    records = line_records(Lake(Location.of(lake)), opened)
+    made, tables = _bill(lake, account, period, as_of), Lake(Location.of(lake))
+    opened = made.line(line)
+    records = line_records(tables, opened)
+    # as it is now: the records are read as they are now
+    device = TenantDevice(opened.key.tenant, opened.key.device)
+    before = erased_before(tables, [device]).get(device, made.period.start)
+    gone = stamp(before) if before > made.period.start else None
     if as_json:
         rows = [{name: _plain(value) for name, value in row.items()} for row in records]
         found = {
             "tenant": opened.key.tenant,
             "device": opened.key.device,
             "seq_ranges": opened.seq_ranges.document(),
+            "positions_erased_before": gone,
             "records": rows,
         }
         _write(json.dumps(found, ensure_ascii=False, indent=2, sort_keys=True).encode() + b"\n")
         return
     console = _console()
     console.print(seq_ranges_table(opened.key.device, opened.seq_ranges))
-    console.print(_records_table(opened, list(islice(records, limit))))
+    console.print(_records_table(opened, list(islice(records, limit)), gone))
 
 
 @app.command()
@@ -207,8 +214,10 @@ def _plain(value: object) -> object:
     return stamp(value) if isinstance(value, datetime) else value
 
 
-def _records_table(line: Line, rows: list[dict[str, object]]) -> Table:
-    table = Table(title=f"Records: {len(rows)} of {line.seq_ranges.count}", title_justify="left")
+def _records_table(line: Line, rows: list[dict[str, object]], erased: str | None) -> Table:
+    title = f"Records: {len(rows)} of {line.seq_ranges.count}"
+    title += "" if erased is None else f"; positions before {erased} are erased, what was metered of them stands"
+    table = Table(title=title, title_justify="left")
     for heading in rows[0] if rows else ("epoch", "seq"):
         table.add_column(heading, no_wrap=heading in {"epoch", "seq", "device_time"})
     for row in rows:

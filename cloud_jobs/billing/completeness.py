@@ -1,4 +1,4 @@
-"""The certificate: does the centre account for every record that a device made?"""
+"""The certificate: does the centre account for every record that a device made, and what is not billed of them?"""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ from cloud_jobs.lake.seq_ranges import SeqRanges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """A device's completeness with its reasons: `declared_lost` for good; `missing`, neither received nor declared."""
+    """A device's completeness with its reasons: `declared_lost` for good; `missing`, neither received nor declared.
+
+    Counted beside it, without a say in it: `far_off`, the received records that no period has, as their clock was
+    far off; `erased`, the records that the usage of the period was computed from and whose positions are erased.
+    """
 
     tenant: str
     device: str
     state: Completeness
     received: int = 0
+    far_off: int = 0
+    erased: int = 0
     declared_lost: SeqRanges = field(default_factory=SeqRanges)
     missing: SeqRanges = field(default_factory=SeqRanges)
 
 
-def certify(device: TenantDevice, epochs: Mapping[int, Coverage]) -> Certificate:
-    """The certificate of one device from the coverage of its epochs."""
+def certify(device: TenantDevice, epochs: Mapping[int, Coverage], far_off: int = 0) -> Certificate:
+    """The certificate of one device from the coverage of its epochs, and how many of its records have no day."""
     return Certificate(
         **device._asdict(),
         state=completeness(epochs.values()),
         received=sum(coverage.received.count for coverage in epochs.values()),
+        far_off=far_off,
         declared_lost=SeqRanges.of({epoch: coverage.declared_lost for epoch, coverage in epochs.items()}),
         missing=SeqRanges.of({epoch: coverage.missing for epoch, coverage in epochs.items()}),
     )

@@ -29,7 +29,7 @@ from cloud_jobs.lake.seq_ranges import SeqRanges
 
 Document = dict[str, Any]
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 _FORMAT_WITHOUT_NUMBER: Final = 1
 
 
@@ -179,6 +179,8 @@ def _certificate(certificate: Certificate) -> Document:
         "device": certificate.device,
         "state": certificate.state.value,
         "records_received": certificate.received,
+        "records_far_off": certificate.far_off,
+        "records_erased": certificate.erased,
         "declared_lost": certificate.declared_lost.document(),
         "missing": certificate.missing.document(),
     }
@@ -236,6 +238,8 @@ def _certificate_from(document: Document) -> Certificate:
         device=document["device"],
         state=Completeness(document["state"]),
         received=document["records_received"],
+        far_off=document["records_far_off"],
+        erased=document["records_erased"],
         declared_lost=SeqRanges.read(document["declared_lost"]),
         missing=SeqRanges.read(document["missing"]),
     )

@@ -8,7 +8,8 @@ BillingError
 ├── NotTheSameBill       an adjustment between bills of other accounts, periods or currencies
 ├── BadPeriod            a period that cannot be read or is empty
 ├── UnknownLine          a bill has no line of that number
-└── UnknownAccount       no account of that id was published
+├── NotMetered           no usage was ever computed
+└── UnknownAccount       no account of that id was published, or it was not collected yet
 
 A table that is missing or is not what the format says is a `LakeError`; both are a `CloudError`.
 """
@@ -75,11 +76,19 @@ class UnknownLine(BillingError):
         self.number = number
 
 
+class NotMetered(BillingError):
+    """Nobody has computed usage in this lake: a bill would be of nothing, whatever was driven."""
+
+    def __init__(self, lake: str) -> None:
+        super().__init__(f"usage was never computed in the lake {lake}; run `cloud-jobs usage --config FILE` first")
+
+
 class UnknownAccount(BillingError):
-    """No account of that id was published by then."""
+    """No account of that id was collected by then."""
 
     def __init__(self, account: str, as_of: datetime, there: Sequence[str]) -> None:
         super().__init__(
-            f"no account {account!r} was published by {as_of.isoformat()}; there are: {', '.join(there) or 'none'}"
+            f"no account {account!r} was collected by {as_of.isoformat()}; there are: {', '.join(there) or 'none'}. "
+            "What is published is collected by the next run of `cloud-jobs usage --config FILE`"
         )
         self.account = account

@@ -6,6 +6,7 @@ of the records; before the beginning of that history nothing is known, and every
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -14,15 +15,18 @@ import pyarrow as pa
 
 from cloud_jobs.billing.bill import Bill, bill
 from cloud_jobs.billing.completeness import Certificate, certify
-from cloud_jobs.billing.errors import BadReference, NoTariffInForce, UnknownAccount
+from cloud_jobs.billing.errors import BadReference, NoTariffInForce, NotMetered, UnknownAccount
 from cloud_jobs.billing.lines import Line
 from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account, Tariff, usable_account, usable_tariff
 from cloud_jobs.billing.usage import UsageRow
 from cloud_jobs.in_force import RefusedVersion, Usable, in_force
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
+from cloud_jobs.lake.erasures import read_erasures
 from cloud_jobs.lake.seq_ranges import SeqRanges
-from cloud_jobs.lake.tables import Condition, Lake, row_fault_as_error
+from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
+from cloud_jobs.lake.tables import COVERS, Condition, Lake, row_fault_as_error
+from cloud_jobs.lake.transactions import counter_of, stated
 
 _RECORD_COLUMNS = (
     "epoch",
@@ -43,10 +47,13 @@ MAX_RECORDS_SHOWN = 100_000
 def bill_from_lake(lake: Lake, account_id: str, period: Period, as_of: datetime) -> Bill:
     """The account's bill as the lake knew it at `as_of`. Raises BillingError, LakeError."""
     # first of all: what another version published is not looked for in its rows
-    lake.check("reference", "usage", "records")
+    lake.check("reference", "usage", "records", "erasures")
     account, refused_accounts = account_at(lake, account_id, as_of)
     tariffs, refused_tariffs = tariff_versions(lake, account.tariff, as_of)
     devices = [vehicle.of_device for vehicle in account.vehicles]
+    metered = lake.open("usage")
+    if stated(metered, COVERS) is None and not metered.file_uris():
+        raise NotMetered(str(lake.location))
     try:
         return bill(
             account,
@@ -55,6 +62,7 @@ def bill_from_lake(lake: Lake, account_id: str, period: Period, as_of: datetime)
             period=period,
             as_of=as_of,
             completeness=_certificates(lake, devices, as_of),
+            erased_before=erased_before(lake, devices, as_of),
             refused=(*refused_accounts, *refused_tariffs),
         )
     except NoTariffInForce as error:
@@ -147,10 +155,38 @@ def _usage(lake: Lake, devices: Collection[TenantDevice], period: Period, as_of:
 
 def _certificates(lake: Lake, devices: Collection[TenantDevice], as_of: datetime) -> dict[TenantDevice, Certificate]:
     """The completeness of each device."""
+    number = lake.ingest_commit(as_of)
     epochs: dict[TenantDevice, dict[int, Coverage]] = {device: {} for device in devices}
-    for stream, coverage in lake.coverage(devices, as_of).items():
+    for stream, coverage in lake.coverage_at(number, devices).items():
         epochs[stream.of_device][stream.epoch] = coverage
-    return {device: certify(device, of) for device, of in epochs.items()}
+    far_off = _far_off(lake, devices, counter_of(number))
+    return {device: certify(device, of, far_off[device]) for device, of in epochs.items()}
+
+
+def _far_off(lake: Lake, devices: Collection[TenantDevice], ingest_number: int) -> Counter[TenantDevice]:
+    """How many records of each device have no day, of those up to an ingest number. Only files of them are opened."""
+    names, files = sorted({one.device for one in devices}), lake.files("records")
+    stored = (
+        StoredFiles.of(lake.open("records"), "records").without_day().within("device", [(one, one) for one in names])
+    )
+    # by the number, not in the version of then: its files may have been merged, and deleted
+    wanted = {"ingest_number": (None, ingest_number), "device": (min(names, default=None), max(names, default=None))}
+    found: Counter[TenantDevice] = Counter()
+    with lake.damage_as_error("records"):
+        for path in stored.paths:
+            for rows in stored_rows(files, "records", path, ("tenant", "device"), wanted):
+                for row in rows.group_by(["tenant", "device"]).aggregate([([], "count_all")]).to_pylist():
+                    found[TenantDevice(row["tenant"], row["device"])] += row["count_all"]
+    return found
+
+
+def erased_before(
+    lake: Lake, devices: Collection[TenantDevice], as_of: datetime | None = None
+) -> dict[TenantDevice, datetime]:
+    """Of each device with erased positions the moment before which they are, as is or was declared by then."""
+    erasures = read_erasures(lake, as_of)
+    found = {device: erasures.before(*device) for device in devices}
+    return {device: before for device, before in found.items() if before is not None}
 
 
 def _usage_row(row: dict[str, Any]) -> UsageRow:

@@ -70,10 +70,10 @@ def is_erased(rows: pa.Table, erasures: Iterable[Erasure]) -> pa.ChunkedArray:
     return pc.and_(pc.equal(rows["kind"], "position"), erased)
 
 
-def read_erasures(lake: Lake) -> Erasures:
-    """The erasures as they are now. Raises LakeError."""
-    rows = lake.rows(TABLE, ["tenant", "device", "before"]).to_pylist()
-    return Erasures(Erasure(**row) for row in rows)
+def read_erasures(lake: Lake, as_of: datetime | None = None) -> Erasures:
+    """The erasures as they are now, or those that were declared by a moment. Raises LakeError."""
+    rows = lake.rows(TABLE, ["tenant", "device", "before", "erased_at"]).to_pylist()
+    return Erasures(Erasure(*row.values()) for row in rows if (at := row.pop("erased_at")) and (as_of or at) >= at)
 
 
 def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:

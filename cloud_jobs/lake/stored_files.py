@@ -73,6 +73,10 @@ class StoredFiles:
             keep = pc.and_kleene(keep, pc.less_equal(column, pa.scalar(last)))
         return StoredFiles(self.table, self.actions.filter(keep))
 
+    def without_day(self) -> StoredFiles:
+        """Those of no day: records of clocks far off."""
+        return StoredFiles(self.table, self.actions.filter(pc.is_null(self._days())))
+
     def on_days(self, days: Collection[date]) -> StoredFiles:
         """Those of some days."""
         return StoredFiles(self.table, self.actions.filter(pc.is_in(self._days(), pa.array(sorted(days), pa.date32()))))

@@ -110,7 +110,7 @@ class Lake:
 
         All conditions of `where` hold for them. A column that the table did not have yet is null.
         """
-        with self._damage_as_error(table):
+        with self.damage_as_error(table):
             opened = self.open(table)
             asked = columns or TABLES[table].schema.names
             if as_of is not None and not _load_as_of(opened, self.files(table), as_of):
@@ -136,14 +136,19 @@ class Lake:
         self, devices: Collection[TenantDevice] | None = None, as_of: datetime | None = None
     ) -> dict[DeviceStream, Coverage]:
         """What the centre has of the streams of some devices, or of all, as it is or was at a moment."""
-        number = self.ingest_commit(as_of)
+        return self.coverage_at(self.ingest_commit(as_of), devices)
+
+    def coverage_at(
+        self, number: int | None, devices: Collection[TenantDevice] | None = None
+    ) -> dict[DeviceStream, Coverage]:
+        """What the centre had of the streams as of a commit of the ingest."""
         rows = self.coverage_rows(self.coverage_manifest(number), devices)
-        with self._damage_as_error("coverage"):
+        with self.damage_as_error("coverage"):
             return dict(from_rows(rows))
 
     def ingest_commit(self, as_of: datetime | None = None) -> int | None:
         """The number of the newest commit of the ingest, as it is or was at a moment; None: there was none."""
-        with self._damage_as_error("records"):
+        with self.damage_as_error("records"):
             opened = self.open("records")
             if as_of is not None and not _load_as_of(opened, self.files("records"), as_of):
                 return None
@@ -151,12 +156,12 @@ class Lake:
 
     def coverage_manifest(self, number: int | None) -> Manifest:
         """The files of the coverage as of a commit of the ingest; none as of None."""
-        with self._damage_as_error("coverage"):
+        with self.damage_as_error("coverage"):
             return self.coverage_log.manifest(number)
 
     def coverage_rows(self, manifest: Manifest, devices: Collection[TenantDevice] | None = None) -> pa.Table:
         """One row of coverage for each stream of some devices, or of all."""
-        with self._damage_as_error("coverage"):
+        with self.damage_as_error("coverage"):
             return self.coverage_log.rows(manifest, devices)
 
     def append(self, table: str, rows: list[dict[str, Any]]) -> None:
@@ -206,7 +211,8 @@ class Lake:
         return absent
 
     @contextmanager
-    def _damage_as_error(self, table: str) -> Iterator[None]:
+    def damage_as_error(self, table: str) -> Iterator[None]:
+        """What a file of a table that is not as it was written raises is a LakeError."""
         try:
             with self.location.errors_named():
                 yield
