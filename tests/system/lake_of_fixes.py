@@ -14,6 +14,7 @@ from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_log import CoverageFile, CoverageWriter
 from cloud_jobs.lake.data_files import DataFile, write_data_files
+from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.schemas import RECORDS, TABLES
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
@@ -35,8 +36,8 @@ class LakeFix(NamedTuple):
     is_far_off: bool = False
 
 
-def lake_of(folder: Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
-    lake = Lake(folder)
+def lake_of(place: Location | Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
+    lake = Lake(place)
     lake.create()
     lake.append("reference", rows_of("fence", [*features]))
     return lake

@@ -113,7 +113,7 @@ class JobRun(NamedTuple):
         assert query.awaitTermination(120)
 
     def usage(self, spark: SparkSession) -> None:
-        lake_of(Path(self.settings.lake), [square("square")])
+        lake_of(self.settings.location, [square("square")])
         compute_usage(spark, self.settings.tables, TrackSettings())
 
     def rows(self, table: str, *left_out: str) -> list[dict[str, Any]]:

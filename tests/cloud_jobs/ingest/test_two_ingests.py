@@ -14,6 +14,7 @@ from cloud_jobs.ingest.micro_batch import CrashPoint, MicroBatchWriter
 from cloud_jobs.lake.tables import Lake
 from telemetry import IntervalSet, Tombstone
 from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.test_decoding import Message
 
 
 class Killed(BaseException):
@@ -61,7 +62,7 @@ class Scheduler:
 class Ingest:
     """One that reads its messages until all are durable, as a query that is started again after each failure."""
 
-    def __init__(self, lake: Lake, scheduler: Scheduler, name: str, messages: list[bytes], random: Random) -> None:
+    def __init__(self, lake: Lake, scheduler: Scheduler, name: str, messages: list[Message], random: Random) -> None:
         self._lake = lake
         self._scheduler = scheduler
         self._name = name
@@ -95,10 +96,10 @@ def test_two_ingests_and_a_maintenance_at_once_store_each_record_once(tmp_path: 
     random = Random(seed)
     lake = new_lake(tmp_path)
     scheduler = Scheduler(seed)
-    sent = [batch(*range(first, first + 3), head=60) for first in range(1, 40, 2)]
+    sent: list[Message] = [batch(*range(first, first + 3), head=60) for first in range(1, 40, 2)]
     sent += [batch(head=60, lost=(Tombstone(50, 52, "age"),)), batch(1, 2, device="e")]
 
-    def shuffled() -> list[bytes]:
+    def shuffled() -> list[Message]:
         return random.sample(sent, len(sent))
 
     def maintain() -> None:

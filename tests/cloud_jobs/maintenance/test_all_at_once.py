@@ -1,9 +1,12 @@
-"""Two ingests, three maintenances and a reader at once, each killed anywhere: no record twice, and none missing."""
+"""Two ingests, three maintenances, usage and a reader at once, each killed anywhere: nothing is twice, or missing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -11,11 +14,17 @@ from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.erasures import Erasure, declare_erasure, read_erasures
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.rewriting import MaintenancePoint
-from telemetry import IntervalSet, Tombstone
-from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
+from cloud_jobs.usage import job
+from telemetry import Batch, IntervalSet, Position, Record, Tombstone, encode
+from tests.cloud_jobs.ingest.centre import NOON_US, batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.ingest.test_decoding import Message
 from tests.cloud_jobs.ingest.test_two_ingests import Ingest, Killed, Scheduler
 from tests.cloud_jobs.maintenance.test_erasing import ERASURE
 from tests.cloud_jobs.maintenance.upkeep import positions, run
+from tests.cloud_jobs.usage.test_any_order import compute, in_force, publish, small_groups
+from tests.system.lake_of_fixes import square
+
+__all__ = ["small_groups"]  # a fixture for all tests here
 
 POSITIONS = IntervalSet([(100, 106)])
 
@@ -46,6 +55,41 @@ class Upkeep:
         self._scheduler.step(self._name)
 
 
+class UsageRuns:
+    """`usage` again and again, as a timer starts it; between its reads and writes others have their turns."""
+
+    def __init__(self, lake: Lake, scheduler: Scheduler, random: Random, kills: int = 3) -> None:
+        self._lake = lake
+        self._scheduler = scheduler
+        self._random = random
+        self._kills = kills
+        self.committed = 0
+
+    def __call__(self) -> None:
+        for _ in range(12):
+            for _ in range(4):
+                self._scheduler.step("usage")
+            with suppress(CloudError, Killed):
+                self.committed += compute(self._lake).touched_hours > 0
+
+    def between(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """A step of a run, at both ends of which others may come first, or the process may be killed."""
+
+        def run_step(*arguments: Any, **named: Any) -> Any:
+            self._reached()
+            made = step(*arguments, **named)
+            self._reached()
+            return made
+
+        return run_step
+
+    def _reached(self) -> None:
+        if self._kills and self._random.random() < 0.1:
+            self._kills -= 1
+            raise Killed
+        self._scheduler.step("usage")
+
+
 class Reader:
     """What a job that computes from the records sees: each at most once, and positions missing only if erased."""
 
@@ -61,34 +105,76 @@ class Reader:
             self._scheduler.step("reader")
             erased = read_erasures(self._lake).before("acme", "d") is not None
             self._scheduler.step("reader")
-            rows = self._lake.dataset("records", opened).to_table(columns=["device", "seq", "kind"]).to_pylist()
-            ids = [(row["device"], row["seq"]) for row in rows]
+            rows = self._lake.dataset("records", opened).to_table(columns=["tenant", "device", "seq", "kind"])
+            ids = [(row["tenant"], row["device"], row["seq"]) for row in rows.to_pylist()]
             assert len(ids) == len(set(ids)), "a record is there twice"
-            found = sum(row["kind"] == "position" for row in rows)
+            found = rows["kind"].to_pylist().count("position")
             assert erased or found >= self._positions, "positions are gone, and no erasure says so"
             self._positions = found
 
 
+SQUARE = square("square")
+
+
+def driven() -> list[Message]:
+    """Through the square, a fix each minute, by two tenants' devices of one name; of these nothing is erased."""
+    sent: list[Message] = []
+    for tenant, north, last in (("acme", 0.005, 22), ("other", 0.006, 10)):
+        for first in range(1, last, 3):
+            seqs = range(first, first + 4)
+            records = [
+                Record(seq, NOON_US + seq * 60_000_000, Position(latitude=north, longitude=seq / 1500 - 0.002))
+                for seq in seqs
+            ]
+            sent.append((tenant, encode(Batch("f", 7, max(seqs), tuple(records), ()))))
+    return sent
+
+
+def usage_of_drives(lake: Lake) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    return {key: found for key, found in in_force(lake).items() if key[1] == "f"}
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_ingests_maintenances_and_a_reader_at_once_keep_each_record_once(tmp_path: Path, seed: int) -> None:
+def test_ingests_maintenances_usage_and_a_reader_at_once_keep_each_record_and_each_hour_once(
+    tmp_path: Path,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = new_lake(tmp_path / "whole")
+    publish(whole, SQUARE)
+    take_in(whole, new_ingest(whole), driven())
+    compute(whole)
     random = Random(seed)
-    lake = new_lake(tmp_path)
+    lake = new_lake(tmp_path / "lake")
+    publish(lake, SQUARE)
     scheduler = Scheduler(seed)
-    sent = [batch(*range(first, first + 3), head=120) for first in range(1, 40, 2)]
+    sent: list[Message] = [batch(*range(first, first + 3), head=120) for first in range(1, 40, 2)]
     sent += [batch(head=120, lost=(Tombstone(50, 52, "age"),)), batch(1, 2, device="e")]
     sent += [positions(*range(first, first + 3)) for first in (100, 102, 104)]
-    scheduler.run(
-        one=Ingest(lake, scheduler, "one", random.sample(sent, len(sent)), random),
-        other=Ingest(lake, scheduler, "other", random.sample(sent, len(sent)), random),
-        first=Upkeep(lake, scheduler, "first", random),
-        second=Upkeep(lake, scheduler, "second", random),
-        third=Upkeep(lake, scheduler, "third", random),
-        reader=Reader(lake, scheduler),
-    )
+    sent += driven()
+    usage = UsageRuns(lake, scheduler, random)
+    with monkeypatch.context() as steps:
+        for name in ("next_increment", "fences_in", "note_fences", "commit_written", "_run"):
+            steps.setattr(job, name, usage.between(getattr(job, name)))
+        scheduler.run(
+            one=Ingest(lake, scheduler, "one", random.sample(sent, len(sent)), random),
+            other=Ingest(lake, scheduler, "other", random.sample(sent, len(sent)), random),
+            first=Upkeep(lake, scheduler, "first", random),
+            second=Upkeep(lake, scheduler, "second", random),
+            third=Upkeep(lake, scheduler, "third", random),
+            usage=usage,
+            reader=Reader(lake, scheduler),
+        )
+    assert usage.committed
+    compute(lake)
     run(lake, ERASURE)
+    compute(lake)
+    assert usage_of_drives(lake) == usage_of_drives(whole)
+    assert {(tenant, zone) for tenant, _, _, zone in usage_of_drives(lake)} >= {("acme", "square"), ("other", "square")}
     assert IntervalSet.of(seqs_in_table(lake)) == IntervalSet([(1, 41)])
     assert len(seqs_in_table(lake)) == 41
     assert check(lake, "e") == IntervalSet([(1, 2)])
+    assert (check(lake, "f"), check(lake, "f", "other")) == (IntervalSet([(1, 22)]), IntervalSet([(1, 10)]))
     known = coverage(lake)
     assert known.received == IntervalSet([(1, 41)]) | POSITIONS
     assert (known.head, known.declared_lost) == (120, IntervalSet([(50, 52)]))
