@@ -45,16 +45,21 @@ def ingest(
 
 
 @app.command()
-def usage(config: Config, *, as_json: AsJson = False) -> None:
+def usage(
+    config: Config,
+    *,
+    follow: Follow = False,
+    as_json: AsJson = False,
+) -> None:
     """Compute the usage of every device and hour whose records changed since the last run.
 
-    Example: cloud-jobs usage --config cloud.toml --json
+    Example: cloud-jobs usage --config cloud.toml --follow
     """
     from cloud_jobs.jobs import run_usage
     from cloud_jobs.run_result import start_report
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_usage(load_settings(config), start_report(as_json=as_json))
+        run_usage(load_settings(config), start_report(as_json=as_json), follow=follow)
 
 
 @app.command()

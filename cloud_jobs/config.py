@@ -18,6 +18,7 @@ from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.spark_settings import SparkSettings
+from cloud_jobs.usage.config import UsageSettings
 from geo.spatial import TrackSettings
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
@@ -94,6 +95,7 @@ class CloudSettings(Settings):
     )
     ingest: IngestSettings = IngestSettings()
     tracks: TrackSettings = TrackSettings()
+    usage: UsageSettings = UsageSettings()
     geofence: GeofenceSettings = GeofenceSettings()
     proximity: ProximitySettings = ProximitySettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()

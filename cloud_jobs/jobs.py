@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from threading import Event
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from pyspark.sql import SparkSession
 
 from cloud_jobs.config import CloudSettings
+from cloud_jobs.errors import NotPublished, StoreUnavailable
 from cloud_jobs.geofence import job as geofence
 from cloud_jobs.geofence.job import GeofenceRun
 from cloud_jobs.incremental import next_increment
@@ -27,12 +28,13 @@ from cloud_jobs.usage import job as usage
 from cloud_jobs.usage.job import UsageRun
 from runtime.signals import stop_on_signals
 
+_TRIED_AGAIN: Final = {NotPublished: "not published", StoreUnavailable: "store does not answer"}
 _Run = UsageRun | GeofenceRun | ProximityRun
 _Compute = Callable[[SparkSession], tuple[_Run, CollectedReference | None]]
 
 
-def run_usage(settings: CloudSettings, report: Report = ignore_result) -> None:
-    """Takes the reference data that was published, then brings usage up to date."""
+def run_usage(settings: CloudSettings, report: Report = ignore_result, *, follow: bool = False) -> None:
+    """Takes the reference data that was published, then brings usage up to date; with `follow` until a signal."""
 
     def compute(spark: SparkSession) -> tuple[UsageRun, CollectedReference]:
         collected = collect(spark, settings.tables, settings.source_options)
@@ -44,7 +46,8 @@ def run_usage(settings: CloudSettings, report: Report = ignore_result) -> None:
         )
         return usage.compute_usage(spark, settings.tables, settings.tracks), collected
 
-    _run("usage", settings, usage.TABLE, compute, report=report)
+    every_s = settings.usage.interval_s if follow else None
+    _run("usage", settings, usage.TABLE, compute, every_s=every_s, report=report)
 
 
 def run_geofence(settings: CloudSettings, report: Report = ignore_result, *, follow: bool = False) -> None:
@@ -99,7 +102,8 @@ def _run(
         with _session(job, settings, stop) as spark:
 
             def once() -> None:
-                run, collected = compute(spark)
+                with settings.location.errors_named():
+                    run, collected = compute(spark)
                 result = result_of(job, run, collected)
                 try:
                     if publish is not None:
@@ -116,7 +120,7 @@ def _run(
                 run_repeatedly(
                     once,
                     interval_s=every_s,
-                    on_error=lambda error: log.warning("not published", error=str(error)),
+                    on_error=lambda error: log.warning(_TRIED_AGAIN[type(error)], error=str(error)),
                     stop=stop,
                 )
     log.info("stopped")

@@ -6,17 +6,24 @@ import threading
 import time
 from collections.abc import Callable
 
-from cloud_jobs.errors import NotPublished
+from cloud_jobs.errors import NotPublished, StoreUnavailable
 
 
 def run_repeatedly(
-    run: Callable[[], object], *, interval_s: float, on_error: Callable[[NotPublished], object], stop: threading.Event
+    run: Callable[[], object],
+    *,
+    interval_s: float,
+    on_error: Callable[[NotPublished | StoreUnavailable], object],
+    stop: threading.Event,
 ) -> None:
-    """Runs at once, then `interval_s` after each end, until `stop`. A topic that cannot be reached does not end it."""
+    """Runs at once, then `interval_s` after each end, until `stop`.
+
+    A topic or an object store that cannot be reached does not end it.
+    """
     while not stop.is_set():
         try:
             run()
-        except NotPublished as error:
+        except (NotPublished, StoreUnavailable) as error:
             on_error(error)
         # not `sleep`, which a signal would not end
         stop.wait(interval_s)

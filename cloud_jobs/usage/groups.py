@@ -59,11 +59,16 @@ def wanted_files(
     days = {day for path in new.paths if (day := day_of(path)) is not None}
     changed = None
     if changes:
-        first, last = (_date(min(one.first_day for one in changes)), _date(max(one.last_day for one in changes)))
+        first, last = days_of(changes)
         changed = stored.of_days(first - timedelta(days=1), last)
         days |= {day for path in changed.paths if (day := day_of(path)) is not None}
     around = {day + shift * timedelta(days=1) for day in days for shift in range(-reach.days, reach.days + 1)}
     return Wanted(increment, new, changed, stored.on_days(around))
+
+
+def days_of(changes: Sequence[FenceChange]) -> tuple[date, date]:
+    """The first and the last day of changes of fences."""
+    return _date(min(one.first_day for one in changes)), _date(max(one.last_day for one in changes))
 
 
 def counted(files: FileSystem) -> Callable[[tuple[str, dict[str, Range]]], dict[TenantDevice, int]]:

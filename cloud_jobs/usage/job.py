@@ -15,10 +15,10 @@ import structlog
 from pyspark.sql import SparkSession
 
 from cloud_jobs.applied_fences import FENCES, changes_since, note_fences
-from cloud_jobs.fence_changes import EVERYTHING
+from cloud_jobs.fence_changes import EVERYTHING, FenceChange
 from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.incremental import Increment, commit_written, next_increment, records_behind
-from cloud_jobs.lake.erasures import read_erasures
+from cloud_jobs.lake.erasures import Erasures, read_erasures
 from cloud_jobs.lake.frames import run_on_executors
 from cloud_jobs.lake.knowledge_time import KnowledgeTime, knowledge_time
 from cloud_jobs.lake.stored_files import StoredFiles
@@ -26,7 +26,8 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import stated
 from cloud_jobs.reference import fences_in
 from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, Stamp, compute_group
-from cloud_jobs.usage.groups import Wanted, counted, device_groups, total, wanted_files
+from cloud_jobs.usage.erased_hours import count_erased_hours
+from cloud_jobs.usage.groups import Wanted, counted, days_of, device_groups, total, wanted_files
 from geo.spatial import TrackSettings
 
 TABLE = "usage"
@@ -49,6 +50,7 @@ class UsageRun:
     it was behind, fences that changed, touched device hours, rows written.
 
     `fixes_after_erasure`: new fixes in hours of which positions are erased; those hours keep what was computed.
+    `hours_erased`: the metered hours of that kind on days for which fences changed; they keep it, too.
     `refused_fences`: publications of fences that cannot be used; what they were to replace was metered.
     """
 
@@ -59,11 +61,12 @@ class UsageRun:
     touched_hours: int
     rows: int
     fixes_after_erasure: int
+    hours_erased: int
     refused_fences: tuple[RefusedVersion, ...]
 
     def __bool__(self) -> bool:
-        """Whether there was anything to compute."""
-        return self.touched_hours > 0
+        """Whether there was anything to compute, or to say."""
+        return self.touched_hours + self.fixes_after_erasure + self.hours_erased > 0
 
 
 def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> UsageRun:
@@ -84,12 +87,15 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
         changes = [EVERYTHING]
     behind = increment.commits, records_behind(lake, increment)
     if not increment and not changes:
-        return UsageRun(increment.until, *behind, 0, 0, 0, 0, published.refused)
+        return UsageRun(increment.until, *behind, 0, 0, 0, 0, 0, published.refused)
     rules = Rules(tuple(published.features), settings, tuple(changes))
     wanted = wanted_files(increment.stored, (increment.since + 1, increment.until), changes, settings.margin_ms)
     stamp = Stamp(increment.commit_number, known.moment)
+    # after the records were opened: a version without the erased positions is never without the erasure
+    erasures = read_erasures(lake)
     work = compute_group(lake.files("records"), lake.files(TABLE), rules, stamp)
-    results = _computed(spark, lake, increment, wanted, work)
+    results = _computed(spark, lake, increment, wanted, work, erasures=erasures)
+    hours_erased = _hours_erased(lake, increment, changes, erasures, settings.margin_ms)
     commit_written(
         increment,
         [file for result in results for file in result.files],
@@ -102,6 +108,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
         sum(result.touched_hours for result in results),
         sum(result.rows for result in results),
         sum(result.fixes_after_erasure for result in results),
+        hours_erased,
         published.refused,
     )
 
@@ -122,9 +129,9 @@ def _computed(
     increment: Increment,
     wanted: Wanted,
     work: Callable[[DeviceGroup], GroupResult],
+    *,
+    erasures: Erasures,
 ) -> Sequence[GroupResult]:
-    # after the records were opened: a version without the erased positions is never without the erasure
-    erasures = read_erasures(lake)
     listed = wanted.listed
     rows = sum(wanted.new.row_counts) + (sum(wanted.changed.row_counts) if wanted.changed else 0)
     few = len(listed) <= _FEW_FILES and rows <= _FEW_ROWS
@@ -139,6 +146,15 @@ def _computed(
         )
     ]
     return _run(spark, work, groups, here=few and len(groups) == 1)
+
+
+def _hours_erased(
+    lake: Lake, increment: Increment, changes: Sequence[FenceChange], erasures: Erasures, margin_ms: int
+) -> int:
+    if not changes:
+        return 0
+    stored = StoredFiles.of(increment.opened, TABLE).of_days(*days_of(changes))
+    return count_erased_hours(lake.files(TABLE), stored, erasures, margin_ms)
 
 
 def _run(spark: SparkSession, work: Callable[[_Item], _Made], items: Sequence[_Item], *, here: bool) -> Sequence[_Made]:

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cloud_jobs import jobs, proximity
+from cloud_jobs import jobs, proximity, usage
 from cloud_jobs.config import CloudSettings
-from cloud_jobs.errors import LakeError, NotPublished
+from cloud_jobs.errors import LakeError, NotPublished, StoreUnavailable
 from cloud_jobs.proximity.job import TABLE, ProximityRun
+from cloud_jobs.reference import CollectedReference
+from cloud_jobs.usage.config import UsageSettings
+from cloud_jobs.usage.job import UsageRun
 from tests.system.lake_of_fixes import derive
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
@@ -134,6 +137,30 @@ def test_following_goes_on_until_a_signal_and_ends_after_the_run(centre: Centre,
     centre.last_run, centre.signal = 2, number
     jobs.run_proximity(centre.settings, follow=True)
     assert centre.events == ["waybill-proximity", *["run", "1 to encounters"] * 2, "stopped"]
+
+
+def test_usage_follows_like_the_others_with_reference_data_in_each_run_and_outlives_a_silent_store(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = centre.settings.model_copy(update={"usage": UsageSettings(interval_s=0.1)})
+    derive(settings.tables, "usage")
+    answers = [StoreUnavailable("http://store", "no route"), None, None]
+    results: list[dict[str, int]] = []
+
+    def compute(*_: object) -> UsageRun:
+        centre.compute()
+        if failure := answers.pop(0):
+            raise failure
+        return UsageRun(1, 0, 0, 0, centre.events.count("run") - 1, 0, 0, 0, ())
+
+    centre.last_run = 3
+    monkeypatch.setattr(jobs, "collect", lambda *_: CollectedReference(0, 0, ()))
+    monkeypatch.setattr(usage.job, "compute_usage", compute)
+    with capture_logs() as lines:
+        jobs.run_usage(settings, lambda result: results.append(result.counts), follow=True)
+    events = [line["event"] for line in lines if line["event"] != "reference data taken"]
+    assert events == ["started", "store does not answer", "computed", "computed", "stopped"]
+    assert ([one["touched_hours"] for one in results], len(lines) - len(events)) == ([1, 2], 3)
 
 
 def test_what_could_not_be_published_is_published_by_the_next_run(centre: Centre) -> None:

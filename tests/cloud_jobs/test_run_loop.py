@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from cloud_jobs.errors import CommitConflict, NotPublished
+from cloud_jobs.errors import CommitConflict, NotPublished, StoreUnavailable
 from cloud_jobs.run_loop import PeriodicTrigger, run_repeatedly
 
 
@@ -25,7 +25,7 @@ class Pauses(threading.Event):
         return self.is_set()
 
 
-def _unexpected(error: NotPublished) -> None:
+def _unexpected(error: NotPublished | StoreUnavailable) -> None:
     raise AssertionError(error)
 
 
@@ -42,14 +42,16 @@ def test_what_was_stopped_does_not_begin() -> None:
     assert stop.waited == []
 
 
-def test_messages_that_no_cluster_took_are_reported_and_the_next_run_comes_after_the_pause() -> None:
-    stop, errors = Pauses(2), list[NotPublished]()
+def test_messages_that_no_cluster_took_and_a_silent_store_are_reported_and_the_next_run_comes_after_the_pause() -> None:
+    stop, errors = Pauses(2), list[NotPublished | StoreUnavailable]()
+    given = [StoreUnavailable("http://store", "no route"), NotPublished("events", "no cluster answers")]
+    left = [*given]
 
     def run() -> None:
-        raise NotPublished("events", "no cluster answers")
+        raise left.pop()
 
     run_repeatedly(run, interval_s=1.0, on_error=errors.append, stop=stop)
-    assert [error.topic for error in errors] == ["events", "events"]
+    assert errors == given[::-1]
 
 
 def test_any_other_error_ends_it() -> None:

@@ -23,7 +23,7 @@ QUARANTINED = (QuarantinedMessage("persistent://fleet/reference/fences", "3:9:-1
 
 @pytest.mark.parametrize(
     ("job", "run"),
-    [("usage", UsageRun(3, 1, 2, 0, 2, 1, 0, REFUSED)), ("geofence", GeofenceRun(3, 1, 2, 1, 2, 1, 0, REFUSED))],
+    [("usage", UsageRun(3, 1, 2, 0, 2, 1, 0, 0, REFUSED)), ("geofence", GeofenceRun(3, 1, 2, 1, 2, 1, 0, REFUSED))],
 )
 def test_refused_fences_are_counted_and_named_with_place_and_reason(
     job: str, run: UsageRun | GeofenceRun, capsys: pytest.CaptureFixture[str]
@@ -52,7 +52,7 @@ def test_the_log_is_apart_from_the_results(capsys: pytest.CaptureFixture[str]) -
     try:
         report = start_report(as_json=True)
         structlog.get_logger("usage").info("computed")
-        report(result_of("usage", UsageRun(1, 0, 0, 0, 0, 0, 0, ()), None))
+        report(result_of("usage", UsageRun(1, 0, 0, 0, 0, 0, 0, 0, ()), None))
     finally:
         structlog.configure(**former)
     out, log = capsys.readouterr()
@@ -62,7 +62,7 @@ def test_the_log_is_apart_from_the_results(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_table_is_bounded_and_json_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     many = CollectedReference(0, 0, QUARANTINED * (MAX_SHOWN + 5))
-    print_table(result_of("usage", UsageRun(1, 0, 0, 0, 0, 0, 0, ()), many))
+    print_table(result_of("usage", UsageRun(1, 0, 0, 0, 0, 0, 0, 0, ()), many))
     assert capsys.readouterr().out.count("3:9:-1") == MAX_SHOWN
-    print_json(result_of("usage", UsageRun(1, 0, 0, 0, 0, 0, 0, ()), many))
+    print_json(result_of("usage", UsageRun(1, 0, 0, 0, 0, 0, 0, 0, ()), many))
     assert len(json.loads(capsys.readouterr().out)["quarantined_messages"]) == MAX_SHOWN + 5

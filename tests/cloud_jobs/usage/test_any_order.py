@@ -155,6 +155,25 @@ def test_hours_of_erased_positions_keep_their_usage_and_late_fixes_there_are_cou
     assert early == {key: found for key, found in before.items() if key[2] < START + timedelta(hours=3)}
 
 
+def test_hours_of_erased_positions_that_a_changed_fence_is_for_are_counted_and_keep_their_usage(lake: Lake) -> None:
+    before = in_force(lake)
+    ingest(lake, drive("other", "eu-1", [(600, 5, at) for at in range(-10, 20)]))
+    compute(lake)
+    boundary = START + timedelta(hours=2)
+    declare_erasure(lake, Erasure("acme", "eu-1", boundary), START + timedelta(days=9))
+    publish(lake, square("square"))
+    run = compute(lake)
+    # an hour more than the boundary says: the first one after it may have begun with an erased position
+    kept = {
+        key: found for key, found in before.items() if key[2] < boundary + timedelta(seconds=RULES.margin_ms / 1000)
+    }
+    assert (run.fence_changes, run.hours_erased, bool(run)) == (1, len({key[2] for key in kept}), True)
+    now = in_force(lake)
+    assert {key: now[key] for key in kept} == kept
+    publish(lake, square("far", 50.0, effective_from="2027-01-05T00:00:00Z"))
+    assert compute(lake).hours_erased == 0, "not of the days of that change"
+
+
 def test_a_zone_that_a_late_fix_takes_away_is_zero_from_then_on(tmp_path: Path) -> None:
     lake = lake_of(tmp_path / "lake", [square("square")])
     ingest(lake, [LakeFix("d", 1, START, 0.005, -0.005), LakeFix("d", 3, START + timedelta(minutes=30), 0.005, 0.015)])
