@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import pyarrow as pa
 import structlog
 
 from cloud_jobs.errors import CommitFailed, LakeError
@@ -22,12 +23,13 @@ from cloud_jobs.ingest.duplicates import compared_parts, filter_part, find_confl
 from cloud_jobs.ingest.known_coverage import KnownCoverage
 from cloud_jobs.ingest.parts import WrittenPart
 from cloud_jobs.ingest.quarantine import conflict_rows, malformed_rows, quarantine
+from cloud_jobs.lake.appended_table import AppendedTable
 from cloud_jobs.lake.coverage_log import CoverageWriter, Submit
-from cloud_jobs.lake.data_files import DataFile
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.erasures import read_erasures
-from cloud_jobs.lake.on_disk import sync_files
+from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import INGEST, Lake
-from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, commit_files, counter_of, newest_number, next_number
+from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, counter_of, next_number
 
 _log = structlog.get_logger("ingest")
 
@@ -88,9 +90,10 @@ class MicroBatchWriter:
         self._run = run
         self._reached = reached
         self._files = lake.files("records")
-        self._opened = lake.open("records")
-        number = newest_number(self._opened, INGEST)
-        if number is None and self._opened.file_uris():
+        self._records = AppendedTable(lake, "records", INGEST)
+        self._batches = AppendedTable(lake, "ingest_batches", INGEST)
+        number = self._records.number
+        if number is None and self._records.opened().file_uris():
             raise LakeError(
                 f"the records in {lake.location} were not written by the ingest: their coverage is not known"
             )
@@ -101,7 +104,7 @@ class MicroBatchWriter:
     @property
     def records_version(self) -> int:
         """The version of the records that is built upon."""
-        return int(self._opened.version())
+        return self._records.version
 
     def begin(self) -> Attempt:
         """An attempt at the next micro-batch, before its parts are written."""
@@ -140,7 +143,7 @@ class MicroBatchWriter:
         if not result.kept:
             return []
         # after the commit: what nobody waits for, and all that a record is held against is in the table
-        compared = compared_parts(self._opened, parts, result.kept, read_erasures(self._lake))
+        compared = compared_parts(self._records.opened(), parts, result.kept, read_erasures(self._lake))
         found = self._run(find_conflicts(self._files), compared)
         return [row for records in found for row in conflict_rows(records, attempt.now)]
 
@@ -150,15 +153,10 @@ class MicroBatchWriter:
         if max((datetime.now(UTC) - attempt.now).total_seconds(), time.monotonic() - attempt.began_s) > MAX_ATTEMPT_S:
             # its files may have been swept up: a commit must not name what is not there
             raise CommitFailed("records", f"the micro-batch took longer than {MAX_ATTEMPT_S:g} s")
-        previous = self._coverage.manifest.number
         manifest = self._coverage.prepare(attempt.number, result.delta)
         self._reached(CrashPoint.COVERAGE_WRITTEN)
-        before = self._opened.version()
         # also without files: who was overtaken must not go on, and coverage may have changed
-        commit_files(self._opened, "records", files, writer=INGEST, previous=previous, number=attempt.number)
-        # Delta does not: what Pulsar is asked to forget must survive a power cut
-        made = range(before + 1, self._opened.version() + 1)
-        sync_files(self._files, [f"_delta_log/{version:020}.json" for version in made])
+        self._records.commit(files, attempt.number)
         self._coverage.committed(manifest)
         # after the commit: what counts as received and is not in the table would be dropped when it comes again
         self._known.update(result.coverage)
@@ -174,7 +172,10 @@ class MicroBatchWriter:
             "seconds": time.monotonic() - attempt.began_s,
         }
         _log.info("micro-batch", **row)
-        self._lake.append("ingest_batches", [row | {"committed_at": datetime.now(UTC)}])
+        now = datetime.now(UTC)
+        rows = pa.Table.from_pylist([row | {"committed_at": now}], schema=TABLES["ingest_batches"].schema)
+        files = write_data_files(self._lake.files("ingest_batches"), rows, now, table="ingest_batches")
+        self._batches.commit(files, attempt.number)
 
 
 def _in_a_thread() -> Submit:

@@ -33,6 +33,8 @@ _CONFIGURATION: Final = {
     # how far back a bill as of a moment can know the coverage
     "delta.logRetentionDuration": "interval 7 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
+    # each commit would look through the whole log for what is too old: maintenance does
+    "delta.enableExpiredLogCleanup": "false",
 }
 INGEST: Final = "ingest"
 """The name under which commits to the records are numbered: the fence between two ingests."""

@@ -24,7 +24,7 @@ from cloud_jobs.lake.schemas import TABLES
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RANDOM_BITS: Final = 32
 _FAILURES: Final = (DeltaError, OSError, ValueError)
-_TRIES: Final = 5
+TRIES: Final = 5
 """So often a commit is tried upon what others wrote meanwhile."""
 COMMITTED: Final = "committed_us"
 """Under which name a table states when its newest commit was made, in microseconds since 1970: never earlier than the
@@ -81,19 +81,18 @@ def commit_files(
     hindrance.
     """
     layout = TABLES[table]
-    moment_us = ((now or datetime.now(UTC)) - _EPOCH) // timedelta(microseconds=1)
-    committed = max(moment_us, (stated(opened, COMMITTED) or 0) + 1)
+    committed = next_moment_us(stated(opened, COMMITTED), now)
     numbers = {writer: number, COMMITTED: committed, **(states or {})}
     properties = CommitProperties(
         app_transactions=[Transaction(name, value) for name, value in numbers.items()],
         # delta-rs leaves it out; with it Spark's conflict checks know that nothing was read
         custom_metadata={"isBlindAppend": True},
     )
-    _check_there(opened, table, files)
+    check_there(opened, table, files)
     # Delta refuses a commit beside an erasure or a change of the table's settings: the next one has seen them
-    for tries_left in reversed(range(_TRIES)):
+    for tries_left in reversed(range(TRIES)):
         # Delta compares with the version that was opened, so that one must not have another's commit already
-        _check(opened, writer, previous)
+        check_writer(opened, writer, previous)
         version = opened.version()
         try:
             opened.create_write_transaction(
@@ -105,19 +104,25 @@ def commit_files(
             )
         except _FAILURES as error:
             # a response that was lost looks like a failure: only the table knows
-            _reload(opened, table)
+            reload(opened, table)
             if newest_number(opened, writer) == number:
                 return
-            _check(opened, writer, previous)
+            check_writer(opened, writer, previous)
             if opened.version() == version or not tries_left:
                 raise CommitFailed(table, str(error)) from error
         else:
             # the object does not see its own commit; a later one of another is for the next commit to find
-            _reload(opened, table)
+            reload(opened, table)
             return
 
 
-def _check_there(opened: DeltaTable, table: str, files: Sequence[DataFile]) -> None:
+def next_moment_us(newest_us: int | None, now: datetime | None = None) -> int:
+    """When a commit is made, as it states it: now, but later than the newest commit."""
+    moment_us = ((now or datetime.now(UTC)) - _EPOCH) // timedelta(microseconds=1)
+    return max(moment_us, (newest_us or 0) + 1)
+
+
+def check_there(opened: DeltaTable, table: str, files: Sequence[DataFile]) -> None:
     """Raises CommitFailed if a file that was written long ago is gone: as no commit names it, it may be swept up."""
     before_ms = (time.time() - MAX_ATTEMPT_S) * 1000
     if old := [file.path for file in files if file.written_ms < before_ms]:
@@ -144,13 +149,15 @@ def upon_what_is_there(table: str, commit: Callable[[], object]) -> None:
     raise CommitFailed(table, str(failure)) from failure
 
 
-def _check(opened: DeltaTable, writer: str, expected: int | None) -> None:
+def check_writer(opened: DeltaTable, writer: str, expected: int | None) -> None:
+    """Raises Fenced if the newest commit of a writer is another one than the one expected."""
     found = newest_number(opened, writer)
     if found != expected:
         raise Fenced(expected_number=counter_of(expected), found_number=counter_of(found))
 
 
-def _reload(opened: DeltaTable, table: str) -> None:
+def reload(opened: DeltaTable, table: str) -> None:
+    """Brings a table that was opened to its newest version. Raises CommitFailed."""
     try:
         opened.update_incremental()
     except _FAILURES as error:

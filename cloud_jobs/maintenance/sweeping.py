@@ -78,6 +78,8 @@ def _set_retention(opened: DeltaTable, settings: MaintenanceSettings) -> None:
     wanted = {
         "delta.logRetentionDuration": f"interval {settings.as_of_days} days",
         "delta.deletedFileRetentionDuration": f"interval {max(1, settings.removed_files_kept_hours)} hours",
+        # of commits; this run does it
+        "delta.enableExpiredLogCleanup": "false",
     }
     if any(opened.metadata().configuration.get(name) != value for name, value in wanted.items()):
         opened.alter.set_table_properties(wanted)

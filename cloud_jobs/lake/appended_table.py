@@ -1,0 +1,151 @@
+"""A table that one writer appends to, commit after commit, and keeps open: what a commit costs is that of its files.
+
+The library lists the log three times for each commit, and to list a folder takes the longer the more is in it: after a
+hundred thousand commits longer than a micro-batch. So in a folder the writer creates the next file of the log itself,
+by a hard link as the library does, which fails if another writer's commit is there. In an object store, where a listing
+begins behind what is known, the library commits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from cloud_jobs.errors import CommitFailed
+from cloud_jobs.lake.data_files import DataFile
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import (
+    COMMITTED,
+    TRIES,
+    check_there,
+    check_writer,
+    commit_files,
+    newest_number,
+    next_moment_us,
+    reload,
+    stated,
+)
+from runtime.durable_file import create_durably
+
+_CHECKPOINT_EVERY: Final = 50
+"""A reader opens as many commits at most."""
+_log = structlog.get_logger("lake")
+
+
+class AppendedTable:
+    """A table as its one writer knows it. `writer`: the name under which its commits are numbered.
+
+    Raises LakeError, StoreUnavailable when it is opened.
+    """
+
+    def __init__(self, lake: Lake, table: str, writer: str) -> None:
+        self._table, self._writer = table, writer
+        self._opened = lake.open(table)
+        folder = lake.location.folder
+        self._commits = None if folder is None else folder / table / "_delta_log"
+        self._version: int
+        self._number: int | None
+        self._committed_us: int | None
+        self._take_over()
+
+    @property
+    def number(self) -> int | None:
+        """The number of the writer's newest commit."""
+        return self._number
+
+    @property
+    def version(self) -> int:
+        """The newest version that is known."""
+        return self._version
+
+    def opened(self) -> DeltaTable:
+        """The table at that version or a later one. Raises CommitFailed."""
+        if self._opened.version() < self._version:
+            reload(self._opened, self._table)
+        return self._opened
+
+    def commit(self, files: Sequence[DataFile], number: int, *, now: datetime | None = None) -> None:
+        """Adds files in one commit, which is the writer's `number`; it is durable when this returns.
+
+        Raises Fenced if another process writes as this writer, and CommitFailed if nothing was written, or if that is
+        not known.
+        """
+        if self._commits is None:
+            self._commit_by_library(files, number, now)
+        else:
+            check_there(self._opened, self._table, files)
+            try:
+                self._commit_in(self._commits, files, number, now)
+            except OSError as error:
+                raise CommitFailed(self._table, f"whether it was made is not known: {error}") from error
+            if self._version % _CHECKPOINT_EVERY == 0:
+                self._checkpoint()
+
+    def _commit_by_library(self, files: Sequence[DataFile], number: int, now: datetime | None) -> None:
+        commit_files(
+            self._opened, self._table, files, writer=self._writer, previous=self._number, number=number, now=now
+        )
+        self._take_over()
+
+    def _commit_in(self, commits: Path, files: Sequence[DataFile], number: int, now: datetime | None) -> None:
+        for _ in range(TRIES):
+            moment_us = next_moment_us(self._committed_us, now)
+            text = _text(files, {self._writer: number, COMMITTED: moment_us})
+            if create_durably(_commit_of(commits, self._version + 1), text):
+                break
+            # another's commit, such as a merge
+            previous = self._number
+            reload(self._opened, self._table)
+            check_writer(self._opened, self._writer, previous)
+            self._take_over()
+        else:
+            raise CommitFailed(self._table, f"others were faster {TRIES} times")
+        # where the log is cut, so may be what followed: the place was free, and not the next one
+        if not _commit_of(commits, self._version).exists():
+            raise CommitFailed(self._table, "whether it was made is not known: the log was cut meanwhile")
+        self._version, self._number, self._committed_us = self._version + 1, number, moment_us
+
+    def _take_over(self) -> None:
+        self._version = int(self._opened.version())
+        self._number = newest_number(self._opened, self._writer)
+        self._committed_us = stated(self._opened, COMMITTED)
+
+    def _checkpoint(self) -> None:
+        try:
+            self.opened().create_checkpoint()
+        except (CommitFailed, DeltaError, OSError) as error:
+            # the commit is made; the next checkpoint has it too
+            _log.warning("no checkpoint", table=self._table, error=str(error))
+
+
+def _commit_of(commits: Path, version: int) -> Path:
+    return commits / f"{version:020}.json"
+
+
+def _text(files: Sequence[DataFile], numbers: Mapping[str, int]) -> bytes:
+    """A commit as Delta has it: an action on each line."""
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    info = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Append"}, "isBlindAppend": True}
+    actions: list[dict[str, Any]] = [{"commitInfo": info}]
+    actions += [{"txn": {"appId": name, "version": version}} for name, version in numbers.items()]
+    actions += [{"add": _add(file)} for file in files]
+    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
+
+
+def _add(file: DataFile) -> dict[str, Any]:
+    action = file.add_action()
+    return {
+        "path": action.path,
+        "partitionValues": action.partition_values,
+        "size": action.size,
+        "modificationTime": action.modification_time,
+        "dataChange": action.data_change,
+        "stats": action.stats,
+    }

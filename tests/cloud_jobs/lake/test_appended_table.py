@@ -1,0 +1,145 @@
+"""A table that one writer keeps open: its commits are those of Delta, upon whatever others commit meanwhile."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from cloud_jobs.errors import CommitFailed, Fenced
+from cloud_jobs.lake.appended_table import AppendedTable
+from cloud_jobs.lake.data_files import DataFile, write_data_files
+from cloud_jobs.lake.schemas import RECORDS
+from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.transactions import COMMITTED, next_number, stated
+from cloud_jobs.maintenance.config import MaintenanceSettings
+from cloud_jobs.maintenance.job import Maintenance
+from runtime.durable_file import create_durably
+from tests.cloud_jobs.ingest.centre import new_lake
+from tests.cloud_jobs.lake.test_data_files import row
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return new_lake(tmp_path)
+
+
+def file_of(lake: Lake, seq: int) -> list[DataFile]:
+    rows = pa.Table.from_pylist([row(seq)], schema=RECORDS)
+    return write_data_files(lake.files("records"), rows, datetime.now(UTC))
+
+
+def commit(lake: Lake, table: AppendedTable, seq: int) -> int:
+    number = next_number(table.number)
+    table.commit(file_of(lake, seq), number)
+    return number
+
+
+def seqs(lake: Lake) -> list[int]:
+    return sorted(lake.rows("records", ["seq"])["seq"].to_pylist())
+
+
+def commits_in(lake: Lake) -> Path:
+    return Path(lake.path("records")) / "_delta_log"
+
+
+def test_delta_reads_its_commits_with_their_numbers_and_statistics(lake: Lake) -> None:
+    table = AppendedTable(lake, "records", INGEST)
+    numbers = [commit(lake, table, seq) for seq in range(1, 4)]
+    opened = lake.open("records")
+    assert (opened.version(), table.version, table.number) == (3, 3, numbers[-1])
+    assert lake.ingest_commit() == numbers[-1]
+    assert seqs(lake) == [1, 2, 3]
+    assert sorted(opened.get_add_actions(flatten=True)["num_records"].to_pylist()) == [1, 1, 1]
+    assert len(opened.file_uris(file_pruning_predicate="seq BETWEEN 2 AND 2")) == 1
+    assert opened.history(1)[0].get("isBlindAppend") is not False
+
+
+def test_moments_of_commits_never_go_back(lake: Lake) -> None:
+    table = AppendedTable(lake, "records", INGEST)
+    moments: list[int] = []
+    for at, hour in enumerate((12, 11, 13), start=1):
+        table.commit(file_of(lake, at), next_number(table.number), now=NOW.replace(hour=hour))
+        moments.append(stated(lake.open("records"), COMMITTED) or 0)
+    assert moments == sorted(set(moments))
+
+
+def test_a_commit_lists_no_log_and_a_checkpoint_is_made_now_and_then(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = AppendedTable(lake, "records", INGEST)
+    with monkeypatch.context() as watched:
+        watched.setattr("cloud_jobs.lake.appended_table.commit_files", None)
+        watched.setattr("cloud_jobs.lake.appended_table.reload", None)
+        for seq in range(1, 50):
+            commit(lake, table, seq)
+    commit(lake, table, 50)
+    assert [path.name for path in commits_in(lake).glob("*.checkpoint.parquet")] == [f"{50:020}.checkpoint.parquet"]
+    assert seqs(lake) == [*range(1, 51)]
+
+
+def test_it_goes_on_upon_what_a_maintenance_has_committed(lake: Lake) -> None:
+    table = AppendedTable(lake, "records", INGEST)
+    for seq in range(1, 20):
+        commit(lake, table, seq)
+    before = table.version
+    Maintenance(lake, MaintenanceSettings()).run()
+    commit(lake, table, 20)
+    assert table.version > before + 1
+    assert seqs(lake) == [*range(1, 21)]
+
+
+def test_of_two_writers_of_one_name_the_older_is_fenced(lake: Lake) -> None:
+    first, second = AppendedTable(lake, "records", INGEST), AppendedTable(lake, "records", INGEST)
+    commit(lake, second, 1)
+    with pytest.raises(Fenced):
+        commit(lake, first, 2)
+    assert seqs(lake) == [1]
+
+
+def test_who_stood_still_while_the_log_was_cut_lets_nothing_in(lake: Lake) -> None:
+    first, second = AppendedTable(lake, "records", INGEST), AppendedTable(lake, "records", INGEST)
+    for seq in range(1, 4):
+        commit(lake, second, seq)
+    lake.open("records").create_checkpoint()
+    for version in range(3):
+        (commits_in(lake) / f"{version:020}.json").unlink()
+    with pytest.raises(CommitFailed, match="not known"):
+        commit(lake, first, 4)
+    assert seqs(lake) == [1, 2, 3]
+
+
+def test_a_commit_that_lands_where_the_log_was_cut_meanwhile_does_not_count_as_made(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = AppendedTable(lake, "records", INGEST), AppendedTable(lake, "records", INGEST)
+
+    def later(path: Path, content: bytes) -> bool:
+        monkeypatch.setattr("cloud_jobs.lake.appended_table.create_durably", create_durably)
+        for seq in range(1, 4):
+            commit(lake, second, seq)
+        lake.open("records").create_checkpoint()
+        for version in range(3):
+            (commits_in(lake) / f"{version:020}.json").unlink()
+        return create_durably(path, content)
+
+    monkeypatch.setattr("cloud_jobs.lake.appended_table.create_durably", later)
+    with pytest.raises(CommitFailed, match="not known"):
+        commit(lake, first, 4)
+    assert seqs(lake) == [1, 2, 3]
+
+
+def test_an_idle_table_whose_log_is_cut_up_to_its_newest_commit_is_committed_to(lake: Lake) -> None:
+    table = AppendedTable(lake, "records", INGEST)
+    for seq in range(1, 4):
+        commit(lake, table, seq)
+    lake.open("records").create_checkpoint()
+    for version in range(3):
+        (commits_in(lake) / f"{version:020}.json").unlink()
+    commit(lake, table, 4)
+    commit(lake, table, 5)
+    assert seqs(lake) == [1, 2, 3, 4, 5]
