@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from cloud_jobs.bound_checkpoints import BoundCheckpoints
 from cloud_jobs.errors import LocationError
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.lake.location import Location, is_object_store, location_fault
@@ -125,6 +126,11 @@ class CloudSettings(Settings):
     def tables(self) -> Lake:
         """The lake's tables. Raises LocationError."""
         return Lake(self.location)
+
+    @property
+    def bound_checkpoints(self) -> BoundCheckpoints:
+        """The checkpoints, as those of the lake. Raises LocationError."""
+        return BoundCheckpoints(self.checkpoints, self.tables)
 
     @property
     def service_urls(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ CloudError
 ├── LakeError           a table is missing, damaged, or not what this version writes
 │   ├── NotKept         what a table was at a moment is not known any more
 │   └── OtherRecords    a derived table was computed from other records than those that are there
+├── OtherLake           the checkpoints are not those of this lake as it is
 ├── LocationError       where the lake is cannot be used: its text, its address, its credentials
 ├── ClockError          this machine's clock is not that of the store: nothing is deleted or erased by it
 ├── StoreUnavailable    the object store does not answer; what was committed is there, and what was not is not
@@ -66,6 +67,20 @@ class OtherRecords(LakeError):
             f"bring both back from one, or remove the folder of {table}, which is then computed anew"
         )
         self.table = table
+
+
+class OtherLake(CloudError):
+    """A folder of checkpoints is used with another lake than it was made with, or with an earlier state of that."""
+
+    def __init__(self, checkpoints: str, lake: str, reason: str) -> None:
+        super().__init__(
+            f"the checkpoints in {checkpoints} are not those of the lake {lake}: {reason}. Look whether `lake` and "
+            "`checkpoints` of the settings are meant. For a lake that was begun anew name another folder; for one that "
+            "was brought back from a copy bring back the checkpoints of that copy, or set the subscription back to "
+            "before the copy was made and remove the folder: what comes again is a duplicate, and events are published "
+            "again"
+        )
+        self.checkpoints, self.lake = checkpoints, lake
 
 
 class ClockError(CloudError):

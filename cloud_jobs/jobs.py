@@ -96,6 +96,7 @@ def _run(
         # before Spark, which takes seconds to start: a lake of another version is refused at once, and so is one that
         # is not there: only the ingest begins a lake
         lake.check("records")
+        settings.bound_checkpoints.bind()
         lake.create()
         increment = next_increment(lake, table)
         log.info("started", lake=str(settings.lake), ingest_number=increment.until, covers=increment.since)

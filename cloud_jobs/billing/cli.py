@@ -114,7 +114,10 @@ def open_line(
         return
     console = _console()
     console.print(seq_ranges_table(opened.key.device, opened.seq_ranges))
-    console.print(_records_table(opened, list(islice(records, limit)), gone))
+    rows = list(islice(records, limit))
+    # not as the title of the table, which may be narrow
+    console.print(Text(_records_title(opened, len(rows), gone)))
+    console.print(_records_table(rows))
 
 
 @app.command()
@@ -214,10 +217,15 @@ def _plain(value: object) -> object:
     return stamp(value) if isinstance(value, datetime) else value
 
 
-def _records_table(line: Line, rows: list[dict[str, object]], erased: str | None) -> Table:
-    title = f"Records: {len(rows)} of {line.seq_ranges.count}"
-    title += "" if erased is None else f"; positions before {erased} are erased, what was metered of them stands"
-    table = Table(title=title, title_justify="left")
+def _records_title(line: Line, found: int, erased: str | None) -> str:
+    title = f"Records: {found} of {line.seq_ranges.count}"
+    return (
+        title if erased is None else f"{title}; positions before {erased} are erased, what was metered of them stands"
+    )
+
+
+def _records_table(rows: list[dict[str, object]]) -> Table:
+    table = Table()
     for heading in rows[0] if rows else ("epoch", "seq"):
         table.add_column(heading, no_wrap=heading in {"epoch", "seq", "device_time"})
     for row in rows:

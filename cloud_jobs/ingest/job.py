@@ -33,8 +33,11 @@ class IngestQuery(NamedTuple):
 
 def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now: bool) -> IngestQuery:
     """Starts the query, which runs until it is stopped or, with `available_now`, until what is there was read."""
-    lake = settings.tables
+    lake, checkpoints = settings.tables, settings.bound_checkpoints
+    # before a lake is begun: of checkpoints that are there it is none
+    checkpoints.check()
     lake.create()
+    checkpoints.bind()
     spark.dataSource.register(PulsarDataSource)
     ingest = settings.ingest
     stream = (
@@ -48,7 +51,7 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
         .load()
     )
     sensible = SensibleTime(max_age_days=ingest.max_age_days, max_ahead_days=ingest.max_ahead_days)
-    micro_batch = MicroBatchHandler(spark, lake, sensible)
+    micro_batch = MicroBatchHandler(spark, lake, sensible, committed=checkpoints.note)
     begin = micro_batch.writer.records_version
     writer = (
         stream.writeStream.queryName("ingest")
@@ -64,7 +67,16 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
 class MicroBatchHandler:
     """What Spark calls with the messages of each micro-batch."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, sensible: SensibleTime = USUAL) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        sensible: SensibleTime = USUAL,
+        *,
+        committed: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """`committed` is called with the number of each commit that was made."""
+        self._committed = committed
         self._sensible = sensible
         self._files = lake.files("records")
         self.writer = MicroBatchWriter(lake, run=_on_executors(spark))
@@ -79,6 +91,7 @@ class MicroBatchHandler:
             parts = read_parts(messages.select(*_READ).mapInArrow(write, from_arrow_schema(PART_COLUMNS)).toArrow())
             if parts:
                 self.writer.write(attempt, parts)
+                self._committed(attempt.number)
         except Fenced as error:
             self.fenced = error
             raise
