@@ -20,6 +20,7 @@ from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.spark_settings import SparkSettings
 from cloud_jobs.usage.config import UsageSettings
+from cloud_jobs.status_settings import CentreLimits
 from geo.spatial import TrackSettings
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
@@ -101,6 +102,7 @@ class CloudSettings(Settings):
     proximity: ProximitySettings = ProximitySettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     spark: SparkSettings = Field(default_factory=SparkSettings)
+    status: CentreLimits = CentreLimits()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -18,16 +18,15 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cloud_jobs.erased_spans import COUNTED, ErasedSpans
-from cloud_jobs.errors import CommitConflict, Fenced, OtherRecords
+from cloud_jobs.errors import CommitConflict, Fenced
 from cloud_jobs.lake.data_files import DataFile
+from cloud_jobs.lake.derived import COVERED_COMMIT, covering
 from cloud_jobs.lake.frames import cast_to, read_files, write_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
-from cloud_jobs.lake.tables import COVERS, INGEST, Lake
-from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number, stated
+from cloud_jobs.lake.tables import COVERS, Lake
+from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 
-_COVERED_COMMIT: Final = "covered_commit"
-"""Under which name it states the number of that commit of the ingest, of which no other attempt has the same."""
 _POSITION: Final = "position"
 _READ: Final = (
     "tenant",
@@ -90,13 +89,10 @@ def next_increment(lake: Lake, table: str) -> Increment:
     """
     # the table first: a commit that another run makes from here on makes that of this run a conflict
     opened, records = lake.open(table), lake.open("records")
-    newest = newest_number(records, INGEST)
-    since, until = stated(opened, COVERS) or 0, counter_of(newest)
-    if since > until or (since == until and since and stated(opened, _COVERED_COMMIT) not in {None, newest}):
-        raise OtherRecords(table, covered_number=since, found_number=until)
+    since, until, newest = covering(opened, table, records)
     previous = newest_number(opened, table)
     stored = StoredFiles.of(records, "records").of_days()
-    return Increment(table, since, until, newest, previous, next_number(previous), opened, stored)
+    return Increment(table, since or 0, until, newest, previous, next_number(previous), opened, stored)
 
 
 def records_behind(lake: Lake, increment: Increment) -> int:
@@ -207,4 +203,4 @@ def commit_written(increment: Increment, files: Sequence[DataFile], *, states: M
 
 
 def _covered(increment: Increment) -> dict[str, int]:
-    return {} if increment.newest is None else {_COVERED_COMMIT: increment.newest}
+    return {} if increment.newest is None else {COVERED_COMMIT: increment.newest}

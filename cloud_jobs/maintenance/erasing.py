@@ -95,7 +95,7 @@ def erase(rewriter: Rewriter, covered: int, planned: Sequence[Erasure] = (), *, 
     made = EraseResult()
     if not declared:
         return made
-    plan, since = Plan(declared, 0, covered), _searched(opened)
+    plan, since = Plan(declared, 0, covered), searched(opened)
     until = Searched(last, min(covered, counter_of(newest_number(opened, INGEST))))
     for file in files_to_search(table_files(opened, "records"), plan, since):
         try:
@@ -222,7 +222,8 @@ def _erasure(row: dict[str, Any]) -> Erasure:
     return Erasure(row["tenant"], row["device"], row["before"])
 
 
-def _searched(opened: DeltaTable) -> Searched:
+def searched(opened: DeltaTable) -> Searched:
+    """How far the version of the records that was opened has been searched."""
     number = newest_number(opened, ERASED)
     return Searched(0, 0) if number is None else Searched(number >> _BITS, number & ((1 << _BITS) - 1))
 
@@ -230,7 +231,7 @@ def _searched(opened: DeltaTable) -> Searched:
 def _keep_searched(lake: Lake, since: Searched, until: Searched) -> None:
     opened = lake.open("records")
     # another run may have come further
-    if _searched(opened) != since:
+    if searched(opened) != since:
         return
     number = until.erasure << _BITS | until.ingest_number
     properties = CommitProperties(app_transactions=[Transaction(ERASED, number)])

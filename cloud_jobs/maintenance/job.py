@@ -25,6 +25,7 @@ from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.covered import Covered, covered_by_jobs, everything
 from cloud_jobs.maintenance.declaring import check_covered, is_declared, of_a_known_device
 from cloud_jobs.maintenance.erasing import erase, old_positions
+from cloud_jobs.maintenance.last_run import LastMaintenance, note_last_run
 from cloud_jobs.maintenance.merge_plan import FileLimits
 from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter
 from cloud_jobs.maintenance.store_clock import check_clock, store_time
@@ -73,7 +74,12 @@ class MaintenanceRun:
     @property
     def is_whole(self) -> bool:
         """Whether nothing failed; what was left because others came first is for the next run."""
-        return not self.errors and not any(table.error for table in self.tables)
+        return not self.all_errors
+
+    @property
+    def all_errors(self) -> tuple[str, ...]:
+        """What failed, in any table or in none."""
+        return *self.errors, *(f"{table.table}: {table.error}" for table in self.tables if table.error)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -130,6 +136,9 @@ class Maintenance:
                 made.fence_files = sweep_fences(self._lake, oldest.timestamp())
             self._rewriter.reached(MaintenancePoint.SWEPT)
         made.seconds = time.monotonic() - began
+        if not dry_run and not self._stop.is_set():
+            with _failures_in(made.errors, "note"):
+                note_last_run(self._lake, LastMaintenance(self._now(), made.seconds, made.all_errors))
         return made
 
     def _erase(self, made: MaintenanceRun, erasures: Sequence[Erasure], *, dry_run: bool) -> None:

@@ -155,11 +155,15 @@ class TopicPartitions(_Response):
 
 
 class SubscriptionStats(_Response):
-    """A subscription; `moved_ms`: when its position last moved, since the epoch (0: never)."""
+    """A subscription; `moved_ms`: when its position last moved, since the epoch (0: never).
+
+    `earliest_ms`: when the oldest message of its backlog was published; 0 or less: not asked for, or not known.
+    """
 
     backlog: int = Field(alias="msgBacklog")
     replicated: bool = Field(False, validation_alias=AliasChoices("isReplicated", "replicated"))
     moved_ms: int = Field(0, alias="lastMarkDeleteAdvancedTimestamp", ge=0)
+    earliest_ms: int = Field(0, alias="earliestMsgPublishTimeInBacklog")
 
 
 class ReplicatorStats(_Response):

@@ -16,6 +16,7 @@ from cloud_jobs.config import CloudSettings, ClusterSettings, IngestSettings
 from cloud_jobs.errors import Fenced
 from cloud_jobs.ingest.job import MicroBatchHandler, start_ingest
 from cloud_jobs.lake.coverage import DeviceStream
+from cloud_jobs.status.topic_lag import topic_lags
 from deploy.local import LocalStack
 from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
 from tests.pulsar_clients import open_client
@@ -144,3 +145,16 @@ def test_every_kind_keeps_its_columns(centre: IngestCentre) -> None:
     (row,) = centre.settings.tables.rows("records").to_pylist()
     assert (row["kind"], row["latitude"], row["longitude"], row["accuracy_m"]) == ("position", 53.5, -2.5, 4.0)
     assert (row["tenant"], row["region"], row["speed_mps"], row["ingest_number"]) == ("acme", "eu", None, 1)
+
+
+def test_what_the_ingest_has_not_taken_is_its_lag(centre: IngestCentre) -> None:
+    centre.send(batch(1))
+    (lag,) = topic_lags(centre.settings)
+    assert (lag.backlog, lag.oldest) == (None, None), "there is no subscription yet"
+    centre.ingest()
+    centre.send(batch(2), batch(3))
+    (lag,) = topic_lags(centre.settings)
+    # the last micro-batch of a run that ended is acknowledged by the next run
+    assert lag.backlog == 3
+    assert lag.oldest is not None
+    assert abs((datetime.now(UTC) - lag.oldest).total_seconds()) < 600

@@ -1,0 +1,265 @@
+"""What the lake says of itself: logs, folders, coverage and small tables are read, never the records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyarrow.fs import FileSelector
+
+from cloud_jobs.errors import LakeError, StoreUnavailable
+from cloud_jobs.in_force import in_force
+from cloud_jobs.lake.coverage_rows import from_rows
+from cloud_jobs.lake.derived import Covering, covering
+from cloud_jobs.lake.location import error_text
+from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.stored_files import StoredFiles, read_stored
+from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.transactions import COMMITTED, counter_of, newest_number, stated
+from cloud_jobs.maintenance.erasing import searched
+from cloud_jobs.maintenance.last_run import read_last_run
+from cloud_jobs.maintenance.store_clock import store_time
+from cloud_jobs.maintenance.table_files import table_files
+from cloud_jobs.reference_files import usable
+from cloud_jobs.status.facts import (
+    CentreStatus,
+    CoverageStatus,
+    DerivedStatus,
+    MaintenanceStatus,
+    ReferenceStatus,
+    TableStatus,
+)
+
+DERIVED: Final = ("usage", "geofence_events", "encounters")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FAILURES: Final = (LakeError, DeltaError, OSError, ValueError)
+_LOG: Final = "_delta_log/"
+_COUNTS: Final = ("messages", "records", "accepted", "duplicates", "conflicts", "malformed", "far_off", "seconds")
+
+_Made = TypeVar("_Made")
+
+
+class LakeReader:
+    """Reads a lake again and again; coverage and reference data only when they changed.
+
+    Raises LakeError if there is no lake, StoreUnavailable; what else cannot be read is named in the result.
+    """
+
+    def __init__(self, lake: Lake, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._lake = lake
+        self._now = now
+        self._coverage: tuple[int | None, CoverageStatus] | None = None
+        self._reference: tuple[tuple[object, int], ReferenceStatus] | None = None
+
+    def read(self) -> CentreStatus:
+        """The status without the lag."""
+        lake, errors = self._lake, dict[str, str]()
+
+        def tried(name: str, read: Callable[[], _Made]) -> _Made | None:
+            try:
+                with lake.location.errors_named():
+                    return read()
+            except StoreUnavailable:
+                raise
+            except _FAILURES as error:
+                errors[name] = error_text(error)
+                return None
+
+        lake.check("records")
+        ahead = tried("the clock of the lake's store", self._clock_ahead_s)
+        # derived tables before the records: what comes meanwhile they do not cover
+        derived = {name: self._opened(name) for name in DERIVED}
+        records = lake.open("records")
+        number = newest_number(records, INGEST)
+        coverage = tried("coverage", lambda: self._read_coverage(number))
+        erased = tried("erasures", lambda: _erasures(lake, records))
+        last = read_last_run(lake)
+        return CentreStatus(
+            now=self._now(),
+            clock_ahead_s=ahead,
+            ingest_number=counter_of(number),
+            fence=number,
+            tables=tuple(self._table(name, records if name == "records" else derived.get(name)) for name in TABLES),
+            derived=tuple(self._derived(name, opened, records) for name, opened in derived.items()),
+            coverage=coverage,
+            newest_batch=tried("ingest_batches", lambda: _newest_batch(lake)),
+            quarantine=tried("quarantine", lambda: _quarantined(lake)),
+            reference=tried("reference", self._read_reference),
+            erasures=None if erased is None else erased[0],
+            erasures_pending=None if erased is None else erased[1],
+            maintenance=MaintenanceStatus() if last is None else MaintenanceStatus(*last),
+            errors=errors,
+        )
+
+    def _clock_ahead_s(self) -> float:
+        return (self._now() - store_time(self._lake)).total_seconds()
+
+    def _opened(self, table: str) -> DeltaTable | None:
+        # the reason is found where the tables are looked at
+        with suppress(LakeError):
+            return self._lake.open(table)
+        return None
+
+    def _table(self, table: str, opened: DeltaTable | None) -> TableStatus:
+        try:
+            with self._lake.location.errors_named():
+                return _table_status(self._lake, table, opened or self._lake.open(table))
+        except StoreUnavailable:
+            raise
+        except _FAILURES as error:
+            return TableStatus(table, error=error_text(error))
+
+    def _derived(self, table: str, opened: DeltaTable | None, records: DeltaTable) -> DerivedStatus:
+        if opened is None:
+            return DerivedStatus(table, error="it cannot be opened")
+        try:
+            with self._lake.location.errors_named():
+                found = covering(opened, table, records)
+                status = behind(StoredFiles.of(records, "records"), table, found)
+                if not status.commits_behind:
+                    return status
+                return replace(status, waiting_since=_committed(self._lake, found, records))
+        except StoreUnavailable:
+            raise
+        except _FAILURES as error:
+            return DerivedStatus(table, error=error_text(error))
+
+    def _read_coverage(self, number: int | None) -> CoverageStatus:
+        if self._coverage is None or self._coverage[0] != number:
+            rows = self._lake.coverage_rows(self._lake.coverage_manifest(number))
+            self._coverage = number, coverage_status(rows)
+        return self._coverage[1]
+
+    def _read_reference(self) -> ReferenceStatus:
+        opened = self._lake.open("reference")
+        seen = opened.metadata().id, opened.version()
+        quarantined = sum(file.rows for file in table_files(self._lake.open("reference_quarantine"), "reference"))
+        if self._reference is None or self._reference[0] != seen:
+            found = in_force(self._lake.rows("reference").to_pylist(), usable)
+            self._reference = seen, ReferenceStatus(len(found.held), len(found.refused), quarantined)
+        return replace(self._reference[1], quarantined=quarantined)
+
+
+def behind(records: StoredFiles, table: str, found: Covering) -> DerivedStatus:
+    """How far a table is behind, by the bounds of the files of the records."""
+    since = found.since or 0
+    bounds = zip(records.bounds("ingest_number"), records.row_counts, strict=True) if len(records) else ()
+    # without bounds, or with both old and new rows: at most all of them are new
+    may_be = [(low, rows) for (low, high), rows in bounds if high is None or high > since]
+    at_most = sum(rows for _, rows in may_be)
+    exact = all(low is not None and low > since for low, _ in may_be)
+    commits = found.until - since
+    return DerivedStatus(table, found.since is not None, commits, at_most if exact else None, at_most if commits else 0)
+
+
+def coverage_status(rows: pa.Table) -> CoverageStatus:
+    """What rows of coverage, one for each device stream, come to."""
+    with_tombstones = pc.greater(pc.list_value_length(rows["lost"]), 0)
+    simple = rows.filter(pc.invert(with_tombstones))
+    received = _counts(simple)
+    missing = simple["head"].to_numpy() - received
+    others = [coverage for _, coverage in from_rows(rows.filter(with_tombstones))]
+    gaps = [one.missing.count for one in others]
+    return CoverageStatus(
+        streams=rows.num_rows,
+        open_streams=int(np.count_nonzero(missing > 0)) + sum(gap > 0 for gap in gaps),
+        received=int(received.sum()) + sum(one.received.count for one in others),
+        declared_lost=sum(one.declared_lost.count for one in others),
+        missing=int(missing.sum()) + sum(gaps),
+    )
+
+
+def _counts(rows: pa.Table) -> Any:
+    """How many seqs each row has received."""
+    lists = rows["received"].combine_chunks()
+    lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
+    bounds = lists.flatten().to_numpy()
+    until = np.r_[0, np.cumsum(bounds[1::2] - bounds[::2] + 1)]
+    ranges = np.r_[0, np.cumsum(lists.value_lengths().to_numpy() // 2)]
+    return until[ranges[1:]] - until[ranges[:-1]]
+
+
+def _table_status(lake: Lake, table: str, opened: DeltaTable) -> TableStatus:
+    files = table_files(opened, table)
+    listed = _sizes(lake, table)
+    missing = {file.path for file in files if listed.get(file.path) != file.size}
+    if missing:
+        # unless a maintenance has just replaced and deleted them
+        missing &= {file.path for file in table_files(lake.open(table), table)}
+    return TableStatus(
+        table,
+        rows=None if any(file.rows < 0 for file in files) else sum(file.rows for file in files),
+        files=len(files),
+        bytes=sum(file.size for file in files),
+        log_files=sum(path.startswith(_LOG) for path in listed),
+        committed_at=_newest_commit(opened),
+        missing_files=len(missing),
+    )
+
+
+def _sizes(lake: Lake, table: str) -> dict[str, int]:
+    found = lake.files(table).get_file_info(FileSelector("", recursive=True, allow_not_found=True))
+    return {info.path: info.size for info in found if info.is_file}
+
+
+def _newest_commit(opened: DeltaTable) -> datetime | None:
+    """As its writer stated it, else by the clock of who made the newest commit."""
+    if (committed_us := stated(opened, COMMITTED)) is not None:
+        return _EPOCH + timedelta(microseconds=committed_us)
+    newest = next(iter(opened.history(1)), {})
+    return _EPOCH + timedelta(milliseconds=newest["timestamp"]) if "timestamp" in newest else None
+
+
+def _committed(lake: Lake, found: Covering, records: DeltaTable) -> datetime | None:
+    """When the first commit was made that a table does not cover. None: its row was lost in a crash of the ingest."""
+    first = (found.since or 0) + 1
+    if first == found.until:
+        return _newest_commit(records)
+    rows = _batches(lake, first, first)
+    return rows[0]["committed_at"] if rows else None
+
+
+def _newest_batch(lake: Lake) -> dict[str, Any] | None:
+    bounds = StoredFiles.of(lake.open("ingest_batches"), "ingest_batches")
+    numbers = [high for _, high in bounds.bounds("ingest_number")] if len(bounds) else []
+    rows = _batches(lake, max(numbers), None) if numbers else []
+    return {name: rows[-1][name] for name in ("ingest_number", "committed_at", *_COUNTS)} if rows else None
+
+
+def _batches(lake: Lake, first: int, last: int | None) -> list[dict[str, Any]]:
+    table, wanted = "ingest_batches", {"ingest_number": (first, last)}
+    stored = StoredFiles.of(lake.open(table), table).between("ingest_number", first, last)
+    names = TABLES[table].schema.names
+    return [
+        row for path in stored.paths for row in read_stored(lake.files(table), table, path, names, wanted).to_pylist()
+    ]
+
+
+def _quarantined(lake: Lake) -> dict[str, int]:
+    """Rows by cause; of a file that has one cause alone the log says it."""
+    stored = StoredFiles.of(lake.open("quarantine"), "quarantine")
+    counts = Counter[str]()
+    if not len(stored):
+        return {}
+    for path, rows, (low, high) in zip(stored.paths, stored.row_counts, stored.bounds("cause"), strict=True):
+        if low is not None and low == high:
+            counts[low] += rows
+        else:
+            found = read_stored(lake.files("quarantine"), "quarantine", path, ["cause"], {})
+            counts.update(found["cause"].to_pylist())
+    return dict(counts)
+
+
+def _erasures(lake: Lake, records: DeltaTable) -> tuple[int, int]:
+    """How many were declared, and how many of them not every file was searched for."""
+    numbers = lake.rows("erasures", ["number"])["number"].to_pylist()
+    return len(numbers), sum(number > searched(records).erasure for number in numbers)

@@ -1,0 +1,72 @@
+"""What waits for the ingest in Pulsar: the backlog of its subscription, by topic partition, from the admin address."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cloud_jobs.config import CloudSettings, ClusterSettings
+from cloud_jobs.status.facts import TopicLag
+from geo.replication.admin import AdminClient
+from geo.replication.errors import ReplicationError
+from geo.replication.rest_types import PARTITIONS, STATS
+from geo.replication.topic_naming import PERSISTENT, partition_name, topic_path
+
+_TIMEOUT_S: Final = 5.0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def topic_lags(settings: CloudSettings) -> tuple[TopicLag, ...]:
+    """For each topic of the ingest what waits in its partitions; unknown, with the reason, where nobody says."""
+    cluster = _cluster_read(settings)
+    try:
+        client = AdminClient(
+            cluster.name,
+            cluster.admin_url,
+            access=settings.access,
+            timeout_s=_TIMEOUT_S,
+            unavailable_s=0,
+            # only an administrator may ask for the name
+            check_name=False,
+        )
+    except ReplicationError as error:
+        return tuple(TopicLag(topic, cluster.name, error=str(error)) for topic in settings.ingest.topics)
+    with client:
+        return tuple(lag for topic in settings.ingest.topics for lag in _lags(client, topic, settings))
+
+
+def _cluster_read(settings: CloudSettings) -> ClusterSettings:
+    """The cluster that the ingest noted, else the first."""
+    try:
+        active = json.loads(Path(settings.source_options["failoverFile"]).read_bytes())["active"]
+    except (KeyError, OSError, ValueError, TypeError):
+        active = None
+    return next((one for one in settings.clusters if one.name == active), settings.clusters[0])
+
+
+def _lags(client: AdminClient, topic: str, settings: CloudSettings) -> Iterator[TopicLag]:
+    name = topic.removeprefix(PERSISTENT)
+    try:
+        found = client.get(f"{topic_path(name)}/partitions", PARTITIONS)
+        count = 0 if found is None else found.partitions
+        for partition in [partition_name(name, number) for number in range(count)] or [name]:
+            yield _lag(client, partition, settings.ingest.subscription)
+    except ReplicationError as error:
+        yield TopicLag(topic, client.cluster, error=str(error))
+
+
+def _lag(client: AdminClient, partition: str, subscription: str) -> TopicLag:
+    topic = PERSISTENT + partition
+    # the estimate that Pulsar gives otherwise may be wrong for ever
+    asked = {"getEarliestTimeInBacklog": True, "getPreciseBacklog": True}
+    stats = client.get(f"{topic_path(partition)}/stats", STATS, **asked)
+    if stats is None:
+        return TopicLag(topic, client.cluster, error="the cluster does not have it")
+    of_ingest = stats.subscriptions.get(subscription)
+    if of_ingest is None:
+        return TopicLag(topic, client.cluster, error=f"it has no subscription {subscription!r}")
+    oldest = _EPOCH + timedelta(milliseconds=of_ingest.earliest_ms) if of_ingest.earliest_ms > 0 else None
+    return TopicLag(topic, client.cluster, of_ingest.backlog, oldest if of_ingest.backlog else None)

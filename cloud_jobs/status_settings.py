@@ -1,0 +1,21 @@
+"""The settings of the status of the centre."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from settings import Settings
+
+
+class CentreLimits(Settings):
+    """From when on the centre is not healthy any more."""
+
+    max_lag_s: float = Field(
+        default=300, gt=0, le=86_400 * 30, description="longest time that a message may wait for the ingest"
+    )
+    max_behind_s: float = Field(
+        default=3600, gt=0, le=86_400 * 30, description="longest time that a commit of the ingest may wait for a job"
+    )
+    max_unmaintained_s: float = Field(
+        default=86_400, gt=0, le=86_400 * 30, description="longest time since the last run of the maintenance ended"
+    )
