@@ -5,11 +5,13 @@ A machine whose clock is wrong would take young files for old ones, and today's 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import uuid4
 
-from cloud_jobs.errors import ClockError
+from cloud_jobs.errors import ClockError, LakeError
+from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.tables import Lake
 
 MAX_SKEW: Final = timedelta(minutes=5)
@@ -17,16 +19,25 @@ MAX_SKEW: Final = timedelta(minutes=5)
 
 
 def store_time(lake: Lake) -> datetime:
-    """The time that a file gets which is written now. Raises OSError, StoreUnavailable."""
-    files, path = lake.location.files(), f"clock-{uuid4().hex}"
-    with lake.location.errors_named():
-        with files.open_output_stream(path) as file:
-            file.write(b"what time it is")
-        try:
-            written: datetime = files.get_file_info(path).mtime
-        finally:
-            files.delete_file(path)
+    """The time that a file gets which is written now. Raises LakeError, StoreUnavailable."""
+    files, path = lake.location.files(), _path()
+    try:
+        with lake.location.errors_named():
+            try:
+                with files.open_output_stream(path) as file:
+                    file.write(b"what time it is")
+                written: datetime = files.get_file_info(path).mtime
+            finally:
+                with suppress(FileNotFoundError):
+                    files.delete_file(path)
+    except OSError as error:
+        # a full disk, or no right to write
+        raise LakeError(f"nothing can be written into the lake {lake.location}: {error_text(error)}") from error
     return written.astimezone(UTC)
+
+
+def _path() -> str:
+    return f"clock-{uuid4().hex}"
 
 
 def check_clock(now: datetime, stored: datetime) -> None:

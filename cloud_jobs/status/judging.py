@@ -50,7 +50,7 @@ def _of_table(status: CentreStatus, table: TableStatus) -> Iterator[str]:
         yield f"table {table.table} cannot be read: {table.error}"
         return
     if table.missing_files:
-        yield f"{table.missing_files} files of {table.table} are missing or have another size than its log says"
+        yield f"{table.missing_files} of the files of {table.table} are missing, or have another size than its log says"
     age_s = status.age_s(table.committed_at)
     if age_s is not None and age_s < -MAX_SKEW_S:
         yield f"the newest commit of {table.table} is {-age_s:.0f} s in the future: a clock was wrong, or is"

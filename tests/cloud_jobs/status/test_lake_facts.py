@@ -117,7 +117,7 @@ def test_a_data_file_that_is_gone_or_cut_short_is_said(lake: Lake) -> None:
     first, second, _ = parquet_files(lake)
     first.unlink()
     second.write_bytes(second.read_bytes()[:100])
-    assert wrong(lake) == ("2 files of records are missing or have another size than its log says",)
+    assert wrong(lake) == ("2 of the files of records are missing, or have another size than its log says",)
 
 
 def test_records_whose_files_no_commit_names_any_more_are_said(lake: Lake) -> None:
@@ -142,6 +142,14 @@ def test_a_table_that_is_gone_is_said_twice_over_and_the_rest_is_shown(lake: Lak
 def test_a_lake_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="there is no lake"):
         LakeReader(Lake(tmp_path / "none")).read()
+
+
+def test_a_lake_into_which_nothing_can_be_written_is_said(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> str:
+        return "no/such/folder/clock"
+
+    monkeypatch.setattr("cloud_jobs.maintenance.store_clock._path", full)
+    assert "nothing can be written into the lake" in wrong(lake)[0]
 
 
 def test_no_answer_of_the_store_is_no_status(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
