@@ -19,8 +19,8 @@ from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.spark_settings import SparkSettings
-from cloud_jobs.usage.config import UsageSettings
 from cloud_jobs.status_settings import CentreLimits
+from cloud_jobs.usage.config import UsageSettings
 from geo.spatial import TrackSettings
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
