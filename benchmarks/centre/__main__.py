@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=100_000, help="earlier commits of `age`")
     parser.add_argument("--buffers", type=int, default=1_000_000, help="device streams of `age`")
     parser.add_argument("--records", type=int, default=500_000_000, help="earlier records of `age`")
+    parser.add_argument("--keep", type=Path, help="a folder in which the lakes of `age` are kept for the next run")
     options = parser.parse_args()
     quiet()
     parts = options.parts or PARTS

@@ -1,28 +1,32 @@
 """What age costs a micro-batch: the same 100 batches after many commits, many buffers, many records. Without Spark.
 
-The state is what the ingest itself would have left. Commits are made by the ingest's own writer, one small batch each,
-with maintenance now and then; buffers are rows of coverage under a commit of their own; records are written by the
-ingest's own writer of files, a million in one commit.
+Each state is in a lake as the ingest and maintenance leave it, but that nothing was synced while it was built. Commits:
+see `small_commits`. Buffers: rows of coverage under a commit of their own. Records: written by the ingest's own writer
+of files, five million in a commit, with their coverage.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import statistics
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from benchmarks.centre.batches import TENANT, as_messages, fixes
-from benchmarks.centre.lakes import DAY_US, add_records, new_lake
+from benchmarks.centre.lakes import DAY_US, add_records, new_lake, unsynced
 from benchmarks.centre.lakes import fixes as fixes_of
+from benchmarks.centre.small_commits import add_small_commits
 from benchmarks.centre.table import Figure, quiet
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import MicroBatchWriter
@@ -38,8 +42,6 @@ ROUNDS = 40
 BATCHES = 100
 ALLOWED = 1.3
 RECORDS_A_COMMIT = 5_000_000
-COMMITS_BETWEEN_MAINTENANCE = 100
-"""A run of maintenance each minute, and a commit or two a second."""
 
 
 def take_in(lake: Lake, writer: MicroBatchWriter, values: Sequence[bytes]) -> float:
@@ -56,9 +58,9 @@ def take_in(lake: Lake, writer: MicroBatchWriter, values: Sequence[bytes]) -> fl
 class TravellingFleet:
     """Devices that go on where they were."""
 
-    def __init__(self, devices: int, size: int) -> None:
+    def __init__(self, devices: int, size: int, prefix: str = "eu") -> None:
         self._size = size
-        self._next = dict.fromkeys((f"eu-{number:05}" for number in range(devices)), 1)
+        self._next = dict.fromkeys((f"{prefix}-{number:05}" for number in range(devices)), 1)
         self._start_us = int((time.time() - 40 * 86_400) * 1e6)
 
     def batches(self) -> list[bytes]:
@@ -72,10 +74,14 @@ def rows(folder: Path, options: Namespace) -> Iterator[Figure]:
     """A young centre, and the same micro-batch after each kind of age."""
     young = measured(new_lake(folder / "young"))
     yield Figure("nothing", "", f"{young.median_s * 1000:.0f} ms, {young.peak_mb:,.0f} MB")
+    kept = options.keep or folder
     aged = (
-        (f"{options.buffers:,} buffers", with_buffers(folder / "buffers", options.buffers)),
-        (f"{options.records:,} records", with_records(folder / "records", options.records)),
-        (f"{options.commits:,} commits", with_commits(folder / "commits", options.commits)),
+        (f"{count:,} {name}", built(kept / f"{name}-{count}", build, count))
+        for name, count, build in (
+            ("buffers", options.buffers, with_buffers),
+            ("commits", options.commits, with_commits),
+            ("records", options.records, with_records),
+        )
     )
     for what, lake in aged:
         found = measured(lake)
@@ -103,7 +109,8 @@ def measured(lake: Lake) -> AgeResult:
 
 def _measure(lake: Lake) -> AgeResult:
     quiet()
-    fleet = TravellingFleet(BATCHES, 200)
+    # devices of its own, so that a lake that is kept can be measured again
+    fleet = TravellingFleet(BATCHES, 200, f"m{time.time_ns():x}")
     began = time.perf_counter()
     writer = MicroBatchWriter(lake)
     opened = time.perf_counter() - began
@@ -158,27 +165,38 @@ def _history(at: int, count: int) -> pa.Table:
     each = -(-count // 1000)
     number = np.arange(count)
     day_us = int(time.time() // 86_400 - 31 + at % 30) * DAY_US
-    random = np.random.default_rng(at)
+    latitude, longitude = _ways(count)
     return fixes_of(
         number // each,
         number % each + 1,
         day_us + (number % each + 1) * 1_000_000 % DAY_US,
-        52 + np.cumsum(random.normal(0, 1e-5, count)),
-        9 + np.cumsum(random.normal(0, 1e-5, count)),
+        latitude,
+        longitude,
         epoch=at,
         prefix=f"de-{at // 30:03}",
     )
 
 
+@cache
+def _ways(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    random = np.random.default_rng(1)
+    return 52 + np.cumsum(random.normal(0, 1e-5, count)), 9 + np.cumsum(random.normal(0, 1e-5, count))
+
+
 def with_commits(folder: Path, commits: int) -> Lake:
-    """A lake with so many commits of the ingest's own writer, a small batch each."""
+    """A lake with so many commits of the ingest, of ten records each."""
     lake = new_lake(folder)
-    writer = MicroBatchWriter(lake)
-    fleet = TravellingFleet(1, 10)
-    maintenance = Maintenance(lake, MaintenanceSettings())
-    for number in range(commits):
-        take_in(lake, writer, fleet.batches())
-        if number % COMMITS_BETWEEN_MAINTENANCE == 0:
-            maintenance.run()
-    maintenance.run()
+    add_small_commits(lake, commits)
+    Maintenance(lake, MaintenanceSettings()).run()
     return lake
+
+
+def built(folder: Path, build: Callable[[Path, int], Lake], count: int) -> Lake:
+    """The lake in a folder, built if it is not there from an earlier run."""
+    done = folder.with_suffix(".built")
+    if not done.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        with unsynced():
+            build(folder, count)
+        done.touch()
+    return Lake(folder)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from benchmarks.centre.batches import EPOCH, TENANT
-from cloud_jobs.lake.coverage_log import Manifest
+from cloud_jobs.lake.appended_table import AppendedTable
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage_log import CoverageFile, CoverageWriter
 from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import INGEST, Lake
-from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
+from cloud_jobs.lake.transactions import counter_of, next_number
+from telemetry import IntervalSet
 
 DAY_US = 86_400_000_000
 
@@ -27,18 +33,47 @@ def new_lake(folder: Path) -> Lake:
     return lake
 
 
+@contextmanager
+def unsynced() -> Iterator[None]:
+    """No file is synced: a lake that is built to be measured need not survive a power cut."""
+    with patch("os.fsync"):
+        yield
+
+
+def at_once(work: Callable[[], CoverageFile]) -> Future[CoverageFile]:
+    """Runs a merge of coverage files while the caller waits."""
+    outcome: Future[CoverageFile] = Future()
+    outcome.set_result(work())
+    return outcome
+
+
 def add_records(lake: Lake, commits: Iterable[pa.Table]) -> None:
-    """One commit of the ingest for each table of rows; its coverage says nothing, which no reader of records needs."""
-    opened = lake.open("records")
-    previous = newest_number(opened, INGEST)
+    """One commit of the ingest for each table of rows, which are in order of device and seq, with their coverage."""
+    records = AppendedTable(lake, "records", INGEST)
+    coverage = CoverageWriter(lake.coverage_log, lake.coverage_manifest(records.number), at_once)
     for made in commits:
-        number = next_number(previous)
+        number = next_number(records.number)
         stamp = pa.array(np.full(made.num_rows, counter_of(number)))
         rows = made.set_column(made.schema.get_field_index("ingest_number"), RECORDS.field("ingest_number"), stamp)
         files = write_data_files(lake.files("records"), rows, datetime.now(UTC))
-        lake.coverage_log.write_manifest(Manifest(number, ()))
-        commit_files(opened, "records", files, writer=INGEST, previous=previous, number=number)
-        previous = number
+        manifest = coverage.prepare(number, said_of(rows))
+        records.commit(files, number)
+        coverage.committed(manifest)
+
+
+def said_of(rows: pa.Table) -> dict[DeviceStream, Coverage]:
+    """The coverage of rows that are in order of device and seq."""
+    device = rows["device"].combine_chunks().dictionary_encode().indices.to_numpy()
+    seq, epoch = rows["seq"].to_numpy(), rows["epoch"].to_numpy()
+    first = np.flatnonzero(np.r_[True, (np.diff(device) != 0) | (np.diff(seq) != 1)])
+    last = np.r_[first[1:], len(seq)] - 1
+    names = rows["device"].take(pa.array(first)).to_pylist()
+    ranges: dict[DeviceStream, list[tuple[int, int]]] = {}
+    for name, of, low, high in zip(names, epoch[first].tolist(), seq[first].tolist(), seq[last].tolist(), strict=True):
+        ranges.setdefault(DeviceStream(TENANT, name, of), []).append((low, high))
+    return {
+        stream: Coverage(IntervalSet(known), head=max(high for _, high in known)) for stream, known in ranges.items()
+    }
 
 
 def fixes(

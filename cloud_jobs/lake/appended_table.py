@@ -97,7 +97,7 @@ class AppendedTable:
     def _commit_in(self, commits: Path, files: Sequence[DataFile], number: int, now: datetime | None) -> None:
         for _ in range(TRIES):
             moment_us = next_moment_us(self._committed_us, now)
-            text = _text(files, {self._writer: number, COMMITTED: moment_us})
+            text = commit_text(files, {self._writer: number, COMMITTED: moment_us})
             if create_durably(_commit_of(commits, self._version + 1), text):
                 break
             # another's commit, such as a merge
@@ -129,8 +129,8 @@ def _commit_of(commits: Path, version: int) -> Path:
     return commits / f"{version:020}.json"
 
 
-def _text(files: Sequence[DataFile], numbers: Mapping[str, int]) -> bytes:
-    """A commit as Delta has it: an action on each line."""
+def commit_text(files: Sequence[DataFile], numbers: Mapping[str, int]) -> bytes:
+    """A commit that adds files, as Delta has it: an action on each line. `numbers`: what is stated from it on."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     info = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Append"}, "isBlindAppend": True}
     actions: list[dict[str, Any]] = [{"commitInfo": info}]
