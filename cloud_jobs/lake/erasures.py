@@ -59,15 +59,20 @@ def is_erased(rows: pa.Table, erasures: Iterable[Erasure]) -> pa.ChunkedArray:
     receipt counts."""
     far_off = pc.coalesce(rows["received_at"], rows["device_time"])
     moment = pc.if_else(pc.is_valid(rows["device_date"]), rows["device_time"], far_off)
-    erased = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
-    for tenant, device, before in erasures:
-        mine = pc.less(moment, pa.scalar(before, RECORDS.field("device_time").type))
-        if device is not None:
-            mine = pc.and_(mine, pc.equal(rows["device"], device))
-        if tenant is not None:
-            mine = pc.and_(mine, pc.equal(rows["tenant"], tenant))
-        erased = pc.or_(erased, pc.fill_null(mine, False))
-    return pc.and_(pc.equal(rows["kind"], "position"), erased)
+    erased = pc.less(moment, _boundaries(rows, Erasures(erasures)))
+    return pc.and_(pc.equal(rows["kind"], "position"), pc.fill_null(erased, False))
+
+
+def _boundaries(rows: pa.Table, erasures: Erasures) -> pa.Array:
+    """Of each record the moment before which positions of its device are erased, or null."""
+    tenants, devices = (rows[name].combine_chunks().dictionary_encode() for name in ("tenant", "device"))
+    count = len(devices.dictionary)
+    codes = pc.add(pc.multiply(tenants.indices.cast(pa.int64()), count), devices.indices.cast(pa.int64()))
+    found = pc.unique(codes)
+    # once for each device that is there, however many erasures were declared
+    names = [(tenants.dictionary[code // count], devices.dictionary[code % count]) for code in found.to_pylist()]
+    before = [erasures.before(tenant.as_py(), device.as_py()) for tenant, device in names]
+    return pa.array(before, RECORDS.field("device_time").type).take(pc.index_in(codes, value_set=found))
 
 
 def read_erasures(lake: Lake, as_of: datetime | None = None) -> Erasures:

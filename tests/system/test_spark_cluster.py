@@ -160,6 +160,7 @@ admin_url = "{place.admin_url}"
 [ingest]
 topics = ["{topic}"]
 subscription = "submitted"
+max_age_days = 36500
 """)
     here = {
         "spark://spark-master.example.org:7077": cluster.master.url,

@@ -5,11 +5,16 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloud_jobs.errors import LakeError
-from cloud_jobs.lake.erasures import Erasure, Erasures, declare_erasure, read_erasures
+from cloud_jobs.lake.erasures import Erasure, Erasures, declare_erasure, is_erased, read_erasures
+from cloud_jobs.lake.schemas import RECORDS
 from tests.cloud_jobs.ingest.centre import new_lake
 
 DAY = timedelta(days=1)
@@ -46,3 +51,41 @@ def test_erasures_that_are_declared_at_once_are_numbered_in_the_order_of_their_c
         made = threads.map(lambda name: declare_erasure(lake, Erasure("acme", name, NOW), NOW), "abc")
         assert list(made) == [True] * 3
     assert sorted(lake.rows("erasures", ["number"])["number"].to_pylist()) == [1, 2, 3]
+
+
+names, moments = st.sampled_from("abc"), st.integers(0, 4).map(lambda days: NOW + days * DAY)
+declared_ones = st.builds(Erasure, st.none() | names, st.none() | names, moments)
+rows_of_devices = st.lists(
+    st.tuples(names, names, st.sampled_from(["position", "signal"]), moments, st.none() | moments, st.booleans())
+)
+
+
+@given(st.lists(declared_ones, max_size=6), rows_of_devices)
+def test_a_record_is_erased_if_one_of_the_erasures_is_of_its_device_and_later_than_it(
+    erasures: list[Erasure], records: list[tuple[str, str, str, datetime, datetime | None, bool]]
+) -> None:
+    columns = ("tenant", "device", "kind", "device_time", "received_at", "device_date")
+    schema = pa.schema([RECORDS.field(name) for name in columns])
+    rows: list[dict[str, Any]] = [
+        dict(zip(columns, (*one[:5], one[3].date() if one[5] else None), strict=True)) for one in records
+    ]
+    expected = [
+        row["kind"] == "position"
+        and any(
+            tenant in (None, row["tenant"])
+            and device in (None, row["device"])
+            and (row["device_time"] if row["device_date"] else row["received_at"] or row["device_time"]) < before
+            for tenant, device, before in erasures
+        )
+        for row in rows
+    ]
+    assert is_erased(pa.Table.from_pylist(rows, schema=schema), erasures).to_pylist() == expected
+
+
+def test_each_device_of_some_records_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str | None, str]] = []
+    monkeypatch.setattr(Erasures, "before", lambda _, tenant, device: asked.append((tenant, device)))
+    row = {"tenant": "acme", "kind": "position", "device_time": NOW, "epoch": 1, "seq": 1, "ingest_number": 1}
+    rows = [row | {"device": f"d{at % 3}"} for at in range(900)]
+    is_erased(pa.Table.from_pylist(rows, schema=RECORDS), [Erasure(None, f"e{at}", NOW) for at in range(50)])
+    assert sorted(asked) == [("acme", "d0"), ("acme", "d1"), ("acme", "d2")]
