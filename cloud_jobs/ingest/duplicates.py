@@ -26,6 +26,7 @@ from cloud_jobs.ingest.quarantine import RECORD_ID
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.data_files import DataFile, day_of, read_data_file, write_data_files
 from cloud_jobs.lake.erasures import Erasure, is_erased
+from cloud_jobs.lake.row_sizes import in_pieces
 from cloud_jobs.lake.schemas import CONTENT, RECORDS
 from cloud_jobs.lake.stored_files import row_groups
 from cloud_jobs.lake.stream_order import in_order, stream_codes
@@ -35,8 +36,7 @@ MAX_CONFLICTS: Final = 10_000
 """The most conflicts of one part that are kept one by one; a device that sends more is broken."""
 
 _STORED_COLUMNS: Final = [*RECORD_ID, *CONTENT]
-_ROWS_WITH_PAYLOAD: Final = 64
-"""So many stored rows are read in one piece where there are payloads, each of which may be a megabyte."""
+_TEXTS: Final = ("name", "text", "payload")
 _MAX_NAMES: Final = 100
 """So many tenants or devices are asked for one by one, more as a range of names."""
 
@@ -195,26 +195,15 @@ def _bounds_of(rows: pa.Table) -> _Bounds:
 def _stored_rows(files: FileSystem, path: str, bounds: _Bounds, again: pa.Table) -> Iterator[pa.Table]:
     """The records of a file that have the ids of others, in pieces that fit into memory."""
     ids = again.select([*RECORD_ID])
-    with pq.ParquetFile(path, filesystem=files) as file:
+    with pq.ParquetFile(path, filesystem=files, read_dictionary=[*_TEXTS]) as file:
         for group in row_groups(file.metadata, {"epoch": bounds.epochs, "seq": bounds.seqs}):
             there = _typed(file.read_row_group(group, columns=[*RECORD_ID], use_threads=False))
             rows = there.append_column("row", pa.array(np.arange(there.num_rows)))
             same = rows.join(ids, [*RECORD_ID], join_type="left semi", use_threads=False)["row"].to_numpy()
-            if not len(same):
-                continue
-            at, size = 0, _ROWS_WITH_PAYLOAD if _has_payload(file.metadata.row_group(group)) else there.num_rows
-            for batch in file.iter_batches(size, row_groups=[group], columns=_STORED_COLUMNS, use_threads=False):
-                here = same[(same >= at) & (same < at + batch.num_rows)] - at
-                at += batch.num_rows
-                if len(here):
-                    yield _typed(pa.Table.from_batches([batch]).take(pa.array(np.sort(here))))
-
-
-def _has_payload(group: Any) -> bool:
-    columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
-    payload = columns["payload"]
-    statistics = payload.statistics
-    return statistics is None or not statistics.has_null_count or statistics.null_count < payload.num_values
+            if len(same):
+                # of many equal payloads one is held
+                found = file.read_row_group(group, columns=_STORED_COLUMNS, use_threads=False)
+                yield from map(_typed, in_pieces(found.take(pa.array(np.sort(same)))))
 
 
 def _typed(rows: pa.Table) -> pa.Table:

@@ -19,13 +19,12 @@ from pyarrow.fs import FileSystem
 
 from cloud_jobs.lake.location import ensure_folder
 from cloud_jobs.lake.on_disk import sync_files
+from cloud_jobs.lake.row_sizes import PIECE_ROWS, in_pieces
 from cloud_jobs.lake.schemas import RECORDS, TABLES, TableSchema
 from cloud_jobs.lake.stream_order import in_order
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _ASCENDING: Final = ("seq", "device_time", "monotonic_us")
-ROW_GROUP: Final = 1 << 17
-"""A reader of one device opens as much of a file at least."""
 
 
 class DataFile(NamedTuple):
@@ -125,6 +124,12 @@ def parquet_options(table: str) -> dict[str, Any]:
     }
 
 
+def write_row_groups(writer: pq.ParquetWriter, rows: pa.Table) -> None:
+    """Writes rows in groups that a reader can hold: of one device it opens as much of a file at least."""
+    for piece in in_pieces(rows):
+        writer.write_table(piece, row_group_size=PIECE_ROWS)
+
+
 def statistics(table: str, rows: pa.Table, day: date | None) -> dict[str, Any]:
     """What Delta's log says of rows of one day: their number, and bounds of the table's bounded columns."""
     layout = TABLES[table]
@@ -136,7 +141,8 @@ def statistics(table: str, rows: pa.Table, day: date | None) -> dict[str, Any]:
 def _write(files: FileSystem, table: str, rows: pa.Table, day: date | None, now: datetime) -> DataFile:
     path = new_path(files, table, day)
     in_file = rows.drop_columns([*TABLES[table].partition_by])
-    pq.write_table(in_file, path, filesystem=files, row_group_size=ROW_GROUP, **parquet_options(table))
+    with pq.ParquetWriter(path, in_file.schema, filesystem=files, **parquet_options(table)) as writer:
+        write_row_groups(writer, in_file)
     size = files.get_file_info(path).size
     return DataFile(path, size, day, json.dumps(statistics(table, rows, day)), _ms(now))
 

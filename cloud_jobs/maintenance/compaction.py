@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.maintenance.merge_plan import growing_merges, settled_merge
+from cloud_jobs.maintenance.merge_plan import growing_merges, settled_merges
 from cloud_jobs.maintenance.rewriting import Rewriter
 from cloud_jobs.maintenance.table_files import TableFile, by_day, table_files
 
@@ -50,8 +50,9 @@ def due_merges(rewriter: Rewriter, table: str, now: datetime, hot_days: int) -> 
     # a file of which the log does not say how many rows it has is another writer's: it is left as it is
     files = [file for file in table_files(rewriter.lake.open(table), table) if file.rows >= 0]
     for day, of_day in by_day(files):
-        grown = day is not None and day < growing_from and settled_merge(of_day, rewriter.limits, TABLES[table].order)
-        due += [grown] if grown else growing_merges(of_day, rewriter.limits)
+        is_past = day is not None and day < growing_from
+        settled = settled_merges(of_day, rewriter.limits, TABLES[table].order) if is_past else []
+        due += settled or growing_merges(of_day, rewriter.limits)
     return due
 
 

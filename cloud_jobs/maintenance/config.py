@@ -14,9 +14,7 @@ class MaintenanceSettings(Settings):
     """How files are merged, and how long what nobody needs any more stays."""
 
     file_mb: int = Field(default=128, ge=1, le=4096, description="about how big a file of a day that is past becomes")
-    memory_mb: int = Field(
-        default=1024, ge=64, le=65_536, description="what a merge may hold in memory, in rows of 1,000 bytes"
-    )
+    memory_mb: int = Field(default=1024, ge=64, le=65_536, description="about what a merge may hold in memory")
     hot_days: int = Field(
         default=2, ge=1, le=400, description="so many days up to today are merged by size only, older ones sorted whole"
     )

@@ -32,9 +32,6 @@ from cloud_jobs.maintenance.store_clock import check_clock, store_time
 from cloud_jobs.maintenance.sweeping import sweep_coverage, sweep_table
 from cloud_jobs.maintenance.table_files import table_files
 
-_BYTES_OF_ROW: Final = 1000
-"""What a row takes in memory while it is read, sorted and written, all copies together."""
-
 _FAILURES: Final = (CommitFailed, LakeError, DeltaError, OSError, ValueError)
 
 _log = structlog.get_logger("maintain")
@@ -102,7 +99,7 @@ class Maintenance:
         reached: Callable[[MaintenancePoint], None] = lambda _: None,
         stop: Event | None = None,
     ) -> None:
-        limits = FileLimits(settings.file_mb << 20, (settings.memory_mb << 20) // _BYTES_OF_ROW)
+        limits = FileLimits(settings.file_mb << 20, settings.memory_mb << 20)
         self._lake = lake
         self._settings = settings
         self._now = now

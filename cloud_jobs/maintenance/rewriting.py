@@ -93,7 +93,7 @@ class Rewriter:
         size = sum(file.size for file in files)
         # all of about one size, so that none is a small rest
         writer = SortedFiles(folder, table, files[0].day, now, size / max(1, round(size / self.limits.size)))
-        for keys in source.ranges(_rows(files), self.limits.rows):
+        for keys in source.ranges(self.limits.memory):
             rows = source.read(keys)
             read += rows.num_rows
             if keep is not None:

@@ -10,7 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from cloud_jobs.lake.data_files import ROW_GROUP, DataFile, new_path, parquet_options, sorted_rows, statistics
+from cloud_jobs.lake.data_files import (
+    DataFile,
+    new_path,
+    parquet_options,
+    sorted_rows,
+    statistics,
+    write_row_groups,
+)
 from cloud_jobs.lake.on_disk import sync_files
 from cloud_jobs.lake.schemas import TABLES
 
@@ -40,7 +47,7 @@ class SortedFiles:
             self._sink = self._files.open_output_stream(self._path)
             schema = TABLES[self._table].in_file
             self._writer = pq.ParquetWriter(self._sink, schema, **parquet_options(self._table))
-        self._writer.write_table(rows, row_group_size=ROW_GROUP)
+        write_row_groups(self._writer, rows)
         stats = statistics(self._table, rows, self._day)
         if self._table == "records":
             # of a file without positions the log says so: it is never searched for such

@@ -20,9 +20,9 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.merge_plan import FileLimits
 from cloud_jobs.maintenance.rewriting import Rewriter
 from cloud_jobs.maintenance.table_files import table_files
-from telemetry import Batch, IntervalSet, Raw, Record, encode
-from tests.cloud_jobs.ingest.centre import NOON_US, batch, check, new_ingest, new_lake, take_in
-from tests.cloud_jobs.maintenance.upkeep import parquet_files, positions, run
+from telemetry import IntervalSet
+from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, take_in
+from tests.cloud_jobs.maintenance.upkeep import parquet_files, positions, raw, run
 
 
 @pytest.fixture
@@ -99,10 +99,6 @@ def test_what_was_erased_is_looked_for_in_no_file_when_it_comes_again(
 
 
 def test_a_duplicate_is_compared_with_one_of_many_large_payloads_and_memory_stays_small(lake: Lake) -> None:
-    def raw(*seqs: int, payload: bytes) -> bytes:
-        records = tuple(Record(seq, NOON_US + seq, Raw(topic="can", payload=payload)) for seq in seqs)
-        return encode(Batch("d", 7, 300, records, ()))
-
     large = bytes(1 << 20)
     take_in(lake, new_ingest(lake), [raw(*range(at, at + 7), payload=large) for at in range(10, 220, 7)])
     run(lake)

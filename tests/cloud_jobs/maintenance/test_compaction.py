@@ -19,6 +19,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.maintenance import merge_plan
 from cloud_jobs.maintenance.compaction import compact
 from cloud_jobs.maintenance.key_ranges import RowSource
 from cloud_jobs.maintenance.merge_plan import FileLimits
@@ -26,7 +27,7 @@ from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter
 from cloud_jobs.maintenance.table_files import table_files
 from telemetry import IntervalSet
 from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, take_in
-from tests.cloud_jobs.maintenance.upkeep import keys_of, positions, run
+from tests.cloud_jobs.maintenance.upkeep import keys_of, positions, raw, run
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_a_day_that_is_past_becomes_one_file_in_order_and_is_not_touched_again(l
 
 def test_what_does_not_fit_into_memory_is_parted_into_files_that_do_not_overlap(lake: Lake) -> None:
     size = sum(file.size for file in table_files(lake.open("records"), "records"))
-    rewriter = Rewriter(lake, FileLimits(size // 6, 7))
+    rewriter = Rewriter(lake, FileLimits(size // 6, 7_000))
     assert compact(rewriter, "records", 2).merges == 1
     keys = [keys_of(Path(lake.path("records")) / path) for path in files_of(lake)]
     assert 1 < len(keys) <= 6
@@ -68,9 +69,41 @@ def test_what_does_not_fit_into_memory_is_parted_into_files_that_do_not_overlap(
     assert compact(rewriter, "records", 2).merges == 0
 
 
+def test_a_day_too_large_for_one_merge_is_sorted_by_several_commits(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge_plan, "_FILES", 3)
+    rewriter = Rewriter(lake, FileLimits(1 << 30, 1 << 20))
+    merges = [compact(rewriter, "records", 2) for _ in range(2)]
+    # ten files by threes, and then what was made of them; the last one is too little to sort the day again
+    assert [made.merges for made in merges] == [4, 0]
+    assert [file.rows for file in table_files(lake.open("records"), "records")] == [45, 5]
+    assert check(lake) == IntervalSet([(1, 30)])
+
+
+def test_what_a_merge_holds_is_bounded_by_bytes_whatever_its_rows_are_packed_into(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    seqs = range(1, 1 + 32 * 7)
+    for first in seqs[::28]:
+        sent = [raw(*range(at, at + 7), payload=bytes(1 << 20)) for at in range(first, first + 28, 7)]
+        take_in(lake, new_ingest(lake), sent)
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    default = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        assert run(lake, memory_mb=64).tables[0].merges == 1
+    finally:
+        pa.set_memory_pool(default)
+    assert pool.max_memory() < 110 << 20
+    (path,) = files_of(lake)
+    metadata = pq.read_metadata(Path(lake.path("records")) / path)
+    assert {metadata.row_group(at).num_rows for at in range(metadata.num_row_groups - 1)} <= set(range(8, 33))
+    assert check(lake) == IntervalSet([(1, 224)])
+
+
 def test_a_file_grows_by_what_fits_into_memory_and_its_bounds_are_those_of_all_its_rows(lake: Lake) -> None:
     rows = lake.rows("records")
-    assert compact(Rewriter(lake, FileLimits(1 << 30, 7)), "records", 2).merges == 1
+    assert compact(Rewriter(lake, FileLimits(1 << 30, 7_000)), "records", 2).merges == 1
     (file,) = table_files(lake.open("records"), "records")
     assert keys_of(Path(lake.path("records")) / file.path) == sorted(keys_of(Path(lake.path("records")) / file.path))
     assert (file.rows, file.nulls["latitude"]) == (50, 40)
@@ -101,13 +134,13 @@ def test_a_merge_changes_no_data_in_the_log_and_stops_no_ingest(lake: Lake) -> N
 
 def test_of_two_merges_of_one_file_the_second_is_given_up_and_leaves_nothing(lake: Lake) -> None:
     files = table_files(lake.open("records"), "records")
-    other = Rewriter(lake, FileLimits(1 << 30, 1000))
+    other = Rewriter(lake, FileLimits(1 << 30, 1 << 20))
 
     def first(point: MaintenancePoint) -> None:
         if point is MaintenancePoint.FILES_WRITTEN:
             assert other.rewrite("records", files[1:3]).done
 
-    assert not Rewriter(lake, FileLimits(1 << 30, 1000), reached=first).rewrite("records", files[:2]).done
+    assert not Rewriter(lake, FileLimits(1 << 30, 1 << 20), reached=first).rewrite("records", files[:2]).done
     assert check(lake) == IntervalSet([(1, 30)])
     assert run(lake).tables[0].orphans == 0
 
@@ -116,7 +149,7 @@ def test_a_replacement_whose_answer_was_lost_keeps_its_files_whatever_was_replac
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = table_files(lake.open("records"), "records")
-    rewriter = Rewriter(lake, FileLimits(1 << 30, 1000))
+    rewriter = Rewriter(lake, FileLimits(1 << 30, 1 << 20))
     commit = DeltaTable.create_write_transaction
 
     def lost(opened: DeltaTable, *args: Any, **kwargs: Any) -> None:
@@ -157,7 +190,7 @@ def test_the_files_of_every_table_are_merged(tmp_path: Path, table: str) -> None
     rows = [pa.table({field.name: _values(field.type, at) for field in schema}, schema=schema) for at in range(9)]
     for one in rows:
         write_deltalake(lake.path(table), one, mode="append")
-    compact(Rewriter(lake, FileLimits(1 << 30, 1000)), table, 2)
+    compact(Rewriter(lake, FileLimits(1 << 30, 1 << 20)), table, 2)
     assert len(files_of(lake, table)) == 1
     order = [(name, "ascending") for name in TABLES[table].order]
     assert lake.rows(table).sort_by(order).equals(pa.concat_tables(rows).combine_chunks().sort_by(order))
@@ -195,8 +228,7 @@ def test_ranges_part_the_rows_whatever_they_are(parts: list[list[tuple[str, int,
         files = SubTreeFileSystem(folder, LocalFileSystem())
         paths = tuple(str(at) for at in range(len(parts)))
         source = RowSource(files, paths, schema, ("device", "epoch", "seq"))
-        count = sum(map(len, parts))
-        found = [source.read(keys).to_pylist() for keys in source.ranges(count, at_most)]
+        found = [source.read(keys).to_pylist() for keys in source.ranges(at_most * 1000)]
     flat = [tuple(row.values()) for piece in found for row in piece]
     assert sorted(flat) == sorted(row for rows in parts for row in rows)
     bounds = [sorted(tuple(row.values()) for row in piece) for piece in found if piece]

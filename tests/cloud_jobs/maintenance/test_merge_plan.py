@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_jobs.maintenance.merge_plan import MERGED_FILES, FileLimits, growing_merges, overlap, settled_merge
+from cloud_jobs.maintenance.merge_plan import MERGED_FILES, FileLimits, growing_merges, overlap, settled_merges
 from cloud_jobs.maintenance.table_files import TableFile
 
 MILLION = 1_000_000
 ORDER = ("tenant", "device")
-LIMITS = FileLimits(40_000_000, 300_000)
-"""A million rows of `file`; fewer fit into memory."""
+LIMITS = FileLimits(40_000_000, 1 << 28)
+"""A million rows of `file`."""
 
 
 def file(name: Any, rows: int, low: str = "a", high: str = "z") -> TableFile:
@@ -28,6 +29,11 @@ def merged(files: list[TableFile], taken: tuple[TableFile, ...]) -> list[TableFi
     parts = max(1, round(rows / MILLION))
     made = [file(f"new {at}", rows // parts, f"{at:03}", f"{at + 1:03}") for at in range(parts)]
     return rest + made
+
+
+def _settled(files: list[TableFile], limits: FileLimits, order: tuple[str, ...]) -> tuple[TableFile, ...]:
+    """The merge of a day that one merge can take."""
+    return next(iter(settled_merges(files, limits, order)), ())
 
 
 def test_few_files_of_a_day_that_grows_are_left() -> None:
@@ -59,7 +65,7 @@ def test_however_many_files_come_few_stay(count: int) -> None:
 def test_a_day_that_is_past_is_sorted_once(sizes: list[int]) -> None:
     files = [file(at, rows) for at, rows in enumerate(sizes)]
     for _ in range(3):
-        due = settled_merge(files, LIMITS, ORDER)
+        due = _settled(files, LIMITS, ORDER)
         files = merged(files, due) if due else files
     assert due == ()
     assert len(files) <= 2 + 2 * sum(sizes) / MILLION
@@ -68,10 +74,10 @@ def test_a_day_that_is_past_is_sorted_once(sizes: list[int]) -> None:
 def test_what_came_late_is_merged_alone_until_it_is_much() -> None:
     day = [file(at, 800_000, f"{at}", f"{at + 1}") for at in range(5)]
     late = [file("x", 10, "0"), file("y", 10, "0")]
-    assert settled_merge([*day, late[0]], LIMITS, ORDER) == ()
-    assert settled_merge([*day, *late], LIMITS, ORDER) == tuple(late)
+    assert _settled([*day, late[0]], LIMITS, ORDER) == ()
+    assert _settled([*day, *late], LIMITS, ORDER) == tuple(late)
     much = file("z", 600_000, "0")
-    assert settled_merge([*day, much], LIMITS, ORDER) == (*day, much)
+    assert _settled([*day, much], LIMITS, ORDER) == (*day, much)
 
 
 def test_what_comes_late_to_a_small_day_does_not_write_the_day_again() -> None:
@@ -79,7 +85,7 @@ def test_what_comes_late_to_a_small_day_does_not_write_the_day_again() -> None:
     written = 0
     for at in range(500):
         day.append(file(f"late {at}", 1))
-        if due := settled_merge(day, LIMITS, ORDER):
+        if due := _settled(day, LIMITS, ORDER):
             rows = sum(one.rows for one in due)
             written += rows
             day = [one for one in day if one not in due] + [file(f"by {at}", rows)]
@@ -87,7 +93,7 @@ def test_what_comes_late_to_a_small_day_does_not_write_the_day_again() -> None:
     # each late row again and again, but the day never
     assert written < 500 * 500
     day.append(file("much", 2_000))
-    assert len(settled_merge(day, LIMITS, ORDER)) == len(day)
+    assert len(_settled(day, LIMITS, ORDER)) == len(day)
 
 
 def test_files_that_share_no_more_than_a_device_at_their_ends_do_not_overlap() -> None:
@@ -102,3 +108,45 @@ def test_the_devices_of_two_tenants_do_not_overlap_whatever_they_are_called() ->
     assert not overlap([one, other._replace(low={"tenant": "u"}, high={"tenant": "u"})], ORDER)
     assert not overlap([one, both], ORDER)
     assert overlap([one, other, both], ORDER)
+
+
+def spread(name: str, keys: tuple[int, int], size: int) -> TableFile:
+    low, high = ({"tenant": "t", "device": f"{key:09}"} for key in keys)
+    return TableFile(name, size, size, None, low, high, {})
+
+
+def sorted_anew(taken: tuple[TableFile, ...], size: int, name: str) -> list[TableFile]:
+    """What a merge makes of files whose rows are evenly spread over their keys."""
+    points = sorted(
+        int(one.low["device"]) + (int(one.high["device"]) - int(one.low["device"])) * at // 99
+        for one in taken
+        for at in range(100)
+    )
+    total = sum(one.size for one in taken)
+    parts = max(1, round(total / size))
+    cuts = [points[(len(points) - 1) * at // parts] for at in range(parts + 1)]
+    return [spread(f"{name}/{at}", ends, total // parts) for at, ends in enumerate(pairwise(cuts))]
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 10**8), st.integers(0, 10**8), st.integers(1, 60)), min_size=1, max_size=400),
+    st.integers(0, 900),
+)
+def test_a_day_of_any_size_is_sorted_by_merges_that_are_each_bounded(
+    some: list[tuple[int, int, int]], whole: int
+) -> None:
+    limits = FileLimits(50, 1 << 28)
+    files = [spread(f"{at}", (min(low, high), max(low, high)), size) for at, (low, high, size) in enumerate(some)]
+    files += [spread(f"whole {at}", (0, 10**8), 40) for at in range(whole)]
+    for number in range(40):
+        due = settled_merges(files, limits, ORDER)
+        taken = [one.path for merge in due for one in merge]
+        assert len(taken) == len(set(taken)), "no file is in two merges"
+        for at, merge in enumerate(due):
+            assert sum(one.size for one in merge) <= 32 * 50 + 60
+            files = [one for one in files if one not in merge] + sorted_anew(merge, 50, f"{number}/{at}")
+        if not due:
+            break
+    assert not due
+    assert not overlap([one for one in files if limits.is_full(one)], ORDER)

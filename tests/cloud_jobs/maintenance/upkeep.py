@@ -14,7 +14,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.job import Maintenance, MaintenanceRun
 from cloud_jobs.maintenance.rewriting import MaintenancePoint
-from telemetry import Batch, Position, Record, encode
+from telemetry import Batch, Position, Raw, Record, encode
 from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US
 
 
@@ -42,6 +42,11 @@ def positions(*seqs: int, device: str = "d", day: int = -1, latitude: float = 48
         for seq in seqs
     )
     return encode(Batch(device, 7, max(seqs), records, ()))
+
+
+def raw(*seqs: int, payload: bytes) -> bytes:
+    records = tuple(Record(seq, NOON_US + seq, Raw(topic="can", payload=payload)) for seq in seqs)
+    return encode(Batch("d", 7, max(seqs), records, ()))
 
 
 def folder_of(lake: Lake) -> Path:
