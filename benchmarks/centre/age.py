@@ -50,7 +50,7 @@ def take_in(lake: Lake, writer: MicroBatchWriter, values: Sequence[bytes]) -> fl
     began = time.perf_counter()
     attempt = writer.begin()
     decoded = decode_messages(messages)
-    parts = [write_part(lake.files("records"), one, attempt.ingest_number, attempt.now) for one in decoded]
+    parts = [write_part(lake, one, attempt.ingest_number, attempt.now) for one in decoded]
     writer.write(attempt, parts)
     return time.perf_counter() - began
 

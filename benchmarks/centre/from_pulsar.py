@@ -163,7 +163,7 @@ def one_process(folder: Path, load: PulsarLoad, begin_us: int) -> float:
     messages = as_messages(values).to_batches(max_chunksize=10_000)
     began = time.perf_counter()
     for decoded in decode_messages(messages):
-        write_part(lake.files("records"), decoded, 1, datetime.now(UTC))
+        write_part(lake, decoded, 1, datetime.now(UTC))
     return len(values) * load.size / (time.perf_counter() - began)
 
 

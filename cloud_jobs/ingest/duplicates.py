@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.ingest.parts import WrittenPart
-from cloud_jobs.ingest.quarantine import RECORD_ID
+from cloud_jobs.ingest.quarantine import RECORD_ID, QuarantineFile, conflict_rows, write_quarantine
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.data_files import DataFile, day_of, read_data_file, write_data_files
 from cloud_jobs.lake.erasures import Erasure, is_erased
@@ -30,11 +30,11 @@ from cloud_jobs.lake.row_sizes import in_pieces
 from cloud_jobs.lake.schemas import CONTENT, RECORDS
 from cloud_jobs.lake.stored_files import row_groups
 from cloud_jobs.lake.stream_order import in_order, stream_codes
+from cloud_jobs.lake.tables import Lake
 from telemetry import IntervalSet
 
-MAX_CONFLICTS: Final = 10_000
-"""The most conflicts of one part that are kept one by one; a device that sends more is broken."""
-
+_CONFLICTS_AT_ONCE: Final = 10_000
+"""So many conflicts become rows of the quarantine, and a file of it, together."""
 _STORED_COLUMNS: Final = [*RECORD_ID, *CONTENT]
 _TEXTS: Final = ("name", "text", "payload")
 _MAX_NAMES: Final = 100
@@ -103,27 +103,43 @@ def compared_parts(
     return found
 
 
-def find_conflicts(files: FileSystem) -> Callable[[ComparedPart], pa.Table]:
-    """A function from a part to its records that came again with another content than the one stored, bounded."""
+class Conflicts(NamedTuple):
+    """How many records of a part came again with another content than the one stored, and the files that have it."""
 
-    def conflicts(part: ComparedPart) -> pa.Table:
-        repeated = part.repeated.split(files)[1]
-        again = repeated.select(_STORED_COLUMNS)
-        if not again.num_rows:
-            return again
-        bounds = _bounds_of(again)
-        # of an erased record no other content is known: not looked for in file after file, nor in conflict
-        found = same = is_erased(repeated, part.erasures).combine_chunks().to_numpy(zero_copy_only=False)
-        for path in part.stored:
-            # the table has each record once
-            if found.all():
-                break
-            for stored in _stored_rows(files, path, bounds, again):
-                here = _compared(again, stored)
-                found, same = found | here[0], same | here[1]
-        return again.filter(pa.array(found & ~same)).slice(0, MAX_CONFLICTS)
+    records: int
+    quarantined: tuple[QuarantineFile, ...]
 
-    return conflicts
+
+def find_conflicts(lake: Lake, now: datetime) -> Callable[[ComparedPart], Conflicts]:
+    """A function that finds the conflicts of a part, and writes them into files of the quarantine."""
+
+    def found(part: ComparedPart) -> Conflicts:
+        rows, written = _conflicts(lake.files("records"), part), list[QuarantineFile]()
+        for piece in in_pieces(rows):
+            for at in range(0, piece.num_rows, _CONFLICTS_AT_ONCE):
+                some = conflict_rows(piece.slice(at, _CONFLICTS_AT_ONCE), now)
+                written += write_quarantine(lake.files("quarantine"), some, now)
+        return Conflicts(rows.num_rows, tuple(written))
+
+    return found
+
+
+def _conflicts(files: FileSystem, part: ComparedPart) -> pa.Table:
+    repeated = part.repeated.split(files)[1]
+    again = repeated.select(_STORED_COLUMNS)
+    if not again.num_rows:
+        return again
+    bounds = _bounds_of(again)
+    # of an erased record no other content is known: not looked for in file after file, nor in conflict
+    found = same = is_erased(repeated, part.erasures).combine_chunks().to_numpy(zero_copy_only=False)
+    for path in part.stored:
+        # the table has each record once
+        if found.all():
+            break
+        for stored in _stored_rows(files, path, bounds, again):
+            here = _compared(again, stored)
+            found, same = found | here[0], same | here[1]
+    return again.filter(pa.array(found & ~same))
 
 
 class _Bounds(NamedTuple):

@@ -14,8 +14,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import Fenced
-from cloud_jobs.ingest.micro_batch import MicroBatchWriter, Run
+from cloud_jobs.ingest.micro_batch import MicroBatchWriter
 from cloud_jobs.ingest.parts import PART_COLUMNS, read_parts, write_parts
+from cloud_jobs.ingest.quarantine import Run
 from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.pulsar_source import PulsarDataSource
@@ -78,7 +79,7 @@ class MicroBatchHandler:
         """`committed` is called with the number of each commit that was made."""
         self._committed = committed
         self._sensible = sensible
-        self._files = lake.files("records")
+        self._lake = lake
         self.writer = MicroBatchWriter(lake, run=_on_executors(spark))
         self.completed = 0
         self.fenced: Fenced | None = None
@@ -87,7 +88,7 @@ class MicroBatchHandler:
         """Writes what is new in the messages. Raises Fenced, and keeps it for those who only see Spark."""
         try:
             attempt = self.writer.begin()
-            write = write_parts(self._files, attempt.ingest_number, attempt.now, self._sensible)
+            write = write_parts(self._lake, attempt.ingest_number, attempt.now, self._sensible)
             parts = read_parts(messages.select(*_READ).mapInArrow(write, from_arrow_schema(PART_COLUMNS)).toArrow())
             if parts:
                 self.writer.write(attempt, parts)

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import structlog
 
 from cloud_jobs.errors import CommitFailed, LakeError
 from cloud_jobs.ingest.deduplication import DeduplicationResult, deduplicate
-from cloud_jobs.ingest.duplicates import compared_parts, filter_part, find_conflicts, repeated_parts
+from cloud_jobs.ingest.duplicates import Conflicts, compared_parts, filter_part, find_conflicts, repeated_parts
 from cloud_jobs.ingest.known_coverage import KnownCoverage
 from cloud_jobs.ingest.parts import WrittenPart
-from cloud_jobs.ingest.quarantine import conflict_rows, malformed_rows, quarantine
+from cloud_jobs.ingest.quarantine import Run, commit_quarantine
 from cloud_jobs.lake.appended_table import AppendedTable
 from cloud_jobs.lake.coverage_log import CoverageWriter, Submit
 from cloud_jobs.lake.data_files import DataFile, write_data_files
@@ -35,13 +35,6 @@ _log = structlog.get_logger("ingest")
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
-
-
-class Run(Protocol):
-    """How a function is run over parts: in this process, or by executors."""
-
-    def __call__(self, work: Callable[[_Item], _Made], items: Sequence[_Item], /) -> Sequence[_Made]:
-        """What the function makes of each."""
 
 
 class CrashPoint(StrEnum):
@@ -117,13 +110,18 @@ class MicroBatchWriter:
         result = deduplicate(self._known, streams)
         files = self._filter(attempt, parts, result)
         self._commit(attempt, files, result)
-        malformed = [row for part in parts for row in part.malformed]
         conflicts = self._conflicts(attempt, parts, result)
-        quarantine(self._lake, [*malformed_rows(malformed, attempt.now), *conflicts])
+        written = [file for part in parts for file in part.quarantined]
+        written += [file for found in conflicts for file in found.quarantined]
+        commit_quarantine(self._lake, written, self._run, attempt.now)
         self._reached(CrashPoint.QUARANTINED)
-        counted = {"messages": sum(part.messages for part in parts), "conflicts": len(conflicts)}
+        counted = {
+            "messages": sum(part.messages for part in parts),
+            "malformed": sum(part.malformed for part in parts),
+            "conflicts": sum(found.records for found in conflicts),
+        }
         far_off = sum(file.rows for file in files if file.day is None)
-        self._count(attempt, result, counted | {"malformed": len(malformed), "far_off": far_off})
+        self._count(attempt, result, counted | {"far_off": far_off})
         self._reached(CrashPoint.COUNTED)
 
     def _filter(self, attempt: Attempt, parts: Sequence[WrittenPart], result: DeduplicationResult) -> list[DataFile]:
@@ -138,14 +136,13 @@ class MicroBatchWriter:
 
     def _conflicts(
         self, attempt: Attempt, parts: Sequence[WrittenPart], result: DeduplicationResult
-    ) -> list[dict[str, Any]]:
-        """Rows for the records that came again with another content."""
+    ) -> Sequence[Conflicts]:
+        """The records that came again with another content."""
         if not result.kept:
             return []
         # after the commit: what nobody waits for, and all that a record is held against is in the table
         compared = compared_parts(self._records.opened(), parts, result.kept, read_erasures(self._lake))
-        found = self._run(find_conflicts(self._files), compared)
-        return [row for records in found for row in conflict_rows(records, attempt.now)]
+        return self._run(find_conflicts(self._lake, attempt.now), compared)
 
     def _commit(self, attempt: Attempt, files: Sequence[DataFile], result: DeduplicationResult) -> None:
         assert sum(file.rows for file in files) == result.accepted_count, "what is let in is what is written"

@@ -8,18 +8,19 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyarrow.fs import FileSystem
 
 from cloud_jobs.ingest.decoding import Batches, Decoded, decode_messages
 from cloud_jobs.ingest.deduplication import StreamPart
+from cloud_jobs.ingest.quarantine import QuarantineFile, malformed_rows, write_quarantine
 from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
+from cloud_jobs.lake.tables import Lake
 
 PART_COLUMNS = pa.schema([pa.field("part", pa.binary(), nullable=False)])
 """A part on its way from an executor to the driver: one row each."""
@@ -28,13 +29,14 @@ PART_COLUMNS = pa.schema([pa.field("part", pa.binary(), nullable=False)])
 class WrittenPart(NamedTuple):
     """Messages that one task took together: the files of their records, and what they say of each device stream.
 
-    `streams`: for each the coverage that they state and the number of records that they hold. `malformed`: rows of
-    messages that are none, with `topic`, `message_id`, `malformed`, `fingerprint` and `payload`.
+    `streams`: for each the coverage that they state and the number of records that they hold. `quarantined`: the files
+    of those that are no batch, `malformed`: how many of the `messages` these are.
     """
 
     files: tuple[DataFile, ...]
     streams: dict[DeviceStream, tuple[Coverage, int]]
-    malformed: list[dict[str, Any]]
+    quarantined: tuple[QuarantineFile, ...]
+    malformed: int
     messages: int
 
     def stream_parts(self, part: int) -> Iterator[StreamPart]:
@@ -44,25 +46,27 @@ class WrittenPart(NamedTuple):
 
 
 def write_parts(
-    files: FileSystem, ingest_number: int, now: datetime, sensible: SensibleTime = USUAL
+    lake: Lake, ingest_number: int, now: datetime, sensible: SensibleTime = USUAL
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """A function for `mapInArrow`: from messages to parts (schema PART_COLUMNS), whose files are in `files`."""
+    """A function for `mapInArrow`: from messages to parts (schema PART_COLUMNS), whose files are in the lake."""
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
         for decoded in decode_messages(batches, sensible):
-            part = write_part(files, decoded, ingest_number, now)
+            part = write_part(lake, decoded, ingest_number, now)
             # what executors of this job write is read by its driver alone
             yield pa.RecordBatch.from_pylist([{"part": pickle.dumps(part)}], schema=PART_COLUMNS)
 
     return write
 
 
-def write_part(files: FileSystem, decoded: Decoded, ingest_number: int, now: datetime) -> WrittenPart:
-    """Writes the records of messages that were decoded together."""
+def write_part(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) -> WrittenPart:
+    """Writes what is in messages that were decoded together: the records, and the messages that are malformed."""
     written: list[DataFile] = []
     if decoded.rows is not None:
-        written = write_data_files(files, _stamped(decoded.rows, ingest_number, now), now)
-    return WrittenPart(tuple(written), decoded.streams, decoded.malformed, decoded.messages)
+        written = write_data_files(lake.files("records"), _stamped(decoded.rows, ingest_number, now), now)
+    malformed = malformed_rows(decoded.malformed, now)
+    quarantined = write_quarantine(lake.files("quarantine"), malformed, now) if malformed else []
+    return WrittenPart(tuple(written), decoded.streams, tuple(quarantined), len(malformed), decoded.messages)
 
 
 def read_parts(rows: pa.Table) -> list[WrittenPart]:

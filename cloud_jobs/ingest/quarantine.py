@@ -1,21 +1,54 @@
 """What is not let in is kept beside the records, once, with the reason: messages that cannot be decoded, and records
-that came again under their id with another content than the one in the table."""
+that came again under their id with another content than the one in the table.
+
+Executors write it into files, as they do with records: the driver learns their fingerprints alone, however large the
+payloads are, and commits what the table lacks.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import chain
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyarrow.fs import FileSystem
 
+from cloud_jobs.errors import CommitFailed, Fenced
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import CONTENT, QUARANTINE
+from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.lake.transactions import upon_what_is_there
+from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
+
+
+class Run(Protocol):
+    """How a function is run over parts: in this process, or by executors."""
+
+    def __call__(self, work: Callable[[_Item], _Made], items: Sequence[_Item], /) -> Sequence[_Made]:
+        """What the function makes of each."""
+
 
 RECORD_ID = ("tenant", "device", "epoch", "seq")
+WRITER: Final = "quarantined"
+"""The name under which commits to the quarantine are numbered: of two ingests at once one looks again."""
+_TRIES: Final = 20
+
+
+class QuarantineFile(NamedTuple):
+    """A file of the quarantine that no commit names yet, and the fingerprints of its rows that are wanted."""
+
+    file: DataFile
+    fingerprints: pa.Array
 
 
 def malformed_rows(malformed: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
@@ -52,20 +85,66 @@ def _text(value: datetime | bytes) -> str:
     return value.isoformat() if isinstance(value, datetime) else value.hex()
 
 
-def quarantine(lake: Lake, rows: Sequence[dict[str, Any]]) -> None:
-    """Adds rows whose fingerprint is not there yet: the replay of a micro-batch adds nothing. Raises CommitFailed."""
-    if not rows:
-        return
-    # the merge sees only what the table holds: of two that are the same here it would insert both
+def write_quarantine(files: FileSystem, rows: Sequence[dict[str, Any]], now: datetime) -> list[QuarantineFile]:
+    """Writes rows, each fingerprint once, into a file in the folder of the quarantine."""
     once = {row["fingerprint"]: row for row in rows}
-    source = pa.Table.from_pylist(list(once.values()), schema=QUARANTINE)
+    return _written(files, pa.Table.from_pylist([*once.values()], schema=QUARANTINE), now)
 
-    def merge() -> None:
-        (
-            lake.open("quarantine")
-            .merge(source, "old.fingerprint = new.fingerprint", source_alias="new", target_alias="old")
-            .when_not_matched_insert_all()
-            .execute()
-        )
 
-    upon_what_is_there("quarantine", merge)
+def commit_quarantine(lake: Lake, written: Sequence[QuarantineFile], run: Run, now: datetime) -> None:
+    """Adds the rows whose fingerprint is not there yet: the replay of a micro-batch adds nothing.
+
+    Raises CommitFailed, LakeError. `run`: how the files are read that hold some such rows and others.
+    """
+    files = lake.files("quarantine")
+    for _ in range(_TRIES if written else 0):
+        opened = lake.open("quarantine")
+        previous = newest_number(opened, WRITER)
+        missing = _missing(files, opened, written)
+        if not missing:
+            return
+        mixed = [one for one in missing if len(one.fingerprints) < one.file.rows]
+        whole = [one for one in missing if len(one.fingerprints) == one.file.rows]
+        filtered = chain.from_iterable(run(_filter(files, now), mixed)) if mixed else ()
+        added = [one.file for one in [*whole, *filtered]]
+        try:
+            commit_files(opened, "quarantine", added, writer=WRITER, previous=previous, number=next_number(previous))
+        except Fenced as error:
+            # another ingest, which is beginning, found the same perhaps
+            failure = error
+        else:
+            return
+    if written:
+        raise CommitFailed("quarantine", str(failure)) from failure
+
+
+def _missing(files: FileSystem, opened: DeltaTable, written: Sequence[QuarantineFile]) -> list[QuarantineFile]:
+    """The files that hold rows which the table lacks, each row once, with the fingerprints of these."""
+    asked = pa.chunked_array([one.fingerprints for one in written])
+    ends = pc.min_max(asked).as_py()
+    bounds = (ends["min"], ends["max"])
+    known: set[str] = set()
+    for path in StoredFiles.of(opened, "quarantine").between("fingerprint", *bounds).paths:
+        for rows in stored_rows(files, "quarantine", path, ["fingerprint"], {"fingerprint": bounds}):
+            there = rows["fingerprint"]
+            known.update(there.filter(pc.is_in(there, asked)).to_pylist())
+    found = []
+    for one in written:
+        new = [each for each in one.fingerprints.to_pylist() if each not in known]
+        known.update(new)
+        if new:
+            found.append(one._replace(fingerprints=pa.array(new, pa.string())))
+    return found
+
+
+def _filter(files: FileSystem, now: datetime) -> Callable[[QuarantineFile], list[QuarantineFile]]:
+    def filtered(one: QuarantineFile) -> list[QuarantineFile]:
+        rows = pq.read_table(one.file.path, filesystem=files, partitioning=None).cast(QUARANTINE)
+        return _written(files, rows.filter(pc.is_in(rows["fingerprint"], one.fingerprints)), now)
+
+    return filtered
+
+
+def _written(files: FileSystem, rows: pa.Table, now: datetime) -> list[QuarantineFile]:
+    written = write_data_files(files, rows, now, table="quarantine")
+    return [QuarantineFile(file, rows["fingerprint"].combine_chunks()) for file in written]

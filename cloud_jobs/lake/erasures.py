@@ -13,16 +13,13 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError
 
-from cloud_jobs.errors import CommitFailed, LakeError
-from cloud_jobs.lake.schemas import ERASURES, RECORDS
+from cloud_jobs.errors import LakeError
+from cloud_jobs.lake.schemas import RECORDS
+from cloud_jobs.lake.shared_append import Row, append_missing
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.lake.transactions import counter_of, newest_number, next_number
 
 TABLE: Final = "erasures"
-_TRIES: Final = 5
 
 
 class Erasure(NamedTuple):
@@ -84,7 +81,7 @@ def read_erasures(lake: Lake, as_of: datetime | None = None) -> Erasures:
 def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:
     """Adds an erasure unless one that is there says as much already; returns whether it did.
 
-    Raises LakeError for a moment in the future, CommitFailed.
+    Raises LakeError for a moment in the future, CommitConflict, StoreUnavailable.
     """
     assert erasure.before.utcoffset() is not None, "a moment"
     if erasure.before > now:
@@ -92,23 +89,13 @@ def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:
             f"positions before {erasure.before.isoformat()} cannot be erased: that is in the future, and each position"
             " to come would be erased, too"
         )
-    for _ in range(_TRIES):
-        opened = lake.open(TABLE)
-        held = read_erasures(lake).before(erasure.tenant, erasure.device or "")
-        if held is not None and held >= erasure.before:
-            return False
-        number = next_number(newest_number(opened, TABLE))
-        row = erasure._asdict() | {"number": counter_of(number), "erased_at": now.astimezone(UTC)}
-        try:
-            write_deltalake(
-                opened,
-                pa.Table.from_pylist([row], schema=ERASURES),
-                mode="append",
-                commit_properties=CommitProperties(app_transactions=[Transaction(TABLE, number)]),
-            )
-        except (DeltaError, OSError, ValueError) as error:
-            # made after all, or overtaken: the next look says
-            failure = error
-        else:
-            return True
-    raise CommitFailed(TABLE, str(failure)) from failure
+
+    def missing(rows: list[Row]) -> list[Row]:
+        held = Erasures(Erasure(row["tenant"], row["device"], row["before"]) for row in rows)
+        before = held.before(erasure.tenant, erasure.device or "")
+        if before is not None and before >= erasure.before:
+            return []
+        number = 1 + max((row["number"] for row in rows), default=0)
+        return [erasure._asdict() | {"number": number, "erased_at": now.astimezone(UTC)}]
+
+    return bool(append_missing(lake, TABLE, ["number", *Erasure._fields], missing))

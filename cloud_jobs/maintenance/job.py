@@ -15,7 +15,7 @@ import structlog
 from deltalake.exceptions import DeltaError
 
 from cloud_jobs.applied_fences import sweep_fences
-from cloud_jobs.errors import CommitFailed, LakeError
+from cloud_jobs.errors import CommitConflict, CommitFailed, LakeError
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.schemas import TABLES
@@ -32,7 +32,7 @@ from cloud_jobs.maintenance.store_clock import check_clock, store_time
 from cloud_jobs.maintenance.sweeping import sweep_coverage, sweep_table
 from cloud_jobs.maintenance.table_files import table_files
 
-_FAILURES: Final = (CommitFailed, LakeError, DeltaError, OSError, ValueError)
+_FAILURES: Final = (CommitConflict, CommitFailed, LakeError, DeltaError, OSError, ValueError)
 
 _log = structlog.get_logger("maintain")
 

@@ -47,7 +47,7 @@ def take_in(lake: Lake, writer: MicroBatchWriter, *tasks: Iterable[Message]) -> 
     """One micro-batch, each task with its messages."""
     attempt = writer.begin()
     parts = [
-        write_part(lake.files("records"), decoded, attempt.ingest_number, attempt.now)
+        write_part(lake, decoded, attempt.ingest_number, attempt.now)
         for sent in tasks
         for decoded in decode_messages([messages(*sent)])
     ]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -12,13 +15,18 @@ import pytest
 from deltalake import write_deltalake
 
 from cloud_jobs.errors import CommitFailed, Fenced, LakeError
+from cloud_jobs.ingest import duplicates
+from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import CrashPoint
+from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.coverage import Completeness, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import commit_files
 from runtime.durable_file import create_durably
 from telemetry import IntervalSet, Tombstone
 from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.ingest.test_decoding import messages
 from tests.cloud_jobs.lake.test_data_files import row
 
 
@@ -174,6 +182,46 @@ def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(lak
     (found,) = lake.rows("quarantine").to_pylist()
     assert (found["cause"], found["payload"]) == ("malformed", b"junk")
     assert found["detail"].startswith("not-a-batch")
+
+
+def test_every_conflict_of_a_part_is_counted_and_kept(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_CONFLICTS_AT_ONCE", 10)
+    writer = new_ingest(lake)
+    take_in(lake, writer, [batch(*range(1, 41))])
+    take_in(lake, writer, [batch(*range(1, 26), word="y"), batch(26)])
+    assert counted(lake, "conflicts") == 25
+    assert conflicts(lake) == [(seq, f"y{seq}") for seq in range(1, 26)]
+
+
+def test_what_goes_to_the_driver_of_malformed_messages_does_not_grow_with_them(lake: Lake) -> None:
+    sent = [bytes([at]) * 60_000 for at in range(50)]
+    (decoded,) = decode_messages([messages(*sent, batch(1))])
+    part = write_part(lake, decoded, 1, datetime.now(UTC))
+    assert (part.malformed, part.messages) == (50, 51)
+    assert len(pickle.dumps(part)) < 50 * 100 + 2000
+
+
+def test_of_malformed_messages_that_come_again_among_others_each_is_kept_once(lake: Lake) -> None:
+    writer = new_ingest(lake)
+    take_in(lake, writer, [b"a", b"b", b"a"], [b"b", b"c"])
+    take_in(lake, writer, [b"d", b"b"], [b"c"], [b"d", b"e"])
+    take_in(lake, new_ingest(lake), [b"e", b"a"])
+    assert sorted(lake.rows("quarantine")["payload"].to_pylist()) == [b"a", b"b", b"c", b"d", b"e"]
+    assert counted(lake, "malformed") == 12
+
+
+def test_two_ingests_that_find_the_same_at_once_keep_it_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, real, steps = new_ingest(lake), commit_files, ["another comes"]
+
+    def commit(*arguments: Any, **named: Any) -> None:
+        if steps:
+            steps.clear()
+            take_in(lake, new_ingest(lake), [b"a", b"c"])
+        real(*arguments, **named)
+
+    monkeypatch.setattr("cloud_jobs.ingest.quarantine.commit_files", commit)
+    take_in(lake, first, [b"a", b"b"])
+    assert sorted(lake.rows("quarantine")["payload"].to_pylist()) == [b"a", b"b", b"c"]
 
 
 def test_records_that_no_ingest_committed_are_refused(lake: Lake) -> None:

@@ -62,7 +62,7 @@ def test_a_clock_that_is_set_back_does_not_make_a_long_micro_batch_a_short_one(l
     writer = new_ingest(lake)
     attempt = writer.begin()
     decoded = next(decode_messages([messages(batch(4))]))
-    part = write_part(lake.files("records"), decoded, attempt.ingest_number, attempt.now)
+    part = write_part(lake, decoded, attempt.ingest_number, attempt.now)
     with pytest.raises(CommitFailed, match="took longer than"):
         writer.write(attempt._replace(began_s=time.monotonic() - MAX_ATTEMPT_S - 1), [part])
 

@@ -64,7 +64,7 @@ def test_a_micro_batch_that_lasts_too_long_is_not_committed(lake: Lake) -> None:
     writer = new_ingest(lake)
     attempt = writer.begin()
     decoded = next(decode_messages([messages(batch(4))]))
-    part = write_part(lake.files("records"), decoded, attempt.ingest_number, attempt.now)
+    part = write_part(lake, decoded, attempt.ingest_number, attempt.now)
     with pytest.raises(CommitFailed, match="took longer than"):
         writer.write(attempt._replace(now=attempt.now - timedelta(seconds=MAX_ATTEMPT_S + 1)), [part])
     assert check(lake) == IntervalSet([(1, 3)])
