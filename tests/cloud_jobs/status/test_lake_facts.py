@@ -75,11 +75,10 @@ def test_usage_that_was_never_computed_is_late_from_the_first_commit_on(tmp_path
 
 
 def test_since_when_a_table_waits_is_unknown_where_the_row_of_that_micro_batch_is_lost(lake: Lake) -> None:
-    writer = new_ingest(lake)
-    take_in(lake, writer, [batch(4)])
+    take_in(lake, new_ingest(lake), [batch(4)])
     shutil.rmtree(lake.path("ingest_batches"))
     lake.create()
-    take_in(lake, writer, [batch(5)])
+    take_in(lake, new_ingest(lake), [batch(5)])
     assert wrong(lake) == ("usage is 2 commits behind, the oldest for an unknown time",)
 
 
