@@ -52,7 +52,7 @@ class DeviceSettings(Settings):
     """Who this is."""
 
     id: Name
-    """Name of the device; its client id at the regional broker."""
+    """Name of the device; its client id at the regional broker is `tenant:id`."""
     tenant: Name = "default"
     """Whose device it is; the third part of its topics."""
 

@@ -2,7 +2,7 @@
 
 from simulator.drive import drive
 from simulator.errors import NoSubscriber, PublishError, ScenarioError, SimulatorError, TrackError
-from simulator.fleet import generated_scenario, recorded_scenario
+from simulator.fleet import generated_scenario, recorded_scenario, with_two_tenants
 from simulator.folder import read_folder, write_folder
 from simulator.messages import VehicleMessage
 from simulator.publisher import BrokerAddress, Progress, PublishSettings, Summary, publish
@@ -28,5 +28,6 @@ __all__ = [
     "read_folder",
     "read_recording",
     "recorded_scenario",
+    "with_two_tenants",
     "write_folder",
 ]

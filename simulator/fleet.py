@@ -120,6 +120,29 @@ def recorded_scenario(
     return scenario, {device: recording.fixes[name] for device, name in renamed.items()}
 
 
+def with_two_tenants(scenario: Scenario) -> Scenario:
+    """The same drives, in which the vehicles of each account after the first are devices of a tenant of its own.
+
+    That tenant calls them as the first account's are called, one after the other: names of devices are equal, and
+    nothing else is.
+    """
+    first, *others = scenario.accounts
+    names = [vehicle.device for vehicle in first.vehicles]
+    called: dict[str, tuple[str, str]] = {}
+    for account in others:
+        own = sorted(vehicle.device for vehicle in account.vehicles)
+        called |= {device: (account.id, names[at] if at < len(names) else device) for at, device in enumerate(own)}
+    vehicles = tuple(
+        vehicle.model_copy(update=dict(zip(("tenant", "device_id"), called[vehicle.device], strict=True)))
+        if vehicle.device in called
+        else vehicle
+        for vehicle in scenario.vehicles
+    )
+    owners = [owner for owner in OWNERS if owner.id in {account.id for account in scenario.accounts}]
+    accounts = tuple(_account(owner, vehicles) for owner in owners)
+    return Scenario.model_validate(scenario.model_dump() | {"vehicles": vehicles, "accounts": accounts})
+
+
 def _check_regions(regions: tuple[str, ...]) -> None:
     if not regions or not set(regions) <= set(CITIES) or len(set(regions)) != len(regions):
         got = ", ".join(regions) or "none"
@@ -185,7 +208,10 @@ def _deal(names: list[tuple[str, str]]) -> tuple[ScenarioVehicle, ...]:
 
 
 def _account(owner: AccountOwner, vehicles: tuple[ScenarioVehicle, ...]) -> ScenarioAccount:
-    own = tuple(ScenarioAccountVehicle(device=v.device, region=v.region) for v in vehicles if v.account == owner.id)
+    senders = ((*vehicle.sender, vehicle.region) for vehicle in vehicles if vehicle.account == owner.id)
+    own = tuple(
+        ScenarioAccountVehicle(tenant=tenant, device=device, region=region) for tenant, device, region in senders
+    )
     return ScenarioAccount(id=owner.id, name=owner.name, currency=owner.currency, tariff=owner.tariff, vehicles=own)
 
 

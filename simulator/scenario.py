@@ -35,6 +35,8 @@ Ring = tuple[LonLat, ...]
 Meter = Literal["distance", "entry", "duration"]
 UNITS: dict[Meter, str] = {"distance": "km", "entry": "each", "duration": "h"}
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+TENANT = "fleet"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
 class ScenarioRegion(Strict):
@@ -48,11 +50,21 @@ class ScenarioRegion(Strict):
 
 
 class ScenarioVehicle(Strict):
-    """A vehicle: its device name, the region it reports to and the account that pays for it."""
+    """A vehicle: its name in the scenario, the region it reports to and the account that pays for it.
+
+    `tenant`: whose device it is. `device_id`: what that tenant calls it; empty: by its name in the scenario.
+    """
 
     device: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     region: str
     account: str
+    tenant: str = Field(default=TENANT, pattern=_NAME)
+    device_id: str = Field(default="", pattern=r"^[a-z0-9-]*$")
+
+    @property
+    def sender(self) -> tuple[str, str]:
+        """Tenant and device as its agent sends them."""
+        return self.tenant, self.device_id or self.device
 
 
 class ScenarioFence(Strict):
@@ -98,7 +110,7 @@ class ScenarioTariff(Strict):
 class ScenarioAccountVehicle(Strict):
     """A vehicle as an account names it: by the tenant whose device it is, the device and its region."""
 
-    tenant: str = Field(default="fleet", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+    tenant: str = Field(default=TENANT, pattern=_NAME)
     device: str
     region: str
 
@@ -151,8 +163,8 @@ class Scenario(Strict):
         return self
 
     def _problems(self) -> Iterator[str]:
-        devices = {vehicle.device for vehicle in self.vehicles}
-        if len(devices) != len(self.vehicles):
+        senders = {vehicle.sender for vehicle in self.vehicles}
+        if not len({vehicle.device for vehicle in self.vehicles}) == len(senders) == len(self.vehicles):
             yield "two vehicles have the same device name"
         regions = {region.id for region in self.regions}
         yield from (f"{v.device} is in unknown region {v.region!r}" for v in self.vehicles if v.region not in regions)
@@ -166,7 +178,7 @@ class Scenario(Strict):
             yield from (
                 f"account {account.id} names unknown vehicle {vehicle.device!r}"
                 for vehicle in account.vehicles
-                if vehicle.device not in devices
+                if (vehicle.tenant, vehicle.device) not in senders
             )
 
     @property

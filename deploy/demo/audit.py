@@ -18,7 +18,23 @@ from simulator.truth import Made, TrueBill, Truth, made_canary, made_event, made
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MEASURED = ("altitude_m", "speed_mps", "heading_deg", "accuracy_m")
-_COLUMNS = ["device", "kind", "device_time", "latitude", "longitude", *_MEASURED, "name", "number", "text", "payload"]
+_COLUMNS = [
+    "tenant",
+    "device",
+    "kind",
+    "device_time",
+    "latitude",
+    "longitude",
+    *_MEASURED,
+    "name",
+    "number",
+    "text",
+    "payload",
+]
+
+
+Names = Mapping[tuple[str, str], str]
+"""The name in the scenario, which the truth has, of each tenant and device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +103,14 @@ class Audit:
         )
 
 
-def audit(lake: Lake, truth: Truth, agents: Mapping[str, tuple[str, dict[str, Any]]], now: datetime) -> Audit:
-    """Compares the lake with the truth. `agents`: for each device its region and its agent's status."""
-    ingested = _ingested(lake)
-    coverage = _coverage(lake)
+def audit(
+    lake: Lake, truth: Truth, agents: Mapping[str, tuple[str, dict[str, Any]]], names: Names, now: datetime
+) -> Audit:
+    """Compares the lake with the truth. `agents`: for each vehicle its region and its agent's status."""
+    ingested = _ingested(lake, names)
+    coverage = _coverage(lake, names)
     counted = lake.rows("ingest_batches").to_pydict()
-    usage, differing = _usage(lake, truth)
+    usage, differing = _usage(lake, truth, names)
     return Audit(
         devices=tuple(
             _device(
@@ -104,7 +122,7 @@ def audit(lake: Lake, truth: Truth, agents: Mapping[str, tuple[str, dict[str, An
             )
             for device in sorted(agents)
         ),
-        bills=tuple(_bill(lake, truth, account, now) for account in sorted(truth.accounts)),
+        bills=tuple(_bill(lake, truth, account, names, now) for account in sorted(truth.accounts)),
         duplicates_removed=sum(counted["duplicates"]),
         conflicts=sum(counted["conflicts"]),
         malformed=sum(counted["malformed"]),
@@ -139,12 +157,16 @@ def _device(  # noqa: PLR0917 - the three stations of one device
     )
 
 
-def _ingested(lake: Lake) -> dict[str, Counter[Made]]:
+def _ingested(lake: Lake, names: Names) -> dict[str, Counter[Made]]:
     made: dict[str, Counter[Made]] = {}
     for batch in lake.rows("records", _COLUMNS).to_batches():
         for row in batch.to_pylist():
-            made.setdefault(row["device"], Counter())[_made(row)] += 1
+            made.setdefault(_name(names, row["tenant"], row["device"]), Counter())[_made(row)] += 1
     return made
+
+
+def _name(names: Names, tenant: str, device: str) -> str:
+    return names.get((tenant, device), f"{tenant}/{device}")
 
 
 def _made(row: dict[str, Any]) -> Made:
@@ -166,19 +188,19 @@ def _made(row: dict[str, Any]) -> Made:
             return made_raw(row["name"], row["payload"])
 
 
-def _coverage(lake: Lake) -> dict[str, list[Coverage]]:
+def _coverage(lake: Lake, names: Names) -> dict[str, list[Coverage]]:
     coverages: dict[str, list[Coverage]] = {}
     for stream, coverage in lake.coverage().items():
-        coverages.setdefault(stream.device, []).append(coverage)
+        coverages.setdefault(_name(names, stream.tenant, stream.device), []).append(coverage)
     return coverages
 
 
-def _usage(lake: Lake, truth: Truth) -> tuple[int, int]:
+def _usage(lake: Lake, truth: Truth, names: Names) -> tuple[int, int]:
     """How many rows of usage there are, and how many differ from the truth's or are on one side only."""
     newest: dict[tuple[str, datetime, str], dict[str, Any]] = {}
     # The table is only appended to: of each hour the row that was committed last counts.
     for row in sorted(lake.rows("usage").to_pylist(), key=lambda row: row["commit_number"]):
-        newest[row["device"], row["hour"].astimezone(UTC), row["zone"]] = row
+        newest[_name(names, row["tenant"], row["device"]), row["hour"].astimezone(UTC), row["zone"]] = row
     ours = {
         (*key, row["distance_mm"], row["duration_ms"], row["entries"])
         for key, row in newest.items()
@@ -189,11 +211,11 @@ def _usage(lake: Lake, truth: Truth) -> tuple[int, int]:
     return len(ours), len(ours ^ theirs)
 
 
-def _bill(lake: Lake, truth: Truth, account: str, now: datetime) -> BillAudit:
+def _bill(lake: Lake, truth: Truth, account: str, names: Names, now: datetime) -> BillAudit:
     period = Period(truth.period.start, truth.period.end)
     ours, theirs = bill_from_lake(lake, account, period, now), truth.bill(account)
     our_lines = {
-        (line.key.meter.value, line.key.zone, line.key.device): (
+        (line.key.meter.value, line.key.zone, _name(names, line.key.tenant, line.key.device)): (
             Decimal(line.quantity) / MEASURE_OF[line.key.meter].base_per_unit,
             line.amount_minor,
         )

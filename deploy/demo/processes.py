@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from deploy.local import DaemonProcess, LocalStack, MosquittoBroker, MosquittoSe
 from edge_agent.config import AgentSettings
 from edge_agent.status import read_status
 from settings import load
+from simulator.scenario import ScenarioVehicle
 
 
 def start_gateways(stack: LocalStack) -> None:
@@ -99,13 +100,12 @@ def usage_job(stack: LocalStack, config: Path) -> DaemonProcess:
     )
 
 
-TENANT = "fleet"
 _PRUNE_DELAY_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class DemoVehicle:
-    """One vehicle's servers and the agent's settings."""
+    """One vehicle's servers and the agent's settings. `device` is its name in the scenario."""
 
     device: str
     region: str
@@ -124,10 +124,10 @@ class DemoVehicle:
         return bool(status["depth_records"] == 0 and status["acknowledged"] >= status["head"])
 
 
-def start_vehicles(stack: LocalStack, regions: Mapping[str, str]) -> list[DemoVehicle]:
-    """Brokers, then agents, of the devices in `regions` (device -> region)."""
+def start_vehicles(stack: LocalStack, planned: Iterable[ScenarioVehicle]) -> list[DemoVehicle]:
+    """Brokers, then agents."""
     book = PortBook(stack.folder / "vehicles" / "ports.json")
-    vehicles = [_vehicle(stack, book, device, region) for device, region in sorted(regions.items())]
+    vehicles = [_vehicle(stack, book, one) for one in sorted(planned, key=lambda one: one.device)]
     _start(stack, [vehicle.broker for vehicle in vehicles])
     _start(stack, [vehicle.agent for vehicle in vehicles])
     return vehicles
@@ -141,23 +141,25 @@ def _start(stack: LocalStack, servers: Iterable[DaemonProcess | MosquittoBroker]
         server.wait()
 
 
-def _vehicle(stack: LocalStack, book: PortBook, device: str, region: str) -> DemoVehicle:
+def _vehicle(stack: LocalStack, book: PortBook, planned: ScenarioVehicle) -> DemoVehicle:
+    device, region = planned.device, planned.region
     folder = stack.folder / "vehicles" / device
     folder.mkdir(parents=True, exist_ok=True)
     # A vehicle's broker keeps whatever its agent has not taken yet: what it dropped would be lost without an id.
     broker = MosquittoBroker(device, folder / "broker", settings=MosquittoSettings(), ports=book)
     config = folder / "agent.toml"
-    config.write_text(_agent_toml(device, region, broker.port, stack.links[region].port, folder / "buffer"))
+    config.write_text(_agent_toml(planned.sender, region, broker.port, stack.links[region].port, folder / "buffer"))
     agent = DaemonProcess.python(
         f"edge-agent-{device}", "edge_agent", ["run", "--config", str(config)], folder / "agent", settle_s=0.1
     )
     return DemoVehicle(device, region, broker, agent, config)
 
 
-def _agent_toml(device: str, region: str, broker_port: int, uplink_port: int, stream: Path) -> str:
+def _agent_toml(sender: tuple[str, str], region: str, broker_port: int, uplink_port: int, stream: Path) -> str:
+    tenant, device = sender
     return f"""[device]
 id = "{device}"
-tenant = "{TENANT}"
+tenant = "{tenant}"
 
 [intake]
 port = {broker_port}

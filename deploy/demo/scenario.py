@@ -40,6 +40,7 @@ from simulator import (
     read_folder,
     read_recording,
     recorded_scenario,
+    with_two_tenants,
     write_folder,
 )
 from simulator.drive import Track
@@ -68,8 +69,10 @@ class DemoSettings(Settings):
 def plan_drive(settings: DemoSettings) -> tuple[Scenario, Track | None]:
     """The fleet that drives and, where a recording is replayed, its track. Raises SimulatorError."""
     if settings.replay is None:
-        return generated_scenario(seed=settings.seed, vehicles=settings.vehicles, regions=REGIONS), None
-    return recorded_scenario(read_recording(settings.replay), seed=settings.seed, regions=REGIONS)
+        made = generated_scenario(seed=settings.seed, vehicles=settings.vehicles, regions=REGIONS)
+        return with_two_tenants(made), None
+    replayed, track = recorded_scenario(read_recording(settings.replay), seed=settings.seed, regions=REGIONS)
+    return with_two_tenants(replayed), track
 
 
 @dataclass(slots=True)
@@ -96,7 +99,7 @@ class DemoScenario:
         self.say(f"published {count} fences, tariffs and accounts to their compacted topics")
         start_gateways(self.stack)
         self.say("gateways of both regions are connected")
-        self.vehicles = start_vehicles(self.stack, {one.device: one.region for one in scenario.vehicles})
+        self.vehicles = start_vehicles(self.stack, scenario.vehicles)
         self.say(f"{len(self.vehicles)} vehicles, each with its own broker and agent, are ready")
         summary = self._drive(scenario)
         self.say(f"the drive is over: {summary.made:,} records made")
@@ -105,7 +108,8 @@ class DemoScenario:
         self._compute(usage_job(self.stack, config))
         self.say("comparing with the truth")
         agents = {vehicle.device: (vehicle.region, vehicle.status()) for vehicle in self.vehicles}
-        return audit(settings.tables, Truth.from_folder(self._folder), agents, datetime.now(UTC))
+        names = {one.sender: one.device for one in scenario.vehicles}
+        return audit(settings.tables, Truth.from_folder(self._folder), agents, names, datetime.now(UTC))
 
     @property
     def _folder(self) -> Path:

@@ -33,7 +33,10 @@ class MqttUplink:
         self._channels = {topic: channel for channel, topic in self._topics.items()}
         self._events: list[UplinkEvent] = []
         options = MqttSessionOptions(
-            client_id=device.id, session_expiry_s=SESSION_EXPIRY_S, max_packet_bytes=CONTROL_PACKET_BYTES
+            # the broker knows clients by this alone, and another tenant may have a device of that name
+            client_id=f"{device.tenant}:{device.id}",
+            session_expiry_s=SESSION_EXPIRY_S,
+            max_packet_bytes=CONTROL_PACKET_BYTES,
         )
         self._session = MqttSession(settings, options, self._receive)
 

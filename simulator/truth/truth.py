@@ -98,6 +98,10 @@ class Truth:
 
 def _customers(folder: Path) -> dict[str, Customer]:
     tariffs = {tariff["id"]: tariff for tariff in _read(folder / "tariffs.json")}
+    names = {
+        (vehicle["tenant"], vehicle["device_id"] or vehicle["device"]): vehicle["device"]
+        for vehicle in _read(folder / "vehicles.json")
+    }
     customers: dict[str, Customer] = {}
     for account in _read(folder / "accounts.json"):
         try:
@@ -105,7 +109,7 @@ def _customers(folder: Path) -> dict[str, Customer]:
             if tariff["currency"] != account["currency"]:
                 raise TruthError(f"account {account['id']}: its tariff is in another currency")
             prices = tuple(TruePrice(p["meter"], p["zone"], Decimal(p["unit_amount"])) for p in tariff["prices"])
-            devices = tuple(vehicle["device"] for vehicle in account["vehicles"])
+            devices = tuple(names[vehicle["tenant"], vehicle["device"]] for vehicle in account["vehicles"])
             customers[account["id"]] = Customer(account["id"], account["name"], account["currency"], devices, prices)
         except (KeyError, TypeError, ArithmeticError) as error:
             raise TruthError(f"{folder}: account or tariff cannot be understood: {error!r}") from error

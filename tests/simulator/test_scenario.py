@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from simulator import Faults, Scenario, ScenarioError, generated_scenario, read_folder, write_folder
+from simulator import (
+    Faults,
+    Scenario,
+    ScenarioError,
+    drive,
+    generated_scenario,
+    read_folder,
+    with_two_tenants,
+    write_folder,
+)
 from simulator.options import parse_faults
 
 
@@ -43,6 +52,18 @@ def test_every_vehicle_has_one_account_and_every_zone_a_price() -> None:
         assert {price.meter for price in tariff.prices} == {"distance", "entry", "duration"}
 
 
+@pytest.mark.parametrize("vehicles", [2, 4, 7])
+def test_of_two_tenants_the_devices_have_equal_names_and_drive_as_they_did(vehicles: int) -> None:
+    plain = fleet(vehicles=vehicles, duration_s=120)
+    made = with_two_tenants(plain)
+    acme, kaze = ({(one.tenant, one.device) for one in account.vehicles} for account in made.accounts)
+    assert (acme, kaze & acme) == ({("fleet", one.device) for one in plain.accounts[0].vehicles}, set())
+    assert {device for tenant, device in kaze if tenant == "kaze"} <= {device for _, device in acme}
+    assert len(kaze) == len(plain.accounts[1].vehicles)
+    assert {one.sender for one in made.vehicles} == acme | kaze
+    assert [*drive(made)] == [*drive(plain)]
+
+
 def test_the_files_have_the_form_that_is_published(tmp_path: Path) -> None:
     write_folder(tmp_path, fleet())
     fences = json.loads((tmp_path / "fences.geojson").read_text())
@@ -54,7 +75,7 @@ def test_the_files_have_the_form_that_is_published(tmp_path: Path) -> None:
     account = json.loads((tmp_path / "accounts.json").read_text())[0]
     assert account["vehicles"][0] == {"tenant": "fleet", "device": "eu-0001", "region": "eu"}
     vehicle = json.loads((tmp_path / "vehicles.json").read_text())[0]
-    assert vehicle == {"device": "eu-0001", "region": "eu", "account": "acme"}
+    assert vehicle == {"device": "eu-0001", "region": "eu", "account": "acme", "tenant": "fleet", "device_id": ""}
 
 
 def test_no_border_lies_on_the_grid_of_the_fixes() -> None:

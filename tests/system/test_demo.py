@@ -26,6 +26,9 @@ def test_a_small_fleet_ends_in_bills_that_equal_the_truth_and_leaves_no_process(
     assert set(found["devices"]) == {"eu-0001", "eu-0002", "us-0001", "us-0002"}
     assert {bill["currency"] for bill in found["bills"].values()} == {"EUR", "JPY"}
     assert all(bill["total_minor"] == bill["truth_minor"] > 0 for bill in found["bills"].values())
+    accounts = json.loads((folder / "scenario" / "accounts.json").read_text())
+    owned = {(one["tenant"], one["device"]) for account in accounts for one in account["vehicles"]}
+    assert owned == {(tenant, device) for tenant in ("fleet", "kaze") for device in ("eu-0001", "us-0001")}
     left = [one for one in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(one.info["cmdline"] or [])]
     assert left == []
 
