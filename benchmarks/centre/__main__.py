@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.centre import age, in_arrow, usage
-from benchmarks.centre.from_pulsar import LOADS, light, object_store, pulsar_cluster, throughput
+from benchmarks.centre.from_pulsar import full, light, pulsar_cluster
 from benchmarks.centre.table import print_rows, quiet
 from cloud_jobs.spark import SparkSettings, start_spark
 
@@ -47,10 +47,8 @@ def _with_spark(folder: Path, parts: tuple[str, ...]) -> None:
         if {"pulsar", "light"} & {*parts}:
             with pulsar_cluster(folder) as place:
                 if "pulsar" in parts:
-                    full = [throughput(spark, place, folder / f"folder-{load.size}", load) for load in LOADS]
-                    with object_store(folder) as store:
-                        full += [throughput(spark, place, folder / f"s3-{load.size}", load, store) for load in LOADS]
-                    print_rows("From Pulsar into the records table, two cores shared with Pulsar", full)
+                    title = "From Pulsar into the records table, two cores shared with Pulsar"
+                    print_rows(title, full(spark, place, folder))
                 if "light" in parts:
                     print_rows("Few messages a second", light(spark, place, folder / "light"))
     finally:

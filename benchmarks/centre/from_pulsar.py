@@ -130,8 +130,11 @@ def _properties(device: str) -> dict[str, str]:
 
 def throughput(
     spark: SparkSession, place: LiveCluster, folder: Path, load: PulsarLoad, store: ObjectStore | None = None
-) -> Figure:
-    """Records a second of full micro-batches, from plan to commit; the first one is not counted."""
+) -> tuple[float, Figure]:
+    """Records a second of full micro-batches, from plan to commit, and that beside what is asked.
+
+    The first micro-batch is not counted.
+    """
     topic = place.new_topic(PARTITIONS)
     count = load.messages * (load.rounds + 1)
     batches = max(count // DEVICES, 1)
@@ -148,11 +151,24 @@ def throughput(
     rate = load.records / statistics.median(taken[1:])
     alone = one_process(folder / "alone", load, begin_us)
     where = "a folder" if store is None else "S3"
-    return Figure(
+    return rate, Figure(
         f"{load.size} records a batch, {load.records:,} records a micro-batch, lake in {where}",
         f"at least {load.asked:,} records/s",
         f"{rate:,.0f} records/s ({', '.join(f'{one:.2f}' for one in taken)} s); one process alone {alone:,.0f}",
     )
+
+
+def full(spark: SparkSession, place: LiveCluster, folder: Path) -> Iterator[Figure]:
+    """Full micro-batches with the lake in a folder and on S3, and how much slower the second is."""
+    with object_store(folder) as store:
+        for load in LOADS:
+            here, shown = throughput(spark, place, folder / f"folder-{load.size}", load)
+            yield shown
+            there, shown = throughput(spark, place, folder / f"s3-{load.size}", load, store)
+            yield shown
+            yield Figure(
+                f"{load.size} records a batch, S3 against a folder", "at most 20 % less", f"{1 - there / here:.0%} less"
+            )
 
 
 def one_process(folder: Path, load: PulsarLoad, begin_us: int) -> float:

@@ -1,7 +1,7 @@
 """What usage costs: a first run over everything by one executor and by two, and one late fix after three histories.
 
 Executors are those of a real standalone cluster of one core each, so that nothing but their number differs. The time of
-a run is from its begin to its commit; the session is there, and a small run has warmed it up.
+a run is from its begin to its commit; the session is there, and a smaller run has warmed the executors up.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from tests.system.lake_of_fixes import square
 DEVICES = 200
 FENCES = 400
 FIXES = 4_000_000
+WARM_FIXES = 400_000
+"""More than the driver computes itself, in more groups than there are executors: each has begun its Python."""
 HISTORIES = (400_000, 1_600_000, 6_400_000)
 LATE_RUNS = 5
 LACKING = [100 + 360 * number for number in range(LATE_RUNS)]
@@ -43,7 +45,7 @@ _RATE = 150_000
 def rows(folder: Path) -> Iterator[Figure]:
     """The figures, each beside what is asked."""
     lake = history(folder / "whole", FIXES)
-    warm = history(folder / "warm", 20_000)
+    warm = history(folder / "warm", WARM_FIXES)
     took = {}
     for executors in (1, 2):
         with executors_of(folder / f"cluster-{executors}", executors) as spark:

@@ -26,7 +26,7 @@ from cloud_jobs.lake.transactions import (
     TRIES,
     check_there,
     check_writer,
-    commit_files,
+    commit_upon,
     newest_number,
     next_moment_us,
     reload,
@@ -89,10 +89,13 @@ class AppendedTable:
                 self._checkpoint()
 
     def _commit_by_library(self, files: Sequence[DataFile], number: int, now: datetime | None) -> None:
-        commit_files(
-            self._opened, self._table, files, writer=self._writer, previous=self._number, number=number, now=now
-        )
-        self._take_over()
+        moment_us = next_moment_us(self._committed_us, now)
+        numbers, before = {self._writer: number, COMMITTED: moment_us}, self._version
+        commit_upon(self._opened, self._table, files, writer=self._writer, previous=self._number, numbers=numbers)
+        self._version, self._number, self._committed_us = int(self._opened.version()), number, moment_us
+        if self._version > before + 1:
+            # what else was committed may be of another process: it must not count as known
+            check_writer(self._opened, self._writer, number)
 
     def _commit_in(self, commits: Path, files: Sequence[DataFile], number: int, now: datetime | None) -> None:
         for _ in range(TRIES):

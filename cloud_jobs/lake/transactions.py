@@ -80,9 +80,27 @@ def commit_files(
     again, with the same number or another. Whatever else writes to the table meanwhile, such as a compaction, is no
     hindrance.
     """
-    layout = TABLES[table]
+    # Delta compares with the version that was opened, so that one must not have another's commit already
+    check_writer(opened, writer, previous)
     committed = next_moment_us(stated(opened, COMMITTED), now)
     numbers = {writer: number, COMMITTED: committed, **(states or {})}
+    commit_upon(opened, table, files, writer=writer, previous=previous, numbers=numbers)
+
+
+def commit_upon(
+    opened: DeltaTable,
+    table: str,
+    files: Sequence[DataFile],
+    *,
+    writer: str,
+    previous: int | None,
+    numbers: Mapping[str, int],
+) -> None:
+    """`commit_files` for a caller that knows `previous` to be the writer's newest commit in the version opened.
+
+    To look it up again, delta-rs reads each commit since the last checkpoint: in an object store dozens of requests.
+    """
+    layout = TABLES[table]
     properties = CommitProperties(
         app_transactions=[Transaction(name, value) for name, value in numbers.items()],
         # delta-rs leaves it out; with it Spark's conflict checks know that nothing was read
@@ -91,8 +109,6 @@ def commit_files(
     check_there(opened, table, files)
     # Delta refuses a commit beside an erasure or a change of the table's settings: the next one has seen them
     for tries_left in reversed(range(TRIES)):
-        # Delta compares with the version that was opened, so that one must not have another's commit already
-        check_writer(opened, writer, previous)
         version = opened.version()
         try:
             opened.create_write_transaction(
@@ -105,7 +121,7 @@ def commit_files(
         except _FAILURES as error:
             # a response that was lost looks like a failure: only the table knows
             reload(opened, table)
-            if newest_number(opened, writer) == number:
+            if newest_number(opened, writer) == numbers[writer]:
                 return
             check_writer(opened, writer, previous)
             if opened.version() == version or not tries_left:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from cloud_jobs.errors import CommitFailed, Fenced
 from cloud_jobs.lake.appended_table import AppendedTable
@@ -28,6 +30,18 @@ def lake(tmp_path: Path) -> Lake:
     return new_lake(tmp_path)
 
 
+@pytest.fixture(params=["by itself", "by the library"])
+def table(request: pytest.FixtureRequest, lake: Lake) -> AppendedTable:
+    """The records, committed to as in a folder, and as in an object store."""
+    return by_library(lake) if request.param == "by the library" else AppendedTable(lake, "records", INGEST)
+
+
+def by_library(lake: Lake) -> AppendedTable:
+    made = AppendedTable(lake, "records", INGEST)
+    made._commits = None
+    return made
+
+
 def file_of(lake: Lake, seq: int) -> list[DataFile]:
     rows = pa.Table.from_pylist([row(seq)], schema=RECORDS)
     return write_data_files(lake.files("records"), rows, datetime.now(UTC))
@@ -47,8 +61,7 @@ def commits_in(lake: Lake) -> Path:
     return Path(lake.path("records")) / "_delta_log"
 
 
-def test_delta_reads_its_commits_with_their_numbers_and_statistics(lake: Lake) -> None:
-    table = AppendedTable(lake, "records", INGEST)
+def test_delta_reads_its_commits_with_their_numbers_and_statistics(lake: Lake, table: AppendedTable) -> None:
     numbers = [commit(lake, table, seq) for seq in range(1, 4)]
     opened = lake.open("records")
     assert (opened.version(), table.version, table.number) == (3, 3, numbers[-1])
@@ -59,8 +72,7 @@ def test_delta_reads_its_commits_with_their_numbers_and_statistics(lake: Lake) -
     assert opened.history(1)[0].get("isBlindAppend") is not False
 
 
-def test_moments_of_commits_never_go_back(lake: Lake) -> None:
-    table = AppendedTable(lake, "records", INGEST)
+def test_moments_of_commits_never_go_back(lake: Lake, table: AppendedTable) -> None:
     moments: list[int] = []
     for at, hour in enumerate((12, 11, 13), start=1):
         table.commit(file_of(lake, at), next_number(table.number), now=NOW.replace(hour=hour))
@@ -73,7 +85,7 @@ def test_a_commit_lists_no_log_and_a_checkpoint_is_made_now_and_then(
 ) -> None:
     table = AppendedTable(lake, "records", INGEST)
     with monkeypatch.context() as watched:
-        watched.setattr("cloud_jobs.lake.appended_table.commit_files", None)
+        watched.setattr("cloud_jobs.lake.appended_table.commit_upon", None)
         watched.setattr("cloud_jobs.lake.appended_table.reload", None)
         for seq in range(1, 50):
             commit(lake, table, seq)
@@ -82,8 +94,7 @@ def test_a_commit_lists_no_log_and_a_checkpoint_is_made_now_and_then(
     assert seqs(lake) == [*range(1, 51)]
 
 
-def test_it_goes_on_upon_what_a_maintenance_has_committed(lake: Lake) -> None:
-    table = AppendedTable(lake, "records", INGEST)
+def test_it_goes_on_upon_what_a_maintenance_has_committed(lake: Lake, table: AppendedTable) -> None:
     for seq in range(1, 20):
         commit(lake, table, seq)
     before = table.version
@@ -93,12 +104,37 @@ def test_it_goes_on_upon_what_a_maintenance_has_committed(lake: Lake) -> None:
     assert seqs(lake) == [*range(1, 21)]
 
 
-def test_of_two_writers_of_one_name_the_older_is_fenced(lake: Lake) -> None:
-    first, second = AppendedTable(lake, "records", INGEST), AppendedTable(lake, "records", INGEST)
-    commit(lake, second, 1)
+def test_of_two_writers_of_one_name_the_older_is_fenced(lake: Lake, table: AppendedTable) -> None:
+    commit(lake, AppendedTable(lake, "records", INGEST), 1)
     with pytest.raises(Fenced):
-        commit(lake, first, 2)
+        commit(lake, table, 2)
     assert seqs(lake) == [1]
+
+
+def test_a_writer_that_comes_between_a_commit_and_the_look_after_it_is_noticed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, real = by_library(lake), DeltaTable.create_write_transaction
+
+    def another_comes(self: DeltaTable, *arguments: Any, **named: Any) -> None:
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", real)
+        real(self, *arguments, **named)
+        commit(lake, AppendedTable(lake, "records", INGEST), 2)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", another_comes)
+    with pytest.raises(Fenced):
+        commit(lake, first, 1)
+    assert seqs(lake) == [1, 2]
+
+
+def test_what_the_writer_knows_is_not_looked_up_in_the_log_at_each_commit(
+    lake: Lake, table: AppendedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as watched:
+        watched.setattr(DeltaTable, "transaction_version", None)
+        for seq in range(1, 4):
+            commit(lake, table, seq)
+    assert seqs(lake) == [1, 2, 3]
 
 
 def test_who_stood_still_while_the_log_was_cut_lets_nothing_in(lake: Lake) -> None:
