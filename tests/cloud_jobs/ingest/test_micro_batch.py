@@ -220,7 +220,8 @@ def test_two_ingests_that_find_the_same_at_once_keep_it_once(lake: Lake, monkeyp
         real(*arguments, **named)
 
     monkeypatch.setattr("cloud_jobs.ingest.quarantine.commit_files", commit)
-    take_in(lake, first, [b"a", b"b"])
+    with pytest.raises(Fenced):
+        take_in(lake, first, [b"a", b"b"])
     assert sorted(lake.rows("quarantine")["payload"].to_pylist()) == [b"a", b"b", b"c"]
 
 
