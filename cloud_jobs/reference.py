@@ -89,13 +89,13 @@ def store(
     Each is there once, however often it comes and however many do this at once. Raises CommitConflict, LakeError.
     """
     publications, quarantined = list[Row](), list[Row]()
-    began = now()
+    began, refused = now(), _refused(lake)
     for kind, of_kind in messages.items():
         read = read_messages(kind, of_kind)
         quarantined += read.quarantined
         for row in read.publications:
-            if is_far_ahead(row["publication_id"], began.timestamp() * 1000):
-                quarantined.append(quarantined_publication(row, _FAR_AHEAD))
+            if found := _quarantined(row, refused, began):
+                quarantined.append(found)
             else:
                 publications.append(row)
     contradicting: list[Row] = []
@@ -114,6 +114,28 @@ def store(
     _quarantine(lake, quarantined, now, pause)
     named = tuple(named_message(row) for row in quarantined)
     return CollectedReference(lake.open("reference").count(), len(added), named)
+
+
+def _refused(lake: Lake) -> dict[str, dict[str, str]]:
+    """By publication id the reasons for which contents under it were refused, by their fingerprints."""
+    found: dict[str, dict[str, str]] = {}
+    for row in lake.rows("reference_quarantine", ["publication_id", "fingerprint", "reason"]).to_pylist():
+        found.setdefault(row["publication_id"], {})[row["fingerprint"]] = row["reason"]
+    return found
+
+
+def _quarantined(row: Row, refused: Mapping[str, Mapping[str, str]], now: datetime) -> Row | None:
+    """The row of the quarantine for a publication that is refused; None: it is not.
+
+    What was refused once stays so: a clock that moves on must not put it in force after its correction.
+    """
+    if before := refused.get(row["publication_id"]):
+        made = quarantined_publication(row, _FAR_AHEAD)
+        if reason := before.get(made["fingerprint"]):
+            return made | {"reason": reason}
+    if is_far_ahead(row["publication_id"], now.timestamp() * 1000):
+        return quarantined_publication(row, _FAR_AHEAD)
+    return None
 
 
 def _compared(digests: dict[str, str], held: set[str], publications: Iterable[Row]) -> tuple[list[Row], list[Row]]:

@@ -44,6 +44,7 @@ def ids(lake: Lake) -> list[str]:
     return [row["publication_id"] for row in publications_in(lake)]
 
 
+REFUSED = "it was published by a clock more than a day ahead; publish it again by one that is right"
 A, B, AGAIN = tariff("0.45", 0), tariff("4.50", 1), tariff("0.45", 2)
 
 
@@ -118,6 +119,20 @@ def test_an_id_far_ahead_is_quarantined_and_what_is_published_after_it_holds(lak
     assert (price(lake), len(reasons)) == ("0.45", 2)
     assert "more than a day after it was published" in reasons[1]
     assert "a clock more than a day ahead" in reasons[0]
+
+
+def test_a_publication_that_was_refused_stays_so_when_the_clock_has_come_to_its_time(lake: Lake) -> None:
+    ahead = AT + timedelta(days=10)
+    by_clock = next_publication_id(None, round(ahead.timestamp() * 1000), 0)
+    refused, corrected = tariff("4.50", 1, properties=[(PROPERTY, by_clock)], publish_time=ahead), AGAIN
+    for days in (0, 5, 9.5, 11):
+        # the topic keeps both: they are of two keys until somebody compacts it
+        found = store(lake, {"tariff": [refused, corrected]}, now=lambda at=AT + timedelta(days): at)  # type: ignore[misc]
+        assert (price(lake), [one.reason for one in found.quarantined]) == ("0.45", [REFUSED])
+    assert len(quarantined_messages(lake)) == 1
+    later = tariff("5", 3, properties=[(PROPERTY, next_publication_id(by_clock, 0, 0))], publish_time=ahead)
+    store(lake, {"tariff": [refused, later]}, now=lambda: ahead)
+    assert price(lake) == "5", "what is published after it is taken"
 
 
 def test_nothing_new_is_no_commit(lake: Lake) -> None:
