@@ -31,6 +31,9 @@ def maintain(
     erasures: Annotated[
         bool, typer.Option("--erasures", help="Only list what was ever declared erased, and change nothing.")
     ] = False,
+    once_each: Annotated[
+        bool, typer.Option("--once-each", help="Also look for records that are there twice, and keep each once.")
+    ] = False,
     every: Annotated[
         float | None, typer.Option(min=1, max=86_400, help="Run again so many seconds after each end, until a signal.")
     ] = None,
@@ -48,6 +51,8 @@ def maintain(
     settings. What was left to another run is no failure. With --every only a signal and wrong settings end it.
 
     Example: cloud-jobs maintain --config cloud.toml --every 60
+
+    Example: cloud-jobs maintain --config cloud.toml --once-each
 
     Example: cloud-jobs maintain --config cloud.toml --erasures
 
@@ -70,17 +75,14 @@ def maintain(
         maintenance = Maintenance(settings.tables, settings.maintenance, stop=stop)
 
         def once() -> bool:
-            run = maintenance.run(asked, dry_run=dry_run)
+            run = maintenance.run(asked, dry_run=dry_run, once_each=once_each)
             typer.echo(json.dumps(run.document()) if as_json else _table(run, dry_run=dry_run))
-            for failed in [table for table in run.tables if table.error]:
-                typer.echo(f"cloud-jobs: {failed.table}: {failed.error}", err=True)
-            for error in run.errors:
+            for error in run.all_errors:
                 typer.echo(f"cloud-jobs: {error}", err=True)
             return run.is_whole
 
-        whole = once() if every is None else _repeat(once, every, stop)
-    if not whole:
-        raise typer.Exit(1)
+        if not (once() if every is None else _repeat(once, every, stop)):
+            raise typer.Exit(1)
 
 
 def _check_erasure(erase: str | None, tenant: str | None, before: datetime | None) -> None:
@@ -139,4 +141,11 @@ def _table(run: MaintenanceRun, *, dry_run: bool) -> str:
     erased = f"{run.positions_erased:,} positions and {run.conflicts_erased:,} conflicts with them erased"
     deleted = f"{run.coverage_files:,} files of the coverage and {run.fence_files:,} of former fences deleted"
     shown.append(f"{erased}, {deleted}, in {run.seconds:.1f} s")
+    if run.copies_removed is not None:
+        shown.append(f"{run.copies_removed:,} copies of records removed{_unsearched(run)}")
     return "\n".join(["nothing is changed; a run would do:", *shown] if dry_run else shown)
+
+
+def _unsearched(run: MaintenanceRun) -> str:
+    files = run.files_not_searched
+    return f"; {files:,} files of days that are not sorted yet were not searched" if files else ""

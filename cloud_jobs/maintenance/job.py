@@ -27,6 +27,7 @@ from cloud_jobs.maintenance.declaring import check_covered, is_declared, of_a_kn
 from cloud_jobs.maintenance.erasing import erase, old_positions
 from cloud_jobs.maintenance.last_run import LastMaintenance, note_last_run
 from cloud_jobs.maintenance.merge_plan import FileLimits
+from cloud_jobs.maintenance.once_each import keep_once_each
 from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter
 from cloud_jobs.maintenance.store_clock import check_clock, store_time
 from cloud_jobs.maintenance.sweeping import sweep_coverage, sweep_table
@@ -57,9 +58,15 @@ class TableRun:
 
 @dataclass
 class MaintenanceRun:
-    """What a run did. A dry run says what it would do."""
+    """What a run did. A dry run says what it would do.
+
+    `copies_removed`: rows of records that were there besides; None if nobody asked. `files_not_searched`: for them,
+    as their day is not sorted yet, or because another run took them first.
+    """
 
     tables: list[TableRun] = field(default_factory=list)
+    copies_removed: int | None = None
+    files_not_searched: int = 0
     positions_erased: int = 0
     conflicts_erased: int = 0
     coverage_files: int = 0
@@ -107,10 +114,13 @@ class Maintenance:
         self._stop = stop or Event()
         self._rewriter = Rewriter(lake, limits, now, reached, self._stop.is_set)
 
-    def run(self, erasures: Sequence[Erasure] = (), *, dry_run: bool = False) -> MaintenanceRun:
+    def run(
+        self, erasures: Sequence[Erasure] = (), *, dry_run: bool = False, once_each: bool = False
+    ) -> MaintenanceRun:
         """One run, with erasures that are declared now. What fails is in the result, and the rest is done.
 
-        Raises LakeError if there is no lake, ClockError, StoreUnavailable.
+        `once_each`: a record that is there several times is kept once. Raises LakeError if there is no lake,
+        ClockError, StoreUnavailable.
         """
         began = time.monotonic()
         made = MaintenanceRun()
@@ -125,6 +135,11 @@ class Maintenance:
         for table in TABLES:
             if not self._stop.is_set():
                 made.tables.append(self._maintain(table, dry_run=dry_run))
+        if once_each and not self._stop.is_set():
+            # after the merges: a day that is sorted is read once
+            with _failures_in(made.errors, "records that are there twice"):
+                kept = keep_once_each(self._rewriter, self._settings.hot_days, dry_run=dry_run)
+                made.copies_removed, made.files_not_searched = kept
         if not dry_run and not self._stop.is_set():
             with _failures_in(made.errors, "coverage"):
                 made.coverage_files = sweep_coverage(self._lake, self._settings, self._now())

@@ -118,6 +118,12 @@ def overlap(files: Sequence[TableFile], order: Sequence[str]) -> bool:
     return any(_is_after(one[1], other[0]) for other, one in pairwise(ordered))
 
 
+def may_share(one: TableFile, other: TableFile, order: Sequence[str]) -> bool:
+    """Whether two files may hold rows of one key, by their bounds."""
+    (low, high), (other_low, other_high) = _ends(one, order), _ends(other, order)
+    return not (_is_after(low, other_high) or _is_after(other_low, high))
+
+
 def _downward(files: Sequence[TableFile], order: Sequence[str]) -> list[tuple[TableFile, tuple[Key, Key]]]:
     """Files with the ends of their keys, the highest first."""
     # by the highest key: where devices change within a file that says less of its ends than a file of one device does

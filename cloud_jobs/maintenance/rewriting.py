@@ -60,13 +60,21 @@ class Rewriter:
     reached: Callable[[MaintenancePoint], None] = lambda _: None
     stopped: Callable[[], bool] = lambda: False
 
-    def rewrite(self, table: str, files: Sequence[TableFile], keep: Keep | None = None) -> RewriteResult:
+    def rewrite(
+        self,
+        table: str,
+        files: Sequence[TableFile],
+        keep: Keep | None = None,
+        *,
+        beside: Sequence[TableFile] = (),
+    ) -> RewriteResult:
         """Puts sorted files in the place of files of one day, with the rows that stay. Raises CommitFailed, LakeError.
 
-        Without `keep` all rows stay. If none goes although `keep` is given, nothing is written.
+        Without `keep` all rows stay. If none goes although `keep` is given, nothing is written. `beside`: files for
+        whose sake rows go, and that `keep` reads; if one of them is no longer in the table nothing is replaced.
         """
         began = self.now()
-        written, dropped = self._write(table, files, keep, began)
+        written, dropped = self._write(table, files, keep, began, beside)
         self.reached(MaintenancePoint.FILES_WRITTEN)
         if self._is_late(began):
             self._delete(table, written)
@@ -78,13 +86,18 @@ class Rewriter:
         if keep is not None and not dropped:
             self._delete(table, written)
             return RewriteResult(False, 0, 0)
-        done = self._replace(table, files, written, began, data_change=bool(dropped))
+        done = self._replace(table, files, written, began, beside, data_change=bool(dropped))
         if done:
             self.reached(MaintenancePoint.REPLACED)
         return RewriteResult(done, len(written) if done else 0, dropped)
 
     def _write(
-        self, table: str, files: Sequence[TableFile], keep: Keep | None, now: datetime
+        self,
+        table: str,
+        files: Sequence[TableFile],
+        keep: Keep | None,
+        now: datetime,
+        beside: Sequence[TableFile],
     ) -> tuple[list[DataFile], int]:
         layout = TABLES[table]
         folder: FileSystem = self.lake.files(table)
@@ -93,7 +106,9 @@ class Rewriter:
         size = sum(file.size for file in files)
         # all of about one size, so that none is a small rest
         writer = SortedFiles(folder, table, files[0].day, now, size / max(1, round(size / self.limits.size)))
-        for keys in source.ranges(self.limits.memory):
+        # what is read beside has to fit, too
+        all_read = source._replace(paths=(*source.paths, *(file.path for file in beside)))
+        for keys in all_read.ranges(self.limits.memory):
             rows = source.read(keys)
             read += rows.num_rows
             if keep is not None:
@@ -114,10 +129,12 @@ class Rewriter:
         removed: Sequence[TableFile],
         added: Sequence[DataFile],
         began: datetime,
+        beside: Sequence[TableFile],
         *,
         data_change: bool,
     ) -> bool:
         """One commit that removes and adds files; False, and nothing was done, if one is no longer in the table."""
+        needed = {file.path for file in (*removed, *beside)}
         layout = TABLES[table]
         opened = self.lake.open(table)
         failure: Exception | None = None
@@ -127,7 +144,7 @@ class Rewriter:
                 # made after all, and the answer was lost, whatever was committed since
                 return True
             # files of an attempt that lasted too long may have been swept up
-            if not there.issuperset(file.path for file in removed) or self._is_late(began):
+            if not there.issuperset(needed) or self._is_late(began):
                 if failure is None:
                     self._delete(table, added)
                 # else a commit may name them, and was replaced again: what no commit names is swept later

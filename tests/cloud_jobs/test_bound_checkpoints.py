@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from cloud_jobs.lake.transactions import newest_number
 from tests.system.lake_of_fixes import ingest
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
+PAGE = Path(__file__).parents[2] / "docs/centre.md"
 NO_SPARK: Any = None
 
 
@@ -62,6 +64,33 @@ def test_a_lake_that_was_begun_anew_is_another_one(checkpoints: BoundCheckpoints
     checkpoints.lake.create()
     with pytest.raises(OtherLake, match="its records are another table"):
         checkpoints.bind()
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_after_what_the_page_removes_they_are_those_of_a_lake_that_was_brought_back_or_begun_anew(
+    checkpoints: BoundCheckpoints, tmp_path: Path, is_gone: bool
+) -> None:
+    folder, copy = Path(checkpoints.lake.path("")), tmp_path / "copy"
+    (checkpoints.folder / "published").mkdir()
+    for name in ("published/encounters", "reading-from"):
+        (checkpoints.folder / name).write_text("{}", encoding="utf-8")
+    shutil.copytree(folder, copy)
+    ingest_noted(checkpoints)
+    shutil.rmtree(folder)
+    if is_gone:
+        checkpoints.lake.create()
+    else:
+        shutil.copytree(copy, folder)
+    with pytest.raises(OtherLake):
+        checkpoints.check()
+    removed = re.search(r"^\$ rm -rf (checkpoints/.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert removed is not None
+    for name in removed[1].split():
+        path = checkpoints.folder / Path(name).relative_to("checkpoints")
+        shutil.rmtree(path, ignore_errors=True)
+        path.unlink(missing_ok=True)
+    checkpoints.bind()
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["of-lake.json", "reading-from"]
 
 
 def test_a_lake_that_was_brought_back_from_a_copy_needs_the_checkpoints_of_that_copy(

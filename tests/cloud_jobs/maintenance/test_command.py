@@ -15,7 +15,7 @@ from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance_cli import _repeat
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, seqs_in_table, take_in
-from tests.cloud_jobs.maintenance.upkeep import folder_of, positions
+from tests.cloud_jobs.maintenance.upkeep import folder_of, positions, run
 
 
 @pytest.fixture
@@ -52,6 +52,18 @@ def test_a_dry_run_says_so(lake: Lake) -> None:
     shown = maintain(lake, "--dry-run")
     assert shown.stdout.startswith("nothing is changed; a run would do:")
     assert len(lake.open("records").file_uris()) == 3
+
+
+def test_records_that_are_there_twice_are_kept_once_when_asked_for(lake: Lake) -> None:
+    # merges nothing yet: a day that grows has too few files
+    run(lake, hot_days=400)
+    stale = lake.open("records")
+    run(lake)
+    stale.optimize.compact()
+    assert "copies" not in maintain(lake).stdout
+    assert maintain(lake, "--once-each").stdout.splitlines()[-1] == "6 copies of records removed"
+    assert seqs_in_table(lake) == [1, 2, 3, 11, 12, 13]
+    assert json.loads(maintain(lake, "--once-each", "--json").stdout)["copies_removed"] == 0
 
 
 def test_positions_of_a_device_are_erased(lake: Lake) -> None:

@@ -25,6 +25,7 @@ def run(
     store_now: datetime | None = None,
     reached: Callable[[MaintenancePoint], None] = lambda _: None,
     dry_run: bool = False,
+    once_each: bool = False,
     **settings: object,
 ) -> MaintenanceRun:
     """One run of the maintenance, at a moment that is given or now; `store_now`: if the store has another time."""
@@ -33,7 +34,7 @@ def run(
     # most lakes here are of the ingest alone
     made = MaintenanceSettings.model_validate({"erase_after_jobs": False} | settings)
     maintenance = Maintenance(lake, made, now=clock, store_now=stored, reached=reached)
-    return maintenance.run(erasures, dry_run=dry_run)
+    return maintenance.run(erasures, dry_run=dry_run, once_each=once_each)
 
 
 def positions(*seqs: int, device: str = "d", day: int = -1, latitude: float = 48.0) -> bytes:
