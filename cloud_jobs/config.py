@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.bound_checkpoints import BoundCheckpoints
 from cloud_jobs.errors import LocationError
 from cloud_jobs.geofence.config import GeofenceSettings
@@ -25,7 +26,7 @@ from geo.spatial import TrackSettings
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
-MAX_GAP_S: Final = 86_400.0
+MAX_GAP_S: Final = MAX_SEGMENT.total_seconds()
 """A new fix changes what is within two gaps around it, and all of that is computed again."""
 
 

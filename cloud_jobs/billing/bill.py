@@ -15,7 +15,7 @@ from cloud_jobs.billing.lines import Line, LineKey, total_minor, totals_by_regio
 from cloud_jobs.billing.meters import Meter, line_amount_minor
 from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account, PriceHistory, Tariff
-from cloud_jobs.billing.usage import UsageRow, known_at
+from cloud_jobs.billing.usage import ErasedPast, UsageRow, known_at
 from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.lake.coverage import Completeness, TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
@@ -74,15 +74,15 @@ def bill(
     period: Period,
     as_of: datetime,
     completeness: Mapping[TenantDevice, Certificate],
-    erased_before: Mapping[TenantDevice, datetime] = MappingProxyType({}),
+    erased_pasts: Mapping[TenantDevice, ErasedPast] = MappingProxyType({}),
     refused: tuple[RefusedVersion, ...] = (),
 ) -> Bill:
     """The bill of one account.
 
     One line for each device, meter, zone and price in force at the service hour; what the tariff has
     no price for, and what was not used, has no line. Rows of other devices, hours and later knowledge are passed over,
-    in any order. `erased_before`: positions of a device with an earlier time are erased; the records of the hours that
-    begin before it are counted in its certificate. Raises BadReference, NoTariffInForce, ContradictoryUsage.
+    in any order. `erased_pasts`: of which records of a device the positions are erased; those that rows were computed
+    from are counted in its certificate. Raises BadReference, NoTariffInForce, ContradictoryUsage.
     """
     prices = _price_history(account, tariff_versions)
     region_of = {vehicle.of_device: vehicle.region for vehicle in account.vehicles}
@@ -90,8 +90,8 @@ def bill(
     grouped: dict[LineKey, list[tuple[int, SeqRanges]]] = {}
     erased: dict[TenantDevice, list[SeqRanges]] = {}
     for row in known_at(mine, as_of):
-        if row.hour < erased_before.get(row.of_device, row.hour):
-            erased.setdefault(row.of_device, []).append(row.seq_ranges)
+        if past := erased_pasts.get(row.of_device):
+            erased.setdefault(row.of_device, []).append(past.part_of(row))
         for key, quantity in _priced(row, region_of[row.of_device], prices):
             grouped.setdefault(key, []).append((quantity, row.seq_ranges))
     lines = tuple(

@@ -18,13 +18,15 @@ from rich.text import Text
 
 from cloud_jobs.billing.adjustment import adjustment
 from cloud_jobs.billing.bill import Bill
+from cloud_jobs.billing.device_records import line_records
 from cloud_jobs.billing.document import adjustment_document, bill_document, read_bill, to_json
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.invoice import to_html
-from cloud_jobs.billing.lake_reader import bill_from_lake, erased_before, line_records
+from cloud_jobs.billing.lake_reader import bill_from_lake, erased_before
 from cloud_jobs.billing.lines import Line
 from cloud_jobs.billing.period import Period, stamp
 from cloud_jobs.billing.terminal import adjustment_table, bill_table, seq_ranges_table
+from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
@@ -99,8 +101,9 @@ def open_line(
     records = line_records(tables, opened)
     # as it is now: the records are read as they are now
     device = TenantDevice(opened.key.tenant, opened.key.device)
-    before = erased_before(tables, [device]).get(device, made.period.start)
-    gone = stamp(before) if before > made.period.start else None
+    before = erased_before(tables, [device]).get(device)
+    # also where only the fix before the period is erased, from which its first segment leads
+    gone = None if before is None or before <= made.period.start - MAX_SEGMENT else stamp(before)
     if as_json:
         rows = [{name: _plain(value) for name, value in row.items()} for row in records]
         found = {

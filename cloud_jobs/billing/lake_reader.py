@@ -7,7 +7,7 @@ of the records; before the beginning of that history nothing is known, and every
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from cloud_jobs.billing.bill import Bill, bill
 from cloud_jobs.billing.completeness import Certificate, certify
+from cloud_jobs.billing.device_records import erased_pasts
 from cloud_jobs.billing.errors import BadReference, NoTariffInForce, NotMetered, UnknownAccount
-from cloud_jobs.billing.lines import Line
 from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account, Tariff, usable_account, usable_tariff
 from cloud_jobs.billing.usage import UsageRow
@@ -27,21 +27,6 @@ from cloud_jobs.lake.seq_ranges import SeqRanges
 from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
 from cloud_jobs.lake.tables import COVERS, Condition, Lake, row_fault_as_error
 from cloud_jobs.lake.transactions import counter_of, stated
-
-_RECORD_COLUMNS = (
-    "epoch",
-    "seq",
-    "kind",
-    "device_time",
-    "latitude",
-    "longitude",
-    "speed_mps",
-    "accuracy_m",
-    "received_at",
-)
-
-MAX_RECORDS_SHOWN = 100_000
-"""The most records that one line is opened to."""
 
 
 def bill_from_lake(lake: Lake, account_id: str, period: Period, as_of: datetime) -> Bill:
@@ -62,7 +47,7 @@ def bill_from_lake(lake: Lake, account_id: str, period: Period, as_of: datetime)
             period=period,
             as_of=as_of,
             completeness=_certificates(lake, devices, as_of),
-            erased_before=erased_before(lake, devices, as_of),
+            erased_pasts=erased_pasts(lake, erased_before(lake, devices, as_of), period),
             refused=(*refused_accounts, *refused_tariffs),
         )
     except NoTariffInForce as error:
@@ -88,28 +73,6 @@ def account_at(lake: Lake, account_id: str, as_of: datetime) -> tuple[Account, t
 def tariff_versions(lake: Lake, tariff_id: str, as_of: datetime) -> tuple[list[Tariff], tuple[RefusedVersion, ...]]:
     """All versions in force of the tariff, and what was to be one and cannot be used."""
     return _in_force(lake, "tariff", tariff_id, as_of, usable_tariff)
-
-
-def line_records(lake: Lake, line: Line) -> Iterator[dict[str, Any]]:
-    """The records that a line was computed from, by epoch and seq, at most MAX_RECORDS_SHOWN."""
-    left = MAX_RECORDS_SHOWN
-    for epoch, seqs in line.seq_ranges:
-        where: list[Condition] = [
-            ("tenant", "=", line.key.tenant),
-            ("device", "=", line.key.device),
-            ("epoch", "=", epoch),
-            ("seq", ">=", seqs.first),
-            ("seq", "<=", seqs.last),
-        ]
-        found = lake.rows("records", _RECORD_COLUMNS, where=where)
-        for batch in found.sort_by("seq").to_batches():
-            for row in batch.to_pylist():
-                # between the first and the last there are seqs of other lines
-                if row["seq"] in seqs:
-                    if not left:
-                        return
-                    left -= 1
-                    yield row
 
 
 _Kind = TypeVar("_Kind", Account, Tariff)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
 
 from cloud_jobs.billing.errors import ContradictoryUsage
 from cloud_jobs.billing.meters import Meter
@@ -12,6 +13,8 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
 
 UsageKey = tuple[str, str, datetime, str]
+MAX_SEGMENT: Final = timedelta(days=1)
+"""A row is of the hour in which its segments end; the fix where one begins is at most this long before the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,18 @@ class UsageRow:
                 return self.duration_ms
             case Meter.ENTRY:
                 return self.entries
+
+
+class ErasedPast(NamedTuple):
+    """Positions of a device with a time before `before` are erased. `kept`: records of it that the lake has, at least
+    all from that moment to the end of the last hour for which a segment may have begun before it."""
+
+    before: datetime
+    kept: SeqRanges = SeqRanges()
+
+    def part_of(self, row: UsageRow) -> SeqRanges:
+        """The records of a row that are erased."""
+        return row.seq_ranges - self.kept if row.hour < self.before + MAX_SEGMENT else SeqRanges()
 
 
 def known_at(rows: Iterable[UsageRow], as_of: datetime) -> list[UsageRow]:

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from cloud_jobs.billing import BillStatus, UnknownAccount
 from cloud_jobs.billing.cli import app
-from cloud_jobs.billing.lake_reader import account_at, bill_from_lake, line_records, tariff_versions
+from cloud_jobs.billing.device_records import line_records
+from cloud_jobs.billing.lake_reader import account_at, bill_from_lake, tariff_versions
 from cloud_jobs.billing.period import Period
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream

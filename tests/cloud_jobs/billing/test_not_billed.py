@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from cloud_jobs.billing import Bill, NotMetered, UnknownAccount, bill_document, read_bill, to_html, to_json
 from cloud_jobs.billing.cli import app
+from cloud_jobs.billing.device_records import line_records
 from cloud_jobs.billing.lake_reader import bill_from_lake
 from cloud_jobs.billing.period import Period
 from cloud_jobs.lake.erasures import Erasure
@@ -37,13 +38,30 @@ def fixes(device: str, *seqs: int, far_off: bool = False, day: int = 0, tenant: 
     return [LakeFix(device, seq, time, 53.0 + seq / 1000, 9.0, "eu", tenant, far_off) for seq, time in times]
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    """One device with four fixes of one day, four of the next but one, and three of a clock far ahead."""
-    made = Lake(tmp_path / "lake")
+def priced_lake(folder: Path) -> Lake:
+    made = Lake(folder / "lake")
     made.create()
     published = [("account", "acme", ACCOUNT), ("tariff", "standard-eur", TARIFF)]
     made.append("reference", [row_of(*one) | {"collected_at": DAY} for one in published])  # type: ignore[arg-type]
+    return made
+
+
+def noted_files(monkeypatch: pytest.MonkeyPatch, module: str) -> list[str]:
+    """The files of records that a module of the bill opens from here on."""
+    seen: list[str] = []
+
+    def noted(files: Any, table: str, path: str, *more: Any) -> Any:
+        seen.append(path)
+        return stored_rows(files, table, path, *more)
+
+    monkeypatch.setattr(f"cloud_jobs.billing.{module}.stored_rows", noted)
+    return seen
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """One device with four fixes of one day, four of the next but one, and three of a clock far ahead."""
+    made = priced_lake(tmp_path)
     ingest(made, fixes("eu-0001", 1, 2, 3, far_off=True) + fixes("eu-0001", 4, 5, 6, 7))
     ingest(made, fixes("eu-0001", 8, 9, 10, 11, day=2) + fixes("us-0001", 1, 2))
     compute_usage(SESSION, made, TrackSettings())
@@ -95,18 +113,58 @@ def test_a_bill_as_of_a_moment_counts_what_was_received_and_erased_by_then_also_
     assert not_billed(billed(lake))[0] == ("eu-0001", 5, 4)
 
 
+@pytest.mark.parametrize(
+    ("before_s", "erased"), [(-90, 0), (-30, 0), (-29, 1), (0, 1), (30, 1), (31, 2), (91, 3), (86_400, 3)]
+)
+def test_as_many_records_are_erased_as_opening_the_line_does_not_find(
+    tmp_path: Path, before_s: int, erased: int
+) -> None:
+    """Fixes half a minute before midnight and after it, so that the first of them begins a segment of the next hour."""
+    lake, moment = priced_lake(tmp_path), ERASED_TO + timedelta(seconds=before_s)
+    at = [
+        LakeFix("eu-0001", seq, ERASED_TO + timedelta(seconds=60 * seq - 90), 53.0 + seq / 1000, 9.0)
+        for seq in (1, 2, 3)
+    ]
+    ingest(lake, at)
+    compute_usage(SESSION, lake, TrackSettings())
+    lines = billed(lake).lines
+    maintain(lake, Erasure("acme", "eu-0001", moment))
+    made = billed(lake)
+    assert (made.lines, not_billed(made)[0]) == (lines, ("eu-0001", 0, erased))
+    assert f"Records: {3 - erased} of 3; positions before" in " ".join(opened(lake).split())
+
+
+def test_an_erased_fix_before_the_period_whose_segment_the_period_has_is_counted_and_said(tmp_path: Path) -> None:
+    lake, first = priced_lake(tmp_path), datetime(2026, 3, 1, tzinfo=UTC)
+    times = [(1, first - timedelta(seconds=30)), (2, first + timedelta(seconds=30))]
+    ingest(lake, [LakeFix("eu-0001", seq, time, 53.0 + seq / 1000, 9.0) for seq, time in times])
+    compute_usage(SESSION, lake, TrackSettings())
+    maintain(lake, Erasure("acme", "eu-0001", first))
+    assert not_billed(billed(lake))[0] == ("eu-0001", 0, 1)
+    assert "Records: 1 of 2; positions before 2026-03-01T00:00:00Z are erased" in " ".join(opened(lake).split())
+
+
+def test_a_line_opens_only_files_of_its_days_and_devices(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    # on each day the seqs of other devices stand around those of the line
+    seqs = {"aa-0001": 1, "eu-0001": 1_000, "zz-0001": 5_000_000}
+    days = range(-20, 20)
+    ingest(
+        lake,
+        [LakeFix(name, first + day, DAY + timedelta(day), 53.0, 9.0) for name, first in seqs.items() for day in days],
+    )
+    (line,) = bill_from_lake(lake, "acme", Period.parse("2026-03-07"), datetime.now(UTC)).lines
+    seen = noted_files(monkeypatch, "device_records")
+    assert [row["seq"] for row in line_records(lake, line)] == [8, 9, 10, 11]
+    # that of the day before may hold the fix from which the first segment leads
+    assert {path.partition("/")[0] for path in seen} <= {"device_date=2026-03-06", "device_date=2026-03-07"}
+
+
 def test_only_files_of_clocks_far_off_that_can_hold_the_device_are_opened(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for other in ("aa-0001", "zz-0001"):
         ingest(lake, fixes(other, 1, 2, far_off=True) + fixes(other, 3))
-    seen = []
-
-    def noted(files: Any, table: str, path: str, *more: Any) -> Any:
-        seen.append(path)
-        return stored_rows(files, table, path, *more)
-
-    monkeypatch.setattr("cloud_jobs.billing.lake_reader.stored_rows", noted)
+    seen = noted_files(monkeypatch, "lake_reader")
     assert not_billed(billed(lake))[0] == ("eu-0001", 3, 0)
     assert len(seen) == 1
 
