@@ -123,9 +123,13 @@ class Fenced(CloudError):
     """
 
     def __init__(self, *, expected_number: int, found_number: int) -> None:
+        stops = "this one stops, so that no record is counted twice"
         super().__init__(
             f"another ingest wrote to the records (ingest number {found_number}, this one knows {expected_number}); "
-            "this one stops, so that no record is counted twice. Let one of the two run."
+            f"{stops}. Let one of the two run."
+            if found_number >= expected_number
+            else f"the records were brought back from a copy while this ingest ran (they are at ingest number "
+            f"{found_number}, this one knows {expected_number}); {stops}."
         )
         self.expected_number = expected_number
         self.found_number = found_number

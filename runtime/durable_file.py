@@ -62,12 +62,20 @@ def create_durably(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
         # A link fails where the name is taken; a rename would replace it.
         os.link(beside, path)
     except FileExistsError:
-        return False
+        # over a network the answer to a link may be lost, and the link be asked for again: it finds itself
+        if not _is_one_file(beside, path):
+            return False
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
     sync_folder(path.parent)
     return True
+
+
+def _is_one_file(one: Path, other: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return one.samefile(other)
+    return False
 
 
 def _temporary_beside(path: Path, suffix: str) -> Path:

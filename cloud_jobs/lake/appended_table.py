@@ -2,8 +2,9 @@
 
 The library lists the log three times for each commit, and to list a folder takes the longer the more is in it: after a
 hundred thousand commits longer than a micro-batch. So in a folder the writer creates the next file of the log itself,
-by a hard link as the library does, which fails if another writer's commit is there. In an object store, where a listing
-begins behind what is known, the library commits.
+by a hard link as the library does, which fails if another writer's commit is there, and only behind a commit that is
+there as the writer knows it: else its place is in no log. In an object store, where a listing begins behind what is
+known, the library commits.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from cloud_jobs.errors import CommitFailed
+from cloud_jobs.errors import CommitFailed, LakeError
 from cloud_jobs.lake.data_files import DataFile
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import (
@@ -46,13 +47,14 @@ class AppendedTable:
     """
 
     def __init__(self, lake: Lake, table: str, writer: str) -> None:
-        self._table, self._writer = table, writer
+        self._lake, self._table, self._writer = lake, table, writer
         self._opened = lake.open(table)
         folder = lake.location.folder
         self._commits = None if folder is None else folder / table / "_delta_log"
         self._version: int
         self._number: int | None
         self._committed_us: int | None
+        self._newest: bytes | None
         self._take_over()
 
     @property
@@ -99,9 +101,11 @@ class AppendedTable:
 
     def _commit_in(self, commits: Path, files: Sequence[DataFile], number: int, now: datetime | None) -> None:
         for _ in range(TRIES):
-            moment_us = next_moment_us(self._committed_us, now)
+            if not self._is_known_there(commits):
+                self._open_anew()
+            moment_us, path = next_moment_us(self._committed_us, now), _commit_of(commits, self._version + 1)
             text = commit_text(files, {self._writer: number, COMMITTED: moment_us})
-            if create_durably(_commit_of(commits, self._version + 1), text):
+            if create_durably(path, text):
                 break
             # another's commit, such as a merge
             previous = self._number
@@ -110,15 +114,38 @@ class AppendedTable:
             self._take_over()
         else:
             raise CommitFailed(self._table, f"others were faster {TRIES} times")
-        # where the log is cut, so may be what followed: the place was free, and not the next one
-        if not _commit_of(commits, self._version).exists():
-            raise CommitFailed(self._table, "whether it was made is not known: the log was cut meanwhile")
+        if not self._is_known_there(commits):
+            self._take_back(path, text)
         self._version, self._number, self._committed_us = self._version + 1, number, moment_us
+        self._newest = text
+
+    def _is_known_there(self, commits: Path) -> bool:
+        """Whether the newest commit that is known is in the log, and is that one."""
+        return self._newest is not None and _content_of(_commit_of(commits, self._version)) == self._newest
+
+    def _open_anew(self) -> None:
+        """Goes on from what the table is where its log was cut, or replaced by another. Raises Fenced, CommitFailed."""
+        try:
+            opened = self._lake.open(self._table)
+        except (LakeError, DeltaError) as error:
+            raise CommitFailed(self._table, f"nothing was written: {error}") from error
+        check_writer(opened, self._writer, self._number)
+        self._opened = opened
+        self._take_over()
+
+    def _take_back(self, path: Path, text: bytes) -> NoReturn:
+        """Deletes a commit in a place that was free as it was cut off the log, or is of another log. Raises."""
+        # unless that log goes on with it: then the next start finds it made
+        if _content_of(path) == text and not _content_of(_commit_of(path.parent, self._version + 2)):
+            path.unlink(missing_ok=True)
+        self._open_anew()
+        raise CommitFailed(self._table, "the log was cut or replaced meanwhile; it is begun again from what is there")
 
     def _take_over(self) -> None:
         self._version = int(self._opened.version())
         self._number = newest_number(self._opened, self._writer)
         self._committed_us = stated(self._opened, COMMITTED)
+        self._newest = None if self._commits is None else _content_of(_commit_of(self._commits, self._version))
 
     def _checkpoint(self) -> None:
         try:
@@ -130,6 +157,13 @@ class AppendedTable:
 
 def _commit_of(commits: Path, version: int) -> Path:
     return commits / f"{version:020}.json"
+
+
+def _content_of(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def commit_text(files: Sequence[DataFile], numbers: Mapping[str, int]) -> bytes:

@@ -75,6 +75,21 @@ def test_of_many_who_create_a_file_at_once_one_does_and_the_others_change_nothin
     assert list(tmp_path.iterdir()) == [tmp_path / "f"]
 
 
+def test_a_file_whose_creation_was_answered_late_and_asked_for_again_was_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def answered_late(one: Path, other: Path) -> None:
+        link(one, other)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(other))
+
+    monkeypatch.setattr(os, "link", answered_late)
+    assert create_durably(tmp_path / "f", b"new")
+    assert not create_durably(tmp_path / "f", b"another")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
+
+
 def test_a_file_that_cannot_be_created_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")

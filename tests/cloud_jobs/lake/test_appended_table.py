@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -137,45 +139,108 @@ def test_what_the_writer_knows_is_not_looked_up_in_the_log_at_each_commit(
     assert seqs(lake) == [1, 2, 3]
 
 
+def cut_log(lake: Lake, before: int) -> None:
+    lake.open("records").create_checkpoint()
+    for version in range(before):
+        (commits_in(lake) / f"{version:020}.json").unlink()
+
+
+def bring_back(lake: Lake, copied: Path) -> None:
+    shutil.rmtree(str(lake.location))
+    shutil.copytree(copied, str(lake.location))
+
+
 def test_who_stood_still_while_the_log_was_cut_lets_nothing_in(lake: Lake) -> None:
     first, second = AppendedTable(lake, "records", INGEST), AppendedTable(lake, "records", INGEST)
     for seq in range(1, 4):
         commit(lake, second, seq)
-    lake.open("records").create_checkpoint()
-    for version in range(3):
-        (commits_in(lake) / f"{version:020}.json").unlink()
-    with pytest.raises(CommitFailed, match="not known"):
+    cut_log(lake, before=3)
+    with pytest.raises(Fenced, match="another ingest wrote"):
         commit(lake, first, 4)
     assert seqs(lake) == [1, 2, 3]
 
 
-def test_a_commit_that_lands_where_the_log_was_cut_meanwhile_does_not_count_as_made(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+def test_who_stood_still_while_merges_were_cut_off_the_log_goes_on(lake: Lake, table: AppendedTable) -> None:
+    commit(lake, table, 1)
+    for hours in range(2, 5):
+        lake.open("records").alter.set_table_properties(
+            {"delta.deletedFileRetentionDuration": f"interval {hours} hours"}
+        )
+    cut_log(lake, before=4)
+    commit(lake, table, 2)
+    assert seqs(lake) == [1, 2]
+
+
+def test_a_table_that_is_brought_back_from_a_copy_stays_whole_under_an_ingest_that_lives_on(
+    lake: Lake, table: AppendedTable, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    first, second = AppendedTable(lake, "records", INGEST), AppendedTable(lake, "records", INGEST)
+    commit(lake, table, 1)
+    copied = tmp_path_factory.mktemp("copy") / "lake"
+    shutil.copytree(str(lake.location), copied)
+    for seq in range(2, 5):
+        commit(lake, table, seq)
+    bring_back(lake, copied)
+    with pytest.raises((Fenced, CommitFailed)):
+        commit(lake, table, 5)
+    assert seqs(lake) == [1]
+    another = AppendedTable(lake, "records", INGEST)
+    for seq in range(2, 6):
+        commit(lake, another, seq)
+    # as many commits as there were, and others
+    with pytest.raises(Fenced):
+        commit(lake, table, 7)
+    assert seqs(lake) == [*range(1, 6)]
+
+
+@pytest.mark.parametrize("what", ["cut", "brought back"])
+def test_a_commit_whose_log_is_gone_when_it_lands_is_taken_back(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, what: str
+) -> None:
+    first, copied = AppendedTable(lake, "records", INGEST), tmp_path_factory.mktemp("copy") / "lake"
+    commit(lake, first, 1)
+    shutil.copytree(str(lake.location), copied)
+    commit(lake, first, 2)
+    last = 2 if what == "cut" else 1
 
     def later(path: Path, content: bytes) -> bool:
+        nonlocal last
         monkeypatch.setattr("cloud_jobs.lake.appended_table.create_durably", create_durably)
-        for seq in range(1, 4):
-            commit(lake, second, seq)
-        lake.open("records").create_checkpoint()
-        for version in range(3):
-            (commits_in(lake) / f"{version:020}.json").unlink()
+        if what == "brought back":
+            bring_back(lake, copied)
+        else:
+            second = AppendedTable(lake, "records", INGEST)
+            for last in range(3, 6):
+                commit(lake, second, last)
+            cut_log(lake, before=5)
         return create_durably(path, content)
 
     monkeypatch.setattr("cloud_jobs.lake.appended_table.create_durably", later)
-    with pytest.raises(CommitFailed, match="not known"):
-        commit(lake, first, 4)
-    assert seqs(lake) == [1, 2, 3]
+    with pytest.raises(Fenced, match="another ingest wrote" if what == "cut" else "brought back from a copy"):
+        commit(lake, first, 9)
+    assert seqs(lake) == [*range(1, last + 1)]
+    commit(lake, AppendedTable(lake, "records", INGEST), 9)
+    assert seqs(lake) == [*range(1, last + 1), 9]
+
+
+def test_a_commit_whose_answer_was_lost_is_known_as_ones_own(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, link = AppendedTable(lake, "records", INGEST), os.link
+
+    def lost(one: Path, other: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        link(one, other)
+        raise FileExistsError
+
+    monkeypatch.setattr(os, "link", lost)
+    commit(lake, table, 1)
+    commit(lake, table, 2)
+    assert seqs(lake) == [1, 2]
 
 
 def test_an_idle_table_whose_log_is_cut_up_to_its_newest_commit_is_committed_to(lake: Lake) -> None:
     table = AppendedTable(lake, "records", INGEST)
     for seq in range(1, 4):
         commit(lake, table, seq)
-    lake.open("records").create_checkpoint()
-    for version in range(3):
-        (commits_in(lake) / f"{version:020}.json").unlink()
+    cut_log(lake, before=3)
     commit(lake, table, 4)
     commit(lake, table, 5)
     assert seqs(lake) == [1, 2, 3, 4, 5]
