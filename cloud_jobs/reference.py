@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from cloud_jobs.lake.knowledge_time import MAX_LEAD, check_not_behind
+from cloud_jobs.lake.knowledge_time import check_not_behind
 from cloud_jobs.lake.schemas import publication_order
 from cloud_jobs.lake.shared_append import append_missing
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import MAX_LEAD
 from cloud_jobs.publication_id import is_far_ahead
 from cloud_jobs.published_fences import PublishedFences, published_fences
 from cloud_jobs.reference_messages import (

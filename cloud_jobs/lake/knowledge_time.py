@@ -6,14 +6,12 @@ that agree: this machine's, and that of whoever made the newest commit of the re
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 from cloud_jobs.errors import ClockBehind
 from cloud_jobs.lake.tables import Lake
-
-MAX_LEAD: Final = timedelta(hours=1)
-"""A moment further ahead than this is of a wrong clock."""
+from cloud_jobs.lake.transactions import MAX_LEAD
 
 
 class KnowledgeTime(NamedTuple):

@@ -3,12 +3,10 @@ without Spark."""
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +18,14 @@ from pyarrow.dataset import FileSystemDataset, ParquetFileFragment
 from pyarrow.fs import FileSystem
 from pyarrow.parquet import filters_to_expression
 
-from cloud_jobs.errors import LakeError, NotKept
+from cloud_jobs.errors import LakeError
+from cloud_jobs.lake.as_of import load_as_of
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_log import CoverageLog, Manifest
 from cloud_jobs.lake.coverage_rows import from_rows
 from cloud_jobs.lake.location import Location, error_text
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
-from cloud_jobs.lake.transactions import COMMITTED, newest_number, upon_what_is_there
+from cloud_jobs.lake.transactions import newest_number, upon_what_is_there
 
 _CONFIGURATION: Final = {
     "delta.checkpointInterval": "50",
@@ -115,7 +114,7 @@ class Lake:
         with self.damage_as_error(table):
             opened = self.open(table)
             asked = columns or TABLES[table].schema.names
-            if as_of is not None and not _load_as_of(opened, self.files(table), as_of):
+            if as_of is not None and not load_as_of(opened, self.files(table), as_of, datetime.now(UTC)):
                 return TABLES[table].schema.empty_table().select(asked)
             return _matching(self.dataset(table, opened), asked, where, _in_each_log(table))
 
@@ -152,7 +151,7 @@ class Lake:
         """The number of the newest commit of the ingest, as it is or was at a moment; None: there was none."""
         with self.damage_as_error("records"):
             opened = self.open("records")
-            if as_of is not None and not _load_as_of(opened, self.files("records"), as_of):
+            if as_of is not None and not load_as_of(opened, self.files("records"), as_of, datetime.now(UTC)):
                 return None
             return newest_number(opened, INGEST)
 
@@ -271,45 +270,3 @@ def _files_that_may_match(
             if any(f"({name} >= null[" in known for name in unsure):
                 found[path] = file
     return found.values()
-
-
-def _load_as_of(table: DeltaTable, files: FileSystem, as_of: datetime) -> bool:
-    """Load the table's version of that moment; False when the table did not exist yet. Raises NotKept."""
-    moment_ms = as_of.timestamp() * 1000
-    # halved, not read from its end: there may be a commit a second, and each is a file
-    version = bisect_right(range(table.version() + 1), moment_ms, key=lambda one: _committed_ms(files, one)) - 1
-    if version < 0:
-        return False
-    if _committed_ms(files, version) < 0:
-        raise NotKept(
-            f"what {table.table_uri} was at {as_of.isoformat()} is unknown: the commits of then are no longer kept;"
-            " how long they are is the setting maintenance.as_of_days"
-        )
-    if version < table.version():
-        table.load_as_version(version)
-    return True
-
-
-def _committed_ms(files: FileSystem, version: int) -> float:
-    """When a version was committed, in milliseconds since 1970; -1 for one whose commit is no longer kept.
-
-    By what its writer stated, which never goes back; a version of another one, such as a merge, holds what the version
-    before it holds, and is taken for as old. Of versions without either it is the clock's time.
-    """
-    clock_ms = None
-    while (actions := _actions(files, version)) is not None:
-        numbers = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
-        if COMMITTED in numbers:
-            return float(numbers[COMMITTED] / 1000)
-        stamps = (float(action["commitInfo"]["timestamp"]) for action in actions if "commitInfo" in action)
-        clock_ms = max(stamps, default=0.0) if clock_ms is None else clock_ms
-        version -= 1
-    return -1.0 if clock_ms is None else clock_ms
-
-
-def _actions(files: FileSystem, version: int) -> list[dict[str, Any]] | None:
-    try:
-        with files.open_input_file(f"_delta_log/{version:020}.json") as file:
-            return [json.loads(line) for line in file.read().splitlines()]
-    except FileNotFoundError:
-        return None

@@ -29,6 +29,8 @@ TRIES: Final = 5
 COMMITTED: Final = "committed_us"
 """Under which name a table states when its newest commit was made, in microseconds since 1970: never earlier than the
 commits before it, whatever the clocks of their writers said."""
+MAX_LEAD: Final = timedelta(hours=1)
+"""A moment further ahead than this is of a wrong clock."""
 _REFUSALS: Final = 20
 MAX_ATTEMPT_S: Final = 3600.0
 """A file that is written is committed within this time or never; what no commit names is deleted much later."""
