@@ -1,7 +1,7 @@
 """What a table was at a moment: by the moments that its commits state, as long as those can be believed.
 
-A commit by a clock that was ahead states a moment that has not come, and each one after it a later one: for as long
-nobody can tell from them what was there when. What is there now is known all the same: the newest version.
+A commit by a clock that was ahead states a moment that has not come, and each one after it a later one: what was there
+until then is not known from them. What is there now is known all the same: the newest version.
 """
 
 from __future__ import annotations

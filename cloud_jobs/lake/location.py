@@ -46,6 +46,10 @@ _NO_ANSWER: Final = re.compile(
     r"|operation timed out|INTERNAL_FAILURE|INCOMPLETE_BODY",
     re.IGNORECASE,
 )
+# Which libraries speak to the store, and our own word for it in a text of Spark: others have no answer, too.
+_OF_STORE: Final = re.compile(
+    r"AWS Error|Generic S3 error|store: \"S3\"|software\.amazon\.awssdk|hadoop\.fs\.s3a|the object store at "
+)
 _MAX_REASON: Final = 300
 _TREE: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 
@@ -126,11 +130,11 @@ class Location:
         return options | {name: value for name, value in given.items() if value is not None}
 
     def unavailable(self, error: BaseException) -> StoreUnavailable | None:
-        """What an error of whichever library says, if it means that the store gave no answer; else None."""
+        """What an error of a library says that speaks to the store, if it means that it gave no answer; else None."""
         if isinstance(error, StoreUnavailable):
             return error
         text = error_text(error)
-        if self.access is None or (found := _NO_ANSWER.search(text)) is None:
+        if self.access is None or not _OF_STORE.search(text) or (found := _NO_ANSWER.search(text)) is None:
             return None
         at = max(0, found.start() - _MAX_REASON // 2)
         return StoreUnavailable(self._store, text[at : at + _MAX_REASON])

@@ -17,6 +17,9 @@ from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
 from deploy.local import free_port
+from geo.replication.admin import AdminClient
+from geo.replication.errors import ReplicationError
+from geo.replication.rest_types import PARTITIONS
 from tests.cloud_jobs.publications import rows_of
 from tests.system.lake_of_fixes import square
 
@@ -182,6 +185,32 @@ def test_a_store_that_does_not_answer_is_named_after_a_bounded_number_of_tries()
         raise OSError(
             "AWS Error NETWORK_CONNECTION during HeadBucket operation: curlCode: 7, Could not connect to server"
         )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "getFileStatus on s3a://lake/of: software.amazon.awssdk.core.exception.SdkClientException: Unable to execute "
+        "HTTP request: Connect to 127.0.0.1:9000 failed: Connection refused",
+        "cloud_jobs.errors.StoreUnavailable: the object store at http://127.0.0.1:9000 does not answer: Generic S3 "
+        "error: Error performing GET http://127.0.0.1:9000/lake/of in 30s: error sending request",
+        "When reading information for key 'of' in bucket 'lake': AWS Error SLOW_DOWN during HeadObject operation",
+    ],
+)
+def test_what_spark_says_of_a_store_that_does_not_answer_is_known(text: str) -> None:
+    with pytest.raises(StoreUnavailable, match="at http://127.0.0.1:9000 does not answer"), at().errors_named():
+        raise RuntimeError(text)
+
+
+@pytest.mark.timeout(60)
+def test_others_that_do_not_answer_are_not_taken_for_the_store() -> None:
+    port = free_port()
+    admin = AdminClient("hq", f"http://127.0.0.1:{port}", timeout_s=1, unavailable_s=0, check_name=False)
+    with pytest.raises(ReplicationError, match=f"hq did not answer at http://127.0.0.1:{port}"), at().errors_named():
+        admin.get("persistent/fleet/x/partitions", PARTITIONS)
+    for other in (ConnectionRefusedError(111, "Connection refused"), RuntimeError("An operation timed out")):
+        with pytest.raises(type(other)), at().errors_named():
+            raise other
 
 
 def test_an_error_of_another_kind_stays_what_it_is(tmp_path: Path) -> None:
