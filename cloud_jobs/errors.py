@@ -128,7 +128,7 @@ class Fenced(CloudError):
             f"another ingest wrote to the records (ingest number {found_number}, this one knows {expected_number}); "
             f"{stops}. Let one of the two run."
             if found_number >= expected_number
-            else f"the records were brought back from a copy while this ingest ran (they are at ingest number "
+            else f"a table was brought back from a copy, or made anew, while this ingest ran (it is at ingest number "
             f"{found_number}, this one knows {expected_number}); {stops}."
         )
         self.expected_number = expected_number

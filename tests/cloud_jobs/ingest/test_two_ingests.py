@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -119,3 +120,21 @@ def test_two_ingests_and_a_maintenance_at_once_store_each_record_once(tmp_path: 
     known = coverage(lake)
     assert (known.head, known.declared_lost) == (60, IntervalSet([(50, 52)]))
     assert lake.rows("quarantine").num_rows == 0
+
+
+@pytest.mark.parametrize("table", ["records", "ingest_batches"])
+def test_an_ingest_stops_where_a_table_is_made_anew_beside_it_and_the_table_stays_whole(
+    tmp_path: Path, table: str
+) -> None:
+    lake = new_lake(tmp_path)
+    ingest = new_ingest(lake)
+    for seq in (1, 2, 3):
+        take_in(lake, ingest, [batch(seq)])
+    shutil.rmtree(lake.path(table))
+    lake.create()
+    with pytest.raises(Fenced, match="brought back from a copy, or made anew"):
+        take_in(lake, ingest, [batch(4)])
+    assert lake.open(table).version() == 0
+    if table == "ingest_batches":
+        take_in(lake, new_ingest(lake), [batch(5)])
+        assert seqs_in_table(lake) == [1, 2, 3, 4, 5]

@@ -191,8 +191,8 @@ def test_a_store_that_does_not_answer_is_named_after_a_bounded_number_of_tries()
     "text",
     [
         (
-            "getFileStatus on s3a://lake/of: software.amazon.awssdk.core.exception.SdkClientException: Unable to execute "
-            "HTTP request: Connect to 127.0.0.1:9000 failed: Connection refused"
+            "getFileStatus on s3a://lake/of: software.amazon.awssdk.core.exception.SdkClientException: Unable to "
+            "execute HTTP request: Connect to 127.0.0.1:9000 failed: Connection refused"
         ),
         (
             "cloud_jobs.errors.StoreUnavailable: the object store at http://127.0.0.1:9000 does not answer: Generic S3 "
