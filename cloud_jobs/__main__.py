@@ -37,6 +37,9 @@ def ingest(
 ) -> None:
     """Read the telemetry topics into the records table, each record once.
 
+    Exit status: 0 done, or ended by a signal; 1 when it went wrong, a line says how; 2 for wrong options; 75 when the
+    object store of the lake does not answer; 78 for wrong settings.
+
     Example: cloud-jobs ingest --config cloud.toml
     """
     from cloud_jobs.ingest.cli import run_ingest
@@ -53,6 +56,9 @@ def usage(
     as_json: AsJson = False,
 ) -> None:
     """Compute the usage of every device and hour whose records changed since the last run.
+
+    Exit status: 0 done, or ended by a signal; 1 when it went wrong, a line says how; 2 for wrong options; 75 when the
+    object store of the lake does not answer; 78 for wrong settings.
 
     Example: cloud-jobs usage --config cloud.toml --follow
     """
@@ -72,6 +78,9 @@ def geofence(
 ) -> None:
     """Compute the events at fences and gates, and revise what late records change.
 
+    Exit status: 0 done, or ended by a signal; 1 when it went wrong, a line says how; 2 for wrong options; 75 when the
+    object store of the lake does not answer; 78 for wrong settings.
+
     Example: cloud-jobs geofence --config cloud.toml --follow
     """
     from cloud_jobs.jobs import run_geofence
@@ -89,6 +98,9 @@ def proximity(
     as_json: AsJson = False,
 ) -> None:
     """Compute which devices were near each other, each pair once, and revise what late records change.
+
+    Exit status: 0 done, or ended by a signal; 1 when it went wrong, a line says how; 2 for wrong options; 75 when the
+    object store of the lake does not answer; 78 for wrong settings.
 
     Example: cloud-jobs proximity --config cloud.toml
     """

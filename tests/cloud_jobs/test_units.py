@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from cloud_jobs.__main__ import app
 
 FOLDER = Path(__file__).parents[2] / "deploy/systemd"
 UNITS = sorted(FOLDER.glob("waybill-*.service"))
+PAGE = (FOLDER.parents[1] / "docs/centre.md").read_text(encoding="utf-8")
 PROGRAM = "/opt/waybill/bin/cloud-jobs"
 
 
@@ -56,6 +58,16 @@ def test_what_always_runs_is_started_again_whatever_ended_it_but_wrong_settings(
         assert "ExecStartPre" not in text
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_page_says_how_much_memory_each_unit_allows(unit: Path) -> None:
+    bounds = re.search(r"a `MemoryMax`.*?\. A job", PAGE, re.DOTALL)
+    allowed = re.search(r"^MemoryMax=(\S+)$", unit.read_text(encoding="utf-8"), re.MULTILINE)
+    assert bounds is not None
+    assert allowed is not None
+    name = unit.stem.removeprefix("waybill-")
+    (phrase,) = [part for part in re.split(r",\s+(?=\d)|: ", bounds[0]) if f"`{name}`" in part]
+    assert phrase.startswith(f"{allowed[1]} for ")
+
+
 def test_the_page_names_each_unit() -> None:
-    page = (FOLDER.parents[1] / "docs/centre.md").read_text(encoding="utf-8")
-    assert [unit.name for unit in UNITS if unit.name not in page] == []
+    assert [unit.name for unit in UNITS if unit.name not in PAGE] == []

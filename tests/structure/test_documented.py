@@ -57,6 +57,12 @@ def test_each_setting_is_explained(model: type[BaseModel]) -> None:
     assert sorted(set(settings_of(model)) - named) == []
 
 
+def test_the_page_with_the_settings_of_the_jobs_names_each_section_and_where_it_is() -> None:
+    page = PAGES["ingest.md"]
+    sections = [name for name, field in CloudSettings.model_fields.items() if [*_models(field.annotation)]]
+    assert [name for name in sections if f"`[{name}]`" not in page and f"`{name}." not in page] == []
+
+
 def test_the_reasons_of_a_refusal_are_all_and_only_those_of_the_code() -> None:
     _, _, table = PAGES["gateway.md"].partition("| reason | when |\n|---|---|\n")
     rows = table.partition("\n\n")[0].splitlines()

@@ -60,6 +60,14 @@ def test_the_help_of_each_command_has_an_example_with_its_own_options(name: str)
         assert {option for option in required if option.startswith("--")} <= set(example[1].split()), spoken
 
 
+@pytest.mark.parametrize("name", ["ingest", "usage", "geofence", "proximity", "maintain", "status"])
+def test_the_help_of_a_command_on_the_lake_says_what_each_exit_status_is_for(name: str) -> None:
+    shown = words(CliRunner().invoke(cloud_jobs, [name, "--help"], terminal_width=200).output)
+    assert [
+        text for text in ("Exit status: 0", "1 when", "75 when", "78 for wrong settings") if text not in shown
+    ] == []
+
+
 @pytest.mark.parametrize("name", ["waybill", "edge-agent", "fleet-gateway", "cloud-jobs", "fleet-simulator"])
 def test_a_program_says_its_version_and_without_arguments_what_it_can_do(name: str) -> None:
     app = APPS.get(name) or command_line(SUBCOMMANDS, [], "Waybill.")
