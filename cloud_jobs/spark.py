@@ -48,6 +48,8 @@ def spark_properties(settings: SparkSettings, master: str) -> dict[str, str]:
         "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
         # Without it a stop waits for ever for a query that hangs.
         "spark.sql.streaming.stopTimeout": "60s",
+        # On a busy machine a process of Python is not there within the 15 seconds that are usual, and the query fails.
+        "spark.python.authenticate.socketTimeout": "60s",
     }
     if is_local(master):
         properties |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}

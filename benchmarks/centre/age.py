@@ -14,7 +14,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -71,24 +71,22 @@ class TravellingFleet:
 
 
 def rows(folder: Path, options: Namespace) -> Iterator[Figure]:
-    """A young centre, and the same micro-batch after each kind of age."""
-    young = measured(new_lake(folder / "young"))
-    yield Figure("nothing", "", f"{young.median_s * 1000:.0f} ms, {young.peak_mb:,.0f} MB")
+    """The same micro-batch after each kind of age, each beside a young centre that is measured right before it."""
     kept = options.keep or folder
-    aged = (
-        (f"{count:,} {name}", built(kept / f"{name}-{count}", build, count))
-        for name, count, build in (
-            ("buffers", options.buffers, with_buffers),
-            ("commits", options.commits, with_commits),
-            ("records", options.records, with_records),
-        )
+    ages: tuple[tuple[str, int, Callable[[Path, int], Lake]], ...] = (
+        ("buffers", options.buffers, partial(with_buffers, gaps=0)),
+        ("buffers with two gaps each", options.buffers, partial(with_buffers, gaps=2)),
+        ("commits", options.commits, with_commits),
+        ("records", options.records, with_records),
     )
-    for what, lake in aged:
-        found = measured(lake)
+    for number, (name, count, build) in enumerate(ages):
+        lake = built(kept / f"{name.replace(' ', '-')}-{count}", build, count)
+        young, found = measured(new_lake(folder / f"young-{number}")), measured(lake)
         yield Figure(
-            what,
+            f"{count:,} {name}",
             f"at most {ALLOWED} times as long, driver at most 1 GB",
-            f"{found.median_s * 1000:.0f} ms, {found.median_s / young.median_s:.2f} times; {found.peak_mb:,.0f} MB,"
+            f"{found.median_s * 1000:.0f} ms, {found.median_s / young.median_s:.2f} times (young"
+            f" {young.median_s * 1000:.0f} ms); Python process at most {found.peak_mb:,.0f} MB,"
             f" {found.open_s:.1f} s to open",
         )
 
@@ -125,13 +123,15 @@ def _peak_mb() -> float:
     return int(found[1]) / 1024
 
 
-def with_buffers(folder: Path, buffers: int) -> Lake:
-    """A lake that knows so many device streams, most of one range; they came in one commit."""
+def with_buffers(folder: Path, buffers: int, gaps: int) -> Lake:
+    """A lake that knows so many device streams, each with `gaps`; they came in one commit."""
     lake = new_lake(folder)
-    last = np.arange(1000, 1000 + buffers)
+    ranges = gaps + 1
+    firsts = np.arange(buffers)[:, None] + 1000 * np.arange(ranges)
+    last = firsts[:, -1] + 900
     received = pa.ListArray.from_arrays(
-        pa.array(np.arange(0, 2 * buffers + 1, 2, dtype=np.int32)),
-        pa.array(np.column_stack([np.ones(buffers, np.int64), last]).ravel()),
+        pa.array(np.arange(0, 2 * ranges * buffers + 1, 2 * ranges, dtype=np.int32)),
+        pa.array(np.stack([firsts + 1, firsts + 900], axis=2).ravel()),
     )
     nothing = np.zeros(buffers + 1, np.int32)
     columns = {

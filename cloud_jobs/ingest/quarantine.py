@@ -23,7 +23,7 @@ from pyarrow.fs import FileSystem
 from cloud_jobs.errors import CommitFailed, Fenced
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import CONTENT, QUARANTINE
-from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
+from cloud_jobs.lake.stored_files import StoredFiles, stored_values
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
 
@@ -120,13 +120,11 @@ def commit_quarantine(lake: Lake, written: Sequence[QuarantineFile], run: Run, n
 
 def _missing(files: FileSystem, opened: DeltaTable, written: Sequence[QuarantineFile]) -> list[QuarantineFile]:
     """The files that hold rows which the table lacks, each row once, with the fingerprints of these."""
-    asked = pa.chunked_array([one.fingerprints for one in written])
-    ends = pc.min_max(asked).as_py()
-    bounds = (ends["min"], ends["max"])
-    known: set[str] = set()
-    for path in StoredFiles.of(opened, "quarantine").between("fingerprint", *bounds).paths:
-        for rows in stored_rows(files, "quarantine", path, ["fingerprint"], {"fingerprint": bounds}):
-            there = rows["fingerprint"]
+    asked = pa.chunked_array([one.fingerprints for one in written]).unique().sort()
+    each, known = asked.to_pylist(), set[str]()
+    # one by one: digests lie so far apart that what is between them is all the table
+    for path in StoredFiles.of(opened, "quarantine").within("fingerprint", [*zip(each, each, strict=True)]).paths:
+        for there in stored_values(files, "quarantine", path, "fingerprint", each):
             known.update(there.filter(pc.is_in(there, asked)).to_pylist())
     found = []
     for one in written:

@@ -19,7 +19,7 @@ from pyarrow.fs import FileSystem
 
 from cloud_jobs.lake.location import ensure_folder
 from cloud_jobs.lake.on_disk import sync_files
-from cloud_jobs.lake.row_sizes import PIECE_ROWS, in_pieces
+from cloud_jobs.lake.row_sizes import in_pieces
 from cloud_jobs.lake.schemas import RECORDS, TABLES, TableSchema
 from cloud_jobs.lake.stream_order import in_order
 
@@ -124,10 +124,11 @@ def parquet_options(table: str) -> dict[str, Any]:
     }
 
 
-def write_row_groups(writer: pq.ParquetWriter, rows: pa.Table) -> None:
+def write_row_groups(writer: pq.ParquetWriter, table: str, rows: pa.Table) -> None:
     """Writes rows in groups that a reader can hold: of one device it opens as much of a file at least."""
-    for piece in in_pieces(rows):
-        writer.write_table(piece, row_group_size=PIECE_ROWS)
+    at_most = TABLES[table].rows_in_group
+    for piece in in_pieces(rows, at_most):
+        writer.write_table(piece, row_group_size=at_most)
 
 
 def statistics(table: str, rows: pa.Table, day: date | None) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def _write(files: FileSystem, table: str, rows: pa.Table, day: date | None, now:
     path = new_path(files, table, day)
     in_file = rows.drop_columns([*TABLES[table].partition_by])
     with pq.ParquetWriter(path, in_file.schema, filesystem=files, **parquet_options(table)) as writer:
-        write_row_groups(writer, in_file)
+        write_row_groups(writer, table, in_file)
     size = files.get_file_info(path).size
     return DataFile(path, size, day, json.dumps(statistics(table, rows, day)), _ms(now))
 

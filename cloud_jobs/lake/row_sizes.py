@@ -37,10 +37,10 @@ def text_lengths(rows: pa.Table) -> NDArray[np.int64]:
     return lengths
 
 
-def in_pieces(rows: pa.Table) -> Iterator[pa.Table]:
-    """Rows in their order, in pieces of at most PIECE_ROWS and PIECE_BYTES."""
-    for first in range(0, rows.num_rows, PIECE_ROWS):
-        some = rows.slice(first, PIECE_ROWS)
+def in_pieces(rows: pa.Table, at_most: int = PIECE_ROWS) -> Iterator[pa.Table]:
+    """Rows in their order, in pieces of at most so many rows and PIECE_BYTES."""
+    for first in range(0, rows.num_rows, at_most):
+        some = rows.slice(first, at_most)
         if sum(map(_at_most, _texts(some))) <= PIECE_BYTES:
             yield some
             continue

@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from cloud_jobs.lake.row_sizes import PIECE_ROWS
+
 _UTC = pa.timestamp("us", tz="UTC")
 
 RECORDS = pa.schema(
@@ -223,12 +225,14 @@ class TableSchema(NamedTuple):
 
     `partition_by`: the column, a day, that its files are parted by. `order`: by what the rows of a file are sorted.
     `bounded`: the columns whose lowest and highest value the log has, so that a reader opens only the files it needs.
+    `rows_in_group`: the most rows of a file that a reader of one of them has to open.
     """
 
     schema: pa.Schema
     partition_by: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
     bounded: tuple[str, ...] = ()
+    rows_in_group: int = PIECE_ROWS
 
     @property
     def in_file(self) -> pa.Schema:
@@ -246,7 +250,8 @@ _STREAM: Final = ("tenant", "device", "epoch", "seq")
 
 TABLES: Final = {
     "records": TableSchema(RECORDS, ("device_date",), _STREAM, (*_STREAM, "device_time", "ingest_number")),
-    "quarantine": TableSchema(QUARANTINE, (), ("cause", "fingerprint"), ("cause", "fingerprint")),
+    # single rows are looked for in it, by digests
+    "quarantine": TableSchema(QUARANTINE, (), ("cause", "fingerprint"), ("cause", "fingerprint"), 1 << 13),
     "ingest_batches": TableSchema(INGEST_BATCHES, (), ("ingest_number",), ("ingest_number",)),
     "usage": TableSchema(
         USAGE, ("day",), ("tenant", "device", "hour", "zone"), ("tenant", "device", "hour", "commit_number")

@@ -149,6 +149,23 @@ def _within(rows: pa.Table, name: str, limit: Range) -> pa.Table:
     return rows if high is None else rows.filter(pc.less_equal(rows[name], pa.scalar(high, kind)))
 
 
+def stored_values(files: FileSystem, table: str, path: str, column: str, values: Sequence[Any]) -> Iterator[pa.Array]:
+    """The values of a column of a file, of those row groups that can hold one of `values`, which are in order."""
+    kind = TABLES[table].schema.field(column).type
+    with pq.ParquetFile(path, filesystem=files) as file:
+        at = file.metadata.schema.to_arrow_schema().names.index(column)
+        for number in range(file.metadata.num_row_groups):
+            known = file.metadata.row_group(number).column(at).statistics
+            if known is None or not known.has_min_max or _is_one_between(values, known.min, known.max):
+                rows = file.read_row_group(number, columns=[column], use_threads=False)
+                yield rows[column].cast(kind).combine_chunks()
+
+
+def _is_one_between(values: Sequence[Any], low: Any, high: Any) -> bool:
+    at = bisect_left(values, low)
+    return at < len(values) and bool(values[at] <= high)
+
+
 def row_groups(metadata: Any, ranges: Mapping[str, Range]) -> list[int]:
     """The row groups of a Parquet file that can hold such rows."""
     column_at = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}

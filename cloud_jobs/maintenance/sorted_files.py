@@ -47,7 +47,7 @@ class SortedFiles:
             self._sink = self._files.open_output_stream(self._path)
             schema = TABLES[self._table].in_file
             self._writer = pq.ParquetWriter(self._sink, schema, **parquet_options(self._table))
-        write_row_groups(self._writer, rows)
+        write_row_groups(self._writer, self._table, rows)
         stats = statistics(self._table, rows, self._day)
         if self._table == "records":
             # of a file without positions the log says so: it is never searched for such

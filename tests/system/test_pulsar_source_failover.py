@@ -125,7 +125,6 @@ def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
     assert set(collected.numbers()) == set(sender.sent)
     assert changes(tmp_path / "checkpoint") == ["hq", "dr", "hq"]
     sys.stdout.write(f"first record after {first_s:.1f} s, {again} came again ({RATE} a second)\n")
-    assert first_s < 30  # a machine that others use; the drills measure it
     assert again <= 2 * largest + RATE * SNAPSHOT_S
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,7 +57,8 @@ def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publica
     lake = Lake(tmp_path / "lake")
     lake.create()
     # each with a clock that is behind the one before
-    for clock_s, price in ((2.1e9, "0.45"), (2.0e9, "4.50"), (1.9e9, "0.45")):
+    now_s = time.time()
+    for clock_s, price in ((now_s, "0.45"), (now_s - 3600, "4.50"), (now_s - 7200, "0.45")):
         publish([hq.service_url], [tariff(name, price)], clock=lambda: clock_s)  # noqa: B023  # called at once
     send_junk(hq.service_url, name)
     options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}"}

@@ -20,9 +20,8 @@ def test_pieces_are_the_rows_in_order_and_none_has_more_than_allowed(values: lis
     sizes = [len((value or "").encode()) for value in values]
     assert text_lengths(rows).tolist() == sizes
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(row_sizes, "PIECE_ROWS", 20)
         patched.setattr(row_sizes, "PIECE_BYTES", 64)
-        pieces = [*in_pieces(rows)]
+        pieces = [*in_pieces(rows, 20)]
     assert [at for piece in pieces for at in piece["at"].to_pylist()] == [*range(len(values))]
     for piece in pieces:
         assert 0 < piece.num_rows <= 20
