@@ -132,7 +132,7 @@ def _table(run: MaintenanceRun, *, dry_run: bool) -> str:
             f"{one.files_before} to {one.files}",
             f"{one.bytes_before:,} to {one.bytes:,}",
             *(str(count) for count in (one.merges, one.orphans, one.replaced_files)),
-            f"{one.log_files_before} to {one.log_files}",
+            "not looked at" if one.log_files is None else f"{one.log_files_before} to {one.log_files}",
             str(one.left),
         )
         lines.append((one.table, *numbers))

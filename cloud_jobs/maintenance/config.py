@@ -30,6 +30,12 @@ class MaintenanceSettings(Settings):
     as_of_days: int = Field(
         default=7, ge=1, le=400, description="how far back the lake is known as of a moment; commits are kept so long"
     )
+    log_interval_s: float = Field(
+        default=3600.0,
+        ge=0,
+        le=86_400,
+        description="how often commits and coverage older than that are deleted: by the ingest's many, a long list",
+    )
     erase_positions_after_days: int | None = Field(
         default=None, ge=2, le=36_500, description="positions of all devices older than this are erased; none: never"
     )

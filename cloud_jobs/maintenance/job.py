@@ -25,12 +25,12 @@ from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.covered import Covered, covered_by_jobs, everything
 from cloud_jobs.maintenance.declaring import check_covered, is_declared, of_a_known_device
 from cloud_jobs.maintenance.erasing import erase, old_positions
-from cloud_jobs.maintenance.last_run import LastMaintenance, note_last_run
+from cloud_jobs.maintenance.last_run import LastMaintenance, note_last_run, read_last_run
 from cloud_jobs.maintenance.merge_plan import FileLimits
 from cloud_jobs.maintenance.once_each import keep_once_each
 from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter
 from cloud_jobs.maintenance.store_clock import check_clock, store_time
-from cloud_jobs.maintenance.sweeping import sweep_coverage, sweep_table
+from cloud_jobs.maintenance.sweeping import sweep_clocks, sweep_coverage, sweep_log, sweep_table
 from cloud_jobs.maintenance.table_files import table_files
 
 _FAILURES: Final = (CommitConflict, CommitFailed, LakeError, DeltaError, OSError, ValueError)
@@ -40,7 +40,10 @@ _log = structlog.get_logger("maintain")
 
 @dataclass
 class TableRun:
-    """What a run did with one table. `left`: merges and erasures whose files another run took first."""
+    """What a run did with one table. `left`: merges and erasures whose files another run took first.
+
+    `log_files`: None where the run did not look at the logs (see `log_interval_s`).
+    """
 
     table: str
     files_before: int = 0
@@ -50,8 +53,8 @@ class TableRun:
     merges: int = 0
     orphans: int = 0
     replaced_files: int = 0
-    log_files_before: int = 0
-    log_files: int = 0
+    log_files_before: int | None = None
+    log_files: int | None = None
     left: int = 0
     error: str = ""
 
@@ -132,17 +135,22 @@ class Maintenance:
                 self._lake.create()
         with _failures_in(made.errors, "erasures"):
             self._erase(made, erasures, dry_run=dry_run)
+        log_swept_at = self._log_swept_at()
+        logs_due = not dry_run and self._is_due(log_swept_at)
         for table in TABLES:
             if not self._stop.is_set():
-                made.tables.append(self._maintain(table, dry_run=dry_run))
+                made.tables.append(self._maintain(table, dry_run=dry_run, with_log=logs_due))
         if once_each and not self._stop.is_set():
             # after the merges: a day that is sorted is read once
             with _failures_in(made.errors, "records that are there twice"):
                 kept = keep_once_each(self._rewriter, self._settings.hot_days, dry_run=dry_run)
                 made.copies_removed, made.files_not_searched = kept
         if not dry_run and not self._stop.is_set():
-            with _failures_in(made.errors, "coverage"):
-                made.coverage_files = sweep_coverage(self._lake, self._settings, self._now())
+            if logs_due:
+                log_swept_at = self._now()
+                with _failures_in(made.errors, "coverage"):
+                    made.coverage_files = sweep_coverage(self._lake, self._settings, log_swept_at)
+                    sweep_clocks(self._lake, self._settings, log_swept_at)
             with _failures_in(made.errors, "fences"):
                 oldest = self._now() - timedelta(seconds=self._settings.orphan_age_s)
                 made.fence_files = sweep_fences(self._lake, oldest.timestamp())
@@ -150,8 +158,16 @@ class Maintenance:
         made.seconds = time.monotonic() - began
         if not dry_run and not self._stop.is_set():
             with _failures_in(made.errors, "note"):
-                note_last_run(self._lake, LastMaintenance(self._now(), made.seconds, made.all_errors))
+                note_last_run(self._lake, LastMaintenance(self._now(), made.seconds, made.all_errors, log_swept_at))
         return made
+
+    def _log_swept_at(self) -> datetime | None:
+        last = read_last_run(self._lake)
+        return None if last is None else last.log_swept_at
+
+    def _is_due(self, swept_at: datetime | None) -> bool:
+        """Whether logs and coverage are swept: also after a clock that was ahead has noted when they were."""
+        return swept_at is None or not 0 <= (self._now() - swept_at).total_seconds() < self._settings.log_interval_s
 
     def _erase(self, made: MaintenanceRun, erasures: Sequence[Erasure], *, dry_run: bool) -> None:
         covered = (covered_by_jobs if self._settings.erase_after_jobs else everything)(self._lake)
@@ -182,7 +198,7 @@ class Maintenance:
                     declare_erasure(self._lake, erasure, now)
         return planned
 
-    def _maintain(self, table: str, *, dry_run: bool) -> TableRun:
+    def _maintain(self, table: str, *, dry_run: bool, with_log: bool) -> TableRun:
         run, errors = TableRun(table), list[str]()
         # the others must not wait for one table, nor the sweep for a merge, nor either for a moment in which many wrote
         with _failures_in(errors, "merge"):
@@ -192,7 +208,9 @@ class Maintenance:
         with _failures_in(errors, "sweep"):
             swept = sweep_table(self._lake, table, self._settings, self._now(), dry_run=dry_run)
             run.orphans, run.replaced_files = swept.orphans, swept.replaced
-            run.log_files_before, run.log_files = swept.log_files_before, swept.log_files
+        if with_log:
+            with _failures_in(errors, "log"):
+                run.log_files_before, run.log_files = sweep_log(self._lake, table, self._settings, self._now())
         run.error = "; ".join(dict.fromkeys(errors))
         with suppress(*_FAILURES):
             run.files, run.bytes = self._extent(table)

@@ -14,6 +14,8 @@ from cloud_jobs.errors import ClockError, LakeError
 from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.tables import Lake
 
+CLOCK: Final = "clock-"
+"""How the names of the files begin that are written to learn the time."""
 MAX_SKEW: Final = timedelta(minutes=5)
 """So far the clock of a machine may be from that of the store, either way."""
 
@@ -37,7 +39,7 @@ def store_time(lake: Lake) -> datetime:
 
 
 def _path() -> str:
-    return f"clock-{uuid4().hex}"
+    return f"{CLOCK}{uuid4().hex}"
 
 
 def check_clock(now: datetime, stored: datetime) -> None:

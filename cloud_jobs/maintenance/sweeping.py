@@ -3,6 +3,7 @@ long ago. Each is deleted only when it is older than whoever may still need it."
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -15,9 +16,12 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem
 
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.config import MaintenanceSettings
+from cloud_jobs.maintenance.store_clock import CLOCK
 from cloud_jobs.maintenance.table_files import table_files
 
 _LOG: Final = "_delta_log"
+_LEFT_OVER: Final = re.compile(r"\.[0-9a-f]{16}\.(?:new|part)|_commit_.*\.tmp|.*#\d+")
+"""What an end in the midst of a commit to a folder leaves, ours or the library's."""
 _CHECKPOINT_AFTER: Final = 50
 """So many commits after the last checkpoint a run makes one."""
 
@@ -25,31 +29,33 @@ _log = structlog.get_logger("maintain")
 
 
 class SweptFiles(NamedTuple):
-    """How many files were deleted: named by no commit, replaced long ago, of the coverage; and the commits kept."""
+    """How many files were deleted: named by no commit, and replaced long ago."""
 
     orphans: int = 0
     replaced: int = 0
-    log_files_before: int = 0
-    log_files: int = 0
+
+
+class SweptLog(NamedTuple):
+    """How many files a log had, and has."""
+
+    files_before: int
+    files: int
 
 
 def sweep_table(
     lake: Lake, table: str, settings: MaintenanceSettings, now: datetime, *, dry_run: bool = False
 ) -> SweptFiles:
-    """Sweeps the folder of a table and its log. Raises LakeError, DeltaError, OSError."""
+    """Sweeps the folder of a table, and lists no log. Raises LakeError, DeltaError, OSError."""
     files = lake.files(table)
     # listed before the table is opened: what is old in the list, and then in no commit, never will be
-    listed = _listed(files)
-    log_files = sum(1 for info in listed if info.path.startswith(f"{_LOG}/"))
+    listed = listed_data(files)
     opened = lake.open(table)
     if not dry_run:
         _set_retention(opened, settings)
     removed = set(opened.vacuum(0, dry_run=True, enforce_retention_duration=False))
     known = {file.path for file in table_files(opened, table)} | {unquote(path) for path in removed}
     oldest = now - timedelta(seconds=settings.orphan_age_s)
-    orphans = [
-        info.path for info in listed if not info.path.startswith("_") and info.path not in known and info.mtime < oldest
-    ]
+    orphans = [info.path for info in listed if info.path not in known and info.mtime < oldest]
     kept_hours = settings.removed_files_kept_hours
     replaced = set(opened.vacuum(kept_hours, dry_run=True, enforce_retention_duration=False))
     # a file that was replaced twice over is named twice
@@ -57,9 +63,26 @@ def sweep_table(
     if not dry_run:
         for path in [*orphans, *gone]:
             _delete(files, path)
-        _shorten_log(lake, table, opened)
-    left = log_files if dry_run else len(_log_files(files))
-    return SweptFiles(len(orphans), len(gone), log_files, left)
+    return SweptFiles(len(orphans), len(gone))
+
+
+def sweep_log(lake: Lake, table: str, settings: MaintenanceSettings, now: datetime) -> SweptLog:
+    """Deletes commits of long ago, and what crashes left beside them. Raises LakeError, OSError."""
+    files = lake.files(table)
+    listed, oldest = _listed(files, _LOG), now - timedelta(seconds=settings.orphan_age_s)
+    for info in listed:
+        if _LEFT_OVER.fullmatch(info.base_name) and info.mtime < oldest:
+            _delete(files, info.path)
+    _shorten_log(lake, table, [_version(info) for info in listed if ".checkpoint" in info.path])
+    return SweptLog(len(listed), len(_listed(files, _LOG)))
+
+
+def sweep_clocks(lake: Lake, settings: MaintenanceSettings, now: datetime) -> None:
+    """Deletes files with which someone who died asked for the time. Raises OSError."""
+    files, oldest = lake.location.files(), now - timedelta(seconds=settings.orphan_age_s)
+    for info in _listed(files):
+        if info.base_name.startswith(CLOCK) and info.mtime < oldest:
+            _delete(files, info.path)
 
 
 def sweep_coverage(lake: Lake, settings: MaintenanceSettings, now: datetime) -> int:
@@ -86,9 +109,7 @@ def _set_retention(opened: DeltaTable, settings: MaintenanceSettings) -> None:
         opened.update_incremental()
 
 
-def _shorten_log(lake: Lake, table: str, opened: DeltaTable) -> None:
-    files = lake.files(table)
-    checkpoints = [_version(info) for info in _log_files(files) if ".checkpoint" in info.path]
+def _shorten_log(lake: Lake, table: str, checkpoints: list[int]) -> None:
     opened = lake.open(table)
     try:
         if opened.version() - max(checkpoints, default=0) >= _CHECKPOINT_AFTER:
@@ -99,13 +120,16 @@ def _shorten_log(lake: Lake, table: str, opened: DeltaTable) -> None:
         _log.warning("log not shortened", table=table, error=str(error))
 
 
-def _listed(files: FileSystem) -> list[FileInfo]:
-    found = files.get_file_info(FileSelector("", recursive=True, allow_not_found=True))
-    return [info for info in found if info.is_file]
+def listed_data(files: FileSystem) -> list[FileInfo]:
+    """The files in a table's folder but for its log, which may be a thousand times as long."""
+    found = files.get_file_info(FileSelector("", allow_not_found=True))
+    folders = [info.path for info in found if not info.is_file and not info.base_name.startswith("_")]
+    inside = [info for folder in folders for info in _listed(files, folder, recursive=True)]
+    return [info for info in found if info.is_file and not info.base_name.startswith("_")] + inside
 
 
-def _log_files(files: FileSystem) -> list[FileInfo]:
-    found = files.get_file_info(FileSelector(_LOG, allow_not_found=True))
+def _listed(files: FileSystem, folder: str = "", *, recursive: bool = False) -> list[FileInfo]:
+    found = files.get_file_info(FileSelector(folder, recursive=recursive, allow_not_found=True))
     return [info for info in found if info.is_file]
 
 

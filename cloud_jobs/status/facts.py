@@ -16,7 +16,6 @@ class TableStatus:
     rows: int | None = None
     files: int | None = None
     bytes: int | None = None
-    log_files: int | None = None
     committed_at: datetime | None = None
     missing_files: int | None = None
     error: str = ""

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from pyarrow.fs import FileSelector
 
 from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.in_force import in_force
@@ -28,6 +27,7 @@ from cloud_jobs.lake.transactions import COMMITTED, counter_of, newest_number, s
 from cloud_jobs.maintenance.erasing import searched
 from cloud_jobs.maintenance.last_run import read_last_run
 from cloud_jobs.maintenance.store_clock import store_time
+from cloud_jobs.maintenance.sweeping import listed_data
 from cloud_jobs.maintenance.table_files import table_files
 from cloud_jobs.reference_files import usable
 from cloud_jobs.status.facts import (
@@ -42,7 +42,6 @@ from cloud_jobs.status.facts import (
 DERIVED: Final = ("usage", "geofence_events", "encounters")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FAILURES: Final = (LakeError, DeltaError, OSError, ValueError)
-_LOG: Final = "_delta_log/"
 _COUNTS: Final = ("messages", "records", "accepted", "duplicates", "conflicts", "malformed", "far_off", "seconds")
 
 _Made = TypeVar("_Made")
@@ -96,7 +95,7 @@ class LakeReader:
             reference=tried("reference", self._read_reference),
             erasures=None if erased is None else erased[0],
             erasures_pending=None if erased is None else erased[1],
-            maintenance=MaintenanceStatus() if last is None else MaintenanceStatus(*last),
+            maintenance=MaintenanceStatus() if last is None else MaintenanceStatus(*last[:3]),
             errors=errors,
         )
 
@@ -200,15 +199,13 @@ def _table_status(lake: Lake, table: str, opened: DeltaTable) -> TableStatus:
         rows=None if any(file.rows < 0 for file in files) else sum(file.rows for file in files),
         files=len(files),
         bytes=sum(file.size for file in files),
-        log_files=sum(path.startswith(_LOG) for path in listed),
         committed_at=_newest_commit(opened),
         missing_files=len(missing),
     )
 
 
 def _sizes(lake: Lake, table: str) -> dict[str, int]:
-    found = lake.files(table).get_file_info(FileSelector("", recursive=True, allow_not_found=True))
-    return {info.path: info.size for info in found if info.is_file}
+    return {info.path: info.size for info in listed_data(lake.files(table))}
 
 
 def _newest_commit(opened: DeltaTable) -> datetime | None:

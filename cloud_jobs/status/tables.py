@@ -13,7 +13,7 @@ from cloud_jobs.status.facts import CentreStatus
 
 _UNKNOWN: Final = "unknown"
 _BATCH: Final = ("ingest_number", "messages", "accepted", "duplicates", "conflicts", "malformed", "far_off")
-_TABLES: Final = ("table", "rows", "files", "bytes", "log files", "newest commit", "missing files")
+_TABLES: Final = ("table", "rows", "files", "bytes", "newest commit", "missing files")
 _DERIVED: Final = ("derived", "commits behind", "records behind", "waiting for")
 
 
@@ -28,7 +28,7 @@ def status_tables(status: CentreStatus, problems: Sequence[str]) -> RenderableTy
         (
             (
                 one.table,
-                *map(_number, (one.rows, one.files, one.bytes, one.log_files)),
+                *map(_number, (one.rows, one.files, one.bytes)),
                 _age(status.age_s(one.committed_at)),
                 _number(one.missing_files),
             )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.fs import FileSelector
 
 from cloud_jobs.applied_fences import FENCES, fences_number, note_fences
 from cloud_jobs.errors import CommitFailed, NotKept
@@ -17,9 +18,10 @@ from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import CrashPoint
 from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.data_files import write_data_files
-from cloud_jobs.lake.schemas import USAGE
+from cloud_jobs.lake.schemas import TABLES, USAGE
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
+from cloud_jobs.status.lake_facts import LakeReader
 from telemetry import IntervalSet
 from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, take_in
 from tests.cloud_jobs.ingest.test_decoding import messages
@@ -95,20 +97,66 @@ def test_coverage_that_no_moment_needs_is_deleted_and_the_rest_is_whole(lake: La
 
 def test_the_log_keeps_the_commits_of_the_days_that_can_be_asked_for(lake: Lake) -> None:
     log = Path(lake.path("records")) / "_delta_log"
-    lake.open("records").alter.set_table_properties({"delta.checkpointInterval": "5"})
     writer = new_ingest(lake)
     for seq in range(4, 15):
         take_in(lake, writer, [batch(seq)])
+        if seq == 12:
+            # the commits of the last days are read upon one that is older
+            lake.open("records").create_checkpoint()
     now = datetime.now(UTC)
     take_in(lake, writer, [batch(15)])
     long_ago = [path for path in log.iterdir() if path.name[:20].isdigit() and int(path.name[:20]) < 13]
     make_older(long_ago, 30 * DAY_S)
     made = run(lake, as_of_days=7)
-    assert made.tables[0].log_files < 14
+    assert (made.tables[0].log_files or 99) < 14
     assert check(lake) == IntervalSet([(1, 15)])
     assert lake.coverage(as_of=now)
     with pytest.raises(NotKept):
         lake.coverage(as_of=now - timedelta(days=20))
+
+
+def test_logs_and_coverage_are_listed_now_and_then_and_by_no_look_at_the_status(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+    select = FileSelector
+
+    def noted(path: str, **named: bool) -> FileSelector:
+        listed.append(path)
+        return select(path, **named)
+
+    monkeypatch.setattr("cloud_jobs.maintenance.sweeping.FileSelector", noted)
+    monkeypatch.setattr("cloud_jobs.lake.coverage_log.FileSelector", noted)
+    monkeypatch.setattr("cloud_jobs.applied_fences.FileSelector", noted)
+    at, long = datetime.now(UTC), {"_delta_log", "manifests", "rows"}
+    assert run(lake, now=at, log_interval_s=3600).tables[0].log_files
+    assert listed.count("manifests") == 1
+    assert listed.count("_delta_log") == 2 * len(TABLES)
+    listed.clear()
+    assert run(lake, now=at + timedelta(seconds=3599), log_interval_s=3600).tables[0].log_files is None
+    LakeReader(lake).read()
+    assert "" in listed
+    assert not long & {*listed}
+    # of one more file that lies there old
+    make_older([*(folder_of(lake) / "coverage").rglob("*.json")], 30 * DAY_S)
+    assert run(lake, now=at + timedelta(seconds=3600), log_interval_s=3600).coverage_files > 0
+    assert run(lake, now=at - timedelta(seconds=60), log_interval_s=3600).tables[0].log_files
+
+
+def test_what_crashes_left_in_logs_and_beside_the_tables_goes_when_it_is_old(lake: Lake) -> None:
+    log = Path(lake.path("records")) / "_delta_log"
+    names = [".0123456789abcdef.new", ".0123456789abcdef.part", "_commit_0a.json.tmp", f"{7:020}.json#1"]
+    left = [*(log / name for name in names), folder_of(lake) / "clock-0a"]
+    others = {*log.iterdir(), *folder_of(lake).iterdir()}
+    for path in left:
+        path.write_text("x")
+    run(lake)
+    assert all(path.exists() for path in left)
+    make_older([*left, *(path for path in others if path.is_file())], DAY_S)
+    run(lake)
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in others)
+    assert check(lake) == IntervalSet([(1, 3)])
 
 
 def test_how_long_the_log_is_kept_is_written_into_the_table_once(lake: Lake) -> None:

@@ -31,8 +31,8 @@ def run(
     """One run of the maintenance, at a moment that is given or now; `store_now`: if the store has another time."""
     clock = (lambda: now) if now else (lambda: datetime.now(UTC))
     stored = (lambda: store_now) if store_now else clock
-    # most lakes here are of the ingest alone
-    made = MaintenanceSettings.model_validate({"erase_after_jobs": False} | settings)
+    # most lakes here are of the ingest alone, and runs follow each other
+    made = MaintenanceSettings.model_validate({"erase_after_jobs": False, "log_interval_s": 0} | settings)
     maintenance = Maintenance(lake, made, now=clock, store_now=stored, reached=reached)
     return maintenance.run(erasures, dry_run=dry_run, once_each=once_each)
 
