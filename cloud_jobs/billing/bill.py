@@ -22,8 +22,8 @@ from cloud_jobs.lake.seq_ranges import SeqRanges
 
 
 class BillStatus(StrEnum):
-    """Whether more may come: `final` once the period is over, every device of the account is accounted
-    for, and every publication of the account and its tariff can be used."""
+    """Whether more may come: `final` once the period is over, every device of the account is accounted for and
+    metered, and every publication of the account and its tariff can be used."""
 
     FINAL = "final"
     PROVISIONAL = "provisional"
@@ -159,6 +159,6 @@ def _line(number: int, key: LineKey, parts: list[tuple[int, SeqRanges]], period:
 def _status(
     period: Period, as_of: datetime, certificates: tuple[Certificate, ...], refused: tuple[RefusedVersion, ...]
 ) -> BillStatus:
-    accounted = all(certificate.state is not Completeness.OPEN for certificate in certificates)
+    accounted = all(one.state is not Completeness.OPEN and not one.not_metered for one in certificates)
     # a price or a vehicle list that somebody meant to change is not the last word
     return BillStatus.FINAL if accounted and not refused and as_of >= period.end else BillStatus.PROVISIONAL

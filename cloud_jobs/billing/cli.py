@@ -147,8 +147,8 @@ def issue(
         )
     if made.status.value != "final" and not provisional:
         raise BillingError(
-            "the bill is provisional: `bill show` says which devices are open, and which publications cannot be used;"
-            " --provisional issues it anyway"
+            "the bill is provisional: `bill show` says which devices are open or not metered, and which publications"
+            " cannot be used; --provisional issues it anyway"
         )
     document = bill_document(made)
     target = out / f"{document['invoice_number']}.json"

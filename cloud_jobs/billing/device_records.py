@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -30,6 +31,7 @@ _SHOWN: Final = (
     "received_at",
 )
 _STREAM: Final = ["tenant", "device", "epoch"]
+_POSITIONS: Final = ("position", "position")
 _HOUR: Final = timedelta(hours=1)
 
 MAX_RECORDS_SHOWN = 100_000
@@ -67,6 +69,25 @@ def erased_pasts(lake: Lake, before: Mapping[TenantDevice, datetime], period: Pe
     for moment, devices in by_moment.items():
         kept = _kept(lake, devices, moment, moment + MAX_SEGMENT + _HOUR)
         found |= {device: ErasedPast(moment, SeqRanges.union(kept[device])) for device in devices}
+    return found
+
+
+def count_not_metered(
+    lake: Lake, devices: Collection[TenantDevice], period: Period, numbers: tuple[int, int]
+) -> Counter[TenantDevice]:
+    """How many positions each device has in a period, of those with an ingest number between the two, both included.
+
+    Files without such numbers are not opened. Raises LakeError.
+    """
+    found: Counter[TenantDevice] = Counter()
+    if numbers[0] > numbers[1] or not devices:
+        return found
+    first, last = period.start, period.end - timedelta.resolution
+    stored = _stored(lake, devices, first, last).between("ingest_number", *numbers)
+    wanted = _ranges(devices) | {"kind": _POSITIONS, "ingest_number": numbers, "device_time": (first, last)}
+    for rows in _rows(lake, stored, ("tenant", "device"), wanted):
+        for row in rows.group_by(["tenant", "device"]).aggregate([([], "count_all")]).to_pylist():
+            found[TenantDevice(row["tenant"], row["device"])] += row["count_all"]
     return found
 
 

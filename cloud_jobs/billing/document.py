@@ -29,7 +29,7 @@ from cloud_jobs.lake.seq_ranges import SeqRanges
 
 Document = dict[str, Any]
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 _FORMAT_WITHOUT_NUMBER: Final = 1
 
 
@@ -181,6 +181,7 @@ def _certificate(certificate: Certificate) -> Document:
         "records_received": certificate.received,
         "records_far_off": certificate.far_off,
         "records_erased": certificate.erased,
+        "records_not_metered": certificate.not_metered,
         "declared_lost": certificate.declared_lost.document(),
         "missing": certificate.missing.document(),
     }
@@ -240,6 +241,7 @@ def _certificate_from(document: Document) -> Certificate:
         received=document["records_received"],
         far_off=document["records_far_off"],
         erased=document["records_erased"],
+        not_metered=document["records_not_metered"],
         declared_lost=SeqRanges.read(document["declared_lost"]),
         missing=SeqRanges.read(document["missing"]),
     )

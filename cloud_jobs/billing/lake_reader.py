@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cloud_jobs.billing.bill import Bill, bill
 from cloud_jobs.billing.completeness import Certificate, certify
-from cloud_jobs.billing.device_records import erased_pasts
+from cloud_jobs.billing.device_records import count_not_metered, erased_pasts
 from cloud_jobs.billing.errors import BadReference, NoTariffInForce, NotMetered, UnknownAccount
 from cloud_jobs.billing.period import Period
 from cloud_jobs.billing.reference import Account, Tariff, usable_account, usable_tariff
@@ -39,6 +39,8 @@ def bill_from_lake(lake: Lake, account_id: str, period: Period, as_of: datetime)
     metered = lake.open("usage")
     if stated(metered, COVERS) is None and not metered.file_uris():
         raise NotMetered(str(lake.location))
+    # before the rows: what is metered meanwhile is on the lines, and may be said to be missing
+    covered, number = lake.stated("usage", COVERS, as_of) or 0, lake.ingest_commit(as_of)
     try:
         return bill(
             account,
@@ -46,7 +48,9 @@ def bill_from_lake(lake: Lake, account_id: str, period: Period, as_of: datetime)
             _usage(lake, devices, period, as_of),
             period=period,
             as_of=as_of,
-            completeness=_certificates(lake, devices, as_of),
+            completeness=_certificates(
+                lake, devices, number, count_not_metered(lake, devices, period, (covered + 1, counter_of(number)))
+            ),
             erased_pasts=erased_pasts(lake, erased_before(lake, devices, as_of), period),
             refused=(*refused_accounts, *refused_tariffs),
         )
@@ -116,14 +120,15 @@ def _usage(lake: Lake, devices: Collection[TenantDevice], period: Period, as_of:
     return found
 
 
-def _certificates(lake: Lake, devices: Collection[TenantDevice], as_of: datetime) -> dict[TenantDevice, Certificate]:
-    """The completeness of each device."""
-    number = lake.ingest_commit(as_of)
+def _certificates(
+    lake: Lake, devices: Collection[TenantDevice], number: int | None, not_metered: Counter[TenantDevice]
+) -> dict[TenantDevice, Certificate]:
+    """The completeness of each device as of a commit of the ingest."""
     epochs: dict[TenantDevice, dict[int, Coverage]] = {device: {} for device in devices}
     for stream, coverage in lake.coverage_at(number, devices).items():
         epochs[stream.of_device][stream.epoch] = coverage
     far_off = _far_off(lake, devices, counter_of(number))
-    return {device: certify(device, of, far_off[device]) for device, of in epochs.items()}
+    return {device: certify(device, of, far_off[device], not_metered[device]) for device, of in epochs.items()}
 
 
 def _far_off(lake: Lake, devices: Collection[TenantDevice], ingest_number: int) -> Counter[TenantDevice]:

@@ -61,11 +61,11 @@ def adjustment_table(adjustment: Adjustment) -> RenderableType:
 
 
 def certificate_table(certificates: Iterable[Certificate], *, with_tenant: bool = False) -> Table:
-    """For each device whether every record is accounted for, and how many have no day or are erased."""
+    """For each device whether every record is accounted for, and how many are not metered, of no day, or erased."""
     table = Table(title="Completeness", title_justify="left")
     for heading in ("device", "state"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("received", "declared lost", "missing", "far off", "erased"):
+    for heading in ("received", "declared lost", "missing", "not metered", "far off", "erased"):
         table.add_column(heading, justify="right")
     for certificate in certificates:
         table.add_row(
@@ -74,6 +74,7 @@ def certificate_table(certificates: Iterable[Certificate], *, with_tenant: bool 
             str(certificate.received),
             str(certificate.declared_lost.count),
             str(certificate.missing.count),
+            str(certificate.not_metered),
             str(certificate.far_off),
             str(certificate.erased),
         )

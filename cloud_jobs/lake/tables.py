@@ -25,7 +25,7 @@ from cloud_jobs.lake.coverage_log import CoverageLog, Manifest
 from cloud_jobs.lake.coverage_rows import from_rows
 from cloud_jobs.lake.location import Location, error_text
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
-from cloud_jobs.lake.transactions import newest_number, upon_what_is_there
+from cloud_jobs.lake.transactions import newest_number, stated, upon_what_is_there
 
 _CONFIGURATION: Final = {
     "delta.checkpointInterval": "50",
@@ -154,6 +154,13 @@ class Lake:
             if as_of is not None and not load_as_of(opened, self.files("records"), as_of, datetime.now(UTC)):
                 return None
             return newest_number(opened, INGEST)
+
+    def stated(self, table: str, name: str, as_of: datetime) -> int | None:
+        """What a table stated at a moment under a name (see `transactions.stated`); None: nothing."""
+        with self.damage_as_error(table):
+            opened = self.open(table)
+            there = load_as_of(opened, self.files(table), as_of, datetime.now(UTC))
+            return stated(opened, name) if there else None
 
     def coverage_manifest(self, number: int | None) -> Manifest:
         """The files of the coverage as of a commit of the ingest; none as of None."""

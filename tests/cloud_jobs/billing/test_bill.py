@@ -259,12 +259,12 @@ def test_an_issued_bill_that_somebody_changed_is_not_read() -> None:
 
 def test_a_bill_of_another_format_is_said_to_be_one() -> None:
     document = bill_document(made([row(5, km=10)]))
-    assert document["format"] == 5
-    with pytest.raises(BillingError, match=r"bill acme\S* is of format 4; this version reads 5"):
+    assert document["format"] == 6
+    with pytest.raises(BillingError, match=r"bill acme\S* is of format 4; this version reads 6"):
         read_bill(to_json(document | {"format": 4}))
     # the first format had no number, and other keys
     without_number = {key: value for key, value in document.items() if key not in {"format", "lines"}}
-    with pytest.raises(BillingError, match=r"bill acme\S* is of format 1; this version reads 5"):
+    with pytest.raises(BillingError, match=r"bill acme\S* is of format 1; this version reads 6"):
         read_bill(to_json(without_number))
 
 

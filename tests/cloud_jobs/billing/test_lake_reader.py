@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from typer.testing import CliRunner
 
 from cloud_jobs.billing import BillStatus, UnknownAccount
@@ -21,7 +21,7 @@ from cloud_jobs.billing.period import Period
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS, REFERENCE, USAGE, without
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import COVERS, Lake
 from telemetry import IntervalSet, Tombstone
 from tests.cloud_jobs.publications import row_of
 from tests.system.lake_of_fixes import cover
@@ -91,7 +91,9 @@ def publication(kind: Any, name: str, body: Any, number: int = 0) -> dict[str, A
 
 
 def add(folder: Path, table: str, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
-    write_deltalake(folder / table, pa.Table.from_pylist(rows, schema=schema), mode="append")
+    # usage states that it covers all; of other tables nobody asks
+    covers = CommitProperties(app_transactions=[Transaction(COVERS, 1_000)])
+    write_deltalake(folder / table, pa.Table.from_pylist(rows, schema=schema), mode="append", commit_properties=covers)
 
 
 @pytest.fixture

@@ -101,7 +101,16 @@ def test_all_forms_of_a_bill_say_what_is_not_billed(lake: Lake) -> None:
     asked = ["show", "--lake", str(lake.location), "--account", "acme", "--period", "2026-03"]
     shown = CliRunner().invoke(app, asked).output
     (row,) = [line for line in shown.splitlines() if "complete" in line and "eu-0001" in line]
-    assert [cell.strip() for cell in row.strip("│").split("│")] == ["eu-0001", "complete", "11", "0", "0", "3", "4"]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        "eu-0001",
+        "complete",
+        "11",
+        "0",
+        "0",
+        "0",
+        "3",
+        "4",
+    ]
 
 
 def test_a_bill_as_of_a_moment_counts_what_was_received_and_erased_by_then_also_after_a_merge(lake: Lake) -> None:
@@ -177,6 +186,23 @@ def test_a_line_of_erased_positions_says_that_they_are_and_stands(lake: Lake) ->
     said = " ".join(opened(lake).split())
     assert "Records: 4 of 8; positions before 2026-03-06T00:00:00Z are erased" in said
     assert json.loads(opened(lake, "--json"))["positions_erased_before"] == "2026-03-06T00:00:00Z"
+
+
+def test_a_bill_is_final_only_when_usage_covers_the_positions_of_its_period(lake: Lake) -> None:
+    then = datetime.now(UTC)
+    ingest(lake, [*fixes("eu-0001", 12, 13, 14, day=2), *fixes("zz-0001", 1), *fixes("eu-0001", 15, day=40)])
+    made = billed(lake)
+    assert (made.status.value, [one.not_metered for one in made.certificates]) == ("provisional", [3, 0])
+    assert made.lines == billed(lake, then).lines
+    assert billed(lake, then).status.value == "final"
+    asked = ["--lake", str(lake.location), "--account", "acme", "--period", "2026-03"]
+    assert "open or not metered" in " ".join(CliRunner().invoke(app, ["issue", *asked, "--out", "none"]).output.split())
+    assert bill_document(made)["completeness"][0]["records_not_metered"] == 3
+    fifth = bill_from_lake(lake, "acme", Period.parse("2026-03-05"), datetime.now(UTC))
+    assert fifth.status.value == "final", "what is not metered is of other days"
+    compute_usage(SESSION, lake, TrackSettings())
+    made = billed(lake)
+    assert (made.status.value, [one.not_metered for one in made.certificates]) == ("final", [0, 0])
 
 
 def test_a_bill_before_the_first_run_of_usage_names_the_command(tmp_path: Path, lake: Lake) -> None:

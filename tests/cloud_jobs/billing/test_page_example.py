@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import CommitProperties, Transaction, write_deltalake
 from typer.testing import CliRunner
 
 from cloud_jobs.billing.cli import app
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS, REFERENCE, USAGE
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import COVERS, Lake
 from cloud_jobs.published_fences import parse_fences
 from cloud_jobs.reference_files import read_reference
 from cloud_jobs.usage.metering import FIXES, meter
@@ -79,7 +79,8 @@ def lake(tmp_path: Path) -> Lake:
     write_deltalake(made.path("records"), pa.Table.from_pylist(rows, schema=RECORDS), mode="append")
     write_deltalake(made.path("reference"), pa.Table.from_pylist(published, schema=REFERENCE), mode="append")
     usage = metered(rows, [version.body for version in versions if version.kind == "fence"])
-    write_deltalake(made.path("usage"), usage, mode="append")
+    covers = CommitProperties(app_transactions=[Transaction(COVERS, 1)])
+    write_deltalake(made.path("usage"), usage, mode="append", commit_properties=covers)
     heads = {device: max(row["seq"] for row in rows if row["device"] == device) for device in EPOCHS}
     cover(
         made,
