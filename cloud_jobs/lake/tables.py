@@ -39,6 +39,8 @@ INGEST: Final = "ingest"
 """The name under which commits to the records are numbered: the fence between two ingests."""
 COVERS: Final = "covers"
 """Under which name a derived table states the ingest number up to which it covers the records."""
+COMPUTED_AT: Final = "computed_at"
+"""Under which name a derived table states from when on its newest rows are known, in microseconds since 1970."""
 
 Condition = tuple[str, str, Any]
 """A column, an operator as `pyarrow.parquet` has it (`=`, `<`, `>=`, `in`), and a value of the column's type."""

@@ -170,7 +170,8 @@ class Maintenance:
         return swept_at is None or not 0 <= (self._now() - swept_at).total_seconds() < self._settings.log_interval_s
 
     def _erase(self, made: MaintenanceRun, erasures: Sequence[Erasure], *, dry_run: bool) -> None:
-        covered = (covered_by_jobs if self._settings.erase_after_jobs else everything)(self._lake)
+        after_jobs = self._settings.erase_after_jobs
+        covered = covered_by_jobs(self._lake, self._now()) if after_jobs else everything(self._lake)
         planned = self._declare(made, erasures, covered, dry_run=dry_run)
         if not dry_run:
             self._rewriter.reached(MaintenancePoint.DECLARED)

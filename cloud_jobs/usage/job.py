@@ -22,7 +22,7 @@ from cloud_jobs.lake.erasures import Erasures, read_erasures
 from cloud_jobs.lake.frames import run_on_executors
 from cloud_jobs.lake.knowledge_time import KnowledgeTime, knowledge_time
 from cloud_jobs.lake.stored_files import StoredFiles
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import COMPUTED_AT, Lake
 from cloud_jobs.lake.transactions import stated
 from cloud_jobs.reference import fences_in
 from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, Stamp, compute_group
@@ -31,7 +31,6 @@ from cloud_jobs.usage.groups import Wanted, counted, days_of, device_groups, tot
 from geo.spatial import TrackSettings
 
 TABLE = "usage"
-_COMPUTED_AT: Final = "computed_at"
 """Under which name the table states the moment that the rows of its newest commit carry, in microseconds since 1970."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _log = structlog.get_logger(__name__)
@@ -99,7 +98,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     commit_written(
         increment,
         [file for result in results for file in result.files],
-        states={FENCES: note_fences(lake, published.features), _COMPUTED_AT: _microseconds(stamp.computed_at)},
+        states={FENCES: note_fences(lake, published.features), COMPUTED_AT: _microseconds(stamp.computed_at)},
     )
     return UsageRun(
         increment.until,
@@ -115,7 +114,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
 
 def _known_from(lake: Lake, increment: Increment, now: datetime) -> KnowledgeTime:
     """From when on the rows of a run are known; of a later commit never earlier, but for a clock that was far ahead."""
-    before = stated(increment.opened, _COMPUTED_AT)
+    before = stated(increment.opened, COMPUTED_AT)
     return knowledge_time(lake, None if before is None else _EPOCH + timedelta(microseconds=before), now)
 
 
