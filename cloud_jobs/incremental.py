@@ -151,7 +151,8 @@ def rows_of_days(spark: SparkSession, lake: Lake, increment: Increment, days: Co
 
 
 def touched_spans(positions: DataFrame, name: str, *, span_ms: int, margin_ms: int) -> DataFrame:
-    """Devices and, as `name`, the numbers of the spans of time in which a new fix can change something.
+    """Devices, by the column `device` alone, which is to name the tenant, too, and, as `name`, the numbers of the spans
+    of time in which a new fix can change something.
 
     Those are all spans from the margin before it to the margin after it, however many.
     """

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cloud_jobs.errors import Fenced, OtherRecords
 from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.pulsar_source.options import PulsarOptions
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.maintenance.upkeep import parquet_files, run
 from tests.cloud_jobs.status.watched import wrong
@@ -41,6 +43,24 @@ def typed(word: str) -> None:
 def test_each_piece_of_python_on_the_page_is_run_here() -> None:
     assert len(TYPED) == len([word for word in ("repair()", "quarantine") for one in TYPED if word in one])
     assert "```python" not in REPAIR
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OtherRecords("usage", covered_number=4, found_number=3),
+        Fenced(expected_number=3, found_number=4),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_a_command_says_stands_on_the_page_as_it_says_it(error: Exception) -> None:
+    assert f"cloud-jobs: {error}\n" in REPAIR
+
+
+def test_each_option_and_setting_of_the_page_s_repairs_is_one() -> None:
+    assert 'failOnDataLoss = "false"' in REPAIR
+    given = {"clusters": "hq=pulsar://h:1|http://h:2", "topics": "persistent://a/b/c", "failOnDataLoss": "false"}
+    assert PulsarOptions.parse(given) != PulsarOptions.parse(given | {"failOnDataLoss": "true"})
 
 
 @pytest.mark.parametrize("left", [None, b"PAR1"])
