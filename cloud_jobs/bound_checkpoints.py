@@ -38,7 +38,10 @@ class BoundCheckpoints:
     lake: Lake
 
     def check(self) -> None:
-        """Raises OtherLake if the note says that they are of another lake, or of a later state of it. No note: none."""
+        """Raises OtherLake if the note says that they are of another lake, or of a state of it that was lost.
+
+        No note: none. What is older than `maintenance.as_of_days` is not known to be lost. Raises LakeError.
+        """
         # before the lake is looked at: a commit that is made from here on is no later state
         noted = self._noted()
         if noted is None:
@@ -53,6 +56,9 @@ class BoundCheckpoints:
         if there > here or (there == here and noted.commit != found.commit):
             reason = f"they are of ingest number {there}, and it is at {here}: it was brought back from a copy"
             raise OtherLake(str(self.folder), str(self.lake.location), reason)
+        if 0 < there < here and self._is_of_another_history(noted.commit):
+            reason = f"their ingest number {there} is not that of it: it was brought back from a copy, and has gone on"
+            raise OtherLake(str(self.folder), str(self.lake.location), reason)
 
     def bind(self) -> None:
         """Notes the lake as it is, where there is no note; else as `check`. Raises OtherLake, LakeError, OSError."""
@@ -66,6 +72,10 @@ class BoundCheckpoints:
         noted = self._noted()
         assert noted is not None, "they are bound before anything is committed"
         replace_durably(self.folder / _NOTE, _content(noted._replace(commit=commit)))
+
+    def _is_of_another_history(self, commit: int) -> bool:
+        with self.lake.damage_as_error("coverage"):
+            return self.lake.coverage_log.never_had(commit)
 
     def _found(self) -> _Noted:
         opened = self.lake.open("records")

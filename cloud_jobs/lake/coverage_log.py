@@ -85,6 +85,14 @@ class CoverageLog:
             raise ValueError(f"{_manifest_path(number)} is no manifest of format {FORMAT} and of that number")
         return Manifest(number, tuple(CoverageFile(*file) for file in document["files"]))
 
+    def never_had(self, number: int) -> bool:
+        """Whether it is certain that a commit was never made, or was made in another history than this one's."""
+        if self._files.get_file_info(_manifest_path(number)).is_file:
+            return False
+        # a sweep takes the oldest: were it swept, so would be what is as old
+        paths = [info.path for info in self._listed(_MANIFESTS) if _is_manifest(info.path)]
+        return any(counter_of(_number_of(path)) <= counter_of(number) for path in paths)
+
     def rows(self, manifest: Manifest, devices: Collection[TenantDevice] | None = None) -> pa.Table:
         """One row for each device stream, in order: of some devices, or of all."""
         wanted = None if devices is None else _of(devices)

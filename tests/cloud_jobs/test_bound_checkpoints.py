@@ -16,6 +16,8 @@ from cloud_jobs.errors import OtherLake
 from cloud_jobs.ingest import job
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import newest_number
+from tests.cloud_jobs.maintenance.upkeep import make_older
+from tests.cloud_jobs.maintenance.upkeep import run as maintain
 from tests.system.lake_of_fixes import ingest
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
@@ -109,9 +111,28 @@ def test_a_lake_that_was_brought_back_from_a_copy_needs_the_checkpoints_of_that_
     ingest(checkpoints.lake, [])
     with pytest.raises(OtherLake, match="of ingest number 2, and it is at 2"):
         checkpoints.check()
+    # nor are they of its past when it has gone beyond them
+    for _ in range(3):
+        ingest(checkpoints.lake, [])
+        with pytest.raises(OtherLake, match=r"ingest number 2 .* brought back from a copy"):
+            checkpoints.check()
     shutil.rmtree(checkpoints.folder)
     shutil.copytree(tmp_path / "copy" / checkpoints.folder.name, checkpoints.folder)
     bound(checkpoints.lake, checkpoints.folder)
+
+
+def test_checkpoints_that_stood_still_stay_those_of_a_lake_whose_old_coverage_is_swept(
+    checkpoints: BoundCheckpoints,
+) -> None:
+    ingest_noted(checkpoints)
+    for _ in range(4):
+        ingest(checkpoints.lake, [])
+    folder = Path(checkpoints.lake.path("")) / "coverage" / "manifests"
+    make_older(folder.iterdir(), 30 * 86_400)
+    before = len([*folder.iterdir()])
+    maintain(checkpoints.lake)
+    assert len([*folder.iterdir()]) < before
+    checkpoints.check()
 
 
 def test_a_note_that_is_damaged_is_named(checkpoints: BoundCheckpoints) -> None:
