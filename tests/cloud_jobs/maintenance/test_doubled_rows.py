@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import pytest
 from deltalake import write_deltalake
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.maintenance import once_each
 from cloud_jobs.maintenance.compaction import compact
 from cloud_jobs.maintenance.merge_plan import FileLimits
 from cloud_jobs.maintenance.once_each import OnceEachResult, keep_once_each
@@ -101,7 +104,7 @@ def test_of_two_runs_at_once_none_takes_away_the_copy_that_the_other_one_left(tm
     check(lake)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=8), max_size=4),
     st.sampled_from([3_000, 20_000, 1 << 26]),
@@ -120,3 +123,39 @@ def test_whatever_is_there_however_often_is_there_once_whatever_fits_into_memory
         made = keep_once_each(rewriter, 2)
         assert made == OnceEachResult(found.total() - 18, 0)
         check(lake), check(lake, "e")
+
+
+class Killed(Exception):
+    """The process of a run died."""
+
+
+@settings(max_examples=8, deadline=None)
+@given(comes=st.lists(st.sampled_from(["nobody", "dies", "once each", "merges", "adds"]), max_size=5))
+def test_whoever_comes_between_and_wherever_a_run_dies_each_record_stays_at_least_once(comes: list[str]) -> None:
+    # as if the day were sorted, so that many files share records
+    with TemporaryDirectory() as folder, patch.object(once_each, "settled_merges", return_value=[]):
+        lake = new_lake(Path(folder))
+        waiting = [*comes]
+        take_in(lake, new_ingest(lake), [batch(*range(1, 41))])
+        add_again(lake, 1, 2, 30)
+        add_again(lake, 2, 3, 30)
+
+        def reached(_: MaintenancePoint) -> None:
+            match waiting.pop() if waiting else "nobody":
+                case "dies":
+                    raise Killed
+                case "once each":
+                    keep_once_each(other, 2)
+                case "merges":
+                    other.rewrite("records", table_files(lake.open("records"), "records")[:2])
+                case "adds":
+                    add_again(lake, 7)
+
+        other = Rewriter(lake, ROOMY, reached=reached)
+        while waiting:
+            with suppress(Killed):
+                keep_once_each(other, 2)
+                waiting[-1:] = []
+            assert {*seqs_in_table(lake)} == {*range(1, 41)}
+        assert keep_once_each(Rewriter(lake, ROOMY), 2).left == 0
+        check(lake)
