@@ -159,15 +159,17 @@ def throughput(
 
 
 def full(spark: SparkSession, place: LiveCluster, folder: Path) -> Iterator[Figure]:
-    """Full micro-batches with the lake in a folder and on S3, and how much slower the second is."""
+    """Full micro-batches with the lake in a folder and on S3, and how fast the second is beside the first."""
     with object_store(folder) as store:
+        # not counted: Spark compiles, and what is measured first would be the slower one
+        throughput(spark, place, folder / "warm", LOADS[0])
         for load in LOADS:
             here, shown = throughput(spark, place, folder / f"folder-{load.size}", load)
             yield shown
             there, shown = throughput(spark, place, folder / f"s3-{load.size}", load, store)
             yield shown
             yield Figure(
-                f"{load.size} records a batch, S3 against a folder", "at most 20 % less", f"{1 - there / here:.0%} less"
+                f"{load.size} records a batch, S3 against a folder", "at least 0.8 times", f"{there / here:.2f} times"
             )
 
 
