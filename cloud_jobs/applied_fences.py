@@ -24,7 +24,7 @@ from geo.spatial import FenceError
 
 FENCES: Final = "fences"
 """Under which name a derived table states the number of the fences that it was computed with."""
-_COMPUTED: Final = ("usage", "geofence_events")
+COMPUTED_WITH_FENCES: Final = ("usage", "geofence_events")
 """The tables that may state it."""
 _FOLDER: Final = "applied_fences"
 _FEATURES: Final = "features"
@@ -76,7 +76,7 @@ def sweep_fences(lake: Lake, older_than_s: float) -> int:
 
     Returns how many. Raises LakeError, OSError. Nothing is wrong without a set: a run computes more than it had to.
     """
-    files, used = lake.files(_FOLDER), [stated(lake.open(table), FENCES) for table in _COMPUTED]
+    files, used = lake.files(_FOLDER), [stated(lake.open(table), FENCES) for table in COMPUTED_WITH_FENCES]
     listed = files.get_file_info(FileSelector(_FEATURES, allow_not_found=True))
     kept = {_path(number) for number in used if number is not None}
     gone = [info for info in listed if info.is_file and info.path not in kept and info.mtime.timestamp() < older_than_s]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
 from cloud_jobs.errors import CloudError
 from cloud_jobs.in_force import RefusedVersion, Usable, in_force
+from cloud_jobs.lake.tables import Lake
 from geo.spatial import Fence, FenceError
 from geo.spatial.features import read_features
 from geo.spatial.gates import Gate
@@ -69,3 +71,15 @@ def parse_fence(body: str) -> Fence | Gate:
     if features[0].fault is None and features[0].value.get("type") != "Feature":
         raise FenceError("it is not a GeoJSON feature")
     return fence_of(features[0])
+
+
+def fences_in(lake: Lake) -> PublishedFences:
+    """The fences in force; validated again only when the table is another one."""
+    table = lake.open("reference")
+    return _fences_at(lake, table.metadata().id, table.version())
+
+
+# a job that follows asks every few seconds, and the fences of a country take longer than that to validate
+@lru_cache(maxsize=1)
+def _fences_at(lake: Lake, _table_id: str, _version: int) -> PublishedFences:
+    return published_fences(lake.rows("reference", where=[("kind", "=", "fence")]).to_pylist())

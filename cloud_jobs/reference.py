@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -21,7 +20,7 @@ from cloud_jobs.lake.shared_append import append_missing
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_LEAD
 from cloud_jobs.publication_id import is_far_ahead
-from cloud_jobs.published_fences import PublishedFences, published_fences
+from cloud_jobs.published_fences import fences_in
 from cloud_jobs.reference_messages import (
     NAMESPACE,
     TOPICS,
@@ -32,6 +31,7 @@ from cloud_jobs.reference_messages import (
     quarantined_publication,
     read_messages,
 )
+from cloud_jobs.reference_note import note_taken
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,6 +75,7 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
     collected = store(lake, messages)
     _log_named("messages that are no publications", collected.quarantined)
     _log_named("fences that cannot be used", fences_in(lake).refused)
+    note_taken(lake, datetime.now(UTC))
     return collected
 
 
@@ -181,15 +182,3 @@ def quarantined_messages(lake: Lake) -> list[Row]:
 def publications_in(lake: Lake) -> list[Row]:
     """All rows of the reference table, in the order in which they were published."""
     return sorted(lake.rows("reference").to_pylist(), key=publication_order)
-
-
-def fences_in(lake: Lake) -> PublishedFences:
-    """The fences in force; validated again only when the table is another one."""
-    table = lake.open("reference")
-    return _fences_at(lake, table.metadata().id, table.version())
-
-
-# a job that follows asks every few seconds, and the fences of a country take longer than that to validate
-@lru_cache(maxsize=1)
-def _fences_at(lake: Lake, _table_id: str, _version: int) -> PublishedFences:
-    return published_fences(lake.rows("reference", where=[("kind", "=", "fence")]).to_pylist())

@@ -14,7 +14,7 @@ class CentreLimits(Settings):
         default=300, gt=0, le=86_400 * 30, description="longest time that a message may wait for the ingest"
     )
     max_behind_s: float = Field(
-        default=3600, gt=0, le=86_400 * 30, description="longest time that a commit of the ingest may wait for a job"
+        default=3600, gt=0, le=86_400 * 30, description="longest time that a commit or a publication may wait for a job"
     )
     max_unmaintained_s: float = Field(
         default=86_400, gt=0, le=86_400 * 30, description="longest time since the last run of the maintenance ended"

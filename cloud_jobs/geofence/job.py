@@ -35,7 +35,7 @@ from cloud_jobs.key_groups import group_by_key
 from cloud_jobs.lake.erasures import read_erasures
 from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference import fences_in
+from cloud_jobs.published_fences import fences_in
 from geo.spatial import TrackSettings
 
 TABLE = "geofence_events"

@@ -93,6 +93,11 @@ class CoverageLog:
         paths = [info.path for info in self._listed(_MANIFESTS) if _is_manifest(info.path)]
         return any(counter_of(_number_of(path)) <= counter_of(number) for path in paths)
 
+    def sizes(self, manifest: Manifest) -> tuple[int | None, ...]:
+        """How large each file of a manifest is; None: it is not there. No file is opened."""
+        found = self._files.get_file_info([file.path for file in manifest.files])
+        return tuple(info.size if info.is_file else None for info in found)
+
     def rows(self, manifest: Manifest, devices: Collection[TenantDevice] | None = None) -> pa.Table:
         """One row for each device stream, in order: of some devices, or of all."""
         wanted = None if devices is None else _of(devices)

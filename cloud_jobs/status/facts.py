@@ -27,6 +27,7 @@ class DerivedStatus:
 
     `computed`: whether it ever was. `records_behind`: None where a merged file holds old and new records; then
     `records_behind_at_most` alone is known. `waiting_since`: when the oldest commit that it does not cover was made.
+    `fences_since`: since when other fences are in force than those that it was computed with; None: they are the same.
     """
 
     table: str
@@ -35,6 +36,7 @@ class DerivedStatus:
     records_behind: int | None = None
     records_behind_at_most: int | None = None
     waiting_since: datetime | None = None
+    fences_since: datetime | None = None
     error: str = ""
 
 
@@ -62,11 +64,15 @@ class CoverageStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceStatus:
-    """Versions of fences, tariffs and accounts: in force, publications that cannot be used, messages that are none."""
+    """Versions of fences, tariffs and accounts: in force, publications that cannot be used, messages that are none.
+
+    `taken_at`: when a job last took what was published; None: none is known.
+    """
 
     in_force: int
     refused: int
     quarantined: int
+    taken_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

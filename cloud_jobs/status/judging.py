@@ -24,6 +24,7 @@ def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
         *(problem for table in status.tables for problem in _of_table(status, table)),
         *_of_rows(status),
         *(problem for one in status.derived for problem in _of_derived(status, one, limits.max_behind_s)),
+        *_of_reference(status, limits.max_behind_s),
         *_of_maintenance(status, limits.max_unmaintained_s),
     )
 
@@ -75,6 +76,18 @@ def _of_derived(status: CentreStatus, one: DerivedStatus, max_behind_s: float) -
         late = _late(status, one.waiting_since, max_behind_s)
         if late:
             yield f"{one.table} is {one.commits_behind:,} commits behind, the oldest {late}"
+    if one.computed and one.fences_since is not None and (late := _late(status, one.fences_since, max_behind_s)):
+        yield f"{one.table} is computed with other fences than those in force, {late}"
+
+
+def _of_reference(status: CentreStatus, max_behind_s: float) -> Iterator[str]:
+    """Who takes what is published runs also while the fleet stands still, and no commit waits for it."""
+    if status.reference is None or not any(one.computed for one in status.derived if one.table == _ALWAYS):
+        return
+    if status.reference.taken_at is None:
+        yield "when fences, tariffs and accounts were last taken from their topics is unknown"
+    elif late := _late(status, status.reference.taken_at, max_behind_s):
+        yield f"fences, tariffs and accounts were not taken from their topics {late}"
 
 
 def _of_maintenance(status: CentreStatus, max_s: float) -> Iterator[str]:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from cloud_jobs.applied_fences import COMPUTED_WITH_FENCES, FENCES, fences_number
 from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.coverage_rows import from_rows
@@ -29,7 +30,9 @@ from cloud_jobs.maintenance.last_run import read_last_run
 from cloud_jobs.maintenance.store_clock import store_time
 from cloud_jobs.maintenance.sweeping import listed_data
 from cloud_jobs.maintenance.table_files import table_files
+from cloud_jobs.published_fences import fences_in
 from cloud_jobs.reference_files import usable
+from cloud_jobs.reference_note import reference_taken_at
 from cloud_jobs.status.facts import (
     CentreStatus,
     CoverageStatus,
@@ -56,7 +59,7 @@ class LakeReader:
     def __init__(self, lake: Lake, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._lake = lake
         self._now = now
-        self._coverage: tuple[int | None, CoverageStatus] | None = None
+        self._coverage: tuple[object, CoverageStatus] | None = None
         self._reference: tuple[tuple[object, int], ReferenceStatus] | None = None
 
     def read(self) -> CentreStatus:
@@ -124,6 +127,8 @@ class LakeReader:
             with self._lake.location.errors_named():
                 found = covering(opened, table, records)
                 status = behind(StoredFiles.of(records, "records"), table, found)
+                if table in COMPUTED_WITH_FENCES:
+                    status = replace(status, fences_since=_other_fences(self._lake, opened))
                 if not status.commits_behind:
                     return status
                 return replace(status, waiting_since=_committed(self._lake, found, records))
@@ -133,9 +138,11 @@ class LakeReader:
             return DerivedStatus(table, error=error_text(error))
 
     def _read_coverage(self, number: int | None) -> CoverageStatus:
-        if self._coverage is None or self._coverage[0] != number:
-            rows = self._lake.coverage_rows(self._lake.coverage_manifest(number))
-            self._coverage = number, coverage_status(rows)
+        manifest = self._lake.coverage_manifest(number)
+        # a file that is gone is said at once, although what was read of it is known
+        seen = manifest, self._lake.coverage_log.sizes(manifest)
+        if self._coverage is None or self._coverage[0] != seen:
+            self._coverage = seen, coverage_status(self._lake.coverage_rows(manifest))
         return self._coverage[1]
 
     def _read_reference(self) -> ReferenceStatus:
@@ -145,7 +152,18 @@ class LakeReader:
         if self._reference is None or self._reference[0] != seen:
             found = in_force(self._lake.rows("reference").to_pylist(), usable)
             self._reference = seen, ReferenceStatus(len(found.held), len(found.refused), quarantined)
-        return replace(self._reference[1], quarantined=quarantined)
+        return replace(self._reference[1], quarantined=quarantined, taken_at=reference_taken_at(self._lake))
+
+
+def _other_fences(lake: Lake, opened: DeltaTable) -> datetime | None:
+    """Since when other fences are in force than those that a table was computed with; None: they are the same."""
+    number = stated(opened, FENCES)
+    # what never stated any was computed without
+    if (fences_number(()) if number is None else number) == fences_number(fences_in(lake).features):
+        return None
+    committed = _newest_commit(opened) or _EPOCH
+    taken = lake.rows("reference", ["collected_at"], where=[("kind", "=", "fence")])["collected_at"].to_pylist()
+    return min((moment for moment in taken if moment > committed), default=committed)
 
 
 def behind(records: StoredFiles, table: str, found: Covering) -> DerivedStatus:
@@ -217,12 +235,14 @@ def _newest_commit(opened: DeltaTable) -> datetime | None:
 
 
 def _committed(lake: Lake, found: Covering, records: DeltaTable) -> datetime | None:
-    """When the first commit was made that a table does not cover. None: its row was lost in a crash of the ingest."""
+    """When the first commit was made that a table does not cover: of those that are known, as a crash of the ingest
+    may lose the row of one."""
     first = (found.since or 0) + 1
     if first == found.until:
         return _newest_commit(records)
-    rows = _batches(lake, first, first)
-    return rows[0]["committed_at"] if rows else None
+    rows = _batches(lake, first, first) or _batches(lake, first + 1, None)
+    moments = (row["committed_at"] for row in rows)
+    return min(moments, default=_newest_commit(records))
 
 
 def _newest_batch(lake: Lake) -> dict[str, Any] | None:

@@ -75,7 +75,8 @@ def _facts(status: CentreStatus) -> Iterable[tuple[str, str]]:
         "reference data",
         _UNKNOWN
         if reference is None
-        else f"{reference.in_force:,} in force, {reference.refused:,} refused, {reference.quarantined:,} in quarantine",
+        else f"{reference.in_force:,} in force, {reference.refused:,} refused, {reference.quarantined:,} in quarantine;"
+        f" taken {_age(status.age_s(reference.taken_at))}",
     )
     yield "erasures", f"{_number(status.erasures)} declared, {_number(status.erasures_pending)} pending"
     yield "last maintenance", _age(status.age_s(last.ended_at))

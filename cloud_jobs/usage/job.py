@@ -24,7 +24,7 @@ from cloud_jobs.lake.knowledge_time import KnowledgeTime, knowledge_time
 from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import COMPUTED_AT, Lake
 from cloud_jobs.lake.transactions import stated
-from cloud_jobs.reference import fences_in
+from cloud_jobs.published_fences import fences_in
 from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, Stamp, compute_group
 from cloud_jobs.usage.erased_hours import count_erased_hours
 from cloud_jobs.usage.groups import Wanted, counted, days_of, device_groups, total, wanted_files

@@ -28,7 +28,7 @@ from cloud_jobs.geofence.job import TABLE, GeofenceRun, compute_events
 from cloud_jobs.incremental import commit
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.outbox import Outbox, topic_sender
-from cloud_jobs.reference import fences_in
+from cloud_jobs.published_fences import fences_in
 from cloud_jobs.revisions import event_message
 from deploy.local import LocalStack
 from geo.spatial import TrackSettings

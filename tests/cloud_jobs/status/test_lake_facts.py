@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from cloud_jobs.applied_fences import FENCES, fences_number
 from cloud_jobs.errors import LakeError, StoreUnavailable
+from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.coverage import Coverage
 from cloud_jobs.lake.coverage_rows import to_rows
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.published_fences import fences_in
 from cloud_jobs.status.facts import CoverageStatus, ReferenceStatus
 from cloud_jobs.status.judging import problems
 from cloud_jobs.status.lake_facts import LakeReader, coverage_status
@@ -19,7 +24,7 @@ from telemetry import IntervalSet, Tombstone
 from tests.cloud_jobs.ingest.centre import STREAM, batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.maintenance.upkeep import folder_of, parquet_files, positions, run
 from tests.cloud_jobs.publications import rows_of
-from tests.cloud_jobs.status.watched import LIMITS, after, looked, note_maintenance, wrong
+from tests.cloud_jobs.status.watched import LIMITS, after, looked, note_maintenance, note_runs, wrong
 from tests.system.lake_of_fixes import NOON, derive, square
 
 
@@ -31,7 +36,7 @@ def lake(tmp_path: Path) -> Lake:
     for seq in (1, 2, 3):
         take_in(made, writer, [batch(seq)])
     derive(made, "usage")
-    note_maintenance(made)
+    note_runs(made)
     return made
 
 
@@ -55,7 +60,7 @@ def test_a_derived_table_that_waits_too_long_is_said_and_one_that_nobody_compute
     assert (usage.computed, usage.commits_behind, usage.records_behind) == (True, 1, 2)
     assert (encounters.computed, encounters.commits_behind) == (False, 4)
     late = problems(after(looked(lake), 3700), LIMITS)
-    assert [one.partition(",")[0] for one in late] == ["usage is 1 commits behind"]
+    assert [one.partition(",")[0] for one in late if "commits" in one] == ["usage is 1 commits behind"]
     assert wrong(lake) == ()
 
 
@@ -74,12 +79,14 @@ def test_usage_that_was_never_computed_is_late_from_the_first_commit_on(tmp_path
     assert len(problems(after(looked(lake), 3700), LIMITS)) == 1
 
 
-def test_since_when_a_table_waits_is_unknown_where_the_row_of_that_micro_batch_is_lost(lake: Lake) -> None:
+def test_a_table_whose_first_commit_lost_its_row_in_a_crash_waits_since_the_next_one(lake: Lake) -> None:
     take_in(lake, new_ingest(lake), [batch(4)])
     shutil.rmtree(lake.path("ingest_batches"))
     lake.create()
     take_in(lake, new_ingest(lake), [batch(5)])
-    assert wrong(lake) == ("usage is 2 commits behind, the oldest for an unknown time",)
+    assert wrong(lake) == ()
+    said = problems(after(looked(lake), 3700), LIMITS)
+    assert [one.partition(",")[0] for one in said if "commits" in one] == ["usage is 2 commits behind"]
 
 
 def test_records_behind_are_at_most_those_of_a_file_that_holds_old_and_new_ones(lake: Lake) -> None:
@@ -130,6 +137,38 @@ def test_coverage_that_cannot_be_read_is_said(lake: Lake) -> None:
     assert "whether each record is in the table once is unknown" in wrong(lake)
 
 
+@pytest.mark.parametrize("folder", ["rows", "manifests"])
+def test_coverage_that_vanishes_is_said_by_the_next_look_of_a_reader_that_has_read_it(lake: Lake, folder: str) -> None:
+    reader = LakeReader(lake)
+    assert reader.read().errors == {}
+    for file in (folder_of(lake) / "coverage" / folder).iterdir():
+        file.unlink()
+    assert [*reader.read().errors] == ["coverage"]
+
+
+def test_fences_that_nobody_computes_with_are_said_also_of_a_fleet_that_stands_still(lake: Lake) -> None:
+    fence = rows_of("fence", [square("new")])
+    lake.append("reference", [row | {"collected_at": datetime.now(UTC)} for row in fence])
+    assert wrong(lake) == ()
+    said = problems(after(looked(lake), 3700), LIMITS)
+    assert [one.partition(",")[0] for one in said] == [
+        "usage is computed with other fences than those in force",
+        "fences",
+    ]
+    features = fences_in(lake).features
+    commit_written(next_increment(lake, "usage"), [], states={FENCES: fences_number(features)})
+    note_runs(lake)
+    assert looked(lake).derived[0].fences_since is None
+
+
+def test_that_nobody_takes_what_is_published_is_said_and_so_is_that_nobody_knows(lake: Lake) -> None:
+    said = problems(after(looked(lake), 3700), LIMITS)
+    assert len(said) == 1
+    assert said[0].startswith("fences, tariffs and accounts were not taken from their topics for 37")
+    (folder_of(lake) / "last-reference.json").write_text("{")
+    assert wrong(lake) == ("when fences, tariffs and accounts were last taken from their topics is unknown",)
+
+
 def test_a_table_that_is_gone_is_said_twice_over_and_the_rest_is_shown(lake: Lake) -> None:
     shutil.rmtree(lake.path("usage"))
     said = wrong(lake)
@@ -171,9 +210,8 @@ def test_a_commit_of_the_future_is_said(lake: Lake) -> None:
 
 
 def test_a_maintenance_that_stands_still_or_failed_is_said(lake: Lake) -> None:
-    assert [one.partition(",")[0] for one in problems(after(looked(lake), 90_000), LIMITS)] == [
-        "the last run of the maintenance ended long ago"
-    ]
+    said = [one.partition(",")[0] for one in problems(after(looked(lake), 90_000), LIMITS)]
+    assert "the last run of the maintenance ended long ago" in said
     note_maintenance(lake, "erasures: usage is behind")
     assert wrong(lake) == ("the last run of the maintenance failed in part: erasures: usage is behind",)
     (folder_of(lake) / "last-maintenance.json").write_text('{"ended_at": ')
@@ -207,7 +245,9 @@ def test_the_quarantine_is_counted_by_cause_and_reference_data_by_what_can_be_us
     bad = square("bad")
     bad["geometry"]["coordinates"] = []
     lake.append("reference", rows_of("fence", [square("good"), bad]))
-    assert looked(lake).reference == ReferenceStatus(in_force=1, refused=1, quarantined=0)
+    found = looked(lake).reference
+    assert found is not None
+    assert replace(found, taken_at=None) == ReferenceStatus(in_force=1, refused=1, quarantined=0)
 
 
 def test_gaps_and_tombstones_of_each_stream_are_counted() -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.last_run import LastMaintenance, note_last_run
+from cloud_jobs.reference_note import note_taken
 from cloud_jobs.status.facts import CentreStatus, TopicLag
 from cloud_jobs.status.judging import problems
 from cloud_jobs.status.lake_facts import LakeReader
@@ -29,6 +30,12 @@ def wrong(lake: Lake, later_s: float = 0) -> tuple[str, ...]:
 def after(status: CentreStatus, seconds: float) -> CentreStatus:
     """The same lake, looked at so much later by a clock that is right."""
     return replace(status, now=status.now + timedelta(seconds=seconds))
+
+
+def note_runs(lake: Lake) -> None:
+    """As if maintenance had run now, and a job had taken reference data."""
+    note_maintenance(lake)
+    note_taken(lake, datetime.now(UTC))
 
 
 def note_maintenance(lake: Lake, *errors: str) -> None:
