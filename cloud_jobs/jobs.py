@@ -15,7 +15,7 @@ from cloud_jobs.errors import NotPublished, StoreUnavailable
 from cloud_jobs.geofence import job as geofence
 from cloud_jobs.geofence.job import GeofenceRun
 from cloud_jobs.incremental import next_increment
-from cloud_jobs.outbox import Outbox, topic_sender
+from cloud_jobs.outbox import Outbox, progress_file, topic_sender
 from cloud_jobs.proximity import job as proximity
 from cloud_jobs.proximity.job import ProximityRun
 from cloud_jobs.pulsar_source import PulsarDataSource
@@ -144,5 +144,5 @@ def _publisher(
     settings: CloudSettings, table: str, topic: str, message: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> Callable[[], int]:
     """Publishes the rows of a table that were not published yet, and returns how many they were."""
-    outbox = Outbox(settings.tables, table, settings.checkpoints / "published" / table)
+    outbox = Outbox(settings.tables, table, progress_file(settings.checkpoints, table))
     return lambda: outbox.flush(topic_sender(settings.service_urls, topic, message, settings.access))

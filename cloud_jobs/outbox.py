@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,9 @@ class Outbox:
         since, until = self._published(opened, newest), counter_of(newest)
         if newest is None or since == until:
             return 0
+        if self._noted() is None:
+            # from now on it is known here that rows are due
+            self._save(str(opened.metadata().id), 0)
         count = 0
 
         def counted() -> Iterator[dict[str, Any]]:
@@ -84,6 +88,25 @@ class Outbox:
         self._save(str(opened.metadata().id), newest)
         return count
 
+    def waiting_since(self) -> datetime | None:
+        """When the oldest row that is due was made. None: none is due, or nobody ever published with this note.
+
+        Raises LakeError, OSError.
+        """
+        opened = self.lake.open(self.table)
+        newest = newest_number(opened, self.table)
+        since, until = self._published(opened, newest), counter_of(newest)
+        if self._noted() is None or since == until:
+            return None
+        files, due = self.lake.files(self.table), {"commit_number": (since + 1, until)}
+        moments = [
+            moment
+            for path in StoredFiles.of(opened, self.table).between("commit_number", since + 1, until).paths
+            for rows in stored_rows(files, self.table, path, ["emitted_at"], due)
+            for moment in rows["emitted_at"].to_pylist()
+        ]
+        return min(moments, default=None)
+
     def _rows(self, opened: DeltaTable, since: int, until: int) -> Iterator[dict[str, Any]]:
         files, columns, due = self.lake.files(self.table), TABLES[self.table].schema.names, (since + 1, until)
         for path in StoredFiles.of(opened, self.table).between("commit_number", *due).paths:
@@ -94,6 +117,11 @@ class Outbox:
     def _save(self, table_id: str, commit: int) -> None:
         self.progress_file.parent.mkdir(parents=True, exist_ok=True)
         replace_durably(self.progress_file, json.dumps({_TABLE_ID: table_id, _NOTED: commit}).encode())
+
+
+def progress_file(checkpoints: Path, table: str) -> Path:
+    """Where a job notes how far the rows of a table were published."""
+    return checkpoints / "published" / table
 
 
 def topic_sender(

@@ -50,7 +50,7 @@ def status(
 
     log_to_standard_error()
     with cloud_errors_as_messages("cloud-jobs"):
-        reader = LakeReader(settings.tables)
+        reader = LakeReader(settings.tables, settings.checkpoints)
 
         def look() -> bool:
             lags = topic_lags(settings)

@@ -28,6 +28,7 @@ class DerivedStatus:
     `computed`: whether it ever was. `records_behind`: None where a merged file holds old and new records; then
     `records_behind_at_most` alone is known. `waiting_since`: when the oldest commit that it does not cover was made.
     `fences_since`: since when other fences are in force than those that it was computed with; None: they are the same.
+    `unpublished_since`: when the oldest row was made that is due to be published from this machine; None: none is.
     """
 
     table: str
@@ -37,6 +38,7 @@ class DerivedStatus:
     records_behind_at_most: int | None = None
     waiting_since: datetime | None = None
     fences_since: datetime | None = None
+    unpublished_since: datetime | None = None
     error: str = ""
 
 

@@ -78,6 +78,8 @@ def _of_derived(status: CentreStatus, one: DerivedStatus, max_behind_s: float) -
             yield f"{one.table} is {one.commits_behind:,} commits behind, the oldest {late}"
     if one.computed and one.fences_since is not None and (late := _late(status, one.fences_since, max_behind_s)):
         yield f"{one.table} is computed with other fences than those in force, {late}"
+    if one.unpublished_since is not None and (late := _late(status, one.unpublished_since, max_behind_s)):
+        yield f"rows of {one.table} wait to be published, the oldest {late}"
 
 
 def _of_reference(status: CentreStatus, max_behind_s: float) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -30,6 +31,7 @@ from cloud_jobs.maintenance.last_run import read_last_run
 from cloud_jobs.maintenance.store_clock import store_time
 from cloud_jobs.maintenance.sweeping import listed_data
 from cloud_jobs.maintenance.table_files import table_files
+from cloud_jobs.outbox import Outbox, progress_file
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.reference_files import usable
 from cloud_jobs.reference_note import reference_taken_at
@@ -43,6 +45,7 @@ from cloud_jobs.status.facts import (
 )
 
 DERIVED: Final = ("usage", "geofence_events", "encounters")
+_PUBLISHED: Final = ("geofence_events", "encounters")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FAILURES: Final = (LakeError, DeltaError, OSError, ValueError)
 _COUNTS: Final = ("messages", "records", "accepted", "duplicates", "conflicts", "malformed", "far_off", "seconds")
@@ -53,11 +56,19 @@ _Made = TypeVar("_Made")
 class LakeReader:
     """Reads a lake again and again; coverage and reference data only when they changed.
 
-    Raises LakeError if there is no lake, StoreUnavailable; what else cannot be read is named in the result.
+    `checkpoints`: of the jobs on this machine. Raises LakeError if there is no lake, StoreUnavailable; what else cannot
+    be read is named in the result.
     """
 
-    def __init__(self, lake: Lake, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        checkpoints: Path | None = None,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._lake = lake
+        self._checkpoints = checkpoints
         self._now = now
         self._coverage: tuple[object, CoverageStatus] | None = None
         self._reference: tuple[tuple[object, int], ReferenceStatus] | None = None
@@ -129,6 +140,9 @@ class LakeReader:
                 status = behind(StoredFiles.of(records, "records"), table, found)
                 if table in COMPUTED_WITH_FENCES:
                     status = replace(status, fences_since=_other_fences(self._lake, opened))
+                if table in _PUBLISHED and self._checkpoints is not None:
+                    outbox = Outbox(self._lake, table, progress_file(self._checkpoints, table))
+                    status = replace(status, unpublished_since=outbox.waiting_since())
                 if not status.commits_behind:
                     return status
                 return replace(status, waiting_since=_committed(self._lake, found, records))

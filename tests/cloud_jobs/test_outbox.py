@@ -66,6 +66,25 @@ def test_rows_of_new_commits_are_published_once(outbox: Outbox) -> None:
     assert sorted(topic.ids) == ["a", "b", "c", "d"]
 
 
+def test_since_when_rows_wait_is_known_from_the_first_attempt_on_until_they_are_published(outbox: Outbox) -> None:
+    topic = Topic()
+    add(outbox, "a")
+    assert outbox.waiting_since() is None, "nobody publishes from here"
+    topic.fails_after = 0
+    for _ in range(2):
+        with pytest.raises(NotPublished):
+            outbox.flush(topic.send)
+        assert outbox.waiting_since() == TIME
+    topic.fails_after = None
+    assert (outbox.flush(topic.send), outbox.waiting_since()) == (1, None)
+    add(outbox, "b")
+    assert outbox.waiting_since() == TIME
+    # a commit without rows has nothing to publish
+    outbox.flush(topic.send)
+    add(outbox)
+    assert outbox.waiting_since() is None
+
+
 def test_what_a_topic_did_not_take_stays_due_with_all_of_its_commit(outbox: Outbox) -> None:
     topic = Topic()
     add(outbox, "a")

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.applied_fences import FENCES, fences_number
-from cloud_jobs.errors import LakeError, StoreUnavailable
+from cloud_jobs.errors import LakeError, NotPublished, StoreUnavailable
 from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.coverage import Coverage
 from cloud_jobs.lake.coverage_rows import to_rows
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.outbox import Outbox, progress_file
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.status.facts import CoverageStatus, ReferenceStatus
 from cloud_jobs.status.judging import problems
@@ -167,6 +168,22 @@ def test_that_nobody_takes_what_is_published_is_said_and_so_is_that_nobody_knows
     assert said[0].startswith("fences, tariffs and accounts were not taken from their topics for 37")
     (folder_of(lake) / "last-reference.json").write_text("{")
     assert wrong(lake) == ("when fences, tariffs and accounts were last taken from their topics is unknown",)
+
+
+def test_events_that_cannot_be_published_are_said(lake: Lake, tmp_path: Path) -> None:
+    row = {"id": "e", "revision": 1, "tenant": "t", "device": "d", "epoch": 7, "seq": 1, "kind": "enter", "place": "p"}
+    event = row | {"time": NOON, "value": 0.0, "retracted": False, "day": NOON.date(), "emitted_at": NOON}
+    derive(lake, "geofence_events", [event])
+
+    def away(_: object) -> None:
+        raise NotPublished("events", "no broker")
+
+    with pytest.raises(NotPublished):
+        Outbox(lake, "geofence_events", progress_file(tmp_path, "geofence_events")).flush(away)
+    events = LakeReader(lake, tmp_path).read().derived[1]
+    assert events.unpublished_since == NOON
+    said = problems(replace(looked(lake), derived=(looked(lake).derived[0], events)), LIMITS)
+    assert [one.partition(",")[0] for one in said] == ["rows of geofence_events wait to be published"]
 
 
 def test_a_table_that_is_gone_is_said_twice_over_and_the_rest_is_shown(lake: Lake) -> None:
