@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -24,12 +25,16 @@ from cloud_jobs import executor_check
 from cloud_jobs.config import CloudSettings, ClusterSettings, IngestSettings
 from cloud_jobs.errors import ExecutorsNotReady
 from cloud_jobs.executor_check import check_executors
+from cloud_jobs.geofence.config import GeofenceSettings
+from cloud_jobs.geofence.job import compute_events
 from cloud_jobs.ingest import job as ingest_job
 from cloud_jobs.ingest.decoding import Batches
 from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.ingest.parts import write_parts
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.location import Location
+from cloud_jobs.proximity.config import ProximitySettings
+from cloud_jobs.proximity.job import compute_encounters
 from cloud_jobs.spark import SparkSettings, start_spark
 from cloud_jobs.submit_bundle import write_bundle
 from cloud_jobs.usage.job import compute_usage
@@ -47,8 +52,9 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 ROOT = Path(cloud_jobs.__file__).parents[1]
 EPOCH = 7
-DEVICES = ("eu-0001", "eu-0002", "us-0001")
+DEVICES = (("acme", "eu-0001"), ("acme", "eu-0002"), ("acme", "us-0001"), ("other", "eu-0001"))
 SEQS = 240
+DERIVED = ("usage", "geofence_events", "encounters")
 TEN_US = int(datetime(2026, 1, 5, 10, tzinfo=UTC).timestamp() * 1_000_000)
 
 
@@ -75,24 +81,27 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkClu
 
 @pytest.fixture(scope="module")
 def topic(servers: tuple[SparkCluster, LiveCluster]) -> str:
-    """Batches of three devices in two partitions; some come twice, one is no batch."""
+    """Batches of devices of two tenants in two partitions; some come twice, one of each device is no batch."""
     _, place = servers
     topic = place.new_topic(2, "batches")
-    for device in DEVICES:
+    for tenant, device in DEVICES:
+        properties = {"tenant": tenant, "region": "eu"}
         producer = place.client.create_producer(topic)
         for first in range(1, SEQS, 20):
-            batch = drive(device, range(first, first + 20))
+            batch = drive(tenant, device, range(first, first + 20))
             for _ in range(2 if first % 3 == 0 else 1):
-                producer.send(batch, properties={"tenant": "acme", "region": "eu"}, partition_key=device)
-        producer.send(b"no batch", properties={"tenant": "acme", "region": "eu"}, partition_key=device)
+                producer.send(batch, properties=properties, partition_key=device)
+        producer.send(b"no batch", properties=properties, partition_key=device)
         producer.close()
     return topic
 
 
-def drive(device: str, seqs: range) -> bytes:
-    """A track through the fence, one fix each 20 s."""
+def drive(tenant: str, device: str, seqs: range) -> bytes:
+    """A track through the fence, one fix each 20 s; of another tenant beside it and ahead."""
+    beside, ahead = (0.0, 0) if tenant == "acme" else (0.001, 7)
     records = tuple(
-        Record(seq, TEN_US + seq * 20_000_000, Position(latitude=0.005, longitude=seq / 20_000)) for seq in seqs
+        Record(seq, TEN_US + seq * 20_000_000, Position(latitude=0.005 + beside, longitude=(seq + ahead) / 20_000))
+        for seq in seqs
     )
     return encode(Batch(device, EPOCH, SEQS + 5, records, (Tombstone(SEQS + 1, SEQS + 2, "quota"),)))
 
@@ -112,9 +121,18 @@ class JobRun(NamedTuple):
         query = start_ingest(spark, self.settings, available_now=True).query
         assert query.awaitTermination(120)
 
-    def usage(self, spark: SparkSession) -> None:
-        lake_of(self.settings.location, [square("square")])
-        compute_usage(spark, self.settings.tables, TrackSettings())
+    def derive(self, spark: SparkSession) -> None:
+        """Usage, events and encounters."""
+        lake = lake_of(self.settings.location, [square("square")])
+        compute_usage(spark, lake, TrackSettings())
+        compute_events(spark, lake, TrackSettings(), GeofenceSettings(dwell_s=120.0))
+        compute_encounters(spark, lake, TrackSettings(), ProximitySettings())
+
+    def derived(self) -> bytes:
+        """All that was derived from the records, byte for byte, but for when."""
+        tables = {name: self.rows(name, "computed_at", "emitted_at") for name in DERIVED}
+        assert all(tables.values())
+        return json.dumps(tables, default=str).encode()
 
     def rows(self, table: str, *left_out: str) -> list[dict[str, Any]]:
         rows = self.settings.tables.rows(table).to_pylist()
@@ -138,7 +156,7 @@ def on_one_machine(
     run = JobRun.of(tmp_path_factory.mktemp("local"), servers[1], topic, "local")
     with session(SparkSettings(), run.settings.location) as spark:
         run.ingest(spark)
-        run.usage(spark)
+        run.derive(spark)
     return run
 
 
@@ -224,20 +242,20 @@ def test_executors_have_the_project_from_the_driver_and_not_from_the_source_tree
     assert len({folder for _, _, folder, _ in found}) == 2, "each executor has a folder of its own"
 
 
-def test_ingest_and_usage_give_the_same_rows_on_the_cluster_as_on_one_machine(
+def test_all_jobs_give_the_same_rows_on_the_cluster_as_on_one_machine(
     on_one_machine: JobRun, on_cluster: SparkSession, submitted: JobRun
 ) -> None:
     run = submitted
-    run.usage(on_cluster)
+    run.derive(on_cluster)
     assert len(run.rows("records")) == len(DEVICES) * SEQS
     assert run.rows("records", "ingested_at") == on_one_machine.rows("records", "ingested_at")
     assert run.settings.tables.coverage() == on_one_machine.settings.tables.coverage()
     assert run.rows("quarantine", "quarantined_at") == on_one_machine.rows("quarantine", "quarantined_at")
-    assert run.rows("usage")
-    assert run.rows("usage", "computed_at") == on_one_machine.rows("usage", "computed_at")
+    assert {row["tenant"] for row in run.rows("usage")} == {"acme", "other"}
+    assert run.derived() == on_one_machine.derived()
 
 
-def test_ingest_and_usage_give_the_same_rows_in_an_object_store_as_in_a_folder(
+def test_all_jobs_give_the_same_rows_in_an_object_store_as_in_a_folder(
     on_one_machine: JobRun, on_cluster: SparkSession, run: JobRun, tmp_path: Path
 ) -> None:
     store = ObjectStore(tmp_path / "s3")
@@ -247,10 +265,10 @@ def test_ingest_and_usage_give_the_same_rows_in_an_object_store_as_in_a_folder(
         there = tomllib.loads(store.job_settings()) | {"lake": f"s3://{store.bucket}/of-executors"}
         run = JobRun(CloudSettings.model_validate(run.settings.model_dump(exclude_unset=True) | there))
         run.ingest(on_cluster)
-        run.usage(on_cluster)
+        run.derive(on_cluster)
         assert run.rows("records", "ingested_at") == on_one_machine.rows("records", "ingested_at")
         assert run.settings.tables.coverage() == on_one_machine.settings.tables.coverage()
-        assert run.rows("usage", "computed_at") == on_one_machine.rows("usage", "computed_at")
+        assert run.derived() == on_one_machine.derived()
         secret = run.settings.location.storage_options() or {}
         assert secret["AWS_SECRET_ACCESS_KEY"] not in str(on_cluster.sparkContext.getConf().getAll())
     finally:
@@ -300,10 +318,10 @@ def test_an_executor_that_is_killed_in_a_micro_batch_loses_and_doubles_nothing(
     monkeypatch.setattr(ingest_job, "write_parts", killing(mark, after_writing=after_writing))
     run.ingest(on_cluster)
     assert mark.exists()
-    found = [(row["device"], row["seq"]) for row in run.rows("records")]
-    assert sorted(found) == sorted((device, seq) for device in DEVICES for seq in range(1, SEQS + 1))
+    found = [(row["tenant"], row["device"], row["seq"]) for row in run.rows("records")]
+    assert sorted(found) == sorted((*device, seq) for device in DEVICES for seq in range(1, SEQS + 1))
     coverage = run.settings.tables.coverage()
-    assert set(coverage) == {DeviceStream("acme", device, EPOCH) for device in DEVICES}
+    assert set(coverage) == {DeviceStream(*device, EPOCH) for device in DEVICES}
     for one in coverage.values():
         assert (one.received, one.declared_lost) == (IntervalSet([(1, SEQS)]), IntervalSet([(SEQS + 1, SEQS + 2)]))
         assert (one.head, one.state) == (SEQS + 5, "open")
