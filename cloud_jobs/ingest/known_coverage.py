@@ -1,4 +1,4 @@
-"""The coverage of all device streams in the memory of the one ingest that runs: a million in half a gigabyte.
+"""The coverage of all device streams in the memory of the one ingest that runs: a million in some 400 MB.
 
 A stream without tombstones, as nearly all are, is kept packed: its ranges and its head as 64-bit integers, one after
 the other. So one with gaps takes 16 bytes more for each.
