@@ -1,8 +1,7 @@
 """A folder of checkpoints belongs to one lake: a note in it says to which, and up to which commit of the ingest.
 
 The ingest's checkpoint says what was read, and how far a table was published is noted beside it: of another lake, or of
-an earlier state of this one, neither is true, and what lies between would be left out. (Of an earlier state only while
-it is one: not when another ingest went past the note meanwhile.) The note is written after the
+an earlier state of this one, neither is true, and what lies between would be left out. The note is written after the
 commit that it names, so it is never ahead of its lake.
 """
 
