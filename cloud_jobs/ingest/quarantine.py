@@ -96,8 +96,10 @@ def commit_quarantine(lake: Lake, written: Sequence[QuarantineFile], run: Run, n
 
     Raises CommitFailed, LakeError. `run`: how the files are read that hold some such rows and others.
     """
+    if not written:
+        return
     files = lake.files("quarantine")
-    for _ in range(_TRIES if written else 0):
+    for _ in range(_TRIES):
         opened = lake.open("quarantine")
         previous = newest_number(opened, WRITER)
         missing = _missing(files, opened, written)
@@ -114,17 +116,17 @@ def commit_quarantine(lake: Lake, written: Sequence[QuarantineFile], run: Run, n
             failure = error
         else:
             return
-    if written:
-        raise CommitFailed("quarantine", str(failure)) from failure
+    raise CommitFailed("quarantine", str(failure)) from failure
 
 
 def _missing(files: FileSystem, opened: DeltaTable, written: Sequence[QuarantineFile]) -> list[QuarantineFile]:
     """The files that hold rows which the table lacks, each row once, with the fingerprints of these."""
     asked = pa.chunked_array([one.fingerprints for one in written]).unique().sort()
-    each, known = asked.to_pylist(), set[str]()
-    # one by one: digests lie so far apart that what is between them is all the table
-    for path in StoredFiles.of(opened, "quarantine").within("fingerprint", [*zip(each, each, strict=True)]).paths:
-        for there in stored_values(files, "quarantine", path, "fingerprint", each):
+    digests, known = asked.to_pylist(), set[str]()
+    # one by one: they lie so far apart that what is between them is all the table
+    single = [(digest, digest) for digest in digests]
+    for path in StoredFiles.of(opened, "quarantine").within("fingerprint", single).paths:
+        for there in stored_values(files, "quarantine", path, "fingerprint", digests):
             known.update(there.filter(pc.is_in(there, asked)).to_pylist())
     found = []
     for one in written:
