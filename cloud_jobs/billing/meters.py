@@ -14,6 +14,10 @@ class Meter(StrEnum):
     DISTANCE = "distance"
     DURATION = "duration"
     ENTRY = "entry"
+    CROSSING = "crossing"
+    EVENT = "event"
+    TRANSMITTED = "transmitted"
+    ACTIVE_DAY = "active day"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,10 @@ MEASURE_OF: dict[Meter, Measure] = {
     Meter.DISTANCE: Measure(base="mm", unit="km", base_per_unit=1_000_000, code="KMT"),
     Meter.DURATION: Measure(base="ms", unit="h", base_per_unit=3_600_000, code="HUR"),
     Meter.ENTRY: Measure(base="each", unit="each", base_per_unit=1, code="C62"),
+    Meter.CROSSING: Measure(base="each", unit="each", base_per_unit=1, code="C62"),
+    Meter.EVENT: Measure(base="each", unit="each", base_per_unit=1, code="C62"),
+    Meter.TRANSMITTED: Measure(base="byte", unit="MB", base_per_unit=1_000_000, code="4L"),
+    Meter.ACTIVE_DAY: Measure(base="day", unit="day", base_per_unit=1, code="DAY"),
 }
 
 

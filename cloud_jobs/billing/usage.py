@@ -59,6 +59,8 @@ class UsageRow:
                 return self.duration_ms
             case Meter.ENTRY:
                 return self.entries
+            case _:
+                return 0
 
 
 class ErasedPast(NamedTuple):

@@ -44,18 +44,27 @@ class Coverage:
     """The seqs that are known of one device stream.
 
     `received`: in the records table. `tombstones`: apart from each other. `head`: the highest seq that the device is
-    known to have given. Joining is a union: any order, any number of times.
+    known to have given. `stated_us`, `stated_head`: of the latest statement of the device, that no record above that
+    head has a device time before that moment (microseconds since 1970; 0: it never made one). `complete_until_us`: the
+    latest such moment for which nothing up to the head was missing. Joining is a union: any order, any number of times.
     """
 
     received: IntervalSet = field(default_factory=IntervalSet)
     tombstones: tuple[Tombstone, ...] = ()
     head: int = 0
+    stated_us: int = 0
+    stated_head: int = 0
+    complete_until_us: int = 0
 
     def __or__(self, other: Coverage) -> Coverage:
+        stated_us, stated_head = max((self.stated_us, self.stated_head), (other.stated_us, other.stated_head))
         return Coverage(
             self.received | other.received,
             _merged_tombstones(self.tombstones, other.tombstones),
             max(self.head, other.head),
+            stated_us,
+            stated_head,
+            max(self.complete_until_us, other.complete_until_us),
         )
 
     @property

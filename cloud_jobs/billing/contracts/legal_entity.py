@@ -1,0 +1,32 @@
+"""Who sells: the legal entity that an invoice is of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from cloud_jobs.billing.contracts.fields import Address, Contract, Id, Moment, Text
+
+
+class Payment(Contract):
+    """How an invoice is to be paid. `means_code`: UNCL 4461, for instance 58 for a SEPA credit transfer."""
+
+    means_code: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}$")]
+    iban: Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}[0-9]{2}[A-Z0-9]{1,30}$")]
+    bic: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9]{8}([A-Z0-9]{3})?$")] | None = None
+
+
+class LegalEntity(Contract):
+    """One version of a seller. Its documents are numbered without gaps: `number_prefix` and a counter."""
+
+    id: Id
+    effective_from: Moment
+    name: Text
+    address: Address
+    vat_id: Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}[A-Z0-9]{2,13}$")] | None = None
+    tax_registration_id: Text | None = None
+    contact: Text | None = None
+    number_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9][A-Z0-9-]{0,15}$")]
+    payment: Payment
+    payment_days: int = Field(default=30, ge=0, le=365)

@@ -1,0 +1,87 @@
+"""What a payer is charged for one period: charges, each with the rows it comes from, and the tax on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from cloud_jobs.billing.contracts.account import VatCategory
+from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.rating.cells import MeteredRows
+
+
+class ChargeKind(StrEnum):
+    """Why an amount is charged; a cap takes away what is above it."""
+
+    USAGE = "usage"
+    DAILY_CAP = "daily cap"
+    PERIOD_CAP = "period cap"
+    MINIMUM = "minimum fee"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ChargeKey:
+    """What a charge is about; no two charges of an account have the same. "" stands for none.
+
+    `price`: the price as text, by which two versions of a tariff with the same price are one:
+    `0.45 EUR/km`, `graduated 0.50 to 100, 0.30 EUR/km`.
+    """
+
+    account: str
+    region: str = ""
+    tenant: str = ""
+    device: str = ""
+    kind: ChargeKind
+    meter: Meter | None = None
+    zone: str = ""
+    window: str = ""
+    price: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What is owed for one key. `quantity` in the meter's base unit, of it `free` in an allowance; `amount_minor` in
+    the payer's currency, rounded once (of a pool of devices: the rounded whole, split by largest remainder)."""
+
+    key: ChargeKey
+    quantity: int
+    free: int
+    amount_minor: int
+    metered: MeteredRows | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaxGroup:
+    """EN 16931 BG-23: what is taxable at one category and rate, and the tax on it, rounded once (BR-CO-17)."""
+
+    category: VatCategory
+    rate: Decimal
+    exemption_reason: str | None
+    taxable_minor: int
+    tax_minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatedAccount:
+    """All that a payer owes for a period: its own charges and those of its children, in the order of their keys."""
+
+    payer: str
+    currency: str
+    charges: tuple[Charge, ...]
+    taxes: tuple[TaxGroup, ...]
+
+    @property
+    def net_minor(self) -> int:
+        """BT-109, the sum of the charges."""
+        return sum(charge.amount_minor for charge in self.charges)
+
+    @property
+    def tax_minor(self) -> int:
+        """BT-110."""
+        return sum(group.tax_minor for group in self.taxes)
+
+    @property
+    def gross_minor(self) -> int:
+        """BT-112, what is to be paid."""
+        return self.net_minor + self.tax_minor
