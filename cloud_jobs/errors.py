@@ -4,6 +4,7 @@ CloudError
 ├── SparkNotReady       Spark, Java or its master are not there
 ├── ExecutorsNotReady   executors cannot run the jobs: another Python, a missing package, a folder they do not see
 ├── LakeError           a table is missing, damaged, or not what this version writes
+│   ├── UnknownSnapshot  no snapshot of that id was taken
 │   ├── NotKept         what a table was at a moment is not known any more
 │   └── OtherRecords    a derived table was computed from other records than those that are there
 ├── OtherLake           the checkpoints are not those of this lake as it is
@@ -55,6 +56,14 @@ class LakeError(CloudError):
 
 class NotKept(LakeError):
     """What a table was at a moment is not known: the commits of then are no longer kept."""
+
+
+class UnknownSnapshot(LakeError):
+    """No snapshot of that id was taken in this lake."""
+
+    def __init__(self, snapshot_id: str, newest: Sequence[str]) -> None:
+        super().__init__(f"no snapshot {snapshot_id!r} was taken; the newest are: {', '.join(newest) or 'none'}")
+        self.snapshot_id = snapshot_id
 
 
 class OtherRecords(LakeError):

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 MAX_NAMED: Final = 100
 """Of what cannot be used so many are named in a line of the log."""
+_HELD_COLUMNS: Final = ["publication_id", "digest", "collected_at", "commit_number"]
 _FAR_AHEAD: Final = "it was published by a clock more than a day ahead; publish it again by one that is right"
 _log = structlog.get_logger(__name__)
 
@@ -109,9 +110,10 @@ def store(
         new, contradicting[:] = _compared(digests, {row["publication_id"] for row in held}, publications)
         # later for each commit, whatever the clocks of two collectors say
         moment = max([began, *(row["collected_at"] + timedelta(microseconds=1) for row in held)])
-        return [row | {"collected_at": moment} for row in new]
+        number = 1 + max((row["commit_number"] for row in table), default=0)
+        return [row | {"collected_at": moment, "commit_number": number} for row in new]
 
-    added = append_missing(lake, "reference", ["publication_id", "digest", "collected_at"], missing, pause=pause)
+    added = append_missing(lake, "reference", _HELD_COLUMNS, missing, pause=pause)
     quarantined += contradicting
     _quarantine(lake, quarantined, now, pause)
     named = tuple(named_message(row) for row in quarantined)

@@ -97,7 +97,7 @@ def town(count: int = 400) -> list[dict[str, object]]:
         moment = datetime(2026, 1, 1, tzinfo=UTC)
         row: dict[str, object] = {"kind": "fence", "id": f"zone-{number:03}", "body": json.dumps(body)}
         row |= {"publication_id": next_publication_id(None, number, 0), "digest": str(number)}
-        rows.append(row | {"published_at": moment, "collected_at": moment})
+        rows.append(row | {"published_at": moment, "collected_at": moment, "commit_number": 1})
     return rows
 
 

@@ -24,7 +24,7 @@ from cloud_jobs.errors import CommitFailed, Fenced
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import CONTENT, QUARANTINE
 from cloud_jobs.lake.stored_files import StoredFiles, stored_values
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import QUARANTINED, Lake
 from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
 
 _Item = TypeVar("_Item")
@@ -39,8 +39,6 @@ class Run(Protocol):
 
 
 RECORD_ID = ("tenant", "device", "epoch", "seq")
-WRITER: Final = "quarantined"
-"""The name under which commits to the quarantine are numbered: of two ingests at once one looks again."""
 _TRIES: Final = 20
 
 
@@ -101,7 +99,7 @@ def commit_quarantine(lake: Lake, written: Sequence[QuarantineFile], run: Run, n
     files = lake.files("quarantine")
     for _ in range(_TRIES):
         opened = lake.open("quarantine")
-        previous = newest_number(opened, WRITER)
+        previous = newest_number(opened, QUARANTINED)
         missing = _missing(files, opened, written)
         if not missing:
             return
@@ -110,7 +108,9 @@ def commit_quarantine(lake: Lake, written: Sequence[QuarantineFile], run: Run, n
         filtered = chain.from_iterable(run(_filter(files, now), mixed)) if mixed else ()
         added = [one.file for one in [*whole, *filtered]]
         try:
-            commit_files(opened, "quarantine", added, writer=WRITER, previous=previous, number=next_number(previous))
+            commit_files(
+                opened, "quarantine", added, writer=QUARANTINED, previous=previous, number=next_number(previous)
+            )
         except Fenced as error:
             # another ingest, which is beginning, found the same perhaps
             failure = error

@@ -185,11 +185,13 @@ REFERENCE = pa.schema(
         pa.field("published_at", _UTC, nullable=False),
         pa.field("collected_at", _UTC, nullable=False),
         pa.field("place", pa.string()),
+        pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
 """Fences, tariffs and accounts: each publication that reached the centre, once, under the id that its body gives. In
 order of `publication_id`, which its publisher drew. `published_at`: as its message says; `collected_at`: when the
-centre knew it, later for each commit. `digest`: of kind and body; `place`: topic and message id, where it was read."""
+centre knew it, later for each commit. `digest`: of kind and body; `place`: topic and message id, where it was read.
+`commit_number`: which commit of this table brought the row, counted from 1."""
 
 REFERENCE_QUARANTINE = pa.schema(
     [
@@ -218,6 +220,38 @@ ERASURES = pa.schema(
 """Positions that are erased: those with a device time before `before`, of a device, or of all that `tenant` or `device`
 null stand for. `number` counts them from 1 in the order of their commits. A row comes before the first position goes.
 Whoever computes from positions opens the records first and reads this table then: see `erasures`."""
+
+
+SNAPSHOTS = pa.schema(
+    [
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("ingest_commit", pa.int64()),
+        pa.field("usage_commit", pa.int64()),
+        pa.field("covers", pa.int64(), nullable=False),
+        pa.field("reference_commit", pa.int64(), nullable=False),
+        pa.field("erasures_number", pa.int64(), nullable=False),
+        pa.field("decisions_number", pa.int64(), nullable=False),
+        pa.field("quarantine_commit", pa.int64(), nullable=False),
+        pa.field("taken_at", _UTC, nullable=False),
+    ]
+)
+"""States of the lake that belong together, numbered from 1 in the order of their commits: see `snapshots`."""
+
+DECISIONS = pa.schema(
+    [
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("tenant", pa.string(), nullable=False),
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("until", _UTC, nullable=False),
+        pa.field("decided_by", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("decided_at", _UTC, nullable=False),
+    ]
+)
+"""What a person decided where the device did not say it, numbered from 1 in the order of the commits, never changed.
+`kind`: `silent` or `open`, which state of the device is closed for all periods that end at `until` or before."""
 
 
 class TableSchema(NamedTuple):
@@ -262,13 +296,16 @@ TABLES: Final = {
     ),
     "reference": TableSchema(REFERENCE, (), ("publication_id",), ("publication_id",)),
     "erasures": TableSchema(ERASURES, (), ("number",), ("number",)),
+    "snapshots": TableSchema(SNAPSHOTS, (), ("number",), ("number",)),
+    "decisions": TableSchema(DECISIONS, (), ("number",), ("number",)),
     "reference_quarantine": TableSchema(REFERENCE_QUARANTINE, (), ("fingerprint",), ("fingerprint",)),
 }
 
 WRITTEN_BY: Final = {
     **dict.fromkeys(("records", "coverage", "quarantine", "ingest_batches"), "cloud-jobs ingest"),
     # `geofence` takes reference data too; the bill needs that of `usage`, and its result
-    **dict.fromkeys(("usage", "reference", "reference_quarantine"), "cloud-jobs usage"),
+    # and each job makes the tables of the bill where they are not there yet
+    **dict.fromkeys(("usage", "reference", "reference_quarantine", "snapshots", "decisions"), "cloud-jobs usage"),
     "geofence_events": "cloud-jobs geofence",
     "encounters": "cloud-jobs proximity",
     "erasures": "cloud-jobs maintain",

@@ -37,6 +37,8 @@ _CONFIGURATION: Final = {
 }
 INGEST: Final = "ingest"
 """The name under which commits to the records are numbered: the fence between two ingests."""
+QUARANTINED: Final = "quarantined"
+"""The name under which commits to the quarantine are numbered: of two ingests at once one looks again."""
 COVERS: Final = "covers"
 """Under which name a derived table states the ingest number up to which it covers the records."""
 COMPUTED_AT: Final = "computed_at"

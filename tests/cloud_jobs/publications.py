@@ -57,7 +57,7 @@ def collect_in_parts(folder: Path, seed: int) -> int:
 
 
 def row_of(kind: Kind, id_: str, body: Any, number: int = 0, **more: Any) -> dict[str, Any]:
-    """A row of the table, whatever its body is, collected in the minute of its number."""
+    """A row of the table, whatever its body is, collected in the minute of its number, and by that commit."""
     text = body if isinstance(body, str) else json.dumps(body)
     at = AT + timedelta(minutes=number)
     row = {
@@ -69,6 +69,7 @@ def row_of(kind: Kind, id_: str, body: Any, number: int = 0, **more: Any) -> dic
         "published_at": at,
         "collected_at": at,
         "place": f"topic 3:{number}:-1",
+        "commit_number": number + 1,
     }
     return row | more
 
@@ -77,4 +78,4 @@ def rows_of(kind: Kind, bodies: Sequence[dict[str, Any]], first: int = 0) -> lis
     """The rows of some publications, one after the other."""
     read = read_messages(kind, [message_of(kind, body, first + at) for at, body in enumerate(bodies)])
     assert read.quarantined == []
-    return [row | {"collected_at": row["published_at"]} for row in read.publications]
+    return [row | {"collected_at": row["published_at"], "commit_number": first + 1} for row in read.publications]

@@ -164,7 +164,7 @@ def test_of_collectors_at_once_each_succeeds_and_each_publication_is_there_once(
 
 
 def store_rows(message: Message) -> list[dict[str, Any]]:
-    return [row | {"collected_at": AT} for row in read_messages("tariff", [message]).publications]
+    return [row | {"collected_at": AT, "commit_number": 1} for row in read_messages("tariff", [message]).publications]
 
 
 def test_a_collector_that_meets_another_reads_again_and_adds_what_is_still_missing(lake: Lake) -> None:
@@ -228,8 +228,8 @@ def test_a_table_that_cannot_be_written_is_tried_a_few_times_and_named(
 
 def test_a_table_of_another_version_is_refused_with_the_columns_that_it_lacks(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    DeltaTable.create(lake.path("reference"), schema=without(REFERENCE, "publication_id", "digest", "collected_at"))
-    with pytest.raises(LakeError, match="misses the columns publication_id, digest, collected_at"):
+    DeltaTable.create(lake.path("reference"), schema=without(REFERENCE, "publication_id", "digest", "commit_number"))
+    with pytest.raises(LakeError, match="misses the columns publication_id, digest, commit_number"):
         lake.create()
 
 

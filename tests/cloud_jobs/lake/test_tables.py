@@ -45,6 +45,7 @@ def published(name: str, place: str | None = None) -> dict[str, Any]:
         "publication_id": name,
         "digest": "",
         "collected_at": MOMENT,
+        "commit_number": 1,
     }
 
 

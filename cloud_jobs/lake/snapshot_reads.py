@@ -1,0 +1,138 @@
+"""What the lake held at a snapshot, read without Spark: rows by the numbers of their commits, coverage by its manifest.
+
+Only files that can hold such rows are opened, by the bounds in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cloud_jobs.errors import LakeError
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
+from cloud_jobs.lake.erasures import Erasure, Erasures
+from cloud_jobs.lake.schemas import TABLES, publication_order
+from cloud_jobs.lake.shared_append import Row
+from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
+from cloud_jobs.lake.tables import Condition, Lake
+
+_HOUR: Final = timedelta(hours=1)
+_USAGE_KEY: Final = ("tenant", "device", "hour", "zone")
+
+
+def usage_rows(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], first: datetime, last: datetime
+) -> pa.Table:
+    """The usage in force at a snapshot, of hours that have a moment between the two, both included.
+
+    One row of USAGE for each tenant, device, hour and zone, in their order. Raises LakeError, also for two rows of one
+    key and one commit that differ.
+    """
+    empty = TABLES["usage"].schema.empty_table()
+    if not devices:
+        return empty
+    begin, end = first.astimezone(UTC) - _HOUR + timedelta.resolution, last.astimezone(UTC)
+    tenants, names = sorted({one.tenant for one in devices}), sorted({one.device for one in devices})
+    wanted = {
+        "tenant": (tenants[0], tenants[-1]),
+        "device": (names[0], names[-1]),
+        "hour": (begin, end),
+        "commit_number": (None, snapshot.usage_number),
+    }
+    files, found = lake.files("usage"), [empty]
+    with lake.damage_as_error("usage"):
+        stored = StoredFiles.of(lake.open("usage"), "usage").of_days(begin.date(), end.date())
+        stored = stored.between("commit_number", high=snapshot.usage_number).between("hour", begin, end)
+        for path in stored.within("device", [(name, name) for name in names]).paths:
+            parts = stored_rows(files, "usage", path, empty.schema.names, wanted)
+            found += [of_devices(rows, devices).cast(empty.schema) for rows in parts]
+    return rows_in_force(pa.concat_tables(found))
+
+
+def rows_in_force(rows: pa.Table) -> pa.Table:
+    """Of usage rows for each tenant, device, hour and zone the one of the highest commit number, in order of the keys.
+
+    The same row twice counts once. Raises LakeError for two rows of one key and commit that differ.
+    """
+    if not rows.num_rows:
+        return rows
+    order = [(name, "ascending") for name in (*_USAGE_KEY, "commit_number")]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=order)).combine_chunks()
+    ends = np.ones(rows.num_rows, np.bool_)
+    ends[:-1] = ~_like_next(rows, _USAGE_KEY)
+    if rows.num_rows > 1:
+        twice = np.flatnonzero(_like_next(rows, (*_USAGE_KEY, "commit_number")))
+        for at in twice.tolist():
+            one, other = rows.slice(at, 2).to_pylist()
+            if one != other:
+                key = f"{one['tenant']}/{one['device']} at {one['hour'].isoformat()} in zone {one['zone']!r}"
+                raise LakeError(f"usage of {key} was computed twice in one commit, with two results")
+    return rows.filter(pa.array(ends))
+
+
+def reference_rows(
+    lake: Lake, snapshot: LakeState, kind: str | None = None, ids: Collection[str] | None = None
+) -> list[Row]:
+    """The publications that were collected by a snapshot, in the order in which they were published: all, those of one
+    kind, those of some ids. Raises LakeError."""
+    where: list[Condition] = [("commit_number", "<=", snapshot.reference_commit)]
+    where += [] if kind is None else [("kind", "=", kind)]
+    where += [] if ids is None else [("id", "in", pa.array(sorted(ids), pa.string()))]
+    return sorted(lake.rows("reference", where=where).to_pylist(), key=publication_order)
+
+
+def coverage(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice] | None = None
+) -> dict[DeviceStream, Coverage]:
+    """What the centre had of the streams of some devices, or of all, at a snapshot. Raises LakeError."""
+    return lake.coverage_at(snapshot.ingest_commit, devices)
+
+
+def erasures(lake: Lake, snapshot: LakeState) -> Erasures:
+    """The erasures that were declared by a snapshot. Raises LakeError."""
+    return _erasures(lake, [("number", "<=", snapshot.erasures_number)])
+
+
+def erasures_since(lake: Lake, snapshot: LakeState) -> Erasures:
+    """Those that were declared after it: what they took is in no read at the snapshot any more. Raises LakeError."""
+    return _erasures(lake, [("number", ">", snapshot.erasures_number)])
+
+
+def of_devices(rows: pa.Table, devices: Collection[TenantDevice]) -> pa.Table:
+    """Of rows with a tenant and a device those of some devices."""
+    tenants, names = (_encoded(rows[name]) for name in ("tenant", "device"))
+    count = max(len(names.dictionary), 1)
+    codes = pc.add(pc.multiply(tenants.indices.cast(pa.int64()), count), names.indices.cast(pa.int64()))
+    known = {*devices}
+    mine = [
+        code
+        for code in pc.unique(codes).drop_null().to_pylist()
+        if TenantDevice(tenants.dictionary[code // count].as_py(), names.dictionary[code % count].as_py()) in known
+    ]
+    return rows.filter(pc.is_in(codes, pa.array(mine, pa.int64())))
+
+
+def _erasures(lake: Lake, where: list[Condition]) -> Erasures:
+    rows = lake.rows("erasures", Erasure._fields, where=where).to_pylist()
+    return Erasures(Erasure(**row) for row in rows)
+
+
+def _like_next(rows: pa.Table, names: Collection[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which rows but the last have the values of the row after them."""
+    same = np.ones(rows.num_rows - 1, np.bool_)
+    for name in names:
+        column = rows[name]
+        same &= pc.equal(column.slice(0, rows.num_rows - 1), column.slice(1)).to_numpy(zero_copy_only=False)
+    return same
+
+
+def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    found = column.combine_chunks()
+    found = found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+    return found if pa.types.is_dictionary(found.type) else found.dictionary_encode()

@@ -1,0 +1,217 @@
+"""A snapshot names commits, each state of the lake once, whoever takes it and whatever the clocks say."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from threading import Barrier
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.errors import LakeError, OtherRecords, UnknownSnapshot
+from cloud_jobs.lake import shared_append
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.erasures import Erasure, declare_erasure
+from cloud_jobs.lake.schemas import USAGE
+from cloud_jobs.lake.snapshot_reads import coverage, erasures, erasures_since, reference_rows, rows_in_force, usage_rows
+from cloud_jobs.lake.snapshots import LakeState, Snapshot, read_snapshot, snapshots, take_snapshot
+from cloud_jobs.lake.tables import Lake
+from tests.cloud_jobs.ingest.centre import STREAM, batch, new_ingest, new_lake, take_in
+from tests.cloud_jobs.lake.metered import DEVICE, HOUR, meter, usage_row
+from tests.cloud_jobs.publications import row_of
+
+NOW = datetime(2026, 2, 1, tzinfo=UTC)
+LATER = NOW + timedelta(days=1)
+Key = tuple[str, str, int]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = new_lake(tmp_path)
+    take_in(made, new_ingest(made), [batch(1, 2)])
+    return made
+
+
+def test_a_lake_that_has_not_changed_is_the_same_snapshot(lake: Lake) -> None:
+    one = take_snapshot(lake, NOW)
+    assert take_snapshot(lake, LATER) == one
+    assert snapshots(lake) == [one]
+    assert read_snapshot(lake, one.id) == one
+    assert (one.number, one.covers, one.ingest_number) == (1, 0, 1)
+
+
+def test_a_lake_with_nothing_in_it_has_a_snapshot_too(tmp_path: Path) -> None:
+    empty = new_lake(tmp_path)
+    one = take_snapshot(empty, NOW)
+    assert (one.ingest_commit, one.usage_commit, coverage(empty, one)) == (None, None, {})
+    assert usage_rows(empty, one, [DEVICE], HOUR, HOUR).num_rows == 0
+
+
+def test_whatever_a_bill_is_made_of_makes_another_snapshot(lake: Lake) -> None:
+    changes = [
+        lambda: take_in(lake, new_ingest(lake), [batch(3)]),
+        lambda: meter(lake, {}),
+        lambda: lake.append("reference", [row_of("tariff", "t", "{}", 0)]),
+        lambda: declare_erasure(lake, Erasure("acme", "d", NOW), NOW),
+        # another content of a record that is known: the quarantine has it
+        lambda: take_in(lake, new_ingest(lake), [batch(3, word="other")]),
+    ]
+    found = [take_snapshot(lake, NOW)]
+    for change in changes:
+        change()
+        found.append(take_snapshot(lake, NOW))
+    assert [one.number for one in found] == [1, 2, 3, 4, 5, 6]
+    assert len({one.digest() for one in found}) == 6
+    assert [one.id for one in snapshots(lake)] == [one.id for one in found]
+    assert found[-1].quarantine_commit > found[0].quarantine_commit
+
+
+def test_takers_at_one_moment_get_one_snapshot(lake: Lake) -> None:
+    barrier = Barrier(4)
+
+    def take(at: int) -> Snapshot:
+        barrier.wait()
+        return take_snapshot(lake, NOW + timedelta(seconds=at))
+
+    with ThreadPoolExecutor(4) as threads:
+        found = {*threads.map(take, range(4))}
+    assert found == {*snapshots(lake)}
+    assert len(found) == 1
+
+
+def test_a_taker_that_was_overtaken_reads_the_lake_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[int]()
+
+    def overtaken(*args: Any, **kwargs: Any) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            take_in(lake, new_ingest(lake), [batch(3)])
+            take_snapshot(lake, NOW)
+        write_deltalake(*args, **kwargs)
+
+    monkeypatch.setattr(shared_append, "write_deltalake", overtaken)
+    one = take_snapshot(lake, LATER)
+    assert snapshots(lake) == [one]
+    assert (one.ingest_number, one.taken_at) == (2, NOW)
+
+
+def test_a_snapshot_whose_commit_was_made_and_whose_answer_was_lost_is_there_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[int]()
+
+    def lost(*args: Any, **kwargs: Any) -> None:
+        write_deltalake(*args, **kwargs)
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError("no answer")
+
+    monkeypatch.setattr(shared_append, "write_deltalake", lost)
+    assert [take_snapshot(lake, NOW)] == snapshots(lake)
+    assert len(calls) == 1
+
+
+def test_an_id_that_nobody_took_is_refused_with_those_that_there_are(lake: Lake) -> None:
+    one = take_snapshot(lake, NOW)
+    with pytest.raises(UnknownSnapshot, match=f"no snapshot '7-abc' was taken; the newest are: {one.id}"):
+        read_snapshot(lake, "7-abc")
+
+
+def test_a_row_whose_id_is_not_that_of_its_numbers_is_damage(lake: Lake) -> None:
+    row = {field: getattr(take_snapshot(lake, NOW), field) for field in Snapshot.__dataclass_fields__}
+    lake.append("snapshots", [row | {"number": 2, "id": "2-000000000000"}])
+    with pytest.raises(LakeError, match="not that of what it stands for"):
+        snapshots(lake)
+
+
+def test_usage_of_other_records_makes_no_snapshot(lake: Lake, tmp_path: Path) -> None:
+    meter(lake, {})
+    other = new_lake(tmp_path / "other")
+    take_in(other, new_ingest(other), [batch(1)])
+    (Path(lake.path("records"))).rename(tmp_path / "old")
+    Path(other.path("records")).rename(lake.path("records"))
+    with pytest.raises(OtherRecords):
+        take_snapshot(lake, NOW)
+
+
+def test_usage_is_that_of_the_commits_that_were_made_by_then_whatever_their_clocks_said(lake: Lake) -> None:
+    meter(lake, {"computed_at": LATER, "zone": "a"}, {"zone": "b"})
+    one = take_snapshot(lake, NOW)
+    # by a host whose clock is a day behind: its row is the newer one all the same
+    meter(lake, {"computed_at": NOW - timedelta(days=1), "zone": "a"})
+    two = take_snapshot(lake, NOW)
+    assert commits(lake, one) == {"a": 1, "b": 1}
+    assert commits(lake, two) == {"a": 2, "b": 1}
+
+
+def commits(lake: Lake, snapshot: LakeState) -> dict[str, int]:
+    rows = usage_rows(lake, snapshot, [DEVICE], HOUR, HOUR).to_pylist()
+    return {row["zone"]: row["commit_number"] for row in rows}
+
+
+def test_usage_is_of_the_hours_and_the_devices_that_are_asked_for(lake: Lake) -> None:
+    hours = [HOUR + timedelta(hours=at) for at in range(-2, 3)]
+    others = [("acme", "e"), ("zeta", "d"), ("zeta", "e")]
+    meter(
+        lake,
+        *({"hour": hour} for hour in hours),
+        *({"tenant": tenant, "device": device} for tenant, device in others),
+    )
+    one = take_snapshot(lake, NOW)
+    half = HOUR + timedelta(minutes=30)
+    found = usage_rows(lake, one, [DEVICE], half, half + timedelta(hours=1))
+    assert [hour.astimezone(UTC) for hour in found["hour"].to_pylist()] == hours[2:4]
+    asked = [TenantDevice("acme", "e"), TenantDevice("zeta", "d")]
+    found = usage_rows(lake, one, asked, HOUR, HOUR)
+    assert list(zip(found["tenant"].to_pylist(), found["device"].to_pylist(), strict=True)) == asked
+    assert found.schema.equals(USAGE)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(1, 4)), max_size=30), st.randoms())
+def test_of_each_key_the_row_of_the_highest_commit_is_in_force_in_any_order(keys: list[Key], dice: Random) -> None:
+    rows = [usage_row(device=device, zone=zone, commit_number=number) for device, zone, number in keys]
+    dice.shuffle(rows)
+    found = rows_in_force(pa.Table.from_pylist(rows, USAGE)).to_pylist()
+    expected = {key: max(n for *other, n in keys if other == [*key]) for key in {key[:2] for key in keys}}
+    assert [((row["device"], row["zone"]), row["commit_number"]) for row in found] == sorted(expected.items())
+
+
+def test_two_results_of_one_commit_are_no_usage() -> None:
+    rows = [usage_row(seq_ranges='{"1":[[1,2]]}'), usage_row(seq_ranges='{"1":[[1,3]]}')]
+    with pytest.raises(LakeError, match="acme/d at 2026-01-05T12:00:00\\+00:00 in zone '' was computed twice"):
+        rows_in_force(pa.Table.from_pylist(rows, USAGE))
+
+
+def test_only_files_that_can_hold_such_rows_are_opened(lake: Lake) -> None:
+    for day in range(3):
+        meter(lake, {"hour": HOUR + timedelta(days=day)}, {"hour": HOUR + timedelta(days=day), "device": "z"})
+    one = take_snapshot(lake, NOW)
+    meter(lake, {})
+    gone = [path for path in Path(lake.path("usage")).glob("day=*/*") if "2026-01-05" not in str(path)]
+    # and the newer one of the same day
+    newest = max(Path(lake.path("usage")).glob("day=2026-01-05/*"), key=lambda path: path.stat().st_mtime_ns)
+    for path in [*gone, newest]:
+        path.unlink()
+    assert usage_rows(lake, one, [DEVICE], HOUR, HOUR).num_rows == 1
+
+
+def test_coverage_reference_and_erasures_are_those_of_the_snapshot(lake: Lake) -> None:
+    lake.append("reference", [row_of("tariff", "t", "{}", 0), row_of("account", "a", "{}", 0)])
+    one = take_snapshot(lake, NOW)
+    take_in(lake, new_ingest(lake), [batch(3)])
+    lake.append("reference", [row_of("tariff", "t", '{"later": 1}', 1)])
+    declare_erasure(lake, Erasure("acme", "d", NOW), NOW)
+    assert coverage(lake, one)[STREAM].received.count == 2
+    assert [(row["kind"], row["body"]) for row in reference_rows(lake, one)] == [("tariff", "{}"), ("account", "{}")]
+    assert [row["id"] for row in reference_rows(lake, one, "account")] == ["a"]
+    assert reference_rows(lake, one, "tariff", ["other"]) == []
+    assert (bool(erasures(lake, one)), erasures_since(lake, one).before("acme", "d")) == (False, NOW)
+    assert pc.max(lake.rows("erasures")["number"]).as_py() == 1
