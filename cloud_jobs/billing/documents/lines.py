@@ -1,0 +1,229 @@
+"""The lines of a document: charges alike are one line for all their vehicles; the annex has each vehicle's part.
+
+EN 16931 wants an item's price that is not negative (BR-27), and profiles of it check that quantity times price gives
+the amount. With tiers, allowances and one rounding no price of the tariff does. So the item's price is the line's
+amount for its whole quantity (BT-146 with the base quantity BT-149), and the tariff's price stands beside it as text.
+What has no quantity of the same sign, as a cap, a minimum fee or a corrected price, is one piece, given or taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from cloud_jobs.billing.currency import amount_text
+from cloud_jobs.billing.documents.canonical import Document
+from cloud_jobs.billing.meters import MEASURE_OF, Meter, quantity_text
+from cloud_jobs.billing.period import stamp
+from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows
+
+ALL_REGIONS: Final = "all regions"
+OUTSIDE: Final = "outside all zones"
+NOTHING_USED: Final = "Nothing was used in this period"
+_METERS: Final = {meter: place for place, meter in enumerate(Meter)}
+_KINDS: Final = {kind: place for place, kind in enumerate(ChargeKind)}
+_WITH_ZONE: Final = frozenset({Meter.DISTANCE, Meter.DURATION, Meter.ENTRY})
+_PIECE: Final = "C62"
+
+
+class GroupKey(NamedTuple):
+    """What the charges of one line have in common: all of their keys but the vehicle."""
+
+    account: str
+    region: str
+    kind: ChargeKind
+    meter: Meter | None
+    zone: str
+    window: str
+    price: str
+
+    @classmethod
+    def of(cls, key: ChargeKey) -> GroupKey:
+        """The group of a charge."""
+        return cls(key.account, key.region, key.kind, key.meter, key.zone, key.window, key.price)
+
+
+@dataclass(slots=True)
+class _Group:
+    quantity: int = 0
+    free: int = 0
+    amount_minor: int = 0
+    charges: list[Charge] = field(default_factory=list)
+
+
+def amount(minor: int, currency: str) -> Document:
+    """An amount twice: exact, and as a person reads it."""
+    return {"minor": minor, "text": amount_text(minor, currency)}
+
+
+def lines_and_annex(
+    charges: Iterable[Charge], payer: str, names: Mapping[str, str], currency: str, sign: int
+) -> tuple[list[Document], list[Document], list[Document]]:
+    """Lines, sub-totals of each account and region, and the annex. The payer's own come first, then its children's."""
+    groups: dict[GroupKey, _Group] = {}
+    for charge in charges:
+        group = groups.setdefault(GroupKey.of(charge.key), _Group())
+        group.quantity += sign * charge.quantity
+        group.free += sign * charge.free
+        group.amount_minor += sign * charge.amount_minor
+        group.charges.append(charge)
+    ordered = sorted(groups.items(), key=lambda item: _order(item[0], payer))
+    lines = [_line(number, key, group, names, currency) for number, (key, group) in enumerate(ordered, 1)]
+    annex = [entry for number, (_, group) in enumerate(ordered, 1) for entry in _entries(number, group.charges, sign)]
+    lines = lines or [_line(1, _nothing(payer), _Group(), names, currency)]
+    return lines, list(_subtotals(lines, currency)), annex
+
+
+def charges_of(document: Document) -> tuple[Charge, ...]:
+    """The charges that a document was made of, as rated, in the order of their keys."""
+    sign = document["posting_sign"]
+    line_of = {line["invoice_line_identifier"]: line for line in document["lines"]}
+    charges = (_charge(line_of[entry["line"]], entry, sign) for entry in document["annex"])
+    return tuple(sorted(charges, key=lambda charge: _charge_order(charge.key)))
+
+
+def _order(key: GroupKey, payer: str) -> tuple[Any, ...]:
+    meter = -1 if key.meter is None else _METERS[key.meter]
+    # what is of no region, as the minimum fee, closes its account
+    return (key.account != payer, key.account, not key.region, key.region, _KINDS[key.kind], meter, *key[4:])
+
+
+def _charge_order(key: ChargeKey) -> tuple[Any, ...]:
+    return (key.account, key.region, key.tenant, key.device, key.kind, key.meter or "", key.zone, key.window, key.price)
+
+
+def _nothing(payer: str) -> GroupKey:
+    return GroupKey(payer, "", ChargeKind.USAGE, None, "", "", "")
+
+
+def _line(number: int, key: GroupKey, group: _Group, names: Mapping[str, str], currency: str) -> Document:
+    vehicles = {(charge.key.tenant, charge.key.device) for charge in group.charges if charge.key.device}
+    return {
+        "invoice_line_identifier": number,
+        "account": key.account,
+        "account_name": names.get(key.account, key.account),
+        "region": key.region,
+        "kind": key.kind.value,
+        "meter": key.meter and key.meter.value,
+        "zone": key.zone,
+        "window": key.window,
+        "price": key.price,
+        "vehicles": len(vehicles),
+        "quantity": _measured(key.meter, group),
+        **_stated(key.meter, group.quantity, group.amount_minor, currency),
+        "item_name": _item_name(key) if group.charges else NOTHING_USED,
+        "invoice_line_net_amount": amount(group.amount_minor, currency),
+    }
+
+
+def _measured(meter: Meter | None, group: _Group) -> Document | None:
+    if meter is None:
+        return None
+    measure = MEASURE_OF[meter]
+    return {
+        "base": group.quantity,
+        "base_unit": measure.base,
+        "free_base": group.free,
+        "text": quantity_text(meter, group.quantity),
+        "free_text": quantity_text(meter, group.free),
+        "unit": measure.unit,
+    }
+
+
+def _stated(meter: Meter | None, quantity: int, amount_minor: int, currency: str) -> Document:
+    """Quantity and price as EN 16931 wants them: their product, by the base quantity, is exactly the line's amount."""
+    text = "0" if meter is None else quantity_text(meter, quantity)
+    whole = Decimal(text)
+    if meter is None or not whole or (amount_minor and (whole > 0) != (amount_minor > 0)):
+        pieces = (amount_minor > 0) - (amount_minor < 0)
+        text, base, code = str(pieces), "1", _PIECE
+    else:
+        base, code = text.removeprefix("-"), MEASURE_OF[meter].code
+    return {
+        "invoiced_quantity": text,
+        "invoiced_quantity_unit_of_measure_code": code,
+        "item_net_price": amount_text(abs(amount_minor), currency),
+        "item_price_base_quantity": base,
+    }
+
+
+def _item_name(key: GroupKey) -> str:
+    if key.meter is None:
+        return key.kind.value.capitalize()
+    parts = [key.meter.value.capitalize() if key.kind is ChargeKind.USAGE else f"{key.kind.value}: {key.meter.value}"]
+    if key.meter in _WITH_ZONE:
+        parts.append(f"zone {key.zone}" if key.zone else OUTSIDE)
+    elif key.zone:
+        parts.append(f"gate {key.zone}" if key.meter is Meter.CROSSING else f"zone {key.zone}")
+    if key.window:
+        parts.append(f"window {key.window}")
+    return ", ".join(parts)
+
+
+def _subtotals(lines: list[Document], currency: str) -> Iterator[Document]:
+    for (account, name, region), found in groupby(
+        lines, key=lambda line: (line["account"], line["account_name"], line["region"])
+    ):
+        members = list(found)
+        yield {
+            "account": account,
+            "account_name": name,
+            "region": region,
+            "first_line": members[0]["invoice_line_identifier"],
+            "last_line": members[-1]["invoice_line_identifier"],
+            "net_amount": amount(sum(line["invoice_line_net_amount"]["minor"] for line in members), currency),
+        }
+
+
+def _entries(number: int, charges: list[Charge], sign: int) -> Iterator[Document]:
+    for charge in sorted(charges, key=lambda charge: (charge.key.tenant, charge.key.device)):
+        yield {
+            "line": number,
+            "tenant": charge.key.tenant,
+            "device": charge.key.device,
+            "quantity_base": sign * charge.quantity,
+            "free_base": sign * charge.free,
+            "amount_minor": sign * charge.amount_minor,
+            "metered": charge.metered and _metered(charge.metered),
+        }
+
+
+def _metered(rows: MeteredRows) -> Document:
+    return {
+        "rows": rows.rows,
+        "first_hour": stamp(rows.first_hour),
+        "last_hour": stamp(rows.last_hour),
+        "digest": rows.digest,
+    }
+
+
+def _charge(line: Document, entry: Document, sign: int) -> Charge:
+    metered = entry["metered"]
+    return Charge(
+        key=ChargeKey(
+            account=line["account"],
+            region=line["region"],
+            tenant=entry["tenant"],
+            device=entry["device"],
+            kind=ChargeKind(line["kind"]),
+            meter=line["meter"] and Meter(line["meter"]),
+            zone=line["zone"],
+            window=line["window"],
+            price=line["price"],
+        ),
+        quantity=sign * entry["quantity_base"],
+        free=sign * entry["free_base"],
+        amount_minor=sign * entry["amount_minor"],
+        metered=metered
+        and MeteredRows(
+            metered["rows"], _moment(metered["first_hour"]), _moment(metered["last_hour"]), metered["digest"]
+        ),
+    )
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
