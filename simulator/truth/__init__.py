@@ -3,16 +3,30 @@
 Nothing here comes from the packages that it judges. It is slow on purpose: exact fractions, plain loops, one page each.
 """
 
+from simulator.truth.charging import TrueCharge, TrueKey, TrueOwed, TrueTax, owed_by
+from simulator.truth.contracts import TrueContracts
 from simulator.truth.errors import TruthError
+from simulator.truth.ledger import PostedCharge, TrueDocument, TrueLedger
 from simulator.truth.made import Made, made_canary, made_event, made_position, made_raw, made_signal
 from simulator.truth.metering import TrueUsage
 from simulator.truth.money import TrueBill, TrueLine
+from simulator.truth.quarters import TrueDays, TrueQuarter, month_of, quarters_of
 from simulator.truth.truth import Truth
 
 __all__ = [
     "Made",
+    "PostedCharge",
     "TrueBill",
+    "TrueCharge",
+    "TrueContracts",
+    "TrueDays",
+    "TrueDocument",
+    "TrueKey",
+    "TrueLedger",
     "TrueLine",
+    "TrueOwed",
+    "TrueQuarter",
+    "TrueTax",
     "TrueUsage",
     "Truth",
     "TruthError",
@@ -21,4 +35,7 @@ __all__ = [
     "made_position",
     "made_raw",
     "made_signal",
+    "month_of",
+    "owed_by",
+    "quarters_of",
 ]

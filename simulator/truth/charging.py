@@ -1,0 +1,198 @@
+"""What a payer owes for a period, in exact fractions until each amount is rounded once."""
+
+from collections.abc import Callable, Iterable
+from datetime import date
+from fractions import Fraction
+from typing import NamedTuple
+
+from simulator.truth.contracts import AgreedCap, AgreedPrice, AgreedTariff, TrueContracts
+from simulator.truth.errors import TruthError
+from simulator.truth.money import exponent, half_up
+from simulator.truth.pricing import Used, used_by
+from simulator.truth.quarters import TrueDays, TrueQuarter, quarters_of
+from simulator.truth.sharing import shared
+from simulator.truth.words import cap_text, minimum_text, price_text
+
+BASE_IN_UNIT = {
+    "km": 1_000_000,
+    "m": 1_000,
+    "h": 3_600_000,
+    "min": 60_000,
+    "each": 1,
+    "GB": 1_000_000_000,
+    "MB": 1_000_000,
+    "kB": 1_000,
+    "day": 1,
+}
+"""Millimetres, milliseconds, bytes or things in a unit that prices are for."""
+
+
+class TrueKey(NamedTuple):
+    """What a charge is for; no two charges of a payer have it in common. "" stands for none."""
+
+    account: str
+    region: str = ""
+    tenant: str = ""
+    device: str = ""
+    kind: str = "usage"
+    meter: str = ""
+    zone: str = ""
+    window: str = ""
+    price: str = ""
+
+
+class TrueCharge(NamedTuple):
+    """An amount and what it is for; `quantity` in millimetres, milliseconds, bytes or things, of it `free`."""
+
+    about: TrueKey
+    quantity: int
+    free: int
+    amount_minor: int
+
+
+class TrueTax(NamedTuple):
+    """The tax on all charges of a category and rate (per cent)."""
+
+    category: str
+    rate: Fraction
+    exemption_reason: str
+    taxable_minor: int
+    tax_minor: int
+
+
+class TrueOwed(NamedTuple):
+    """What a payer owes for a period, in minor units of its currency."""
+
+    payer: str
+    legal_entity: str
+    currency: str
+    charges: tuple[TrueCharge, ...]
+    taxes: tuple[TrueTax, ...]
+
+    @property
+    def net_minor(self) -> int:
+        """Without tax."""
+        return sum(charge.amount_minor for charge in self.charges)
+
+    @property
+    def gross_minor(self) -> int:
+        """With tax."""
+        return self.net_minor + sum(tax.tax_minor for tax in self.taxes)
+
+
+Worth = Callable[[str], Fraction]
+"""Minor units of the payer's currency for one unit of a tariff's."""
+
+
+def owed_by(contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterable[TrueQuarter]) -> TrueOwed:
+    """What a payer owes. Raises TruthError where it cannot be said, for instance for a zone without a price."""
+    last_moment = max(moment for moment, _ in quarters_of(days))
+    root = contracts.account(payer, last_moment)
+    if root is None or root.payer is None:
+        raise TruthError(f"{payer} does not pay at {last_moment.isoformat()}")
+    if root.payer.time_zone != days.time_zone:
+        raise TruthError(f"{payer} is billed in {root.payer.time_zone}, not in {days.time_zone}")
+    currency = root.payer.currency
+
+    def worth(tariff_currency: str) -> Fraction:
+        return contracts.rate(tariff_currency, currency, last_moment) * Fraction(10 ** exponent(currency))
+
+    family = contracts.family(payer, last_moment)
+    used = used_by(contracts, family, days, list(usage))
+    charges = [*_usage_charges(used, worth), *_daily_caps(used, worth)]
+    for name in family:
+        account = contracts.account(name, last_moment)
+        assert account is not None
+        own = [charge for charge in charges if charge.about.account == name]
+        charges += _at_the_end(name, contracts.tariff(account.tariff, last_moment), own, worth)
+    net = sum(charge.amount_minor for charge in charges)
+    vat = root.payer
+    tax = TrueTax(vat.vat_category, vat.vat_rate, vat.exemption_reason, net, half_up(net * vat.vat_rate / 100))
+    return TrueOwed(payer, vat.legal_entity, currency, tuple(sorted(charges)), (tax,))
+
+
+def _usage_charges(used: list[Used], worth: Worth) -> list[TrueCharge]:
+    """One charge for each account, device, zone, window and price; each pool is rounded once and then divided."""
+    pools: dict[tuple[object, ...], list[Used]] = {}
+    for one in used:
+        price = one.price
+        device = (one.tenant, one.device) if price.pool == "device" else ("", "")
+        content = (price.meter, price.unit, price.tiers, price.tier_mode, price.allowance, price.pool)
+        pools.setdefault((one.account, *device, one.tariff.currency, *content), []).append(one)
+    charges = []
+    for pool in pools.values():
+        price, currency = pool[0].price, pool[0].tariff.currency
+        text = price_text(price, currency)
+        quantities: dict[TrueKey, int] = {}
+        for one in pool:
+            place = (price.meter, one.zone, one.window)
+            about = TrueKey(one.account, one.region, one.tenant, one.device, "usage", *place, text)
+            quantities[about] = quantities.get(about, 0) + one.quantity
+        whole = sum(quantities.values())
+        per_unit = BASE_IN_UNIT[price.unit]
+        free = min(Fraction(whole), price.allowance * per_unit)
+        cost = tiered(price, (whole - free) / per_unit) * worth(currency)
+        abouts = sorted(quantities)
+        parts = [quantities[about] for about in abouts]
+        amounts, frees = shared(half_up(cost), cost, parts), shared(int(free), Fraction(int(free)), parts)
+        charges += [TrueCharge(*of) for of in zip(abouts, parts, frees, amounts, strict=True)]
+    return charges
+
+
+def tiered(price: AgreedPrice, units: Fraction) -> Fraction:
+    """What so many units cost. Raises TruthError above the last tier."""
+    if price.tier_mode == "volume":
+        for tier in price.tiers:
+            if tier.up_to is None or units <= tier.up_to:
+                return units * tier.unit_amount
+        raise TruthError(f"{price.meter}: {units} units are above the last tier")
+    cost, below = Fraction(0), Fraction(0)
+    for tier in price.tiers:
+        top = units if tier.up_to is None else min(units, tier.up_to)
+        cost += max(Fraction(0), top - below) * tier.unit_amount
+        below = max(below, top)
+    if below < units:
+        raise TruthError(f"{price.meter}: {units} units are above the last tier")
+    return cost
+
+
+def _daily_caps(used: list[Used], worth: Worth) -> list[TrueCharge]:
+    """What is above a cap of a day, added over the period and rounded once for each device or account."""
+    days: dict[tuple[TrueKey, AgreedCap, str, date], Fraction] = {}
+    for one in used:
+        for cap in one.tariff.caps:
+            if cap.per == "day" and (not cap.meters or one.price.meter in cap.meters):
+                if len(one.price.tiers) > 1 or one.price.allowance:
+                    raise TruthError(f"tariff {one.tariff.id}: a daily cap on a price with tiers or an allowance")
+                of = (one.region, one.tenant, one.device) if cap.pool == "device" else ("", "", "")
+                about = TrueKey(one.account, *of, "daily cap", price=cap_text(cap, one.tariff.currency))
+                key = (about, cap, one.tariff.currency, one.day)
+                amount = one.price.tiers[0].unit_amount * one.quantity / BASE_IN_UNIT[one.price.unit]
+                days[key] = days.get(key, Fraction(0)) + amount
+    above: dict[TrueKey, Fraction] = {}
+    for (about, cap, currency, _), amount in days.items():
+        above[about] = above.get(about, Fraction(0)) + max(Fraction(0), amount - cap.amount) * worth(currency)
+    return [TrueCharge(about, 0, 0, -half_up(amount)) for about, amount in above.items() if half_up(amount)]
+
+
+def _at_the_end(account: str, tariff: AgreedTariff, own: list[TrueCharge], worth: Worth) -> list[TrueCharge]:
+    """What the version in force at the end of the period takes off and adds, on amounts that are rounded already."""
+    added: list[TrueCharge] = []
+    for cap in tariff.caps:
+        if cap.per != "period":
+            continue
+        sums: dict[TrueKey, int] = {}
+        for charge in own:
+            if not cap.meters or charge.about.meter in cap.meters:
+                of = charge.about[1:4] if cap.pool == "device" else ("", "", "")
+                about = TrueKey(account, *of, "period cap", price=cap_text(cap, tariff.currency))
+                sums[about] = sums.get(about, 0) + charge.amount_minor
+        most = half_up(cap.amount * worth(tariff.currency))
+        added += [TrueCharge(about, 0, 0, most - amount) for about, amount in sums.items() if amount > most]
+    if tariff.minimum_amount is not None:
+        lacking = half_up(tariff.minimum_amount * worth(tariff.currency))
+        lacking -= sum(charge.amount_minor for charge in [*own, *added])
+        if lacking > 0:
+            text = minimum_text(tariff.minimum_amount, tariff.currency)
+            added.append(TrueCharge(TrueKey(account, kind="minimum fee", price=text), 0, 0, lacking))
+    return added

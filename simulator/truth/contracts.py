@@ -1,0 +1,284 @@
+"""What was agreed, read from TOML as it is written: who sells, who pays, at which prices, and from when on.
+
+Amounts become fractions at once. Of two publications of the same thing from the same moment on, the later one holds.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from datetime import datetime, time
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from simulator.truth.errors import TruthError
+
+KINDS = ("legal_entity", "account", "tariff", "exchange_rate")
+ANY_ZONE = "*"
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+class AgreedTier(NamedTuple):
+    """Units up to and including `up_to` (None: all above) cost `unit_amount` each."""
+
+    up_to: Fraction | None
+    unit_amount: Fraction
+
+
+class AgreedPrice(NamedTuple):
+    """A price: of a meter, in a zone and a window. One amount is a tier without an end, and has no `tier_mode`."""
+
+    meter: str
+    zone: str
+    window: str
+    unit: str
+    tiers: tuple[AgreedTier, ...]
+    tier_mode: str
+    allowance: Fraction
+    pool: str
+
+
+class AgreedWindow(NamedTuple):
+    """Local times of a day, from `begin` until `end`; `days` on which it begins, Monday is 0."""
+
+    id: str
+    days: tuple[int, ...]
+    begin: time
+    end: time
+
+
+class AgreedCap(NamedTuple):
+    """The most that is charged for each device or account, by day or period; no meters: all."""
+
+    pool: str
+    per: str
+    amount: Fraction
+    meters: tuple[str, ...]
+
+
+class AgreedTariff(NamedTuple):
+    """One version of a price list."""
+
+    id: str
+    effective_from: datetime
+    currency: str
+    prices: tuple[AgreedPrice, ...]
+    windows: tuple[AgreedWindow, ...]
+    caps: tuple[AgreedCap, ...]
+    minimum_amount: Fraction | None
+
+
+class AgreedDevice(NamedTuple):
+    """A device that an account pays for, from `begin` until `end` (None: for good)."""
+
+    tenant: str
+    device: str
+    region: str
+    begin: datetime
+    end: datetime | None
+
+
+class AgreedPayer(NamedTuple):
+    """The seller, currency and time zone of what an account pays, and the tax on it (rate in per cent)."""
+
+    legal_entity: str
+    currency: str
+    time_zone: str
+    vat_category: str
+    vat_rate: Fraction
+    exemption_reason: str
+
+
+class AgreedAccount(NamedTuple):
+    """One version of an account; `payer` or `parent` is None."""
+
+    id: str
+    effective_from: datetime
+    parent: str | None
+    payer: AgreedPayer | None
+    tariff: str
+    devices: tuple[AgreedDevice, ...]
+
+
+class AgreedRate(NamedTuple):
+    """One version of an exchange rate: so many of `into` for one of `currency`."""
+
+    id: str
+    effective_from: datetime
+    currency: str
+    into: str
+    rate: Fraction
+
+
+class TrueContracts:
+    """All versions that are known, whatever they are versions of."""
+
+    def __init__(self, documents: Iterable[dict[str, Any]]) -> None:
+        """Documents in the order of their publication, each as TOML reads it. Raises TruthError."""
+        self.tariffs: dict[tuple[str, datetime], AgreedTariff] = {}
+        self.accounts: dict[tuple[str, datetime], AgreedAccount] = {}
+        self.rates: dict[tuple[str, datetime], AgreedRate] = {}
+        for document in documents:
+            if unknown := set(document) - set(KINDS):
+                raise TruthError(f"contracts have no {', '.join(sorted(unknown))}")
+            try:
+                self._add(document)
+            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+                raise TruthError(f"contracts that cannot be understood: {error!r}") from error
+
+    @classmethod
+    def of_texts(cls, *texts: str) -> Self:
+        """From TOML, in the order of publication. Raises TruthError."""
+        try:
+            return cls(tomllib.loads(text, parse_float=Decimal) for text in texts)
+        except tomllib.TOMLDecodeError as error:
+            raise TruthError(f"contracts are no TOML: {error}") from error
+
+    @classmethod
+    def of_file(cls, path: Path) -> Self:
+        """From one TOML file. Raises TruthError."""
+        try:
+            return cls.of_texts(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TruthError(f"{path}: cannot be read: {error}") from error
+
+    def tariff(self, name: str, moment: datetime) -> AgreedTariff:
+        """The version in force at a moment. Raises TruthError if there is none."""
+        known = [one for one in self.tariffs.values() if one.id == name and one.effective_from <= moment]
+        if not known:
+            raise TruthError(f"tariff {name} is not in force at {moment.isoformat()}")
+        return max(known, key=lambda one: one.effective_from)
+
+    def account(self, name: str, moment: datetime) -> AgreedAccount | None:
+        """The version in force at a moment; None before the first."""
+        known = [one for one in self.accounts.values() if one.id == name and one.effective_from <= moment]
+        return max(known, key=lambda one: one.effective_from, default=None)
+
+    def rate(self, currency: str, into: str, moment: datetime) -> Fraction:
+        """What one unit of a currency is worth in another at a moment. Raises TruthError if nobody said."""
+        if currency == into:
+            return Fraction(1)
+        known = [
+            one
+            for one in self.rates.values()
+            if (one.currency, one.into) == (currency, into) and one.effective_from <= moment
+        ]
+        if not known:
+            raise TruthError(f"no rate from {currency} into {into} at {moment.isoformat()}")
+        return max(known, key=lambda one: one.effective_from).rate
+
+    def family(self, payer: str, moment: datetime) -> list[str]:
+        """The payer and all accounts under it, sorted."""
+        found = [payer]
+        names = sorted({name for name, _ in self.accounts})
+        # Found accounts are looked at in turn, so children of children are found too.
+        for parent in found:
+            for name in names:
+                account = self.account(name, moment)
+                if account is not None and account.parent == parent and name not in found:
+                    found.append(name)
+        return sorted(found)
+
+    def payers(self, moment: datetime) -> list[str]:
+        """Every account that pays for itself at a moment, sorted."""
+        accounts = [self.account(name, moment) for name in sorted({name for name, _ in self.accounts})]
+        return [one.id for one in accounts if one is not None and one.payer is not None]
+
+    def _add(self, document: dict[str, Any]) -> None:
+        for body in document.get("tariff", ()):
+            tariff = _tariff(body)
+            self.tariffs[tariff.id, tariff.effective_from] = tariff
+        for body in document.get("account", ()):
+            account = _account(body)
+            self.accounts[account.id, account.effective_from] = account
+        for body in document.get("exchange_rate", ()):
+            rate = AgreedRate(
+                body["id"], _moment(body["effective_from"]), body["currency"], body["into"], _number(body["rate"])
+            )
+            self.rates[rate.id, rate.effective_from] = rate
+
+
+def _tariff(body: dict[str, Any]) -> AgreedTariff:
+    windows = tuple(
+        AgreedWindow(
+            one["id"],
+            tuple(WEEKDAYS.index(day) for day in one["days"]),
+            _time(one["begin"]),
+            _time(one["end"]),
+        )
+        for one in body.get("windows", ())
+    )
+    caps = tuple(
+        AgreedCap(one["pool"], one["per"], _number(one["amount"]), tuple(one.get("meters", ())))
+        for one in body.get("caps", ())
+    )
+    least = body.get("minimum_amount")
+    return AgreedTariff(
+        body["id"],
+        _moment(body["effective_from"]),
+        body["currency"],
+        tuple(_price(one) for one in body["prices"]),
+        windows,
+        caps,
+        None if least is None else _number(least),
+    )
+
+
+def _price(body: dict[str, Any]) -> AgreedPrice:
+    tiers = tuple(
+        AgreedTier(None if tier.get("up_to") is None else _number(tier["up_to"]), _number(tier["unit_amount"]))
+        for tier in body.get("tiers", ())
+    )
+    return AgreedPrice(
+        body["meter"],
+        body.get("zone", ""),
+        body.get("window", ""),
+        body["unit"],
+        tiers or (AgreedTier(None, _number(body["unit_amount"])),),
+        body.get("tier_mode", "graduated") if tiers else "",
+        _number(body.get("allowance", 0)),
+        body.get("pool", "device"),
+    )
+
+
+def _account(body: dict[str, Any]) -> AgreedAccount:
+    devices = tuple(
+        AgreedDevice(
+            one["tenant"],
+            one["device"],
+            one["region"],
+            _moment(one["begin"]),
+            None if one.get("end") is None else _moment(one["end"]),
+        )
+        for one in body.get("devices", ())
+    )
+    payer = body.get("payer")
+    agreed = payer and AgreedPayer(
+        payer["legal_entity"],
+        payer["currency"],
+        payer["time_zone"],
+        payer["vat"]["category"],
+        _number(payer["vat"].get("rate", 0)),
+        payer["vat"].get("exemption_reason", ""),
+    )
+    return AgreedAccount(
+        body["id"], _moment(body["effective_from"]), body.get("parent"), agreed, body["tariff"], devices
+    )
+
+
+def _number(given: str | int | Decimal) -> Fraction:
+    # Never a float: 0.1 would not be a tenth.
+    if isinstance(given, bool) or not isinstance(given, str | int | Decimal):
+        raise TypeError(f"{given!r} is no number of a contract")
+    return Fraction(given)
+
+
+def _moment(given: datetime | str) -> datetime:
+    moment = given if isinstance(given, datetime) else datetime.fromisoformat(given)
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment.isoformat()} has no offset")
+    return moment
+
+
+def _time(given: time | str) -> time:
+    return given if isinstance(given, time) else time.fromisoformat(given)
