@@ -5,6 +5,7 @@ Everything but `lake_reader` and `cli` is pure: no I/O, no clock.
 
 from cloud_jobs.billing.adjustment import Adjustment, AdjustmentLine, Direction, adjustment
 from cloud_jobs.billing.bill import Bill, BillStatus, bill
+from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.completeness import Certificate, certify
 from cloud_jobs.billing.document import adjustment_document, bill_document, read_bill, to_json
 from cloud_jobs.billing.errors import (
@@ -38,6 +39,7 @@ __all__ = [
     "BillStatus",
     "BilledVehicle",
     "BillingError",
+    "BillingPeriod",
     "Certificate",
     "Completeness",
     "ContradictoryUsage",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
+from typing import NamedTuple
 
 
 class Meter(StrEnum):
@@ -20,28 +22,71 @@ class Meter(StrEnum):
     ACTIVE_DAY = "active day"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """How a meter counts and how it is sold.
+class MeterZones(StrEnum):
+    """Where a meter counts: in zones and outside all of them, in zones alone, or for the device as a whole."""
 
-    `base`: the unit of the stored integer. `unit`: the unit of its price; `base_per_unit` of the first make one.
-    `code`: the unit's code in UN/ECE Recommendation 20, which EN 16931 asks for.
-    """
+    EVERYWHERE = "everywhere"
+    INSIDE = "inside"
+    NONE = "none"
 
-    base: str
-    unit: str
+
+class SaleUnit(NamedTuple):
+    """A unit that a price can be for. `base_per_unit` of the meter's base unit make one; `code` is its code in UN/ECE
+    Recommendation 20, which EN 16931 asks for."""
+
     base_per_unit: int
     code: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """How a meter counts and how it is sold.
+
+    `base`: the unit of the stored integer. `sale_units`: the units of its prices; the first is the one of reading.
+    """
+
+    base: str
+    sale_units: Mapping[str, SaleUnit]
+    zones: MeterZones
+
+    @property
+    def unit(self) -> str:
+        """The unit in which quantities are read, and prices mostly are."""
+        return next(iter(self.sale_units))
+
+    @property
+    def base_per_unit(self) -> int:
+        """How many of the base unit make one `unit`."""
+        return self.sale_units[self.unit].base_per_unit
+
+    @property
+    def code(self) -> str:
+        """The code of `unit`."""
+        return self.sale_units[self.unit].code
+
+
+_EACH = {"each": SaleUnit(1, "C62")}
+
 MEASURE_OF: dict[Meter, Measure] = {
-    Meter.DISTANCE: Measure(base="mm", unit="km", base_per_unit=1_000_000, code="KMT"),
-    Meter.DURATION: Measure(base="ms", unit="h", base_per_unit=3_600_000, code="HUR"),
-    Meter.ENTRY: Measure(base="each", unit="each", base_per_unit=1, code="C62"),
-    Meter.CROSSING: Measure(base="each", unit="each", base_per_unit=1, code="C62"),
-    Meter.EVENT: Measure(base="each", unit="each", base_per_unit=1, code="C62"),
-    Meter.TRANSMITTED: Measure(base="byte", unit="MB", base_per_unit=1_000_000, code="4L"),
-    Meter.ACTIVE_DAY: Measure(base="day", unit="day", base_per_unit=1, code="DAY"),
+    Meter.DISTANCE: Measure(
+        base="mm",
+        sale_units={"km": SaleUnit(1_000_000, "KMT"), "m": SaleUnit(1_000, "MTR")},
+        zones=MeterZones.EVERYWHERE,
+    ),
+    Meter.DURATION: Measure(
+        base="ms",
+        sale_units={"h": SaleUnit(3_600_000, "HUR"), "min": SaleUnit(60_000, "MIN")},
+        zones=MeterZones.EVERYWHERE,
+    ),
+    Meter.ENTRY: Measure(base="each", sale_units=_EACH, zones=MeterZones.INSIDE),
+    Meter.CROSSING: Measure(base="each", sale_units=_EACH, zones=MeterZones.INSIDE),
+    Meter.EVENT: Measure(base="each", sale_units=_EACH, zones=MeterZones.NONE),
+    Meter.TRANSMITTED: Measure(
+        base="byte",
+        sale_units={"MB": SaleUnit(1_000_000, "4L"), "GB": SaleUnit(1_000_000_000, "E34"), "kB": SaleUnit(1_000, "2P")},
+        zones=MeterZones.NONE,
+    ),
+    Meter.ACTIVE_DAY: Measure(base="day", sale_units={"day": SaleUnit(1, "DAY")}, zones=MeterZones.NONE),
 }
 
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Self
+from itertools import pairwise
+from typing import Annotated, Final, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
-from cloud_jobs.billing.contracts.fields import Address, Contract, Id, Moment, Name, Text
+from cloud_jobs.billing.contracts.fields import (
+    Address,
+    Contract,
+    Currency,
+    Id,
+    Moment,
+    Name,
+    Number,
+    Text,
+    TimeZone,
+    VatId,
+)
 from cloud_jobs.lake.coverage import TenantDevice
 
 
@@ -24,20 +37,29 @@ class VatCategory(StrEnum):
     OUT_OF_SCOPE = "O"
 
 
+_NEEDS_A_BUYER_ID: Final = {VatCategory.REVERSE_CHARGE, VatCategory.INTRA_COMMUNITY}
+
+
 class Vat(Contract):
     """The tax on everything that a payer is charged. `rate` in per cent; above 0 for the category S alone."""
 
     category: VatCategory
-    rate: Annotated[Decimal, Field(ge=0, le=100, max_digits=6, decimal_places=3, allow_inf_nan=False)] = Decimal(0)
+    rate: Annotated[Number, Field(ge=0, le=100, max_digits=6, decimal_places=3)] = Decimal(0)
     exemption_reason: Text | None = None
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         if (self.category is VatCategory.STANDARD) != (self.rate > 0):
-            raise ValueError("a rate above 0 goes with category S, and with no other")
+            raise ValueError(
+                f"category {self.category} with a rate of {self.rate}: S has a rate above 0, all others have 0"
+            )
         unexplained = self.category not in {VatCategory.STANDARD, VatCategory.ZERO}
         if unexplained != (self.exemption_reason is not None):
-            raise ValueError("categories other than S and Z need an exemption_reason, S and Z have none")
+            raise ValueError(
+                f"category {self.category} needs an exemption_reason, for instance 'Reverse charge'"
+                if unexplained
+                else f"category {self.category} has no exemption_reason"
+            )
         return self
 
 
@@ -45,12 +67,18 @@ class Payer(Contract):
     """What an account has that gets invoices: one seller, one currency, one time zone for itself and its children."""
 
     legal_entity: Id
-    currency: str
-    time_zone: str
+    currency: Currency
+    time_zone: TimeZone
     address: Address
     vat: Vat
-    vat_id: Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}[A-Z0-9]{2,13}$")] | None = None
+    vat_id: VatId | None = None
     buyer_reference: Text | None = None
+
+    @model_validator(mode="after")
+    def _named_to_the_tax_office(self) -> Self:
+        if self.vat.category in _NEEDS_A_BUYER_ID and self.vat_id is None:
+            raise ValueError(f"VAT of category {self.vat.category} needs the payer's vat_id")
+        return self
 
 
 class Assignment(Contract):
@@ -61,6 +89,15 @@ class Assignment(Contract):
     region: Name
     begin: Moment
     end: Moment | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.end is not None and self.end <= self.begin:
+            raise ValueError(
+                f"device {self.device!r} ends at {self.end.isoformat()}, which is not after its begin, "
+                f"{self.begin.isoformat()}"
+            )
+        return self
 
     @property
     def of_device(self) -> TenantDevice:
@@ -81,6 +118,23 @@ class Account(Contract):
 
     @model_validator(mode="after")
     def _somebody_pays(self) -> Self:
-        if (self.parent is None) == (self.payer is None):
-            raise ValueError("an account has either a payer's part, or a parent that pays")
+        if self.parent is not None and self.payer is not None:
+            raise ValueError(f"it has a parent, {self.parent!r}, and a payer's part of its own; one of them pays")
+        if self.parent is None and self.payer is None:
+            raise ValueError("nobody pays for it: give it a payer's part, or a parent")
+        if self.parent == self.id:
+            raise ValueError("it is its own parent")
+        return self
+
+    @model_validator(mode="after")
+    def _each_device_once_at_a_time(self) -> Self:
+        assigned = defaultdict[TenantDevice, list[Assignment]](list)
+        for one in self.devices:
+            assigned[one.of_device].append(one)
+        for (tenant, device), ones in assigned.items():
+            for before, after in pairwise(sorted(ones, key=lambda one: one.begin)):
+                if before.end is None or before.end > after.begin:
+                    raise ValueError(
+                        f"device {device!r} of tenant {tenant!r} is assigned twice from {after.begin.isoformat()} on"
+                    )
         return self

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from cloud_jobs.billing.contracts.fields import Contract, Id, Moment, Text
+from cloud_jobs.billing.contracts.fields import Contract, Currency, Id, Moment, Number, Text
 
 
 class ExchangeRate(Contract):
-    """One version of a rate: an amount in `currency` times `rate` is the amount in `into`. `source`: who stated it."""
+    """One version of a rate: an amount in `currency` times `rate` is the amount in `into`. `source`: who stated it.
+
+    Its id is both currencies, `usd-eur`, so that no two rates of a pair hold at one moment.
+    """
 
     id: Id
     effective_from: Moment
-    currency: str
-    into: str
-    rate: Annotated[Decimal, Field(gt=0, max_digits=24, decimal_places=12, allow_inf_nan=False)]
+    currency: Currency
+    into: Currency
+    rate: Annotated[Number, Field(gt=0)]
     source: Text
+
+    @model_validator(mode="after")
+    def _named_by_its_currencies(self) -> Self:
+        if self.currency == self.into:
+            raise ValueError(f"a rate is between two currencies, and both are {self.into}")
+        if self.id != rate_id(self.currency, self.into):
+            raise ValueError(
+                f"the id of a rate from {self.currency} into {self.into} is {rate_id(self.currency, self.into)!r}, "
+                f"not {self.id!r}"
+            )
+        return self
+
+
+def rate_id(currency: str, into: str) -> str:
+    """The id of the rate by which amounts in `currency` become amounts in `into`."""
+    return f"{currency}-{into}".lower()

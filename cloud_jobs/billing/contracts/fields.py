@@ -1,15 +1,32 @@
-"""The values that contracts are made of: ids, texts, amounts, moments, addresses."""
+"""The values that contracts are made of: ids, texts, amounts, moments, currencies, zones of time, accounts of banks."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import unicodedata
+from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Final
+from functools import lru_cache
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+)
 
-QUARTER_MINUTES: Final = 15
-"""Usage is kept by the quarter of an hour, so every moment from which something holds is on one."""
+from cloud_jobs.billing.billing_period import FIRST_YEAR, LAST_YEAR, QUARTER, zone_of
+from cloud_jobs.billing.countries import COUNTRIES
+from cloud_jobs.billing.currency import exponent
+from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.period import stamp
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_CHECKSUM: Final = 97
 
 
 class Contract(BaseModel):
@@ -18,20 +35,110 @@ class Contract(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _on_a_quarter(moment: datetime) -> datetime:
-    if moment.minute % QUARTER_MINUTES or moment.second or moment.microsecond:
-        raise ValueError(f"{moment.isoformat()} is not on a quarter of an hour")
+def _moment(given: Any) -> datetime:
+    """A moment in UTC, of an ISO 8601 text or of TOML's date and time. Numbers are no moments. Raises ValueError."""
+    if isinstance(given, str):
+        return _moment_of_text(given)
+    if not isinstance(given, datetime):
+        raise ValueError("write a date, a time and an offset, for instance 2026-03-01T00:00:00+01:00")
+    if given.utcoffset() is None:
+        raise ValueError(f"{given.isoformat()} has no offset from UTC; end it with Z, or with one like +01:00")
+    if not FIRST_YEAR < given.year <= LAST_YEAR:
+        raise ValueError(f"{given.isoformat()} is not within the years {FIRST_YEAR + 1} to {LAST_YEAR}")
+    moment = given.astimezone(UTC)
+    if (moment - _EPOCH) % QUARTER:
+        raise ValueError(f"{given.isoformat()} is not on a quarter of an hour, by which usage is kept")
     return moment
+
+
+# vehicles of one account mostly begin together
+@lru_cache(maxsize=4096)
+def _moment_of_text(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("write a date, a time and an offset, for instance 2026-03-01T00:00:00+01:00") from None
+    return _moment(moment)
+
+
+def _readable(text: str) -> str:
+    for sign in text:
+        # of categories C are control signs, halves of pairs, and what turns the direction of reading
+        if unicodedata.category(sign).startswith("C"):
+            raise ValueError(f"it has the sign {sign!a}, which cannot be printed")
+    return text
+
+
+def _currency(code: str) -> str:
+    try:
+        exponent(code)
+    except BillingError as error:
+        raise ValueError(str(error)) from None
+    return code
+
+
+def _time_zone(name: str) -> str:
+    try:
+        zone_of(name)
+    except BillingError as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
+def _country(code: str) -> str:
+    if code not in COUNTRIES:
+        raise ValueError(f"no country {code!r}; use the two capital letters of ISO 3166-1, for instance DE")
+    return code
+
+
+def _iban(iban: str) -> str:
+    if int("".join(str(int(sign, 36)) for sign in iban[4:] + iban[:4])) % _CHECKSUM != 1:
+        raise ValueError(f"the check digits of the IBAN {iban} are wrong (ISO 13616); look for a mistyped sign")
+    return iban
+
+
+def _without_spaces(given: Any) -> Any:
+    return given.replace(" ", "") if isinstance(given, str) else given
+
+
+def _no_truth_value(given: Any) -> Any:
+    if isinstance(given, bool):
+        raise ValueError("a number is needed, not true or false")
+    return given
 
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 """It stands in file names and invoice numbers, so nothing in it leads out of a folder."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True)]
-Country = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
+Text = Annotated[
+    str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True), AfterValidator(_readable)
+]
+Country = Annotated[str, AfterValidator(_country)]
 """ISO 3166-1 alpha-2."""
-Amount = Annotated[Decimal, Field(ge=0, max_digits=24, decimal_places=12, allow_inf_nan=False)]
-Moment = Annotated[AwareDatetime, AfterValidator(_on_a_quarter)]
+Currency = Annotated[str, AfterValidator(_currency)]
+"""ISO 4217."""
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
+"""A name of the IANA database."""
+Number = Annotated[
+    Decimal, BeforeValidator(_no_truth_value), Field(max_digits=24, decimal_places=12, allow_inf_nan=False)
+]
+Amount = Annotated[Number, Field(ge=0)]
+Moment = Annotated[datetime, PlainValidator(_moment), PlainSerializer(stamp, return_type=str, when_used="json")]
+"""On a quarter of an hour, in UTC: usage is kept by the quarter, so whatever holds begins on one."""
+Iban = Annotated[
+    str,
+    BeforeValidator(_without_spaces),
+    StringConstraints(pattern=r"^[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}$"),
+    AfterValidator(_iban),
+]
+"""ISO 13616; spaces are passed over."""
+VatId = Annotated[str, BeforeValidator(_without_spaces), StringConstraints(pattern=r"^[A-Z]{2}[A-Z0-9]{2,13}$")]
+"""With the letters of its country in front (EL for Greece)."""
+
+
+def decimals_of(amount: Decimal) -> int:
+    """How many digits an amount has after the point, without zeros at its end."""
+    return max(0, -int(amount.normalize().as_tuple().exponent))
 
 
 class Address(Contract):
@@ -39,5 +146,5 @@ class Address(Contract):
 
     line: Text
     city: Text
-    postal_code: Annotated[str, StringConstraints(max_length=32)] = ""
+    postal_code: Annotated[str, StringConstraints(max_length=32), AfterValidator(_readable)] = ""
     country: Country

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
-from cloud_jobs.billing.contracts.fields import Address, Contract, Id, Moment, Text
+from cloud_jobs.billing.contracts.fields import Address, Contract, Iban, Id, Moment, Text, VatId
 
 
 class Payment(Contract):
     """How an invoice is to be paid. `means_code`: UNCL 4461, for instance 58 for a SEPA credit transfer."""
 
     means_code: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}$")]
-    iban: Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}[0-9]{2}[A-Z0-9]{1,30}$")]
+    iban: Iban
     bic: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9]{8}([A-Z0-9]{3})?$")] | None = None
 
 
@@ -24,9 +24,15 @@ class LegalEntity(Contract):
     effective_from: Moment
     name: Text
     address: Address
-    vat_id: Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}[A-Z0-9]{2,13}$")] | None = None
+    vat_id: VatId | None = None
     tax_registration_id: Text | None = None
     contact: Text | None = None
     number_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9][A-Z0-9-]{0,15}$")]
     payment: Payment
-    payment_days: int = Field(default=30, ge=0, le=365)
+    payment_days: int = Field(default=30, ge=0, le=365, strict=True)
+
+    @model_validator(mode="after")
+    def _known_to_the_tax_office(self) -> Self:
+        if self.vat_id is None and self.tax_registration_id is None:
+            raise ValueError("a seller needs a vat_id or a tax_registration_id: an invoice names one of them")
+        return self

@@ -1,33 +1,23 @@
-"""The prices: what a unit of a meter costs where and when, in tiers, with allowances, caps and a minimum."""
+"""The prices: what is sold where and when, with windows, caps and a minimum; one version of a list of them."""
 
 from __future__ import annotations
 
-from datetime import time
-from decimal import Decimal
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Final, Literal
+from itertools import combinations, islice
+from typing import Annotated, Final, Self
 
-from cloud_jobs.billing.contracts.fields import Amount, Contract, Id, Moment
-from cloud_jobs.billing.meters import Meter
+from pydantic import Field, model_validator
 
-ANY_ZONE: Final = "*"
-"""The price of every zone that has none of its own; "" is what is outside all zones."""
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, Moment, decimals_of
+from cloud_jobs.billing.contracts.price import ANY_ZONE, Pool, Price
+from cloud_jobs.billing.contracts.window import Window, window_of_quarters
+from cloud_jobs.billing.currency import exponent
+from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
 
-Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-
-
-class TierMode(StrEnum):
-    """Graduated: each unit costs what its own tier says. Volume: all cost what the tier of the whole quantity says."""
-
-    GRADUATED = "graduated"
-    VOLUME = "volume"
-
-
-class Pool(StrEnum):
-    """What is added up before tiers, allowances and caps look at it: each device's, or the whole account's."""
-
-    DEVICE = "device"
-    ACCOUNT = "account"
+MAX_PRICES: Final = 10_000
+MAX_WINDOWS: Final = 100
+MAX_CAPS: Final = 100
 
 
 class CapSpan(StrEnum):
@@ -37,37 +27,6 @@ class CapSpan(StrEnum):
     PERIOD = "period"
 
 
-class Tier(Contract):
-    """Units up to and including `up_to` (None: all above). Units are those of the price."""
-
-    up_to: Amount | None = None
-    unit_amount: Amount
-
-
-class Price(Contract):
-    """What one unit of a meter costs in a zone and a window ("": whenever no other window has a price)."""
-
-    meter: Meter
-    zone: str = ""
-    window: str = ""
-    unit: str
-    unit_amount: Amount | None = None
-    tiers: tuple[Tier, ...] = ()
-    tier_mode: TierMode = TierMode.GRADUATED
-    allowance: Amount = Decimal(0)
-    pool: Pool = Pool.DEVICE
-
-
-class Window(Contract):
-    """Local times of a day on which another price may hold: from `begin` until `end` (excluded; before `begin`: the
-    next day's), on quarters of an hour. `days`: the days on which it begins."""
-
-    id: Id
-    days: tuple[Weekday, ...]
-    begin: time
-    end: time
-
-
 class Cap(Contract):
     """The most that is charged, for each device or the account, by local day or period; `meters` (): of all meters."""
 
@@ -75,6 +34,10 @@ class Cap(Contract):
     per: CapSpan
     amount: Amount
     meters: tuple[Meter, ...] = ()
+
+    def holds_for(self, meter: Meter) -> bool:
+        """Whether what a meter costs counts."""
+        return not self.meters or meter in self.meters
 
 
 class Tariff(Contract):
@@ -86,8 +49,70 @@ class Tariff(Contract):
 
     id: Id
     effective_from: Moment
-    currency: str
-    prices: tuple[Price, ...]
-    windows: tuple[Window, ...] = ()
-    caps: tuple[Cap, ...] = ()
+    currency: Currency
+    prices: Annotated[tuple[Price, ...], Field(max_length=MAX_PRICES)]
+    windows: Annotated[tuple[Window, ...], Field(max_length=MAX_WINDOWS)] = ()
+    caps: Annotated[tuple[Cap, ...], Field(max_length=MAX_CAPS)] = ()
     minimum_amount: Amount | None = None
+
+    @model_validator(mode="after")
+    def _without_contradictions(self) -> Self:
+        faults = [*self._window_faults(), *self._price_faults(), *self._cap_faults(), *self._decimal_faults()]
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    def _window_faults(self) -> Iterator[str]:
+        ids = [window.id for window in self.windows]
+        yield from (f"two windows have the id {one!r}" for one in sorted(set(ids)) if ids.count(one) > 1)
+        try:
+            window_of_quarters({window.id: window for window in self.windows}.values())
+        except ValueError as error:
+            yield str(error)
+
+    def _price_faults(self) -> Iterator[str]:
+        windows = {"", *(window.id for window in self.windows)}
+        placed: dict[tuple[Meter, str, str], int] = {}
+        for number, price in enumerate(self.prices):
+            first = placed.setdefault((price.meter, price.zone, price.window), number)
+            if first != number:
+                yield f"prices.{first} and prices.{number} are both for {price}"
+            if price.window not in windows:
+                yield f"prices.{number} is for window {price.window!r}, which the tariff does not have"
+        for meter, zone, window in placed:
+            # "*" is no price of what is outside all zones
+            default = ANY_ZONE if zone and MEASURE_OF[meter].zones is not MeterZones.NONE else zone
+            if window and not {(meter, zone, ""), (meter, default, "")} & placed.keys():
+                yield f"{self.prices[placed[meter, zone, window]]} has a price, and none outside its windows"
+
+    def _cap_faults(self) -> Iterator[str]:
+        sold = {price.meter for price in self.prices}
+        for number, cap in enumerate(self.caps):
+            if unsold := [meter for meter in cap.meters if meter not in sold]:
+                yield f"caps.{number} is for {unsold[0]}, which has no price"
+            if len(set(cap.meters)) != len(cap.meters):
+                yield f"caps.{number} names a meter twice"
+            if cap.per is CapSpan.DAY:
+                # a day has no share of its own in a tier or an allowance of the whole period
+                uneven = (price for price in self.prices if cap.holds_for(price.meter) and not price.is_flat)
+                for price in islice(uneven, 1):
+                    what = "tiers" if price.tiers else "an allowance"
+                    yield (
+                        f"caps.{number} is by day, and the price for {price} has {what}; cap the period, or give the "
+                        "price one amount"
+                    )
+        for (first, one), (second, other) in combinations(enumerate(self.caps), 2):
+            shared = [meter for meter in Meter if one.holds_for(meter) and other.holds_for(meter)]
+            if (one.pool, one.per) == (other.pool, other.per) and shared:
+                yield f"caps.{first} and caps.{second} are both by {one.pool} and {one.per} for {shared[0]}"
+
+    def _decimal_faults(self) -> Iterator[str]:
+        digits = exponent(self.currency)
+        amounts = {f"caps.{number}.amount": cap.amount for number, cap in enumerate(self.caps)}
+        if self.minimum_amount is not None:
+            amounts["minimum_amount"] = self.minimum_amount
+        yield from (
+            f"{where} is {amount}, and {self.currency} has {digits or 'no'} digits after the point"
+            for where, amount in amounts.items()
+            if decimals_of(amount) > digits
+        )

@@ -1,0 +1,165 @@
+"""Whole days of a time zone: what an invoice is for. It begins and ends at local midnights, whatever clocks do."""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from difflib import get_close_matches
+from functools import cache, lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo, available_timezones
+
+from cloud_jobs.billing.errors import BadPeriod
+
+FIRST_YEAR: Final = 1970
+LAST_YEAR: Final = 2999
+"""The years in which a period can lie; a zone's rules are followed through all of them."""
+QUARTER: Final = timedelta(minutes=15)
+_HELP: Final = (
+    "use 2026, 2026-03, 2026-03-05, or FIRST/LAST with both days included, for instance 2026-03-05/2026-03-19"
+)
+_TEXT: Final = re.compile(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?", re.ASCII)
+_DAY: Final = timedelta(days=1)
+_EPOCH: Final = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC)
+_OF_THE_MACHINE: Final = {"Factory", "localtime", "posixrules"}
+"""Names that stand for another zone on each machine, or for none."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BillingPeriod:
+    """From the beginning of `first_day` to the end of `last_day`, as the clocks of `time_zone` (IANA) show them.
+
+    Raises BadPeriod for a zone that is not known, days in the wrong order or of other years than the bounds, and for a
+    midnight that is not on a quarter of an hour of UTC, since usage is kept by the quarter.
+    """
+
+    time_zone: str
+    first_day: date
+    last_day: date
+
+    def __post_init__(self) -> None:
+        zone_of(self.time_zone)
+        if self.first_day > self.last_day:
+            raise BadPeriod(f"the period {self.first_day} to {self.last_day} ends before it begins")
+        if self.first_day.year < FIRST_YEAR or self.last_day.year > LAST_YEAR:
+            raise BadPeriod(f"the period {self} is not within the years {FIRST_YEAR} to {LAST_YEAR}")
+        for moment in (self.start, self.end):
+            if (moment - _EPOCH) % QUARTER:
+                raise BadPeriod(
+                    f"in {self.time_zone} the period {self} begins or ends at {moment.isoformat()}, which is not on a "
+                    "quarter of an hour"
+                )
+        if self.start == self.end:
+            raise BadPeriod(f"{self.time_zone} had no day {self}: its clocks went from the day before to the day after")
+
+    @classmethod
+    def parse(cls, text: str, time_zone: str) -> BillingPeriod:
+        """The period that a person writes: a year, a month, a day, or two of them with a stroke between.
+
+        Raises BadPeriod.
+        """
+        try:
+            first, _, last = text.partition("/")
+            return cls(time_zone, _days(first)[0], _days(last if "/" in text else first)[1])
+        except ValueError as error:
+            raise BadPeriod(f"{text[:100]!r} is not a valid period; {_HELP}") from error
+
+    @property
+    def start(self) -> datetime:
+        """The first moment, in UTC; included."""
+        return day_start(self.time_zone, self.first_day)
+
+    @property
+    def end(self) -> datetime:
+        """The first moment after it, in UTC; excluded."""
+        return day_start(self.time_zone, self.last_day + _DAY)
+
+    @property
+    def days(self) -> tuple[date, ...]:
+        """The days of the calendar, also those that the zone skipped."""
+        count = (self.last_day - self.first_day).days + 1
+        return tuple(self.first_day + timedelta(days=number) for number in range(count))
+
+    @property
+    def day_starts(self) -> tuple[datetime, ...]:
+        """The first moments of its days, in UTC, in order; of a day that the zone skipped that of the next one."""
+        return tuple(day_start(self.time_zone, day) for day in self.days)
+
+    def __contains__(self, moment: datetime) -> bool:
+        return self.start <= moment < self.end
+
+    def covers(self, other: BillingPeriod) -> bool:
+        """Whether each moment of the other one is in this one."""
+        return self.start <= other.start and other.end <= self.end
+
+    def overlaps(self, other: BillingPeriod) -> bool:
+        """Whether a moment is in both."""
+        return self.start < other.end and other.start < self.end
+
+    def __str__(self) -> str:
+        """The shortest text that `parse` reads as these days."""
+        first, last = self.first_day, self.last_day
+        if (first.year, first.month, first.day, last.month, last.day) == (last.year, 1, 1, 12, 31):
+            return f"{first.year:04}"
+        whole_months = first.day == 1 and last.day == monthrange(last.year, last.month)[1]
+        if whole_months and (first.year, first.month) == (last.year, last.month):
+            return f"{first.year:04}-{first.month:02}"
+        return str(first) if first == last else f"{first}/{last}"
+
+
+def month_before(time_zone: str, moment: datetime) -> BillingPeriod:
+    """The last calendar month of a zone that was over at a moment."""
+    last = moment.astimezone(zone_of(time_zone)).date().replace(day=1) - _DAY
+    return BillingPeriod(time_zone, last.replace(day=1), last)
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """The rules of an IANA time zone. Raises BadPeriod."""
+    if name not in time_zones():
+        near = get_close_matches(name[:100], time_zones(), 1)
+        advice = f"did you mean {near[0]!r}?" if near else "use an IANA name, for instance Europe/Berlin"
+        raise BadPeriod(f"no time zone {name[:100]!r}; {advice}")
+    return ZoneInfo(name)
+
+
+@cache
+def time_zones() -> frozenset[str]:
+    """The names of the zones that a period can be of."""
+    return frozenset(available_timezones() - _OF_THE_MACHINE)
+
+
+@lru_cache(maxsize=65536)
+def day_start(time_zone: str, day: date) -> datetime:
+    """The first moment, in UTC, at which the clocks of a zone show this day or a later one.
+
+    That is the midnight; the first of two, where clocks are put back across it; where they are put forward across it,
+    or a whole day is skipped, the moment at which they are. Raises BadPeriod.
+    """
+    zone = zone_of(time_zone)
+    midnight = datetime(day.year, day.month, day.day)  # what the clocks show
+    after = midnight.replace(tzinfo=zone).astimezone(UTC)
+    if after.astimezone(zone).replace(tzinfo=None) == midnight:
+        return after
+    # Clocks never show it (PEP 495): read with the offsets before and after the change it lies on both sides of that.
+    before = midnight.replace(tzinfo=zone, fold=1).astimezone(UTC)
+    while after - before > timedelta(seconds=1):
+        middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
+        if middle.astimezone(zone).date() >= day:
+            after = middle
+        else:
+            before = middle
+    return after
+
+
+def _days(text: str) -> tuple[date, date]:
+    """The first and the last day of what a text names. Raises ValueError."""
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    year, month, day = (int(part or 0) for part in match.groups())
+    if day:
+        return date(year, month, day), date(year, month, day)
+    last_month = month or 12
+    return date(year, month or 1, 1), date(year, last_month, monthrange(year, last_month)[1])

@@ -1,0 +1,104 @@
+"""What a unit of a meter costs, by zone and window, at one amount or in tiers."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import StrEnum
+from itertools import pairwise
+from typing import Annotated, Final, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from cloud_jobs.billing.contracts.fields import Amount, Contract
+from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
+
+ANY_ZONE: Final = "*"
+"""The price of every zone that has none of its own; "" is what is outside all zones."""
+MAX_TIERS: Final = 100
+
+
+class TierMode(StrEnum):
+    """Graduated: each unit costs what its own tier says. Volume: all cost what the tier of the whole quantity says."""
+
+    GRADUATED = "graduated"
+    VOLUME = "volume"
+
+
+class Pool(StrEnum):
+    """What is added up before tiers, allowances and caps look at it: each device's, or the whole account's."""
+
+    DEVICE = "device"
+    ACCOUNT = "account"
+
+
+class Tier(Contract):
+    """Units up to and including `up_to` (None: all above). Units are those of the price."""
+
+    up_to: Amount | None = None
+    unit_amount: Amount
+
+
+class Price(Contract):
+    """What one unit of a meter costs in a zone and a window ("": whenever no other window has a price)."""
+
+    meter: Meter
+    zone: Annotated[str, StringConstraints(max_length=256)] = ""
+    window: str = ""
+    unit: str
+    unit_amount: Amount | None = None
+    tiers: Annotated[tuple[Tier, ...], Field(max_length=MAX_TIERS)] = ()
+    tier_mode: TierMode = TierMode.GRADUATED
+    allowance: Amount = Decimal(0)
+    pool: Pool = Pool.DEVICE
+
+    @property
+    def base_per_unit(self) -> int:
+        """How many of the meter's base unit make one unit of the price."""
+        return MEASURE_OF[self.meter].sale_units[self.unit].base_per_unit
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether each unit costs the same, from the first one on."""
+        return not self.tiers and not self.allowance
+
+    @model_validator(mode="after")
+    def _of_its_meter(self) -> Self:
+        measure = MEASURE_OF[self.meter]
+        if self.unit not in measure.sale_units:
+            units = " or ".join(repr(unit) for unit in measure.sale_units)
+            raise ValueError(f"{self.meter} is sold by {units}, not by {self.unit!r}")
+        if measure.zones is MeterZones.NONE and self.zone:
+            raise ValueError(f"{self.meter} is of the device wherever it is; leave out zone {self.zone!r}")
+        if measure.zones is MeterZones.INSIDE and not self.zone:
+            what = "gate" if self.meter is Meter.CROSSING else "zone"
+            raise ValueError(f'{self.meter} is of a {what}: name its zone, or write "*" for every one')
+        if self.meter is Meter.ACTIVE_DAY and self.window:
+            raise ValueError(f"{self.meter} is a whole day, and in no window; leave out window {self.window!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_amount_or_tiers(self) -> Self:
+        if (self.unit_amount is None) == (not self.tiers):
+            raise ValueError("a price has either a unit_amount or tiers" + (", not both" if self.tiers else ""))
+        if not self.tiers:
+            if self.tier_mode is TierMode.VOLUME:
+                raise ValueError("tier_mode is for prices with tiers, and this one has none")
+            return self
+        *below, last = self.tiers
+        if last.up_to is not None:
+            raise ValueError(f"the last tier ends at {last.up_to}; leave out its up_to: it is for all above")
+        bounds = [Decimal(0)]
+        for number, tier in enumerate(below):
+            if tier.up_to is None:
+                raise ValueError(f"tiers.{number} has no up_to; only the last tier is for all above")
+            bounds.append(tier.up_to)
+        for before, after in pairwise(bounds):
+            if after <= before:
+                raise ValueError(f"tiers must ascend, and up_to {after} follows {before}")
+        return self
+
+    def __str__(self) -> str:
+        """What the price is for, as messages name it."""
+        zone = {"": "outside", ANY_ZONE: "in any zone"}.get(self.zone, f"in zone {self.zone!r}")
+        where = "" if MEASURE_OF[self.meter].zones is MeterZones.NONE else f" {zone}"
+        return f"{self.meter}{where}" + (f" in window {self.window!r}" if self.window else "")

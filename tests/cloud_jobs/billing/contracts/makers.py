@@ -1,0 +1,65 @@
+"""Contracts as small as they can be, to be changed by what a test is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ADDRESS = {"line": "Hafenstr. 1", "city": "Hamburg", "postal_code": "20457", "country": "DE"}
+SINCE = "2026-01-01T00:00:00Z"
+
+
+def price(amount: str = "0.45", **more: Any) -> dict[str, Any]:
+    return {"meter": "distance", "unit": "km", "unit_amount": amount} | more
+
+
+def tiered(*tiers: tuple[str | None, str], **more: Any) -> dict[str, Any]:
+    made = [{"unit_amount": amount} | ({"up_to": up_to} if up_to else {}) for up_to, amount in tiers]
+    return {"meter": "distance", "unit": "km", "tiers": made} | more
+
+
+def tariff(*prices: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "standard", "effective_from": SINCE, "currency": "EUR", "prices": list(prices or [price()])} | more
+
+
+def window(**more: Any) -> dict[str, Any]:
+    return {"id": "night", "days": ["mon", "tue"], "begin": "22:00:00", "end": "06:00:00"} | more
+
+
+def payer(**more: Any) -> dict[str, Any]:
+    vat = {"category": "S", "rate": "19"}
+    return {
+        "legal_entity": "waybill-eu",
+        "currency": "EUR",
+        "time_zone": "Europe/Berlin",
+        "address": ADDRESS,
+        "vat": vat,
+    } | more
+
+
+def device(name: str = "van-1", begin: str = SINCE, end: str | None = None, **more: Any) -> dict[str, Any]:
+    made = {"tenant": "fleet", "device": name, "region": "eu", "begin": begin} | more
+    return made | ({"end": end} if end else {})
+
+
+def account(id_: str = "acme", *devices: dict[str, Any], parent: str | None = None, **more: Any) -> dict[str, Any]:
+    """An account that pays itself, unless it has a parent."""
+    pays = {"parent": parent} if parent else {"payer": payer()}
+    made = {"id": id_, "effective_from": SINCE, "name": id_.title(), "tariff": "standard", "devices": list(devices)}
+    return made | pays | more
+
+
+def legal_entity(**more: Any) -> dict[str, Any]:
+    return {
+        "id": "waybill-eu",
+        "effective_from": SINCE,
+        "name": "Waybill Europe GmbH",
+        "address": ADDRESS,
+        "vat_id": "DE123456789",
+        "number_prefix": "WB-EU-",
+        "payment": {"means_code": "58", "iban": "DE89 3704 0044 0532 0130 00", "bic": "COBADEFFXXX"},
+    } | more
+
+
+def exchange_rate(rate: str = "0.9", **more: Any) -> dict[str, Any]:
+    named = {"id": "usd-eur", "currency": "USD", "into": "EUR"}
+    return named | {"effective_from": SINCE, "rate": rate, "source": "European Central Bank"} | more

@@ -1,0 +1,281 @@
+"""A contract that contradicts itself is refused where it enters, and the message says what to write."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from cloud_jobs.billing.contracts import (
+    QUARTERS_OF_A_WEEK,
+    Account,
+    ExchangeRate,
+    LegalEntity,
+    Tariff,
+    Window,
+    window_of_quarters,
+)
+from tests.cloud_jobs.billing.contracts.makers import (
+    ADDRESS,
+    account,
+    device,
+    exchange_rate,
+    legal_entity,
+    payer,
+    price,
+    tariff,
+    tiered,
+    window,
+)
+
+
+def faults(model: type[BaseModel], body: dict[str, Any]) -> str:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(body)
+    return "\n".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in caught.value.errors())
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [(Tariff, tariff()), (Account, account()), (LegalEntity, legal_entity()), (ExchangeRate, exchange_rate())],
+)
+def test_the_smallest_contracts_are_right(model: type[BaseModel], body: dict[str, Any]) -> None:
+    made = model.model_validate(body)
+    assert model.model_validate_json(made.model_dump_json(exclude_defaults=True)) == made
+    assert "colour" in faults(model, body | {"colour": "red"})
+
+
+PEAK = window(id="peak", days=["mon"], begin="16:00:00", end="19:00:00")
+DAILY = {"pool": "device", "per": "day", "amount": "10"}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (tariff(currency="EURO"), "no currency 'EURO' in ISO 4217"),
+        (tariff(effective_from="2026-01-01T00:00:00"), "has no offset from UTC; end it with Z"),
+        (tariff(effective_from="2026-01-01"), "has no offset from UTC"),
+        (tariff(effective_from=5), "write a date, a time and an offset"),
+        (tariff(effective_from="1767225600"), "write a date, a time and an offset"),
+        (tariff(effective_from="2026-01-01T00:07:00Z"), "is not on a quarter of an hour"),
+        (tariff(effective_from="0001-01-01T00:00:00+14:00"), "is not within the years"),
+        (tariff(id="../../evil"), "String should match pattern"),
+        (tariff(id="x/y"), "String should match pattern"),
+        (tariff(price(unit="mile")), "distance is sold by 'km' or 'm', not by 'mile'"),
+        (tariff(price(unit_amount="-1")), "greater than or equal to 0"),
+        (tariff(price(unit_amount="NaN")), "finite number"),
+        (tariff(price(unit_amount=True)), "a number is needed, not true or false"),
+        (tariff(price(tiers=[{"unit_amount": "1"}])), "either a unit_amount or tiers, not both"),
+        (tariff({"meter": "distance", "unit": "km"}), "either a unit_amount or tiers"),
+        (tariff(price(tier_mode="volume")), "tier_mode is for prices with tiers"),
+        (tariff(tiered(("100", "1"))), "the last tier ends at 100; leave out its up_to"),
+        (tariff(tiered((None, "1"), (None, "2"))), "tiers.0 has no up_to"),
+        (tariff(tiered(("100", "1"), ("100", "2"), (None, "3"))), "tiers must ascend, and up_to 100 follows 100"),
+        (tariff(tiered(("0", "1"), (None, "3"))), "tiers must ascend, and up_to 0 follows 0"),
+        (tariff(price(), price("0.5")), "prices.0 and prices.1 are both for distance outside"),
+        (tariff(price(window="night")), "prices.0 is for window 'night', which the tariff does not have"),
+        (
+            tariff(price(window="night"), windows=[window()]),
+            "distance outside in window 'night' has a price, and none outside its windows",
+        ),
+        (
+            tariff(price(zone="port", window="night"), price(zone="*", window="night"), price(), windows=[window()]),
+            "distance in zone 'port' in window 'night' has a price, and none outside its windows",
+        ),
+        (tariff(price(meter="event", unit="each", zone="port")), "event is of the device wherever it is"),
+        (tariff(price(meter="entry", unit="each")), 'entry is of a zone: name its zone, or write "*"'),
+        (tariff(price(meter="crossing", unit="each")), 'crossing is of a gate: name its zone, or write "*"'),
+        (
+            tariff(price(meter="active day", unit="day", window="night"), windows=[window()]),
+            "active day is a whole day",
+        ),
+        (
+            tariff(windows=[window(), window(id="early", days=["wed"], begin="05:45:00", end="07:00:00")]),
+            "windows 'night' and 'early' overlap on wed 05:45",
+        ),
+        (
+            tariff(windows=[window(days=["sun"]), window(id="early", days=["mon"], begin="00:00:00", end="01:00:00")]),
+            "overlap on mon 00:00",
+        ),
+        (tariff(windows=[window(), window()]), "two windows have the id 'night'"),
+        (tariff(windows=[window(begin="22:10:00")]), "is not on a quarter of an hour"),
+        (tariff(windows=[window(begin="22:00:00Z")]), "a window is of the payer's local time"),
+        (tariff(windows=[window(begin=22)]), "write a time of the day"),
+        (tariff(windows=[window(days=[])]), "window 'night' has no days"),
+        (tariff(windows=[window(days=["mon", "mon"])]), "names a day twice"),
+        (tariff(windows=[window(days=["monday"])]), "Input should be 'mon'"),
+        (
+            tariff(price(allowance="10"), caps=[DAILY]),
+            "caps.0 is by day, and the price for distance outside has an allowance",
+        ),
+        (
+            tariff(tiered(("9", "1"), (None, "2")), caps=[DAILY]),
+            "caps.0 is by day, and the price for distance outside has tiers",
+        ),
+        (tariff(caps=[DAILY | {"meters": ["entry"]}]), "caps.0 is for entry, which has no price"),
+        (tariff(caps=[DAILY | {"meters": ["distance", "distance"]}]), "caps.0 names a meter twice"),
+        (
+            tariff(caps=[DAILY, DAILY | {"meters": ["distance"]}]),
+            "caps.0 and caps.1 are both by device and day for distance",
+        ),
+        (tariff(caps=[DAILY | {"amount": "10.005"}]), "caps.0.amount is 10.005, and EUR has 2 digits after the point"),
+        (tariff(currency="JPY", minimum_amount="0.5"), "minimum_amount is 0.5, and JPY has no digits after the point"),
+    ],
+)
+def test_a_tariff_that_contradicts_itself_is_refused(body: dict[str, Any], said: str) -> None:
+    assert said in faults(Tariff, body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        tariff(
+            tiered(("100", "1"), ("200.5", "0.8"), (None, "0.5"), tier_mode="volume", allowance="10", pool="account")
+        ),
+        tariff(price(zone="port", window="peak"), price(zone="*"), windows=[window(), PEAK]),
+        tariff(
+            price(meter="event", unit="each", window="night"), price(meter="event", unit="each"), windows=[window()]
+        ),
+        tariff(
+            price(),
+            tiered(("1", "1"), (None, "2"), meter="duration", unit="min"),
+            caps=[DAILY | {"meters": ["distance"]}],
+        ),
+        tariff(price(), tiered(("1", "1"), (None, "2"), meter="duration", unit="h"), caps=[DAILY | {"per": "period"}]),
+        tariff(price("0.000000000001"), minimum_amount="5.10", caps=[DAILY, DAILY | {"pool": "account"}]),
+        tariff(price(), currency="KWD", minimum_amount="0.005"),
+        tariff(price(meter="crossing", unit="each", zone="*"), price(meter="transmitted", unit="GB")),
+        tariff(prices=[], minimum_amount="9"),
+    ],
+)
+def test_a_tariff_may_have_tiers_windows_caps_and_a_minimum(body: dict[str, Any]) -> None:
+    made = Tariff.model_validate(body)
+    assert Tariff.model_validate_json(made.model_dump_json(exclude_defaults=True)) == made
+
+
+def test_all_contradictions_of_a_tariff_are_said_at_once() -> None:
+    said = faults(Tariff, tariff(price(), price(window="dawn"), price(), caps=[DAILY | {"amount": "0.001"}]))
+    assert [said.count(text) for text in ("window 'dawn'", "prices.0 and prices.2", "caps.0.amount")] == [1, 1, 1]
+
+
+@given(st.lists(st.integers(0, QUARTERS_OF_A_WEEK - 1), min_size=1, max_size=3, unique=True), st.integers(1, 96))
+def test_the_quarters_of_windows_are_those_that_their_times_say(begins: list[int], length: int) -> None:
+    names = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+    def clock(quarter: int) -> str:
+        return f"{quarter % 96 // 4:02}:{quarter % 4 * 15:02}:00"
+
+    windows = [
+        Window.model_validate({"id": str(at), "days": [names[at // 96]], "begin": clock(at), "end": clock(at + length)})
+        for at in begins
+    ]
+    expected = [
+        {str(at) for at in begins if (quarter - at) % QUARTERS_OF_A_WEEK < length}
+        for quarter in range(QUARTERS_OF_A_WEEK)
+    ]
+    if max(map(len, expected)) > 1:
+        with pytest.raises(ValueError, match="overlap"):
+            window_of_quarters(windows)
+    else:
+        assert window_of_quarters(windows) == tuple("".join(ids) for ids in expected)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (account(parent="group", payer=payer()), "it has a parent, 'group', and a payer's part of its own"),
+        (account(payer=None), "nobody pays for it"),
+        (account("a", parent="a"), "it is its own parent"),
+        (account("../../evil"), "String should match pattern"),
+        (
+            account("acme", device(end="2026-01-01T00:00:00Z")),
+            "device 'van-1' ends at 2026-01-01T00:00:00+00:00, which is not after",
+        ),
+        (
+            account("acme", device(), device(begin="2026-03-01T00:00:00Z")),
+            "device 'van-1' of tenant 'fleet' is assigned twice from 2026-03-01",
+        ),
+        (account(payer=payer(currency="eur")), "no currency 'eur'"),
+        (account(payer=payer(time_zone="Europe/Berln")), "did you mean 'Europe/Berlin'"),
+        (account(payer=payer(vat={"category": "S"})), "category S with a rate of 0"),
+        (account(payer=payer(vat={"category": "Z", "rate": 7})), "category Z with a rate of 7"),
+        (account(payer=payer(vat={"category": "E"})), "category E needs an exemption_reason"),
+        (
+            account(payer=payer(vat={"category": "S", "rate": 19, "exemption_reason": "no"})),
+            "category S has no exemption_reason",
+        ),
+        (
+            account(payer=payer(vat={"category": "AE", "exemption_reason": "Reverse charge"})),
+            "needs the payer's vat_id",
+        ),
+        (account(payer=payer(address=ADDRESS | {"country": "UK"})), "no country 'UK'"),
+        (account(name="Acme\x00"), "it has the sign '\\x00'"),
+        (account(name="\u202egnp.exe"), "it has the sign '\\u202e'"),
+    ],
+)
+def test_an_account_that_contradicts_itself_is_refused(body: dict[str, Any], said: str) -> None:
+    assert said in faults(Account, body)
+
+
+def test_a_device_may_leave_an_account_and_come_back() -> None:
+    until, again = device(end="2026-02-01T00:00:00Z"), device(begin="2026-02-01T00:00:00Z")
+    assert len(Account.model_validate(account("acme", until, again, device(tenant="other"))).devices) == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"vat_id": None}, "a seller needs a vat_id or a tax_registration_id"),
+        ({"payment": {"means_code": "58", "iban": "DE89370400440532013001"}}, "the check digits of the IBAN"),
+        ({"payment": {"means_code": "58", "iban": "DE89"}}, "String should match pattern"),
+        ({"payment": {"means_code": "sepa", "iban": "DE89370400440532013000"}}, "String should match pattern"),
+        ({"number_prefix": "../"}, "String should match pattern"),
+        ({"payment_days": True}, "valid integer"),
+        ({"payment_days": 1.5}, "valid integer"),
+    ],
+)
+def test_a_seller_that_cannot_be_paid_or_named_is_refused(more: dict[str, Any], said: str) -> None:
+    assert said in faults(LegalEntity, legal_entity(**more))
+
+
+@given(st.integers(4, 21), st.sampled_from("0123456789"))
+def test_an_iban_with_one_wrong_sign_is_refused(place: int, sign: str) -> None:
+    right = "DE89370400440532013000"
+    wrong = right[:place] + sign + right[place + 1 :]
+    body = legal_entity(payment={"means_code": "58", "iban": wrong})
+    if wrong == right:
+        LegalEntity.model_validate(body)
+    else:
+        assert "check digits" in faults(LegalEntity, body)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (exchange_rate(id="dollar"), "the id of a rate from USD into EUR is 'usd-eur', not 'dollar'"),
+        (exchange_rate(into="USD"), "both are USD"),
+        (exchange_rate("0"), "greater than 0"),
+        (exchange_rate("Infinity"), "finite number"),
+    ],
+)
+def test_a_rate_that_contradicts_itself_is_refused(body: dict[str, Any], said: str) -> None:
+    assert said in faults(ExchangeRate, body)
+
+
+def test_a_moment_is_one_instant_however_it_is_written() -> None:
+    one, other = (
+        Tariff.model_validate(tariff(effective_from=text))
+        for text in ("2026-03-01T00:00:00+01:00", "2026-02-28T23:00Z")
+    )
+    assert one == other
+    assert json.loads(one.model_dump_json())["effective_from"] == "2026-02-28T23:00:00Z"
+
+
+def test_an_amount_keeps_each_of_its_digits() -> None:
+    body = json.dumps(tariff(price("0.123456789012")))
+    assert Tariff.model_validate_json(body).prices[0].unit_amount == Decimal("0.123456789012")
